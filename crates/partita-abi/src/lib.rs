@@ -1,0 +1,2 @@
+//! What NVIDIA's headers fix.
+#![no_std]

@@ -1,0 +1,3 @@
+//! Units, TPC sets, topology, shares and partition plans.
+#![no_std]
+extern crate alloc;

@@ -1,0 +1,3 @@
+//! The CUDA driver, loaded at run time.
+#![no_std]
+extern crate alloc;

@@ -1,0 +1,2 @@
+//! The shared-memory files of a tenant.
+#![no_std]
