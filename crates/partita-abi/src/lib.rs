@@ -1,2 +1,20 @@
-//! What NVIDIA's headers fix.
+//! What NVIDIA's headers fix, in one place.
+//!
+//! Everything here is a number, a name or a byte layout that a driver defines
+//! and that Partita must agree with: result codes, C types, attributes, the
+//! layouts of launch descriptors (QMD), the debug callback, the known stream
+//! structures, the names under which libcuda exports each version of a call,
+//! and the device code of the kernels that this project launches itself.
+//!
+//! The crate holds data and pure functions only. It keeps these numbers out of
+//! the driver access, the hook and the simulator, so that the three cannot
+//! disagree. Each number is documented with its source.
 #![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod result;
+
+pub use result::CuResult;
