@@ -1,3 +1,29 @@
 //! Units, TPC sets, topology, shares and partition plans.
+//!
+//! Everything here is pure: values go in, values come out. There is no clock, no I/O and no unsafe
+//! code, and the crate is `no_std`, because it is linked into the library that runs inside every
+//! tenant's process as well as into the tools.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`TpcSet`] | a set of *enabled* TPCs, in logical numbering unless said otherwise |
+//! | [`Topology`] | which GPC each TPC lies in, and which bit of the hardware's mask stands for it |
+//! | [`Share`] | what a user asks for: `30%`, `40sm`, `20tpc`, `gpc:0-2`, `tpc:0-9` |
+//! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
 #![no_std]
+#![forbid(unsafe_code)]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod gpc_set;
+mod share;
+mod size;
+mod topology;
+mod tpc_set;
+
+pub use gpc_set::GpcSet;
+pub use share::{ParseShareError, Share, ShareError};
+pub use size::{ByteSize, ParseByteSizeError};
+pub use topology::{Gpc, Topology, TopologyError, Tpc, UnknownSm};
+pub use tpc_set::{ParseTpcSetError, TpcSet};
