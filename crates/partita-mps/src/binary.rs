@@ -1,0 +1,149 @@
+//! Finding the control binary and asking its version.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::error::MpsError;
+use crate::exec::{self, Outcome};
+
+/// The name of the control program on every Linux driver.
+pub const NAME: &str = "nvidia-cuda-mps-control";
+
+/// How long `-v` may take.
+const VERSION_LIMIT: Duration = Duration::from_secs(10);
+
+/// The control program of the installed driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlBinary {
+    path: PathBuf,
+}
+
+/// What `-v` says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// The CUDA version as one number, thousands for the major: 13000 is 13.0.
+    pub number: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.number / 1000, self.number % 1000 / 10)
+    }
+}
+
+impl ControlBinary {
+    /// The program at `path`.
+    ///
+    /// # Errors
+    /// [`MpsError::BinaryNotFound`] if there is no executable file.
+    pub fn at(path: &Path) -> Result<Self, MpsError> {
+        if is_executable(path) {
+            Ok(Self { path: path.to_owned() })
+        } else {
+            Err(MpsError::BinaryNotFound { searched: format!("no executable file {}", path.display()) })
+        }
+    }
+
+    /// The first program of that name in the directories of `search_path`, a
+    /// value as `PATH` has it.
+    ///
+    /// # Errors
+    /// [`MpsError::BinaryNotFound`] if none holds an executable file of the name.
+    pub fn find(search_path: Option<&OsStr>) -> Result<Self, MpsError> {
+        let Some(search_path) = search_path else {
+            return Err(MpsError::BinaryNotFound { searched: "PATH is not set".to_owned() });
+        };
+        std::env::split_paths(search_path)
+            .filter(|dir| dir.is_absolute())
+            .map(|dir| dir.join(NAME))
+            .find(|path| is_executable(path))
+            .map(|path| Self { path })
+            .ok_or_else(|| MpsError::BinaryNotFound {
+                searched: format!("not in PATH={}", search_path.to_string_lossy()),
+            })
+    }
+
+    /// Where the program is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Asks the program for its version. Needs no running daemon.
+    ///
+    /// # Errors
+    /// [`MpsError::Spawn`], [`MpsError::Timeout`], or [`MpsError::NoVersion`] if the
+    /// answer holds no number of the expected form.
+    pub fn version(&self) -> Result<Version, MpsError> {
+        let mut command = Command::new(&self.path);
+        command.arg("-v").env_remove("LD_PRELOAD");
+        let outcome = exec::run(&mut command, "", VERSION_LIMIT)
+            .map_err(|source| MpsError::Spawn { binary: self.path.clone(), source })?;
+        match outcome {
+            Outcome::TimedOut => {
+                Err(MpsError::Timeout { command: "-v".to_owned(), waited_s: VERSION_LIMIT.as_secs() })
+            }
+            Outcome::Done { output, .. } => parse_version(&output).ok_or_else(|| MpsError::NoVersion {
+                binary: self.path.clone(),
+                reply: output.trim().to_owned(),
+            }),
+        }
+    }
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// Reads `13000` (alone or after a label) or `13.0`.
+fn parse_version(reply: &str) -> Option<Version> {
+    let word = reply
+        .split(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .map(|word| word.trim_matches('.'))
+        .find(|word| !word.is_empty())?;
+    let number = match word.split_once('.') {
+        None => word.parse().ok()?,
+        Some((major, rest)) => {
+            let minor: u32 = rest.split('.').next()?.parse().ok()?;
+            major.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(minor.checked_mul(10)?)?
+        }
+    };
+    (1000..1_000_000).contains(&number).then_some(Version { number })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_every_known_form() {
+        for (reply, shown) in [
+            ("13000\n", "13.0"),
+            ("Binary version: 13010\n", "13.1"),
+            ("CUDA MPS Control binary version: 12040", "12.4"),
+            ("13.4\n", "13.4"),
+        ] {
+            assert_eq!(parse_version(reply).expect(reply).to_string(), shown, "{reply:?}");
+        }
+        for reply in ["", "no version here", "7", ".", "99999999999999999999", "1.x"] {
+            assert_eq!(parse_version(reply), None, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn only_executables_in_absolute_directories_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(NAME);
+        std::fs::write(&file, "#!/bin/sh\necho 13000\n").unwrap();
+        let search = dir.path().as_os_str();
+        assert!(ControlBinary::find(Some(search)).is_err(), "not executable");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(ControlBinary::find(Some(search)).unwrap().path(), file);
+        assert!(ControlBinary::find(Some(OsStr::new("relative"))).is_err());
+        assert!(ControlBinary::find(None).unwrap_err().to_string().contains("PATH is not set"));
+        assert_eq!(ControlBinary::at(&file).unwrap().version().unwrap().number, 13000);
+    }
+}

@@ -1,0 +1,169 @@
+//! The directories of one service and the limits on their names.
+
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::Pid;
+use crate::error::MpsError;
+
+/// `sockaddr_un.sun_path` holds 108 bytes, one of them the final NUL.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The longest of the socket names that the daemon makes in its pipe directory.
+const LONGEST_SOCKET: &str = "control_privileged";
+
+/// Where one control daemon keeps its sockets, its pid file and its logs.
+///
+/// The directory and what is in it belong to one user and nobody else can
+/// enter: MPS serves one user, and whoever reaches the sockets commands it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceDirs {
+    root: PathBuf,
+}
+
+impl ServiceDirs {
+    /// Names the directories under `root` without touching the file system.
+    ///
+    /// # Errors
+    /// [`MpsError::PathTooLong`] if a socket's path would not fit in a socket
+    /// address: the daemon itself only fails to come up then, without a word.
+    pub fn new(root: &Path) -> Result<Self, MpsError> {
+        let dirs = Self { root: root.to_owned() };
+        let longest = dirs.pipe().join(LONGEST_SOCKET);
+        let bytes = longest.as_os_str().as_bytes().len();
+        if bytes > SOCKET_PATH_BYTES_MAX {
+            return Err(MpsError::PathTooLong { path: longest, bytes, limit: SOCKET_PATH_BYTES_MAX });
+        }
+        Ok(dirs)
+    }
+
+    /// The directory that holds the other two.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The value of `CUDA_MPS_PIPE_DIRECTORY`.
+    pub fn pipe(&self) -> PathBuf {
+        self.root.join("pipe")
+    }
+
+    /// The value of `CUDA_MPS_LOG_DIRECTORY`.
+    pub fn log(&self) -> PathBuf {
+        self.root.join("log")
+    }
+
+    /// The control daemon's log file.
+    pub fn control_log(&self) -> PathBuf {
+        self.log().join("control.log")
+    }
+
+    /// The file that starters and stoppers lock.
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        self.root.join("start.lock")
+    }
+
+    /// What the starting daemon prints before it has a log.
+    pub(crate) fn start_output(&self) -> PathBuf {
+        self.log().join("start.out")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.pipe().join("nvidia-cuda-mps-control.pid")
+    }
+
+    /// Makes the directories, or checks those that are there.
+    ///
+    /// # Errors
+    /// [`MpsError::Directory`] if one cannot be made, is no directory, or is
+    /// not this user's alone.
+    pub fn create(&self) -> Result<(), MpsError> {
+        for path in [self.root.clone(), self.pipe(), self.log()] {
+            let refuse = |reason: String| MpsError::Directory { path: path.clone(), reason };
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(refuse(error.to_string())),
+            }
+            let meta = path.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
+            if !meta.is_dir() {
+                return Err(refuse("it is no directory: remove it".to_owned()));
+            }
+            let user = rustix::process::geteuid().as_raw();
+            if meta.uid() != user {
+                return Err(refuse(format!("it belongs to user {}, not to user {user}", meta.uid())));
+            }
+            if meta.mode() & 0o777 != 0o700 {
+                std::fs::set_permissions(&path, Permissions::from_mode(0o700))
+                    .map_err(|error| refuse(error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The process that the pid file names, if there is a pid file with a number in it.
+    pub(crate) fn recorded_pid(&self) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.pid_file()).ok()?;
+        text.trim().parse().ok().filter(|&pid| pid > 1)
+    }
+
+    /// Removes what a dead daemon left in the pipe directory.
+    ///
+    /// # Errors
+    /// [`MpsError::Directory`] if something cannot be removed.
+    pub(crate) fn sweep(&self) -> Result<(), MpsError> {
+        let pipe = self.pipe();
+        let refuse =
+            |error: std::io::Error| MpsError::Directory { path: pipe.clone(), reason: error.to_string() };
+        for entry in std::fs::read_dir(&pipe).map_err(refuse)? {
+            let entry = entry.map_err(refuse)?;
+            if !entry.file_type().map_err(refuse)?.is_dir() {
+                std::fs::remove_file(entry.path()).map_err(refuse)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_paths_are_refused_before_anything_is_made() {
+        let fits = "/".to_owned() + &"d".repeat(SOCKET_PATH_BYTES_MAX - "/pipe/control_privileged".len() - 1);
+        assert!(ServiceDirs::new(Path::new(&fits)).is_ok());
+        let error = ServiceDirs::new(Path::new(&(fits + "d"))).unwrap_err().to_string();
+        assert!(error.contains("108 bytes") && error.contains("PARTITA_RUN_DIR"), "{error}");
+    }
+
+    #[test]
+    fn directories_are_private_and_checked() {
+        let temp = tempfile::tempdir().unwrap();
+        let dirs = ServiceDirs::new(&temp.path().join("mps")).unwrap();
+        dirs.create().unwrap();
+        std::fs::set_permissions(dirs.pipe(), Permissions::from_mode(0o777)).unwrap();
+        dirs.create().unwrap();
+        for path in [dirs.root().to_owned(), dirs.pipe(), dirs.log()] {
+            assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o700);
+        }
+        std::fs::remove_dir(dirs.log()).unwrap();
+        std::os::unix::fs::symlink("/tmp", dirs.log()).unwrap();
+        assert!(dirs.create().unwrap_err().to_string().contains("no directory"));
+    }
+
+    #[test]
+    fn only_a_pid_is_a_pid() {
+        let temp = tempfile::tempdir().unwrap();
+        let dirs = ServiceDirs::new(&temp.path().join("mps")).unwrap();
+        dirs.create().unwrap();
+        assert_eq!(dirs.recorded_pid(), None);
+        for (text, pid) in
+            [("123\n", Some(123)), ("", None), ("x", None), ("-5", None), ("0", None), ("1", None)]
+        {
+            std::fs::write(dirs.pid_file(), text).unwrap();
+            assert_eq!(dirs.recorded_pid(), pid, "{text:?}");
+        }
+    }
+}

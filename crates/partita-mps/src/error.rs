@@ -1,0 +1,147 @@
+//! What can go wrong with the service, each with its remedy.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::Pid;
+
+/// An error of the Multi-Process Service or of reaching it.
+///
+/// `Display` is one line: what failed, why, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MpsError {
+    /// No control binary where it was looked for.
+    #[error(
+        "nvidia-cuda-mps-control not found ({searched}): install the driver's compute utilities (package \
+         nvidia-compute-utils, or the container capability `compute,utility`), or give --isolation own"
+    )]
+    BinaryNotFound {
+        /// The places that were searched.
+        searched: String,
+    },
+    /// The control binary could not be run.
+    #[error("{} cannot be run: {source}", .binary.display())]
+    Spawn {
+        /// The binary.
+        binary: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// `-v` printed nothing that looks like a version.
+    #[error("{} -v printed no version but {reply:?}: is it NVIDIA's MPS control program?", .binary.display())]
+    NoVersion {
+        /// The binary.
+        binary: PathBuf,
+        /// What it printed.
+        reply: String,
+    },
+    /// The socket's path would not fit in a Unix socket address.
+    #[error(
+        "the MPS socket path {} is {bytes} bytes long, more than the {limit} that a socket address holds: \
+         set PARTITA_RUN_DIR to a shorter directory", .path.display()
+    )]
+    PathTooLong {
+        /// The longest socket path.
+        path: PathBuf,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The longest that fits.
+        limit: usize,
+    },
+    /// A directory of the service cannot be made or used.
+    #[error("the MPS directory {} cannot be used: {reason}", .path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Somebody else holds the start lock for too long.
+    #[error(
+        "another process has been starting or stopping MPS in {} for {waited_s} s: \
+         see who with `fuser {}/start.lock`", .dir.display(), .dir.display()
+    )]
+    Locked {
+        /// The service's directory.
+        dir: PathBuf,
+        /// Seconds waited.
+        waited_s: u64,
+    },
+    /// No daemon answers in this directory.
+    #[error("no MPS daemon runs in {}: start it with `partita mps start`", .pipe.display())]
+    NotRunning {
+        /// The pipe directory.
+        pipe: PathBuf,
+    },
+    /// The daemon of this directory belongs to another user.
+    #[error("the MPS daemon {pid} in {} belongs to another user: ask that user or root to stop it", .pipe.display())]
+    Foreign {
+        /// The pipe directory.
+        pipe: PathBuf,
+        /// The daemon.
+        pid: Pid,
+    },
+    /// The daemon ended, or never came up.
+    #[error("the MPS daemon did not start: {reason}")]
+    StartFailed {
+        /// What it printed, or the end of its log.
+        reason: String,
+    },
+    /// The daemon's process is there, but it does not answer.
+    #[error(
+        "the MPS daemon {pid} does not answer within {waited_s} s: see {}, then `partita mps stop --force`",
+        .log.display()
+    )]
+    NotAnswering {
+        /// The daemon.
+        pid: Pid,
+        /// Seconds waited.
+        waited_s: u64,
+        /// Its log file.
+        log: PathBuf,
+    },
+    /// A command took longer than its time limit.
+    #[error("the MPS command `{command}` had no answer within {waited_s} s")]
+    Timeout {
+        /// The command.
+        command: String,
+        /// Seconds waited.
+        waited_s: u64,
+    },
+    /// The daemon refused a command.
+    #[error("the MPS command `{command}` was refused: {message}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// The daemon's words.
+        message: String,
+    },
+    /// The daemon's answer does not have the form that the command's answers have.
+    #[error("the MPS command `{command}` answered {reply:?}, which is not understood")]
+    Reply {
+        /// The command.
+        command: String,
+        /// The daemon's words.
+        reply: String,
+    },
+    /// The service limits SMs by itself, which makes libraries compute wrong results.
+    #[error(
+        "the MPS service in {} has an active thread percentage of {found} % instead of 100 %, \
+         with which cuBLAS computes wrong products: stop it with `partita mps stop` and try again", .pipe.display()
+    )]
+    ThreadPercentage {
+        /// The pipe directory.
+        pipe: PathBuf,
+        /// What the service has.
+        found: f64,
+    },
+    /// The daemon outlived its `quit`.
+    #[error("the MPS daemon {pid} still runs {waited_s} s after `quit`: `partita mps stop --force` ends it")]
+    StillRunning {
+        /// The daemon.
+        pid: Pid,
+        /// Seconds waited.
+        waited_s: u64,
+    },
+}

@@ -1,0 +1,378 @@
+//! The control daemon of one GPU: starting, recognising and stopping it.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::Pid;
+use crate::binary::ControlBinary;
+use crate::command::Control;
+use crate::dirs::ServiceDirs;
+use crate::error::MpsError;
+
+/// How long a daemon may take to come up or to go. Both take some 10 ms, but
+/// the first contact with a cold driver takes seconds.
+const CHANGE_LIMIT: Duration = Duration::from_secs(20);
+/// How long to wait for another starter or stopper.
+const LOCK_LIMIT: Duration = Duration::from_secs(30);
+/// How long a running daemon may take to answer the check.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a daemon that is to be ended may take to obey, before the next harder means.
+const SIGNAL_LIMIT: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(5);
+
+/// The variables that the daemon may see of its starter's environment. Nothing
+/// that limits or redirects it, and no preloaded library.
+const ENVIRONMENT_KEPT: [&str; 8] =
+    ["PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH"];
+
+/// What is known of a service's daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// None runs and none left anything.
+    Stopped,
+    /// The process that the pid file names is gone, or is not this daemon.
+    Stale {
+        /// What the pid file says.
+        pid: Pid,
+    },
+    /// The daemon's process is there and was started for this directory.
+    Running {
+        /// The daemon.
+        pid: Pid,
+    },
+}
+
+/// The outcome of [`Service::ensure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ensured {
+    /// The daemon.
+    pub pid: Pid,
+    /// Whether this call started it. Whoever started it and then fails should
+    /// stop it again if nobody uses it by then: [`Service::stop_if_unused`].
+    pub started: bool,
+}
+
+/// One GPU's control daemon in a directory of Partita's own.
+#[derive(Debug, Clone)]
+pub struct Service {
+    binary: ControlBinary,
+    dirs: ServiceDirs,
+    gpu_uuid: String,
+    env: Vec<(String, OsString)>,
+    launcher: Vec<OsString>,
+}
+
+impl Service {
+    /// The service of the GPU with this UUID (`GPU-…`). A UUID and not an
+    /// index: the daemon renumbers the devices that it sees.
+    pub fn new(binary: ControlBinary, dirs: ServiceDirs, gpu_uuid: &str) -> Self {
+        Self { binary, dirs, gpu_uuid: gpu_uuid.to_owned(), env: Vec::new(), launcher: Vec::new() }
+    }
+
+    /// Sets a variable in the environment of the daemon and of its commands.
+    pub fn with_env(mut self, key: &str, value: impl Into<OsString>) -> Self {
+        self.env.push((key.to_owned(), value.into()));
+        self
+    }
+
+    /// Starts the daemon through this program and its arguments, to which the
+    /// daemon's own command is appended. It should call
+    /// [`detach_and_exec`](crate::detach::detach_and_exec). Without one the
+    /// daemon inherits whatever the starter's parent left open.
+    pub fn with_launcher(mut self, argv: Vec<OsString>) -> Self {
+        self.launcher = argv;
+        self
+    }
+
+    /// The service's directories.
+    pub fn dirs(&self) -> &ServiceDirs {
+        &self.dirs
+    }
+
+    /// A way to command the daemon.
+    pub fn control(&self) -> Control {
+        let control = Control::new(self.binary.clone(), &self.dirs.pipe());
+        self.env.iter().fold(control, |control, (key, value)| control.with_env(key, value))
+    }
+
+    /// The variables that make a program a client of this service.
+    pub fn client_env(&self) -> Vec<(&'static str, OsString)> {
+        vec![
+            ("CUDA_MPS_PIPE_DIRECTORY", self.dirs.pipe().into()),
+            ("CUDA_MPS_LOG_DIRECTORY", self.dirs.log().into()),
+        ]
+    }
+
+    /// Looks at the pid file and at the process that it names.
+    ///
+    /// # Errors
+    /// [`MpsError::Foreign`] if the process belongs to another user.
+    pub fn state(&self) -> Result<State, MpsError> {
+        let Some(pid) = self.dirs.recorded_pid() else {
+            return Ok(State::Stopped);
+        };
+        match std::fs::read(format!("/proc/{pid}/environ")) {
+            // A zombie has an empty environment: it is gone for our purposes.
+            Ok(environment) if self.is_ours(&environment) => Ok(State::Running { pid }),
+            Ok(_) => Ok(State::Stale { pid }),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(MpsError::Foreign { pipe: self.dirs.pipe(), pid })
+            }
+            Err(_) => Ok(State::Stale { pid }),
+        }
+    }
+
+    fn is_ours(&self, environment: &[u8]) -> bool {
+        let pipe = self.dirs.pipe();
+        environment
+            .split(|&byte| byte == 0)
+            .filter_map(|entry| entry.strip_prefix(b"CUDA_MPS_PIPE_DIRECTORY="))
+            .any(|value| value == pipe.as_os_str().as_bytes())
+    }
+
+    /// Makes sure that the daemon runs, answers, and gives every client all
+    /// SMs; starts it if none runs. Of several callers one starts it and the
+    /// others wait for it.
+    ///
+    /// # Errors
+    /// Any [`MpsError`]; a daemon that this call started and that is not as it
+    /// should be is ended again.
+    pub fn ensure(&self) -> Result<Ensured, MpsError> {
+        self.dirs.create()?;
+        let _lock = self.lock()?;
+        let ensured = match self.state()? {
+            State::Running { pid } => Ensured { pid, started: false },
+            State::Stale { .. } | State::Stopped => {
+                self.dirs.sweep()?;
+                Ensured { pid: self.start()?, started: true }
+            }
+        };
+        let checked = self.check(ensured.pid);
+        if checked.is_err() && ensured.started {
+            self.end(ensured.pid);
+        }
+        checked.map(|()| ensured)
+    }
+
+    fn check(&self, pid: Pid) -> Result<(), MpsError> {
+        let control = self.control().with_limit(ANSWER_LIMIT);
+        let percent = control.default_active_thread_percentage().map_err(|error| match error {
+            MpsError::Timeout { .. } | MpsError::NotRunning { .. } => {
+                MpsError::NotAnswering { pid, waited_s: ANSWER_LIMIT.as_secs(), log: self.dirs.control_log() }
+            }
+            other => other,
+        })?;
+        if percent < 100.0 {
+            return Err(MpsError::ThreadPercentage { pipe: self.dirs.pipe(), found: percent });
+        }
+        Ok(())
+    }
+
+    /// Starts the daemon and waits until it answers. The caller holds the lock.
+    fn start(&self) -> Result<Pid, MpsError> {
+        let output = self.dirs.start_output();
+        let refuse =
+            |error: io::Error| MpsError::Directory { path: output.clone(), reason: error.to_string() };
+        // A file and no pipe: the daemon may keep it open for as long as it lives.
+        let file = File::create(&output).map_err(refuse)?;
+        let status = self
+            .start_command()
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().map_err(refuse)?)
+            .stderr(file)
+            .spawn()
+            .and_then(|mut child| wait_until(&mut child, CHANGE_LIMIT))
+            .map_err(|source| MpsError::Spawn { binary: self.binary.path().to_owned(), source })?;
+        if !status.is_some_and(|status| status.success()) {
+            return Err(MpsError::StartFailed { reason: self.start_reason() });
+        }
+        let deadline = Instant::now() + CHANGE_LIMIT;
+        loop {
+            if let State::Running { pid } = self.state()?
+                && self.control().with_limit(ANSWER_LIMIT).server_list().is_ok()
+            {
+                return Ok(pid);
+            }
+            if Instant::now() >= deadline {
+                if let State::Running { pid } = self.state()? {
+                    self.end(pid);
+                }
+                return Err(MpsError::StartFailed { reason: self.start_reason() });
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn start_command(&self) -> Command {
+        let daemon = [self.binary.path().as_os_str().to_owned(), "-d".into()];
+        let mut argv = self.launcher.iter().chain(&daemon);
+        let mut command = Command::new(argv.next().expect("the daemon's own command is never empty"));
+        command.args(argv).env_clear();
+        for key in ENVIRONMENT_KEPT {
+            if let Some(value) = std::env::var_os(key) {
+                command.env(key, value);
+            }
+        }
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.dirs.pipe())
+            .env("CUDA_MPS_LOG_DIRECTORY", self.dirs.log())
+            .env("CUDA_VISIBLE_DEVICES", &self.gpu_uuid)
+            .envs(self.env.iter().map(|(key, value)| (key, value)))
+            .current_dir("/")
+            .process_group(0);
+        command
+    }
+
+    /// The daemon's own words on why it did not start.
+    fn start_reason(&self) -> String {
+        for path in [self.dirs.start_output(), self.dirs.control_log()] {
+            if let Ok(text) = std::fs::read_to_string(&path)
+                && let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty())
+            {
+                return format!("{} (from {})", line.trim(), path.display());
+            }
+        }
+        format!("it said nothing; see {}", self.dirs.control_log().display())
+    }
+
+    /// Every client process of the daemon with its server, as `(server, client)`.
+    ///
+    /// # Errors
+    /// [`MpsError::NotRunning`] and whatever the two commands end with.
+    pub fn clients(&self) -> Result<Vec<(Pid, Pid)>, MpsError> {
+        let control = self.control();
+        let mut clients = Vec::new();
+        for server in control.server_list()? {
+            clients.extend(control.client_list(server)?.into_iter().map(|client| (server, client)));
+        }
+        Ok(clients)
+    }
+
+    /// Ends the daemon and waits until it is gone. Returns whether one ran.
+    ///
+    /// With `force` a daemon that does not obey is ended by signals, and its
+    /// servers and what its clients have on the GPU with it.
+    ///
+    /// # Errors
+    /// [`MpsError::StillRunning`] without `force`; [`MpsError::Foreign`];
+    /// [`MpsError::Locked`].
+    pub fn stop(&self, force: bool) -> Result<bool, MpsError> {
+        if !self.dirs.root().exists() {
+            return Ok(false);
+        }
+        self.dirs.create()?;
+        let _lock = self.lock()?;
+        self.stop_locked(force)
+    }
+
+    /// Ends the daemon if it has no clients; for whoever started it in vain.
+    ///
+    /// # Errors
+    /// As [`Service::stop`].
+    pub fn stop_if_unused(&self) -> Result<bool, MpsError> {
+        let _lock = self.lock()?;
+        if self.clients()?.is_empty() { self.stop_locked(false) } else { Ok(false) }
+    }
+
+    fn stop_locked(&self, force: bool) -> Result<bool, MpsError> {
+        let State::Running { pid } = self.state()? else {
+            self.dirs.sweep()?;
+            return Ok(false);
+        };
+        let asked = self.control().quit();
+        let patience = if force { SIGNAL_LIMIT } else { CHANGE_LIMIT };
+        if asked.is_ok() && self.gone_within(pid, patience) {
+            self.dirs.sweep()?;
+            return Ok(true);
+        }
+        if !force {
+            asked?;
+            return Err(MpsError::StillRunning { pid, waited_s: CHANGE_LIMIT.as_secs() });
+        }
+        self.end(pid);
+        self.dirs.sweep()?;
+        Ok(true)
+    }
+
+    fn gone_within(&self, pid: Pid, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            if !self.lives(pid) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Whether `pid` is a process, not a zombie, and was started for this directory.
+    fn lives(&self, pid: Pid) -> bool {
+        std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| self.is_ours(&environment))
+    }
+
+    /// Ends the daemon by signals, politely first.
+    fn end(&self, pid: Pid) {
+        let Some(process) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else {
+            return;
+        };
+        for signal in [Signal::TERM, Signal::KILL] {
+            if !self.lives(pid) {
+                return;
+            }
+            let _ = rustix::process::kill_process(process, signal);
+            if self.gone_within(pid, SIGNAL_LIMIT) {
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> Result<File, MpsError> {
+        let path = self.dirs.lock_file();
+        let refuse = |error: io::Error| MpsError::Directory { path: path.clone(), reason: error.to_string() };
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(refuse)?;
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(std::fs::TryLockError::Error(error)) => return Err(refuse(error)),
+                Err(std::fs::TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                    return Err(MpsError::Locked {
+                        dir: self.dirs.root().to_owned(),
+                        waited_s: LOCK_LIMIT.as_secs(),
+                    });
+                }
+                Err(std::fs::TryLockError::WouldBlock) => thread::sleep(POLL),
+            }
+        }
+    }
+}
+
+/// The exit status of `child`, or nothing (and the child ended) after `limit`.
+fn wait_until(
+    child: &mut std::process::Child,
+    limit: Duration,
+) -> io::Result<Option<std::process::ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(POLL);
+    }
+}
