@@ -1,1 +1,45 @@
-//! Discrete-event model of the GPU.
+//! A discrete-event model of an NVIDIA GPU's scheduling pipeline, and the devices it can stand for.
+//!
+//! The model is pure: it has no clock, no thread and no I/O, and equal inputs give equal outputs. Time is a number of
+//! nanoseconds that the caller advances.
+//!
+//! ```
+//! use partita_sim::{Engine, EventKind, GroupKind, KernelWork, catalogue};
+//!
+//! let spec = catalogue::device("sim:gtx1060-3gb")?;
+//! let mut gpu = Engine::new(&spec, 0);
+//! let group = gpu.add_group(GroupKind::Own);
+//! let stream = gpu.add_stream(group, 0)?;
+//! // 18 blocks of 1024 threads, two to an SM, on all nine SMs: one wave of 10 µs.
+//! let kernel = gpu.submit(stream, KernelWork::new(18, 1024, 10_000, spec.topology.all()))?;
+//! let events = gpu.advance(1_000_000);
+//! assert_eq!(events.last().unwrap().kind, EventKind::WorkDone { work: kernel });
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! How a kernel travels: a [`StreamId`] hands it, in order, to the stream's hardware queue; the host interface passes
+//! it to its group's task management unit, which keeps a list per priority; the work distributor holds as many as it
+//! has task slots and places their blocks on SMs, highest priority and oldest first, looking past a kernel that may
+//! not use the free TPC. Groups take turns; a group that does not run is frozen where it stands.
+#![forbid(unsafe_code)]
+
+pub mod catalogue;
+mod engine;
+mod event;
+mod never;
+mod sm;
+mod spec;
+mod work;
+
+pub use engine::{Engine, Stats, Stuck, SubmitError, UnknownHandle};
+pub use event::{BlockRecord, Event, EventKind};
+pub use never::{NeverRuns, SmResource};
+pub use sm::Footprint;
+pub use spec::{
+    BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, SchedulerSpec,
+    SmSpec, StreamMaskLayout, StreamMaskSpec,
+};
+pub use work::{CopyDirection, CopyWork, GroupId, GroupKind, KernelWork, QueueId, StreamId, Work, WorkId};
+
+/// Simulated time, or a length of it, in nanoseconds.
+pub type Time = u64;

@@ -1,0 +1,140 @@
+//! Launches that can never be dispatched, and why.
+//!
+//! Hardware does not refuse them: they stay pending for ever, and all behind them on the stream with them.
+
+use core::fmt;
+
+use crate::sm::Footprint;
+use crate::spec::DeviceSpec;
+use crate::work::KernelWork;
+
+/// Why a launch can never be dispatched on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeverRuns {
+    /// The launch enables no TPC that the device has.
+    NoLiveTpc,
+    /// One block asks for more than a whole SM has.
+    BlockTooLarge {
+        /// What there is too little of.
+        resource: SmResource,
+        /// What the block needs, in the resource's unit.
+        needed: u32,
+        /// What one SM has.
+        available: u32,
+    },
+    /// A cluster needs more SMs of one GPC than any GPC has enabled.
+    ClusterTooLarge {
+        /// Blocks of one cluster, each on an SM of its own.
+        cluster_blocks: u32,
+        /// Most SMs that one GPC has enabled for this launch.
+        gpc_sms_max: u32,
+    },
+    /// A cooperative grid has more blocks than can be resident at once.
+    CooperativeTooLarge {
+        /// Blocks of the grid.
+        grid_blocks: u64,
+        /// Most blocks that the enabled SMs hold.
+        resident_max: u64,
+    },
+}
+
+/// A resource of an SM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmResource {
+    /// Threads.
+    Threads,
+    /// Registers.
+    Registers,
+    /// Shared memory in bytes.
+    SharedMemory,
+}
+
+impl fmt::Display for SmResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Threads => "threads",
+            Self::Registers => "registers",
+            Self::SharedMemory => "bytes of shared memory",
+        })
+    }
+}
+
+impl fmt::Display for NeverRuns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLiveTpc => f.write_str("its mask enables no TPC of this device"),
+            Self::BlockTooLarge { resource, needed, available } => {
+                write!(f, "one block needs {needed} {resource}, an SM has {available}")
+            }
+            Self::ClusterTooLarge { cluster_blocks, gpc_sms_max } => write!(
+                f,
+                "a cluster of {cluster_blocks} blocks needs that many SMs of one GPC, at most {gpc_sms_max} are enabled in any"
+            ),
+            Self::CooperativeTooLarge { grid_blocks, resident_max } => write!(
+                f,
+                "a cooperative grid of {grid_blocks} blocks must be resident at once, the enabled SMs hold {resident_max}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for NeverRuns {}
+
+impl KernelWork {
+    /// Whether this launch can be dispatched on an otherwise idle device.
+    ///
+    /// # Errors
+    /// The reason why it would stay pending for ever.
+    pub fn check(&self, spec: &DeviceSpec) -> Result<(), NeverRuns> {
+        let enabled = self.enabled & spec.topology.all();
+        if enabled.is_empty() {
+            return Err(NeverRuns::NoLiveTpc);
+        }
+        let sm = &spec.sm;
+        let block = Footprint::of(self, sm);
+        for (resource, needed, available) in [
+            (SmResource::Threads, block.threads, sm.threads_max),
+            (SmResource::Registers, block.registers, sm.registers),
+            (SmResource::SharedMemory, block.shared_bytes, sm.shared_bytes),
+        ] {
+            if needed > available {
+                return Err(NeverRuns::BlockTooLarge { resource, needed, available });
+            }
+        }
+        if self.cluster_blocks > 1 {
+            let gpc_sms_max = spec.topology.max_cluster_sms(&enabled);
+            if self.cluster_blocks > gpc_sms_max {
+                return Err(NeverRuns::ClusterTooLarge { cluster_blocks: self.cluster_blocks, gpc_sms_max });
+            }
+        }
+        if self.cooperative {
+            let resident_max = self.resident_blocks_max(spec);
+            if self.grid_blocks > resident_max {
+                return Err(NeverRuns::CooperativeTooLarge { grid_blocks: self.grid_blocks, resident_max });
+            }
+        }
+        Ok(())
+    }
+
+    /// Most blocks of this launch that can be resident at once on an otherwise idle device.
+    #[must_use]
+    pub fn resident_blocks_max(&self, spec: &DeviceSpec) -> u64 {
+        let enabled = self.enabled & spec.topology.all();
+        let per_sm = u64::from(Footprint::of(self, &spec.sm).blocks_per_sm(&spec.sm));
+        if self.cluster_blocks <= 1 {
+            let sms = u64::from(enabled.len()) * u64::from(spec.topology.sms_per_tpc());
+            return sms * per_sm;
+        }
+        let size = u64::from(self.cluster_blocks);
+        // Clusters take distinct SMs, so a GPC of n SMs with room for r blocks each holds floor(n r / size) of them
+        // if n >= size: spreading each over the least loaded SMs never wastes more than the remainder.
+        spec.topology
+            .gpcs()
+            .iter()
+            .map(|gpc| {
+                let sms = u64::from((gpc.tpcs & enabled).len()) * u64::from(spec.topology.sms_per_tpc());
+                if sms < size { 0 } else { sms * per_sm / size * size }
+            })
+            .sum()
+    }
+}
