@@ -9,6 +9,7 @@
 //! | [`TpcSet`] | a set of *enabled* TPCs, in logical numbering unless said otherwise |
 //! | [`Topology`] | which GPC each TPC lies in, and which bit of the hardware's mask stands for it |
 //! | [`Share`] | what a user asks for: `30%`, `40sm`, `20tpc`, `gpc:0-2`, `tpc:0-9` |
+//! | [`plan`], [`replan`] | which TPCs a tenant gets, beside those that are there |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -17,12 +18,14 @@ extern crate alloc;
 extern crate std;
 
 mod gpc_set;
+mod plan;
 mod share;
 mod size;
 mod topology;
 mod tpc_set;
 
 pub use gpc_set::GpcSet;
+pub use plan::{Holder, NotEnough, Plan, PlanError, Present, Taken, plan, replan};
 pub use share::{ParseShareError, Share, ShareError};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use topology::{Gpc, Topology, TopologyError, Tpc, UnknownSm};

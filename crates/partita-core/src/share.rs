@@ -101,7 +101,7 @@ impl Share {
             Self::Gpcs(_) | Self::Exact(_) => return self.named_tpcs(topology).map(|set| set.len()),
         };
         if wanted > tpc_count {
-            return Err(ShareError::TooMany { share: *self, tpc_count, sms_per_tpc });
+            return Err(ShareError::TooMany { share: *self, wanted_tpcs: wanted, tpc_count, sms_per_tpc });
         }
         Ok(wanted)
     }
@@ -331,6 +331,8 @@ pub enum ShareError {
     TooMany {
         /// The share as asked for.
         share: Share,
+        /// How many TPCs that is.
+        wanted_tpcs: u32,
         /// How many TPCs the device has.
         tpc_count: u32,
         /// How many SMs each of them has.

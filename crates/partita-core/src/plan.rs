@@ -1,0 +1,253 @@
+//! [`plan`] and [`replan`]: which TPCs a tenant gets.
+
+mod error;
+mod pack;
+#[cfg(test)]
+mod tests;
+
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+pub use error::{Holder, NotEnough, PlanError, Taken};
+use pack::{Room, pack};
+
+use crate::{Share, ShareError, Topology, TpcSet};
+
+/// A tenant that is already there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// Its name.
+    pub name: String,
+    /// The logical TPCs that it holds.
+    pub set: TpcSet,
+}
+
+/// The TPCs that a tenant gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The TPCs, logical.
+    pub set: TpcSet,
+    /// How many of them lie in each GPC that they touch, by GPC id.
+    pub gpcs: Vec<(u8, u32)>,
+    /// The most SMs that one GPC gives to the tenant: how many SMs a cluster of blocks can use.
+    pub max_cluster_sms: u32,
+}
+
+impl Plan {
+    fn new(topology: &Topology, set: TpcSet) -> Self {
+        let counts = topology.gpcs().iter().map(|gpc| (gpc.id, (gpc.tpcs & set).len()));
+        Self {
+            set,
+            gpcs: counts.filter(|&(_, count)| count > 0).collect(),
+            max_cluster_sms: topology.max_cluster_sms(&set),
+        }
+    }
+}
+
+/// Chooses TPCs for a new tenant, disjoint from those of the tenants `present`.
+///
+/// A share that names its TPCs ([`Share::Gpcs`], [`Share::Exact`]) gets those. The others leave the
+/// choice to the planner, which takes exactly [`Share::tpcs_wanted`] of the free TPCs, packed by GPC,
+/// because a cluster of blocks needs its SMs in one GPC and never starts without them. Of all choices
+/// it takes the one that is best by the following, in this order; the search is exact.
+///
+/// 1. It touches the fewest GPCs.
+/// 2. It touches the fewest GPCs that are wholly free, so that these stay whole for later tenants.
+/// 3. The fewest free TPCs are left over in the GPCs that it touches (best fit).
+/// 4. Most SMs lie in one GPC: the largest cluster that the tenant can run.
+/// 5. The GPCs have the lowest ids, compared from the lowest up.
+/// 6. What is left over is all in one GPC, that with the fewest free TPCs (of several, that of the
+///    highest id), and there the tenant has the lowest TPCs.
+///
+/// The same arguments always give the same plan. There is a plan if and only if the TPCs named, or as
+/// many as are wanted, are free.
+///
+/// # Errors
+/// [`PlanError`] says what was asked, what is free, who holds the rest and what would fit.
+///
+/// ```
+/// use partita_core::{Present, Topology, Tpc, plan};
+///
+/// // Eight GPCs, two of nine TPCs and six of eight, numbered round-robin.
+/// let place = |gpc: u8, i: u16| Tpc { gpc, physical: 9 * u16::from(gpc) + i };
+/// let rounds = (0..9).flat_map(|i| (0..8).filter(move |&gpc| i < 8 || gpc < 2).map(move |gpc| place(gpc, i)));
+/// let h200 = Topology::new(2, rounds.collect::<Vec<_>>()).unwrap();
+///
+/// // Half of it is four whole GPCs, and so is the other half.
+/// let serve = plan(&h200, &[], &"50%".parse().unwrap()).unwrap();
+/// assert_eq!(serve.gpcs, [(0, 9), (2, 8), (3, 8), (4, 8)]);
+/// assert_eq!(serve.max_cluster_sms, 18);
+///
+/// let mut present = vec![Present { name: "serve".into(), set: serve.set }];
+/// let train = plan(&h200, &present, &"33tpc".parse().unwrap()).unwrap();
+/// assert_eq!(train.gpcs, [(1, 9), (5, 8), (6, 8), (7, 8)]);
+///
+/// present.push(Present { name: "train".into(), set: train.set - "1".parse().unwrap() });
+/// let error = plan(&h200, &present, &"5%".parse().unwrap()).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "5% (3 TPCs, 6 SMs) does not fit: 1 of 66 TPCs is free; \
+///      tenant `serve` holds 33 TPCs (0,2-4,8,10-12,16,...), \
+///      tenant `train` holds 32 TPCs (5-7,9,13-15,17,...); \
+///      ask for `--sm 3%` or less, or shrink or end a tenant",
+/// );
+/// ```
+pub fn plan(topology: &Topology, present: &[Present], request: &Share) -> Result<Plan, PlanError> {
+    let holders = holders(topology, present.iter());
+    let free = holders.iter().fold(topology.all(), |free, holder| free - holder.set);
+    Request { topology, holders, own: TpcSet::EMPTY, free, share: *request }.place()
+}
+
+/// Chooses TPCs for a tenant that is already there and asks for another share.
+///
+/// Its own TPCs count as free. It keeps as many of them as it can:
+/// - with a smaller share it gets a part of what it has, chosen as in [`plan`];
+/// - with a larger share it keeps all that it has. It first grows in the GPCs that it touches, where
+///   that makes its largest cluster larger before elsewhere, and of equals where the fewest are free;
+///   what is still missing is chosen from the other GPCs as in [`plan`].
+///
+/// # Errors
+/// As [`plan`]; and a name that is not among those `present`.
+pub fn replan(
+    topology: &Topology,
+    present: &[Present],
+    name: &str,
+    request: &Share,
+) -> Result<Plan, PlanError> {
+    if !present.iter().any(|tenant| tenant.name == name) {
+        let present = present.iter().map(|tenant| tenant.name.clone()).collect();
+        return Err(PlanError::UnknownTenant { name: name.to_owned(), present });
+    }
+    let own = present.iter().filter(|tenant| tenant.name == name);
+    let own = own.fold(TpcSet::EMPTY, |own, tenant| own | tenant.set) & topology.all();
+    let holders = holders(topology, present.iter().filter(|tenant| tenant.name != name));
+    let free = holders.iter().fold(topology.all(), |free, holder| free - holder.set);
+    // Should another tenant claim some of them too, those are no longer its own.
+    Request { topology, holders, own: own & free, free, share: *request }.place()
+}
+
+fn holders<'a>(topology: &Topology, tenants: impl Iterator<Item = &'a Present>) -> Vec<Holder> {
+    tenants
+        .map(|tenant| Holder { name: tenant.name.clone(), set: tenant.set & topology.all() })
+        .filter(|holder| !holder.set.is_empty())
+        .collect()
+}
+
+/// What is asked for, and what there is.
+struct Request<'a> {
+    topology: &'a Topology,
+    /// The tenants that keep their TPCs.
+    holders: Vec<Holder>,
+    /// The TPCs that the tenant already has, a part of `free`.
+    own: TpcSet,
+    /// The TPCs that no holder has.
+    free: TpcSet,
+    share: Share,
+}
+
+impl Request<'_> {
+    fn place(self) -> Result<Plan, PlanError> {
+        let wanted = match self.share.tpcs_wanted(self.topology) {
+            Ok(wanted) => wanted,
+            Err(ShareError::TooMany { wanted_tpcs, .. }) => return Err(self.not_enough(wanted_tpcs)),
+            Err(error) => return Err(error.into()),
+        };
+        let set = match self.share {
+            Share::Gpcs(_) | Share::Exact(_) => {
+                let named = self.share.named_tpcs(self.topology)?;
+                if !named.is_subset(&self.free) {
+                    return Err(self.taken(named));
+                }
+                named
+            }
+            Share::Percent(_) | Share::Sms(_) | Share::Tpcs(_) => {
+                let Some(set) = self.choose(wanted) else { return Err(self.not_enough(wanted)) };
+                set
+            }
+        };
+        Ok(Plan::new(self.topology, set))
+    }
+
+    fn choose(&self, wanted: u32) -> Option<TpcSet> {
+        if wanted <= self.own.len() {
+            return pack(&self.rooms(self.own), wanted);
+        }
+        let mut set = self.own;
+        let mut missing = wanted - set.len();
+        let mut touched: Vec<_> = self.rooms(self.free).into_iter().collect();
+        touched.retain(|room| !room.tpcs.is_disjoint(&self.own));
+        // Each round fills one GPC, or ends with nothing missing.
+        while missing > 0 && !touched.is_empty() {
+            let (mut best, mut best_key) = (0, None);
+            for (i, room) in touched.iter().enumerate() {
+                let growth = (room.tpcs - set).len();
+                let key = (room.tpcs.len() - growth + growth.min(missing), u32::MAX - growth);
+                if Some(key) > best_key {
+                    (best, best_key) = (i, Some(key));
+                }
+            }
+            let room = touched.remove(best);
+            let more = (room.tpcs - set).lowest(missing);
+            missing -= more.len();
+            set |= more;
+        }
+        let mut others = self.rooms(self.free);
+        others.retain(|room| room.tpcs.is_disjoint(&self.own));
+        Some(set | pack(&others, missing)?)
+    }
+
+    /// The room in each GPC that `usable` reaches, by GPC id.
+    fn rooms(&self, usable: TpcSet) -> Vec<Room> {
+        let gpcs = self.topology.gpcs().iter();
+        let rooms = gpcs.map(|gpc| Room { tpcs: gpc.tpcs & usable, whole: gpc.tpcs.is_subset(&self.free) });
+        rooms.filter(|room| !room.tpcs.is_empty()).collect()
+    }
+
+    fn not_enough(self, wanted_tpcs: u32) -> PlanError {
+        let free_tpcs = self.free.len();
+        let fits = match self.share {
+            _ if free_tpcs == 0 => None,
+            Share::Percent(_) => Share::percent_of_tpcs(free_tpcs, self.topology),
+            Share::Sms(_) => Some(Share::Sms(free_tpcs * self.topology.sms_per_tpc())),
+            _ => Some(Share::Tpcs(free_tpcs)),
+        };
+        PlanError::NotEnough(Box::new(NotEnough {
+            asked: self.share,
+            wanted_tpcs,
+            sms_per_tpc: self.topology.sms_per_tpc(),
+            tpc_count: self.topology.tpc_count(),
+            free: self.free,
+            own: self.own,
+            holders: self.holders,
+            fits,
+        }))
+    }
+
+    fn taken(self, named: TpcSet) -> PlanError {
+        let mut fits = Vec::new();
+        let as_many = named.len().min(self.free.len());
+        if let Share::Gpcs(asked) = self.share {
+            // As many whole GPCs as were asked for, of those asked for where they are free.
+            let whole = self.topology.gpcs().iter().filter(|gpc| gpc.tpcs.is_subset(&self.free));
+            let mut ids: Vec<u8> = whole.map(|gpc| gpc.id).collect();
+            ids.sort_by_key(|&id| (!asked.contains(id), id));
+            ids.truncate(asked.len() as usize);
+            if !ids.is_empty() {
+                fits.push(Share::Gpcs(ids.into_iter().collect()));
+            }
+        } else if !(named & self.free).is_empty() {
+            fits.push(Share::Exact(named & self.free));
+        }
+        if as_many > 0 {
+            fits.push(Share::Tpcs(as_many));
+        }
+        let mut conflicts = self.holders;
+        for holder in &mut conflicts {
+            holder.set &= named;
+        }
+        conflicts.retain(|holder| !holder.set.is_empty());
+        PlanError::Taken(Box::new(Taken { asked: self.share, conflicts, fits }))
+    }
+}
