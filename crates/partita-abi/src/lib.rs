@@ -15,6 +15,8 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod exports;
+pub mod qmd;
 pub mod result;
 
 pub use result::CuResult;

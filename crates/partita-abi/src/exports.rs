@@ -1,0 +1,323 @@
+//! Every export of libcuda, and what the hook does with it.
+//!
+//! One row for each of the 707 names that libcuda 580.159.04 (CUDA 13.0)
+//! exports, read off the library with `nm -D` on 2026-11-21. The hook's own
+//! table is tested against this one, and this one against the export list of
+//! the library at hand: a name that is not here is new, and `doctor` says so.
+
+/// What the hook does with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// The process attaches to its tenant in this call (`cuInit`).
+    Attach,
+    /// Hands out entry points; the hook's own are substituted in the answer.
+    Resolve,
+    /// Answered with the tenant's quota in place of the device's total.
+    Query,
+    /// Obtains device memory; reserved in the ledger before the driver is asked.
+    Charge,
+    /// Gives memory back, or changes what holds it.
+    Release,
+    /// Launches work that can be too large for a partition: judged at the call,
+    /// then masked by the launch callback.
+    Launch,
+    /// Launches work; masked by the launch callback, no wrapper needed.
+    Masked,
+    /// A way around a limit that is not charged yet: refused, where that limit
+    /// is set, with an error that the call documents.
+    Refuse,
+    /// Passed through untouched.
+    Pass,
+}
+
+impl Policy {
+    /// Whether the hook wraps calls of this kind in a function of its own.
+    pub const fn is_wrapped(self) -> bool {
+        !matches!(self, Policy::Masked | Policy::Pass)
+    }
+}
+
+/// One row of [`EXPORTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Export {
+    /// The exported name, version and per-thread suffixes included.
+    pub name: &'static str,
+    /// What the hook does with it.
+    pub policy: Policy,
+}
+
+macro_rules! exports {
+    ($($policy:ident { $($name:ident)* })*) => {
+        /// Every export of libcuda, grouped by policy and sorted by name within
+        /// a group.
+        pub static EXPORTS: &[Export] = &[
+            $($(Export { name: stringify!($name), policy: Policy::$policy },)*)*
+        ];
+    };
+}
+
+exports! {
+    // the first call: the hook attaches to its tenant here
+    Attach {
+        cuInit
+    }
+    // hands out entry points: the hook's own where it has one
+    Resolve {
+        cuGetProcAddress cuGetProcAddress_v2
+    }
+    // answers with the quota instead of the device
+    Query {
+        cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemGetInfo cuMemGetInfo_v2
+    }
+    // obtains device memory: reserved in the ledger first
+    Charge {
+        cuArray3DCreate cuArray3DCreate_v2 cuArrayCreate cuArrayCreate_v2 cuMemAlloc cuMemAllocAsync
+        cuMemAllocAsync_ptsz cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz cuMemAllocManaged
+        cuMemAllocPitch cuMemAllocPitch_v2 cuMemAlloc_v2 cuMemCreate cuMipmappedArrayCreate
+    }
+    // gives memory back, or changes who holds it
+    Release {
+        cuArrayDestroy cuCtxDestroy cuCtxDestroy_v2 cuDevicePrimaryCtxRelease
+        cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2 cuMemFree
+        cuMemFreeAsync cuMemFreeAsync_ptsz cuMemFree_v2 cuMemMap cuMemRelease
+        cuMemRetainAllocationHandle cuMemUnmap cuMipmappedArrayDestroy
+    }
+    // launches work that may not fit the partition: judged, then masked
+    Launch {
+        cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel cuLaunchKernelEx
+        cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload
+    }
+    // launches work: masked by the callback, no wrapper
+    Masked {
+        cuGraphLaunch cuGraphLaunch_ptsz cuGraphUpload cuGraphUpload_ptsz cuLaunch cuLaunchGrid
+        cuLaunchGridAsync
+    }
+    // cannot be enforced yet: refused where a limit would be escaped
+    Refuse {
+        cuGraphAddMemAllocNode cuGraphAddNode cuGraphAddNode_v2 cuLaunchCooperativeKernelMultiDevice
+    }
+    // passed through untouched
+    Pass {
+        cuGraphExecNodeSetParams cuGraphNodeSetParams
+        cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayGetDescriptor
+        cuArrayGetDescriptor_v2 cuArrayGetMemoryRequirements cuArrayGetPlane
+        cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
+        cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
+        cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
+        cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
+        cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDetach cuCtxDisablePeerAccess
+        cuCtxEnablePeerAccess cuCtxFromGreenCtx cuCtxGetApiVersion cuCtxGetCacheConfig
+        cuCtxGetCurrent cuCtxGetDevResource cuCtxGetDevice cuCtxGetDevice_v2 cuCtxGetExecAffinity
+        cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange
+        cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxRecordEvent
+        cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetCurrent cuCtxSetFlags cuCtxSetLimit
+        cuCtxSetSharedMemConfig cuCtxSynchronize cuCtxSynchronize_v2 cuCtxWaitEvent
+        cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc
+        cuDevSmResourceSplitByCount cuDeviceCanAccessPeer cuDeviceComputeCapability cuDeviceGet
+        cuDeviceGetAttribute cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
+        cuDeviceGetDevResource cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
+        cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid cuDeviceGetMemPool cuDeviceGetName
+        cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAttribute
+        cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid
+        cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain
+        cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2 cuDeviceRegisterAsyncNotification
+        cuDeviceSetGraphMemAttribute cuDeviceSetMemPool cuDeviceUnregisterAsyncNotification
+        cuDriverGetVersion cuEGLApiInit cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerConnect
+        cuEGLStreamConsumerConnectWithFlags cuEGLStreamConsumerDisconnect
+        cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect cuEGLStreamProducerDisconnect
+        cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame cuEventCreate cuEventDestroy
+        cuEventDestroy_v2 cuEventElapsedTime cuEventElapsedTime_v2 cuEventQuery cuEventRecord
+        cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuEventRecord_ptsz cuEventSynchronize
+        cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
+        cuFlushGPUDirectRDMAWrites cuFuncGetAttribute cuFuncGetModule cuFuncGetName
+        cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuFuncSetAttribute cuFuncSetBlockShape
+        cuFuncSetCacheConfig cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGLCtxCreate
+        cuGLCtxCreate_v2 cuGLGetDevices cuGLGetDevices_v2 cuGLInit cuGLMapBufferObject
+        cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz
+        cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds cuGLRegisterBufferObject
+        cuGLSetBufferObjectMapFlags cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync
+        cuGLUnregisterBufferObject cuGetErrorName cuGetErrorString cuGetExportTable
+        cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode cuGraphAddDependencies
+        cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
+        cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
+        cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode cuGraphAddKernelNode
+        cuGraphAddKernelNode_v2 cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode
+        cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
+        cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
+        cuGraphDestroy cuGraphDestroyNode cuGraphEventRecordNodeGetEvent
+        cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
+        cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy
+        cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+        cuGraphExecExternalSemaphoresSignalNodeSetParams
+        cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags
+        cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
+        cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams
+        cuGraphExecMemsetNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2
+        cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
+        cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams
+        cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetNodes cuGraphGetRootNodes
+        cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphInstantiate
+        cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
+        cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
+        cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetAttribute
+        cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2 cuGraphMemAllocNodeGetParams
+        cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
+        cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
+        cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
+        cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetType
+        cuGraphNodeSetEnabled cuGraphReleaseUserObject cuGraphRemoveDependencies
+        cuGraphRemoveDependencies_v2 cuGraphRetainUserObject cuGraphicsEGLRegisterImage
+        cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage cuGraphicsMapResources
+        cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedEglFrame
+        cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
+        cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags
+        cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray
+        cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource
+        cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface cuGreenCtxCreate
+        cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxRecordEvent
+        cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory cuImportExternalSemaphore
+        cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle
+        cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuKernelGetAttribute cuKernelGetFunction
+        cuKernelGetLibrary cuKernelGetName cuKernelGetParamInfo cuKernelSetAttribute
+        cuKernelSetCacheConfig cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLibraryEnumerateKernels
+        cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetKernelCount cuLibraryGetManaged
+        cuLibraryGetModule cuLibraryGetUnifiedFunction cuLibraryLoadData cuLibraryLoadFromFile
+        cuLinkAddData cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2 cuLinkComplete cuLinkCreate
+        cuLinkCreate_v2 cuLinkDestroy cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory
+        cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve
+        cuMemAdvise cuMemAdvise_v2 cuMemAllocHost cuMemAllocHost_v2 cuMemBatchDecompressAsync
+        cuMemBatchDecompressAsync_ptsz cuMemDiscardAndPrefetchBatchAsync
+        cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
+        cuMemExportToShareableHandle cuMemFreeHost cuMemGetAccess cuMemGetAddressRange
+        cuMemGetAddressRange_v2 cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle
+        cuMemGetAttribute cuMemGetAttribute_v2 cuMemGetDefaultMemPool cuMemGetHandleForAddressRange
+        cuMemGetMemPool cuMemHostAlloc cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2
+        cuMemHostGetFlags cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister
+        cuMemImportFromShareableHandle cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolCreate
+        cuMemPoolDestroy cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolGetAccess
+        cuMemPoolGetAttribute cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
+        cuMemPoolSetAccess cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPrefetchAsync
+        cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz
+        cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz cuMemRangeGetAttribute
+        cuMemRangeGetAttributes cuMemSetAccess cuMemSetMemPool cuMemcpy cuMemcpy2D cuMemcpy2DAsync
+        cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned cuMemcpy2DUnaligned_v2
+        cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3D cuMemcpy3DAsync
+        cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz
+        cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz cuMemcpy3DPeer cuMemcpy3DPeerAsync
+        cuMemcpy3DPeerAsync_ptsz cuMemcpy3DPeer_ptds cuMemcpy3D_v2 cuMemcpy3D_v2_ptds cuMemcpyAsync
+        cuMemcpyAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds cuMemcpyAtoD
+        cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoHAsync_v2
+        cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
+        cuMemcpyBatchAsync_ptsz cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz cuMemcpyDtoA
+        cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoDAsync_v2
+        cuMemcpyDtoDAsync_v2_ptsz cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds cuMemcpyDtoH
+        cuMemcpyDtoHAsync cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2
+        cuMemcpyDtoH_v2_ptds cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
+        cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD
+        cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2
+        cuMemcpyHtoD_v2_ptds cuMemcpyPeer cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz cuMemcpyPeer_ptds
+        cuMemcpy_ptds cuMemsetD16 cuMemsetD16Async cuMemsetD16Async_ptsz cuMemsetD16_v2
+        cuMemsetD16_v2_ptds cuMemsetD2D16 cuMemsetD2D16Async cuMemsetD2D16Async_ptsz
+        cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds cuMemsetD2D32 cuMemsetD2D32Async
+        cuMemsetD2D32Async_ptsz cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds cuMemsetD2D8
+        cuMemsetD2D8Async cuMemsetD2D8Async_ptsz cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds cuMemsetD32
+        cuMemsetD32Async cuMemsetD32Async_ptsz cuMemsetD32_v2 cuMemsetD32_v2_ptds cuMemsetD8
+        cuMemsetD8Async cuMemsetD8Async_ptsz cuMemsetD8_v2 cuMemsetD8_v2_ptds
+        cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
+        cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions cuModuleGetFunction
+        cuModuleGetFunctionCount cuModuleGetGlobal cuModuleGetGlobal_v2 cuModuleGetLoadingMode
+        cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoad cuModuleLoadData cuModuleLoadDataEx
+        cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem
+        cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind
+        cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
+        cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
+        cuOccupancyMaxPotentialClusterSize cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
+        cuParamSetv cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute
+        cuProfilerInitialize cuProfilerStart cuProfilerStop cuSignalExternalSemaphoresAsync
+        cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz
+        cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz cuStreamBatchMemOp
+        cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz
+        cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz
+        cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
+        cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamCreate cuStreamCreateWithPriority
+        cuStreamDestroy cuStreamDestroy_v2 cuStreamEndCapture cuStreamEndCapture_ptsz
+        cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
+        cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
+        cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx cuStreamGetCtx_ptsz
+        cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz
+        cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz
+        cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz
+        cuStreamQuery cuStreamQuery_ptsz cuStreamSetAttribute cuStreamSetAttribute_ptsz
+        cuStreamSynchronize cuStreamSynchronize_ptsz cuStreamUpdateCaptureDependencies
+        cuStreamUpdateCaptureDependencies_ptsz cuStreamUpdateCaptureDependencies_v2
+        cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitEvent cuStreamWaitEvent_ptsz
+        cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2
+        cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64 cuStreamWaitValue64_ptsz
+        cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz cuStreamWriteValue32
+        cuStreamWriteValue32_ptsz cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz
+        cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuStreamWriteValue64_v2
+        cuStreamWriteValue64_v2_ptsz cuSurfObjectCreate cuSurfObjectDestroy
+        cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col
+        cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress
+        cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc
+        cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy
+        cuTexRefGetAddress cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray
+        cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat
+        cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
+        cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress
+        cuTexRefSetAddress2D cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode
+        cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode
+        cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode
+        cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray
+        cuThreadExchangeStreamCaptureMode cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain
+        cuVDPAUCtxCreate cuVDPAUCtxCreate_v2 cuVDPAUGetDevice cuWaitExternalSemaphoresAsync
+        cuWaitExternalSemaphoresAsync_ptsz cudbgApiAttach cudbgApiClientPid cudbgApiClientRevision
+        cudbgApiDetach cudbgApiInit cudbgAttachHandlerAvailable cudbgDebuggerCapabilities
+        cudbgDebuggerInitialized cudbgDetachSuspendedDevicesMask cudbgEnableIntegratedMemcheck
+        cudbgEnableLaunchBlocking cudbgEnablePreemptionDebugging cudbgGetAPI cudbgGetAPIVersion
+        cudbgInjectionPath cudbgIpcFlag cudbgMain cudbgReportDriverApiError
+        cudbgReportDriverApiErrorFlags cudbgReportDriverInternalError
+        cudbgReportedDriverApiErrorCode cudbgReportedDriverApiErrorFuncNameAddr
+        cudbgReportedDriverApiErrorFuncNameSize cudbgReportedDriverApiErrorNameAddr
+        cudbgReportedDriverApiErrorNameSize cudbgReportedDriverApiErrorSource
+        cudbgReportedDriverApiErrorStringAddr cudbgReportedDriverApiErrorStringSize
+        cudbgReportedDriverInternalErrorCode cudbgResumeForAttachDetach cudbgRpcEnabled
+        cudbgSessionId cudbgUseExternalDebugger
+    }
+}
+
+/// The policy for an exported name, or `None` for a name that the table does
+/// not know.
+pub fn policy_of(name: &str) -> Option<Policy> {
+    EXPORTS.iter().find(|row| row.name == name).map(|row| row.policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_name_has_one_row() {
+        let names: BTreeSet<_> = EXPORTS.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), EXPORTS.len());
+        assert_eq!(EXPORTS.len(), 707);
+    }
+
+    #[test]
+    fn both_stream_variants_of_a_call_share_a_policy() {
+        for row in EXPORTS {
+            for suffix in ["_ptsz", "_ptds"] {
+                if let Some(base) = row.name.strip_suffix(suffix) {
+                    assert_eq!(policy_of(base), Some(row.policy), "{base} and {}", row.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_has_no_policy() {
+        assert_eq!(policy_of("cuSomethingOfTomorrow"), None);
+    }
+}
