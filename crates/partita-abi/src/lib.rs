@@ -18,5 +18,6 @@ extern crate std;
 pub mod exports;
 pub mod qmd;
 pub mod result;
+pub mod types;
 
 pub use result::CuResult;
