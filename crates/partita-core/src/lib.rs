@@ -21,6 +21,8 @@ mod gpc_set;
 mod plan;
 mod share;
 mod size;
+#[cfg(test)]
+mod testing;
 mod topology;
 mod tpc_set;
 

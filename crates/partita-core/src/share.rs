@@ -1,5 +1,8 @@
 //! [`Share`]: how much of a GPU's compute units is asked for.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;

@@ -1,5 +1,8 @@
 //! [`ByteSize`]: a memory size with IEC units.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;

@@ -1,5 +1,8 @@
 //! [`Topology`]: which GPC each TPC lies in, and which bit of the hardware's mask stands for it.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::vec::Vec;
 use core::ops::Range;
 

@@ -1,5 +1,8 @@
 //! [`TpcSet`], a set of TPCs.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::string::String;
 use core::cmp::Ordering;
 use core::fmt;
