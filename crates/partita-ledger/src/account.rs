@@ -1,0 +1,273 @@
+//! Exact, crash-proof byte accounting between processes, without locks.
+//!
+//! # The state
+//! Each process owns a *slot*. A slot holds two *entries*, each the outcome of one operation: the bytes that the slot holds after it,
+//! and the tenant's total and peak after it. One word for all, `last`, names the operation that took effect last:
+//! its version (1, 2, 3, … over all slots), its slot and which of that slot's two entries it wrote. The tenant's total *is* the `used`
+//! of the entry that `last` names. A slot's word `settled` names the last operation of that slot that somebody has made a note of.
+//!
+//! # An operation of slot `s`
+//! 1. Read `last`, and `used` and `peak` from the entry that it names.
+//! 2. *Settle* it: if the `settled` of the slot that it names is older, replace that by `last` (compare-and-swap).
+//! 3. `settled` of `s` now names the last operation of `s`; its entry holds the bytes of `s`. Check the quota against `used`.
+//! 4. Write the outcome into the *other* entry of `s`.
+//! 5. Compare-and-swap `last` from the name read in step 1 to (version + 1, `s`, that entry). If it fails, start again.
+//! 6. Settle the own operation (a courtesy: everybody who comes later would do it in step 2).
+//!
+//! # Why it is right
+//! Operations of one slot come one after another: the slot's owner holds the slot's file lock, and serialises its own threads.
+//!
+//! **Names do not repeat.** Every change of `last` increments its 53-bit version, which is never wrapped: an operation at the
+//! highest version is refused ([`Fault::Exhausted`]; at ten million operations a second that is after 28 years). So a
+//! compare-and-swap that finds the expected name knows that nothing happened in between; there is no ABA problem, in `last` or in
+//! `settled`, and nothing depends on how long a process sleeps between two instructions.
+//!
+//! **An entry that is in force is not written.** The entries in force are the one that `last` names and, for each slot, the one of its
+//! last operation. Step 4 writes the entry other than that of the last operation of `s`. That `settled` of `s` names this
+//! operation, call it *o*, in step 3: if `last` named *o* in step 1, by step 2. Otherwise `last` has moved on from *o*, and whoever moved it had
+//! settled *o* before; and no operation of `s` came later, because they come one after another. Settling needs one attempt only:
+//! between two operations of a slot its `settled` changes once, so a failed attempt means that it is done.
+//! A reader that finds a half-written entry has a name from step 1 that is no longer in `last`: the writer of the entry had loaded
+//! a later one before it stored (release) the words that the reader has loaded (acquire), so step 5, or the second look of a refusal or
+//! of an observer, finds that later name.
+//!
+//! **Never above the quota by a byte, never refused what fits.** Step 5 takes effect only if `last` is still the name whose `used` was
+//! checked: at that instant the total goes from `used` to `used + bytes`, which is at most the quota. A refusal looks at `last` again; if it
+//! is unchanged, `used` was the total at that instant and the request did not fit; otherwise it starts again.
+//! What a dead process holds is part of the total until it is reaped; the caller reaps before it believes a refusal.
+//!
+//! **SIGKILL at any instruction loses no byte and blocks nobody.** The only step that changes a total or a balance is the single
+//! compare-and-swap of step 5. Killed before it, the operation has not happened: the entry it wrote is not in force. Killed after
+//! it, it has happened completely: `last` names it, and whoever comes next settles it. Nobody ever waits for a slot's owner, so nobody is blocked:
+//! an operation starts again only because another one took effect. Whoever gets the slot's lock after the owner's death is its new owner
+//! and releases the bytes by a normal operation; killed in the middle, the same holds for it.
+//!
+//! # Hostile files
+//! A tenant can write to its own usage file. Every index comes from as many bits as there are slots and is checked, sums saturate, and
+//! tries are counted ([`TRIES_MAX`]): bad words yield wrong numbers or a [`Fault`], never a panic or an endless loop.
+
+use crate::sync::Word;
+
+/// Bits of a name that hold the slot.
+const SLOT_BITS: u32 = 10;
+/// Slots in a usage file: as many processes can hold memory of one tenant at a time.
+pub const SLOTS: usize = 1 << SLOT_BITS;
+/// The highest version of an operation.
+const VERSION_MAX: u64 = u64::MAX >> (SLOT_BITS + 1);
+/// How often an operation starts again because others took effect first; far beyond what scheduling can do, so that reaching it
+/// means that something other than Partita rewrites the file.
+pub const TRIES_MAX: u32 = 1 << 20;
+/// How often an observer tries to see an instant between two operations.
+const LOOKS_MAX: u32 = 256;
+
+/// The name of an operation: version, entry, slot, from the top of the word downwards, so that later names are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(pub u64);
+
+impl Name {
+    fn new(version: u64, entry: usize, slot: usize) -> Self {
+        Self(
+            version << (SLOT_BITS + 1) | (entry as u64 & 1) << SLOT_BITS | (slot as u64 & (SLOTS as u64 - 1)),
+        )
+    }
+
+    /// How many operations took effect up to and with this one.
+    pub fn version(self) -> u64 {
+        self.0 >> (SLOT_BITS + 1)
+    }
+
+    /// Which entry of its slot the operation wrote: 0 or 1.
+    pub fn entry(self) -> usize {
+        (self.0 >> SLOT_BITS & 1) as usize
+    }
+
+    /// The slot of the operation, below [`SLOTS`].
+    pub fn slot(self) -> usize {
+        (self.0 & (SLOTS as u64 - 1)) as usize
+    }
+}
+
+/// The outcome of an operation.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Entry {
+    /// Bytes that all slots hold together.
+    pub used: Word,
+    /// Bytes that this slot holds.
+    pub bytes: Word,
+    /// The highest `used` up to this operation.
+    pub peak: Word,
+}
+
+/// The accounting words of a slot: one cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Account {
+    /// Name of the slot's last operation, or of the one before while `last` still names that.
+    pub settled: Word,
+    /// Outcomes of the last operation and of the one before or after it.
+    pub entries: [Entry; 2],
+}
+
+#[cfg(any(test, loom))]
+impl Account {
+    /// A slot that never held a byte.
+    pub fn new() -> Self {
+        let entry = || Entry { used: Word::new(0), bytes: Word::new(0), peak: Word::new(0) };
+        Self { settled: Word::new(0), entries: [entry(), entry()] }
+    }
+}
+
+#[cfg(any(test, loom))]
+impl Default for Account {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What an operation is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Add `bytes` if the total stays within `quota`.
+    Reserve {
+        /// Bytes to add.
+        bytes: u64,
+        /// The most that all slots may hold together, in bytes.
+        quota: u64,
+    },
+    /// Give back that many bytes.
+    Release(u64),
+    /// Give back all that the slot holds.
+    ReleaseAll,
+}
+
+/// Why an operation did not take effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The bytes did not fit at the instant at which all slots together held `used`.
+    OverQuota {
+        /// Bytes that all slots held together.
+        used: u64,
+    },
+    /// The slot holds fewer bytes than were to be released.
+    NotHeld {
+        /// Bytes that the slot holds.
+        held: u64,
+    },
+    /// Others took effect first [`TRIES_MAX`] times in a row.
+    Contended,
+    /// The highest version is reached.
+    Exhausted,
+}
+
+/// Sums over all slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Bytes that all slots hold together.
+    pub used: u64,
+    /// The highest that `used` ever was.
+    pub peak: u64,
+}
+
+/// The accounting state in (shared) memory: the name of the last operation and the slots.
+#[derive(Debug, Clone, Copy)]
+pub struct Book<'m, S> {
+    last: &'m Word,
+    slots: &'m [S],
+}
+
+impl<'m, S: AsRef<Account>> Book<'m, S> {
+    /// The book whose last operation is named by `last`.
+    pub fn new(last: &'m Word, slots: &'m [S]) -> Self {
+        Self { last, slots }
+    }
+
+    fn account(&self, slot: usize) -> Option<&'m Account> {
+        self.slots.get(slot).map(S::as_ref)
+    }
+
+    /// Notes the operation `name` in its slot, unless somebody has.
+    fn settle(account: &Account, name: Name) {
+        let settled = Name(account.settled.load());
+        if settled < name {
+            account.settled.replace(settled.0, name.0);
+        }
+    }
+
+    /// Performs one operation of `slot`, whose owner the caller is, and returns how many bytes it moved.
+    pub fn transact(&self, slot: usize, change: Change) -> Result<u64, Fault> {
+        let own = self.account(slot).ok_or(Fault::Exhausted)?;
+        if matches!(change, Change::Reserve { bytes: 0, .. } | Change::Release(0)) {
+            return Ok(0);
+        }
+        for _ in 0..TRIES_MAX {
+            let last = Name(self.last.load());
+            // A slot number outside a shortened table: cannot be in a file, whose table is complete.
+            let named = self.account(last.slot()).ok_or(Fault::Exhausted)?;
+            let outcome = &named.entries[last.entry()];
+            let (used, peak) = (outcome.used.load(), outcome.peak.load());
+            Self::settle(named, last);
+
+            let settled = Name(own.settled.load());
+            let held = own.entries[settled.entry()].bytes.load();
+            let (moved, used, held) = match change {
+                Change::Reserve { bytes, quota } => match used.checked_add(bytes) {
+                    Some(sum) if sum <= quota => (bytes, sum, held.saturating_add(bytes)),
+                    _ if self.last.load() == last.0 => return Err(Fault::OverQuota { used }),
+                    _ => continue,
+                },
+                Change::Release(bytes) if bytes > held => return Err(Fault::NotHeld { held }),
+                Change::Release(bytes) => (bytes, used.saturating_sub(bytes), held - bytes),
+                Change::ReleaseAll => (held, used.saturating_sub(held), 0),
+            };
+            if moved == 0 {
+                return Ok(0);
+            }
+            if last.version() == VERSION_MAX {
+                return Err(Fault::Exhausted);
+            }
+            let next = Name::new(last.version() + 1, settled.entry() ^ 1, slot);
+            let entry = &own.entries[next.entry()];
+            entry.used.store(used);
+            entry.bytes.store(held);
+            entry.peak.store(peak.max(used));
+            if self.last.replace(last.0, next.0) {
+                Self::settle(own, next);
+                return Ok(moved);
+            }
+        }
+        Err(Fault::Contended)
+    }
+
+    /// The totals at an instant during the call. If operations take effect without pause, and each time while this looks, the answer
+    /// after many looks may be one of an operation that did not take effect.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for _ in 0..LOOKS_MAX {
+            let last = Name(self.last.load());
+            let Some(account) = self.account(last.slot()) else { break };
+            let outcome = &account.entries[last.entry()];
+            totals = Totals { used: outcome.used.load(), peak: outcome.peak.load() };
+            if self.last.load() == last.0 {
+                break;
+            }
+        }
+        totals
+    }
+
+    /// The bytes that `slot` holds at an instant during the call; as exact as [`Book::totals`].
+    pub fn bytes(&self, slot: usize) -> u64 {
+        let mut bytes = 0;
+        let Some(account) = self.account(slot) else { return 0 };
+        for _ in 0..LOOKS_MAX {
+            let last = Name(self.last.load());
+            let settled = Name(account.settled.load());
+            let current = if last.slot() == slot { settled.max(last) } else { settled };
+            bytes = account.entries[current.entry()].bytes.load();
+            if self.last.load() == last.0 {
+                break;
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,216 @@
+//! Opening, creating and mapping files by plain system calls.
+
+use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+
+use crate::error::{Errno, LedgerError, Problem};
+
+/// An open file; closed when dropped.
+#[derive(Debug)]
+pub(crate) struct Fd(c_int);
+
+/// What makes a file the same file, whatever its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// What `fstat` tells of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Status {
+    pub(crate) id: FileId,
+    pub(crate) bytes: u64,
+    pub(crate) regular: bool,
+}
+
+/// Whether a file is opened and mapped for writing as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+pub(crate) fn failed(path: &CStr, call: &'static str) -> LedgerError {
+    LedgerError::new(path, Problem::System { call, errno: Errno::last().0 })
+}
+
+impl Fd {
+    /// Opens an existing file. Neither follows a symbolic link in the last component nor waits for the other end of a pipe.
+    pub(crate) fn open(path: &CStr, access: Access) -> Result<Self, LedgerError> {
+        let mode = match access {
+            Access::ReadOnly => libc::O_RDONLY,
+            Access::ReadWrite => libc::O_RDWR,
+        };
+        match Self::open_raw(path, mode | libc::O_NONBLOCK, 0) {
+            Err(e)
+                if matches!(
+                    e.problem(),
+                    Problem::System { errno: libc::ELOOP | libc::ENXIO | libc::EISDIR, .. }
+                ) =>
+            {
+                Err(LedgerError::new(path, Problem::NotAFile))
+            }
+            result => result,
+        }
+    }
+
+    /// Makes a new file of `bytes` zeros with its blocks allocated, so that a full file system is an error now and not a SIGBUS at a
+    /// later write. Its permissions are `mode` exactly, whatever the umask.
+    pub(crate) fn create(path: &CStr, bytes: u64, mode: u32) -> Result<Self, LedgerError> {
+        let fd = match Self::open_raw(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
+            Err(e) if matches!(e.problem(), Problem::System { errno: libc::EEXIST, .. }) => {
+                return Err(LedgerError::new(path, Problem::Exists));
+            }
+            result => result?,
+        };
+        fd.allocate(path, bytes, mode).inspect_err(|_| unlink(path))?;
+        Ok(fd)
+    }
+
+    fn allocate(&self, path: &CStr, bytes: u64, mode: u32) -> Result<(), LedgerError> {
+        loop {
+            // SAFETY: a plain system call on an open descriptor.
+            match unsafe { libc::posix_fallocate(self.0, 0, bytes as libc::off_t) } {
+                0 => break,
+                libc::EINTR => {}
+                errno => {
+                    return Err(LedgerError::new(path, Problem::System { call: "posix_fallocate", errno }));
+                }
+            }
+        }
+        // SAFETY: as above.
+        if unsafe { libc::fchmod(self.0, mode as libc::mode_t) } != 0 {
+            return Err(failed(path, "fchmod"));
+        }
+        Ok(())
+    }
+
+    fn open_raw(path: &CStr, flags: c_int, mode: libc::mode_t) -> Result<Self, LedgerError> {
+        let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
+        loop {
+            // SAFETY: the path is a C string; the mode is passed as the call wants it.
+            let fd = unsafe { libc::open(path.as_ptr(), flags, mode as libc::c_uint) };
+            if fd >= 0 {
+                return Ok(Self(fd));
+            }
+            let error = failed(path, "open");
+            if !matches!(error.problem(), Problem::System { errno: libc::EINTR, .. }) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// The descriptor's number.
+    pub(crate) fn raw(&self) -> c_int {
+        self.0
+    }
+
+    pub(crate) fn status(&self, path: &CStr) -> Result<Status, LedgerError> {
+        let mut stat = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the buffer is as large as the call wants it.
+        if unsafe { libc::fstat(self.0, stat.as_mut_ptr()) } != 0 {
+            return Err(failed(path, "fstat"));
+        }
+        // SAFETY: the call succeeded, so it has filled the buffer.
+        let stat = unsafe { stat.assume_init() };
+        Ok(Status {
+            id: FileId { device: stat.st_dev, inode: stat.st_ino },
+            bytes: u64::try_from(stat.st_size).unwrap_or(0),
+            regular: stat.st_mode & libc::S_IFMT == libc::S_IFREG,
+        })
+    }
+
+    /// Reads exactly `buffer.len()` bytes at `offset`; false if the file ends before.
+    pub(crate) fn read_at(&self, path: &CStr, offset: u64, buffer: &mut [u8]) -> Result<bool, LedgerError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = &mut buffer[done..];
+            // SAFETY: `rest` is writable for its length.
+            let n = unsafe {
+                libc::pread(
+                    self.0,
+                    rest.as_mut_ptr().cast(),
+                    rest.len(),
+                    (offset + done as u64) as libc::off_t,
+                )
+            };
+            match n {
+                0 => return Ok(false),
+                1.. => done += n as usize,
+                _ if Errno::last().0 == libc::EINTR => {}
+                _ => return Err(failed(path, "pread")),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Closes the descriptor only if it still is the file `id`: a program that closes descriptors it does not know may have
+    /// reused the number for a file of its own.
+    pub(crate) fn close_if(self, path: &CStr, id: FileId) {
+        if !self.status(path).is_ok_and(|status| status.id == id) {
+            core::mem::forget(self);
+        }
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is owned by this value. Its result is of no use: Linux frees the number in any case.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// Removes a file that could not be finished; its error is the one to report, so this one's is dropped.
+pub(crate) fn unlink(path: &CStr) {
+    // SAFETY: the path is a C string.
+    unsafe { libc::unlink(path.as_ptr()) };
+}
+
+/// A shared mapping of a whole file; unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is plain memory that any thread may use; what lies in it is atomics only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` bytes of the file, which the caller has checked to be there.
+    pub(crate) fn new(path: &CStr, fd: &Fd, bytes: usize, access: Access) -> Result<Self, LedgerError> {
+        let protection = match access {
+            Access::ReadOnly => libc::PROT_READ,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.raw(), 0) };
+        match NonNull::new(base) {
+            Some(base) if base.as_ptr() != libc::MAP_FAILED => Ok(Self { base: base.cast(), bytes }),
+            _ => Err(failed(path, "mmap")),
+        }
+    }
+
+    /// The start of the mapping as a `T`.
+    ///
+    /// # Safety
+    /// `T` consists of [`crate::sync::Word`]s and unused padding only, is no larger than the mapping and no more aligned than a page; of
+    /// a mapping that is read-only, the words are only peeked at.
+    #[inline]
+    pub(crate) unsafe fn as_ref<T>(&self) -> &T {
+        debug_assert!(size_of::<T>() <= self.bytes);
+        // SAFETY: the caller vouches for size and alignment; any bytes are valid atomics, and other processes' writes to atomics are no race.
+        unsafe { self.base.cast::<T>().as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and references into it have ended with the borrow of it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

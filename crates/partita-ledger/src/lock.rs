@@ -1,0 +1,57 @@
+//! Open-file-description locks: locks that the kernel releases when the last descriptor *and the last mapping* made from one `open`
+//! are gone, so with the process that holds them, and that neither `close` of another descriptor nor the death of a thread takes away.
+//!
+//! They conflict between descriptions, not between processes: two `open`s of one process exclude each other, and a child of `fork` shares its
+//! parent's lock. Where an operation must not be taken for the holder of a lock, it opens the file anew.
+
+use core::ffi::{CStr, c_int};
+
+use crate::error::{Errno, LedgerError, Problem};
+use crate::file::{Fd, failed};
+
+fn range(kind: c_int, start: usize, bytes: usize) -> libc::flock {
+    // SAFETY: the structure is numbers only, for which zero is a value; the process number must be zero here.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = start as libc::off_t;
+    lock.l_len = bytes as libc::off_t;
+    lock
+}
+
+fn set(path: &CStr, fd: &Fd, kind: c_int, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+    let lock = range(kind, start, bytes);
+    loop {
+        // SAFETY: the argument is the structure that this command reads.
+        if unsafe { libc::fcntl(fd.raw(), libc::F_OFD_SETLK, &lock) } == 0 {
+            return Ok(true);
+        }
+        match Errno::last().0 {
+            libc::EINTR => {}
+            libc::EAGAIN | libc::EACCES => return Ok(false),
+            errno => {
+                return Err(LedgerError::new(path, Problem::System { call: "fcntl(F_OFD_SETLK)", errno }));
+            }
+        }
+    }
+}
+
+/// Locks a range for this description alone; false, without waiting, if another one holds any byte of it.
+pub(crate) fn try_lock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+    set(path, fd, libc::F_WRLCK, start, bytes)
+}
+
+/// Gives a range back.
+pub(crate) fn unlock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<(), LedgerError> {
+    set(path, fd, libc::F_UNLCK, start, bytes).map(|_| ())
+}
+
+/// Whether another description holds any byte of the range. Needs no permission to write.
+pub(crate) fn is_locked(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+    let mut lock = range(libc::F_WRLCK, start, bytes);
+    // SAFETY: the argument is the structure that this command reads and writes.
+    if unsafe { libc::fcntl(fd.raw(), libc::F_OFD_GETLK, &mut lock) } != 0 {
+        return Err(failed(path, "fcntl(F_OFD_GETLK)"));
+    }
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}

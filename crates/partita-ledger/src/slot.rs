@@ -1,0 +1,231 @@
+//! A process's slot in the usage file.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::account::{Change, Fault};
+use crate::usage::UsageMap;
+
+/// Who claims a slot. The ledger shows it; what owns a slot is the lock, not the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The caller's process number, as the caller itself sees it.
+    pub pid: i32,
+    /// When the process started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    pub start_ticks: u64,
+}
+
+/// What a process's hook reports of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HookState {
+    /// [`HookState::ATTACHED`] and so on, or-ed.
+    pub flags: u32,
+    /// Why it refused, in the hook's own coding; 0 if it did not.
+    pub code: u32,
+}
+
+impl HookState {
+    /// The hook is in the process and has read the limits.
+    pub const ATTACHED: u32 = 1;
+    /// The launch mask was proved on this driver, and launches carry it.
+    pub const MASK_VERIFIED: u32 = 2;
+    /// The hook refuses the program's work; the code says why.
+    pub const REFUSED: u32 = 4;
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self { flags: word as u32, code: (word >> 32) as u32 }
+    }
+
+    fn to_word(self) -> u64 {
+        u64::from(self.flags) | u64::from(self.code) << 32
+    }
+}
+
+/// Why bytes were not accounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AccountError {
+    /// They do not fit: with them the tenant would hold more than its quota.
+    OverQuota {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that the tenant's processes held together at that instant.
+        used: u64,
+        /// The quota in bytes.
+        quota: u64,
+    },
+    /// More was to be released than this process holds: a fault of the caller's bookkeeping. Nothing was released.
+    NotHeld {
+        /// Bytes to be released.
+        asked: u64,
+        /// Bytes that this process holds.
+        held: u64,
+    },
+    /// The slot is the parent's; this process must abandon it and claim its own.
+    ForkedChild,
+    /// The file is rewritten without pause by something that is not Partita, or its words are out of range.
+    Damaged,
+}
+
+impl fmt::Display for AccountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::OverQuota { asked, used, quota } => write!(
+                f,
+                "{asked} bytes do not fit: the tenant holds {used} of its quota of {quota} bytes; free some, or raise \
+                 it with `partita set --mem`"
+            ),
+            Self::NotHeld { asked, held } => {
+                write!(f, "{asked} bytes were to be released of {held} that this process holds; nothing was")
+            }
+            Self::ForkedChild => {
+                f.write_str("the slot belongs to the parent process; abandon it and claim an own one")
+            }
+            Self::Damaged => {
+                f.write_str("the tenant's usage file was damaged from outside; start the tenant again")
+            }
+        }
+    }
+}
+
+impl core::error::Error for AccountError {}
+
+/// A process's place in the usage file: its bytes and its counters.
+///
+/// It may be used by all threads at the same time. Dropping it does what the death of the process would do: the lock goes, and the
+/// bytes stay accounted until somebody reaps them. [`Slot::finish`] gives them back at once.
+#[derive(Debug)]
+pub struct Slot {
+    map: UsageMap,
+    index: usize,
+    pid: i32,
+    /// Held during an operation by one of the process's threads. In private memory: no other process ever waits for it.
+    busy: AtomicBool,
+}
+
+impl Slot {
+    pub(crate) fn new(map: UsageMap, index: usize, pid: i32) -> Self {
+        Self { map, index, pid, busy: AtomicBool::new(false) }
+    }
+
+    /// The file that the slot is in.
+    pub fn map(&self) -> &UsageMap {
+        &self.map
+    }
+
+    /// The slot's number, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Accounts `bytes` before they are allocated. If they do not fit, what dead processes held is reaped first, so a refusal means
+    /// that the living hold too much.
+    ///
+    /// Lock-free among processes; threads of this process take turns. Not to be called from a signal handler.
+    ///
+    /// # Errors
+    /// [`AccountError::OverQuota`], [`AccountError::ForkedChild`] or [`AccountError::Damaged`]; nothing is accounted then.
+    pub fn reserve(&self, bytes: u64, quota: u64) -> Result<(), AccountError> {
+        let mut result = self.try_reserve(bytes, quota);
+        // Each further round needs a process to have died with bytes meanwhile.
+        for _ in 0..4 {
+            let over = matches!(result, Err(AccountError::OverQuota { .. }));
+            // A file that cannot be opened any more can still refuse; it just cannot be reaped from here.
+            if !over || self.map.reap().unwrap_or(0) == 0 {
+                break;
+            }
+            result = self.try_reserve(bytes, quota);
+        }
+        if matches!(result, Err(AccountError::OverQuota { .. })) {
+            self.map.cells(self.index).counters.refusals.count();
+        }
+        result
+    }
+
+    /// As [`Slot::reserve`], but counts what dead processes hold as used, and makes no system call but `getpid`.
+    ///
+    /// # Errors
+    /// As [`Slot::reserve`].
+    pub fn try_reserve(&self, bytes: u64, quota: u64) -> Result<(), AccountError> {
+        self.transact(Change::Reserve { bytes, quota })?.map_err(|fault| match fault {
+            Fault::OverQuota { used } => AccountError::OverQuota { asked: bytes, used, quota },
+            _ => AccountError::Damaged,
+        })
+    }
+
+    /// Gives back `bytes` after they were freed.
+    ///
+    /// # Errors
+    /// [`AccountError::NotHeld`] if this process holds less, [`AccountError::ForkedChild`] or [`AccountError::Damaged`]; nothing is
+    /// released then.
+    pub fn release(&self, bytes: u64) -> Result<(), AccountError> {
+        self.transact(Change::Release(bytes))?.map_err(|fault| match fault {
+            Fault::NotHeld { held } => AccountError::NotHeld { asked: bytes, held },
+            _ => AccountError::Damaged,
+        })
+    }
+
+    /// The owner's operation. The check comes before the turn: a child of `fork` may have a copy of `busy` that nobody will release.
+    fn transact(&self, change: Change) -> Result<Result<(), Fault>, AccountError> {
+        if self.is_foreign() {
+            return Err(AccountError::ForkedChild);
+        }
+        let _turn = Turn::take(&self.busy);
+        Ok(self.map.book().transact(self.index, change).map(|_| ()))
+    }
+
+    /// Bytes that this process holds.
+    pub fn bytes(&self) -> u64 {
+        self.map.book().bytes(self.index)
+    }
+
+    /// Counts a launch: one relaxed addition on a cache line that only this process writes. No allocation, lock or system call.
+    #[inline]
+    pub fn count_launch(&self) {
+        self.map.cells(self.index).counters.launches.count();
+    }
+
+    /// Reports how the hook stands, for `partita ps`.
+    pub fn report(&self, state: HookState) {
+        self.map.cells(self.index).holder.state.store(state.to_word());
+    }
+
+    /// Gives back all bytes and frees the slot.
+    pub fn finish(self) {
+        if !self.is_foreign() {
+            let _turn = Turn::take(&self.busy);
+            self.map.vacate(self.index);
+        }
+    }
+
+    /// Lets go of the parent's slot in a child of `fork`: closes and unmaps, and neither releases the parent's bytes nor its lock. The child
+    /// then opens the file and claims a slot of its own. Until a child does this, ends or calls `exec`, it keeps the
+    /// parent's slot locked even if the parent dies.
+    pub fn abandon_in_fork_child(self) {
+        drop(self);
+    }
+
+    fn is_foreign(&self) -> bool {
+        // SAFETY: a plain system call.
+        unsafe { libc::getpid() != self.pid }
+    }
+}
+
+/// A thread's turn; over when dropped.
+struct Turn<'a>(&'a AtomicBool);
+
+impl<'a> Turn<'a> {
+    fn take(busy: &'a AtomicBool) -> Self {
+        while busy.swap(true, Ordering::Acquire) {
+            // SAFETY: a plain system call.
+            unsafe { libc::sched_yield() };
+        }
+        Self(busy)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

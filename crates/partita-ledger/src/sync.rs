@@ -1,0 +1,111 @@
+//! The one atomic type of the ledger: a 64-bit word in shared memory.
+//!
+//! Everything that two processes see at the same time is a [`Word`]. In a loom build the word is loom's, so that the very code that
+//! runs in production is what the model checker explores. In test builds every access first passes a countdown that can end the
+//! operation there, as a SIGKILL would.
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// A 64-bit atomic word that other processes may read and write at any time.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Word(AtomicU64);
+
+impl Word {
+    /// A word that holds `value`; in production words are never made, only mapped.
+    #[cfg(any(test, loom))]
+    pub fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    /// Reads with acquire ordering; needs writable memory (see [`Word::peek`]).
+    #[inline]
+    pub fn load(&self) -> u64 {
+        step();
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Reads with relaxed ordering. The only read that Rust's memory model allows on pages mapped read-only; follow it by
+    /// [`acquire`] to get acquire ordering.
+    #[inline]
+    pub fn peek(&self) -> u64 {
+        step();
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Writes with release ordering.
+    #[inline]
+    pub fn store(&self, value: u64) {
+        step();
+        self.0.store(value, Ordering::Release);
+    }
+
+    /// Replaces `old` by `new`; true if the word did hold `old`.
+    #[inline]
+    pub fn replace(&self, old: u64, new: u64) -> bool {
+        step();
+        self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Adds one, relaxed: for counters that order nothing.
+    #[inline]
+    pub fn count(&self) {
+        step();
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// An acquire fence: what was peeked before it synchronises with the release store that wrote it.
+#[inline]
+pub fn acquire() {
+    fence(Ordering::Acquire);
+}
+
+#[cfg(not(any(test, loom)))]
+#[inline(always)]
+fn step() {}
+
+#[cfg(any(test, loom))]
+use crash::step;
+
+/// Ends an operation after a chosen number of accesses to shared memory.
+#[cfg(any(test, loom))]
+pub mod crash {
+    extern crate std;
+    use std::boxed::Box;
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    std::thread_local! {
+        static STEPS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    struct Killed;
+
+    /// Called before every access to a word: the access is not made if the countdown has run out.
+    pub(super) fn step() {
+        STEPS_LEFT.with(|left| match left.get() {
+            None => {}
+            Some(0) => {
+                left.set(None);
+                resume_unwind(Box::new(Killed));
+            }
+            Some(n) => left.set(Some(n - 1)),
+        });
+    }
+
+    /// Runs `operation` and ends it just before its access number `steps` (from 0) to shared memory; `None` if it was ended.
+    pub fn after<T>(steps: u32, operation: impl FnOnce() -> T) -> Option<T> {
+        STEPS_LEFT.with(|left| left.set(Some(steps)));
+        let outcome = catch_unwind(AssertUnwindSafe(operation));
+        STEPS_LEFT.with(|left| left.set(None));
+        match outcome {
+            Ok(value) => Some(value),
+            Err(cause) if cause.is::<Killed>() => None,
+            Err(cause) => resume_unwind(cause),
+        }
+    }
+}

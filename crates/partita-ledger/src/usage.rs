@@ -1,0 +1,228 @@
+//! The usage file: what a tenant uses, and who of its processes uses it.
+
+use alloc::ffi::CString;
+use core::ffi::CStr;
+
+use crate::account::{Account, Book, Change, SLOTS, Totals};
+use crate::error::{LedgerError, Problem};
+use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::header::{Header, Kind};
+use crate::lock;
+use crate::slot::{Owner, Slot};
+use crate::sync::Word;
+
+/// The usage file's name in the tenant's directory.
+pub const USAGE_FILE_NAME: &CStr = c"usage";
+/// The usage file's size in bytes.
+pub const USAGE_FILE_BYTES: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotCells>();
+
+/// Where the name of the last operation lies.
+pub(crate) const LAST_OFFSET: usize = core::mem::offset_of!(Layout, last);
+/// Where the slots begin: on a page of their own.
+pub(crate) const SLOTS_OFFSET: usize = 4096;
+
+pub(crate) const KIND: Kind = Kind { magic: *b"PARTITAU", bytes: USAGE_FILE_BYTES as u32 };
+
+/// A slot as it lies in the file. Each part has cache lines of its own: launches are counted at every launch, by many threads, and the accounts are
+/// read by other processes.
+#[repr(C, align(64))]
+pub(crate) struct SlotCells {
+    pub(crate) account: Account,
+    pub(crate) counters: Counters,
+    pub(crate) holder: Holder,
+    /// For later counters; zero.
+    unused: [u64; 8],
+}
+
+/// What the owner counts.
+#[repr(C, align(64))]
+pub(crate) struct Counters {
+    pub(crate) launches: Word,
+    pub(crate) refusals: Word,
+}
+
+/// Who the owner is.
+#[repr(C, align(64))]
+pub(crate) struct Holder {
+    /// 0 in a free slot. Written last by a new owner and first by one who leaves.
+    pub(crate) pid: Word,
+    pub(crate) start_ticks: Word,
+    /// Low half: flags; high half: code.
+    pub(crate) state: Word,
+}
+
+impl AsRef<Account> for SlotCells {
+    fn as_ref(&self) -> &Account {
+        &self.account
+    }
+}
+
+#[repr(C)]
+struct Layout {
+    header: Header,
+    last: LastLine,
+    unused: [u64; (SLOTS_OFFSET - size_of::<Header>() - size_of::<LastLine>()) / 8],
+    slots: [SlotCells; SLOTS],
+}
+
+/// The word that every operation of every process replaces, alone on its cache line.
+#[repr(C, align(64))]
+struct LastLine(Word);
+
+const _: () = {
+    assert!(size_of::<Account>() == 64);
+    assert!(size_of::<SlotCells>() == 256);
+    assert!(core::mem::offset_of!(Layout, slots) == SLOTS_OFFSET);
+    assert!(size_of::<Layout>() == USAGE_FILE_BYTES);
+};
+
+/// Where a slot lies in the file: the range that its owner locks.
+pub(crate) fn slot_offset(slot: usize) -> usize {
+    SLOTS_OFFSET + slot * size_of::<SlotCells>()
+}
+
+/// The usage file, mapped for writing: by a process of the tenant, or by the one who makes it.
+#[derive(Debug)]
+pub struct UsageMap {
+    path: CString,
+    id: FileId,
+    /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep the lock of a slot.
+    fd: Option<Fd>,
+    mapping: Mapping,
+}
+
+impl UsageMap {
+    /// Makes the file: nothing used, every slot free. `mode` is its permissions (`0o600`, or `0o666` for a tenant under another account).
+    ///
+    /// # Errors
+    /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
+    pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
+        let fd = Fd::create(path, USAGE_FILE_BYTES as u64, mode)?;
+        let made = || {
+            let id = fd.status(path)?.id;
+            Ok((id, Mapping::new(path, &fd, USAGE_FILE_BYTES, Access::ReadWrite)?))
+        };
+        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
+        let map = Self { path: path.into(), id, fd: Some(fd), mapping };
+        map.layout().header.finish(KIND);
+        Ok(map)
+    }
+
+    /// Maps an existing file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or the system call that failed.
+    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
+        let (fd, id) = KIND.open(path, Access::ReadWrite)?;
+        let mapping = Mapping::new(path, &fd, USAGE_FILE_BYTES, Access::ReadWrite)?;
+        Ok(Self { path: path.into(), id, fd: Some(fd), mapping })
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the mapping is writable.
+        unsafe { self.mapping.as_ref() }
+    }
+
+    pub(crate) fn cells(&self, slot: usize) -> &SlotCells {
+        &self.layout().slots[slot % SLOTS]
+    }
+
+    pub(crate) fn book(&self) -> Book<'_, SlotCells> {
+        Book::new(&self.layout().last.0, &self.layout().slots)
+    }
+
+    /// The file's path, as it was opened.
+    pub fn path(&self) -> &CStr {
+        &self.path
+    }
+
+    /// Claims a free slot, or one whose owner died (its bytes are given back first), for the calling process. The slot is locked on
+    /// this map's open file description and stays so until the [`Slot`] is dropped or the process ends.
+    ///
+    /// # Errors
+    /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`]; or the system call that failed.
+    pub fn claim(self, owner: Owner) -> Result<Slot, LedgerError> {
+        let wrong = |problem| LedgerError::new(&self.path, problem);
+        if owner.pid <= 0 {
+            return Err(wrong(Problem::BadOwner { pid: owner.pid }));
+        }
+        let Some(fd) = &self.fd else { return Err(wrong(Problem::Full { slots: SLOTS })) };
+        // Free slots first, so that the dead are left for `ps` to show as long as there is room.
+        for free_only in [true, false] {
+            for index in 0..SLOTS {
+                if free_only && self.cells(index).holder.pid.load() != 0 {
+                    continue;
+                }
+                if lock::try_lock(&self.path, fd, slot_offset(index), size_of::<SlotCells>())? {
+                    self.vacate(index);
+                    let cells = self.cells(index);
+                    cells.counters.launches.store(0);
+                    cells.counters.refusals.store(0);
+                    cells.holder.state.store(0);
+                    cells.holder.start_ticks.store(owner.start_ticks);
+                    cells.holder.pid.store(owner.pid as u64);
+                    return Ok(Slot::new(self, index, owner.pid));
+                }
+            }
+        }
+        Err(wrong(Problem::Full { slots: SLOTS }))
+    }
+
+    /// As the owner of a slot, gives its bytes back and marks it free. Returns the bytes.
+    ///
+    /// Operations take effect in a hostile file too, or are refused; the bytes of a slot that refuses stay where they are.
+    pub(crate) fn vacate(&self, slot: usize) -> u64 {
+        let bytes = self.book().transact(slot, Change::ReleaseAll).unwrap_or(0);
+        self.cells(slot).holder.pid.store(0);
+        bytes
+    }
+
+    /// Gives back the bytes of every process that died with some, and returns how many they were.
+    ///
+    /// Never waits: a slot that somebody else is reaping or that has a living owner (the caller's own included) is passed over. Opens the file anew, because locks
+    /// exclude descriptions from each other, not threads.
+    ///
+    /// # Errors
+    /// [`Problem::Replaced`] if the path leads to another file by now, or the system call that failed.
+    pub fn reap(&self) -> Result<u64, LedgerError> {
+        let (fd, id) = KIND.open(&self.path, Access::ReadWrite)?;
+        if id != self.id {
+            return Err(LedgerError::new(&self.path, Problem::Replaced));
+        }
+        let mut bytes = 0u64;
+        for slot in 0..SLOTS {
+            if self.cells(slot).holder.pid.load() == 0 && self.book().bytes(slot) == 0 {
+                continue;
+            }
+            let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
+            if lock::try_lock(&self.path, &fd, start, length)? {
+                bytes = bytes.saturating_add(self.vacate(slot));
+                lock::unlock(&self.path, &fd, start, length)?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Bytes that all processes hold together and the most that they ever did, dead ones included until they are reaped.
+    pub fn totals(&self) -> Totals {
+        self.book().totals()
+    }
+
+    /// Bytes that all processes hold together: the first half of [`UsageMap::totals`].
+    pub fn used(&self) -> u64 {
+        self.totals().used
+    }
+
+    /// The most bytes that all processes ever held together.
+    pub fn peak(&self) -> u64 {
+        self.totals().peak
+    }
+}
+
+impl Drop for UsageMap {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            fd.close_if(&self.path, self.id);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The usage file as an observer sees it: read by `pread`, never mapped.
+//!
+//! Who observes a tenant does not trust it. A mapping of a file that the tenant shrinks would end the observer with a SIGBUS; a
+//! `pread` just comes back short. The price is that a look takes some system calls, and that words are copied instead of read atomically; so each
+//! look is repeated until two copies agree.
+
+use alloc::ffi::CString;
+use core::ffi::CStr;
+use core::mem::{offset_of, size_of};
+
+use crate::account::{Account, Entry, Name, SLOTS, Totals};
+use crate::error::{LedgerError, Problem};
+use crate::file::{Access, Fd};
+use crate::lock;
+use crate::slot::HookState;
+use crate::usage::{Counters, Holder, KIND, LAST_OFFSET, SlotCells, USAGE_FILE_BYTES, slot_offset};
+
+/// How often an observer looks for two copies that agree.
+const LOOKS_MAX: u32 = 16;
+
+type SlotBytes = [u8; size_of::<SlotCells>()];
+
+/// What a slot shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotInfo {
+    /// The slot's number, from 0.
+    pub index: usize,
+    /// The process number that its owner gave, as the owner sees it: another one than outside if it is in a container. 0 if the
+    /// slot's owner is just coming or going.
+    pub pid: i32,
+    /// When the process started, in clock ticks since boot, as its owner gave it.
+    pub start_ticks: u64,
+    /// Bytes of device memory that it holds.
+    pub bytes: u64,
+    /// Kernel launches so far.
+    pub launches: u64,
+    /// Allocations refused for the quota so far.
+    pub refusals: u64,
+    /// What its hook reports.
+    pub state: HookState,
+    /// Whether its owner holds the slot's lock. A dead owner's bytes are given back when the next process claims a slot, reaps, or
+    /// would otherwise be refused memory.
+    pub live: bool,
+}
+
+/// The usage file, opened for reading only.
+#[derive(Debug)]
+pub struct UsageView {
+    path: CString,
+    fd: Fd,
+}
+
+impl UsageView {
+    /// Opens an existing file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or the system call that failed.
+    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
+        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
+        Ok(Self { path: path.into(), fd })
+    }
+
+    /// Bytes that the tenant's processes hold together and the most that they ever did.
+    ///
+    /// Exact while two looks agree on the last operation, which they do unless operations follow each other without pause; then the answer is
+    /// one of the numbers of these operations.
+    ///
+    /// # Errors
+    /// [`Problem::Size`] if the file was shortened, or the system call that failed.
+    pub fn totals(&self) -> Result<Totals, LedgerError> {
+        let mut totals = Totals::default();
+        let mut last = self.last()?;
+        for _ in 0..LOOKS_MAX {
+            let slot = self.slot_bytes(last.slot())?;
+            totals = Totals {
+                used: word(&slot, entry_offset(last) + offset_of!(Entry, used)),
+                peak: word(&slot, entry_offset(last) + offset_of!(Entry, peak)),
+            };
+            let again = self.last()?;
+            if again == last {
+                break;
+            }
+            last = again;
+        }
+        Ok(totals)
+    }
+
+    /// Every slot that is or was held: by the living, and by the dead who are not reaped.
+    pub fn slots(&self) -> impl Iterator<Item = Result<SlotInfo, LedgerError>> {
+        (0..SLOTS).filter_map(|index| self.slot(index).transpose())
+    }
+
+    /// One slot, or `None` if it is free.
+    fn slot(&self, index: usize) -> Result<Option<SlotInfo>, LedgerError> {
+        let mut slot = self.slot_bytes(index)?;
+        let mut bytes = 0;
+        for _ in 0..LOOKS_MAX {
+            // Settled between the two copies: nothing of this slot took effect meanwhile, but for what `last` names.
+            let last = self.last()?;
+            let again = self.slot_bytes(index)?;
+            let before = settled(&slot);
+            slot = again;
+            let current = if last.slot() == index { before.max(last) } else { before };
+            bytes = word(&slot, entry_offset(current) + offset_of!(Entry, bytes));
+            if settled(&slot) == before {
+                break;
+            }
+        }
+        let holder = offset_of!(SlotCells, holder);
+        let counters = offset_of!(SlotCells, counters);
+        let pid = word(&slot, holder + offset_of!(Holder, pid));
+        if pid == 0 && bytes == 0 {
+            return Ok(None);
+        }
+        Ok(Some(SlotInfo {
+            index,
+            pid: i32::try_from(pid).unwrap_or(0),
+            start_ticks: word(&slot, holder + offset_of!(Holder, start_ticks)),
+            bytes,
+            launches: word(&slot, counters + offset_of!(Counters, launches)),
+            refusals: word(&slot, counters + offset_of!(Counters, refusals)),
+            state: HookState::from_word(word(&slot, holder + offset_of!(Holder, state))),
+            live: lock::is_locked(&self.path, &self.fd, slot_offset(index), size_of::<SlotCells>())?,
+        }))
+    }
+
+    fn last(&self) -> Result<Name, LedgerError> {
+        let mut bytes = [0; 8];
+        self.read(LAST_OFFSET, &mut bytes)?;
+        Ok(Name(u64::from_ne_bytes(bytes)))
+    }
+
+    fn slot_bytes(&self, index: usize) -> Result<SlotBytes, LedgerError> {
+        let mut bytes = [0; size_of::<SlotCells>()];
+        self.read(slot_offset(index), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), LedgerError> {
+        if self.fd.read_at(&self.path, offset as u64, bytes)? {
+            return Ok(());
+        }
+        let found = self.fd.status(&self.path)?.bytes;
+        Err(LedgerError::new(&self.path, Problem::Size { found, expected: USAGE_FILE_BYTES as u64 }))
+    }
+}
+
+fn entry_offset(name: Name) -> usize {
+    offset_of!(SlotCells, account) + offset_of!(Account, entries) + name.entry() * size_of::<Entry>()
+}
+
+fn settled(slot: &SlotBytes) -> Name {
+    Name(word(slot, offset_of!(SlotCells, account) + offset_of!(Account, settled)))
+}
+
+/// The word at an offset; zero past the end, which no offset that is used here reaches.
+fn word(slot: &SlotBytes, offset: usize) -> u64 {
+    slot.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
