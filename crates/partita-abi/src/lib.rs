@@ -15,9 +15,12 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod attribute;
+pub mod callback;
 pub mod exports;
 pub mod qmd;
 pub mod result;
+pub mod stream;
 pub mod types;
 
 pub use result::CuResult;

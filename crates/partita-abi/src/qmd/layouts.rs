@@ -8,7 +8,7 @@
 //! `classes/compute`. Every version up to V03_00 is 256 bytes long, V04_00 is
 //! 384 bytes long (highest defined bit 2047 and 3071).
 
-use super::{QmdCluster, QmdField, QmdLayout, QmdMask, QmdProgram, QmdVersion};
+use super::{QmdCga, QmdField, QmdLayout, QmdMask, QmdProgram, QmdVersion};
 
 const fn mw(hi: u16, lo: u16) -> QmdField {
     QmdField::mw(hi, lo)
@@ -41,7 +41,7 @@ pub static V01_06: QmdLayout = QmdLayout {
     registers_per_thread: mw(1503, 1496), // REGISTER_COUNT
     barriers: mw(1471, 1467),
     program: QmdProgram::Offset(mw(287, 256)),
-    cluster: None,
+    cga: None,
     mask: MASK_64,
 };
 
@@ -56,7 +56,7 @@ pub static V01_07: QmdLayout = QmdLayout {
     registers_per_thread: mw(1503, 1496), // REGISTER_COUNT
     barriers: mw(1471, 1467),
     program: QmdProgram::Offset(mw(287, 256)),
-    cluster: None,
+    cga: None,
     mask: MASK_64,
 };
 
@@ -71,7 +71,7 @@ pub static V02_00: QmdLayout = QmdLayout {
     registers_per_thread: mw(991, 984), // REGISTER_COUNT
     barriers: mw(959, 955),
     program: QmdProgram::Offset(mw(287, 256)),
-    cluster: None,
+    cga: None,
     mask: MASK_64,
 };
 
@@ -86,7 +86,7 @@ pub static V02_01: QmdLayout = QmdLayout {
     registers_per_thread: mw(991, 984), // REGISTER_COUNT
     barriers: mw(959, 955),
     program: QmdProgram::Offset(mw(287, 256)),
-    cluster: None,
+    cga: None,
     mask: MASK_64,
 };
 
@@ -101,7 +101,7 @@ pub static V02_02: QmdLayout = QmdLayout {
     registers_per_thread: mw(656, 648), // REGISTER_COUNT_V
     barriers: mw(959, 955),
     program: PROGRAM_V02,
-    cluster: None,
+    cga: None,
     mask: MASK_64,
 };
 
@@ -116,7 +116,7 @@ pub static V02_03: QmdLayout = QmdLayout {
     registers_per_thread: mw(656, 648), // REGISTER_COUNT_V
     barriers: mw(959, 955),
     program: PROGRAM_V02,
-    cluster: None,
+    cga: None,
     mask: MASK_64,
 };
 
@@ -131,7 +131,7 @@ pub static V02_04: QmdLayout = QmdLayout {
     registers_per_thread: mw(656, 648), // REGISTER_COUNT_V
     barriers: mw(959, 955),
     program: PROGRAM_V02,
-    cluster: None,
+    cga: None,
     mask: MASK_64,
 };
 
@@ -147,7 +147,7 @@ pub static V03_00: QmdLayout = QmdLayout {
     registers_per_thread: mw(656, 648), // REGISTER_COUNT_V
     barriers: mw(767, 763),
     program: PROGRAM_V02,
-    cluster: None,
+    cga: None,
     mask: MASK_64,
 };
 
@@ -163,10 +163,13 @@ pub static V04_00: QmdLayout = QmdLayout {
     barriers: mw(1215, 1211),
     // PROGRAM_ADDRESS_LOWER and _UPPER: 57 bits.
     program: QmdProgram::Address { lower: mw(1247, 1216), upper: mw(1272, 1248) },
-    cluster: Some(QmdCluster {
+    cga: Some(QmdCga {
         kind: mw(25, 23), // QMD_TYPE
         // GPC_CGA_WIDTH, _HEIGHT, _DEPTH
-        blocks: [mw(2149, 2144), mw(2157, 2152), mw(2165, 2160)],
+        cluster: [mw(2149, 2144), mw(2157, 2152), mw(2165, 2160)],
+        // GPU_CGA_WIDTH, _HEIGHT, _DEPTH
+        resident: [mw(2223, 2208), mw(2239, 2224), mw(2255, 2240)],
+        distribution: mw(2207, 2207), // CGA_CTA_DISTRIBUTION_MODE
     }),
     // TPC_DISABLE_MASK(i) MW(2463+32i:2432+32i), i in 0..4, and
     // TPC_DISABLE_MASK_VALID.

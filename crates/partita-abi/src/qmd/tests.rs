@@ -19,9 +19,10 @@ fn fields(layout: &QmdLayout) -> Vec<QmdField> {
         QmdProgram::Offset(offset) => all.push(offset),
         QmdProgram::Address { lower, upper } => all.extend([lower, upper]),
     }
-    if let Some(cluster) = layout.cluster {
-        all.push(cluster.kind);
-        all.extend(cluster.blocks);
+    if let Some(cga) = layout.cga {
+        all.extend([cga.kind, cga.distribution]);
+        all.extend(cga.cluster);
+        all.extend(cga.resident);
     }
     all.extend(layout.mask.valid);
     all
@@ -75,27 +76,131 @@ fn masks_lie_where_the_headers_put_them() {
     }
 }
 
+/// Words of descriptors that driver 580.159.04 made on an H200, by number.
+/// Words not listed are zero or of no interest here.
+fn measured(words: &[(usize, u32)]) -> [u32; QMD_WORDS_MAX] {
+    let mut image = [0; QMD_WORDS_MAX];
+    for (index, word) in words {
+        image[*index] = *word;
+    }
+    image
+}
+
+/// 8 × 4 × 2 blocks of 64 × 2 × 1 threads with 4 KiB of dynamic shared memory.
+const MEASURED_PLAIN: [(usize, u32); 11] = [
+    (0, 0x113f_0000),
+    (17, 0x0300_0640),
+    (18, 0xbc14_0040),
+    (32, 8),
+    (33, 4),
+    (34, 2),
+    (35, 0x8001_0000),
+    (36, 0x0002_0040),
+    (37, 0x0810_0001),
+    (38, 0x9b7a_0000),
+    (39, 0x0000_7f4e),
+];
+
 #[test]
-fn a_hopper_descriptor_reads_back_what_a_launch_wrote() {
-    let layout = layout_for(90, 0x40).unwrap();
-    let mut image = layout.empty_image();
-    assert_eq!(version_byte(&image), Some(0x40));
-    for (field, value) in layout.grid.into_iter().zip([70_000, 3, 2]) {
-        assert!(write_field(&mut image, field, value));
-    }
-    for (field, value) in layout.block.into_iter().zip([1024, 1, 1]) {
-        assert!(write_field(&mut image, field, value));
-    }
-    let QmdProgram::Address { lower, upper } = layout.program else {
-        panic!("Hopper has addresses");
-    };
-    assert!(write_field(&mut image, lower, 0x8000_1000));
-    assert!(write_field(&mut image, upper, 0x7f));
-    assert_eq!(layout.read3(&image, &layout.grid), Ok([70_000, 3, 2]));
-    assert_eq!(layout.read3(&image, &layout.block), Ok([1024, 1, 1]));
-    assert_eq!(layout.program(&image), Ok(0x7f_8000_1000));
-    assert!(!write_field(&mut image, layout.grid[1], 0x1_0000));
+fn a_measured_hopper_descriptor_reads_as_it_was_launched() {
+    let image = measured(&MEASURED_PLAIN);
+    let layout = layout_for(90, version_byte(&image).unwrap()).unwrap();
+    let shape = layout.shape(&image).unwrap();
+    assert_eq!(shape, LaunchShape { grid: [8, 4, 2], cluster: [1; 3], cooperative: Some(false) });
+    assert_eq!((shape.grid_blocks(), shape.cluster_blocks()), (64, 1));
+    assert_eq!(layout.block.map(|field| read_field(&image, field).unwrap()), [64, 2, 1]);
+    assert_eq!(read_field(&image, layout.shared_memory_bytes), Some(4096 + 1024));
+    assert_eq!(read_field(&image, layout.registers_per_thread), Some(16));
+    assert_eq!(read_field(&image, layout.barriers), Some(1));
+    assert_eq!(read_field(&image, layout.group_id), Some(63));
+    assert_eq!(layout.program(&image), Ok(0x7f4e_9b7a_0000));
     assert_eq!(read_disable_mask(&image, layout), None);
+}
+
+#[test]
+fn measured_clusters_and_cooperation_read_as_they_were_launched() {
+    let layout = &layouts::V04_00;
+    let launches: [(&[(usize, u32)], LaunchShape); 4] = [
+        (
+            &[(0, 0x11bf_0000), (32, 4), (33, 4), (34, 2), (67, 0x0001_0102), (68, 0x8000_0000)],
+            LaunchShape { grid: [8, 4, 2], cluster: [2, 1, 1], cooperative: Some(false) },
+        ),
+        (
+            &[(0, 0x91bf_0000), (32, 4), (33, 2), (34, 1), (67, 0x0002_0202), (68, 0x8000_0000)],
+            LaunchShape { grid: [8, 4, 2], cluster: [2, 2, 2], cooperative: Some(false) },
+        ),
+        (
+            &[(0, 0x1208_0000), (32, 1), (33, 1), (34, 1), (69, 0x0004_0008), (70, 2)],
+            LaunchShape { grid: [8, 4, 2], cluster: [1; 3], cooperative: Some(true) },
+        ),
+        (
+            &[
+                (0, 0x1288_0000),
+                (32, 1),
+                (33, 1),
+                (34, 1),
+                (67, 0x0001_0102),
+                (68, 0x8000_0000),
+                (69, 0x0004_0004),
+                (70, 2),
+            ],
+            LaunchShape { grid: [8, 4, 2], cluster: [2, 1, 1], cooperative: Some(true) },
+        ),
+    ];
+    for (words, shape) in launches {
+        let image = measured(words);
+        assert_eq!(layout.shape(&image), Ok(shape));
+        // What this crate writes is, word for word, what the driver wrote.
+        let mut written = measured(&MEASURED_PLAIN);
+        layout.write_shape(&mut written, &shape).unwrap();
+        for index in [32, 33, 34, 67, 68, 69, 70] {
+            assert_eq!(written[index], image[index], "word {index} of {shape:?}");
+        }
+        let kind = layout.cga.unwrap().kind;
+        assert_eq!(read_field(&written, kind), read_field(&image, kind));
+    }
+}
+
+#[test]
+fn shapes_that_a_version_cannot_hold_are_refused() {
+    let plain = LaunchShape { grid: [70_000, 3, 2], cluster: [1; 3], cooperative: None };
+    for layout in ALL {
+        let mut image = layout.empty_image();
+        assert_eq!(version_byte(&image), Some(layout.version.byte()));
+        layout.write_shape(&mut image, &LaunchShape { cooperative: Some(false), ..plain }).unwrap();
+        assert_eq!(layout.shape(&image).unwrap().grid, plain.grid);
+
+        let tall = LaunchShape { grid: [1, 65_536, 1], ..plain };
+        let clustered = LaunchShape { cluster: [2, 1, 1], ..plain };
+        let uneven = LaunchShape { cluster: [1, 2, 1], ..plain };
+        let cooperative = LaunchShape { grid: [8, 1, 1], cooperative: Some(true), ..plain };
+        let has_cga = layout.cga.is_some();
+        assert!(layout.write_shape(&mut image, &tall).is_err());
+        assert!(layout.write_shape(&mut image, &uneven).is_err());
+        assert_eq!(layout.write_shape(&mut image, &clustered).is_ok(), has_cga);
+        assert_eq!(layout.write_shape(&mut image, &cooperative).is_ok(), has_cga);
+    }
+    let empty = layouts::V04_00.empty_image();
+    assert_eq!(
+        layouts::V04_00.shape(&empty),
+        Err(QmdError::NotAGrid { version: QmdVersion::V04_00, kind: 0 })
+    );
+}
+
+#[test]
+fn merging_keeps_what_the_driver_disabled() {
+    let layout = &layouts::V04_00;
+    // As measured for clusters of four blocks or more.
+    let mut image = measured(&[(0, 0x91bf_0000), (78, 0xffff_ff00), (79, 0xffff_ffff)]);
+    let mine = [0xffff_0000, 0, 0xf, 0, 9, 9, 9, 9];
+    merge_disable_mask(&mut image, layout, &mine).unwrap();
+    let merged = Some([0xffff_0000, 0, 0xffff_ff0f, 0xffff_ffff, 0, 0, 0, 0]);
+    assert_eq!(read_disable_mask(&image, layout), merged);
+
+    // Words without the valid bit are no mask and are not kept.
+    let mut image = measured(&[(78, 0xffff_ff00)]);
+    merge_disable_mask(&mut image, layout, &mine).unwrap();
+    assert_eq!(read_disable_mask(&image, layout), Some([0xffff_0000, 0, 0xf, 0, 0, 0, 0, 0]));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Versions of the launch descriptor, and which GPU may use which.
 
-use super::QmdLayout;
 use super::layouts;
+use super::{LaunchShape, QmdLayout};
 use core::fmt;
 
 /// A version of the QMD. The discriminant is the version byte, major version
@@ -267,6 +267,20 @@ pub enum QmdError {
         /// The byte that was read.
         version_byte: u8,
     },
+    /// The descriptor launches no blocks.
+    NotAGrid {
+        /// The version of the layout.
+        version: QmdVersion,
+        /// Its `QMD_TYPE`.
+        kind: u32,
+    },
+    /// A launch of this shape cannot be written in this version.
+    ShapeDoesNotFit {
+        /// The version of the layout.
+        version: QmdVersion,
+        /// The shape.
+        shape: LaunchShape,
+    },
     /// The image is shorter than a descriptor of its version.
     ImageTooShort {
         /// The version of the layout.
@@ -338,6 +352,16 @@ impl fmt::Display for QmdError {
                 Capability(compute_capability),
                 class.name,
                 OneOf(class.versions)
+            ),
+            Self::NotAGrid { version, kind } => {
+                write!(f, "launch descriptor {version} of type {kind} launches no blocks")
+            }
+            Self::ShapeDoesNotFit { version, shape } => write!(
+                f,
+                "a {}launch of {:?} blocks in clusters of {:?} does not fit a {version} descriptor",
+                if shape.cooperative == Some(true) { "cooperative " } else { "" },
+                shape.grid,
+                shape.cluster
             ),
             Self::ImageTooShort { version, words } => write!(
                 f,
