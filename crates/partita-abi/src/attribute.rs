@@ -2,6 +2,7 @@
 //!
 //! Numbers and names are those of `cuda.h`, CUDA 13.0. A number that has two
 //! names in the header, an old and a new one, has the new one here.
+#![allow(non_camel_case_types)] // The header's own names.
 
 /// Defines the constants of one enumeration and the names of their numbers.
 macro_rules! attributes {

@@ -22,5 +22,6 @@ pub mod qmd;
 pub mod result;
 pub mod stream;
 pub mod types;
+pub mod versions;
 
 pub use result::CuResult;
