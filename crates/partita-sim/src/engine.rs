@@ -1,9 +1,19 @@
 //! The engine: groups, streams, works, and the passing of time.
 
 use core::fmt;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
+#[cfg(doc)]
+use crate::EventKind;
+use crate::arena::Arena;
+use crate::copy::CopyEngines;
+use crate::group::{Group, Notice};
+use crate::host::{HostQueue, Pending, Stream};
+use crate::layout::Layout;
 use crate::never::NeverRuns;
 use crate::spec::DeviceSpec;
+use crate::turn::Turn;
 use crate::work::{GroupId, GroupKind, QueueId, StreamId, Work, WorkId};
 use crate::{BlockRecord, Event, Time};
 
@@ -94,20 +104,74 @@ pub struct Stats {
 
 /// The model of one device.
 ///
-/// All methods act at [`Self::now`]; only [`Self::advance`] moves it. Work submitted at one instant is dispatched
-/// when time is advanced to that instant or past it.
+/// All methods act at [`Self::now`]; only [`Self::advance`] moves it. What a call sets off at once (a marker that is
+/// reached, say) is handed out by the next [`Self::advance`], as an event of the present.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    spec: DeviceSpec,
-    now: Time,
+    pub(crate) spec: DeviceSpec,
+    pub(crate) layout: Layout,
+    pub(crate) seed: u64,
+    /// DRAM bandwidth in bytes per millisecond.
+    pub(crate) bandwidth: u64,
+    pub(crate) now: Time,
+    pub(crate) turn: Turn,
+    pub(crate) groups: Arena<GroupEntry>,
+    /// Groups in order of creation.
+    pub(crate) order: Vec<u64>,
+    pub(crate) queues: Arena<HostQueue>,
+    pub(crate) streams: Arena<Stream>,
+    pub(crate) works: Arena<Pending>,
+    pub(crate) copies: CopyEngines,
+    /// What ends or arrives at a fixed time: `(due, order of setting, work)`.
+    pub(crate) timers: BinaryHeap<Reverse<(Time, u64, u64)>>,
+    pub(crate) timer_count: u64,
+    /// Queues whose first work may have become ready.
+    pub(crate) to_pump: VecDeque<u64>,
+    /// Events not handed out yet.
+    pub(crate) events: Vec<Event>,
+    pub(crate) notices: Vec<Notice>,
+    /// Block records not taken yet, with their group.
+    pub(crate) records: BTreeMap<u64, (u64, Vec<BlockRecord>)>,
+    pub(crate) stats: Stats,
+}
+
+/// A group and what hangs on it.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupEntry {
+    pub(crate) kind: GroupKind,
+    pub(crate) group: Group,
+    pub(crate) streams: Vec<u64>,
+    pub(crate) queues: Vec<u64>,
 }
 
 impl Engine {
     /// An idle device. `seed` decides what the model leaves to chance: the jitter of kernels that ask for it.
+    ///
+    /// # Panics
+    /// A device of more than 512 SMs.
     #[must_use]
     pub fn new(spec: &DeviceSpec, seed: u64) -> Self {
-        let _ = seed;
-        Self { spec: spec.clone(), now: 0 }
+        Self {
+            spec: spec.clone(),
+            layout: Layout::new(&spec.topology),
+            seed,
+            bandwidth: spec.memory.bandwidth_bytes_per_s / 1_000,
+            now: 0,
+            turn: Turn::Idle,
+            groups: Arena::default(),
+            order: Vec::new(),
+            queues: Arena::default(),
+            streams: Arena::default(),
+            works: Arena::default(),
+            copies: CopyEngines::new(spec.copy),
+            timers: BinaryHeap::new(),
+            timer_count: 0,
+            to_pump: VecDeque::new(),
+            events: Vec::new(),
+            notices: Vec::new(),
+            records: BTreeMap::new(),
+            stats: Stats::default(),
+        }
     }
 
     /// The device.
@@ -124,17 +188,38 @@ impl Engine {
 
     /// Adds a time-slice group: all its streams' kernels may run at the same time; groups take turns.
     pub fn add_group(&mut self, kind: GroupKind) -> GroupId {
-        let _ = kind;
-        todo!()
+        let group = Group::new(&self.spec, &self.layout);
+        let handle = self.groups.insert(GroupEntry { kind, group, streams: Vec::new(), queues: Vec::new() });
+        self.order.push(handle);
+        GroupId(handle)
+    }
+
+    /// What a group stands for; `None` if there is no such group.
+    #[must_use]
+    pub fn group_kind(&self, group: GroupId) -> Option<GroupKind> {
+        Some(self.groups.get(group.0)?.kind)
     }
 
     /// Removes a group with its queues, streams and works, running blocks included: the end of a process.
     ///
+    /// Each work discarded is reported as [`EventKind::WorkKilled`]; block records not taken are forgotten.
+    ///
     /// # Errors
     /// No such group.
     pub fn remove_group(&mut self, group: GroupId) -> Result<(), UnknownHandle> {
-        let _ = group;
-        todo!()
+        let entry = self.groups.get(group.0).ok_or(UnknownHandle)?;
+        let queues = entry.queues.clone();
+        for stream in entry.streams.clone() {
+            self.discard_stream(stream);
+        }
+        for queue in queues {
+            self.queues.remove(queue);
+        }
+        self.groups.remove(group.0);
+        self.order.retain(|&other| other != group.0);
+        self.records.retain(|_, (owner, _)| *owner != group.0);
+        self.after_removal();
+        Ok(())
     }
 
     /// Adds a hardware queue, for streams that shall share one.
@@ -145,8 +230,25 @@ impl Engine {
     /// # Errors
     /// No such group.
     pub fn add_queue(&mut self, group: GroupId) -> Result<QueueId, UnknownHandle> {
-        let _ = group;
-        todo!()
+        self.new_queue(group, false).map(QueueId)
+    }
+
+    /// Removes a hardware queue with its streams and their works, as [`Self::kill_stream`] does.
+    ///
+    /// # Errors
+    /// No such queue.
+    pub fn remove_queue(&mut self, queue: QueueId) -> Result<(), UnknownHandle> {
+        let state = self.queues.get(queue.0).ok_or(UnknownHandle)?;
+        let group = state.group;
+        for stream in state.streams.clone() {
+            self.discard_stream(stream);
+        }
+        self.queues.remove(queue.0);
+        if let Some(entry) = self.groups.get_mut(group) {
+            entry.queues.retain(|&other| other != queue.0);
+        }
+        self.after_removal();
+        Ok(())
     }
 
     /// Adds a stream with a hardware queue of its own. Priorities as in CUDA: lower numbers are more urgent.
@@ -154,8 +256,8 @@ impl Engine {
     /// # Errors
     /// No such group.
     pub fn add_stream(&mut self, group: GroupId, priority: i32) -> Result<StreamId, UnknownHandle> {
-        let _ = (group, priority);
-        todo!()
+        let queue = self.new_queue(group, true)?;
+        self.add_stream_on(QueueId(queue), priority)
     }
 
     /// Adds a stream to a hardware queue.
@@ -163,8 +265,19 @@ impl Engine {
     /// # Errors
     /// No such queue.
     pub fn add_stream_on(&mut self, queue: QueueId, priority: i32) -> Result<StreamId, UnknownHandle> {
-        let _ = (queue, priority);
-        todo!()
+        let state = self.queues.get_mut(queue.0).ok_or(UnknownHandle)?;
+        let group = state.group;
+        let stream = self.streams.insert(Stream {
+            group,
+            queue: queue.0,
+            priority,
+            busy: false,
+            works: VecDeque::new(),
+            closing: false,
+        });
+        state.streams.push(stream);
+        self.groups.get_mut(group).expect("a queue's group is there").streams.push(stream);
+        Ok(StreamId(stream))
     }
 
     /// Removes a stream once what was submitted to it has completed; it takes no more works (`cuStreamDestroy`).
@@ -172,19 +285,25 @@ impl Engine {
     /// # Errors
     /// No such stream.
     pub fn remove_stream(&mut self, stream: StreamId) -> Result<(), UnknownHandle> {
-        let _ = stream;
-        todo!()
+        let state = self.streams.get_mut(stream.0).filter(|stream| !stream.closing).ok_or(UnknownHandle)?;
+        state.closing = true;
+        if state.works.is_empty() {
+            self.forget_stream(stream.0);
+        }
+        Ok(())
     }
 
     /// Removes a stream with its works, running blocks included: the end of a client of an MPS server.
     ///
-    /// Each work discarded is reported as [`crate::EventKind::WorkKilled`]; works that waited on one go on.
+    /// Each work discarded is reported as [`EventKind::WorkKilled`]; works that waited on one go on.
     ///
     /// # Errors
     /// No such stream.
     pub fn kill_stream(&mut self, stream: StreamId) -> Result<(), UnknownHandle> {
-        let _ = stream;
-        todo!()
+        self.streams.get(stream.0).ok_or(UnknownHandle)?;
+        self.discard_stream(stream.0);
+        self.after_removal();
+        Ok(())
     }
 
     /// Appends a work to a stream.
@@ -193,8 +312,7 @@ impl Engine {
     /// A stream that is not there, or a launch that no device would take. A launch that can merely never be
     /// dispatched is taken, as hardware takes it, and shows up in [`Self::stuck`].
     pub fn submit(&mut self, stream: StreamId, work: impl Into<Work>) -> Result<WorkId, SubmitError> {
-        let _ = (stream, work.into());
-        todo!()
+        self.submit_work(stream, work.into())
     }
 
     /// Ends an external operation that has started.
@@ -202,19 +320,18 @@ impl Engine {
     /// # Errors
     /// No such work, not external, or not started yet.
     pub fn complete(&mut self, work: WorkId) -> Result<(), UnknownHandle> {
-        let _ = work;
-        todo!()
+        self.complete_external(work)
     }
 
     /// When something happens next, if nothing is submitted meanwhile; not after [`Self::now`] if [`Self::advance`]
     /// has events to hand out already. `None`: nothing ever will, though works may be [`Self::stuck`] or external.
     #[must_use]
     pub fn next_event(&self) -> Option<Time> {
-        todo!()
+        if self.events.is_empty() { self.next_internal() } else { Some(self.now) }
     }
 
     /// Lets time pass up to and including `until` and returns what happened, in order. A time in the past is taken
-    /// as the present.
+    /// as the present, one further than 2^62 ns (146 years) as that.
     pub fn advance(&mut self, until: Time) -> Vec<Event> {
         let mut events = Vec::new();
         self.advance_into(until, &mut events);
@@ -223,40 +340,72 @@ impl Engine {
 
     /// As [`Self::advance`], appending to `events`.
     pub fn advance_into(&mut self, until: Time, events: &mut Vec<Event>) {
-        let _ = (until, events);
-        todo!()
+        self.progress(until);
+        events.append(&mut self.events);
+    }
+
+    /// Lets time pass until nothing more happens by itself, and returns what happened. Works may be left: stuck ones,
+    /// external ones, those behind them, and blocks that never end.
+    pub fn run_to_end(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(next) = self.next_event() {
+            self.advance_into(next, &mut events);
+        }
+        events
     }
 
     /// Whether a work has ended: completed or killed. Unknown works are taken to have ended long ago.
     #[must_use]
     pub fn is_done(&self, work: WorkId) -> bool {
-        let _ = work;
-        todo!()
+        self.works.get(work.0).is_none()
     }
 
     /// Works of a stream that have not ended; `None` if there is no such stream.
     #[must_use]
     pub fn pending(&self, stream: StreamId) -> Option<usize> {
-        let _ = stream;
-        todo!()
+        Some(self.streams.get(stream.0)?.works.len())
     }
 
     /// The block records of a completed kernel that asked for them, in order of block number; the engine forgets
-    /// them. They are kept until taken or until the stream is gone.
+    /// them. They are kept until taken or until the group is gone.
     pub fn take_blocks(&mut self, work: WorkId) -> Option<Vec<BlockRecord>> {
-        let _ = work;
-        todo!()
+        Some(self.records.remove(&work.0)?.1)
     }
 
-    /// All launches that have reached the device and can never be dispatched.
+    /// All launches that have reached the device and can never be dispatched, by handle.
     #[must_use]
     pub fn stuck(&self) -> Vec<Stuck> {
-        todo!()
+        let mut stuck: Vec<Stuck> = self
+            .groups
+            .iter()
+            .flat_map(|(_, entry)| entry.group.stuck())
+            .map(|(work, reason)| {
+                let stream = self.works.get(work).expect("a kernel at the device has not ended").stream;
+                Stuck { work: WorkId(work), stream: StreamId(stream), reason }
+            })
+            .collect();
+        stuck.sort_unstable_by_key(|stuck| stuck.work);
+        stuck
     }
 
     /// Counters since the engine was made.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        todo!()
+        self.stats
+    }
+
+    fn new_queue(&mut self, group: GroupId, private: bool) -> Result<u64, UnknownHandle> {
+        let entry = self.groups.get_mut(group.0).ok_or(UnknownHandle)?;
+        let queue = HostQueue { group: group.0, private, ..HostQueue::default() };
+        let handle = self.queues.insert(queue);
+        if !private {
+            entry.queues.push(handle);
+        }
+        Ok(handle)
+    }
+
+    fn after_removal(&mut self) {
+        self.pump();
+        self.take_turns();
     }
 }

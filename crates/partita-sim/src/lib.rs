@@ -23,12 +23,22 @@
 //! not use the free TPC. Groups take turns; a group that does not run is frozen where it stands.
 #![forbid(unsafe_code)]
 
+mod arena;
+mod bandwidth;
 pub mod catalogue;
+mod copy;
+mod dispatch;
 mod engine;
 mod event;
+mod group;
+mod host;
+mod layout;
 mod never;
+mod pipeline;
+mod progress;
 mod sm;
 mod spec;
+mod turn;
 mod work;
 
 pub use engine::{Engine, Stats, Stuck, SubmitError, UnknownHandle};

@@ -143,6 +143,9 @@ pub struct SchedulerSpec {
     pub slice_ns: u64,
     /// Time in which no group runs when the GPU turns from one to another, in nanoseconds.
     pub switch_ns: u64,
+    /// Added to it for saving the running blocks of the group that stops, and again for restoring those of the group
+    /// that goes on, in nanoseconds.
+    pub preempt_ns: u64,
 }
 
 /// Driver and undocumented layouts simulated with the device.

@@ -1,0 +1,303 @@
+//! The distributor's round: which kernel's blocks go to which SMs.
+//!
+//! Greedy, as the hardware is: the kernels with blocks left are gone through by priority and arrival, and each takes
+//! all the room that it can use. The first kernel that may use an SM keeps it for itself while it has blocks left,
+//! even if its next block does not fit there yet; a kernel behind it gets only SMs that those ahead may not use.
+//! Among its SMs a kernel's blocks go one by one to the one with the fewest resident threads, ties to the one that
+//! comes first breadth-first over the TPCs.
+//!
+//! The hardware places blocks one after another. The model places at once all that can be placed and then lets the
+//! distributor rest for as long as placing them one by one takes, which keeps its rate and lets blocks that start
+//! together be followed as one.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::group::{Cohort, Context, Group, Notice};
+use crate::layout::SmSet;
+use crate::{Stats, Time};
+
+/// Buffers kept between rounds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scratch {
+    rooms: Vec<Room>,
+    picks: Vec<Pick>,
+    heap: BinaryHeap<Reverse<(u32, u32)>>,
+}
+
+/// Room for a kernel's blocks on one SM.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    sm: u16,
+    /// Blocks that fit.
+    blocks: u32,
+    /// Threads resident.
+    load: u32,
+}
+
+/// Blocks to be put on one SM.
+#[derive(Clone, Copy, Debug)]
+struct Pick {
+    sm: u16,
+    blocks: u32,
+}
+
+impl Group {
+    /// Places all blocks that can be placed now.
+    pub(crate) fn round(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
+        self.wants_round = false;
+        stats.rounds += 1;
+        let (tasks, dirty) = (&self.tasks, &mut self.dirty);
+        self.pipeline.refill(|evicted| {
+            stats.evictions += 1;
+            // Others may now use what the evicted kernel kept for itself.
+            dirty.add(&tasks.get(evicted).expect("a kernel in the pipeline is known").allowed);
+        });
+
+        // After a round no kernel finds room on the SMs that it may use. So only those are looked at again where
+        // something ended, or that a kernel ahead no longer keeps, or by a kernel that was not there before.
+        let mut changed = std::mem::take(&mut self.dirty);
+        let mut kept = SmSet::default();
+        let mut placed = 0;
+        let mut fresh_left = self.pipeline.ready.iter().filter(|entry| entry.fresh).count();
+        let mut at = 0;
+        while at < self.pipeline.ready.len() {
+            if fresh_left == 0 && changed.minus(&kept).is_empty() {
+                break;
+            }
+            let entry = &mut self.pipeline.ready[at];
+            let (handle, fresh) = (entry.task, std::mem::take(&mut entry.fresh));
+            fresh_left -= usize::from(fresh);
+            let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
+            let allowed = task.allowed;
+            let usable = allowed.minus(&kept);
+            let look_at = if fresh { usable } else { usable.and(&changed) };
+            if !look_at.is_empty() {
+                placed += self.place(handle, &usable, &look_at, context, notices);
+            }
+            if self.tasks.get(handle).is_some_and(|task| task.remaining == 0) {
+                self.pipeline.ready.remove(at);
+                changed.add(&allowed);
+            } else {
+                kept.add(&allowed);
+                at += 1;
+            }
+        }
+        stats.blocks_started += placed;
+        self.distributor_free =
+            self.clock + (placed * context.spec.scheduler.block_interval_ps).div_ceil(1_000) as Time;
+    }
+
+    /// Places as many blocks of a kernel as fit; returns how many.
+    fn place(
+        &mut self,
+        handle: u64,
+        usable: &SmSet,
+        look_at: &SmSet,
+        context: &Context<'_>,
+        notices: &mut Vec<Notice>,
+    ) -> u64 {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.picks.clear();
+        let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
+        if task.never.is_some() {
+            // Found out when it arrived.
+        } else if task.cluster_blocks > 1 {
+            self.pick_clusters(handle, usable, look_at, context, &mut scratch);
+        } else {
+            let set = if task.cooperative { usable } else { look_at };
+            self.pick_blocks(handle, set, context, &mut scratch);
+        }
+        let placed: u64 = scratch.picks.iter().map(|pick| u64::from(pick.blocks)).sum();
+        if placed > 0 {
+            let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
+            if task.remaining == task.grid_blocks {
+                notices.push(Notice::Started { work: task.work });
+            }
+            for pick in &scratch.picks {
+                self.put(handle, *pick, context);
+            }
+        }
+        self.scratch = scratch;
+        placed
+    }
+
+    /// Room for a kernel's blocks on the SMs of `set` that have any.
+    fn find_rooms(&self, handle: u64, set: &SmSet, context: &Context<'_>, rooms: &mut Vec<Room>) {
+        let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
+        rooms.clear();
+        for sm in set.iter() {
+            let free = &self.sms[sm];
+            let blocks = free.fits(&task.footprint);
+            if blocks > 0 {
+                rooms.push(Room { sm: sm as u16, blocks, load: free.load(&context.spec.sm) });
+            }
+        }
+    }
+
+    /// Chooses SMs for blocks that may go anywhere in `set`.
+    fn pick_blocks(&self, handle: u64, set: &SmSet, context: &Context<'_>, scratch: &mut Scratch) {
+        self.find_rooms(handle, set, context, &mut scratch.rooms);
+        let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
+        let total: u64 = scratch.rooms.iter().map(|room| u64::from(room.blocks)).sum();
+        if task.cooperative && total < task.remaining {
+            return;
+        }
+        let wanted = task.remaining.min(total);
+        if let [room] = scratch.rooms[..] {
+            scratch.picks.push(Pick { sm: room.sm, blocks: wanted as u32 });
+        } else if wanted == total && !task.is_split() {
+            // All room is taken, in whatever order.
+            scratch.picks.extend(scratch.rooms.iter().map(|room| Pick { sm: room.sm, blocks: room.blocks }));
+        } else {
+            least_loaded_first(wanted, task.footprint.threads, task.is_split(), scratch);
+        }
+    }
+
+    /// Chooses SMs for whole clusters: the blocks of one go to distinct SMs of one GPC.
+    ///
+    /// The GPC with the most room is taken, and in it the least loaded SMs.
+    fn pick_clusters(
+        &self,
+        handle: u64,
+        usable: &SmSet,
+        look_at: &SmSet,
+        context: &Context<'_>,
+        scratch: &mut Scratch,
+    ) {
+        let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
+        let size = task.cluster_blocks as usize;
+        let mut clusters_left = task.remaining / u64::from(task.cluster_blocks);
+        let mut gpcs: Vec<Vec<Room>> = Vec::new();
+        for gpc in &context.layout.gpcs {
+            if !task.cooperative && gpc.and(look_at).is_empty() {
+                continue;
+            }
+            self.find_rooms(handle, &gpc.and(usable), context, &mut scratch.rooms);
+            if scratch.rooms.len() >= size {
+                gpcs.push(scratch.rooms.clone());
+            }
+        }
+        while clusters_left > 0 {
+            let room_of = |rooms: &Vec<Room>| rooms.iter().map(|room| u64::from(room.blocks)).sum::<u64>();
+            // `max_by_key` takes the last of equals; reversed, that is the first GPC.
+            let Some(rooms) = gpcs.iter_mut().rev().filter(|r| r.len() >= size).max_by_key(|r| room_of(r))
+            else {
+                break;
+            };
+            rooms.sort_by_key(|room| (room.load, room.sm));
+            for room in &mut rooms[..size] {
+                scratch.picks.push(Pick { sm: room.sm, blocks: 1 });
+                room.blocks -= 1;
+                room.load += task.footprint.threads;
+            }
+            rooms.retain(|room| room.blocks > 0);
+            clusters_left -= 1;
+        }
+        if task.cooperative && clusters_left > 0 {
+            scratch.picks.clear();
+        }
+        if !task.is_split() {
+            merge_by_sm(&mut scratch.picks);
+        }
+    }
+
+    /// Puts blocks on an SM.
+    #[inline]
+    fn put(&mut self, handle: u64, pick: Pick, context: &Context<'_>) {
+        let task = self.tasks.get_mut(handle).expect("a kernel in the pipeline is known");
+        let first = task.grid_blocks - task.remaining;
+        let count = u64::from(pick.blocks);
+        task.remaining -= count;
+        task.resident += count;
+        self.sms[usize::from(pick.sm)].take(&task.footprint, pick.blocks);
+        self.demand += task.demand * count;
+        self.resident += count;
+        if task.records.is_some() {
+            self.recorded += count;
+        }
+        let delay = context.spec.scheduler.block_start_ns;
+        let (queue, now) = if task.touches_memory {
+            (&mut self.by_memory, self.memory_clock.ceil())
+        } else {
+            (&mut self.by_time, self.clock)
+        };
+        let split = task.is_split();
+        let (cohorts, per_cohort) = if split { (pick.blocks, 1) } else { (1, pick.blocks) };
+        for block in first..first + u64::from(cohorts) {
+            let length = if task.jitter_permille == 0 {
+                task.block_ns
+            } else {
+                jittered(task.block_ns, task.jitter_permille, context.seed, task.work, block)
+            };
+            let cohort = Cohort {
+                task: handle,
+                block,
+                start_ns: context.now + delay,
+                count: per_cohort,
+                sm: pick.sm,
+                live: true,
+            };
+            let index = match self.cohorts_free.pop() {
+                Some(index) => {
+                    self.cohorts[index as usize] = cohort;
+                    index
+                }
+                None => {
+                    self.cohorts.push(cohort);
+                    (self.cohorts.len() - 1) as u32
+                }
+            };
+            queue.push(Reverse((now.saturating_add(delay).saturating_add(length), index)));
+        }
+    }
+}
+
+/// Gives `wanted` blocks out one by one, each to the SM with the lowest load that has room, ties by position.
+fn least_loaded_first(wanted: u64, threads: u32, keep_order: bool, scratch: &mut Scratch) {
+    let Scratch { rooms, picks, heap } = scratch;
+    heap.clear();
+    heap.extend(rooms.iter().enumerate().map(|(index, room)| Reverse((room.load, index as u32))));
+    let base = picks.len();
+    if !keep_order {
+        picks.extend(rooms.iter().map(|room| Pick { sm: room.sm, blocks: 0 }));
+    }
+    for _ in 0..wanted {
+        let Some(Reverse((load, index))) = heap.pop() else { break };
+        let room = &mut rooms[index as usize];
+        if keep_order {
+            picks.push(Pick { sm: room.sm, blocks: 1 });
+        } else {
+            picks[base + index as usize].blocks += 1;
+        }
+        room.blocks -= 1;
+        if room.blocks > 0 {
+            heap.push(Reverse((load + threads, index)));
+        }
+    }
+    picks.retain(|pick| pick.blocks > 0);
+}
+
+/// Joins the blocks for each SM.
+fn merge_by_sm(picks: &mut Vec<Pick>) {
+    picks.sort_by_key(|pick| pick.sm);
+    picks.dedup_by(|next, kept| {
+        let same = next.sm == kept.sm;
+        if same {
+            kept.blocks += next.blocks;
+        }
+        same
+    });
+}
+
+/// The length of one block of a kernel with jitter: evenly spread within the given thousandths.
+fn jittered(ns: Time, permille: u16, seed: u64, work: u64, block: u64) -> Time {
+    // splitmix64's finaliser over the three numbers: the same block gets the same length whenever it is placed.
+    let mut x = seed ^ work.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^= x >> 31;
+    let half = u128::from(ns) * u128::from(permille) / 1_000;
+    let offset = (u128::from(x) * (2 * half + 1)) >> 64;
+    (u128::from(ns) - half + offset) as Time
+}

@@ -1,0 +1,294 @@
+//! One time-slice group: its kernels, its SMs' state, and its own clock, which stands still while others run.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::bandwidth::{Pace, PacedClock};
+use crate::layout::{Layout, SmSet};
+use crate::never::NeverRuns;
+use crate::pipeline::Pipeline;
+use crate::sm::{Footprint, SmFree};
+use crate::spec::DeviceSpec;
+use crate::{BlockRecord, Stats, Time};
+
+/// What a group needs to know of its surroundings.
+pub(crate) struct Context<'a> {
+    pub(crate) spec: &'a DeviceSpec,
+    pub(crate) layout: &'a Layout,
+    pub(crate) seed: u64,
+    /// The engine's time.
+    pub(crate) now: Time,
+}
+
+/// What a group reports to the engine.
+#[derive(Clone, Debug)]
+pub(crate) enum Notice {
+    /// A kernel's first block was placed.
+    Started { work: u64 },
+    /// A kernel's last block ended.
+    Done { work: u64, records: Option<Vec<BlockRecord>> },
+}
+
+/// A kernel at the device.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) work: u64,
+    pub(crate) priority: i32,
+    pub(crate) footprint: Footprint,
+    pub(crate) allowed: SmSet,
+    /// Blocks not yet placed.
+    pub(crate) remaining: u64,
+    /// Blocks on SMs.
+    pub(crate) resident: u64,
+    pub(crate) grid_blocks: u64,
+    pub(crate) cluster_blocks: u32,
+    pub(crate) cooperative: bool,
+    pub(crate) block_ns: Time,
+    pub(crate) jitter_permille: u16,
+    /// Whether its blocks run by the memory clock.
+    pub(crate) touches_memory: bool,
+    /// Bandwidth that one block asks for, in bytes per millisecond.
+    pub(crate) demand: u64,
+    pub(crate) records: Option<Vec<BlockRecord>>,
+    pub(crate) never: Option<NeverRuns>,
+}
+
+impl Task {
+    /// Whether each block is followed by itself rather than together with those placed at the same time.
+    pub(crate) fn is_split(&self) -> bool {
+        self.records.is_some() || self.jitter_permille > 0
+    }
+}
+
+/// Blocks of one kernel that were placed on one SM at one time and end together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cohort {
+    pub(crate) task: u64,
+    /// Number of the block, where blocks are followed one by one.
+    pub(crate) block: u64,
+    /// First instruction, engine's time.
+    pub(crate) start_ns: Time,
+    pub(crate) count: u32,
+    /// Position of the SM.
+    pub(crate) sm: u16,
+    pub(crate) live: bool,
+}
+
+type Queue = BinaryHeap<Reverse<(Time, u32)>>;
+
+/// One time-slice group.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) tasks: crate::arena::Arena<Task>,
+    pub(crate) sms: Vec<SmFree>,
+    /// SMs on which something ended since the distributor last looked.
+    pub(crate) dirty: SmSet,
+    pub(crate) cohorts: Vec<Cohort>,
+    pub(crate) cohorts_free: Vec<u32>,
+    /// Ends of blocks that touch no memory, by `clock`.
+    pub(crate) by_time: Queue,
+    /// Ends of blocks that touch memory, by `memory_clock`.
+    pub(crate) by_memory: Queue,
+    /// Time that the group has run.
+    pub(crate) clock: Time,
+    pub(crate) memory_clock: PacedClock,
+    /// Bandwidth that the resident blocks ask for, in bytes per millisecond.
+    pub(crate) demand: u64,
+    /// Blocks on SMs.
+    pub(crate) resident: u64,
+    /// Resident blocks of kernels that keep records.
+    pub(crate) recorded: u64,
+    /// Something arrived or ended since the distributor last looked.
+    pub(crate) wants_round: bool,
+    /// When the distributor can place the next block, by `clock`.
+    pub(crate) distributor_free: Time,
+    /// Kernels on their way to the task management unit.
+    pub(crate) arriving: u32,
+    /// When the group last stopped running, engine's time.
+    frozen_at: Option<Time>,
+    pub(crate) scratch: crate::dispatch::Scratch,
+}
+
+impl Group {
+    /// An idle group, not running.
+    pub(crate) fn new(spec: &DeviceSpec, layout: &Layout) -> Self {
+        Self {
+            pipeline: Pipeline::new(spec.scheduler.task_slots),
+            tasks: crate::arena::Arena::default(),
+            sms: vec![SmFree::new(&spec.sm); layout.sm_count()],
+            dirty: SmSet::default(),
+            cohorts: Vec::new(),
+            cohorts_free: Vec::new(),
+            by_time: Queue::new(),
+            by_memory: Queue::new(),
+            clock: 0,
+            memory_clock: PacedClock::default(),
+            demand: 0,
+            resident: 0,
+            recorded: 0,
+            wants_round: false,
+            distributor_free: 0,
+            arriving: 0,
+            frozen_at: None,
+            scratch: crate::dispatch::Scratch::default(),
+        }
+    }
+
+    /// Whether there is anything for the compute engine to run, be it stuck.
+    pub(crate) fn is_runnable(&self) -> bool {
+        self.resident > 0 || self.pipeline.has_undispatched()
+    }
+
+    /// Whether the group would move if it ran: not when all it has is launches that can never be dispatched.
+    pub(crate) fn can_progress(&self) -> bool {
+        self.resident > 0 || self.wants_round
+    }
+
+    /// A kernel reaches the task management unit.
+    pub(crate) fn arrive(&mut self, task: Task) -> u64 {
+        let priority = task.priority;
+        let handle = self.tasks.insert(task);
+        self.pipeline.arrive(handle, priority);
+        self.wants_round = true;
+        handle
+    }
+
+    /// How long the group must run until something happens in it.
+    #[inline]
+    pub(crate) fn until_next(&self, pace: Pace) -> Option<Time> {
+        let mut next = Time::MAX;
+        if let Some(&Reverse((due, _))) = self.by_time.peek() {
+            next = due.saturating_sub(self.clock);
+        }
+        if let Some(&Reverse((due, _))) = self.by_memory.peek() {
+            next = next.min(self.memory_clock.until(due, pace));
+        }
+        if self.wants_round {
+            next = next.min(self.distributor_free.saturating_sub(self.clock));
+        }
+        (next < Time::MAX).then_some(next)
+    }
+
+    /// Lets the group run for `dt`; no event may lie inside.
+    #[inline]
+    pub(crate) fn run(&mut self, dt: Time, pace: Pace) {
+        self.clock += dt;
+        self.memory_clock.advance(dt, pace);
+    }
+
+    /// Does all that is due: blocks end, the distributor places others.
+    pub(crate) fn settle(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
+        self.end_due(context, notices, stats);
+        if self.wants_round && self.distributor_free <= self.clock {
+            self.round(context, notices, stats);
+        }
+    }
+
+    fn end_due(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
+        while let Some(&Reverse((due, cohort))) = self.by_time.peek() {
+            if due > self.clock {
+                break;
+            }
+            self.by_time.pop();
+            self.end(cohort, context, notices, stats);
+        }
+        while let Some(&Reverse((due, cohort))) = self.by_memory.peek() {
+            if due > self.memory_clock.now() {
+                break;
+            }
+            self.by_memory.pop();
+            self.end(cohort, context, notices, stats);
+        }
+    }
+
+    #[inline]
+    fn end(&mut self, index: u32, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
+        let cohort = self.cohorts[index as usize];
+        let task = self.tasks.get_mut(cohort.task).expect("a resident block's kernel is known");
+        let count = u64::from(cohort.count);
+        task.resident -= count;
+        if let Some(records) = &mut task.records {
+            records.push(BlockRecord {
+                block: cohort.block,
+                sm: context.layout.smid(usize::from(cohort.sm)),
+                start_ns: cohort.start_ns,
+                stop_ns: context.now,
+            });
+        }
+        let ended = task.resident == 0 && task.remaining == 0;
+        self.vacate(index);
+        stats.blocks_done += count;
+        self.wants_round |= self.pipeline.has_undispatched();
+        if ended {
+            self.pipeline.release_slot();
+            let task = self.tasks.remove(cohort.task).expect("looked at just now");
+            let records = task.records.map(|mut records| {
+                records.sort_unstable_by_key(|record| record.block);
+                records
+            });
+            notices.push(Notice::Done { work: task.work, records });
+        }
+    }
+
+    /// Frees what a cohort holds on its SM.
+    fn vacate(&mut self, index: u32) {
+        let cohort = &mut self.cohorts[index as usize];
+        cohort.live = false;
+        self.cohorts_free.push(index);
+        let task = self.tasks.get(cohort.task).expect("a resident block's kernel is known");
+        let count = u64::from(cohort.count);
+        self.sms[usize::from(cohort.sm)].give(&task.footprint, cohort.count);
+        self.dirty.insert(usize::from(cohort.sm));
+        self.demand -= task.demand * count;
+        self.resident -= count;
+        if task.records.is_some() {
+            self.recorded -= count;
+        }
+    }
+
+    /// Discards a kernel with its running blocks.
+    pub(crate) fn kill(&mut self, handle: u64) {
+        let Some(task) = self.tasks.get(handle) else { return };
+        let (priority, allowed, placed_all, touches_memory) =
+            (task.priority, task.allowed, task.remaining == 0, task.touches_memory);
+        let mine: Vec<u32> = (0..self.cohorts.len() as u32)
+            .filter(|&index| self.cohorts[index as usize].live && self.cohorts[index as usize].task == handle)
+            .collect();
+        for &index in &mine {
+            self.vacate(index);
+        }
+        let queue = if touches_memory { &mut self.by_memory } else { &mut self.by_time };
+        queue.retain(|&Reverse((_, index))| mine.binary_search(&index).is_err());
+        if placed_all {
+            self.pipeline.release_slot();
+        } else {
+            self.pipeline.remove(handle, priority);
+        }
+        // Others may now use what this kernel kept for itself.
+        self.dirty.add(&allowed);
+        self.tasks.remove(handle);
+        self.wants_round |= self.pipeline.has_undispatched();
+    }
+
+    /// The group stops running.
+    pub(crate) fn freeze(&mut self, now: Time) {
+        self.frozen_at = Some(now);
+    }
+
+    /// The group runs again. Blocks that had been placed but not begun begin later by the time that passed.
+    pub(crate) fn thaw(&mut self, now: Time) {
+        let Some(frozen_at) = self.frozen_at.take() else { return };
+        if self.recorded == 0 {
+            return;
+        }
+        for cohort in self.cohorts.iter_mut().filter(|cohort| cohort.live && cohort.start_ns > frozen_at) {
+            cohort.start_ns += now - frozen_at;
+        }
+    }
+
+    /// Launches that can never be dispatched, with their works.
+    pub(crate) fn stuck(&self) -> impl Iterator<Item = (u64, NeverRuns)> {
+        self.tasks.iter().filter_map(|(_, task)| Some((task.work, task.never?)))
+    }
+}

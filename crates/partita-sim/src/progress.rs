@@ -1,0 +1,155 @@
+//! The passing of time: from event to event.
+
+use std::cmp::Reverse;
+
+use crate::bandwidth::Pace;
+use crate::engine::Engine;
+use crate::group::{Context, Notice};
+use crate::{Event, EventKind, Time};
+
+/// Time goes no further, 146 years on, so that sums of times stay in range.
+const TIME_MAX: Time = 1 << 62;
+
+impl Engine {
+    /// Records an event for the next hand-out.
+    pub(crate) fn emit(&mut self, time: Time, kind: EventKind) {
+        self.events.push(Event { time, kind });
+    }
+
+    /// The pace of what touches memory.
+    #[inline]
+    fn pace(&self) -> Pace {
+        let running = self.running().and_then(|group| self.groups.get(group));
+        let demand = self.copies.demand + running.map_or(0, |entry| entry.group.demand);
+        Pace::of(demand, self.bandwidth)
+    }
+
+    /// When anything changes next; the present if something is due.
+    pub(crate) fn next_internal(&self) -> Option<Time> {
+        let pace = self.pace();
+        let running = self.running().and_then(|group| self.groups.get(group));
+        let waits = [running.and_then(|entry| entry.group.until_next(pace)), self.copies.until_next(pace)];
+        let mut next = self.next_outside_group();
+        for wait in waits.into_iter().flatten() {
+            next = next.min(self.now.saturating_add(wait));
+        }
+        (next <= TIME_MAX).then_some(next)
+    }
+
+    /// When anything changes next but in the running group and at the copy engines; `Time::MAX` for never.
+    fn next_outside_group(&self) -> Time {
+        let timer = self.timers.peek().map_or(Time::MAX, |&Reverse((due, _, _))| due);
+        timer.min(self.turn_ends().unwrap_or(Time::MAX)).max(self.now)
+    }
+
+    /// Moves time to `until`, doing all that falls due.
+    pub(crate) fn progress(&mut self, until: Time) {
+        let until = until.clamp(self.now, TIME_MAX);
+        loop {
+            self.settle();
+            if self.run_alone(until) {
+                continue;
+            }
+            match self.next_internal() {
+                Some(next) if next <= until => self.pass(next - self.now),
+                _ => break,
+            }
+        }
+        self.pass(until - self.now);
+    }
+
+    /// Lets time pass; no change may lie inside.
+    fn pass(&mut self, dt: Time) {
+        if dt == 0 {
+            return;
+        }
+        let pace = self.pace();
+        if let Some(group) = self.running()
+            && let Some(entry) = self.groups.get_mut(group)
+        {
+            entry.group.run(dt, pace);
+        }
+        self.copies.run(dt, pace);
+        self.now += dt;
+    }
+
+    /// Does all that is due at the present.
+    fn settle(&mut self) {
+        loop {
+            self.pump();
+            let mut acted = false;
+            while let Some(&Reverse((due, _, work))) = self.timers.peek() {
+                if due > self.now {
+                    break;
+                }
+                self.timers.pop();
+                self.fire(work);
+                acted = true;
+            }
+            self.copies.settle(&mut self.notices);
+            acted |= self.take_notices();
+            self.take_turns();
+            if let Some(handle) = self.running()
+                && let Some(entry) = self.groups.get_mut(handle)
+                && entry.group.until_next(Pace::FULL) == Some(0)
+            {
+                let context =
+                    Context { spec: &self.spec, layout: &self.layout, seed: self.seed, now: self.now };
+                entry.group.settle(&context, &mut self.notices, &mut self.stats);
+                self.take_notices();
+                acted = true;
+            }
+            if !acted && self.to_pump.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Lets the running group run by itself, from one of its events to the next, until it reports something or
+    /// something else falls due; whether it reported something. The common case made cheap: nothing outside the group
+    /// is looked at meanwhile.
+    fn run_alone(&mut self, until: Time) -> bool {
+        if !self.copies.is_idle() {
+            return false;
+        }
+        let other = self.next_outside_group();
+        let Some(handle) = self.running() else { return false };
+        let Some(entry) = self.groups.get_mut(handle) else { return false };
+        let group = &mut entry.group;
+        let mut context = Context { spec: &self.spec, layout: &self.layout, seed: self.seed, now: self.now };
+        while self.notices.is_empty() {
+            let pace = Pace::of(group.demand, self.bandwidth);
+            let Some(wait) = group.until_next(pace) else { break };
+            let next = context.now.saturating_add(wait);
+            if next > until || next >= other {
+                break;
+            }
+            group.run(wait, pace);
+            context.now = next;
+            group.settle(&context, &mut self.notices, &mut self.stats);
+        }
+        self.now = context.now;
+        self.take_notices()
+    }
+
+    /// Acts on what groups and copy engines reported; whether there was anything.
+    pub(crate) fn take_notices(&mut self) -> bool {
+        let mut notices = std::mem::take(&mut self.notices);
+        let any = !notices.is_empty();
+        for notice in notices.drain(..) {
+            match notice {
+                Notice::Started { work } => self.started(work),
+                Notice::Done { work, records } => {
+                    if let Some(records) = records {
+                        let stream = self.works.get(work).map(|pending| pending.stream);
+                        let group = stream.and_then(|stream| Some(self.streams.get(stream)?.group));
+                        self.records.insert(work, (group.expect("a kernel's stream is there"), records));
+                    }
+                    self.finish(work);
+                }
+            }
+        }
+        self.notices = notices;
+        any
+    }
+}
