@@ -18,6 +18,7 @@ extern crate std;
 pub mod attribute;
 pub mod callback;
 pub mod exports;
+pub mod kernels;
 pub mod qmd;
 pub mod result;
 pub mod stream;

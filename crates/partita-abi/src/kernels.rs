@@ -1,0 +1,157 @@
+//! Device code of the kernels that Partita launches itself.
+//!
+//! One PTX module, written for the oldest target that current drivers compile
+//! for every supported GPU (`sm_60`; a GTX 10 runs it as an H200 does). The
+//! simulator knows the kernels by name and does what they do.
+//!
+//! Addresses are 64-bit device addresses in global memory. Kernels that walk
+//! over an array do so in strides of the whole grid, so any grid is right.
+
+use core::ffi::CStr;
+
+/// Spins until a duration has passed.
+///
+/// Parameters: `u64 duration_ns`.
+///
+/// Each thread reads `%globaltimer` until it is `duration_ns` past the
+/// thread's first reading, so blocks that start later end later. The timer's
+/// steps are a property of the GPU: 32 ns to about 1 µs.
+pub const SPIN: &CStr = c"partita_spin";
+
+/// Records where and when every block ran.
+///
+/// Parameters: `u64 out`, `u64 duration_ns`.
+///
+/// Every block spins as [`SPIN`] does. Thread 0 of the block with linear
+/// number `b` (x fastest) then writes a [`CensusRecord`] to `out + 32 × b`,
+/// so `out` must have room for 32 bytes a block and be 8-byte aligned. Memory
+/// zeroed before the launch tells blocks that ran from ones that did not.
+pub const CENSUS: &CStr = c"partita_census";
+
+/// Copies memory.
+///
+/// Parameters: `u64 dst`, `u64 src`, `u64 bytes`.
+///
+/// 16-byte words first, then the last `bytes % 16` one by one. Both addresses
+/// must be 16-byte aligned, and the ranges must not overlap.
+pub const COPY: &CStr = c"partita_copy";
+
+/// Fused multiply-adds over arrays of `f32`.
+///
+/// Parameters: `u64 out`, `u64 a`, `u64 b`, `u64 c`, `u64 n`, `u32 rounds`.
+///
+/// For each `i < n`: `acc = c[i]`, then `rounds` times
+/// `acc = fma(a[i], b[i], acc)` rounded to nearest, then `out[i] = acc`. The
+/// arrays may be the same.
+pub const FMA: &CStr = c"partita_fma";
+
+/// Multiplies square matrices of `f32`.
+///
+/// Parameters: `u64 c`, `u64 a`, `u64 b`, `u32 n`.
+///
+/// Row-major `n` × `n`, `c = a × b`. The thread at global x `column` and
+/// global y `row` computes one element: `acc = 0`, then for `k` ascending
+/// `acc = fma(a[row][k], b[k][column], acc)` rounded to nearest. Threads
+/// outside the matrix do nothing. Meant for blocks of 16 × 16 threads and
+/// ⌈n / 16⌉ of them in x and y.
+pub const MATMUL: &CStr = c"partita_matmul";
+
+/// What a block of [`CENSUS`] writes: four `u64`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CensusRecord {
+    /// `%smid` of the SM that the block began on.
+    pub smid: u64,
+    /// `%globaltimer` when the block began, in nanoseconds.
+    pub start_ns: u64,
+    /// `%globaltimer` when the block ended, in nanoseconds.
+    pub stop_ns: u64,
+    /// The block's linear number plus one, so zero marks a block not run.
+    pub block_plus_one: u64,
+}
+
+const _: () = assert!(size_of::<CensusRecord>() == 32);
+
+/// Bytes of each parameter of a kernel, in order; each is aligned to its size.
+///
+/// `None` for a name that is not one of [`KERNELS`].
+pub fn parameter_bytes(kernel: &CStr) -> Option<&'static [usize]> {
+    KERNELS.iter().find(|(name, _)| *name == kernel).map(|(_, bytes)| *bytes)
+}
+
+/// Every kernel of the module and the bytes of its parameters.
+pub const KERNELS: &[(&CStr, &[usize])] = &[
+    (SPIN, &[8]),
+    (CENSUS, &[8, 8]),
+    (COPY, &[8, 8, 8]),
+    (FMA, &[8, 8, 8, 8, 8, 4]),
+    (MATMUL, &[8, 8, 8, 4]),
+];
+
+/// The module, for `cuModuleLoadData`.
+pub const PTX_MODULE: &CStr =
+    match CStr::from_bytes_with_nul(concat!(include_str!("kernels.ptx"), "\0").as_bytes()) {
+        Ok(module) => module,
+        Err(_) => panic!("the module must have no NUL inside"),
+    };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::string::String;
+    use std::{env, format, fs, println};
+
+    #[test]
+    fn every_kernel_is_in_the_module_with_its_parameters() {
+        let ptx = PTX_MODULE.to_str().unwrap();
+        for (kernel, bytes) in KERNELS {
+            let name = kernel.to_str().unwrap();
+            let entry = ptx.split(&format!(".visible .entry {name}(")).nth(1).unwrap();
+            let header = entry.split(')').next().unwrap();
+            let declared = header.matches(".param .u").map(|_| ());
+            assert_eq!(declared.count(), bytes.len(), "{name}");
+            for (index, bytes) in bytes.iter().enumerate() {
+                let parameter = format!(".param .u{} {name}_{index}", bytes * 8);
+                assert!(header.contains(&parameter), "{parameter}");
+            }
+        }
+        assert_eq!(ptx.matches(".entry").count(), KERNELS.len());
+        assert_eq!(parameter_bytes(c"partita_fma"), Some(&[8, 8, 8, 8, 8, 4][..]));
+        assert_eq!(parameter_bytes(c"other"), None);
+    }
+
+    #[test]
+    fn the_module_is_plain_text_for_an_old_target() {
+        let ptx = PTX_MODULE.to_str().unwrap();
+        assert!(ptx.is_ascii());
+        assert!(ptx.contains("\n.version 6.0\n.target sm_60\n.address_size 64\n"));
+    }
+
+    /// Needs `ptxas`: set `PARTITA_PTXAS` to its path. It has to accept one of
+    /// the targets tried, which differ between releases.
+    #[test]
+    fn the_assembler_accepts_the_module() {
+        let Some(ptxas) = env::var_os("PARTITA_PTXAS") else {
+            println!("skipped: PARTITA_PTXAS does not name a ptxas");
+            return;
+        };
+        let directory = env::temp_dir().join(format!("partita-ptx-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let source = directory.join("kernels.ptx");
+        fs::write(&source, PTX_MODULE.to_bytes()).unwrap();
+        for target in ["sm_75", "sm_80", "sm_90"] {
+            let output = Command::new(&ptxas)
+                .arg(format!("--gpu-name={target}"))
+                .arg("--warning-as-error")
+                .arg("-o")
+                .arg(directory.join(target))
+                .arg(&source)
+                .output()
+                .unwrap();
+            let messages = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{target}: {messages}");
+        }
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
