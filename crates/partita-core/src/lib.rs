@@ -11,6 +11,7 @@
 //! | [`Share`] | what a user asks for: `30%`, `40sm`, `20tpc`, `gpc:0-2`, `tpc:0-9` |
 //! | [`plan`], [`replan`] | which TPCs a tenant gets, beside those that are there |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
+//! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -21,6 +22,7 @@ mod gpc_set;
 mod plan;
 mod share;
 mod size;
+mod stats;
 #[cfg(test)]
 mod testing;
 mod topology;
@@ -30,5 +32,6 @@ pub use gpc_set::GpcSet;
 pub use plan::{Holder, NotEnough, Plan, PlanError, Present, Taken, plan, replan};
 pub use share::{ParseShareError, Share, ShareError};
 pub use size::{ByteSize, ParseByteSizeError};
+pub use stats::{Samples, SamplesError};
 pub use topology::{Gpc, Topology, TopologyError, Tpc, UnknownSm};
 pub use tpc_set::{ParseTpcSetError, TpcSet};

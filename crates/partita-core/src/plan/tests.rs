@@ -100,7 +100,9 @@ proptest! {
         let mut tenants = tenants;
         let free = free_of(&topology, &tenants).lowest(12);
         tenants.push(present("the rest", topology.all() - free));
-        prop_assume!(!free.is_empty());
+        if free.is_empty() {
+            return Ok(());
+        }
         let wanted = 1 + index.index(free.len() as usize) as u32;
         let plan = plan(&topology, &tenants, &Share::Tpcs(wanted)).unwrap();
         let best = subsets(free, wanted).map(|set| cost(&topology, free, set)).min();
@@ -111,7 +113,9 @@ proptest! {
     #[test]
     fn no_set_of_gpcs_is_better((topology, tenants) in occupied(10, 9), index: Index) {
         let free = free_of(&topology, &tenants);
-        prop_assume!(!free.is_empty());
+        if free.is_empty() {
+            return Ok(());
+        }
         let wanted = 1 + index.index(free.len() as usize) as u32;
         let plan = plan(&topology, &tenants, &Share::Tpcs(wanted)).unwrap();
         let rooms: Vec<_> = topology.gpcs().iter().filter(|gpc| !gpc.tpcs.is_disjoint(&free)).collect();
@@ -172,7 +176,9 @@ proptest! {
             }
             _ => some & topology.all(),
         };
-        prop_assume!(!named.is_empty());
+        if named.is_empty() {
+            return Ok(());
+        }
         let free = free_of(&topology, &tenants);
         match plan(&topology, &tenants, &share) {
             Ok(plan) => {
@@ -224,7 +230,9 @@ proptest! {
         who: Index,
         wanted in 1..=90u32,
     ) {
-        prop_assume!(!tenants.is_empty());
+        if tenants.is_empty() {
+            return Ok(());
+        }
         let tenant = who.get(&tenants);
         let own = tenant.set;
         let free = free_of(&topology, &tenants);
@@ -256,7 +264,9 @@ proptest! {
     fn no_part_of_its_own_is_better((topology, tenants) in occupied(5, 5), who: Index, count: Index) {
         let mut tenants = tenants;
         tenants.retain(|tenant| !tenant.set.is_empty());
-        prop_assume!(!tenants.is_empty());
+        if tenants.is_empty() {
+            return Ok(());
+        }
         let who = who.index(tenants.len());
         tenants[who].set = tenants[who].set.lowest(12);
         let (tenant, own) = (&tenants[who], tenants[who].set);
