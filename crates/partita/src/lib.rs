@@ -1,1 +1,16 @@
-//! The facade that Rust users depend on.
+//! Share one NVIDIA GPU between programs that know nothing of each other.
+
+pub mod calibration;
+pub mod child;
+pub mod error;
+pub mod facts;
+pub mod gpu;
+pub mod install;
+pub mod mps;
+pub mod process;
+pub mod program;
+pub mod registry;
+pub mod signals;
+pub mod simenv;
+
+pub use error::Error;

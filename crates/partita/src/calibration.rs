@@ -1,0 +1,301 @@
+//! What had to be found out about a GPU before a mask may be written.
+//!
+//! Launch descriptors number TPCs physically, with holes where a part of the
+//! chip is switched off, and every board has other holes. So the numbering, the
+//! GPC of each TPC and the descriptor's layout are measured in a child process
+//! on the bare device, once per driver build, and kept. What is kept is never
+//! believed for another driver, another board or another layout.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use partita_core::{Topology, Tpc};
+use serde::{Deserialize, Serialize};
+
+use crate::child::Job;
+use crate::error::Error;
+use crate::gpu::{Gpu, fnv1a};
+use crate::install::{self, Install};
+
+/// The name of the job that measures.
+pub const JOB: &str = "calibrate";
+
+const MAGIC: &str = "partita-calibration";
+const VERSION: u32 = 1;
+/// A calibration file is some kilobytes; what is longer is none.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Some hundred launches and a context: seconds at most. A probe that hangs is ended.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// What was measured on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Compute capability: major × 10 + minor.
+    pub device_class: u32,
+    /// The version byte of the launch descriptors that this driver builds for this device.
+    pub qmd_version: u8,
+    /// SMs per TPC.
+    pub sms_per_tpc: u32,
+    /// Each TPC in logical order: its GPC and its bit in the descriptor's mask.
+    pub tpcs: Vec<(u8, u16)>,
+    /// The device's memory as CUDA counts it, in bytes.
+    pub memory_total_bytes: u64,
+}
+
+impl Measured {
+    /// The device's topology.
+    ///
+    /// # Errors
+    /// Why there is no such device.
+    pub fn topology(&self) -> Result<Topology, String> {
+        let tpcs: Vec<Tpc> = self.tpcs.iter().map(|&(gpc, physical)| Tpc { gpc, physical }).collect();
+        Topology::new(self.sms_per_tpc, tpcs).map_err(|error| error.to_string())
+    }
+}
+
+/// A calibration file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    magic: String,
+    version: u32,
+    driver: String,
+    gpu_uuid: String,
+    measured: Measured,
+}
+
+/// Where calibrations are kept.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+impl Cache {
+    /// `PARTITA_CACHE_DIR`, else `/var/cache/partita` for root, else `partita` in the user's cache directory.
+    pub fn open() -> Self {
+        let variable = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let dir = variable("PARTITA_CACHE_DIR").unwrap_or_else(|| {
+            if rustix::process::geteuid().is_root() {
+                return PathBuf::from("/var/cache/partita");
+            }
+            variable("XDG_CACHE_HOME")
+                .or_else(|| variable("HOME").map(|home| home.join(".cache")))
+                .unwrap_or_else(std::env::temp_dir)
+                .join("partita")
+        });
+        Self { dir }
+    }
+
+    /// The calibration of `gpu`: the kept one if it is this very GPU's under
+    /// this very driver, else a new one, which is kept.
+    ///
+    /// # Errors
+    /// [`Error::Unproved`] if the device could not be measured.
+    pub fn get(&self, install: &Install, gpu: &Gpu) -> Result<Measured, Error> {
+        let driver = driver_build(install, gpu)?;
+        if let Ok(measured) = self.read(&driver, gpu) {
+            return Ok(measured);
+        }
+        let measured = measure(install, gpu)?;
+        // A cache that cannot be written costs the next command a second, and nothing else.
+        let _ = self.write(&driver, gpu, &measured);
+        Ok(measured)
+    }
+
+    /// Measures anew, whatever is kept, and keeps the result.
+    ///
+    /// # Errors
+    /// [`Error::Unproved`].
+    pub fn renew(&self, install: &Install, gpu: &Gpu) -> Result<Measured, Error> {
+        let driver = driver_build(install, gpu)?;
+        let measured = measure(install, gpu)?;
+        let _ = self.write(&driver, gpu, &measured);
+        Ok(measured)
+    }
+
+    /// The kept calibration of `gpu`, if there is one to be believed.
+    pub fn kept(&self, install: &Install, gpu: &Gpu) -> Option<Measured> {
+        self.read(&driver_build(install, gpu).ok()?, gpu).ok()
+    }
+
+    fn path(&self, driver: &str, gpu: &Gpu) -> PathBuf {
+        let safe = |text: &str| -> String {
+            text.chars()
+                .map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' })
+                .collect()
+        };
+        let (major, minor) = gpu.facts.compute_capability;
+        self.dir.join(format!("{}-{}-sm{major}{minor}.json", safe(&gpu.facts.uuid), safe(driver)))
+    }
+
+    fn read(&self, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
+        let path = self.path(driver, gpu);
+        let bytes = read_trusted(&path)?;
+        let record: Record = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        check(record, driver, gpu)
+    }
+
+    fn write(&self, driver: &str, gpu: &Gpu, measured: &Measured) -> io::Result<()> {
+        let record = Record {
+            magic: MAGIC.to_owned(),
+            version: VERSION,
+            driver: driver.to_owned(),
+            gpu_uuid: gpu.facts.uuid.clone(),
+            measured: measured.clone(),
+        };
+        DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
+        let path = self.path(driver, gpu);
+        let fresh = path.with_extension(format!("new-{}", std::process::id()));
+        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(&fresh)?;
+        file.write_all(&serde_json::to_vec_pretty(&record)?)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&fresh, &path))
+            .inspect_err(|_| {
+                let _ = fs::remove_file(&fresh);
+            })
+    }
+}
+
+/// Whether a record is this GPU's under this driver, and possible at all.
+fn check(record: Record, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
+    let (major, minor) = gpu.facts.compute_capability;
+    if record.magic != MAGIC || record.version != VERSION {
+        return Err("another format".to_owned());
+    }
+    if record.driver != driver || record.gpu_uuid != gpu.facts.uuid {
+        return Err("another driver or GPU".to_owned());
+    }
+    if record.measured.device_class != major * 10 + minor {
+        return Err("another compute capability".to_owned());
+    }
+    record.measured.topology()?;
+    Ok(record.measured)
+}
+
+/// Reads a file that nobody but the current user or root could have written.
+fn read_trusted(path: &Path) -> Result<Vec<u8>, String> {
+    let meta = path.symlink_metadata().map_err(|error| error.to_string())?;
+    let user = rustix::process::geteuid().as_raw();
+    if !meta.is_file() || (meta.uid() != user && meta.uid() != 0) || meta.mode() & 0o022 != 0 {
+        return Err("others could have written it".to_owned());
+    }
+    if meta.len() > FILE_BYTES_MAX {
+        return Err("it is too long".to_owned());
+    }
+    fs::read(path).map_err(|error| error.to_string())
+}
+
+/// What identifies the driver that a calibration holds for. The simulated
+/// driver changes with every build and keeps its version, so its file counts.
+fn driver_build(install: &Install, gpu: &Gpu) -> Result<String, Error> {
+    if gpu.sim().is_none() {
+        return Ok(gpu.driver_version.clone());
+    }
+    let path = install.part(install::SIMCUDA)?;
+    let meta = path.metadata().map_err(Error::io(path.display().to_string()))?;
+    let identity = format!("{}:{}:{}:{}", path.display(), meta.len(), meta.mtime(), meta.mtime_nsec());
+    Ok(format!("{}+sim.{:016x}", gpu.driver_version, fnv1a(identity.as_bytes())))
+}
+
+fn measure(install: &Install, gpu: &Gpu) -> Result<Measured, Error> {
+    let refuse =
+        |reason: String| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
+    let job = Job::new(install, JOB, &())?.envs(gpu.variables()).envs(without_mps()).limit(LIMIT);
+    let measured: Measured = job.run()?.map_err(|error| refuse(error.to_string()))?;
+    measured.topology().map_err(refuse)?;
+    Ok(measured)
+}
+
+/// The variables that keep a job out of any MPS service: a pipe directory where no daemon can be.
+pub(crate) fn without_mps() -> [(&'static str, &'static str); 1] {
+    [("CUDA_MPS_PIPE_DIRECTORY", "/dev/null/no-mps")]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::facts::GpuFacts;
+
+    fn gpu() -> Gpu {
+        Gpu::for_test(
+            GpuFacts {
+                index: 0,
+                uuid: "GPU-12".to_owned(),
+                name: "NVIDIA H200".to_owned(),
+                pci: None,
+                compute_capability: (9, 0),
+                memory_total_bytes: 1 << 37,
+                memory_used_bytes: 0,
+                mig_enabled: None,
+                compute_mode: "default".to_owned(),
+            },
+            "580.1",
+        )
+    }
+
+    fn measured() -> Measured {
+        Measured {
+            device_class: 90,
+            qmd_version: 0x40,
+            sms_per_tpc: 2,
+            tpcs: vec![(0, 0), (1, 9), (0, 2)],
+            memory_total_bytes: 1 << 37,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_for_this_driver_and_gpu_only() {
+        let temp = tempfile::tempdir().unwrap();
+        let cache = Cache { dir: temp.path().join("cache") };
+        assert!(cache.read("580.1", &gpu()).is_err());
+        cache.write("580.1", &gpu(), &measured()).unwrap();
+        assert_eq!(cache.read("580.1", &gpu()).unwrap(), measured());
+        assert!(cache.read("580.2", &gpu()).is_err());
+
+        // A file that was renamed, or copied from another machine, is another one's.
+        let path = cache.path("580.1", &gpu());
+        fs::copy(&path, cache.path("580.2", &gpu())).unwrap();
+        assert_eq!(cache.read("580.2", &gpu()).unwrap_err(), "another driver or GPU");
+        let mut other = gpu();
+        other.facts.uuid = "GPU-13".to_owned();
+        fs::copy(&path, cache.path("580.1", &other)).unwrap();
+        assert_eq!(cache.read("580.1", &other).unwrap_err(), "another driver or GPU");
+    }
+
+    #[test]
+    fn damaged_and_foreign_files_are_not_believed() {
+        let temp = tempfile::tempdir().unwrap();
+        let cache = Cache { dir: temp.path().to_owned() };
+        cache.write("580.1", &gpu(), &measured()).unwrap();
+        let path = cache.path("580.1", &gpu());
+        let good = fs::read_to_string(&path).unwrap();
+        for (from, to) in [
+            ("\"version\": 1", "\"version\": 2"),
+            (MAGIC, "something"),
+            ("\"device_class\": 90", "\"device_class\": 80"),
+            ("\"sms_per_tpc\": 2", "\"sms_per_tpc\": 0"),
+            ("\"sms_per_tpc\": 2", "\"sms_per_tpc\": 2, \"more\": 1"),
+            ("9\n", "0\n"),
+            ("{", ""),
+        ] {
+            let bad = good.replacen(from, to, 1);
+            assert_ne!(bad, good, "{from}");
+            fs::write(&path, bad).unwrap();
+            assert!(cache.read("580.1", &gpu()).is_err(), "{from} -> {to}");
+        }
+        for length in 0..good.len() {
+            fs::write(&path, &good[..length]).unwrap();
+            assert!(cache.read("580.1", &gpu()).is_err(), "cut to {length} bytes");
+        }
+        fs::write(&path, &good).unwrap();
+        cache.read("580.1", &gpu()).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        assert_eq!(cache.read("580.1", &gpu()).unwrap_err(), "others could have written it");
+    }
+}

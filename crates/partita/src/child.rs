@@ -1,0 +1,331 @@
+//! Risky jobs in child processes.
+//!
+//! Loading a driver can hang, crash or change the process that loads it, and
+//! the proofs of `partita doctor` do all three on purpose. So every job that
+//! touches a GPU runs in a child: the `partita` program itself with a hidden
+//! subcommand, an environment made for the job and a time limit. The job's
+//! result comes back as one marked line of JSON on its stdout, so that what a
+//! driver prints does no harm.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::install::Install;
+
+/// The hidden subcommand of `partita` that runs a job.
+pub const SUBCOMMAND: &str = "internal-job";
+/// What a line with a job's result begins with.
+pub const MARK: &str = "partita-job-result ";
+/// The most that is read of a job's output, in bytes.
+const OUTPUT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The variables of our own environment that a job sees. Nothing that limits
+/// or redirects CUDA: a job is to see the bare device.
+const ENVIRONMENT_KEPT: [&str; 14] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "TMPDIR",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "PARTITA_LIB_DIR",
+    "PARTITA_SIM_DIR",
+    "PARTITA_SIM_DEVICE",
+    "PARTITA_SIM_SPEED",
+    "PARTITA_SIMGPU",
+    "XDG_RUNTIME_DIR",
+];
+
+/// What a job prints: its result, or one line on why it has none.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome<T> {
+    /// It did its work.
+    Done(T),
+    /// It could not.
+    Failed(String),
+}
+
+/// How a job failed to give a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobError {
+    /// It ran for longer than its limit and was ended.
+    TimedOut {
+        /// The limit in seconds.
+        limit_s: u64,
+    },
+    /// It ended without a result.
+    Died {
+        /// Its exit status and the last line of its stderr.
+        how: String,
+    },
+    /// It said why it could not do its work.
+    Failed {
+        /// Its words.
+        reason: String,
+    },
+}
+
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut { limit_s } => write!(f, "no result within {limit_s} s (it was ended)"),
+            Self::Died { how } => write!(f, "it ended without a result: {how}"),
+            Self::Failed { reason } => f.write_str(reason),
+        }
+    }
+}
+
+/// A job that is about to run in a child process.
+#[derive(Debug)]
+pub struct Job {
+    name: &'static str,
+    command: Command,
+    limit: Duration,
+}
+
+impl Job {
+    /// The job `name` with `request` as its parameters.
+    ///
+    /// # Errors
+    /// Never for the requests of this crate, which all serialise.
+    pub fn new(install: &Install, name: &'static str, request: &impl Serialize) -> Result<Self, Error> {
+        let request = serde_json::to_string(request)
+            .map_err(|error| Error::Child { job: name.to_owned(), reason: error.to_string() })?;
+        let mut command = Command::new(install.program());
+        command.arg(SUBCOMMAND).arg(name).arg(request).env_clear();
+        for key in ENVIRONMENT_KEPT {
+            if let Some(value) = std::env::var_os(key) {
+                command.env(key, value);
+            }
+        }
+        Ok(Self { name, command, limit: Duration::from_secs(60) })
+    }
+
+    /// Sets variables in the job's environment.
+    pub fn envs(
+        mut self,
+        variables: impl IntoIterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
+    ) -> Self {
+        for (key, value) in variables {
+            self.command.env(key.into(), value.into());
+        }
+        self
+    }
+
+    /// Gives the job this much time; a minute by default.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Starts the job and leaves it running.
+    ///
+    /// # Errors
+    /// [`Error::Child`] if the program cannot be started.
+    pub fn start(mut self) -> Result<RunningJob, Error> {
+        // A group of its own: ending a job ends what it started, and a signal
+        // from the terminal reaches the jobs through us and not beside us.
+        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = self
+            .command
+            .spawn()
+            .map_err(|error| Error::Child { job: self.name.to_owned(), reason: error.to_string() })?;
+        let (lines, received) = mpsc::channel();
+        if let Some(stream) = child.stdout.take() {
+            read_lines(stream, true, lines.clone());
+        }
+        if let Some(stream) = child.stderr.take() {
+            read_lines(stream, false, lines);
+        }
+        Ok(RunningJob {
+            child: Some(child),
+            lines: received,
+            complaint: String::new(),
+            deadline: Instant::now() + self.limit,
+            limit: self.limit,
+        })
+    }
+
+    /// Runs the job to its end.
+    ///
+    /// # Errors
+    /// The outer error if it cannot be started, the inner one if it gives no result.
+    pub fn run<T: DeserializeOwned>(self) -> Result<Result<T, JobError>, Error> {
+        self.start().map(RunningJob::finish)
+    }
+
+    /// Runs the job to its end, any failure being an [`Error::Child`].
+    ///
+    /// # Errors
+    /// [`Error::Child`].
+    pub fn run_flat<T: DeserializeOwned>(self) -> Result<T, Error> {
+        let job = self.name;
+        self.run()?.map_err(|error| Error::Child { job: job.to_owned(), reason: error.to_string() })
+    }
+}
+
+/// Sends each line of `stream`, marked with whether it is stdout's.
+fn read_lines(stream: impl Read + Send + 'static, is_out: bool, lines: mpsc::Sender<(bool, String)>) {
+    thread::spawn(move || {
+        let mut reader = BufReader::new(stream.take(OUTPUT_BYTES_MAX));
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if lines.send((is_out, text)).is_err() {
+                break;
+            }
+            line.clear();
+        }
+    });
+}
+
+/// A job in its child process. Dropping it ends the process.
+#[derive(Debug)]
+pub struct RunningJob {
+    child: Option<Child>,
+    lines: mpsc::Receiver<(bool, String)>,
+    /// The last line of its stderr.
+    complaint: String,
+    deadline: Instant,
+    limit: Duration,
+}
+
+impl RunningJob {
+    /// The job's process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Waits for the next line of the job's stdout that begins with `prefix` and returns its rest.
+    ///
+    /// # Errors
+    /// [`JobError`] if the job ends or its time is up first.
+    pub fn wait_for(&mut self, prefix: &str) -> Result<String, JobError> {
+        loop {
+            let line = self.next_line()?;
+            if let Some(rest) = line.strip_prefix(prefix) {
+                return Ok(rest.to_owned());
+            }
+            if let Some(json) = line.strip_prefix(MARK) {
+                // The result came before what was waited for: it is a failure.
+                let reason = match serde_json::from_str::<Outcome<serde_json::Value>>(json) {
+                    Ok(Outcome::Failed(reason)) => reason,
+                    _ => format!("it ended before it said {:?}", prefix.trim_end()),
+                };
+                return Err(JobError::Failed { reason });
+            }
+        }
+    }
+
+    /// Waits for the job's result.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub fn finish<T: DeserializeOwned>(mut self) -> Result<T, JobError> {
+        loop {
+            let line = self.next_line()?;
+            let Some(json) = line.strip_prefix(MARK) else { continue };
+            self.reap();
+            return match serde_json::from_str(json) {
+                Ok(Outcome::Done(result)) => Ok(result),
+                Ok(Outcome::Failed(reason)) => Err(JobError::Failed { reason }),
+                Err(error) => Err(JobError::Died { how: format!("its result is not understood: {error}") }),
+            };
+        }
+    }
+
+    /// The next line of the job's stdout. Remembers what it says on stderr.
+    fn next_line(&mut self) -> Result<String, JobError> {
+        loop {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(Duration::from_millis(50))) {
+                Ok((true, line)) => return Ok(line),
+                Ok((false, line)) if line.is_empty() => {}
+                Ok((false, line)) => self.complaint = line,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.died()),
+                Err(mpsc::RecvTimeoutError::Timeout) if left.is_zero() => {
+                    self.end();
+                    return Err(JobError::TimedOut { limit_s: self.limit.as_secs() });
+                }
+                // A descendant may hold the job's streams open after its death.
+                Err(mpsc::RecvTimeoutError::Timeout) if self.has_ended() => return Err(self.died()),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Lets a job that gave its result leave by itself: it may still have to
+    /// give back what it holds on the GPU.
+    fn reap(&mut self) {
+        let patience = (Instant::now() + Duration::from_secs(5)).min(self.deadline + Duration::from_secs(1));
+        while let Some(child) = &mut self.child {
+            if !matches!(child.try_wait(), Ok(None)) {
+                self.child = None;
+            } else if Instant::now() >= patience {
+                self.end();
+            } else {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn died(&mut self) -> JobError {
+        let status = self.child.take().and_then(|mut child| child.wait().ok());
+        let mut how = status.map_or("its exit status is unknown".to_owned(), describe);
+        if !self.complaint.is_empty() {
+            how = format!("{how}: {}", self.complaint);
+        }
+        JobError::Died { how }
+    }
+
+    /// Ends the job and everything in its process group.
+    pub fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                let _ = rustix::process::kill_process_group(group, Signal::KILL);
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for RunningJob {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "its exit status is unknown".to_owned(),
+    }
+}
+
+/// The line that a job prints as its result.
+///
+/// # Errors
+/// Never for the results of this crate, which all serialise.
+pub fn result_line<T: Serialize>(outcome: &Outcome<T>) -> Result<String, serde_json::Error> {
+    serde_json::to_string(outcome).map(|json| format!("{MARK}{json}"))
+}

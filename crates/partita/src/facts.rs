@@ -1,0 +1,118 @@
+//! What the management library (NVML) tells of the GPUs of this machine.
+//!
+//! Read in a child process, for the real library and the simulated one alike:
+//! the library then sees the environment that was made for it, and a driver
+//! that hangs or crashes takes only the child along.
+
+use std::ffi::OsStr;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+use serde::{Deserialize, Serialize};
+
+/// The name of the job that reads the facts.
+pub const JOB: &str = "devices";
+
+/// One GPU as NVML tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuFacts {
+    /// NVML's index: the GPUs in the order of their PCI addresses.
+    pub index: u32,
+    /// `GPU-…`.
+    pub uuid: String,
+    /// The product's name.
+    pub name: String,
+    /// The PCI address; none where the board has none.
+    pub pci: Option<String>,
+    /// The compute capability as major and minor number.
+    pub compute_capability: (u32, u32),
+    /// All device memory in bytes, as NVML counts it.
+    pub memory_total_bytes: u64,
+    /// Device memory in use by anybody, in bytes.
+    pub memory_used_bytes: u64,
+    /// Whether the GPU is cut up by MIG; none where it cannot be.
+    pub mig_enabled: Option<bool>,
+    /// Who may use it: `default`, `exclusive-process`, `prohibited`, or `exclusive-thread`.
+    pub compute_mode: String,
+}
+
+/// All GPUs of one management library.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The driver's build, as `580.159.04`.
+    pub driver_version: String,
+    /// The newest CUDA that the driver serves, thousands for the major: 13000 is 13.0.
+    pub cuda_version: u32,
+    /// The GPUs, by index.
+    pub gpus: Vec<GpuFacts>,
+}
+
+/// The result of the job: an inventory, or a machine without a driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reading {
+    /// There is a driver.
+    Driver(Inventory),
+    /// There is none, for this reason.
+    NoDriver(String),
+}
+
+/// Loads the management library of this process's library path and reads what it tells.
+///
+/// # Errors
+/// One line if there is a driver that does not work.
+pub fn read() -> Result<Reading, String> {
+    let nvml = match Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init() {
+        Ok(nvml) => nvml,
+        Err(NvmlError::LibloadingError(_)) => {
+            return Ok(Reading::NoDriver("libnvidia-ml.so.1 is not installed".to_owned()));
+        }
+        Err(NvmlError::DriverNotLoaded) => {
+            return Ok(Reading::NoDriver("the NVIDIA kernel module is not loaded".to_owned()));
+        }
+        Err(NvmlError::LibRmVersionMismatch) => {
+            return Err(
+                "the kernel module and the libraries are of different versions: restart the machine \
+                        after a driver update"
+                    .to_owned(),
+            );
+        }
+        Err(error) => return Err(format!("NVML does not start: {error}")),
+    };
+    inventory(&nvml).map(Reading::Driver).map_err(|error| format!("NVML: {error}"))
+}
+
+fn inventory(nvml: &Nvml) -> Result<Inventory, NvmlError> {
+    let gpus = (0..nvml.device_count()?).map(|index| facts(nvml, index)).collect::<Result<_, _>>()?;
+    Ok(Inventory {
+        driver_version: nvml.sys_driver_version()?,
+        cuda_version: u32::try_from(nvml.sys_cuda_driver_version()?).unwrap_or(0),
+        gpus,
+    })
+}
+
+fn facts(nvml: &Nvml, index: u32) -> Result<GpuFacts, NvmlError> {
+    use nvml_wrapper::enum_wrappers::device::ComputeMode;
+
+    let device = nvml.device_by_index(index)?;
+    let capability = device.cuda_compute_capability()?;
+    let memory = device.memory_info()?;
+    let number = |value: i32| u32::try_from(value).unwrap_or(0);
+    Ok(GpuFacts {
+        index,
+        uuid: device.uuid()?,
+        name: device.name()?,
+        pci: device.pci_info().ok().map(|pci| pci.bus_id),
+        compute_capability: (number(capability.major), number(capability.minor)),
+        memory_total_bytes: memory.total,
+        memory_used_bytes: memory.used,
+        mig_enabled: device.mig_mode().ok().map(|mode| mode.current != 0),
+        compute_mode: match device.compute_mode()? {
+            ComputeMode::Default => "default",
+            ComputeMode::ExclusiveProcess => "exclusive-process",
+            ComputeMode::ExclusiveThread => "exclusive-thread",
+            ComputeMode::Prohibited => "prohibited",
+        }
+        .to_owned(),
+    })
+}

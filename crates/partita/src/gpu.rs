@@ -1,0 +1,310 @@
+//! Which GPU: `--gpu` and what it resolves to.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::child::{Job, JobError};
+use crate::error::Error;
+use crate::facts::{self, GpuFacts, Inventory, Reading};
+use crate::install::Install;
+use crate::simenv::{self, SimEnvironment};
+
+/// The first contact with a driver after boot, or after its last user has
+/// left, takes seconds per GPU.
+const NVML_LIMIT: Duration = Duration::from_secs(60);
+
+/// The value of `--gpu` or `PARTITA_GPU`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// The GPU with this NVML index.
+    Index(u32),
+    /// The GPU with this UUID, or the only one whose UUID begins so.
+    Uuid(String),
+    /// A simulated device of the catalogue.
+    Sim(String),
+}
+
+impl FromStr for Selector {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let refuse = || Error::GpuSelector { text: text.to_owned(), known: simenv::known() };
+        if let Some(name) = text.strip_prefix("sim:") {
+            return if simenv::DEVICES.contains(&name) {
+                Ok(Self::Sim(name.to_owned()))
+            } else {
+                Err(refuse())
+            };
+        }
+        if text == "sim" {
+            return Ok(Self::Sim(simenv::DEFAULT_DEVICE.to_owned()));
+        }
+        if text.len() > 4 && text.is_char_boundary(4) && text[..4].eq_ignore_ascii_case("gpu-") {
+            let digits = &text[4..];
+            let valid = digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+            return if valid {
+                Ok(Self::Uuid(format!("GPU-{}", digits.to_ascii_lowercase())))
+            } else {
+                Err(refuse())
+            };
+        }
+        // `parse` would take a sign.
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return text.parse().map(Self::Index).map_err(|_| refuse());
+        }
+        Err(refuse())
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "{index}"),
+            Self::Uuid(uuid) => f.write_str(uuid),
+            Self::Sim(device) => write!(f, "sim:{device}"),
+        }
+    }
+}
+
+/// A GPU of this machine, real or simulated.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    /// What NVML tells of it.
+    pub facts: GpuFacts,
+    /// The driver's build.
+    pub driver_version: String,
+    /// The newest CUDA that the driver serves, thousands for the major.
+    pub cuda_version: u32,
+    sim: Option<SimEnvironment>,
+}
+
+impl Gpu {
+    /// A real GPU that does not exist.
+    #[cfg(test)]
+    pub(crate) fn for_test(facts: GpuFacts, driver_version: &str) -> Self {
+        Self { facts, driver_version: driver_version.to_owned(), cuda_version: 13000, sim: None }
+    }
+
+    /// What `--gpu` takes to name it again.
+    pub fn selector(&self) -> Selector {
+        match &self.sim {
+            Some(sim) => Selector::Sim(sim.device().to_owned()),
+            None => Selector::Uuid(self.facts.uuid.clone()),
+        }
+    }
+
+    /// A short name for people: `GPU 0 (NVIDIA H200)` or `sim:h200`.
+    pub fn label(&self) -> String {
+        match &self.sim {
+            Some(sim) => format!("sim:{}", sim.device()),
+            None => format!("GPU {} ({})", self.facts.index, self.facts.name),
+        }
+    }
+
+    /// Its simulated environment, if it is simulated.
+    pub fn sim(&self) -> Option<&SimEnvironment> {
+        self.sim.as_ref()
+    }
+
+    /// A name for directories: unlike the UUID of a simulated device, it tells
+    /// two boards of the same device apart.
+    pub fn key(&self) -> String {
+        match &self.sim {
+            Some(sim) => {
+                format!("sim-{}-{:08x}", sim.device(), fnv1a(sim.dir().as_os_str().as_encoded_bytes()) as u32)
+            }
+            None => self.facts.uuid.clone(),
+        }
+    }
+
+    /// The variables that put a program on this GPU and on no other.
+    pub fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let mut variables = self.sim.as_ref().map(SimEnvironment::variables).unwrap_or_default();
+        variables.push(("CUDA_VISIBLE_DEVICES", self.facts.uuid.clone().into()));
+        variables
+    }
+}
+
+/// The 64-bit FNV-1a hash. Names made with it must stay the same between
+/// versions, which the standard library's hashes do not promise.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// What a selection came to.
+#[derive(Debug, Clone)]
+pub struct Selected {
+    /// The GPU.
+    pub gpu: Gpu,
+    /// Why it is a simulated one although none was asked for; to be said on stderr.
+    pub notice: Option<String>,
+}
+
+/// Finds the GPU that `selector` names. Without a selector it is the GPU of the
+/// simulated environment that this process is in, else the machine's first
+/// GPU, else a simulated one with a notice.
+///
+/// # Errors
+/// [`Error::NoSuchGpu`], [`Error::Driver`], and what making a simulated environment ends with.
+pub fn select(install: &Install, selector: Option<&Selector>) -> Result<Selected, Error> {
+    let selected = |gpu| Selected { gpu, notice: None };
+    if let Some(Selector::Sim(device)) = selector {
+        return simulated(install, device).map(selected);
+    }
+    if selector.is_none()
+        && let Some(device) = std::env::var("PARTITA_SIM_DEVICE").ok().filter(|device| !device.is_empty())
+    {
+        return simulated(install, &device).map(selected);
+    }
+    let reason = match real(install)? {
+        Reading::Driver(inventory) if selector.is_some() || !inventory.gpus.is_empty() => {
+            return choose(inventory, selector.unwrap_or(&Selector::Index(0))).map(selected);
+        }
+        Reading::Driver(_) => "the driver finds none".to_owned(),
+        Reading::NoDriver(reason) => reason,
+    };
+    match selector {
+        Some(selector) => Err(Error::NoSuchGpu {
+            wanted: selector.to_string(),
+            present: format!("{reason}; a simulated one is --gpu sim:{}", simenv::DEFAULT_DEVICE),
+        }),
+        None => {
+            let gpu = simulated(install, simenv::DEFAULT_DEVICE)?;
+            let notice = format!("no GPU here ({reason}): using the simulated {}", gpu.label());
+            Ok(Selected { gpu, notice: Some(notice) })
+        }
+    }
+}
+
+/// Every real GPU of this machine.
+///
+/// # Errors
+/// [`Error::Driver`] if there is a driver that does not work.
+pub fn all_real(install: &Install) -> Result<Result<Vec<Gpu>, String>, Error> {
+    Ok(match real(install)? {
+        Reading::NoDriver(reason) => Err(reason),
+        Reading::Driver(inventory) => {
+            let indices: Vec<u32> = inventory.gpus.iter().map(|facts| facts.index).collect();
+            Ok(indices
+                .into_iter()
+                .filter_map(|index| choose(inventory.clone(), &Selector::Index(index)).ok())
+                .collect())
+        }
+    })
+}
+
+/// The simulated GPU `device`, its board running.
+///
+/// # Errors
+/// What making the environment ends with; [`Error::Driver`] if the simulated driver does not work.
+pub fn simulated(install: &Install, device: &str) -> Result<Gpu, Error> {
+    let sim = SimEnvironment::create(install, device)?;
+    match read(install, sim.variables())? {
+        Reading::Driver(inventory) => {
+            let mut gpu = choose(inventory, &Selector::Index(0))?;
+            gpu.sim = Some(sim);
+            Ok(gpu)
+        }
+        Reading::NoDriver(reason) => Err(Error::Driver { reason: format!("sim:{device}: {reason}") }),
+    }
+}
+
+fn real(install: &Install) -> Result<Reading, Error> {
+    read(install, Vec::new())
+}
+
+fn read(install: &Install, variables: Vec<(&'static str, OsString)>) -> Result<Reading, Error> {
+    let job = Job::new(install, facts::JOB, &())?.envs(variables).limit(NVML_LIMIT);
+    job.run()?.map_err(|error| Error::Driver {
+        reason: match error {
+            JobError::Failed { reason } => reason,
+            other => format!("the management library (libnvidia-ml.so.1): {other}"),
+        },
+    })
+}
+
+fn choose(inventory: Inventory, selector: &Selector) -> Result<Gpu, Error> {
+    let Inventory { driver_version, cuda_version, gpus } = inventory;
+    let matching: Vec<&GpuFacts> = gpus
+        .iter()
+        .filter(|facts| match selector {
+            Selector::Index(index) => facts.index == *index,
+            Selector::Uuid(uuid) => facts.uuid.to_ascii_lowercase().starts_with(&uuid.to_ascii_lowercase()),
+            Selector::Sim(_) => false,
+        })
+        .collect();
+    let [facts] = matching[..] else {
+        let list: Vec<String> =
+            gpus.iter().map(|facts| format!("{} is {} {}", facts.index, facts.name, facts.uuid)).collect();
+        let present = match (matching.len(), list.is_empty()) {
+            (_, true) => {
+                format!("the driver finds none; a simulated one is --gpu sim:{}", simenv::DEFAULT_DEVICE)
+            }
+            (0, _) => list.join(", "),
+            _ => format!("more than one matches ({})", list.join(", ")),
+        };
+        return Err(Error::NoSuchGpu { wanted: selector.to_string(), present });
+    };
+    Ok(Gpu { facts: facts.clone(), driver_version, cuda_version, sim: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_parse_and_show() {
+        for (text, selector) in [
+            ("0", Selector::Index(0)),
+            ("17", Selector::Index(17)),
+            ("sim:a100", Selector::Sim("a100".into())),
+            ("sim", Selector::Sim("h200".into())),
+            ("GPU-1A2b", Selector::Uuid("GPU-1a2b".into())),
+            (
+                "gpu-9b1b0b8e-0000-1111-2222-333344445555",
+                Selector::Uuid("GPU-9b1b0b8e-0000-1111-2222-333344445555".into()),
+            ),
+        ] {
+            assert_eq!(text.parse::<Selector>().unwrap(), selector);
+            assert_eq!(selector.to_string().parse::<Selector>().unwrap(), selector);
+        }
+        for text in
+            ["", "-1", "+1", "GPU-", "GPU-xyz", "sim:", "sim:rtx", "h200", "99999999999", "0 ", "äöü€"]
+        {
+            let error = text.parse::<Selector>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?}")) && error.contains("sim:h200"), "{error}");
+        }
+    }
+
+    fn inventory(uuids: &[&str]) -> Inventory {
+        let gpus = uuids.iter().zip(0..).map(|(uuid, index)| GpuFacts {
+            index,
+            uuid: (*uuid).to_owned(),
+            name: "NVIDIA X".to_owned(),
+            pci: None,
+            compute_capability: (9, 0),
+            memory_total_bytes: 1,
+            memory_used_bytes: 0,
+            mig_enabled: None,
+            compute_mode: "default".to_owned(),
+        });
+        Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
+    }
+
+    #[test]
+    fn a_uuid_prefix_must_be_unique() {
+        let two = inventory(&["GPU-aa11", "GPU-aa22"]);
+        let pick = |selector: &str| choose(two.clone(), &selector.parse().unwrap());
+        assert_eq!(pick("GPU-aa2").unwrap().facts.index, 1);
+        assert_eq!(pick("1").unwrap().facts.uuid, "GPU-aa22");
+        assert!(pick("GPU-aa").unwrap_err().to_string().contains("more than one"));
+        let error = pick("7").unwrap_err().to_string();
+        assert!(error.contains("no GPU 7") && error.contains("0 is NVIDIA X GPU-aa11"), "{error}");
+        let none = choose(inventory(&[]), &Selector::Index(0)).unwrap_err().to_string();
+        assert!(none.contains("sim:h200"), "{none}");
+    }
+}

@@ -1,0 +1,161 @@
+//! Processes as the kernel shows them in `/proc`.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
+
+/// One process and no later one that got the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    pub start_ticks: u64,
+}
+
+impl ProcessId {
+    /// The living process that has this number now; a zombie does not live.
+    pub fn living(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, start_ticks) = parse_stat(&stat)?;
+        (state != 'Z' && state != 'X').then_some(Self { pid, start_ticks })
+    }
+
+    /// The calling process.
+    ///
+    /// # Errors
+    /// If `/proc` is not mounted.
+    pub fn own() -> io::Result<Self> {
+        Self::living(std::process::id())
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "/proc is not mounted"))
+    }
+
+    /// Whether this very process lives.
+    pub fn lives(self) -> bool {
+        Self::living(self.pid) == Some(self)
+    }
+
+    /// The user whom it runs as.
+    pub fn user(self) -> Option<u32> {
+        fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.uid())
+    }
+
+    /// The value of a variable in the environment that it was started with.
+    /// None also if it may not be read.
+    pub fn variable(self, key: &str) -> Option<std::ffi::OsString> {
+        let environment = fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
+        environment.split(|&byte| byte == 0).find_map(|entry| {
+            let value = entry.strip_prefix(key.as_bytes())?.strip_prefix(b"=")?;
+            Some(OsStr::from_bytes(value).to_owned())
+        })
+    }
+
+    /// Sends a signal to this very process and to no later one of its number.
+    ///
+    /// # Errors
+    /// What the system said. A process that is gone is no error.
+    pub fn signal(self, signal: Signal) -> io::Result<()> {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
+            return Ok(());
+        };
+        let gone = |error: rustix::io::Errno| {
+            if error == rustix::io::Errno::SRCH { Ok(()) } else { Err(error.into()) }
+        };
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            // The descriptor holds on to the process; so what is checked now stays true.
+            Ok(handle) if self.lives() => rustix::process::pidfd_send_signal(handle, signal).or_else(gone),
+            Ok(_) => Ok(()),
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.lives() => {
+                rustix::process::kill_process(pid, signal).or_else(gone)
+            }
+            Err(error) => gone(error),
+        }
+    }
+}
+
+/// Every living process whose environment has `key=value`, as far as the
+/// caller may look.
+pub fn with_variable(key: &str, value: &OsStr) -> Vec<ProcessId> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(ProcessId::living)
+        .filter(|process| process.variable(key).is_some_and(|found| found == value))
+        .collect()
+}
+
+/// State and start time of a line of `/proc/PID/stat`. The command's name, in
+/// parentheses, may hold anything.
+fn parse_stat(stat: &str) -> Option<(char, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// The name of a user, or `user N` if it has none here.
+pub fn user_name(user: u32) -> String {
+    let passwd = fs::read_to_string(PathBuf::from("/etc/passwd")).unwrap_or_default();
+    passwd
+        .lines()
+        .find_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            (fields.nth(1)? == user.to_string()).then(|| name.to_owned())
+        })
+        .unwrap_or_else(|| format!("user {user}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_command_names_do_not_confuse() {
+        let rest = "S 1 2 3 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 4242 99 1 2";
+        assert_eq!(parse_stat(&format!("7 (a) R 9 (b) {rest}")), Some(('S', 4242)));
+        for stat in ["", "7 (a", "7 (a) S", "7 (a) S 1 2 3"] {
+            assert_eq!(parse_stat(stat), None, "{stat:?}");
+        }
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_is_another() {
+        let own = ProcessId::own().unwrap();
+        assert!(own.lives());
+        assert_eq!(own.user(), Some(rustix::process::geteuid().as_raw()));
+        let earlier = ProcessId { start_ticks: own.start_ticks - 1, ..own };
+        assert!(!earlier.lives());
+        earlier.signal(Signal::KILL).expect("the process is gone, which is no error");
+    }
+
+    #[test]
+    fn a_child_is_found_by_its_environment_and_a_zombie_does_not_live() {
+        let mut child =
+            std::process::Command::new("sleep").arg("1000").env("PARTITA_TEST_MARK", "x y").spawn().unwrap();
+        let found = loop {
+            // The environment changes with exec, a moment after spawn returns.
+            let found = with_variable("PARTITA_TEST_MARK", OsStr::new("x y"));
+            if !found.is_empty() {
+                break found;
+            }
+        };
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [child.id()]);
+        found[0].signal(Signal::KILL).unwrap();
+        while found[0].lives() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn users_have_names_or_numbers() {
+        assert_eq!(user_name(0), "root");
+        assert_eq!(user_name(3_999_999_999), "user 3999999999");
+    }
+}

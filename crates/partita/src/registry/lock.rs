@@ -1,0 +1,194 @@
+//! The registry under its lock: looking, making, removing.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use partita_core::Present;
+use partita_ledger::Limits;
+
+use super::{
+    Meta, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name, is_owned, is_scratch,
+    make, shared_dir,
+};
+use crate::error::Error;
+use crate::process::user_name;
+
+/// Holders need milliseconds; this covers a machine that swaps.
+const LOCK_LIMIT: Duration = Duration::from_secs(15);
+
+/// The registry, locked until this is dropped.
+#[derive(Debug)]
+pub struct RegistryLock<'a> {
+    registry: &'a Registry,
+    _file: File,
+}
+
+impl<'a> RegistryLock<'a> {
+    pub(super) fn take(registry: &'a Registry) -> Result<Self, Error> {
+        let path = registry.root.join(".lock");
+        let refuse = |reason: String| Error::RunDirectory { path: path.clone(), reason };
+        let file = open_lock(&path).map_err(|error| refuse(error.to_string()))?;
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { registry, _file: file }),
+                Err(fs::TryLockError::Error(error)) => return Err(refuse(error.to_string())),
+                Err(fs::TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                    return Err(refuse(format!(
+                        "another process holds the lock for more than {} s; see which with `fuser {}`",
+                        LOCK_LIMIT.as_secs(),
+                        path.display()
+                    )));
+                }
+                Err(fs::TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
+    /// Removes what dead tenants and killed commands left, as far as it is
+    /// ours, and returns the living tenants by GPU and name.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the registry cannot be read.
+    pub fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        let mut living = Vec::new();
+        for ((gpu, name), dir) in entries(&self.registry.root)? {
+            if is_scratch(&name) {
+                if !is_owned(&dir) {
+                    let _ = fs::remove_dir_all(&dir);
+                }
+                continue;
+            }
+            if check_name(&name).is_err() {
+                continue;
+            }
+            let tenant = Tenant::read(&gpu, &name, &dir)?;
+            if tenant.alive {
+                living.push(tenant);
+            } else {
+                // Another user's remains stay until that user's next command.
+                let _ = self.remove(&dir);
+            }
+        }
+        for (_, dir) in directories(&self.registry.root)? {
+            // Only an empty one goes.
+            let _ = fs::remove_dir(dir);
+        }
+        Ok(living)
+    }
+
+    /// The living tenant of this name.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTenant`]; [`Error::Io`].
+    pub fn tenant(&self, name: &str) -> Result<Tenant, Error> {
+        let mut tenants = self.tenants()?;
+        if let Some(index) = tenants.iter().position(|tenant| tenant.name == name) {
+            return Ok(tenants.swap_remove(index));
+        }
+        let names: Vec<&str> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        let present = if names.is_empty() {
+            "no tenant runs; start one with `partita run --name NAME -- PROGRAM`".to_owned()
+        } else {
+            format!("there are {}; see `partita ps`", names.join(", "))
+        };
+        Err(Error::NoSuchTenant { name: name.to_owned(), present })
+    }
+
+    /// The tenants of one GPU as the planner takes them.
+    ///
+    /// # Errors
+    /// [`Error::DamagedTenant`] if a living tenant's limits cannot be read: what
+    /// it holds is then unknown, and giving it away would break its promise.
+    pub fn present(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<Present>, Error> {
+        tenants
+            .iter()
+            .filter(|tenant| tenant.gpu_key == gpu_key)
+            .map(|tenant| Ok(Present { name: tenant.name.clone(), set: tenant.set()? }))
+            .collect()
+    }
+
+    /// Makes a tenant that the calling process owns.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::NameInUse`], [`Error::Io`], [`Error::RunDirectory`];
+    /// then nothing is left behind.
+    pub fn create(&self, gpu_key: &str, meta: Meta, limits: &Limits) -> Result<OwnedTenant, Error> {
+        check_name(&meta.name)?;
+        if let Some(other) = self.tenants()?.iter().find(|tenant| tenant.name == meta.name) {
+            return Err(name_in_use(other));
+        }
+        let gpu_dir = self.registry.gpu_dir(gpu_key);
+        shared_dir(&gpu_dir)?;
+        let dir = gpu_dir.join(&meta.name);
+        let scratch = gpu_dir.join(format!(".new-{}-{}", meta.name, std::process::id()));
+        let made = make(&scratch, &meta, limits).and_then(|owner| {
+            fs::rename(&scratch, &dir).map(|()| owner).map_err(|error| match error.kind() {
+                // The remains of another user's tenant, which only that user can remove.
+                io::ErrorKind::PermissionDenied | io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
+                    Error::RunDirectory {
+                        path: dir.clone(),
+                        reason: "the remains of another user's tenant of this name are in the way; choose another --name"
+                            .to_owned(),
+                    }
+                }
+                _ => Error::io(dir.display().to_string())(error),
+            })
+        });
+        match made {
+            Ok(owner) => Ok(OwnedTenant { dir, meta, owner }),
+            Err(error) => {
+                let _ = fs::remove_dir_all(&scratch);
+                let _ = fs::remove_dir(&gpu_dir);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the tenant in `dir`, and its GPU's directory if that is empty then.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn remove(&self, dir: &Path) -> Result<(), Error> {
+        let gone =
+            dir.with_file_name(format!(".dead-{}-{}", file_name(dir).to_string_lossy(), std::process::id()));
+        match fs::rename(dir, &gone) {
+            Ok(()) => fs::remove_dir_all(&gone).map_err(Error::io(gone.display().to_string()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io(dir.display().to_string())(error)),
+        }
+        if let Some(gpu_dir) = dir.parent() {
+            let _ = fs::remove_dir(gpu_dir);
+        }
+        Ok(())
+    }
+}
+
+fn name_in_use(tenant: &Tenant) -> Error {
+    let (gpu, what) = match &tenant.meta {
+        Ok(meta) => (meta.gpu.label.clone(), meta.command.join(" ")),
+        Err(_) => (tenant.gpu_key.clone(), "its meta.json is damaged".to_owned()),
+    };
+    let what = match what.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &what[..end]),
+        None => what,
+    };
+    Error::NameInUse { name: tenant.name.clone(), user: user_name(tenant.user), gpu, what }
+}
+
+/// Opens the lock file, which belongs to whoever came first. Without `O_CREAT`
+/// first: the kernel refuses that on another user's file in a sticky directory.
+fn open_lock(path: &Path) -> io::Result<File> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    match OpenOptions::new().create_new(true).write(true).mode(0o644).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::open(path),
+        created => created,
+    }
+}

@@ -1,0 +1,274 @@
+//! The tenants of this machine.
+//!
+//! ```text
+//! /dev/shm/partita/               everybody's, sticky; PARTITA_RUN_DIR overrides
+//!   .lock                         held while tenants are planned, made, changed or removed
+//!   GPU-1b2c…/                    one directory per GPU
+//!     .mps-1000/                  the MPS service of user 1000 for this GPU
+//!     train/                      a tenant: its owner's, readable by everybody
+//!       limits, usage             the ledger
+//!       meta.json                 who runs what, since when
+//!       owner                     locked by `partita run` and by every process it started
+//! ```
+//!
+//! A tenant lives while its `owner` file is locked or a process holds a slot
+//! of its ledger. The kernel drops both with the last process, so what a
+//! killed `partita run` leaves is recognised and removed by the next command.
+//! A tenant appears and goes by one rename: nobody sees half of one.
+
+mod lock;
+mod name;
+mod tenant;
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use partita_ledger::{Limits, LimitsFile, UsageMap};
+
+pub use lock::RegistryLock;
+pub use name::check_name;
+pub use tenant::{GpuMeta, Isolation, Meta, SimMeta, Tenant};
+
+use crate::error::Error;
+use crate::process::user_name;
+
+/// Where tenants are unless `PARTITA_RUN_DIR` says otherwise. Memory, because
+/// the ledger is read at every launch and must not outlive a restart.
+pub const DEFAULT_ROOT: &str = "/dev/shm/partita";
+
+const LIMITS: &str = "limits";
+const USAGE: &str = "usage";
+const META: &str = "meta.json";
+const OWNER: &str = "owner";
+
+/// The directory of the tenants.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    root: PathBuf,
+}
+
+impl Registry {
+    /// Opens the directory that `PARTITA_RUN_DIR` or the default names, and makes it if it is missing.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`].
+    pub fn open() -> Result<Self, Error> {
+        match std::env::var_os("PARTITA_RUN_DIR").filter(|value| !value.is_empty()) {
+            Some(root) => {
+                let root = std::path::absolute(&root).map_err(Error::io("PARTITA_RUN_DIR"))?;
+                Self::at(&root)
+            }
+            None => Self::at(Path::new(DEFAULT_ROOT)),
+        }
+    }
+
+    /// Opens the directory `root`, and makes it if it is missing.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`].
+    pub fn at(root: &Path) -> Result<Self, Error> {
+        shared_dir(root)?;
+        Ok(Self { root: root.to_owned() })
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory of one GPU. May not exist.
+    pub fn gpu_dir(&self, gpu_key: &str) -> PathBuf {
+        self.root.join(gpu_key)
+    }
+
+    /// The directory of the current user's MPS service of one GPU. May not exist, but its parent does.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`] if the GPU's directory cannot be made.
+    pub fn mps_dir(&self, gpu_key: &str) -> Result<PathBuf, Error> {
+        let dir = self.gpu_dir(gpu_key);
+        shared_dir(&dir)?;
+        Ok(dir.join(format!(".mps-{}", rustix::process::geteuid().as_raw())))
+    }
+
+    /// Waits for the registry's lock. Everything that must see or leave the
+    /// tenants in one state goes through it.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`] if somebody holds it for longer than anything takes.
+    pub fn lock(&self) -> Result<RegistryLock<'_>, Error> {
+        RegistryLock::take(self)
+    }
+}
+
+/// Makes a directory that everybody may make entries in and nobody may remove
+/// those of others from, or checks that it is one.
+fn shared_dir(path: &Path) -> Result<(), Error> {
+    let refuse = |reason: String| Error::RunDirectory { path: path.to_owned(), reason };
+    let made = match fs::DirBuilder::new().mode(0o1777).create(path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => {
+            return Err(refuse(format!("{error}; set PARTITA_RUN_DIR to a directory that can be written")));
+        }
+    };
+    if made {
+        // The mode of `create` went through the umask.
+        fs::set_permissions(path, Permissions::from_mode(0o1777))
+            .map_err(|error| refuse(error.to_string()))?;
+        return Ok(());
+    }
+    let meta = path.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
+    if !meta.is_dir() {
+        return Err(refuse("it is no directory; remove it, or set PARTITA_RUN_DIR".to_owned()));
+    }
+    let user = rustix::process::geteuid().as_raw();
+    let open_to_others = meta.mode() & 0o022 != 0;
+    if (open_to_others && meta.mode() & 0o1000 == 0) || (!open_to_others && meta.uid() != user && user != 0) {
+        return Err(refuse(format!(
+            "it has mode {:o} and belongs to {}; it must have mode 1777: `sudo chmod 1777 {}`",
+            meta.mode() & 0o7777,
+            user_name(meta.uid()),
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// A tenant that this process owns: its `partita run`.
+#[derive(Debug)]
+pub struct OwnedTenant {
+    dir: PathBuf,
+    meta: Meta,
+    owner: File,
+}
+
+impl OwnedTenant {
+    /// The tenant's directory: the value of `PARTITA_LEDGER`.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The open and locked file that keeps the tenant alive. A process that
+    /// inherits it keeps the tenant alive too.
+    pub fn owner_file(&self) -> &File {
+        &self.owner
+    }
+
+    /// What is known of the tenant.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Changes what is known of the tenant, for others to read.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn update_meta(&mut self, change: impl FnOnce(&mut Meta)) -> Result<(), Error> {
+        change(&mut self.meta);
+        write_meta(&self.dir, &self.meta)
+    }
+}
+
+fn write_meta(dir: &Path, meta: &Meta) -> Result<(), Error> {
+    let path = dir.join(META);
+    let fresh = dir.join(".meta.json.new");
+    let json = serde_json::to_vec_pretty(meta)
+        .map_err(|error| Error::io(path.display().to_string())(io::Error::other(error)))?;
+    create_file(&fresh, 0o644)
+        .and_then(|mut file| file.write_all(&json))
+        .and_then(|()| fs::rename(&fresh, &path))
+        .map_err(Error::io(path.display().to_string()))
+}
+
+fn create_file(path: &Path, mode: u32) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(path)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(file)
+}
+
+/// A path as the ledger takes it.
+pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::RunDirectory {
+        path: path.to_owned(),
+        reason: "its name holds a zero byte".to_owned(),
+    })
+}
+
+/// The tenants of one look, by GPU and name.
+pub(crate) type Entries = BTreeMap<(String, String), PathBuf>;
+
+fn entries(root: &Path) -> Result<Entries, Error> {
+    let mut found = Entries::new();
+    for (gpu, gpu_dir) in directories(root)? {
+        for (name, dir) in directories(&gpu_dir)? {
+            found.insert((gpu.clone(), name), dir);
+        }
+    }
+    Ok(found)
+}
+
+/// The directories in `dir` with names that are text. Those of other programs,
+/// and links, are not Partita's.
+fn directories(dir: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
+    let listing = match fs::read_dir(dir) {
+        Ok(listing) => listing,
+        // It went, or belongs to somebody who does not let us look.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(Error::io(dir.display().to_string())(error)),
+    };
+    let mut found = Vec::new();
+    for entry in listing {
+        let entry = entry.map_err(Error::io(dir.display().to_string()))?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Some(name) = entry.file_name().to_str()
+        {
+            found.push((name.to_owned(), entry.path()));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether `name` is that of a directory that is being made or removed.
+fn is_scratch(name: &str) -> bool {
+    name.starts_with(".new-") || name.starts_with(".dead-")
+}
+
+/// Makes everything of a tenant in `dir`, which must not exist.
+fn make(dir: &Path, meta: &Meta, limits: &Limits) -> Result<File, Error> {
+    let describe = || dir.display().to_string();
+    fs::DirBuilder::new().mode(0o755).create(dir).map_err(Error::io(describe()))?;
+    fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(Error::io(describe()))?;
+    let owner = create_file(&dir.join(OWNER), 0o644).map_err(Error::io(describe()))?;
+    owner.try_lock().map_err(|error| Error::io(describe())(io::Error::other(error.to_string())))?;
+    let ledger =
+        |error: partita_ledger::LedgerError| Error::io("the ledger")(io::Error::other(error.to_string()));
+    LimitsFile::create(&c_path(&dir.join(LIMITS))?, limits, 0o644).map_err(ledger)?;
+    UsageMap::create(&c_path(&dir.join(USAGE))?, 0o644).map_err(ledger)?;
+    for file in [LIMITS, USAGE] {
+        fs::set_permissions(dir.join(file), Permissions::from_mode(0o644)).map_err(Error::io(describe()))?;
+    }
+    write_meta(dir, meta)?;
+    Ok(owner)
+}
+
+/// Whether somebody holds the lock of the file; false also if there is no file.
+fn is_owned(dir: &Path) -> bool {
+    match File::open(dir.join(OWNER)) {
+        // A shared lock: two who look at the same time do not see each other.
+        Ok(file) => matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)),
+        Err(_) => false,
+    }
+}
+
+/// For messages and file names.
+fn file_name(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or(path.as_os_str())
+}

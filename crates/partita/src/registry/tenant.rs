@@ -1,0 +1,192 @@
+//! One tenant as others see it.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use partita_core::TpcSet;
+use partita_ledger::{Limits, LimitsMap, UsageView};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::process::ProcessId;
+use crate::registry::{LIMITS, META, USAGE, c_path, is_owned};
+
+/// The version of `meta.json` that this build writes and reads.
+pub const META_VERSION: u32 = 1;
+/// The most that is read of a `meta.json`, in bytes: a long command line fits.
+const META_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Whether a tenant runs beside the others or takes turns with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// A client of the GPU's MPS service: runs at the same time as the others.
+    #[default]
+    Shared,
+    /// Outside MPS: takes turns in time, and no fault of others reaches it.
+    Own,
+}
+
+/// The simulated board of a tenant's GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SimMeta {
+    /// The device's name in the catalogue.
+    pub device: String,
+    /// The board's directory.
+    pub dir: PathBuf,
+}
+
+/// A tenant's GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuMeta {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its short name for people.
+    pub label: String,
+    /// The board, if it is simulated.
+    pub sim: Option<SimMeta>,
+}
+
+/// `meta.json`: what is known of a tenant beside its limits. Its owner writes
+/// it, so it is believed only as far as its owner could act anyway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// [`META_VERSION`].
+    pub version: u32,
+    /// The tenant's name.
+    pub name: String,
+    /// Its GPU.
+    pub gpu: GpuMeta,
+    /// The `partita run` that made it.
+    pub run: ProcessId,
+    /// The program that it runs; none before it is started.
+    pub child: Option<ProcessId>,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// When it was made, in seconds since 1970.
+    pub started_unix_s: u64,
+    /// `--sm` as it was given; none for whatever was free.
+    pub share: Option<String>,
+    /// Whether it is a client of MPS.
+    pub isolation: Isolation,
+    /// The root of its MPS service's directories, if it is a client.
+    pub mps: Option<PathBuf>,
+}
+
+/// A tenant of this machine.
+#[derive(Debug)]
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// The name of its GPU's directory.
+    pub gpu_key: String,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// The user whom it belongs to.
+    pub user: u32,
+    /// Whether a process of it lives.
+    pub alive: bool,
+    /// What is known of it, or what is wrong with the file.
+    pub meta: Result<Meta, String>,
+    /// Its limits, or what is wrong with the file.
+    pub limits: Result<Limits, String>,
+}
+
+impl Tenant {
+    /// Reads the tenant in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no directory.
+    pub(super) fn read(gpu_key: &str, name: &str, dir: &Path) -> Result<Self, Error> {
+        let user = dir.symlink_metadata().map_err(Error::io(dir.display().to_string()))?.uid();
+        let alive = is_owned(dir) || has_live_slot(dir);
+        let limits = c_path(&dir.join(LIMITS))
+            .map_err(|error| error.to_string())
+            .and_then(|path| {
+                LimitsMap::open_ro(&path).and_then(|map| map.load()).map_err(|error| error.to_string())
+            })
+            .map(|(_, limits)| limits);
+        let meta = read_meta(dir).and_then(|meta| {
+            if meta.name == name { Ok(meta) } else { Err(format!("it is that of tenant {:?}", meta.name)) }
+        });
+        Ok(Self {
+            name: name.to_owned(),
+            gpu_key: gpu_key.to_owned(),
+            dir: dir.to_owned(),
+            user,
+            alive,
+            meta,
+            limits,
+        })
+    }
+
+    /// The limits.
+    ///
+    /// # Errors
+    /// [`Error::DamagedTenant`].
+    pub fn limits(&self) -> Result<&Limits, Error> {
+        self.limits.as_ref().map_err(|reason| self.damaged(LIMITS, reason))
+    }
+
+    /// What is known of it.
+    ///
+    /// # Errors
+    /// [`Error::DamagedTenant`].
+    pub fn meta(&self) -> Result<&Meta, Error> {
+        self.meta.as_ref().map_err(|reason| self.damaged(META, reason))
+    }
+
+    fn damaged(&self, file: &str, reason: &str) -> Error {
+        // The ledger's errors begin with the path that this one names already.
+        let path = self.dir.join(file);
+        let reason =
+            reason.trim_start_matches(path.to_string_lossy().as_ref()).trim_start_matches([':', ' ']);
+        Error::DamagedTenant { name: self.name.clone(), reason: reason.to_owned(), path }
+    }
+
+    /// The TPCs that it holds.
+    ///
+    /// # Errors
+    /// [`Error::DamagedTenant`].
+    pub fn set(&self) -> Result<TpcSet, Error> {
+        self.limits().map(|limits| TpcSet::from_words(limits.set))
+    }
+
+    /// The usage file, to look at.
+    ///
+    /// # Errors
+    /// [`Error::DamagedTenant`].
+    pub fn usage(&self) -> Result<UsageView, Error> {
+        UsageView::open(&c_path(&self.dir.join(USAGE))?)
+            .map_err(|error| self.damaged(USAGE, &error.to_string()))
+    }
+
+    /// The path of the limits file.
+    pub fn limits_path(&self) -> PathBuf {
+        self.dir.join(LIMITS)
+    }
+}
+
+fn has_live_slot(dir: &Path) -> bool {
+    let Ok(path) = c_path(&dir.join(USAGE)) else { return false };
+    UsageView::open(&path).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
+}
+
+fn read_meta(dir: &Path) -> Result<Meta, String> {
+    let path = dir.join(META);
+    let mut bytes = Vec::new();
+    let kind = fs::symlink_metadata(&path).map_err(|error| error.to_string())?;
+    if !kind.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    File::open(&path)
+        .and_then(|file| file.take(META_BYTES_MAX).read_to_end(&mut bytes))
+        .map_err(|error| error.to_string())?;
+    let meta: Meta = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    if meta.version != META_VERSION {
+        return Err(format!("it has version {}, this Partita reads {META_VERSION}", meta.version));
+    }
+    Ok(meta)
+}

@@ -1,0 +1,104 @@
+//! Signals that `partita run` gets and its program should get.
+//!
+//! A signal from the terminal (Ctrl-C, hang-up, a changed window) reaches the
+//! program by itself, because the program is in the same process group; sent
+//! on, it would come twice. A signal that a process sent comes to `partita`
+//! alone and is sent on.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::process::{Child, ExitStatus};
+
+use rustix::process::Signal;
+use signal_hook::consts::signal as number;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
+
+use crate::process::ProcessId;
+
+/// The signals that are sent on.
+const FORWARDED: [(i32, Signal); 8] = [
+    (number::SIGHUP, Signal::HUP),
+    (number::SIGINT, Signal::INT),
+    (number::SIGQUIT, Signal::QUIT),
+    (number::SIGTERM, Signal::TERM),
+    (number::SIGUSR1, Signal::USR1),
+    (number::SIGUSR2, Signal::USR2),
+    (number::SIGALRM, Signal::ALARM),
+    (number::SIGWINCH, Signal::WINCH),
+];
+
+/// The signals of [`FORWARDED`] that end a command that has not started its program yet.
+const ENDING: [i32; 4] = [number::SIGHUP, number::SIGINT, number::SIGQUIT, number::SIGTERM];
+
+/// From its creation on, signals are kept for the program instead of acting on this process.
+#[derive(Debug)]
+pub struct Signals {
+    iterator: SignalsInfo<WithOrigin>,
+    kept: VecDeque<Origin>,
+}
+
+impl Signals {
+    /// Takes over the signals, but not those that this process was started to
+    /// ignore: under `nohup` the program is to ignore them too.
+    ///
+    /// # Errors
+    /// If the system refuses the handlers.
+    pub fn take_over() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let wanted = FORWARDED
+            .iter()
+            .map(|&(signal, _)| signal)
+            .filter(|signal| ignored & (1 << (signal - 1)) == 0)
+            .chain([number::SIGCHLD]);
+        Ok(Self { iterator: SignalsInfo::new(wanted)?, kept: VecDeque::new() })
+    }
+
+    /// A signal that came so far and ends the command.
+    pub fn ending(&mut self) -> Option<i32> {
+        self.kept.extend(self.iterator.pending());
+        self.kept.iter().map(|origin| origin.signal).find(|signal| ENDING.contains(signal))
+    }
+
+    /// Waits until `child` has ended, sending on the signals that came and come.
+    ///
+    /// # Errors
+    /// If the system cannot tell how it ended.
+    pub fn attend(mut self, child: &mut Child) -> io::Result<ExitStatus> {
+        let process = ProcessId::living(child.id());
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            let kept: Vec<Origin> = self.kept.drain(..).collect();
+            let origins = if kept.is_empty() { self.iterator.wait().collect() } else { kept };
+            for origin in origins {
+                let signal = FORWARDED.iter().find(|(signal, _)| *signal == origin.signal);
+                if let (Some(&(_, signal)), Some(process)) = (signal, process)
+                    && was_sent(&origin)
+                {
+                    // The program may end at any moment; then there is nobody to tell.
+                    let _ = process.signal(signal);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a process sent the signal, as opposed to the terminal.
+fn was_sent(origin: &Origin) -> bool {
+    matches!(origin.cause, Cause::Sent(_))
+}
+
+/// The signals that this process ignores, bit n-1 for signal n.
+fn ignored_signals() -> u64 {
+    fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        })
+        .unwrap_or(0)
+}
