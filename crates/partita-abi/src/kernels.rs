@@ -2,7 +2,9 @@
 //!
 //! One PTX module, written for the oldest target that current drivers compile
 //! for every supported GPU (`sm_60`; a GTX 10 runs it as an H200 does). The
-//! simulator knows the kernels by name and does what they do.
+//! simulator knows the kernels by name and does what they do. What each is said
+//! to compute here was compared, bit for bit, with the host's results on an
+//! H200.
 //!
 //! Addresses are 64-bit device addresses in global memory. Kernels that walk
 //! over an array do so in strides of the whole grid, so any grid is right.
@@ -15,7 +17,7 @@ use core::ffi::CStr;
 ///
 /// Each thread reads `%globaltimer` until it is `duration_ns` past the
 /// thread's first reading, so blocks that start later end later. The timer's
-/// steps are a property of the GPU: 32 ns to about 1 µs.
+/// steps are a property of the GPU; 32 ns on an H200.
 pub const SPIN: &CStr = c"partita_spin";
 
 /// Records where and when every block ran.

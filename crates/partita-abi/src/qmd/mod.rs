@@ -23,6 +23,10 @@ pub use version::{CLASSES, QmdClass, QmdError, QmdVersion, class_for, layout_for
 /// Length of the longest descriptor known here, in 32-bit words.
 pub const QMD_WORDS_MAX: usize = 96;
 
+/// `QMD_GROUP_ID` of launches with stream priority 0, −1, … −5, as measured on
+/// an H200 with driver 580.159.04.
+pub const HOPPER_PRIORITY_GROUPS: [u32; 6] = [63, 37, 11, 10, 9, 8];
+
 /// Where one version of the QMD keeps its fields.
 #[derive(Debug, PartialEq, Eq)]
 pub struct QmdLayout {
@@ -31,8 +35,8 @@ pub struct QmdLayout {
     /// Length of a descriptor, in bytes.
     pub bytes: usize,
     /// `QMD_GROUP_ID`: the work distributor's queue, and so the priority. An
-    /// H200 with driver 580.159.04 uses 63 for the least priority and 8 for
-    /// the greatest, and 8 for cooperative launches of any.
+    /// H200 with driver 580.159.04 uses [`HOPPER_PRIORITY_GROUPS`], and the
+    /// last of them for cooperative launches of any priority.
     pub group_id: QmdField,
     /// Blocks of the grid in x, y and z; clusters, in a launch of clusters.
     /// [`QmdLayout::shape`] tells which.
@@ -40,7 +44,7 @@ pub struct QmdLayout {
     /// Threads of a block in x, y and z.
     pub block: [QmdField; 3],
     /// Shared memory of a block: static, dynamic and what the driver reserves
-    /// (1 KiB on Hopper), in bytes.
+    /// (1 KiB on Hopper), in bytes; on Hopper a multiple of 128.
     pub shared_memory_bytes: QmdField,
     /// Registers of a thread, as allocated: an H200 with driver 580.159.04
     /// writes 16 for kernels of fewer.
@@ -158,11 +162,14 @@ pub fn write_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32;
 /// Writes a disable mask into a descriptor as [`write_disable_mask`] does, and
 /// keeps disabled what the descriptor's own mask disables already.
 ///
-/// A mask that is there before has a reason. The driver writes one for streams
-/// and green contexts that were given fewer TPCs, and for clusters that not
-/// every TPC can hold: on an H200 with driver 580.159.04 every launch of
-/// clusters of four blocks or more comes with TPCs 72 to 127 disabled, which
-/// belong to no whole GPC.
+/// A mask that is there before has a reason. Measured on an H200 with driver
+/// 580.159.04: a stream's own mask arrives here, and without one every launch
+/// of clusters of more than two blocks comes with TPCs 72 to 127 disabled, the
+/// numbers of TPCs that belong to no whole GPC. (With a stream's mask the
+/// driver leaves that out, and the clusters run all the same.)
+///
+/// The union can disable every TPC that exists where neither mask does, and
+/// such a launch never ends: the caller checks.
 ///
 /// # Errors
 /// [`QmdError::ImageTooShort`]; nothing is then written.
