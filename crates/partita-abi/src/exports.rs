@@ -50,7 +50,7 @@ macro_rules! exports {
     ($($policy:ident { $($name:ident)* })*) => {
         /// Every export of libcuda, grouped by policy and sorted by name within
         /// a group.
-        pub static EXPORTS: &[Export] = &[
+        pub const EXPORTS: &[Export] = &[
             $($(Export { name: stringify!($name), policy: Policy::$policy },)*)*
         ];
     };
@@ -289,8 +289,45 @@ exports! {
 
 /// The policy for an exported name, or `None` for a name that the table does
 /// not know.
-pub fn policy_of(name: &str) -> Option<Policy> {
-    EXPORTS.iter().find(|row| row.name == name).map(|row| row.policy)
+///
+/// A `const` function, so that the hook's table is checked against this one
+/// while it is compiled.
+pub const fn policy_of(name: &str) -> Option<Policy> {
+    let mut row = 0;
+    while row < EXPORTS.len() {
+        if same(EXPORTS[row].name.as_bytes(), name.as_bytes()) {
+            return Some(EXPORTS[row].policy);
+        }
+        row += 1;
+    }
+    None
+}
+
+/// How many exports the hook wraps.
+pub const fn wrapped_count() -> usize {
+    let (mut row, mut count) = (0, 0);
+    while row < EXPORTS.len() {
+        if EXPORTS[row].policy.is_wrapped() {
+            count += 1;
+        }
+        row += 1;
+    }
+    count
+}
+
+const fn same(left: &[u8], right: &[u8]) -> bool {
+    if left.len() != right.len() {
+        return false;
+    }
+    // Backwards: names differ most at their ends.
+    let mut at = left.len();
+    while at > 0 {
+        at -= 1;
+        if left[at] != right[at] {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]

@@ -1,3 +1,30 @@
-//! The CUDA driver, loaded at run time.
+//! The CUDA driver, loaded at run time, and what Partita proves about it.
+//!
+//! [`Cuda`] is libcuda with one entry a call; [`Gpu`] runs the few kernels that Partita knows; [`callback`] is the driver's launch
+//! callback, through which masks enter launch descriptors; [`probe()`] finds and proves what the bits of a mask mean on one board.
+//!
+//! The crate needs no CUDA toolkit, neither to build nor to run, and no `std`: the part that masks launches is linked into the
+//! interposer in the tenant's process.
 #![no_std]
+
 extern crate alloc;
+
+pub mod callback;
+mod census;
+mod cuda;
+mod error;
+mod gpu;
+mod launch_mask;
+mod library;
+pub mod numerics;
+mod probe;
+mod time;
+
+pub use census::{BlockRecord, Census};
+pub use cuda::Cuda;
+pub use error::Error;
+pub use gpu::{Buffer, Gpu, GpuFacts, Grid};
+pub use launch_mask::LaunchMask;
+pub use library::Library;
+pub use probe::{Probe, ProbedTpc, probe};
+pub use time::now_ns;

@@ -1,0 +1,86 @@
+//! Which SMs a launch's blocks ran on, told by the blocks themselves.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use partita_abi::kernels;
+
+use crate::error::Error;
+use crate::gpu::{Gpu, Grid};
+
+/// What one block recorded of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockRecord {
+    /// The block's linear number.
+    pub block: u32,
+    /// `%smid`: the SM, in logical numbering; renumbered from 0 under MPS.
+    pub sm: u32,
+    /// `%globaltimer` at its start, nanoseconds.
+    pub start_ns: u64,
+    /// `%globaltimer` at its end, nanoseconds.
+    pub stop_ns: u64,
+}
+
+/// Bytes that one block of `partita_census` writes.
+const RECORD_BYTES: usize = 32;
+/// How long a census may take. It runs for microseconds; on a GPU shared in time it waits for its turn.
+const DEADLINE_MS: u64 = 10_000;
+
+/// A census that can be repeated without allocating.
+pub struct Census<'g, 'a> {
+    gpu: &'g Gpu<'a>,
+    records: crate::gpu::Buffer<'a>,
+    grid: Grid,
+    duration_ns: u64,
+}
+
+impl<'g, 'a> Census<'g, 'a> {
+    /// Prepares a census of `grid`, whose blocks each spin for `duration_ns` so that none ends before the others have started.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(gpu: &'g Gpu<'a>, grid: Grid, duration_ns: u64) -> Result<Self, Error> {
+        let records = gpu.alloc(grid.blocks as usize * RECORD_BYTES)?;
+        Ok(Self { gpu, records, grid, duration_ns })
+    }
+
+    /// Launches it without waiting.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch(&self) -> Result<(), Error> {
+        // SAFETY: the kernel takes the address of a record for each block and a duration; the buffer lives as long as `self`.
+        unsafe { self.gpu.launch(kernels::CENSUS, self.grid, &[self.records.address(), self.duration_ns]) }
+    }
+
+    /// The records of the last launch, in the order of blocks.
+    ///
+    /// # Errors
+    /// The driver's; [`Error::Disproved`] if a block left no record.
+    pub fn records(&self) -> Result<Vec<BlockRecord>, Error> {
+        let bytes = self.records.read()?;
+        let records = bytes.chunks_exact(RECORD_BYTES).enumerate().map(|(index, record)| {
+            let word = |at: usize| {
+                let mut value = [0; 8];
+                value.copy_from_slice(&record[8 * at..8 * at + 8]);
+                u64::from_le_bytes(value)
+            };
+            if word(3) != index as u64 + 1 {
+                return Err(Error::Disproved(alloc::format!("block {index} of a census left no record")));
+            }
+            Ok(BlockRecord { block: index as u32, sm: word(0) as u32, start_ns: word(1), stop_ns: word(2) })
+        });
+        records.collect()
+    }
+
+    /// Runs it and returns the SMs that blocks ran on.
+    ///
+    /// # Errors
+    /// The driver's; [`Error::Hang`]; [`Error::Disproved`] if a block left no record.
+    pub fn sms(&self) -> Result<BTreeSet<u32>, Error> {
+        self.records.fill(0)?;
+        self.launch()?;
+        self.gpu.wait("a census", DEADLINE_MS)?;
+        Ok(self.records()?.into_iter().map(|record| record.sm).collect())
+    }
+}

@@ -1,0 +1,69 @@
+//! What can go wrong between Partita and the driver.
+
+use alloc::string::String;
+use core::fmt;
+
+use partita_abi::CuResult;
+use partita_abi::qmd::QmdError;
+
+use crate::callback::SubscribeError;
+
+/// An error of the driver, its library, or of what was proved about it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The library could not be opened; the linker's own words.
+    Load(String),
+    /// The library does not export a name that this call needs. Other calls go on working.
+    MissingSymbol(&'static str),
+    /// The driver refused a call.
+    Call {
+        /// The driver's function.
+        name: &'static str,
+        /// Its answer.
+        code: CuResult,
+    },
+    /// No launch callback.
+    Subscribe(SubscribeError),
+    /// The launch descriptor's layout is not known.
+    Qmd(QmdError),
+    /// A kernel did not end within its deadline. The process cannot be used any more: it must end.
+    Hang {
+        /// What was launched.
+        what: &'static str,
+        /// The deadline in milliseconds.
+        deadline_ms: u64,
+    },
+    /// What was measured contradicts what a mask must do.
+    Disproved(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Load(reason) => write!(f, "the library cannot be opened: {reason}"),
+            Self::MissingSymbol(name) => {
+                write!(f, "the driver library exports no {name}: the driver is too old")
+            }
+            Self::Call { name, code } => write!(f, "{name} failed with {code}"),
+            Self::Subscribe(error) => error.fmt(f),
+            Self::Qmd(error) => error.fmt(f),
+            Self::Hang { what, deadline_ms } => write!(f, "{what} did not end within {deadline_ms} ms"),
+            Self::Disproved(what) => write!(f, "masks do not work as expected on this driver: {what}"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl From<SubscribeError> for Error {
+    fn from(error: SubscribeError) -> Self {
+        Self::Subscribe(error)
+    }
+}
+
+impl From<QmdError> for Error {
+    fn from(error: QmdError) -> Self {
+        Self::Qmd(error)
+    }
+}

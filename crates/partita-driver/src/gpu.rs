@@ -1,0 +1,320 @@
+//! One GPU, opened to run the kernels that Partita knows.
+
+use alloc::ffi::CString;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_int, c_void};
+use core::marker::PhantomData;
+
+use partita_abi::attribute;
+use partita_abi::kernels;
+use partita_abi::types::{
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CUlaunchAttribute, CUlaunchAttributeValue, CUlaunchConfig,
+    CUstream, CUuuid,
+};
+
+use crate::cuda::Cuda;
+use crate::error::Error;
+use crate::time::Deadline;
+
+/// What the driver says of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuFacts {
+    /// The product's name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Compute capability, major × 10 + minor.
+    pub compute_capability: u32,
+    /// SMs that the driver reports.
+    pub sms: u32,
+    /// CUDA version of the driver: major × 1000 + minor × 10.
+    pub cuda_version: u32,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Whether this process's contexts run in an MPS server.
+    pub under_mps: bool,
+}
+
+/// A GPU with its primary context current on the opening thread, and the known kernels loaded.
+pub struct Gpu<'a> {
+    cuda: &'a Cuda,
+    device: c_int,
+    module: *mut c_void,
+    stream: *mut c_void,
+    facts: GpuFacts,
+    /// Contexts are current to one thread.
+    _not_send: PhantomData<*mut ()>,
+}
+
+/// Device memory, freed when dropped.
+pub struct Buffer<'a> {
+    cuda: &'a Cuda,
+    address: u64,
+    bytes: usize,
+}
+
+/// A launch's shape.
+#[derive(Debug, Clone, Copy)]
+pub struct Grid {
+    /// Blocks in x.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Blocks of a cluster, 1 for none.
+    pub cluster_blocks: u32,
+}
+
+impl<'a> Gpu<'a> {
+    /// Opens the GPU with this ordinal among those visible.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub fn open(cuda: &'a Cuda, ordinal: u32) -> Result<Self, Error> {
+        // SAFETY: each call gets valid pointers and handles that the driver just gave.
+        unsafe {
+            cuda.init(0)?;
+            let mut device = 0;
+            cuda.device_get(&mut device, c_int::try_from(ordinal).unwrap_or(c_int::MAX))?;
+            let facts = facts(cuda, device)?;
+            let mut context = core::ptr::null_mut();
+            cuda.primary_retain(&mut context, device)?;
+            cuda.ctx_set_current(context)?;
+            let mut module = core::ptr::null_mut();
+            cuda.module_load_data(&mut module, kernels::PTX_MODULE.as_ptr().cast())?;
+            let mut stream = core::ptr::null_mut();
+            // CU_STREAM_NON_BLOCKING: nothing here relies on the legacy stream.
+            cuda.stream_create(&mut stream, 1)?;
+            Ok(Self { cuda, device, module, stream, facts, _not_send: PhantomData })
+        }
+    }
+
+    /// What the driver says of it.
+    pub fn facts(&self) -> &GpuFacts {
+        &self.facts
+    }
+
+    /// The driver.
+    pub fn cuda(&self) -> &'a Cuda {
+        self.cuda
+    }
+
+    /// Free and total memory in bytes, as this process is told.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory_bytes(&self) -> Result<(u64, u64), Error> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: valid pointers.
+        unsafe { self.cuda.mem_get_info(&mut free, &mut total)? };
+        Ok((free as u64, total as u64))
+    }
+
+    /// Obtains device memory.
+    ///
+    /// # Errors
+    /// The driver's; `CUDA_ERROR_OUT_OF_MEMORY` over a quota.
+    pub fn alloc(&self, bytes: usize) -> Result<Buffer<'a>, Error> {
+        let mut address = 0;
+        // SAFETY: a valid pointer.
+        unsafe { self.cuda.mem_alloc(&mut address, bytes)? };
+        Ok(Buffer { cuda: self.cuda, address, bytes })
+    }
+
+    /// Launches a known kernel; does not wait for it.
+    ///
+    /// # Errors
+    /// The driver's, for an unknown name or a shape that it refuses.
+    ///
+    /// # Safety
+    /// `arguments` are those of the kernel, as `partita_abi::kernels` documents: each 8 bytes little-endian, or 4 in the low half,
+    /// and every address among them is memory that stays allocated until the kernel has ended.
+    pub unsafe fn launch(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<(), Error> {
+        let mut arguments = arguments.to_vec();
+        let mut pointers: Vec<*mut c_void> =
+            arguments.iter_mut().map(|argument| core::ptr::from_mut(argument).cast()).collect();
+        let mut function = core::ptr::null_mut();
+        // SAFETY: valid pointers and handles; the driver copies the arguments before it returns.
+        unsafe {
+            self.cuda.module_get_function(&mut function, self.module, kernel.as_ptr())?;
+            if grid.cluster_blocks <= 1 {
+                return self.cuda.launch_kernel(
+                    function,
+                    grid.blocks,
+                    1,
+                    1,
+                    grid.threads,
+                    1,
+                    1,
+                    0,
+                    self.stream,
+                    pointers.as_mut_ptr(),
+                    core::ptr::null_mut(),
+                );
+            }
+            self.cuda.func_set_attribute(
+                function,
+                attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                1,
+            )?;
+            let mut attributes = [CUlaunchAttribute {
+                id: CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                pad: [0; 4],
+                value: CUlaunchAttributeValue::from_dim3([grid.cluster_blocks, 1, 1]),
+            }];
+            let config = CUlaunchConfig {
+                grid_dim_x: grid.blocks,
+                grid_dim_y: 1,
+                grid_dim_z: 1,
+                block_dim_x: grid.threads,
+                block_dim_y: 1,
+                block_dim_z: 1,
+                shared_mem_bytes: 0,
+                stream: CUstream(self.stream),
+                attrs: attributes.as_mut_ptr(),
+                num_attrs: 1,
+            };
+            self.cuda.launch_kernel_ex(&config, function, pointers.as_mut_ptr(), core::ptr::null_mut())
+        }
+    }
+
+    /// Waits for everything launched, at most until the deadline.
+    ///
+    /// Polls, with short sleeps after the first millisecond: a wait inside the driver could not be ended.
+    ///
+    /// # Errors
+    /// [`Error::Hang`] at the deadline; the driver's, if a kernel failed.
+    pub fn wait(&self, what: &'static str, deadline_ms: u64) -> Result<(), Error> {
+        let deadline = Deadline::in_ms(deadline_ms);
+        loop {
+            // SAFETY: a live stream.
+            match unsafe { self.cuda.stream_query(self.stream) } {
+                Ok(()) => return Ok(()),
+                Err(Error::Call { code, .. }) if code == partita_abi::CuResult::NOT_READY => {}
+                Err(error) => return Err(error),
+            }
+            if deadline.has_passed() {
+                return Err(Error::Hang { what, deadline_ms });
+            }
+            deadline.pause();
+        }
+    }
+
+    /// Waits for everything launched, however long it takes.
+    ///
+    /// # Errors
+    /// The driver's, if a kernel failed.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        // SAFETY: a live stream.
+        unsafe { self.cuda.stream_synchronize(self.stream) }
+    }
+
+    /// Launches `partita_spin`: every thread of every block spins for a time. Does not wait.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<(), Error> {
+        // SAFETY: the kernel takes a duration and no address.
+        unsafe { self.launch(kernels::SPIN, Grid { blocks, threads, cluster_blocks: 1 }, &[duration_ns]) }
+    }
+}
+
+impl Drop for Gpu<'_> {
+    fn drop(&mut self) {
+        // SAFETY: gives back the reference that open() took; at exit the driver may already be gone, which is no harm.
+        let _ = unsafe { self.cuda.primary_release(self.device) };
+    }
+}
+
+impl Buffer<'_> {
+    /// The device address.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies to the device.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If `data` is larger than the buffer.
+    pub fn write(&self, data: &[u8]) -> Result<(), Error> {
+        assert!(data.len() <= self.bytes, "{} bytes into a buffer of {}", data.len(), self.bytes);
+        // SAFETY: both ranges are valid for data.len() bytes.
+        unsafe { self.cuda.memcpy_to_device(self.address, data.as_ptr().cast(), data.len()) }
+    }
+
+    /// Copies from the device, after all earlier work.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn read(&self) -> Result<Vec<u8>, Error> {
+        let mut data = vec![0; self.bytes];
+        // SAFETY: both ranges are valid for the buffer's size.
+        unsafe { self.cuda.memcpy_to_host(data.as_mut_ptr().cast(), self.address, self.bytes)? };
+        Ok(data)
+    }
+
+    /// Sets every byte.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn fill(&self, value: u8) -> Result<(), Error> {
+        // SAFETY: the range is the buffer's.
+        unsafe {
+            self.cuda.memset_d8(self.address, value, self.bytes)?;
+            self.cuda.ctx_synchronize()
+        }
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in Gpu::alloc and freed once; failure means that the context is gone, and the memory with it.
+        let _ = unsafe { self.cuda.mem_free(self.address) };
+    }
+}
+
+/// # Safety
+/// `device` is a device that the driver gave.
+unsafe fn facts(cuda: &Cuda, device: c_int) -> Result<GpuFacts, Error> {
+    let attribute = |number: u32| -> Result<u32, Error> {
+        let mut value = 0;
+        // SAFETY: a valid pointer and device.
+        unsafe { cuda.device_get_attribute(&mut value, number, device)? };
+        Ok(u32::try_from(value).unwrap_or(0))
+    };
+    let mut name = [0u8; 256];
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    let (mut version, mut memory_bytes) = (0, 0);
+    // SAFETY: valid pointers and the length that goes with the buffer.
+    unsafe {
+        cuda.device_get_name(name.as_mut_ptr().cast(), name.len() as c_int, device)?;
+        cuda.device_get_uuid(&mut uuid, device)?;
+        cuda.driver_get_version(&mut version)?;
+        cuda.device_total_mem(&mut memory_bytes, device)?;
+    }
+    Ok(GpuFacts {
+        name: CString::from_vec_with_nul(
+            name.split_inclusive(|&byte| byte == 0).next().unwrap_or(&[0]).to_vec(),
+        )
+        .unwrap_or_default()
+        .to_string_lossy()
+        .to_string(),
+        uuid: uuid.bytes,
+        compute_capability: 10 * attribute(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
+            + attribute(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        sms: attribute(attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        cuda_version: u32::try_from(version).unwrap_or(0),
+        memory_bytes: memory_bytes as u64,
+        // Unknown to drivers before CUDA 12, where no process can tell.
+        under_mps: attribute(attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED).unwrap_or(0) != 0,
+    })
+}

@@ -1,0 +1,103 @@
+//! A shared library opened at run time.
+
+use alloc::string::{String, ToString};
+use core::ffi::{CStr, c_void};
+
+use crate::error::Error;
+
+/// An open library. Never closed: a driver leaves threads behind that still run its code.
+#[derive(Debug, Clone, Copy)]
+pub struct Library(*mut c_void);
+
+// SAFETY: the linker's handles may be used from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Opens a library by path, or by name as the linker searches.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with the linker's reason.
+    pub fn open(path: &CStr) -> Result<Self, Error> {
+        // SAFETY: a valid string. Loading runs the library's constructors, which is the purpose.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() { Err(Error::Load(last_error())) } else { Ok(Self(handle)) }
+    }
+
+    /// The address of an exported name, null where there is none.
+    pub fn symbol(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: a live handle and a valid string.
+        unsafe { libc::dlsym(self.0, name.as_ptr()) }
+    }
+}
+
+fn last_error() -> String {
+    // SAFETY: dlerror returns null or a string that is valid until the next call of the linker on this thread.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() {
+            "unknown reason".to_string()
+        } else {
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
+    }
+}
+
+/// Defines a table of optional entry points, and a method for each that says which name is missing instead of failing at load.
+macro_rules! symbols {
+    (
+        $(#[$doc:meta])*
+        pub struct $table:ident;
+        $(fn $method:ident = $name:literal($($argument:ident: $type:ty),* $(,)?);)*
+    ) => {
+        $(#[$doc])*
+        pub struct $table {
+            library: $crate::library::Library,
+            $($method: *mut core::ffi::c_void,)*
+        }
+
+        // SAFETY: addresses of functions, never written through.
+        unsafe impl Send for $table {}
+        // SAFETY: as above.
+        unsafe impl Sync for $table {}
+
+        impl $table {
+            /// Resolves every name; a missing one is an error of the call that needs it.
+            pub fn resolve(library: $crate::library::Library) -> Self {
+                use alloc::ffi::CString;
+                let find = |name: &str| {
+                    CString::new(name).map_or(core::ptr::null_mut(), |name| library.symbol(&name))
+                };
+                Self { library, $($method: find($name),)* }
+            }
+
+            $(
+                #[doc = concat!("Calls `", $name, "`.")]
+                ///
+                /// # Errors
+                /// [`Error::MissingSymbol`](crate::Error::MissingSymbol) or [`Error::Call`](crate::Error::Call).
+                ///
+                /// # Safety
+                /// As the library documents for the call.
+                #[allow(clippy::too_many_arguments, reason = "the library's prototype")]
+                pub unsafe fn $method(&self, $($argument: $type),*) -> Result<(), $crate::Error> {
+                    if self.$method.is_null() {
+                        return Err($crate::Error::MissingSymbol($name));
+                    }
+                    type Call = unsafe extern "C" fn($($type),*) -> partita_abi::CuResult;
+                    // SAFETY: the address was found under this name, whose prototype this is.
+                    let call = unsafe { core::mem::transmute::<*mut core::ffi::c_void, Call>(self.$method) };
+                    // SAFETY: passed on to the caller.
+                    unsafe { call($($argument),*) }.ok().map_err(|code| $crate::Error::Call { name: $name, code })
+                }
+            )*
+
+            /// The library that the table was resolved in.
+            pub fn library(&self) -> $crate::library::Library {
+                self.library
+            }
+        }
+    };
+}
+pub(crate) use symbols;

@@ -1,0 +1,250 @@
+//! The calibration of one GPU: what each bit of a launch mask disables.
+//!
+//! Runs in a sacrificial process without MPS, because a mask that is wrong hangs a kernel for ever. Nothing is assumed of the
+//! numbering: each physical bit is disabled alone, and the SMs that a census then misses are what it stands for. That cannot hang,
+//! since all others stay enabled; the enabling direction is tried only with bits so proved. On an H200 the whole takes 0.05 s.
+
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::vec::Vec;
+
+use partita_abi::qmd::{self, QmdLayout};
+
+use crate::census::Census;
+use crate::error::Error;
+use crate::gpu::{Gpu, GpuFacts, Grid};
+use crate::launch_mask::LaunchMask;
+
+/// Spin of a census block: long enough that blocks cover every enabled SM before the first ends.
+const CENSUS_NS: u64 = 20_000;
+/// Rounds over all bits before a disagreement counts as one.
+const ROUNDS_MAX: u32 = 3;
+/// Deadline of one cluster launch, which takes microseconds if it can run at all.
+const CLUSTER_DEADLINE_MS: u64 = 1_000;
+/// Positions of one GPC in Hopper's physical numbering: bit = 9 × GPC + TPC (measured on H200, all boards tried).
+const HOPPER_STRIDE: u16 = 9;
+/// From here on a bit is a TPC outside every GPC that clusters can use ("singleton"; measured on H200).
+const HOPPER_SINGLETONS: u16 = 72;
+
+/// One TPC, at its logical position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbedTpc {
+    /// Its bit in a launch mask.
+    pub physical: u16,
+    /// The GPC that clusters share; a TPC of its own number where none is proved.
+    pub gpc: u8,
+}
+
+/// What a probe has found and proved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// What the driver says of the GPU.
+    pub facts: GpuFacts,
+    /// Version byte of its launch descriptors.
+    pub qmd_version: u8,
+    /// SMs of a TPC.
+    pub sms_per_tpc: u32,
+    /// Every TPC in logical order: TPC i has the SMs i × `sms_per_tpc` and following.
+    pub tpcs: Vec<ProbedTpc>,
+    /// Whether clusters proved the GPCs; without, each TPC counts as its own.
+    pub gpcs_proved: bool,
+    /// Launches that the probe took.
+    pub launches: u64,
+}
+
+/// Proves the launch mask of a GPU, bit by bit.
+///
+/// # Errors
+/// [`Error::Disproved`] if any answer contradicts the others; [`Error::Hang`], after which the process must end; the driver's.
+pub fn probe(gpu: &Gpu<'_>) -> Result<Probe, Error> {
+    let facts = gpu.facts().clone();
+    if facts.under_mps {
+        return Err(Error::Disproved("under MPS the SM numbers that blocks see are not the device's".into()));
+    }
+    let mut mask = LaunchMask::install(gpu.cuda())?;
+    let grid = Grid { blocks: facts.sms * 4, threads: 1024, cluster_blocks: 1 };
+    let census = Census::new(gpu, grid, CENSUS_NS)?;
+
+    let all = full_census(&census, facts.sms)?;
+    let version = mask
+        .version_byte()
+        .ok_or_else(|| Error::Disproved("a kernel ran without the launch callback being called".into()))?;
+    let layout = qmd::layout_for(facts.compute_capability, version)?;
+
+    let found = bits(&mut mask, layout, &census, &all)?;
+    let sms_per_tpc = found.first().map_or(0, |(_, sms)| sms.len() as u32);
+    let tpcs = order(&found, &all, sms_per_tpc)?;
+    confirm(&mut mask, layout, &census, &tpcs, sms_per_tpc)?;
+
+    let mut probe = Probe {
+        facts,
+        qmd_version: version,
+        sms_per_tpc,
+        tpcs: tpcs.iter().map(|&physical| ProbedTpc { physical, gpc: 0 }).collect(),
+        gpcs_proved: false,
+        launches: 0,
+    };
+    assign_gpcs(gpu, &mut mask, layout, &mut probe)?;
+    mask.clear();
+    probe.launches = mask.launches();
+    Ok(probe)
+}
+
+/// The SMs of the whole device. A census may miss one while another process has the GPU, so a few are united.
+fn full_census(census: &Census<'_, '_>, sms: u32) -> Result<BTreeSet<u32>, Error> {
+    let mut all = BTreeSet::new();
+    for _ in 0..8 {
+        all.extend(census.sms()?);
+        if all.len() as u32 == sms {
+            return Ok(all);
+        }
+    }
+    Err(Error::Disproved(format!("blocks ran on {} SMs, the driver reports {sms}", all.len())))
+}
+
+/// For each live bit, the SMs that are gone when it alone is disabled.
+fn bits(
+    mask: &mut LaunchMask,
+    layout: &'static QmdLayout,
+    census: &Census<'_, '_>,
+    all: &BTreeSet<u32>,
+) -> Result<Vec<(u16, BTreeSet<u32>)>, Error> {
+    let mut found = Vec::new();
+    for bit in 0..layout.mask.tpcs_max() as u16 {
+        mask.set(layout, &words(&[bit], false));
+        let mut missing = all.clone();
+        // An SM counts as disabled only if it stays empty in every round.
+        for _ in 0..ROUNDS_MAX {
+            for sm in census.sms()? {
+                missing.remove(&sm);
+            }
+            if missing.is_empty() {
+                break;
+            }
+        }
+        if !missing.is_empty() {
+            found.push((bit, missing));
+        }
+    }
+    Ok(found)
+}
+
+/// Brings the live bits into logical order, and checks that they part the SMs without a gap or an overlap.
+fn order(found: &[(u16, BTreeSet<u32>)], all: &BTreeSet<u32>, sms_per_tpc: u32) -> Result<Vec<u16>, Error> {
+    if found.is_empty() {
+        return Err(Error::Disproved("no bit of the mask disables any SM".into()));
+    }
+    let tpcs = all.len() as u32 / sms_per_tpc;
+    let mut physical = alloc::vec![None; tpcs as usize];
+    for (bit, sms) in found {
+        let first = sms.first().copied().unwrap_or(0);
+        let expected: BTreeSet<u32> = (first..first + sms_per_tpc).collect();
+        if *sms != expected || first % sms_per_tpc != 0 {
+            return Err(Error::Disproved(format!("mask bit {bit} disables SMs {sms:?}, not one TPC")));
+        }
+        match physical.get_mut((first / sms_per_tpc) as usize) {
+            Some(slot @ None) => *slot = Some(*bit),
+            _ => return Err(Error::Disproved(format!("two mask bits disable SM {first}"))),
+        }
+    }
+    let mut tpcs = Vec::with_capacity(physical.len());
+    for (tpc, bit) in physical.into_iter().enumerate() {
+        tpcs.push(bit.ok_or_else(|| Error::Disproved(format!("no mask bit disables TPC {tpc}")))?);
+    }
+    Ok(tpcs)
+}
+
+/// Enables each TPC alone, then growing sets, and checks that blocks run there and nowhere else.
+fn confirm(
+    mask: &mut LaunchMask,
+    layout: &'static QmdLayout,
+    census: &Census<'_, '_>,
+    tpcs: &[u16],
+    sms_per_tpc: u32,
+) -> Result<(), Error> {
+    let singles = (0..tpcs.len()).map(|tpc| alloc::vec![tpc]);
+    // Every second, every third, … TPC: sets that no numbering by GPC or half could fake.
+    let combs = (2..6).map(|step| (0..tpcs.len()).step_by(step).collect::<Vec<_>>());
+    for enabled in singles.chain(combs) {
+        let bits: Vec<u16> = enabled.iter().map(|&tpc| tpcs[tpc]).collect();
+        mask.set(layout, &words(&bits, true));
+        let expected: BTreeSet<u32> = enabled
+            .iter()
+            .flat_map(|&tpc| (0..sms_per_tpc).map(move |sm| tpc as u32 * sms_per_tpc + sm))
+            .collect();
+        let mut seen = census.sms()?;
+        if seen.is_subset(&expected) {
+            // Not all of them reached in one census is no contradiction.
+            seen.extend(census.sms()?);
+        }
+        if seen != expected {
+            return Err(Error::Disproved(format!(
+                "with only TPCs {enabled:?} enabled, blocks ran on SMs {seen:?}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Finds which TPCs share a GPC, by clusters, which only run inside one.
+fn assign_gpcs(
+    gpu: &Gpu<'_>,
+    mask: &mut LaunchMask,
+    layout: &'static QmdLayout,
+    probe: &mut Probe,
+) -> Result<(), Error> {
+    // Without proof each TPC stands alone, and clusters beyond one TPC are refused.
+    for (number, tpc) in probe.tpcs.iter_mut().enumerate() {
+        tpc.gpc = number as u8;
+    }
+    if probe.facts.compute_capability != 90 {
+        return Ok(());
+    }
+    let group = |bit: u16| {
+        if bit < HOPPER_SINGLETONS {
+            bit / HOPPER_STRIDE
+        } else {
+            HOPPER_SINGLETONS / HOPPER_STRIDE + bit - HOPPER_SINGLETONS
+        }
+    };
+    let mut groups: alloc::collections::BTreeMap<u16, Vec<u16>> = alloc::collections::BTreeMap::new();
+    for tpc in &probe.tpcs {
+        groups.entry(group(tpc.physical)).or_default().push(tpc.physical);
+    }
+    for bits in groups.values().filter(|bits| bits.len() > 1) {
+        // The largest cluster has 16 blocks: two overlapping ones cover nine TPCs.
+        let most = (16 / probe.sms_per_tpc) as usize;
+        let size = bits.len().min(most);
+        for part in [&bits[..size], &bits[bits.len() - size..]] {
+            mask.set(layout, &words(part, true));
+            let blocks = size as u32 * probe.sms_per_tpc;
+            let grid = Grid { blocks, threads: 32, cluster_blocks: blocks };
+            let census = Census::new(gpu, grid, 1_000)?;
+            census.launch()?;
+            match gpu.wait("a cluster of one GPC", CLUSTER_DEADLINE_MS) {
+                Ok(()) => {}
+                // The hypothesis is wrong for this board, and this process is lost; the caller has what was proved before.
+                Err(Error::Hang { .. }) => {
+                    core::mem::forget(census);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    let numbers: Vec<u16> = groups.keys().copied().collect();
+    for tpc in &mut probe.tpcs {
+        tpc.gpc = numbers.iter().position(|&number| number == group(tpc.physical)).unwrap_or(0) as u8;
+    }
+    probe.gpcs_proved = true;
+    Ok(())
+}
+
+/// Disable words with just `bits` disabled, or with all others disabled.
+fn words(bits: &[u16], only: bool) -> [u32; 8] {
+    let mut words = [0; 8];
+    for &bit in bits {
+        words[usize::from(bit / 32)] |= 1 << (bit % 32);
+    }
+    if only { words.map(|word: u32| !word) } else { words }
+}

@@ -1,0 +1,90 @@
+//! `libpartita.so`: the interposer in a tenant's process.
+//!
+//! Preloaded by `partita run`. It stands between the program and libcuda by
+//! three ways in, which together catch every program that the dynamic linker
+//! starts: its exported functions shadow libcuda's for programs linked against
+//! it, `dlsym`/`dlvsym` answer with them ([`linker`]), and so does
+//! `cuGetProcAddress` ([`resolve`]), from one table ([`table`]).
+//!
+//! What it does there: memory is charged to the tenant's ledger before the
+//! driver is asked ([`memory`], [`vmm`]), memory totals are the quota's
+//! ([`query`]), launches that could never fit are refused ([`launch`]), and every
+//! kernel's descriptor gets the tenant's mask ([`mask`]).
+//!
+//! The process stays the tenant's: no thread, no signal handler, nothing on
+//! standard output, no exit. A process that never touches CUDA pays for a few
+//! string comparisons in `dlsym` and nothing else. Without `PARTITA_LEDGER` in
+//! the environment the library passes everything through.
+#![no_std]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the bodies of wrapped calls share the contract of the driver's call"
+)]
+
+extern crate alloc;
+
+mod allocations;
+mod attach;
+mod driver;
+mod elf;
+mod graph;
+mod heap;
+mod launch;
+mod linker;
+mod lock;
+mod mask;
+mod memory;
+mod query;
+mod real;
+mod report;
+mod resolve;
+mod table;
+mod tenant;
+mod unwind;
+mod vmm;
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// The environment variable that names the tenant's directory.
+const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
+
+/// Whether the environment names a tenant: 0 not looked yet, 1 no, 2 yes.
+static IS_TENANT: AtomicU8 = AtomicU8::new(0);
+
+/// Whether this process was started as part of a tenant.
+///
+/// Decided once, at the first call: a program that later changes its own
+/// environment does not leave its partition.
+fn is_tenant() -> bool {
+    match IS_TENANT.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: a valid name; the first call happens while the program
+            // starts or resolves symbols, and only the answer is kept.
+            let named = !unsafe { libc::getenv(LEDGER_VARIABLE.as_ptr()) }.is_null();
+            IS_TENANT.store(if named { 2 } else { 1 }, Ordering::Relaxed);
+            named
+        }
+        state => state == 2,
+    }
+}
+
+/// Looks at the environment as soon as the library is loaded, before the
+/// program can change it.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = {
+    extern "C" fn at_load() {
+        is_tenant();
+    }
+    at_load
+};
+
+/// Nothing in the hook panics by intent. If something does, the tenant's limits
+/// can no longer be vouched for, and unwinding into C is undefined.
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    report::line(format_args!("internal error: {info}; please report it"));
+    // SAFETY: ends the process without running anything of it.
+    unsafe { libc::abort() }
+}

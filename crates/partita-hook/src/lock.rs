@@ -1,0 +1,67 @@
+//! A mutual-exclusion lock inside the process, over `pthread_mutex_t`.
+//!
+//! For the paths that obtain and free memory. The launch path takes no lock.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+
+/// A value that one thread of the process may touch at a time.
+pub struct Mutex<T> {
+    raw: UnsafeCell<libc::pthread_mutex_t>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a Guard, which holds the mutex.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+/// The right to touch the value; given back when dropped.
+pub struct Guard<'a, T> {
+    mutex: &'a Mutex<T>,
+}
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex around `value`.
+    pub const fn new(value: T) -> Self {
+        Self { raw: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> Guard<'_, T> {
+        // SAFETY: the mutex was initialised statically and never moves while
+        // borrowed; a default mutex can fail to lock only by deadlock.
+        unsafe { libc::pthread_mutex_lock(self.raw.get()) };
+        Guard { mutex: self }
+    }
+
+    /// Makes the lock usable in a child of `fork`, where the thread that held
+    /// it does not exist.
+    ///
+    /// # Safety
+    /// Called in the only thread of a forked child.
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: no other thread exists, so none holds or waits for the lock.
+        unsafe { *self.raw.get() = libc::PTHREAD_MUTEX_INITIALIZER };
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the mutex.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard holds the mutex.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: this thread locked the mutex when the guard was made.
+        unsafe { libc::pthread_mutex_unlock(self.mutex.raw.get()) };
+    }
+}

@@ -1,0 +1,251 @@
+//! Device memory: reserved in the ledger before the driver is asked for it.
+//!
+//! A request is charged with the bytes that the program asked for (a pitched
+//! allocation with pitch times height, an array with its elements), which is
+//! what `cuMemGetAddressRange` reports for it too. Over the quota the call
+//! returns `CUDA_ERROR_OUT_OF_MEMORY` and the driver is never asked.
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use partita_abi::CuResult;
+use partita_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, array_bytes, mipmapped_array_bytes};
+
+use crate::allocations::Kind;
+use crate::query::Word;
+use crate::tenant::{self, Tenant};
+
+/// Charges `bytes`, runs `allocate`, and records what it gave; credits the
+/// bytes again if it failed.
+fn charged(
+    kind: Kind,
+    bytes: u64,
+    allocate: impl FnOnce() -> CuResult,
+    handle: impl FnOnce() -> u64,
+) -> CuResult {
+    let Some(tenant) = tenant::current() else {
+        return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { allocate() };
+    };
+    // A request for nothing is left to the driver to judge.
+    if bytes > 0 && !tenant.reserve(bytes) {
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let result = allocate();
+    if result.is_ok() {
+        tenant.hold(kind, handle(), bytes);
+    } else {
+        tenant.credit(bytes);
+    }
+    result
+}
+
+/// Runs `free`, and credits what the handle held if the driver freed it.
+///
+/// The holding is taken out first: once the driver has freed the memory,
+/// another thread may be given the same address.
+fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResult {
+    let Some(tenant) = tenant::current() else { return free() };
+    let holding = tenant.allocations().remove(kind, handle);
+    let result = free();
+    if let Some(holding) = holding {
+        if result.is_ok() {
+            tenant.credit(holding.bytes);
+        } else {
+            tenant.allocations().restore(kind, handle, holding);
+        }
+    }
+    result
+}
+
+/// Wraps `cuMemAlloc`.
+pub unsafe fn alloc<P: Word, S: Word>(
+    real: unsafe extern "C" fn(*mut P, S) -> CuResult,
+    pointer: *mut P,
+    bytes: S,
+) -> CuResult {
+    // SAFETY: the caller's arguments; on success the driver has written the pointer.
+    charged(
+        Kind::Pointer,
+        bytes.to_u64(),
+        || unsafe { real(pointer, bytes) },
+        || unsafe { *pointer }.to_u64(),
+    )
+}
+
+/// Wraps `cuMemAllocManaged`.
+pub unsafe fn alloc_managed(
+    real: unsafe extern "C" fn(*mut u64, usize, c_uint) -> CuResult,
+    pointer: *mut u64,
+    bytes: usize,
+    flags: c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments; on success the driver has written the pointer.
+    charged(Kind::Pointer, bytes as u64, || unsafe { real(pointer, bytes, flags) }, || unsafe { *pointer })
+}
+
+/// Wraps `cuMemAllocAsync`.
+pub unsafe fn alloc_async(
+    real: unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> CuResult,
+    pointer: *mut u64,
+    bytes: usize,
+    stream: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments; on success the driver has written the pointer.
+    charged(Kind::Pointer, bytes as u64, || unsafe { real(pointer, bytes, stream) }, || unsafe { *pointer })
+}
+
+/// Wraps `cuMemAllocFromPoolAsync`.
+pub unsafe fn alloc_from_pool(
+    real: unsafe extern "C" fn(*mut u64, usize, *mut c_void, *mut c_void) -> CuResult,
+    pointer: *mut u64,
+    bytes: usize,
+    pool: *mut c_void,
+    stream: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments; on success the driver has written the pointer.
+    let allocate = || unsafe { real(pointer, bytes, pool, stream) };
+    // SAFETY: as above.
+    charged(Kind::Pointer, bytes as u64, allocate, || unsafe { *pointer })
+}
+
+/// Wraps `cuMemAllocPitch`. The pitch is the driver's choice, so the padding is
+/// charged after the call, and the call undone if the quota has no room for it.
+pub unsafe fn alloc_pitch<P: Word, S: Word>(
+    real: unsafe extern "C" fn(*mut P, *mut S, S, S, c_uint) -> CuResult,
+    pointer: *mut P,
+    pitch: *mut S,
+    width: S,
+    height: S,
+    element: c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let allocate = || unsafe { real(pointer, pitch, width, height, element) };
+    let Some(tenant) = tenant::current() else { return charged(Kind::Pointer, 0, allocate, || 0) };
+    let asked_bytes = width.to_u64().saturating_mul(height.to_u64());
+    if !tenant.reserve(asked_bytes) {
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let result = allocate();
+    if result.is_err() {
+        tenant.credit(asked_bytes);
+        return result;
+    }
+    // SAFETY: the driver has written both.
+    let (given, pitch_bytes) = unsafe { ((*pointer).to_u64(), (*pitch).to_u64()) };
+    let padding_bytes = pitch_bytes.saturating_mul(height.to_u64()).saturating_sub(asked_bytes);
+    if tenant.reserve(padding_bytes) {
+        tenant.hold(Kind::Pointer, given, asked_bytes + padding_bytes);
+        result
+    } else {
+        tenant.credit(asked_bytes);
+        tenant.driver().free(given);
+        CuResult::OUT_OF_MEMORY
+    }
+}
+
+/// Wraps `cuMemFree`.
+pub unsafe fn free<P: Word>(real: unsafe extern "C" fn(P) -> CuResult, pointer: P) -> CuResult {
+    // SAFETY: the caller's pointer, passed on.
+    released(Kind::Pointer, pointer.to_u64(), || unsafe { real(pointer) })
+}
+
+/// Wraps `cuMemFreeAsync`. Credited at the call: what is allocated later on the
+/// same stream takes the memory's place.
+pub unsafe fn free_async(
+    real: unsafe extern "C" fn(u64, *mut c_void) -> CuResult,
+    pointer: u64,
+    stream: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    released(Kind::Pointer, pointer, || unsafe { real(pointer, stream) })
+}
+
+/// Creates an array from a descriptor of one of the driver's four kinds.
+type Create<D> = unsafe extern "C" fn(*mut *mut c_void, *const D) -> CuResult;
+
+/// Wraps `cuArrayCreate` and `cuArray3DCreate` in all their versions.
+pub unsafe fn array<D: Copy + Into<CUDA_ARRAY3D_DESCRIPTOR>>(
+    real: Create<D>,
+    array: *mut *mut c_void,
+    shape: *const D,
+) -> CuResult {
+    // SAFETY: the caller's descriptor, null or valid.
+    let wanted = unsafe { shape.as_ref() }.map(|&shape| shape.into());
+    let bytes = wanted.and_then(|shape| array_bytes(&shape)).unwrap_or(0);
+    // SAFETY: the caller's arguments; on success the driver has written the handle.
+    charged(Kind::Array, bytes, || unsafe { real(array, shape) }, || unsafe { *array } as u64)
+}
+
+/// Wraps `cuMipmappedArrayCreate`.
+pub unsafe fn mipmapped_array(
+    real: unsafe extern "C" fn(*mut *mut c_void, *const CUDA_ARRAY3D_DESCRIPTOR, c_uint) -> CuResult,
+    array: *mut *mut c_void,
+    shape: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: c_uint,
+) -> CuResult {
+    // SAFETY: the caller's descriptor, null or valid.
+    let shape_ref = unsafe { shape.as_ref() };
+    let bytes = shape_ref.and_then(|shape| mipmapped_array_bytes(shape, levels)).unwrap_or(0);
+    // SAFETY: the caller's arguments; on success the driver has written the handle.
+    let allocate = || unsafe { real(array, shape, levels) };
+    // SAFETY: as above.
+    charged(Kind::MipmappedArray, bytes, allocate, || unsafe { *array } as u64)
+}
+
+/// Wraps `cuArrayDestroy`.
+pub unsafe fn destroy_array(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    array: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's handle, passed on.
+    released(Kind::Array, array as u64, || unsafe { real(array) })
+}
+
+/// Wraps `cuMipmappedArrayDestroy`.
+pub unsafe fn destroy_mipmapped_array(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    array: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's handle, passed on.
+    released(Kind::MipmappedArray, array as u64, || unsafe { real(array) })
+}
+
+/// Wraps `cuCtxDestroy`, which frees all memory of the context.
+pub unsafe fn destroy_context(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    context: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's handle, passed on.
+    let result = unsafe { real(context) };
+    if result.is_ok()
+        && let Some(tenant) = tenant::current()
+    {
+        tenant.end_context(context as usize);
+    }
+    result
+}
+
+/// Wraps `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`: when the
+/// context is gone afterwards, so is its memory.
+pub unsafe fn leave_primary_context(
+    real: unsafe extern "C" fn(c_int) -> CuResult,
+    device: c_int,
+) -> CuResult {
+    let tenant = tenant::current();
+    let context = tenant.and_then(|tenant| primary_context(tenant, device));
+    // SAFETY: the caller's device, passed on.
+    let result = unsafe { real(device) };
+    if let (Some(tenant), Some(context)) = (tenant, context)
+        && result.is_ok()
+        && !tenant.driver().primary_context_is_active(device)
+    {
+        tenant.end_context(context);
+    }
+    result
+}
+
+/// The handle of a device's primary context while it exists.
+fn primary_context(tenant: &Tenant, device: c_int) -> Option<usize> {
+    let driver = tenant.driver();
+    // Asked only of a context that exists: to retain another would create it.
+    driver.primary_context_is_active(device).then(|| driver.primary_context(device)).flatten()
+}

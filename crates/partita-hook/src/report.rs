@@ -1,0 +1,33 @@
+//! One line on standard error, for what the tenant's user must know.
+//!
+//! The process is the tenant's: nothing is ever written to standard output, and
+//! standard error gets a line only when the tenant's program cannot run.
+
+use core::fmt::{self, Write};
+
+/// Writes `partita: …` and a line end to standard error, in one system call.
+pub fn line(message: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 1024], used: 0 };
+    // A message that is too long is cut, which Line never reports as an error.
+    let _ = write!(line, "partita: {message}");
+    line.bytes[line.used] = b'\n';
+    // SAFETY: the buffer holds used + 1 initialised bytes. A failed write has
+    // nobody left to be told.
+    unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.used + 1) };
+}
+
+struct Line {
+    bytes: [u8; 1024],
+    used: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // The last byte is kept for the line end.
+        let room = self.bytes.len() - 1 - self.used;
+        let taken = text.len().min(room);
+        self.bytes[self.used..self.used + taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.used += taken;
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! The hook's table: one row for each wrapped export of libcuda.
+//!
+//! [`hooks!`] checks a row against the table of all exports and turns it into
+//! three things that therefore cannot disagree: the exported C function, its
+//! entry in [`ROWS`] (which `dlsym` and `cuGetProcAddress` answer from), and the
+//! typed pointer to the driver's own function that the row's body receives.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use partita_abi::CuResult;
+use partita_abi::exports::{self, Policy};
+use partita_abi::types::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
+    CUlaunchConfig, CUmemAllocationProp,
+};
+
+use crate::{attach, graph, launch, memory, query, resolve, vmm};
+
+/// One wrapped export.
+pub struct Row {
+    /// The exported name, exactly.
+    pub name: &'static CStr,
+    /// Address of the hook's function of that name.
+    pub hook: *mut c_void,
+    real: AtomicPtr<c_void>,
+}
+
+// SAFETY: `hook` is the address of a function, never written through.
+unsafe impl Sync for Row {}
+
+impl Row {
+    /// Address of the driver's function, null before the driver is loaded and
+    /// where this driver does not export the name.
+    pub fn real(&self) -> *mut c_void {
+        self.real.load(Ordering::Acquire)
+    }
+
+    /// Records the driver's function.
+    pub fn set_real(&self, address: *mut c_void) {
+        self.real.store(address, Ordering::Release);
+    }
+}
+
+macro_rules! hooks {
+    ($($policy:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:path;)*) => {
+        $(
+            #[doc = concat!("Wraps `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As the driver documents for the call of that name.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
+                let mut real = rows::$name.real.load(Ordering::Relaxed);
+                if real.is_null() {
+                    if !crate::real::load(None) {
+                        return CuResult::NOT_INITIALIZED;
+                    }
+                    real = rows::$name.real();
+                    if real.is_null() {
+                        return CuResult::NOT_SUPPORTED;
+                    }
+                }
+                type Real = unsafe extern "C" fn($($type),*) -> CuResult;
+                // SAFETY: the address was resolved under this very name, whose
+                // prototype in cuda.h this is.
+                let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
+                // SAFETY: the caller keeps the contract of the driver's call.
+                unsafe { $body(real, $($argument),*) }
+            }
+        )*
+
+        mod rows {
+            #![allow(non_upper_case_globals)]
+            use super::*;
+            $(
+                pub static $name: Row = Row {
+                    // SAFETY: a literal that ends with the one NUL it holds.
+                    name: unsafe {
+                        CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+                    },
+                    hook: super::$name as *mut c_void,
+                    real: AtomicPtr::new(core::ptr::null_mut()),
+                };
+            )*
+        }
+
+        // Every row has the policy that the table of all exports gives it…
+        $(const _: () = assert!(
+            matches!(exports::policy_of(stringify!($name)), Some(Policy::$policy)),
+            concat!(stringify!($name), ": the hook and partita_abi::exports disagree on its policy"),
+        );)*
+        // … and no export that it says is wrapped lacks a row.
+        const _: () = assert!(ROWS.len() == exports::wrapped_count());
+
+        /// Every wrapped export.
+        pub static ROWS: &[&Row] = &[$(&rows::$name),*];
+    };
+}
+
+hooks! {
+    Attach fn cuInit(flags: c_uint) = attach::init;
+
+    Resolve fn cuGetProcAddress(
+        name: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64,
+    ) = resolve::get_proc_address;
+    Resolve fn cuGetProcAddress_v2(
+        name: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int,
+    ) = resolve::get_proc_address_v2;
+
+    Query fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) = query::mem_info;
+    Query fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = query::mem_info;
+    Query fn cuDeviceTotalMem(bytes: *mut c_uint, device: c_int) = query::total_mem;
+    Query fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) = query::total_mem;
+
+    Charge fn cuMemAlloc(pointer: *mut c_uint, bytes: c_uint) = memory::alloc;
+    Charge fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) = memory::alloc;
+    Charge fn cuMemAllocPitch(
+        pointer: *mut c_uint, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint,
+    ) = memory::alloc_pitch;
+    Charge fn cuMemAllocPitch_v2(
+        pointer: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint,
+    ) = memory::alloc_pitch;
+    Charge fn cuMemAllocManaged(pointer: *mut u64, bytes: usize, flags: c_uint) = memory::alloc_managed;
+    Charge fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: *mut c_void) = memory::alloc_async;
+    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = memory::alloc_async;
+    Charge fn cuMemAllocFromPoolAsync(
+        pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
+    ) = memory::alloc_from_pool;
+    Charge fn cuMemAllocFromPoolAsync_ptsz(
+        pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
+    ) = memory::alloc_from_pool;
+    Charge fn cuArrayCreate(array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR_v1) = memory::array;
+    Charge fn cuArrayCreate_v2(
+        array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR,
+    ) = memory::array;
+    Charge fn cuArray3DCreate(array: *mut *mut c_void, shape: *const CUDA_ARRAY3D_DESCRIPTOR_v1) = memory::array;
+    Charge fn cuArray3DCreate_v2(
+        array: *mut *mut c_void, shape: *const CUDA_ARRAY3D_DESCRIPTOR,
+    ) = memory::array;
+    Charge fn cuMipmappedArrayCreate(
+        array: *mut *mut c_void, shape: *const CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint,
+    ) = memory::mipmapped_array;
+    Charge fn cuMemCreate(
+        handle: *mut u64, bytes: usize, properties: *const CUmemAllocationProp, flags: u64,
+    ) = vmm::create;
+
+    Release fn cuMemFree(pointer: c_uint) = memory::free;
+    Release fn cuMemFree_v2(pointer: u64) = memory::free;
+    Release fn cuMemFreeAsync(pointer: u64, stream: *mut c_void) = memory::free_async;
+    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = memory::free_async;
+    Release fn cuArrayDestroy(array: *mut c_void) = memory::destroy_array;
+    Release fn cuMipmappedArrayDestroy(array: *mut c_void) = memory::destroy_mipmapped_array;
+    Release fn cuMemRelease(handle: u64) = vmm::release;
+    Release fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void) = vmm::retain;
+    Release fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) = vmm::map;
+    Release fn cuMemUnmap(address: u64, bytes: usize) = vmm::unmap;
+    Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
+    Release fn cuCtxDestroy_v2(context: *mut c_void) = memory::destroy_context;
+    Release fn cuDevicePrimaryCtxRelease(device: c_int) = memory::leave_primary_context;
+    Release fn cuDevicePrimaryCtxRelease_v2(device: c_int) = memory::leave_primary_context;
+    Release fn cuDevicePrimaryCtxReset(device: c_int) = memory::leave_primary_context;
+    Release fn cuDevicePrimaryCtxReset_v2(device: c_int) = memory::leave_primary_context;
+
+    Launch fn cuLaunchKernel(
+        function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) = launch::kernel;
+    Launch fn cuLaunchKernel_ptsz(
+        function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) = launch::kernel;
+    Launch fn cuLaunchKernelEx(
+        config: *const CUlaunchConfig, function: *mut c_void,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) = launch::kernel_ex;
+    Launch fn cuLaunchKernelEx_ptsz(
+        config: *const CUlaunchConfig, function: *mut c_void,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) = launch::kernel_ex;
+    Launch fn cuLaunchCooperativeKernel(
+        function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void,
+    ) = launch::cooperative_kernel;
+    Launch fn cuLaunchCooperativeKernel_ptsz(
+        function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void,
+    ) = launch::cooperative_kernel;
+    Launch fn cuModuleUnload(module: *mut c_void) = launch::unload;
+    Launch fn cuLibraryUnload(library: *mut c_void) = launch::unload;
+
+    Refuse fn cuLaunchCooperativeKernelMultiDevice(
+        launches: *mut c_void, devices: c_uint, flags: c_uint,
+    ) = launch::multi_device;
+    Refuse fn cuGraphAddMemAllocNode(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
+        parameters: *mut c_void,
+    ) = graph::add_memory_node;
+    Refuse fn cuGraphAddNode(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
+        parameters: *mut c_uint,
+    ) = graph::add_node;
+    Refuse fn cuGraphAddNode_v2(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void,
+        edges: *const c_void, count: usize, parameters: *mut c_uint,
+    ) = graph::add_node_v2;
+}
+
+/// The row of an exported name.
+pub fn row(name: &[u8]) -> Option<&'static Row> {
+    // Some fifty rows, looked up only while a program resolves its symbols.
+    ROWS.iter().copied().find(|row| row.name.to_bytes() == name)
+}
+
+/// The hook's function for an address that the driver handed out.
+///
+/// Exact for every variant of every call: cuGetProcAddress answers with the
+/// addresses of the exported symbols (34,775 of 34,775 combinations of name,
+/// version and flags on driver 580.159.04, 2026-11-21).
+pub fn hook_for(real: *mut c_void) -> Option<*mut c_void> {
+    ROWS.iter().find(|row| !real.is_null() && row.real() == real).map(|row| row.hook)
+}
