@@ -175,13 +175,31 @@ pub fn write_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32;
 /// [`QmdError::ImageTooShort`]; nothing is then written.
 #[inline]
 pub fn merge_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32; 8]) -> Result<(), QmdError> {
-    let mut merged = *disable;
-    if let Some(own) = read_disable_mask(image, layout) {
-        for (word, own) in merged.iter_mut().zip(own) {
-            *word |= own;
+    let words = image.len();
+    let Some(image) = image.get_mut(..layout.words()) else {
+        return Err(QmdError::ImageTooShort { version: layout.version, words });
+    };
+    // Words without the valid bit are leftovers and not a mask. Where there is
+    // no such bit, no mask is words of zero, and keeping those changes nothing.
+    let keep = match layout.mask.valid {
+        Some(valid) if image[valid.word()] & valid.mask() == 0 => 0,
+        _ => u32::MAX,
+    };
+    let first = layout.mask.first_word as usize;
+    let merge = |own: &mut [u32]| {
+        for (own, disable) in own.iter_mut().zip(disable) {
+            *own = (*own & keep) | disable;
         }
+    };
+    if layout.mask.words == 4 {
+        merge(&mut image[first..first + 4]);
+    } else {
+        merge(&mut image[first..first + 2]);
     }
-    write_disable_mask(image, layout, &merged)
+    if let Some(valid) = layout.mask.valid {
+        image[valid.word()] |= valid.mask();
+    }
+    Ok(())
 }
 
 /// Reads the disable mask of a descriptor.

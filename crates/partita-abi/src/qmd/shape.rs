@@ -81,6 +81,7 @@ impl QmdLayout {
     /// [`QmdError::ImageTooShort`], and [`QmdError::NotAGrid`] for a
     /// descriptor that launches no blocks (a queue, a null grid) or whose
     /// type the header does not define.
+    #[inline]
     pub fn shape(&self, image: &[u32]) -> Result<LaunchShape, QmdError> {
         let image = self.whole(image)?;
         let grid = get3(image, &self.grid);
@@ -88,13 +89,13 @@ impl QmdLayout {
             return Ok(LaunchShape { grid, cluster: [1; 3], cooperative: None });
         };
         let kind = cga.kind.get(image[cga.kind.word()]);
-        let cluster = get3(image, &cga.cluster);
-        let resident = get3(image, &cga.resident);
+        let cluster = || get3(image, &cga.cluster);
+        let resident = || get3(image, &cga.resident);
         let (grid, cluster, cooperative) = match kind {
             QMD_TYPE_GRID_CTA => (grid, [1; 3], false),
-            QMD_TYPE_GRID_GPC_CGA => (product3(grid, cluster), cluster, false),
-            QMD_TYPE_GRID_GPU_CGA => (product3(grid, resident), [1; 3], true),
-            QMD_TYPE_GRID_GPU_GPC_CGA => (product3(product3(grid, resident), cluster), cluster, true),
+            QMD_TYPE_GRID_GPC_CGA => (product3(grid, cluster()), cluster(), false),
+            QMD_TYPE_GRID_GPU_CGA => (product3(grid, resident()), [1; 3], true),
+            QMD_TYPE_GRID_GPU_GPC_CGA => (product3(product3(grid, resident()), cluster()), cluster(), true),
             _ => return Err(QmdError::NotAGrid { version: self.version, kind }),
         };
         Ok(LaunchShape { grid, cluster, cooperative: Some(cooperative) })

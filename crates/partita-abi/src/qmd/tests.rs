@@ -253,6 +253,22 @@ proptest! {
     }
 
     #[test]
+    fn merging_is_the_union_with_a_mask_that_counts(
+        seed in proptest::collection::vec(any::<u32>(), QMD_WORDS_MAX),
+        disable in proptest::array::uniform8(any::<u32>()),
+        index in 0..ALL.len(),
+    ) {
+        let layout = ALL[index];
+        let mut merged = seed.clone();
+        merge_disable_mask(&mut merged, layout, &disable).unwrap();
+        let mut expected = seed.clone();
+        let own = read_disable_mask(&seed, layout).unwrap_or_default();
+        let union = std::array::from_fn(|word| disable[word] | own[word]);
+        write_disable_mask(&mut expected, layout, &union).unwrap();
+        prop_assert_eq!(merged, expected);
+    }
+
+    #[test]
     fn every_field_round_trips_alone(
         seed in proptest::collection::vec(any::<u32>(), QMD_WORDS_MAX),
         value in any::<u32>(),
