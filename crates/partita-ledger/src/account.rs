@@ -18,7 +18,7 @@
 //! Operations of one slot come one after another: the slot's owner holds the slot's file lock, and serialises its own threads.
 //!
 //! **Names do not repeat.** Every change of `last` increments its 53-bit version, which is never wrapped: an operation at the
-//! highest version is refused ([`Fault::Exhausted`]; at ten million operations a second that is after 28 years). So a
+//! highest version is refused ([`Fault::Damaged`]; at ten million operations a second that is after 28 years). So a
 //! compare-and-swap that finds the expected name knows that nothing happened in between; there is no ABA problem, in `last` or in
 //! `settled`, and nothing depends on how long a process sleeps between two instructions.
 //!
@@ -156,8 +156,8 @@ pub enum Fault {
     },
     /// Others took effect first [`TRIES_MAX`] times in a row.
     Contended,
-    /// The highest version is reached.
-    Exhausted,
+    /// The words are none that operations have written, or the highest version is reached.
+    Damaged,
 }
 
 /// Sums over all slots.
@@ -196,19 +196,23 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
 
     /// Performs one operation of `slot`, whose owner the caller is, and returns how many bytes it moved.
     pub fn transact(&self, slot: usize, change: Change) -> Result<u64, Fault> {
-        let own = self.account(slot).ok_or(Fault::Exhausted)?;
+        let own = self.account(slot).ok_or(Fault::Damaged)?;
         if matches!(change, Change::Reserve { bytes: 0, .. } | Change::Release(0)) {
             return Ok(0);
         }
         for _ in 0..TRIES_MAX {
             let last = Name(self.last.load());
             // A slot number outside a shortened table: cannot be in a file, whose table is complete.
-            let named = self.account(last.slot()).ok_or(Fault::Exhausted)?;
+            let named = self.account(last.slot()).ok_or(Fault::Damaged)?;
             let outcome = &named.entries[last.entry()];
             let (used, peak) = (outcome.used.load(), outcome.peak.load());
             Self::settle(named, last);
 
             let settled = Name(own.settled.load());
+            if settled > last {
+                // Nobody but the caller performs operations of this slot, and its last one came before `last` was read.
+                return Err(Fault::Damaged);
+            }
             let held = own.entries[settled.entry()].bytes.load();
             let (moved, used, held) = match change {
                 Change::Reserve { bytes, quota } => match used.checked_add(bytes) {
@@ -224,7 +228,7 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
                 return Ok(0);
             }
             if last.version() == VERSION_MAX {
-                return Err(Fault::Exhausted);
+                return Err(Fault::Damaged);
             }
             let next = Name::new(last.version() + 1, settled.entry() ^ 1, slot);
             let entry = &own.entries[next.entry()];
@@ -271,3 +275,6 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,6 +36,16 @@ impl<const N: usize> DoubleBuffer<N> {
         Self { epoch: Word::new(0), unused: [0; 7], copies: [copy(), copy()] }
     }
 
+    /// Where the epoch lies in the buffer, for those who read the file instead of mapping it.
+    #[cfg(not(loom))]
+    pub const EPOCH_OFFSET: usize = core::mem::offset_of!(Self, epoch);
+
+    /// Where the copy of an epoch lies in the buffer.
+    #[cfg(not(loom))]
+    pub const fn copy_offset(epoch: u64) -> usize {
+        core::mem::offset_of!(Self, copies) + (epoch % 2) as usize * size_of::<[Word; N]>()
+    }
+
     /// The epoch: how often the value was written.
     #[inline]
     pub fn epoch(&self) -> u64 {
@@ -79,3 +89,6 @@ impl<const N: usize> Default for DoubleBuffer<N> {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests;

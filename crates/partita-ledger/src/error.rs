@@ -86,6 +86,8 @@ pub enum Problem {
         /// How many slots there are.
         slots: usize,
     },
+    /// Its words are out of range, or something that is not Partita rewrites them without pause.
+    Damaged,
     /// An owner with the process number 0 or below.
     BadOwner {
         /// The process number.
@@ -216,6 +218,9 @@ impl fmt::Display for LedgerError {
                     f,
                     "all {slots} slots are held by living processes; end some of the tenant's processes"
                 )
+            }
+            Problem::Damaged => {
+                write!(f, "was damaged from outside; end the tenant's processes and start it again")
             }
             Problem::BadOwner { pid } => {
                 write!(f, "process number {pid} cannot own a slot; pass the caller's own number")

@@ -146,19 +146,24 @@ impl Fd {
         Ok(true)
     }
 
-    /// Closes the descriptor only if it still is the file `id`: a program that closes descriptors it does not know may have
+    /// Whether the descriptor is (still) open on the file `id`. A program that closes descriptors that it does not know may have
     /// reused the number for a file of its own.
-    pub(crate) fn close_if(self, path: &CStr, id: FileId) {
-        if !self.status(path).is_ok_and(|status| status.id == id) {
-            core::mem::forget(self);
-        }
+    pub(crate) fn is(&self, id: FileId) -> bool {
+        self.status(c"").is_ok_and(|status| status.id == id)
+    }
+
+    /// Forgets the number without closing it.
+    pub(crate) fn disown(&mut self) {
+        self.0 = -1;
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is owned by this value. Its result is of no use: Linux frees the number in any case.
-        unsafe { libc::close(self.0) };
+        if self.0 >= 0 {
+            // SAFETY: the descriptor is owned by this value. The result is of no use: Linux frees the number in any case.
+            unsafe { libc::close(self.0) };
+        }
     }
 }
 

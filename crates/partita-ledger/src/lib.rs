@@ -12,8 +12,8 @@
 //!
 //! # Who trusts whom
 //! The tenant trusts its owner: the directory's permissions decide who can write, shrink or replace the limits file. The owner does not trust the
-//! tenant: a [`UsageView`] never maps the usage file, so that shrinking it cannot kill the observer with a SIGBUS, and no content
-//! of it makes a reader panic or loop. Files are created at their full size with all blocks allocated, and Partita never shrinks them, so a
+//! tenant: a [`UsageView`] and [`Limits::read`] never map a file, so that shrinking it cannot kill the observer with a SIGBUS, and no
+//! content of it makes a reader panic or loop. Files are created at their full size with all blocks allocated, and Partita never shrinks them, so a
 //! mapping whose size was checked when it was made stays valid; a tenant that shrinks its own usage file harms its own processes only.
 #![no_std]
 
@@ -44,6 +44,8 @@ mod header;
 #[cfg(not(loom))]
 mod limits;
 #[cfg(not(loom))]
+mod limits_file;
+#[cfg(not(loom))]
 mod lock;
 #[cfg(not(loom))]
 mod slot;
@@ -56,10 +58,8 @@ mod view;
 pub use self::{
     account::{SLOTS, Totals},
     error::{LedgerError, LimitsFault, Problem},
-    limits::{
-        LIMITS_FILE_BYTES, LIMITS_FILE_NAME, Limits, LimitsBusy, LimitsFile, LimitsMap, NAME_BYTES_MAX,
-        NO_QUOTA,
-    },
+    limits::{Limits, NAME_BYTES_MAX, NO_QUOTA},
+    limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     slot::{AccountError, HookState, Owner, Slot},
     usage::{USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},
     view::{SlotInfo, UsageView},

@@ -1,38 +1,16 @@
-//! The limits file: what a tenant may use.
+//! What a tenant may use.
 
 use core::ffi::CStr;
-use core::fmt;
-use core::time::Duration;
 
-use crate::epoch::DoubleBuffer;
-use crate::error::{LedgerError, LimitsFault, Problem};
-use crate::file::{Access, Fd, FileId, Mapping, unlink};
-use crate::header::{Header, Kind};
-use crate::lock;
+use crate::error::LimitsFault;
 
-/// The limits file's name in the tenant's directory.
-pub const LIMITS_FILE_NAME: &CStr = c"limits";
-/// The limits file's size in bytes.
-pub const LIMITS_FILE_BYTES: usize = 4096;
 /// A memory quota that is none.
 pub const NO_QUOTA: u64 = u64::MAX;
 /// The longest tenant name in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// Words of one copy of the limits.
-const WORDS: usize = 128;
-/// How long a writer waits for another one. A write takes microseconds.
-const LOCK_WAIT_MS_MAX: u32 = 2000;
-
-const KIND: Kind = Kind { magic: *b"PARTITAL", bytes: LIMITS_FILE_BYTES as u32 };
-
-#[repr(C)]
-struct Layout {
-    header: Header,
-    limits: DoubleBuffer<WORDS>,
-}
-
-const _: () = assert!(size_of::<Layout>() <= LIMITS_FILE_BYTES);
+/// Words that the limits take in the file.
+pub(crate) const WORDS: usize = 128;
 
 /// What a tenant may use on its GPU.
 ///
@@ -155,7 +133,7 @@ impl Limits {
     }
 
     /// The limits as they lie in the file. What launches and allocations read comes first.
-    fn encode(&self) -> [u64; WORDS] {
+    pub(crate) fn encode(&self) -> [u64; WORDS] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let mut words = [0; WORDS];
         let mut rest = words.iter_mut();
@@ -182,7 +160,7 @@ impl Limits {
         words
     }
 
-    fn decode(words: &[u64; WORDS]) -> Self {
+    pub(crate) fn decode(words: &[u64; WORDS]) -> Self {
         let mut rest = words.iter().copied();
         let mut get = || rest.next().unwrap_or(0);
         let split = |word: u64| (word as u32, (word >> 32) as u32);
@@ -205,199 +183,5 @@ impl Limits {
         }
         limits.gpc_of_logical.as_chunks_mut::<8>().0.iter_mut().for_each(|to| *to = get().to_le_bytes());
         limits
-    }
-}
-
-/// One whole version of the limits, checked.
-fn load(path: &CStr, buffer: &DoubleBuffer<WORDS>) -> Result<(u64, Limits), LedgerError> {
-    let (epoch, words) = buffer.read().ok_or_else(|| LedgerError::new(path, Problem::Busy))?;
-    let limits = Limits::decode(&words);
-    limits.check().map_err(|fault| LedgerError::new(path, Problem::Limits(fault)))?;
-    Ok((epoch, limits))
-}
-
-/// The limits file as its owner holds it: writable.
-#[derive(Debug)]
-pub struct LimitsFile {
-    path: alloc::ffi::CString,
-    fd: Fd,
-    id: FileId,
-    mapping: Mapping,
-}
-
-impl LimitsFile {
-    /// Makes the file with its first limits, at epoch 1. `mode` is the file's permissions (`0o600`, or `0o644` for a tenant under another
-    /// account).
-    ///
-    /// # Errors
-    /// [`Problem::Exists`], [`Problem::Limits`], or the system call that failed; then no file is left behind.
-    pub fn create(path: &CStr, limits: &Limits, mode: u32) -> Result<Self, LedgerError> {
-        limits.check().map_err(|fault| LedgerError::new(path, Problem::Limits(fault)))?;
-        let fd = Fd::create(path, LIMITS_FILE_BYTES as u64, mode)?;
-        let made = || {
-            let id = fd.status(path)?.id;
-            Ok((id, Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadWrite)?))
-        };
-        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
-        let file = Self { path: path.into(), fd, id, mapping };
-        file.layout().limits.write(&limits.encode());
-        file.layout().header.finish(KIND);
-        Ok(file)
-    }
-
-    /// Opens an existing file to read and change it.
-    ///
-    /// # Errors
-    /// What is wrong with the file, or the system call that failed.
-    pub fn open_rw(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id) = KIND.open(path, Access::ReadWrite)?;
-        let mapping = Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadWrite)?;
-        Ok(Self { path: path.into(), fd, id, mapping })
-    }
-
-    fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is words.
-        unsafe { self.mapping.as_ref() }
-    }
-
-    /// The current limits and their epoch.
-    ///
-    /// # Errors
-    /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change all the time.
-    pub fn load(&self) -> Result<(u64, Limits), LedgerError> {
-        load(&self.path, &self.layout().limits)
-    }
-
-    /// Replaces the limits and returns the new epoch. Every process of the tenant obeys them from its next launch or allocation on.
-    ///
-    /// # Errors
-    /// As for [`LimitsFile::update`].
-    pub fn store(&mut self, limits: &Limits) -> Result<u64, LedgerError> {
-        self.locked(|file| file.publish(limits))
-    }
-
-    /// Changes the limits: no other writer's change comes between what `change` is shown and what it leaves. Returns the new epoch.
-    ///
-    /// # Errors
-    /// [`Problem::Limits`] if the limits, as found or as changed, are impossible; [`Problem::Locked`] if another process holds the writers'
-    /// lock for longer than writing takes; [`Problem::Replaced`] or [`Problem::Size`] if the file is not any more what was
-    /// opened. In each case the limits are unchanged.
-    pub fn update(&mut self, change: impl FnOnce(&mut Limits)) -> Result<u64, LedgerError> {
-        self.locked(|file| {
-            let (_, mut limits) = file.load()?;
-            change(&mut limits);
-            file.publish(&limits)
-        })
-    }
-
-    fn publish(&self, limits: &Limits) -> Result<u64, LedgerError> {
-        limits.check().map_err(|fault| LedgerError::new(&self.path, Problem::Limits(fault)))?;
-        Ok(self.layout().limits.write(&limits.encode()))
-    }
-
-    /// Runs `action` under the writers' lock. `&mut`, because two threads with one description would not exclude each other.
-    fn locked<T>(&mut self, action: impl FnOnce(&Self) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
-        let mut waited_ms = 0;
-        while !lock::try_lock(&self.path, &self.fd, 0, LIMITS_FILE_BYTES)? {
-            if waited_ms >= LOCK_WAIT_MS_MAX {
-                return Err(LedgerError::new(&self.path, Problem::Locked { waited_ms }));
-            }
-            sleep(Duration::from_millis(1));
-            waited_ms += 1;
-        }
-        let result = self.unchanged_file().and_then(|()| action(self));
-        lock::unlock(&self.path, &self.fd, 0, LIMITS_FILE_BYTES)?;
-        result
-    }
-
-    /// Writing to a mapping past the file's end is a SIGBUS, and writing to a file that was replaced would reach nobody.
-    fn unchanged_file(&self) -> Result<(), LedgerError> {
-        let (_, id) = KIND.open(&self.path, Access::ReadOnly)?;
-        if id == self.id { Ok(()) } else { Err(LedgerError::new(&self.path, Problem::Replaced)) }
-    }
-}
-
-fn sleep(time: Duration) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-    // SAFETY: the argument is read only; a signal may cut the sleep short, which does no harm.
-    unsafe { libc::nanosleep(&time, core::ptr::null_mut()) };
-}
-
-/// The limits changed during every one of many tries to read them: whoever writes them does it without pause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LimitsBusy;
-
-impl fmt::Display for LimitsBusy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the tenant's limits change faster than they can be read; end what rewrites them")
-    }
-}
-
-impl core::error::Error for LimitsBusy {}
-
-/// The limits file as the tenant holds it: opened `O_RDONLY`, mapped `PROT_READ`, and without a way to write.
-#[derive(Debug)]
-pub struct LimitsMap {
-    path: alloc::ffi::CString,
-    mapping: Mapping,
-}
-
-impl LimitsMap {
-    /// Maps an existing file. No descriptor stays open.
-    ///
-    /// # Errors
-    /// What is wrong with the file, or the system call that failed.
-    pub fn open_ro(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
-        let mapping = Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadOnly)?;
-        Ok(Self { path: path.into(), mapping })
-    }
-
-    #[inline]
-    fn limits(&self) -> &DoubleBuffer<WORDS> {
-        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is words, and reading a
-        // double buffer only peeks.
-        let layout: &Layout = unsafe { self.mapping.as_ref() };
-        &layout.limits
-    }
-
-    /// The number of the current version; one more after each change. A caller that keeps what it derived from an epoch needs to
-    /// read again only when this differs. One load from memory.
-    #[inline]
-    pub fn epoch(&self) -> u64 {
-        self.limits().epoch()
-    }
-
-    /// The current limits and their epoch.
-    ///
-    /// # Errors
-    /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change all the time.
-    pub fn load(&self) -> Result<(u64, Limits), LedgerError> {
-        load(&self.path, self.limits())
-    }
-
-    /// The current disable mask (physical numbering, a set bit disables) and its epoch: the read of the launch path. No
-    /// allocation, lock or system call, and six loads from two cache lines.
-    ///
-    /// # Errors
-    /// [`LimitsBusy`] if the limits were replaced during each of 64 tries of a few nanoseconds. A writer cannot be as fast as
-    /// that; if it happens, something is wrong with the owner, and the caller must refuse the launch or keep to the last mask it has
-    /// read, not go without.
-    #[inline]
-    pub fn disable_words(&self) -> Result<(u64, [u32; 8]), LimitsBusy> {
-        let (epoch, [a, b, c, d]) = self.limits().read::<4>().ok_or(LimitsBusy)?;
-        let words = [a, b, c, d].map(|word| [word as u32, (word >> 32) as u32]);
-        let [[w0, w1], [w2, w3], [w4, w5], [w6, w7]] = words;
-        Ok((epoch, [w0, w1, w2, w3, w4, w5, w6, w7]))
-    }
-
-    /// The memory quota ([`NO_QUOTA`] for none) and the device's memory, in bytes. As cheap as [`LimitsMap::disable_words`].
-    ///
-    /// # Errors
-    /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
-    #[inline]
-    pub fn memory_bytes(&self) -> Result<(u64, u64), LimitsBusy> {
-        let (_, [.., quota, total]) = self.limits().read::<6>().ok_or(LimitsBusy)?;
-        Ok((quota, total))
     }
 }

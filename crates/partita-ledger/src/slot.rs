@@ -4,6 +4,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::account::{Change, Fault};
+use crate::error::LedgerError;
 use crate::usage::UsageMap;
 
 /// Who claims a slot. The ledger shows it; what owns a slot is the lock, not the number.
@@ -31,6 +32,8 @@ impl HookState {
     pub const MASK_VERIFIED: u32 = 2;
     /// The hook refuses the program's work; the code says why.
     pub const REFUSED: u32 = 4;
+    /// At least one launch could not be given its mask (a launch descriptor of an unexpected version, or limits that could not be read).
+    pub const UNMASKED: u32 = 8;
 
     pub(crate) fn from_word(word: u64) -> Self {
         Self { flags: word as u32, code: (word >> 32) as u32 }
@@ -190,12 +193,17 @@ impl Slot {
         self.map.cells(self.index).holder.state.store(state.to_word());
     }
 
-    /// Gives back all bytes and frees the slot.
-    pub fn finish(self) {
-        if !self.is_foreign() {
-            let _turn = Turn::take(&self.busy);
-            self.map.vacate(self.index);
+    /// Gives back all bytes, which it returns, and frees the slot. In a child of `fork` it gives back nothing, as
+    /// [`Slot::abandon_in_fork_child`].
+    ///
+    /// # Errors
+    /// [`Problem::Damaged`](crate::Problem::Damaged).
+    pub fn finish(self) -> Result<u64, LedgerError> {
+        if self.is_foreign() {
+            return Ok(0);
         }
+        // The last reference: no other thread can be in an operation.
+        self.map.vacate(self.index)
     }
 
     /// Lets go of the parent's slot in a child of `fork`: closes and unmaps, and neither releases the parent's bytes nor its lock. The child

@@ -79,6 +79,12 @@ pub mod crash {
     use std::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+    // A loom thread is not a thread of the system.
+    #[cfg(loom)]
+    loom::thread_local! {
+        static STEPS_LEFT: Cell<Option<u32>> = Cell::new(None);
+    }
+    #[cfg(not(loom))]
     std::thread_local! {
         static STEPS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }

@@ -87,7 +87,7 @@ pub struct UsageMap {
     path: CString,
     id: FileId,
     /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep the lock of a slot.
-    fd: Option<Fd>,
+    fd: Fd,
     mapping: Mapping,
 }
 
@@ -103,7 +103,7 @@ impl UsageMap {
             Ok((id, Mapping::new(path, &fd, USAGE_FILE_BYTES, Access::ReadWrite)?))
         };
         let (id, mapping) = made().inspect_err(|_| unlink(path))?;
-        let map = Self { path: path.into(), id, fd: Some(fd), mapping };
+        let map = Self { path: path.into(), id, fd, mapping };
         map.layout().header.finish(KIND);
         Ok(map)
     }
@@ -115,7 +115,7 @@ impl UsageMap {
     pub fn open(path: &CStr) -> Result<Self, LedgerError> {
         let (fd, id) = KIND.open(path, Access::ReadWrite)?;
         let mapping = Mapping::new(path, &fd, USAGE_FILE_BYTES, Access::ReadWrite)?;
-        Ok(Self { path: path.into(), id, fd: Some(fd), mapping })
+        Ok(Self { path: path.into(), id, fd, mapping })
     }
 
     fn layout(&self) -> &Layout {
@@ -140,21 +140,20 @@ impl UsageMap {
     /// this map's open file description and stays so until the [`Slot`] is dropped or the process ends.
     ///
     /// # Errors
-    /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`]; or the system call that failed.
+    /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`]; [`Problem::Damaged`]; or the system call that failed.
     pub fn claim(self, owner: Owner) -> Result<Slot, LedgerError> {
         let wrong = |problem| LedgerError::new(&self.path, problem);
         if owner.pid <= 0 {
             return Err(wrong(Problem::BadOwner { pid: owner.pid }));
         }
-        let Some(fd) = &self.fd else { return Err(wrong(Problem::Full { slots: SLOTS })) };
         // Free slots first, so that the dead are left for `ps` to show as long as there is room.
         for free_only in [true, false] {
             for index in 0..SLOTS {
                 if free_only && self.cells(index).holder.pid.load() != 0 {
                     continue;
                 }
-                if lock::try_lock(&self.path, fd, slot_offset(index), size_of::<SlotCells>())? {
-                    self.vacate(index);
+                if lock::try_lock(&self.path, &self.fd, slot_offset(index), size_of::<SlotCells>())? {
+                    self.vacate(index)?;
                     let cells = self.cells(index);
                     cells.counters.launches.store(0);
                     cells.counters.refusals.store(0);
@@ -169,12 +168,13 @@ impl UsageMap {
     }
 
     /// As the owner of a slot, gives its bytes back and marks it free. Returns the bytes.
-    ///
-    /// Operations take effect in a hostile file too, or are refused; the bytes of a slot that refuses stay where they are.
-    pub(crate) fn vacate(&self, slot: usize) -> u64 {
-        let bytes = self.book().transact(slot, Change::ReleaseAll).unwrap_or(0);
+    pub(crate) fn vacate(&self, slot: usize) -> Result<u64, LedgerError> {
+        let bytes = self
+            .book()
+            .transact(slot, Change::ReleaseAll)
+            .map_err(|_| LedgerError::new(&self.path, Problem::Damaged))?;
         self.cells(slot).holder.pid.store(0);
-        bytes
+        Ok(bytes)
     }
 
     /// Gives back the bytes of every process that died with some, and returns how many they were.
@@ -183,7 +183,7 @@ impl UsageMap {
     /// exclude descriptions from each other, not threads.
     ///
     /// # Errors
-    /// [`Problem::Replaced`] if the path leads to another file by now, or the system call that failed.
+    /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the system call that failed.
     pub fn reap(&self) -> Result<u64, LedgerError> {
         let (fd, id) = KIND.open(&self.path, Access::ReadWrite)?;
         if id != self.id {
@@ -196,7 +196,7 @@ impl UsageMap {
             }
             let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
             if lock::try_lock(&self.path, &fd, start, length)? {
-                bytes = bytes.saturating_add(self.vacate(slot));
+                bytes = bytes.saturating_add(self.vacate(slot)?);
                 lock::unlock(&self.path, &fd, start, length)?;
             }
         }
@@ -221,8 +221,8 @@ impl UsageMap {
 
 impl Drop for UsageMap {
     fn drop(&mut self) {
-        if let Some(fd) = self.fd.take() {
-            fd.close_if(&self.path, self.id);
+        if !self.fd.is(self.id) {
+            self.fd.disown();
         }
     }
 }

@@ -31,6 +31,7 @@ fn limits_reach_the_reader_whole() {
     assert_eq!(other.update(|limits| limits.time_permille = 250).unwrap(), 3);
     assert_eq!(file.load().unwrap(), (3, Limits { time_permille: 250, ..second }));
     assert_eq!(map.load().unwrap().1.time_permille, 250);
+    assert_eq!(Limits::read(&path).unwrap(), map.load().unwrap());
 }
 
 #[test]
@@ -125,7 +126,7 @@ fn bytes_and_counters_of_a_slot() {
     assert_eq!(map.reap().unwrap(), 0, "the living are left alone");
 
     a.reserve(5, 10).unwrap();
-    a.finish();
+    assert_eq!(a.finish().unwrap(), 5);
     assert_eq!((map.used(), map.peak()), (0, 1000));
     assert_eq!(view.slots().count(), 0);
 }

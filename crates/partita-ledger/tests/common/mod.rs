@@ -1,6 +1,8 @@
 //! What several test files need.
 #![allow(dead_code)]
 
+pub mod process;
+
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

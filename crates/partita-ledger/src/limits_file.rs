@@ -1,0 +1,263 @@
+//! The limits file: written by the tenant's owner, mapped read-only by the tenant, read without a mapping by everybody else.
+
+use alloc::ffi::CString;
+use core::ffi::CStr;
+use core::fmt;
+use core::mem::{offset_of, size_of};
+use core::time::Duration;
+
+use crate::epoch::{DoubleBuffer, READ_TRIES_MAX};
+use crate::error::{LedgerError, Problem};
+use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::header::{Header, Kind};
+use crate::limits::{Limits, WORDS};
+use crate::lock;
+
+/// The limits file's name in the tenant's directory.
+pub const LIMITS_FILE_NAME: &CStr = c"limits";
+/// The limits file's size in bytes.
+pub const LIMITS_FILE_BYTES: usize = 4096;
+
+/// How long a writer waits for another one. A write takes microseconds.
+const LOCK_WAIT_MS_MAX: u32 = 2000;
+
+const KIND: Kind = Kind { magic: *b"PARTITAL", bytes: LIMITS_FILE_BYTES as u32 };
+
+#[repr(C)]
+struct Layout {
+    header: Header,
+    limits: DoubleBuffer<WORDS>,
+}
+
+const _: () = assert!(size_of::<Layout>() <= LIMITS_FILE_BYTES);
+
+/// One whole version of the limits, checked.
+fn load(path: &CStr, buffer: &DoubleBuffer<WORDS>) -> Result<(u64, Limits), LedgerError> {
+    let (epoch, words) = buffer.read().ok_or_else(|| LedgerError::new(path, Problem::Busy))?;
+    Ok((epoch, checked(path, &words)?))
+}
+
+fn checked(path: &CStr, words: &[u64; WORDS]) -> Result<Limits, LedgerError> {
+    let limits = Limits::decode(words);
+    limits.check().map_err(|fault| LedgerError::new(path, Problem::Limits(fault)))?;
+    Ok(limits)
+}
+
+impl Limits {
+    /// Reads a tenant's limits once, with their epoch, as somebody who trusts nobody: without a mapping, so that a file which is
+    /// shortened meanwhile is an error and not a SIGBUS.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or the system call that failed.
+    pub fn read(path: &CStr) -> Result<(u64, Self), LedgerError> {
+        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
+        let at = offset_of!(Layout, limits);
+        let epoch =
+            || read_words::<1>(path, &fd, at + DoubleBuffer::<WORDS>::EPOCH_OFFSET).map(|[epoch]| epoch);
+        let mut before = epoch()?;
+        for _ in 0..READ_TRIES_MAX {
+            let words = read_words(path, &fd, at + DoubleBuffer::<WORDS>::copy_offset(before))?;
+            let after = epoch()?;
+            if after == before {
+                return Ok((after, checked(path, &words)?));
+            }
+            before = after;
+        }
+        Err(LedgerError::new(path, Problem::Busy))
+    }
+}
+
+fn read_words<const N: usize>(path: &CStr, fd: &Fd, offset: usize) -> Result<[u64; N], LedgerError> {
+    let mut words = [[0; 8]; N];
+    if !fd.read_at(path, offset as u64, words.as_flattened_mut())? {
+        let found = fd.status(path)?.bytes;
+        return Err(LedgerError::new(path, Problem::Size { found, expected: LIMITS_FILE_BYTES as u64 }));
+    }
+    Ok(words.map(u64::from_ne_bytes))
+}
+
+/// The limits file as its owner holds it: writable.
+#[derive(Debug)]
+pub struct LimitsFile {
+    path: CString,
+    fd: Fd,
+    id: FileId,
+    mapping: Mapping,
+}
+
+impl LimitsFile {
+    /// Makes the file with its first limits, at epoch 1. `mode` is the file's permissions (`0o600`, or `0o644` for a tenant under another
+    /// account).
+    ///
+    /// # Errors
+    /// [`Problem::Exists`], [`Problem::Limits`], or the system call that failed; then no file is left behind.
+    pub fn create(path: &CStr, limits: &Limits, mode: u32) -> Result<Self, LedgerError> {
+        limits.check().map_err(|fault| LedgerError::new(path, Problem::Limits(fault)))?;
+        let fd = Fd::create(path, LIMITS_FILE_BYTES as u64, mode)?;
+        let made = || {
+            let id = fd.status(path)?.id;
+            Ok((id, Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadWrite)?))
+        };
+        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
+        let file = Self { path: path.into(), fd, id, mapping };
+        file.layout().limits.write(&limits.encode());
+        file.layout().header.finish(KIND);
+        Ok(file)
+    }
+
+    /// Opens an existing file to read and change it.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or the system call that failed.
+    pub fn open_rw(path: &CStr) -> Result<Self, LedgerError> {
+        let (fd, id) = KIND.open(path, Access::ReadWrite)?;
+        let mapping = Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadWrite)?;
+        Ok(Self { path: path.into(), fd, id, mapping })
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is words.
+        unsafe { self.mapping.as_ref() }
+    }
+
+    /// The current limits and their epoch.
+    ///
+    /// # Errors
+    /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change all the time.
+    pub fn load(&self) -> Result<(u64, Limits), LedgerError> {
+        load(&self.path, &self.layout().limits)
+    }
+
+    /// Replaces the limits and returns the new epoch. Every process of the tenant obeys them from its next launch or allocation on.
+    ///
+    /// # Errors
+    /// As for [`LimitsFile::update`].
+    pub fn store(&mut self, limits: &Limits) -> Result<u64, LedgerError> {
+        self.locked(|file| file.publish(limits))
+    }
+
+    /// Changes the limits: no other writer's change comes between what `change` is shown and what it leaves. Returns the new epoch.
+    ///
+    /// # Errors
+    /// [`Problem::Limits`] if the limits, as found or as changed, are impossible; [`Problem::Locked`] if another process holds the writers'
+    /// lock for longer than writing takes; [`Problem::Replaced`] or [`Problem::Size`] if the file is not any more what was
+    /// opened. In each case the limits are unchanged.
+    pub fn update(&mut self, change: impl FnOnce(&mut Limits)) -> Result<u64, LedgerError> {
+        self.locked(|file| {
+            let (_, mut limits) = file.load()?;
+            change(&mut limits);
+            file.publish(&limits)
+        })
+    }
+
+    fn publish(&self, limits: &Limits) -> Result<u64, LedgerError> {
+        limits.check().map_err(|fault| LedgerError::new(&self.path, Problem::Limits(fault)))?;
+        Ok(self.layout().limits.write(&limits.encode()))
+    }
+
+    /// Runs `action` under the writers' lock. `&mut`, because two threads with one description would not exclude each other.
+    fn locked<T>(&mut self, action: impl FnOnce(&Self) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+        let mut waited_ms = 0;
+        while !lock::try_lock(&self.path, &self.fd, 0, LIMITS_FILE_BYTES)? {
+            if waited_ms >= LOCK_WAIT_MS_MAX {
+                return Err(LedgerError::new(&self.path, Problem::Locked { waited_ms }));
+            }
+            sleep(Duration::from_millis(1));
+            waited_ms += 1;
+        }
+        let result = self.unchanged_file().and_then(|()| action(self));
+        lock::unlock(&self.path, &self.fd, 0, LIMITS_FILE_BYTES)?;
+        result
+    }
+
+    /// Writing to a mapping past the file's end is a SIGBUS, and writing to a file that was replaced would reach nobody.
+    fn unchanged_file(&self) -> Result<(), LedgerError> {
+        let (_, id) = KIND.open(&self.path, Access::ReadOnly)?;
+        if id == self.id { Ok(()) } else { Err(LedgerError::new(&self.path, Problem::Replaced)) }
+    }
+}
+
+fn sleep(time: Duration) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+    // SAFETY: the argument is read only; a signal may cut the sleep short, which does no harm.
+    unsafe { libc::nanosleep(&time, core::ptr::null_mut()) };
+}
+
+/// The limits changed during every one of many tries to read them: whoever writes them does it without pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitsBusy;
+
+impl fmt::Display for LimitsBusy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the tenant's limits change faster than they can be read; end what rewrites them")
+    }
+}
+
+impl core::error::Error for LimitsBusy {}
+
+/// The limits file as the tenant holds it: opened `O_RDONLY`, mapped `PROT_READ`, and without a way to write.
+#[derive(Debug)]
+pub struct LimitsMap {
+    path: CString,
+    mapping: Mapping,
+}
+
+impl LimitsMap {
+    /// Maps an existing file. No descriptor stays open.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or the system call that failed.
+    pub fn open_ro(path: &CStr) -> Result<Self, LedgerError> {
+        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
+        let mapping = Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadOnly)?;
+        Ok(Self { path: path.into(), mapping })
+    }
+
+    #[inline]
+    fn limits(&self) -> &DoubleBuffer<WORDS> {
+        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is words, and reading a
+        // double buffer only peeks.
+        let layout: &Layout = unsafe { self.mapping.as_ref() };
+        &layout.limits
+    }
+
+    /// The number of the current version; one more after each change. A caller that keeps what it derived from an epoch needs to
+    /// read again only when this differs. One load from memory.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.limits().epoch()
+    }
+
+    /// The current limits and their epoch.
+    ///
+    /// # Errors
+    /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change all the time.
+    pub fn load(&self) -> Result<(u64, Limits), LedgerError> {
+        load(&self.path, self.limits())
+    }
+
+    /// The current disable mask (physical numbering, a set bit disables) and its epoch: the read of the launch path. No
+    /// allocation, lock or system call, and six loads from two cache lines.
+    ///
+    /// # Errors
+    /// [`LimitsBusy`] if the limits were replaced during each of 64 tries of a few nanoseconds. A writer cannot be as fast as
+    /// that; if it happens, something is wrong with the owner, and the caller must refuse the launch or keep to the last mask it has
+    /// read, not go without.
+    #[inline]
+    pub fn disable_words(&self) -> Result<(u64, [u32; 8]), LimitsBusy> {
+        let (epoch, [a, b, c, d]) = self.limits().read::<4>().ok_or(LimitsBusy)?;
+        let words = [a, b, c, d].map(|word| [word as u32, (word >> 32) as u32]);
+        let [[w0, w1], [w2, w3], [w4, w5], [w6, w7]] = words;
+        Ok((epoch, [w0, w1, w2, w3, w4, w5, w6, w7]))
+    }
+
+    /// The memory quota ([`NO_QUOTA`] for none) and the device's memory, in bytes. As cheap as [`LimitsMap::disable_words`].
+    ///
+    /// # Errors
+    /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
+    #[inline]
+    pub fn memory_bytes(&self) -> Result<(u64, u64), LimitsBusy> {
+        let (_, [.., quota, total]) = self.limits().read::<6>().ok_or(LimitsBusy)?;
+        Ok((quota, total))
+    }
+}

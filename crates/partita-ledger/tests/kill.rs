@@ -1,0 +1,224 @@
+//! SIGKILL at any time: every byte comes back, and nobody is blocked.
+
+mod common;
+
+use std::ffi::CStr;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use common::process::{End, Random, fork, shared_words, wait_until};
+use common::{dir, owner};
+use partita_ledger::{Slot, UsageMap, UsageView};
+
+const KILLS: u64 = 500;
+const QUOTA: u64 = 1000;
+/// The most that the peer, which lives, holds.
+const PEER_BYTES_MAX: u64 = 100;
+/// The most that a victim holds: with the peer's, exactly the quota. So nothing that either of them asks for may ever be refused.
+const VICTIM_BYTES_MAX: u64 = QUOTA - PEER_BYTES_MAX;
+
+fn claim(usage: &CStr) -> Slot {
+    UsageMap::open(usage).unwrap().claim(owner()).unwrap()
+}
+
+/// Works until it is told to stop or killed. Uses every operation that changes the file.
+fn work(usage: &CStr, bytes_max: u64, seed: u64, mut go_on: impl FnMut() -> bool) {
+    let mut random = Random::new(seed);
+    let mut slot = claim(usage);
+    let mut held = 0;
+    while go_on() {
+        match random.below(40) {
+            0 => {
+                assert_eq!(slot.finish().unwrap(), held);
+                held = 0;
+                slot = claim(usage);
+            }
+            1 => {
+                slot.map().reap().unwrap();
+            }
+            2..20 if held > 0 => {
+                let bytes = 1 + random.below(held);
+                slot.release(bytes).unwrap();
+                held -= bytes;
+            }
+            _ if held < bytes_max => {
+                let bytes = 1 + random.below(bytes_max - held);
+                slot.reserve(bytes, QUOTA).unwrap();
+                held += bytes;
+            }
+            _ => slot.count_launch(),
+        }
+        assert_eq!(slot.bytes(), held);
+    }
+    assert_eq!(slot.finish().unwrap(), held);
+}
+
+#[test]
+fn five_hundred_kills_lose_no_byte_and_block_nobody() {
+    let dir = dir();
+    let path = dir.file("usage");
+    let map = UsageMap::create(&path, 0o600).unwrap();
+    let view = UsageView::open(&path).unwrap();
+    let [stop, peer_rounds, peer_pid] = shared_words::<3>();
+    let peer = fork(|| {
+        peer_pid.store(std::process::id().into(), SeqCst);
+        work(&path, PEER_BYTES_MAX, 1, || {
+            peer_rounds.fetch_add(1, SeqCst);
+            stop.load(SeqCst) == 0
+        });
+        0
+    });
+    wait_until("the peer", || peer_rounds.load(SeqCst) > 0);
+
+    let mut random = Random::new(Instant::now().elapsed().as_nanos() as u64 + u64::from(std::process::id()));
+    let (mut died_with_bytes, mut died_idle) = (0, 0);
+    for kill in 0..KILLS {
+        let victim = fork(|| {
+            work(&path, VICTIM_BYTES_MAX, kill + 2, || true);
+            0
+        });
+        // From before it has opened the file to after hundreds of operations.
+        let delay = Duration::from_micros(random.below(1500));
+        let start = Instant::now();
+        while start.elapsed() < delay {
+            std::hint::spin_loop();
+        }
+        victim.kill();
+        // Anything else than the signal would be a refusal of what fits, or a wrong sum.
+        assert_eq!(victim.wait(), End::Signal(libc::SIGKILL), "kill {kill}");
+
+        let rounds = peer_rounds.load(SeqCst);
+        wait_until("the peer goes on", || peer_rounds.load(SeqCst) > rounds + 2);
+        assert!(map.used() <= QUOTA);
+        // Every other time the next victim finds the dead one's bytes in its way, and has to reap them itself.
+        if kill % 2 == 0 {
+            let dead = |slot: &partita_ledger::SlotInfo| u64::from(slot.pid as u32) != peer_pid.load(SeqCst);
+            let left: u64 = view.slots().map(Result::unwrap).filter(dead).map(|slot| slot.bytes).sum();
+            *if left > 0 { &mut died_with_bytes } else { &mut died_idle } += 1;
+            map.reap().unwrap();
+            assert!(map.used() <= PEER_BYTES_MAX, "bytes of the dead are left: {}", map.used());
+            assert!(!view.slots().map(Result::unwrap).any(|slot| dead(&slot) && slot.bytes > 0));
+        }
+    }
+    assert!(died_with_bytes > 0, "no victim held anything ({died_idle} idle): the test has tested nothing");
+    map.reap().unwrap();
+    stop.store(1, SeqCst);
+    assert_eq!(peer.wait(), End::Exit(0));
+    assert_eq!((map.used(), view.slots().count()), (0, 0));
+    assert!(map.peak() <= QUOTA);
+}
+
+/// Everything again, but one instruction at a time: the victim is single-stepped by its debugger interface, and killed after *k*
+/// instructions of an operation, for *k* from the first to the last.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod at_every_instruction {
+    use std::ptr;
+
+    use super::*;
+    use common::process::Child;
+
+    const VICTIM_BEFORE: u64 = 300;
+    /// Kills are spread over all instructions; an unoptimised build has thousands.
+    const KILLS_MAX: usize = 120;
+
+    /// A process of its own for the operation under test, stopped before its first instruction.
+    fn stopped(slot: &Slot, operation: fn(&Slot)) -> Option<Child> {
+        let child = fork(|| {
+            // SAFETY: asks to be traced by the parent, and stops for it.
+            unsafe {
+                if libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) != 0 {
+                    libc::_exit(77);
+                }
+            }
+            let own = claim(slot.map().path());
+            own.try_reserve(VICTIM_BEFORE, QUOTA).unwrap();
+            // SAFETY: stops this process until its parent resumes it.
+            unsafe { libc::raise(libc::SIGSTOP) };
+            operation(&own);
+            // SAFETY: ends the child; its slot stays as it is.
+            unsafe { libc::_exit(0) }
+        });
+        match wait_stop(&child) {
+            Some(libc::SIGSTOP) => Some(child),
+            other => {
+                assert_eq!(other, None, "stopped by another signal");
+                None
+            }
+        }
+    }
+
+    /// The signal that stopped it, or `None` if it has ended.
+    fn wait_stop(child: &Child) -> Option<i32> {
+        let mut status = 0;
+        // SAFETY: the status is where the call writes. `WNOWAIT` is not possible here; an ended child is only asked for its end below.
+        let waited = unsafe { libc::waitpid(child.0, &mut status, 0) };
+        assert_eq!(waited, child.0);
+        libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
+    }
+
+    /// Lets it make one instruction; false if that ended it.
+    fn step(child: &Child) -> bool {
+        // SAFETY: the child is stopped and traced by this thread.
+        let result = unsafe {
+            libc::ptrace(libc::PTRACE_SINGLESTEP, child.0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>())
+        };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        wait_stop(child).is_some_and(|signal| {
+            assert_eq!(signal, libc::SIGTRAP);
+            true
+        })
+    }
+
+    fn try_all(operation: fn(&Slot), outcomes: [u64; 2]) {
+        let dir = dir();
+        let path = dir.file("usage");
+        UsageMap::create(&path, 0o600).unwrap();
+        let own = claim(&path);
+        own.reserve(200, QUOTA).unwrap();
+
+        // How many instructions there are; and before each of them the file is in order.
+        let Some(victim) = stopped(&own, operation) else {
+            eprintln!("skipped: this system does not let a process trace its child");
+            return;
+        };
+        let mut instructions = 0;
+        while step(&victim) {
+            instructions += 1;
+            let used = own.map().used();
+            assert!(outcomes.map(|bytes| 200 + bytes).contains(&used), "instruction {instructions}: {used}");
+        }
+        std::mem::forget(victim);
+        assert_eq!(own.map().reap().unwrap(), outcomes[1]);
+
+        let mut seen = [false; 2];
+        for kill in (0..instructions).step_by(1 + instructions / KILLS_MAX) {
+            let victim = stopped(&own, operation).unwrap();
+            for _ in 0..kill {
+                assert!(step(&victim));
+            }
+            // While it stands there: what fits is granted, what does not is refused, to the byte.
+            let used = own.map().used();
+            let which = outcomes.iter().position(|bytes| 200 + bytes == used).expect("one of the outcomes");
+            seen[which] = true;
+            own.try_reserve(QUOTA - used, QUOTA).unwrap();
+            assert!(own.try_reserve(1, QUOTA).is_err());
+            own.release(QUOTA - used).unwrap();
+            victim.kill();
+            assert_eq!(victim.wait(), End::Signal(libc::SIGKILL));
+            assert_eq!(own.map().used(), used);
+            assert_eq!(own.map().reap().unwrap(), outcomes[which], "after instruction {kill}");
+            assert_eq!((own.map().used(), own.bytes()), (200, 200));
+        }
+        assert_eq!(seen, [true; 2]);
+    }
+
+    #[test]
+    fn of_a_reservation() {
+        try_all(|slot| slot.try_reserve(70, QUOTA).unwrap(), [VICTIM_BEFORE, VICTIM_BEFORE + 70]);
+    }
+
+    #[test]
+    fn of_a_release() {
+        try_all(|slot| slot.release(40).unwrap(), [VICTIM_BEFORE, VICTIM_BEFORE - 40]);
+    }
+}
