@@ -81,7 +81,10 @@ impl CopyEngines {
     /// Lets time pass; no end of a transfer may lie inside.
     #[inline]
     pub(crate) fn run(&mut self, dt: Time, pace: Pace) {
-        self.clock.advance(dt, pace);
+        // The clock stands still while there is nothing to time, so that no one need advance it then.
+        if !self.is_idle() {
+            self.clock.advance(dt, pace);
+        }
     }
 
     /// Ends the transfers that are due and starts those behind them.

@@ -185,7 +185,8 @@ impl Group {
         }
     }
 
-    fn end_due(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
+    /// Ends the blocks that are due.
+    pub(crate) fn end_due(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
         while let Some(&Reverse((due, cohort))) = self.by_time.peek() {
             if due > self.clock {
                 break;

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use crate::bandwidth::Pace;
 use crate::engine::Engine;
-use crate::group::{Context, Notice};
-use crate::{Event, EventKind, Time};
+use crate::group::{Context, Group, Notice};
+use crate::{Event, EventKind, Stats, Time};
 
 /// Time goes no further, 146 years on, so that sums of times stay in range.
 const TIME_MAX: Time = 1 << 62;
@@ -87,22 +87,28 @@ impl Engine {
                 acted = true;
             }
             self.copies.settle(&mut self.notices);
+            // What ends as a slice ends has ended before the turn passes on; what could be placed then is not.
+            self.settle_group(Group::end_due);
             acted |= self.take_notices();
             self.take_turns();
-            if let Some(handle) = self.running()
-                && let Some(entry) = self.groups.get_mut(handle)
-                && entry.group.until_next(Pace::FULL) == Some(0)
-            {
-                let context =
-                    Context { spec: &self.spec, layout: &self.layout, seed: self.seed, now: self.now };
-                entry.group.settle(&context, &mut self.notices, &mut self.stats);
-                self.take_notices();
-                acted = true;
-            }
+            acted |= self.settle_group(Group::settle);
+            acted |= self.take_notices();
             if !acted && self.to_pump.is_empty() {
                 return;
             }
         }
+    }
+
+    /// Lets the running group do something if anything is due in it; whether it was.
+    fn settle_group(&mut self, act: impl Fn(&mut Group, &Context<'_>, &mut Vec<Notice>, &mut Stats)) -> bool {
+        let Some(entry) = self.running().and_then(|handle| self.groups.get_mut(handle)) else { return false };
+        // At any pace, nothing is due in no time but what is due now.
+        let due = entry.group.until_next(Pace::FULL) == Some(0);
+        if due {
+            let context = Context { spec: &self.spec, layout: &self.layout, seed: self.seed, now: self.now };
+            act(&mut entry.group, &context, &mut self.notices, &mut self.stats);
+        }
+        due
     }
 
     /// Lets the running group run by itself, from one of its events to the next, until it reports something or

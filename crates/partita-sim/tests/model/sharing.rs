@@ -1,0 +1,187 @@
+//! Several tenants on one device: turns, frozen blocks, partitions, bandwidth.
+
+use partita_core::TpcSet;
+use partita_sim::{CopyDirection, CopyWork, Engine, EventKind, GroupKind, KernelWork, Time};
+use proptest::prelude::*;
+
+use crate::{bare, done, started, submit, whole_sm};
+
+/// Two tenants with three kernels each; when each of them was done.
+fn pair(kind: GroupKind, one_group: bool, kernels: [KernelWork; 2]) -> [Time; 2] {
+    let spec = bare("h200");
+    let mut gpu = Engine::new(&spec, 0);
+    let first = gpu.add_group(kind);
+    let second = if one_group { first } else { gpu.add_group(kind) };
+    let streams = [first, second].map(|group| gpu.add_stream(group, 0).unwrap());
+    let mut last = Vec::new();
+    for _ in 0..3 {
+        last = streams
+            .iter()
+            .zip(&kernels)
+            .map(|(&stream, kernel)| submit(&mut gpu, stream, kernel.clone()))
+            .collect();
+    }
+    let events = gpu.run_to_end();
+    [0, 1].map(|i| done(&events, last[i]).expect("all of it ends"))
+}
+
+#[test]
+fn disjoint_masks_shield_and_shared_sms_do_not() {
+    let halves = [TpcSet::range(0..33), TpcSet::range(33..66)];
+    let kernel = |enabled| KernelWork { record_blocks: false, ..whole_sm(66 * 4, 50_000, enabled) };
+    let solo_half = 3 * 4 * 50_000;
+    assert_eq!(pair(GroupKind::Mps, true, halves.map(kernel)), [solo_half; 2]);
+    let shared = pair(GroupKind::Mps, true, [kernel(TpcSet::first(66)), kernel(TpcSet::first(66))]);
+    let solo_whole = solo_half / 2;
+    assert!(shared.iter().all(|&end| end > solo_whole * 3 / 2), "{shared:?} against {solo_whole} alone");
+}
+
+#[test]
+fn masks_without_mps_still_take_turns() {
+    let halves = [TpcSet::range(0..33), TpcSet::range(33..66)];
+    let kernel = |enabled| KernelWork { record_blocks: false, ..whole_sm(66 * 100, 50_000, enabled) };
+    let alone = 3 * 100 * 50_000;
+    let ends = pair(GroupKind::Own, false, halves.map(kernel));
+    assert!(ends.iter().all(|&end| end > alone * 3 / 2), "{ends:?} against {alone} alone");
+}
+
+#[test]
+fn turns_are_fair_and_running_blocks_freeze() {
+    let mut spec = bare("h200");
+    spec.scheduler.slice_ns = 2_000_000;
+    let mut gpu = Engine::new(&spec, 0);
+    let groups = [0; 3].map(|_| gpu.add_group(GroupKind::Own));
+    let works = groups.map(|group| {
+        let stream = gpu.add_stream(group, 0).unwrap();
+        submit(&mut gpu, stream, whole_sm(132, 10_000_000, spec.topology.all()))
+    });
+    let events = gpu.run_to_end();
+    // Five slices of 2 ms each, in turn: 0, 6, 12, 18, 24 ms for the first, which ends at 26 ms.
+    assert_eq!(works.map(|work| done(&events, work)), [Some(26_000_000), Some(28_000_000), Some(30_000_000)]);
+    assert_eq!(works.map(|work| started(&events, work)), [Some(0), Some(2_000_000), Some(4_000_000)]);
+    let order: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::GroupSwitched { group } => Some((event.time, group)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order.len(), 14);
+    for (i, &(time, group)) in order.iter().enumerate() {
+        assert_eq!((time, group), ((i as Time + 1) * 2_000_000, groups[(i + 1) % 3]));
+    }
+    let blocks = gpu.take_blocks(works[1]).unwrap();
+    assert!(blocks.iter().all(|block| (block.start_ns, block.stop_ns) == (2_000_000, 28_000_000)));
+}
+
+#[test]
+fn a_group_without_work_gives_way_at_once() {
+    let spec = bare("h200");
+    let mut gpu = Engine::new(&spec, 0);
+    let [a, b] = [0; 2].map(|_| gpu.add_group(GroupKind::Own)).map(|group| gpu.add_stream(group, 0).unwrap());
+    submit(&mut gpu, a, whole_sm(132, 300_000, spec.topology.all()));
+    let second = submit(&mut gpu, b, whole_sm(132, 300_000, spec.topology.all()));
+    assert_eq!(started(&gpu.run_to_end(), second), Some(300_000));
+}
+
+#[test]
+fn who_comes_late_waits_for_the_end_of_the_slice() {
+    let mut spec = bare("h200");
+    spec.scheduler.switch_ns = 35_000;
+    spec.scheduler.preempt_ns = 150_000;
+    let mut gpu = Engine::new(&spec, 0);
+    let [a, b] = [0; 2].map(|_| gpu.add_group(GroupKind::Own)).map(|group| gpu.add_stream(group, 0).unwrap());
+    let long = submit(&mut gpu, a, whole_sm(132, 9_000_000, spec.topology.all()));
+    gpu.advance(4_700_000);
+    let late = submit(&mut gpu, b, whole_sm(132, 500_000, spec.topology.all()));
+    let events = gpu.run_to_end();
+    // Out of turn at 6 ms; the long kernel's blocks are saved, the late one's have nothing to restore.
+    assert_eq!((started(&events, late), done(&events, late)), (Some(6_185_000), Some(6_685_000)));
+    assert_eq!(done(&events, long), Some(9_000_000 + 185_000 + 500_000 + 185_000));
+}
+
+#[test]
+fn memory_bound_blocks_share_the_bandwidth_and_others_do_not_care() {
+    let mut spec = bare("h200");
+    spec.memory.bandwidth_bytes_per_s = 132_000_000_000; // 132 bytes per nanosecond
+    let run = |bytes: [u64; 2]| {
+        let mut gpu = Engine::new(&spec, 0);
+        let group = gpu.add_group(GroupKind::Mps);
+        let halves = [TpcSet::range(0..33), TpcSet::range(33..66)];
+        let works = [0, 1].map(|i| {
+            let stream = gpu.add_stream(group, 0).unwrap();
+            let kernel = KernelWork { bytes_per_block: bytes[i], ..whole_sm(66 * 4, 10_000, halves[i]) };
+            submit(&mut gpu, stream, kernel)
+        });
+        let events = gpu.run_to_end();
+        works.map(|work| done(&events, work).unwrap())
+    };
+    // 66 blocks of 2 bytes/ns each ask for all that there is.
+    assert_eq!(run([20_000, 0]), [40_000, 40_000]);
+    // Two such halves get half each.
+    assert_eq!(run([20_000, 20_000]), [80_000, 80_000]);
+    // Twice as much as there is, beside one that computes.
+    assert_eq!(run([40_000, 0]), [80_000, 40_000]);
+}
+
+#[test]
+fn a_copy_within_the_device_takes_bandwidth_from_kernels() {
+    let mut spec = bare("h200");
+    spec.memory.bandwidth_bytes_per_s = 132_000_000_000;
+    spec.copy.local_bytes_per_s = 66_000_000_000; // reading and writing: all of it
+    let mut gpu = Engine::new(&spec, 0);
+    let group = gpu.add_group(GroupKind::Own);
+    let [a, b] = [0; 2].map(|priority| gpu.add_stream(group, priority).unwrap());
+    let kernel = KernelWork { bytes_per_block: 10_000, ..whole_sm(132, 10_000, spec.topology.all()) };
+    let kernel = submit(&mut gpu, a, kernel);
+    let copy = gpu.submit(b, CopyWork { bytes: 660_000, direction: CopyDirection::Within }).unwrap();
+    let events = gpu.run_to_end();
+    // Both ask for everything and need 10 µs of it: together 20 µs.
+    assert_eq!([kernel, copy].map(|work| done(&events, work)), [Some(20_000); 2]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Groups that always have work get the compute engine for equal times, to a slice.
+    #[test]
+    fn busy_groups_get_equal_time(
+        count in 2usize..6,
+        blocks in prop::collection::vec((1_u64..400, 1_000_u64..400_000), 6),
+        slice_ns in 50_000_u64..3_000_000,
+    ) {
+        let mut spec = bare("a100");
+        spec.scheduler.slice_ns = slice_ns;
+        let mut gpu = Engine::new(&spec, 0);
+        for &(grid, ns) in &blocks[..count] {
+            let group = gpu.add_group(GroupKind::Own);
+            let stream = gpu.add_stream(group, 0).unwrap();
+            // More than enough for the time looked at.
+            for _ in 0..200_000_000 / ns + 1 {
+                gpu.submit(stream, KernelWork::new(grid, 512, ns, spec.topology.all())).unwrap();
+            }
+        }
+        let horizon = slice_ns * count as u64 * 10;
+        prop_assume!(horizon <= 200_000_000);
+        let mut held = std::collections::BTreeMap::new();
+        let mut since = 0;
+        let mut holder = None;
+        let events = gpu.advance(horizon);
+        for event in &events {
+            if let EventKind::GroupSwitched { group } = event.kind {
+                *held.entry(holder).or_insert(0) += event.time - since;
+                (since, holder) = (event.time, Some(group));
+            }
+        }
+        *held.entry(holder).or_insert(0) += horizon - since;
+        // The first group is not announced; it holds `None` first and its own name later.
+        let times: Vec<Time> = held.values().copied().collect();
+        prop_assert_eq!(times.iter().sum::<Time>(), horizon);
+        let first = held.remove(&None).unwrap_or(0);
+        prop_assert_eq!(first, slice_ns);
+        prop_assert_eq!(held.len(), count);
+        let least = held.values().min().copied().unwrap_or(0) + slice_ns;
+        let most = held.values().max().copied().unwrap_or(0);
+        prop_assert!(most <= least, "{:?} with slices of {}", held, slice_ns);
+    }
+}
