@@ -71,7 +71,8 @@ fn attach() -> Result<&'static Tenant, String> {
             *word |= 1 << (physical % 32);
         }
     }
-    let mask = LaunchMask { layout, live, compute_capability: limits.device_class };
+    let mask =
+        LaunchMask { layout, live, compute_capability: limits.device_class, at_start: limits.qmd_disable };
 
     let driver = DriverCalls::resolve()
         .map_err(|name| format!("libcuda exports no {}: the driver is too old", name.to_string_lossy()))?;

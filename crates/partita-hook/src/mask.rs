@@ -9,7 +9,7 @@ use partita_abi::qmd::{self, QmdLayout};
 use partita_driver::callback;
 use partita_ledger::HookState;
 
-use crate::tenant::Tenant;
+use crate::tenant::{self, Tenant};
 
 /// What the callback needs beside the ledger.
 pub struct LaunchMask {
@@ -19,6 +19,9 @@ pub struct LaunchMask {
     pub live: [u32; 8],
     /// Compute capability, major × 10 + minor.
     pub compute_capability: u32,
+    /// The disable words when the process attached, for a launch that finds the
+    /// limits being rewritten over and over.
+    pub at_start: [u32; 8],
 }
 
 /// The subscriber: `argument` is the `Tenant`.
@@ -34,27 +37,32 @@ pub unsafe extern "C" fn on_launch(
     // SAFETY: the driver's parameters, during the call.
     let descriptor = unsafe { callback::launch_descriptor(parameters) };
     if descriptor.is_null() {
-        tenant.report(HookState::ATTACHED | HookState::UNMASKED);
-        return;
+        return cannot_mask(tenant);
     }
     // SAFETY: a descriptor of this device has the layout's size, and the driver
     // lets its subscriber write it. The version is checked before any write.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     if qmd::version_byte(image) != Some(layout.version.byte()) {
-        tenant.report(HookState::ATTACHED | HookState::UNMASKED);
-        return;
+        return cannot_mask(tenant);
     }
     tenant.slot.count_launch();
-    let Ok((_, own)) = tenant.limits.disable_words() else {
-        tenant.report(HookState::ATTACHED | HookState::UNMASKED);
-        return;
-    };
+    let own = tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words);
     let disable = match qmd::read_disable_mask(image, layout) {
         // A narrower mask of the program's own, or the driver's for a cluster.
         Some(asked) => intersect(&own, &asked, &tenant.mask.live),
         None => own,
     };
-    let _ = qmd::write_disable_mask(image, layout, &disable);
+    if qmd::write_disable_mask(image, layout, &disable).is_err() {
+        cannot_mask(tenant);
+    }
+}
+
+/// The driver makes other descriptors than it did when the board was
+/// calibrated. This launch is past refusing; it is the last that goes through.
+#[cold]
+fn cannot_mask(tenant: &Tenant) {
+    tenant.report(HookState::UNMASKED | HookState::REFUSED);
+    tenant::refuse();
 }
 
 /// What both masks leave enabled; the tenant's alone where that is nothing,

@@ -1,0 +1,71 @@
+//! What the hook does on every launch, against a driver that does nothing else.
+
+mod common;
+
+use common::{Fixture, limits};
+use partita_ledger::HookState;
+
+#[test]
+fn a_launch_is_masked_without_allocation_lock_or_system_call() {
+    let fixture = Fixture::new(&limits());
+    let output = fixture.run("launch_path.c", &[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    // Seccomp's strict mode answers a system call with SIGKILL.
+    assert!(
+        output.status.success(),
+        "{:?} {text} {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(words[0], "0", "allocations and frees on the launch path");
+    assert_eq!(words[1], "0", "locks taken on the launch path");
+    assert_eq!(words[2], "80000000:00000000,fffffffe,ffffffff,ffffffff", "the tenant's mask, marked valid");
+    assert_eq!(words[3], "0000ffff,ffffffff,ffffffff,ffffffff", "the program's own mask intersected");
+    assert_eq!(
+        words[4], "00000000,fffffffe,ffffffff,ffffffff",
+        "an empty intersection leaves the tenant's set"
+    );
+    assert_eq!(
+        words[5], "912",
+        "a compiled-in cluster of 15 on at most 14 SMs (CUDA_ERROR_INVALID_CLUSTER_SIZE)"
+    );
+    assert_eq!(words[6], "0", "a cluster of 3");
+
+    let slot = fixture.usage().slots().next().expect("one slot").expect("readable");
+    // 1 to warm up, 10,000 counted, 2 with masks, 1 cluster that fits, 10,000 under seccomp.
+    assert_eq!(slot.launches, 20_004);
+    assert_eq!(slot.state.flags, HookState::ATTACHED | HookState::MASK_VERIFIED);
+}
+
+#[test]
+fn a_foreign_ledger_is_refused_at_cu_init() {
+    let fixture = Fixture::new(&limits());
+    for (name, bytes) in [("truncated", vec![0u8; 100]), ("foreign", vec![0x5a; 4096]), ("empty", Vec::new())]
+    {
+        let path = fixture.path("limits");
+        std::fs::remove_file(&path).expect("the limits file");
+        std::fs::write(&path, bytes).expect("writable");
+        let output = fixture.run("launch_path.c", &[]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        // The program reports that cuInit failed.
+        assert_eq!(output.status.code(), Some(3), "{name}: {said}");
+        assert_eq!(said.lines().count(), 1, "{name}: {said}");
+        assert!(said.starts_with("partita: ") && said.contains("limits"), "{name}: {said}");
+        assert!(output.stdout.is_empty(), "{name}: nothing belongs on standard output");
+    }
+}
+
+#[test]
+fn after_an_unexpected_descriptor_nothing_more_is_launched() {
+    // The board was calibrated with version 3.0 descriptors, but the driver makes 4.0.
+    let fixture = Fixture::new(&partita_ledger::Limits { qmd_version: 0x30, ..limits() });
+    let output = fixture.run("launch_path.c", &[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(words[2], "00000000:00000000,00000000,00000000,00000000", "no write to it: {text}");
+    assert_eq!(words[6], "3", "CUDA_ERROR_NOT_INITIALIZED from then on: {text}");
+    let slot = fixture.usage().slots().next().expect("one slot").expect("readable");
+    assert_eq!(slot.state.flags, HookState::UNMASKED | HookState::REFUSED);
+    assert_eq!(slot.launches, 0);
+}

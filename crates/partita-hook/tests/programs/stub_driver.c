@@ -1,0 +1,71 @@
+/* A libcuda that does nothing but call its launch callback: what is left of a
+ * launch through it is the hook's own work. Prototypes after cuda.h. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef void (*callback)(void *, int, int, const void *);
+static callback subscriber;
+static void *argument;
+static int enabled;
+static uint32_t qmd[96];
+
+int subscribe(uint32_t *handle, callback function, void *user) {
+    subscriber = function;
+    argument = user;
+    *handle = 1;
+    return 0;
+}
+
+int enable(uint32_t on, uint32_t handle, int domain, int id) {
+    if (handle != 1 || domain != 0xb || id != 1) return 1;
+    enabled = on;
+    return 0;
+}
+
+static const void *table[12] = {(void *)sizeof table, 0, 0, (void *)subscribe, 0, 0, (void *)enable};
+
+int cuGetExportTable(const void **out, const void *uuid) {
+    static const unsigned char known[16] = {0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e,
+                                            0x90, 0xdd, 0x54, 0x71, 0x9f, 0xe5, 0xf7, 0x4b};
+    if (memcmp(uuid, known, 16) != 0) return 1;
+    *out = table;
+    return 0;
+}
+
+int cuInit(unsigned flags) { return flags ? 1 : 0; }
+
+/* What the program looks at afterwards: the descriptor as the hook left it. */
+uint32_t *stub_descriptor(void) { return qmd; }
+
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *stream, void **parameters, void **extra) {
+    uint64_t block[11] = {0};
+    memset(qmd, 0, sizeof qmd);
+    ((unsigned char *)qmd)[72] = 0x40; /* QMD version 4.0 */
+    if (stream) { /* stands for a launch whose mask the program has set itself */
+        qmd[0] = 0x80000000u;
+        memcpy(&qmd[76], stream, 16);
+    }
+    block[0] = sizeof block | 0x7ffd00000000ull; /* the upper half is garbage on real drivers */
+    block[4] = (uintptr_t)qmd;
+    if (enabled) subscriber(argument, 0xb, 1, block);
+    return 0;
+}
+
+int cuFuncGetAttribute(int *value, int attribute, void *function) {
+    /* A function at an odd address was compiled for clusters of that many blocks. */
+    *value = attribute == 11 && ((uintptr_t)function & 1) ? (int)((uintptr_t)function & 0xff) : 0;
+    return 0;
+}
+
+int cuKernelGetFunction(void **function, void *kernel) { return 1; }
+int cuCtxGetCurrent(void **context) { *context = (void *)0x1000; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)0x1000; return 0; }
+int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = 1; return 0; }
+int cuMemFree_v2(uint64_t pointer) { return 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t shared) {
+    *blocks = 2048 / threads;
+    return 0;
+}
