@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use partita_core::{Topology, Tpc};
+use partita_driver::Cuda;
 use serde::{Deserialize, Serialize};
 
 use crate::child::Job;
@@ -42,6 +43,8 @@ pub struct Measured {
     pub sms_per_tpc: u32,
     /// Each TPC in logical order: its GPC and its bit in the descriptor's mask.
     pub tpcs: Vec<(u8, u16)>,
+    /// Whether clusters of blocks proved the GPCs; if not, each TPC counts as one of its own.
+    pub gpcs_proved: bool,
     /// The device's memory as CUDA counts it, in bytes.
     pub memory_total_bytes: u64,
 }
@@ -210,6 +213,27 @@ fn measure(install: &Install, gpu: &Gpu) -> Result<Measured, Error> {
     Ok(measured)
 }
 
+/// The job: measures the first GPU that this process sees.
+///
+/// # Errors
+/// What was disproved, or the driver's words.
+pub fn measure_here() -> Result<Measured, String> {
+    let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
+    let gpu = partita_driver::Gpu::open(&cuda, 0).map_err(|error| error.to_string())?;
+    let probe = partita_driver::probe(&gpu).map_err(|error| error.to_string());
+    // After a launch that hangs nothing of the driver can be waited for.
+    std::mem::forget(gpu);
+    let probe = probe?;
+    Ok(Measured {
+        device_class: probe.facts.compute_capability,
+        qmd_version: probe.qmd_version,
+        sms_per_tpc: probe.sms_per_tpc,
+        tpcs: probe.tpcs.iter().map(|tpc| (tpc.gpc, tpc.physical)).collect(),
+        gpcs_proved: probe.gpcs_proved,
+        memory_total_bytes: probe.facts.memory_bytes,
+    })
+}
+
 /// The variables that keep a job out of any MPS service: a pipe directory where no daemon can be.
 pub(crate) fn without_mps() -> [(&'static str, &'static str); 1] {
     [("CUDA_MPS_PIPE_DIRECTORY", "/dev/null/no-mps")]
@@ -245,6 +269,7 @@ mod tests {
             qmd_version: 0x40,
             sms_per_tpc: 2,
             tpcs: vec![(0, 0), (1, 9), (0, 2)],
+            gpcs_proved: true,
             memory_total_bytes: 1 << 37,
         }
     }

@@ -62,10 +62,8 @@ pub enum Error {
         reason: String,
     },
     /// The requested compute units cannot be had.
-    #[error("--sm {share}: {reason}")]
+    #[error("{reason}")]
     Plan {
-        /// What was asked for.
-        share: String,
         /// Why not and what would fit, in the planner's words.
         reason: String,
     },

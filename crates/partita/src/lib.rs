@@ -6,10 +6,17 @@ pub mod error;
 pub mod facts;
 pub mod gpu;
 pub mod install;
+pub mod jobs;
+pub mod kill;
+pub mod limits;
 pub mod mps;
+pub mod offered;
 pub mod process;
 pub mod program;
+pub mod ps;
 pub mod registry;
+pub mod run;
+pub mod set;
 pub mod signals;
 pub mod simenv;
 

@@ -1,13 +1,15 @@
 //! The MPS service of a GPU, in the registry's directory.
 
 use std::ffi::OsString;
+use std::path::Path;
 
-use partita_mps::{ControlBinary, Service, ServiceDirs};
+use partita_mps::{ControlBinary, Service, ServiceDirs, State};
 
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
-use crate::registry::Registry;
+use crate::registry::{Isolation, Registry, Tenant};
+use crate::simenv::SimEnvironment;
 
 /// The hidden subcommand of `partita` that gives a daemon its own session.
 pub const DETACH_SUBCOMMAND: &str = "internal-detach";
@@ -17,15 +19,57 @@ pub const DETACH_SUBCOMMAND: &str = "internal-detach";
 /// # Errors
 /// [`Error::Mps`] if there is no control program or the paths are too long.
 pub fn service(install: &Install, registry: &Registry, gpu: &Gpu) -> Result<Service, Error> {
-    let binary = match gpu.sim() {
+    build(install, &registry.mps_dir(&gpu.key())?, &gpu.facts.uuid, gpu.sim())
+}
+
+/// The service whose clients a tenant's processes are, if they are. Where it
+/// is follows from the tenant's owner and GPU, not from what the owner wrote.
+///
+/// # Errors
+/// [`Error::DamagedTenant`], and as [`service`].
+pub fn service_of(install: &Install, registry: &Registry, tenant: &Tenant) -> Result<Option<Service>, Error> {
+    let meta = tenant.meta()?;
+    if meta.isolation == Isolation::Own {
+        return Ok(None);
+    }
+    let sim = match &meta.gpu.sim {
+        Some(sim) => Some(SimEnvironment::create(install, &sim.device)?.with_boards_in(&sim.dir)),
+        None => None,
+    };
+    let root = registry.mps_dir_of(&tenant.gpu_key, tenant.user);
+    build(install, &root, &meta.gpu.uuid, sim.as_ref()).map(Some)
+}
+
+fn build(install: &Install, root: &Path, uuid: &str, sim: Option<&SimEnvironment>) -> Result<Service, Error> {
+    let binary = match sim {
         Some(sim) => ControlBinary::at(&sim.mps_control())?,
         None => ControlBinary::find(std::env::var_os("PATH").as_deref())?,
     };
-    let dirs = ServiceDirs::new(&registry.mps_dir(&gpu.key())?)?;
     let launcher: Vec<OsString> = vec![install.program().into(), DETACH_SUBCOMMAND.into(), "--".into()];
-    let mut service = Service::new(binary, dirs, &gpu.facts.uuid).with_launcher(launcher);
-    for (key, value) in gpu.sim().map(|sim| sim.variables()).unwrap_or_default() {
+    let mut service = Service::new(binary, ServiceDirs::new(root)?, uuid).with_launcher(launcher);
+    for (key, value) in sim.map(SimEnvironment::variables).unwrap_or_default() {
         service = service.with_env(key, value);
     }
     Ok(service)
+}
+
+/// Removes a stopped service's directories, and the GPU's if it is empty then.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::RunDirectory`].
+pub fn remove(registry: &Registry, gpu: &Gpu, service: &Service) -> Result<(), Error> {
+    let _lock = registry.lock()?;
+    let root = service.dirs().root();
+    // Somebody may have started it again.
+    if matches!(service.state(), Ok(State::Running { .. })) {
+        return Ok(());
+    }
+    match std::fs::remove_dir_all(root) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Error::io(root.display().to_string())(error));
+        }
+        _ => {}
+    }
+    let _ = std::fs::remove_dir(registry.gpu_dir(&gpu.key()));
+    Ok(())
 }

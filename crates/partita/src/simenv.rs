@@ -65,6 +65,12 @@ impl SimEnvironment {
         Ok(environment)
     }
 
+    /// The same environment with another directory of boards: another user's.
+    pub(crate) fn with_boards_in(mut self, dir: &Path) -> Self {
+        self.dir = dir.to_owned();
+        self
+    }
+
     /// The device's name in the catalogue.
     pub fn device(&self) -> &str {
         &self.device

@@ -15,7 +15,6 @@ use super::{
     make, shared_dir,
 };
 use crate::error::Error;
-use crate::process::user_name;
 
 /// Holders need milliseconds; this covers a machine that swaps.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
@@ -120,7 +119,7 @@ impl<'a> RegistryLock<'a> {
     pub fn create(&self, gpu_key: &str, meta: Meta, limits: &Limits) -> Result<OwnedTenant, Error> {
         check_name(&meta.name)?;
         if let Some(other) = self.tenants()?.iter().find(|tenant| tenant.name == meta.name) {
-            return Err(name_in_use(other));
+            return Err(other.name_in_use());
         }
         let gpu_dir = self.registry.gpu_dir(gpu_key);
         shared_dir(&gpu_dir)?;
@@ -166,18 +165,6 @@ impl<'a> RegistryLock<'a> {
         }
         Ok(())
     }
-}
-
-fn name_in_use(tenant: &Tenant) -> Error {
-    let (gpu, what) = match &tenant.meta {
-        Ok(meta) => (meta.gpu.label.clone(), meta.command.join(" ")),
-        Err(_) => (tenant.gpu_key.clone(), "its meta.json is damaged".to_owned()),
-    };
-    let what = match what.char_indices().nth(60) {
-        Some((end, _)) => format!("{}…", &what[..end]),
-        None => what,
-    };
-    Error::NameInUse { name: tenant.name.clone(), user: user_name(tenant.user), gpu, what }
 }
 
 /// Opens the lock file, which belongs to whoever came first. Without `O_CREAT`

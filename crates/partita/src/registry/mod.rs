@@ -32,7 +32,7 @@ use partita_ledger::{Limits, LimitsFile, UsageMap};
 
 pub use lock::RegistryLock;
 pub use name::check_name;
-pub use tenant::{GpuMeta, Isolation, Meta, SimMeta, Tenant};
+pub use tenant::{GpuMeta, Isolation, META_VERSION, Meta, SimMeta, Tenant};
 
 use crate::error::Error;
 use crate::process::user_name;
@@ -93,7 +93,12 @@ impl Registry {
     pub fn mps_dir(&self, gpu_key: &str) -> Result<PathBuf, Error> {
         let dir = self.gpu_dir(gpu_key);
         shared_dir(&dir)?;
-        Ok(dir.join(format!(".mps-{}", rustix::process::geteuid().as_raw())))
+        Ok(self.mps_dir_of(gpu_key, rustix::process::geteuid().as_raw()))
+    }
+
+    /// The directory of a user's MPS service of one GPU. Nothing of it may exist.
+    pub(crate) fn mps_dir_of(&self, gpu_key: &str, user: u32) -> PathBuf {
+        self.gpu_dir(gpu_key).join(format!(".mps-{user}"))
     }
 
     /// Waits for the registry's lock. Everything that must see or leave the

@@ -10,8 +10,8 @@ use partita_ledger::{Limits, LimitsMap, UsageView};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::process::ProcessId;
-use crate::registry::{LIMITS, META, USAGE, c_path, is_owned};
+use crate::process::{ProcessId, user_name};
+use crate::registry::{LIMITS, META, USAGE, c_path, is_owned, write_meta};
 
 /// The version of `meta.json` that this build writes and reads.
 pub const META_VERSION: u32 = 1;
@@ -71,8 +71,6 @@ pub struct Meta {
     pub share: Option<String>,
     /// Whether it is a client of MPS.
     pub isolation: Isolation,
-    /// The root of its MPS service's directories, if it is a client.
-    pub mps: Option<PathBuf>,
 }
 
 /// A tenant of this machine.
@@ -144,6 +142,43 @@ impl Tenant {
         let reason =
             reason.trim_start_matches(path.to_string_lossy().as_ref()).trim_start_matches([':', ' ']);
         Error::DamagedTenant { name: self.name.clone(), reason: reason.to_owned(), path }
+    }
+
+    /// The limits file is not as it must be.
+    pub(crate) fn damaged_limits(&self, reason: &str) -> Error {
+        self.damaged(LIMITS, reason)
+    }
+
+    /// For whoever wants its name.
+    pub(crate) fn name_in_use(&self) -> Error {
+        let (gpu, what) = match &self.meta {
+            Ok(meta) => (meta.gpu.label.clone(), meta.command.join(" ")),
+            Err(_) => (self.gpu_key.clone(), "its meta.json is damaged".to_owned()),
+        };
+        let what = match what.char_indices().nth(60) {
+            Some((end, _)) => format!("{}…", &what[..end]),
+            None => what,
+        };
+        Error::NameInUse { name: self.name.clone(), user: user_name(self.user), gpu, what }
+    }
+
+    /// Checks that the current user may change and end it.
+    ///
+    /// # Errors
+    /// [`Error::NotYours`].
+    pub fn check_yours(&self) -> Result<(), Error> {
+        let user = rustix::process::geteuid();
+        if user.is_root() || user.as_raw() == self.user {
+            return Ok(());
+        }
+        Err(Error::NotYours { name: self.name.clone(), user: user_name(self.user) })
+    }
+
+    /// Notes the share that it was given last.
+    pub(crate) fn update_share(&self, share: String) -> Result<(), Error> {
+        let mut meta = self.meta()?.clone();
+        meta.share = Some(share);
+        write_meta(&self.dir, &meta)
     }
 
     /// The TPCs that it holds.

@@ -1,0 +1,328 @@
+//! The arguments of the command line, and nothing else.
+//!
+//! The build script reads this file too, for completions and man pages, so it
+//! uses clap alone. Values stay text here; the commands parse them, so that
+//! every wrong value is answered in the same way.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+/// Share one NVIDIA GPU between programs that know nothing of each other.
+///
+/// Each program runs as a tenant: it gets the compute units and the memory that it was promised, keeps them while its
+/// neighbours misbehave, and can be resized while it runs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "partita",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  partita run --name serve --sm 50% --mem 40GiB -- python3 serve.py
+  partita run --name train --sm 33tpc --mem 60GiB -- python3 train.py
+  partita ps
+  partita set train --sm 20%
+  partita kill train
+
+Exit codes: that of the program that `run` runs; 125 for Partita's own errors."
+)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Cmd,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Cmd {
+    /// List the GPUs of this machine
+    Devices(Devices),
+    /// Run a program in a partition of a GPU
+    Run(Run),
+    /// Change the limits of a tenant while it runs
+    Set(Set),
+    /// List the tenants of this machine
+    Ps(Ps),
+    /// End a tenant without hurting its neighbours
+    Kill(Kill),
+    /// The Multi-Process Service that lets tenants run at the same time
+    #[command(subcommand)]
+    Mps(Mps),
+    /// The simulated GPU
+    #[command(subcommand)]
+    Sim(Sim),
+    /// Print the completions of a shell
+    Completions(Completions),
+    /// Print the manual page
+    Man,
+    /// Write all completions and manual pages into a directory
+    #[command(hide = true)]
+    Generate(Generate),
+    /// Runs a risky job for another partita process
+    #[command(name = "internal-job", hide = true)]
+    InternalJob(InternalJob),
+    /// Becomes a daemon in a session of its own
+    #[command(name = "internal-detach", hide = true)]
+    InternalDetach(InternalDetach),
+}
+
+/// Which GPU.
+#[derive(Debug, Args)]
+pub struct GpuOption {
+    /// The GPU: an index (0), a UUID or a unique beginning of one (GPU-1a2b), or sim:NAME
+    ///
+    /// Simulated devices are sim:h200, sim:a100 and sim:gtx1060-3gb. Without this option it is the machine's first GPU;
+    /// where there is none, sim:h200 is used and said so.
+    #[arg(long, value_name = "GPU", env = "PARTITA_GPU", hide_env_values = true)]
+    pub gpu: Option<String>,
+}
+
+/// Arguments of `devices`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  partita devices
+  partita devices --json | jq '.[].uuid'")]
+pub struct Devices {
+    /// Only this GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Shares of compute units (--sm):
+  30%, 12.5%   of the device, in whole TPCs
+  40sm, 20tpc  a number of SMs or TPCs, packed by GPC
+  gpc:0-2      every TPC of these GPCs
+  tpc:0-9      exactly these TPCs, logical numbers
+
+Examples:
+  partita run --sm 50% --mem 40GiB -- python3 serve.py
+  partita run --name train --sm 33tpc -- python3 train.py --epochs 3
+  partita run --gpu sim:a100 --sm gpc:0-1 -- ./program
+
+The program's standard streams, signals and exit code are its own. A program that cannot be held to its limits (statically linked, set-user-id) is refused.")]
+pub struct Run {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+    /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all that are free]
+    #[arg(long, value_name = "SHARE")]
+    pub sm: Option<String>,
+    /// The share of the device's time; this build offers 100% alone
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub time: String,
+    /// Device memory of all its processes together: 20GiB, 512MiB [default: no quota]
+    #[arg(long, value_name = "SIZE")]
+    pub mem: Option<String>,
+    /// Who goes first when tenants compete; this build offers normal alone
+    #[arg(long, value_enum, default_value_t = PriorityArg::Normal)]
+    pub priority: PriorityArg,
+    /// The tenant's name [default: the program's name and a number]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How the partition is enforced; this build offers masks alone
+    #[arg(long, value_enum, default_value_t = ViaArg::Auto)]
+    pub via: ViaArg,
+    /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
+    #[arg(long, value_enum, default_value_t = IsolationArg::Shared)]
+    pub isolation: IsolationArg,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// `--priority`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PriorityArg {
+    /// Before the others
+    High,
+    /// Like the others
+    Normal,
+    /// After the others
+    Low,
+}
+
+/// `--via`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ViaArg {
+    /// The best that works here
+    Auto,
+    /// Masks in the launch descriptors
+    Mask,
+    /// Green contexts
+    Green,
+    /// Thread percentages of MPS
+    Mps,
+    /// Shares of time
+    Time,
+}
+
+/// `--isolation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IsolationArg {
+    /// At the same time as other tenants
+    Shared,
+    /// In turns with other tenants
+    Own,
+}
+
+/// Arguments of `set`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The new limits hold from the tenant's next launch and next allocation on. Kernels that run keep the compute units that they began with.
+
+Examples:
+  partita set train --sm 20%
+  partita set train --sm 10tpc --mem 30GiB")]
+pub struct Set {
+    /// The tenant
+    pub name: String,
+    /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9
+    #[arg(long, value_name = "SHARE")]
+    pub sm: Option<String>,
+    /// The share of the device's time; this build offers 100% alone
+    #[arg(long, value_name = "PERCENT")]
+    pub time: Option<String>,
+    /// Device memory of all its processes together: 20GiB, 512MiB
+    #[arg(long, value_name = "SIZE")]
+    pub mem: Option<String>,
+    /// Who goes first when tenants compete; this build offers normal alone
+    #[arg(long, value_enum)]
+    pub priority: Option<PriorityArg>,
+}
+
+/// Arguments of `ps`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  partita ps
+  partita ps --json | jq '.[] | {name, sms, memory_used_bytes}'")]
+pub struct Ps {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `kill`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Work on the GPU is ended through MPS first, so that the other clients of the service go on unhurt. Then the processes get SIGTERM and, after the grace period, SIGKILL.
+
+Examples:
+  partita kill train
+  partita kill train --grace 30")]
+pub struct Kill {
+    /// The tenants
+    #[arg(required = true)]
+    pub names: Vec<String>,
+    /// Seconds between SIGTERM and SIGKILL
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub grace: u32,
+}
+
+/// Subcommands of `mps`.
+#[derive(Debug, Subcommand)]
+pub enum Mps {
+    /// Start the GPU's service, if it does not run
+    Start(MpsGpu),
+    /// Stop the GPU's service
+    Stop(MpsStop),
+    /// Say whether the GPU's service runs, and for whom
+    Status(MpsGpu),
+}
+
+/// Arguments of `mps start` and `mps status`.
+#[derive(Debug, Args)]
+pub struct MpsGpu {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+}
+
+/// Arguments of `mps stop`.
+#[derive(Debug, Args)]
+pub struct MpsStop {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+    /// Stop it even if programs use it; they lose their work on the GPU
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Subcommands of `sim`.
+#[derive(Debug, Subcommand)]
+pub enum Sim {
+    /// Print shell lines that put CUDA programs on the simulated GPU
+    #[command(after_help = "\
+Examples:
+  eval \"$(partita sim env)\"
+  eval \"$(partita sim env --gpu sim:a100)\" && ./program")]
+    Env(SimEnv),
+}
+
+/// Arguments of `sim env`.
+#[derive(Debug, Args)]
+pub struct SimEnv {
+    /// The simulated device: sim:h200, sim:a100 or sim:gtx1060-3gb
+    #[arg(long, value_name = "GPU", default_value = "sim:h200")]
+    pub gpu: String,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  partita completions bash > ~/.local/share/bash-completion/completions/partita
+  partita completions zsh > \"${fpath[1]}/_partita\"
+  partita completions fish > ~/.config/fish/completions/partita.fish")]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: ShellArg,
+}
+
+/// A shell that completions are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ShellArg {
+    /// bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// Arguments of `generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// The directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+}
+
+/// Arguments of `internal-job`.
+#[derive(Debug, Args)]
+pub struct InternalJob {
+    /// The job
+    pub name: String,
+    /// Its parameters as JSON
+    pub request: String,
+}
+
+/// Arguments of `internal-detach`.
+#[derive(Debug, Args)]
+pub struct InternalDetach {
+    /// The daemon and its arguments
+    #[arg(last = true, required = true)]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,117 @@
+//! `partita devices`.
+
+use std::process::ExitCode;
+
+use partita::calibration::Cache;
+use partita::gpu::{self, Gpu};
+use partita::install::Install;
+use serde::Serialize;
+
+use crate::args::Devices;
+use crate::commands::{bytes, selector};
+use crate::fail::{Failure, tell};
+use crate::output::{print, print_json};
+use crate::table::Table;
+
+/// A GPU as `devices` shows it.
+#[derive(Debug, Serialize)]
+struct DeviceRow {
+    selector: String,
+    uuid: String,
+    name: String,
+    pci: Option<String>,
+    driver_version: String,
+    cuda_version: String,
+    compute_capability: String,
+    memory_total_bytes: u64,
+    memory_used_bytes: u64,
+    mig_enabled: Option<bool>,
+    compute_mode: String,
+    /// None before the first `run` or `doctor` on it.
+    sms: Option<u32>,
+    tpcs: Option<u32>,
+    gpcs: Option<Vec<u32>>,
+    qmd_version: Option<String>,
+}
+
+/// Lists the GPUs.
+pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
+    let install = Install::of_this_program()?;
+    let gpus = match selector(&arguments.gpu)? {
+        Some(selector) => vec![gpu::select(&install, Some(&selector))?.gpu],
+        None => match gpu::all_real(&install)? {
+            Ok(gpus) if !gpus.is_empty() => gpus,
+            _ => {
+                let selected = gpu::select(&install, None)?;
+                if let Some(notice) = &selected.notice {
+                    tell(notice);
+                }
+                vec![selected.gpu]
+            }
+        },
+    };
+    let cache = Cache::open();
+    let rows: Vec<DeviceRow> = gpus.iter().map(|gpu| row(&install, &cache, gpu)).collect();
+    if arguments.json {
+        print_json(&rows)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&[
+        "GPU",
+        "NAME",
+        "UUID",
+        "CC",
+        ">MEMORY",
+        ">USED",
+        ">SMS",
+        "GPCS (TPCS EACH)",
+        "DRIVER",
+        "CUDA",
+    ]);
+    for row in rows {
+        let unknown = || "?".to_owned();
+        table.row([
+            row.selector,
+            row.name,
+            row.uuid,
+            row.compute_capability,
+            bytes(row.memory_total_bytes),
+            bytes(row.memory_used_bytes),
+            row.sms.map_or_else(unknown, |sms| sms.to_string()),
+            row.gpcs.map_or_else(unknown, |gpcs| {
+                format!("{} ({})", gpcs.len(), gpcs.iter().map(u32::to_string).collect::<Vec<_>>().join(" "))
+            }),
+            row.driver_version,
+            row.cuda_version,
+        ]);
+    }
+    print(&table.render())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(install: &Install, cache: &Cache, gpu: &Gpu) -> DeviceRow {
+    let kept = cache.kept(install, gpu);
+    let topology = kept.as_ref().and_then(|measured| measured.topology().ok());
+    let facts = &gpu.facts;
+    DeviceRow {
+        selector: match gpu.sim() {
+            Some(_) => gpu.selector().to_string(),
+            None => facts.index.to_string(),
+        },
+        uuid: facts.uuid.clone(),
+        name: facts.name.clone(),
+        pci: facts.pci.clone(),
+        driver_version: gpu.driver_version.clone(),
+        cuda_version: format!("{}.{}", gpu.cuda_version / 1000, gpu.cuda_version % 1000 / 10),
+        compute_capability: format!("{}.{}", facts.compute_capability.0, facts.compute_capability.1),
+        memory_total_bytes: facts.memory_total_bytes,
+        memory_used_bytes: facts.memory_used_bytes,
+        mig_enabled: facts.mig_enabled,
+        compute_mode: facts.compute_mode.clone(),
+        sms: topology.as_ref().map(|topology| topology.sm_count()),
+        tpcs: topology.as_ref().map(|topology| topology.tpc_count()),
+        gpcs: topology.as_ref().map(|topology| topology.gpcs().iter().map(|gpc| gpc.tpcs.len()).collect()),
+        qmd_version: kept
+            .map(|measured| format!("{}.{}", measured.qmd_version >> 4, measured.qmd_version & 15)),
+    }
+}

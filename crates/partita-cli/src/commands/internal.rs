@@ -1,0 +1,28 @@
+//! The hidden subcommands: what `partita` starts of itself.
+
+use std::process::ExitCode;
+
+use partita::jobs;
+
+use crate::args::{InternalDetach, InternalJob};
+use crate::fail::Failure;
+use crate::output::print;
+
+/// Runs one job. It prints its result itself.
+pub fn job(arguments: &InternalJob) -> Result<ExitCode, Failure> {
+    let line = jobs::run(&arguments.name, &arguments.request).map_err(Failure::Told)?;
+    print(&format!("{line}\n"))?;
+    // Not back through main: a driver that hangs in its destructors would keep us.
+    std::process::exit(0)
+}
+
+/// Becomes the daemon.
+pub fn detach(arguments: &InternalDetach) -> Result<ExitCode, Failure> {
+    match partita_mps::detach::detach_and_exec(&arguments.command) {
+        Ok(never) => match never {},
+        Err(error) => {
+            let program = arguments.command.first().map(|program| program.to_string_lossy().into_owned());
+            Err(Failure::Told(format!("{}: {error}", program.unwrap_or_default())))
+        }
+    }
+}

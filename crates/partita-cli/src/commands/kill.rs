@@ -1,0 +1,35 @@
+//! `partita kill`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use partita::install::Install;
+use partita::kill;
+use partita::registry::Registry;
+
+use crate::args::Kill;
+use crate::fail::{Failure, tell};
+use crate::output::print;
+
+/// Ends the tenants, one after the other.
+pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
+    let install = Install::of_this_program()?;
+    let registry = Registry::open()?;
+    let grace = Duration::from_secs(arguments.grace.into());
+    let mut first_failure = None;
+    for name in &arguments.names {
+        match kill::kill(&install, &registry, name, grace) {
+            Ok(outcome) => {
+                for notice in &outcome.notices {
+                    tell(notice);
+                }
+                let processes = if outcome.processes == 1 { "process" } else { "processes" };
+                print(&format!("{name}: ended ({} {processes})\n", outcome.processes))?;
+            }
+            // The others are still to be ended.
+            Err(error) if first_failure.is_none() => first_failure = Some(error),
+            Err(error) => tell(&error.to_string()),
+        }
+    }
+    first_failure.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
+}

@@ -1,0 +1,42 @@
+//! `partita`: arguments in, text out. Everything else is in the library.
+
+mod args;
+mod commands;
+mod fail;
+mod output;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Cmd};
+use fail::Failure;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return fail::usage(&error),
+    };
+    match dispatch(&arguments.command) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
+    match command {
+        Cmd::Devices(arguments) => commands::devices::devices(arguments),
+        Cmd::Run(arguments) => commands::run::run(arguments),
+        Cmd::Set(arguments) => commands::set::set(arguments),
+        Cmd::Ps(arguments) => commands::ps::ps(arguments),
+        Cmd::Kill(arguments) => commands::kill::kill(arguments),
+        Cmd::Mps(arguments) => commands::mps::mps(arguments),
+        Cmd::Sim(arguments) => commands::sim::sim(arguments),
+        Cmd::Completions(arguments) => commands::generate::completions(arguments),
+        Cmd::Man => commands::generate::man(),
+        Cmd::Generate(arguments) => commands::generate::generate(arguments),
+        Cmd::InternalJob(arguments) => commands::internal::job(arguments),
+        Cmd::InternalDetach(arguments) => commands::internal::detach(arguments),
+    }
+}

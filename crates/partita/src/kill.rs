@@ -1,0 +1,156 @@
+//! `partita kill`: ends a tenant without hurting its neighbours.
+//!
+//! A process that is killed while its kernels run under MPS takes the other
+//! clients of the service along: their next call fails. So each process that
+//! is a client is first made to end its work on the GPU (`terminate_client`),
+//! and only then gets signals.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::error::Error;
+use crate::install::Install;
+use crate::mps;
+use crate::process::{self, ProcessId};
+use crate::registry::{Registry, Tenant};
+use crate::run::LEDGER_VARIABLE;
+
+/// How long processes get between SIGTERM and SIGKILL unless told otherwise.
+pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
+/// How long the kernel may take to end processes after SIGKILL. One in the
+/// driver ends when the driver lets it.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
+
+/// What `kill` did.
+#[derive(Debug, Clone, Default)]
+pub struct KillOutcome {
+    /// How many processes were ended.
+    pub processes: usize,
+    /// What did not go as it should, though the tenant is gone.
+    pub notices: Vec<String>,
+}
+
+/// Ends every process of the tenant and removes the tenant.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`], [`Error::NotYours`], and [`Error::Child`] if a process does not die.
+pub fn kill(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    grace: Duration,
+) -> Result<KillOutcome, Error> {
+    let tenant = registry.lock()?.tenant(name)?;
+    tenant.check_yours()?;
+    let mut outcome = KillOutcome::default();
+    let mut seen = BTreeSet::new();
+    for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, KILL_LIMIT)] {
+        let deadline = Instant::now() + patience;
+        let mut told = BTreeSet::new();
+        loop {
+            let processes = processes(&tenant);
+            if processes.is_empty() {
+                break;
+            }
+            let fresh: BTreeSet<ProcessId> = processes.difference(&told).copied().collect();
+            if !fresh.is_empty() {
+                if let Err(error) = terminate_clients(install, registry, &tenant, &fresh) {
+                    outcome.notices.push(format!("MPS: {error}"));
+                }
+                for process in &fresh {
+                    process.signal(signal).map_err(Error::io(format!("process {}", process.pid)))?;
+                }
+                told.extend(&fresh);
+                seen.extend(fresh);
+            }
+            if Instant::now() >= deadline {
+                break;
+            }
+            thread::sleep(POLL);
+        }
+    }
+    outcome.processes = seen.len();
+    outcome.notices.dedup();
+    let left = processes(&tenant);
+    if let Some(process) = left.first() {
+        return Err(Error::Child {
+            job: format!("tenant {name}"),
+            reason: format!(
+                "process {} does not die within {} s of SIGKILL; it waits in the kernel, see `cat /proc/{}/stack`",
+                process.pid,
+                KILL_LIMIT.as_secs(),
+                process.pid
+            ),
+        });
+    }
+    remove(registry, &tenant)?;
+    Ok(outcome)
+}
+
+/// Every living process of the tenant, but the one that asks.
+fn processes(tenant: &Tenant) -> BTreeSet<ProcessId> {
+    let mut found: BTreeSet<ProcessId> =
+        process::with_variable(LEDGER_VARIABLE, tenant.dir.as_os_str()).into_iter().collect();
+    if let Ok(meta) = &tenant.meta {
+        found.extend(meta.child.filter(|child| child.lives()));
+    }
+    if let Ok(usage) = tenant.usage() {
+        found.extend(usage.slots().flatten().filter(|slot| slot.live).filter_map(|slot| {
+            let process = ProcessId::living(u32::try_from(slot.pid).ok()?)?;
+            // In a container a process has another number than here; then the start time differs.
+            (process.start_ticks == slot.start_ticks).then_some(process)
+        }));
+    }
+    let own = std::process::id();
+    // The files are the owner's: what they name is believed only of the owner's processes.
+    found.retain(|process| process.pid != own && process.user() == Some(tenant.user));
+    found
+}
+
+/// Ends what these processes have on the GPU, for those that are clients of MPS.
+fn terminate_clients(
+    install: &Install,
+    registry: &Registry,
+    tenant: &Tenant,
+    processes: &BTreeSet<ProcessId>,
+) -> Result<(), Error> {
+    let Some(service) = mps::service_of(install, registry, tenant)? else { return Ok(()) };
+    let clients = match service.clients() {
+        Err(partita_mps::MpsError::NotRunning { .. }) => return Ok(()),
+        clients => clients?,
+    };
+    let control = service.control();
+    for (server, client) in clients {
+        if processes.iter().any(|process| process.pid == client) {
+            match control.terminate_client(server, client) {
+                Ok(()) => {}
+                // It left by itself.
+                Err(partita_mps::MpsError::Refused { .. }) if ProcessId::living(client).is_none() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the tenant's `partita run` to notice and leave, then removes the tenant.
+fn remove(registry: &Registry, tenant: &Tenant) -> Result<(), Error> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        let lock = registry.lock()?;
+        if !lock.tenants()?.iter().any(|other| other.dir == tenant.dir) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            // Something that is no process of the tenant holds its lock; without
+            // processes the tenant is over all the same.
+            return lock.remove(&tenant.dir);
+        }
+        drop(lock);
+        thread::sleep(POLL);
+    }
+}

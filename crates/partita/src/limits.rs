@@ -1,0 +1,180 @@
+//! From what was asked to what the ledger says.
+
+use partita_core::{ByteSize, Plan, Present, Share, Topology, Tpc, TpcSet};
+use partita_ledger::{Limits, NO_QUOTA};
+
+use crate::calibration::Measured;
+use crate::error::Error;
+use crate::registry::Tenant;
+
+/// The mechanism number of QMD masks in the ledger.
+pub const MECHANISM_MASK: u32 = 1;
+
+/// The topology that a ledger describes.
+///
+/// # Errors
+/// Why there is no such device.
+pub fn topology(limits: &Limits) -> Result<Topology, String> {
+    let tpcs: Vec<Tpc> = (limits.gpc_of_logical.iter().zip(&limits.physical_of_logical))
+        .take(limits.tpc_count as usize)
+        .map(|(&gpc, &physical)| Tpc { gpc, physical })
+        .collect();
+    Topology::new(limits.sms_per_tpc, tpcs).map_err(|error| error.to_string())
+}
+
+/// The limits of a new tenant: its partition as planned, its quota as checked.
+///
+/// # Errors
+/// A UUID or a name that does not fit into the ledger.
+pub fn new_limits(
+    name: &str,
+    uuid: &str,
+    measured: &Measured,
+    topology: &Topology,
+    set: &TpcSet,
+    quota: Option<ByteSize>,
+) -> Result<Limits, String> {
+    let mut limits = Limits {
+        gpu_uuid: parse_uuid(uuid).ok_or_else(|| format!("{uuid:?} is no GPU's UUID"))?,
+        device_class: measured.device_class,
+        qmd_version: measured.qmd_version,
+        sms_per_tpc: measured.sms_per_tpc,
+        tpc_count: topology.tpc_count(),
+        memory_quota_bytes: quota.map_or(NO_QUOTA, |quota| quota.0),
+        memory_total_bytes: measured.memory_total_bytes,
+        mechanism: MECHANISM_MASK,
+        name: Limits::name_field(name).map_err(|fault| fault.to_string())?,
+        ..Limits::default()
+    };
+    for (index, tpc) in topology.tpcs().iter().enumerate() {
+        limits.physical_of_logical[index] = tpc.physical;
+        limits.gpc_of_logical[index] = tpc.gpc;
+    }
+    set_partition(&mut limits, topology, set);
+    Ok(limits)
+}
+
+/// Puts a partition into limits: the set and all that follows from it.
+pub fn set_partition(limits: &mut Limits, topology: &Topology, set: &TpcSet) {
+    limits.set = set.to_words();
+    limits.qmd_disable = topology.disable_words(set);
+    limits.max_cluster_sms = topology.max_cluster_sms(set);
+}
+
+/// Plans for a new tenant. Without a share it gets every TPC that is free.
+///
+/// # Errors
+/// [`Error::Plan`] in the planner's words.
+pub fn plan(topology: &Topology, present: &[Present], share: Option<&Share>) -> Result<Plan, Error> {
+    let share = match share {
+        Some(share) => *share,
+        None => {
+            let free = present.iter().fold(topology.all(), |free, tenant| free - tenant.set);
+            // With nothing free, asking for one TPC lets the planner say who holds them.
+            if free.is_empty() { Share::Tpcs(1) } else { Share::Exact(free) }
+        }
+    };
+    partita_core::plan(topology, present, &share).map_err(|error| Error::Plan { reason: error.to_string() })
+}
+
+/// Checks a quota against the device and against what other tenants of the GPU were promised.
+///
+/// # Errors
+/// [`Error::QuotaZero`], [`Error::QuotaAboveDevice`], [`Error::QuotaPromised`].
+pub fn check_quota<'a>(
+    wanted: ByteSize,
+    total_bytes: u64,
+    gpu: &str,
+    others: impl Iterator<Item = &'a Tenant>,
+) -> Result<(), Error> {
+    let total = ByteSize(total_bytes);
+    if wanted.0 == 0 {
+        return Err(Error::QuotaZero);
+    }
+    if wanted.0 > total.0 {
+        return Err(Error::QuotaAboveDevice { wanted, total, gpu: gpu.to_owned() });
+    }
+    let mut left = total.0;
+    let mut holders = Vec::new();
+    for tenant in others {
+        let quota = tenant.limits()?.memory_quota_bytes;
+        if quota != NO_QUOTA {
+            left = left.saturating_sub(quota);
+            holders.push(format!("tenant `{}` was promised {}", tenant.name, ByteSize(quota)));
+        }
+    }
+    if wanted.0 > left {
+        return Err(Error::QuotaPromised {
+            wanted,
+            left: ByteSize(left),
+            total,
+            gpu: gpu.to_owned(),
+            holders: holders.join(", "),
+        });
+    }
+    Ok(())
+}
+
+/// The 16 bytes of `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text.strip_prefix("GPU-")?.bytes().filter(|&byte| byte != b'-').collect();
+    let mut uuid = [0; 16];
+    if digits.len() != 32 {
+        return None;
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured() -> Measured {
+        Measured {
+            device_class: 90,
+            qmd_version: 0x40,
+            sms_per_tpc: 2,
+            tpcs: vec![(0, 0), (1, 9), (0, 2), (1, 11)],
+            gpcs_proved: true,
+            memory_total_bytes: 1 << 30,
+        }
+    }
+
+    #[test]
+    fn a_ledger_describes_its_device() {
+        let topology = measured().topology().unwrap();
+        let set: TpcSet = "0,2".parse().unwrap();
+        let uuid = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        let limits = new_limits("t", uuid, &measured(), &topology, &set, Some(ByteSize(4096))).unwrap();
+        limits.check().unwrap();
+        assert_eq!(limits.gpu_uuid[..3], [0x00, 0x11, 0x22]);
+        assert_eq!(limits.max_cluster_sms, 4);
+        assert_eq!(limits.qmd_disable[0], !0b101);
+        let again = super::topology(&limits).unwrap();
+        assert_eq!((again.tpcs(), again.sms_per_tpc()), (topology.tpcs(), 2));
+        assert!(new_limits("t", "GPU-0011", &measured(), &topology, &set, None).is_err());
+        assert!(new_limits("t", &uuid.replace('a', "x"), &measured(), &topology, &set, None).is_err());
+    }
+
+    #[test]
+    fn without_a_share_a_tenant_gets_what_is_free() {
+        let topology = measured().topology().unwrap();
+        let held = |set: &str| [Present { name: "a".to_owned(), set: set.parse().unwrap() }];
+        assert_eq!(plan(&topology, &[], None).unwrap().set, topology.all());
+        assert_eq!(plan(&topology, &held("1-2"), None).unwrap().set.to_string(), "0,3");
+        let error = plan(&topology, &held("0-3"), None).unwrap_err().to_string();
+        assert!(error.contains("`a`"), "{error}");
+    }
+
+    #[test]
+    fn quotas_are_promises() {
+        let check = |wanted| check_quota(ByteSize(wanted), 1 << 30, "GPU 0", std::iter::empty());
+        check(1 << 30).unwrap();
+        let error = check((1 << 30) + 1).unwrap_err().to_string();
+        assert!(error.contains("GPU 0 has 1GiB (1073741824 bytes)"), "{error}");
+        assert!(matches!(check(0), Err(Error::QuotaZero)));
+    }
+}

@@ -1,0 +1,303 @@
+//! `partita run`: a program in a partition.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use partita_core::{ByteSize, Share};
+use partita_mps::Service;
+use rustix::io::FdFlags;
+
+use crate::calibration::{Cache, without_mps};
+use crate::error::Error;
+use crate::gpu::{self, Gpu, Selector};
+use crate::install::{self, Install};
+use crate::limits;
+use crate::mps;
+use crate::process::ProcessId;
+use crate::program;
+use crate::registry::{GpuMeta, Isolation, Meta, OwnedTenant, Registry, RegistryLock, SimMeta, check_name};
+use crate::signals::Signals;
+
+/// What the value of `PARTITA_LEDGER` is: the tenant's directory.
+pub const LEDGER_VARIABLE: &str = "PARTITA_LEDGER";
+
+/// What to run and how.
+#[derive(Debug, Clone, Default)]
+pub struct RunRequest {
+    /// `--gpu`.
+    pub gpu: Option<Selector>,
+    /// `--sm`; none for every TPC that is free.
+    pub share: Option<Share>,
+    /// `--mem`; none for no quota.
+    pub memory: Option<ByteSize>,
+    /// `--name`; none for one made of the program's name.
+    pub name: Option<String>,
+    /// `--isolation`.
+    pub isolation: Isolation,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+}
+
+/// Runs the program to its end and returns its exit code: its own, or 128 and
+/// the signal's number. `say` gets what is to be told on stderr before the
+/// program starts.
+///
+/// # Errors
+/// Any [`Error`]; the program was not started then, and nothing is left behind.
+pub fn run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Result<u8, Error> {
+    let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
+    let (mut tenant, registry, child) = start(install, request, &mut signals, say)?;
+    let mut child = child;
+    let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(child.id()));
+    let status = signals.attend(&mut child);
+    finish(&registry, tenant);
+    let status = status.map_err(Error::io("waiting for the program"))?;
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+}
+
+fn start(
+    install: &Install,
+    request: &RunRequest,
+    signals: &mut Signals,
+    mut say: impl FnMut(&str),
+) -> Result<(OwnedTenant, Registry, Child), Error> {
+    if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) {
+        let name = Path::new(&ledger).file_name().unwrap_or(&ledger).to_string_lossy().into_owned();
+        return Err(Error::NotOffered {
+            option: "a tenant inside a tenant".to_owned(),
+            reason: format!("this process runs in tenant {name} already; run the program directly"),
+        });
+    }
+    // What is cheap and common goes wrong first.
+    let (program_name, arguments) = request.command.split_first().ok_or_else(|| Error::Program {
+        program: "partita run".to_owned(),
+        reason: "no program named; give one after `--`".to_owned(),
+    })?;
+    let program = program::find(program_name)?;
+    let name = match &request.name {
+        Some(name) => name.clone(),
+        None => default_name(&program),
+    };
+    check_name(&name)?;
+    if request.memory == Some(ByteSize(0)) {
+        return Err(Error::QuotaZero);
+    }
+    let hook = hook(install)?;
+    let registry = Registry::open()?;
+
+    let selected = gpu::select(install, request.gpu.as_ref())?;
+    if let Some(notice) = &selected.notice {
+        say(notice);
+    }
+    let gpu = selected.gpu;
+    check_usable(&gpu)?;
+    let service = match request.isolation {
+        Isolation::Shared => Some(mps::service(install, &registry, &gpu)?),
+        Isolation::Own => None,
+    };
+    let tenant = plan(install, request, &registry, &gpu, &name)?;
+    let started = start_service(service.as_ref(), signals).and_then(|started| {
+        let mut command = Command::new(&program);
+        command.arg0(program_name).args(arguments);
+        environment(&mut command, &gpu, &hook, &tenant, service.as_ref())?;
+        spawn(&mut command, &tenant, &program).inspect_err(|_| give_up_service(service.as_ref(), started))
+    });
+    match started {
+        Ok(child) => Ok((tenant, registry, child)),
+        Err(error) => {
+            finish(&registry, tenant);
+            Err(error)
+        }
+    }
+}
+
+/// Plans the partition and makes the tenant, in one hold of the registry's lock.
+fn plan(
+    install: &Install,
+    request: &RunRequest,
+    registry: &Registry,
+    gpu: &Gpu,
+    name: &str,
+) -> Result<OwnedTenant, Error> {
+    let measured = Cache::open().get(install, gpu)?;
+    let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
+    let topology = measured.topology().map_err(unproved)?;
+
+    let lock = registry.lock()?;
+    let tenants = lock.tenants()?;
+    let key = gpu.key();
+    let present = RegistryLock::present(&tenants, &key)?;
+    if let Some(other) = tenants.iter().find(|tenant| tenant.name == name) {
+        return Err(other.name_in_use());
+    }
+    let plan = limits::plan(&topology, &present, request.share.as_ref())?;
+    if let Some(quota) = request.memory {
+        let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
+        limits::check_quota(quota, measured.memory_total_bytes, &gpu.label(), others)?;
+    }
+    let limits = limits::new_limits(name, &gpu.facts.uuid, &measured, &topology, &plan.set, request.memory)
+        .map_err(unproved)?;
+    lock.create(&key, new_meta(request, gpu, name)?, &limits)
+}
+
+fn new_meta(request: &RunRequest, gpu: &Gpu, name: &str) -> Result<Meta, Error> {
+    Ok(Meta {
+        version: crate::registry::META_VERSION,
+        name: name.to_owned(),
+        gpu: GpuMeta {
+            uuid: gpu.facts.uuid.clone(),
+            label: gpu.label(),
+            sim: gpu.sim().map(|sim| SimMeta { device: sim.device().to_owned(), dir: sim.dir().to_owned() }),
+        },
+        run: ProcessId::own().map_err(Error::io("/proc/self"))?,
+        child: None,
+        command: request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        share: request.share.map(|share| share.to_string()),
+        isolation: request.isolation,
+    })
+}
+
+/// A tenant's processes are clients of a service that runs; returns whether this call started it.
+fn start_service(service: Option<&Service>, signals: &mut Signals) -> Result<bool, Error> {
+    let interrupted = |signals: &mut Signals| match signals.ending() {
+        Some(signal) => Err(Error::Interrupted { signal }),
+        None => Ok(()),
+    };
+    interrupted(signals)?;
+    let started = match service {
+        Some(service) => service.ensure()?.started,
+        None => false,
+    };
+    interrupted(signals).inspect_err(|_| give_up_service(service, started))?;
+    Ok(started)
+}
+
+/// Ends a service that this command started in vain, unless others use it by now.
+fn give_up_service(service: Option<&Service>, started: bool) {
+    if let (Some(service), true) = (service, started) {
+        let _ = service.stop_if_unused();
+    }
+}
+
+/// The variables that hold the program to its limits.
+fn environment(
+    command: &mut Command,
+    gpu: &Gpu,
+    hook: &Path,
+    tenant: &OwnedTenant,
+    service: Option<&Service>,
+) -> Result<(), Error> {
+    // Limits of MPS's own would come on top of ours; a percentage even changes
+    // the SM count that libraries see, and with it their results.
+    for (key, _) in std::env::vars_os() {
+        if key.as_encoded_bytes().starts_with(b"CUDA_MPS_") {
+            command.env_remove(key);
+        }
+    }
+    command.envs(gpu.variables());
+    match service {
+        Some(service) => command.envs(service.client_env()),
+        None => command.envs(without_mps()),
+    };
+    let mut preload = hook.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload).env(LEDGER_VARIABLE, tenant.dir()).env_remove("PARTITA_GPU");
+    Ok(())
+}
+
+fn spawn(command: &mut Command, tenant: &OwnedTenant, program: &Path) -> Result<Child, Error> {
+    // The program inherits the tenant's lock: the tenant lives as long as any
+    // of its processes, also when this one is killed.
+    let owner = tenant.owner_file().as_fd();
+    let inherit = |flags| rustix::io::fcntl_setfd(owner, flags);
+    inherit(FdFlags::empty()).map_err(|error| Error::io("the tenant's lock")(error.into()))?;
+    let spawned = command.spawn();
+    let _ = inherit(FdFlags::CLOEXEC);
+    spawned.map_err(|error| Error::Program {
+        program: program.display().to_string(),
+        reason: format!("it cannot be started: {error}; check it with `{} --help`", program.display()),
+    })
+}
+
+/// Lets go of the tenant and removes it, unless processes of it live on.
+fn finish(registry: &Registry, tenant: OwnedTenant) {
+    drop(tenant);
+    // Whatever goes wrong here, the next command removes the remains.
+    if let Ok(lock) = registry.lock() {
+        let _ = lock.tenants();
+    }
+}
+
+fn hook(install: &Install) -> Result<PathBuf, Error> {
+    let hook = install.part(install::HOOK)?;
+    let text = hook.as_os_str().as_encoded_bytes();
+    if text.iter().any(|byte| matches!(byte, b':' | b' ' | b'\t' | b'\n')) {
+        return Err(Error::NotOffered {
+            option: format!("preloading {}", hook.display()),
+            reason: "the loader splits LD_PRELOAD at spaces and colons; move Partita to a path without them"
+                .to_owned(),
+        });
+    }
+    Ok(hook)
+}
+
+/// Whether masks mean anything on the GPU as it is set up.
+fn check_usable(gpu: &Gpu) -> Result<(), Error> {
+    let label = gpu.label();
+    if gpu.facts.mig_enabled == Some(true) {
+        return Err(Error::NotOffered {
+            option: label,
+            reason: format!(
+                "it is cut up by MIG, where masks are not proved; turn MIG off with `nvidia-smi -i {} -mig 0`",
+                gpu.facts.index
+            ),
+        });
+    }
+    if gpu.facts.compute_mode == "prohibited" {
+        return Err(Error::NotOffered {
+            option: label,
+            reason: format!(
+                "its compute mode is PROHIBITED; `nvidia-smi -i {} -c DEFAULT` opens it",
+                gpu.facts.index
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// A name for a tenant that was given none: its program's and this process's number.
+fn default_name(program: &Path) -> String {
+    let stem: String = program
+        .file_name()
+        .unwrap_or(OsStr::new("program"))
+        .to_string_lossy()
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c))
+        .take(40)
+        .collect();
+    let stem = stem.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let stem = if stem.is_empty() { "program" } else { stem };
+    format!("{stem}-{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_names_are_names() {
+        for program in ["/usr/bin/python3", "./a.out", "/x/..hidden", "/x/ü", "/x/-", &"/y".repeat(90)] {
+            check_name(&default_name(Path::new(program))).unwrap();
+        }
+        assert!(default_name(Path::new("/usr/bin/python3")).starts_with("python3-"));
+    }
+}

@@ -1,0 +1,91 @@
+//! `partita set`: other limits for a tenant that runs.
+//!
+//! The new limits hold from the tenant's next launch and its next allocation
+//! on. Kernels that run keep the TPCs that they began with.
+
+use partita_core::{ByteSize, Share, TpcSet};
+use partita_ledger::{LimitsFile, NO_QUOTA};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::limits;
+use crate::registry::{Registry, RegistryLock, c_path};
+
+/// What to change. What is none stays.
+#[derive(Debug, Clone, Default)]
+pub struct SetRequest {
+    /// The tenant.
+    pub name: String,
+    /// `--sm`.
+    pub share: Option<Share>,
+    /// `--mem`.
+    pub memory: Option<ByteSize>,
+}
+
+/// The limits as they are now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SetOutcome {
+    /// The tenant.
+    pub name: String,
+    /// Its TPCs, logical, as ranges.
+    pub tpcs: String,
+    /// How many SMs they have.
+    pub sms: u32,
+    /// Its memory quota in bytes, if it has one.
+    pub memory_quota_bytes: Option<u64>,
+    /// What it holds of it, in bytes.
+    pub memory_used_bytes: u64,
+}
+
+/// Changes a tenant's limits.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`], [`Error::NotYours`], [`Error::Plan`], the quota
+/// errors, and [`Error::DamagedTenant`]; the limits are unchanged then.
+pub fn set(registry: &Registry, request: &SetRequest) -> Result<SetOutcome, Error> {
+    let lock = registry.lock()?;
+    let tenant = lock.tenant(&request.name)?;
+    tenant.check_yours()?;
+    let before = tenant.limits()?.clone();
+    let topology = limits::topology(&before).map_err(|reason| tenant.damaged_limits(&reason))?;
+    let tenants = lock.tenants()?;
+    let partition = match &request.share {
+        Some(share) => {
+            let present = RegistryLock::present(&tenants, &tenant.gpu_key)?;
+            let plan = partita_core::replan(&topology, &present, &tenant.name, share)
+                .map_err(|error| Error::Plan { reason: error.to_string() })?;
+            Some(plan.set)
+        }
+        None => None,
+    };
+    if let Some(quota) = request.memory {
+        let others =
+            tenants.iter().filter(|other| other.gpu_key == tenant.gpu_key && other.name != tenant.name);
+        let label = tenant.meta.as_ref().map_or(tenant.gpu_key.as_str(), |meta| &meta.gpu.label);
+        limits::check_quota(quota, before.memory_total_bytes, label, others)?;
+    }
+    let mut file = LimitsFile::open_rw(&c_path(&tenant.limits_path())?)
+        .map_err(|error| tenant.damaged_limits(&error.to_string()))?;
+    file.update(|limits| {
+        if let Some(set) = &partition {
+            limits::set_partition(limits, &topology, set);
+        }
+        if let Some(quota) = request.memory {
+            limits.memory_quota_bytes = quota.0;
+        }
+    })
+    .map_err(|error| tenant.damaged_limits(&error.to_string()))?;
+    let (_, now) = file.load().map_err(|error| tenant.damaged_limits(&error.to_string()))?;
+    if let Some(share) = &request.share {
+        // For `ps` alone; the limits are what counts.
+        let _ = tenant.update_share(share.to_string());
+    }
+    let set = TpcSet::from_words(now.set);
+    Ok(SetOutcome {
+        name: tenant.name.clone(),
+        tpcs: set.to_string(),
+        sms: set.len() * now.sms_per_tpc,
+        memory_quota_bytes: Some(now.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
+        memory_used_bytes: tenant.usage()?.totals().map_or(0, |totals| totals.used),
+    })
+}
