@@ -297,7 +297,25 @@ fn jittered(ns: Time, permille: u16, seed: u64, work: u64, block: u64) -> Time {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^= x >> 31;
+    // What takes a hundred years takes them with or without jitter; the sums below stay in range.
+    let ns = ns.min(Time::MAX / 4);
     let half = u128::from(ns) * u128::from(permille) / 1_000;
     let offset = (u128::from(x) * (2 * half + 1)) >> 64;
     (u128::from(ns) - half + offset) as Time
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_spreads_evenly_within_its_bounds() {
+        let lengths: Vec<Time> = (0..10_000).map(|block| jittered(1_000, 200, 3, 9, block)).collect();
+        assert_eq!((lengths.iter().min(), lengths.iter().max()), (Some(&800), Some(&1_200)));
+        let mean = lengths.iter().sum::<Time>() as f64 / 10_000.0;
+        assert!((mean - 1_000.0).abs() < 5.0, "{mean}");
+        assert_eq!(jittered(1_000, 200, 3, 9, 7), lengths[7], "a block's length is its own");
+        assert_ne!(jittered(1_000, 200, 4, 9, 7), lengths[7], "and the seed's");
+        assert!((0..100).all(|block| jittered(u64::MAX, 999, 1, 1, block) > 0));
+    }
 }

@@ -26,6 +26,8 @@
 mod arena;
 mod bandwidth;
 pub mod catalogue;
+#[cfg(test)]
+mod conservation;
 mod copy;
 mod dispatch;
 mod engine;

@@ -1,5 +1,6 @@
 //! The model, seen from outside.
 
+mod figures;
 mod hangs;
 mod host;
 mod pipeline;

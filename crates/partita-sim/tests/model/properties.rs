@@ -221,11 +221,13 @@ fn done_times(events: &[Event]) -> BTreeMap<WorkId, Time> {
     times(events, |kind| if let EventKind::WorkDone { work } = kind { Some(work) } else { None })
 }
 
+/// When what is taken or given back: `(time, taken, [threads, registers, shared memory, blocks])`.
+type Change = (Time, bool, [i64; 4]);
+
 /// Each group's blocks never hold more of an SM than it has.
 fn check_occupancy(run: &Run) -> Result<(), TestCaseError> {
     let sm = &run.spec.sm;
-    // (group, sm) -> (time, start after stop, threads, registers, shared, blocks)
-    let mut changes: BTreeMap<(usize, u32), Vec<(Time, bool, [i64; 4])>> = BTreeMap::new();
+    let mut changes: BTreeMap<(usize, u32), Vec<Change>> = BTreeMap::new();
     for (work, blocks) in &run.outcome.blocks {
         let (stream, kernel) = &run.kernels[work];
         let block = Footprint::of(kernel, sm);
@@ -251,7 +253,7 @@ fn check_occupancy(run: &Run) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
     fn every_program_keeps_the_rules(program in program()) {

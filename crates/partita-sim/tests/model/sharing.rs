@@ -141,7 +141,7 @@ fn a_copy_within_the_device_takes_bandwidth_from_kernels() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// Groups that always have work get the compute engine for equal times, to a slice.
     #[test]
