@@ -47,12 +47,9 @@ impl Group {
     pub(crate) fn round(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
         self.wants_round = false;
         stats.rounds += 1;
-        let (tasks, dirty) = (&self.tasks, &mut self.dirty);
-        self.pipeline.refill(|evicted| {
-            stats.evictions += 1;
-            // Others may now use what the evicted kernel kept for itself.
-            dirty.add(&tasks.get(evicted).expect("a kernel in the pipeline is known").allowed);
-        });
+        // What an evicted kernel kept for itself needs no second look: only the last in the table is evicted, so none
+        // behind it was kept from anything.
+        stats.evictions += self.pipeline.refill();
 
         // After a round no kernel finds room on the SMs that it may use. So only those are looked at again where
         // something ended, or that a kernel ahead no longer keeps, or by a kernel that was not there before.

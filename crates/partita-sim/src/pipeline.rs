@@ -57,19 +57,20 @@ impl Pipeline {
         !self.ready.is_empty() || self.has_waiting()
     }
 
-    /// Gives slots to waiting kernels; calls `evicted` for each that loses its slot to a more urgent one.
-    pub(crate) fn refill(&mut self, mut evicted: impl FnMut(u64)) {
+    /// Gives slots to waiting kernels; returns how many lost theirs to a more urgent one.
+    pub(crate) fn refill(&mut self) -> u64 {
+        let mut evicted = 0;
         while let Some((&priority, _)) = self.lists.first_key_value() {
             if self.slots_used == self.slots {
                 // The table is sorted, so its last entry is the least urgent one.
                 match self.ready.last() {
                     Some(last) if priority < last.priority => {}
-                    _ => return,
+                    _ => break,
                 }
                 let out = self.ready.pop().expect("looked at just now");
                 self.lists.entry(out.priority).or_default().push_front(Ready { fresh: true, ..out });
                 self.slots_used -= 1;
-                evicted(out.task);
+                evicted += 1;
             }
             let entry = self.take_first(priority);
             self.slots_used += 1;
@@ -77,6 +78,7 @@ impl Pipeline {
             let at = self.ready.partition_point(|other| (other.priority, other.arrival) < key);
             self.ready.insert(at, entry);
         }
+        evicted
     }
 
     fn take_first(&mut self, priority: i32) -> Ready {
@@ -112,12 +114,6 @@ impl Pipeline {
 mod tests {
     use super::*;
 
-    fn refill(pipeline: &mut Pipeline) -> Vec<u64> {
-        let mut evicted = Vec::new();
-        pipeline.refill(|task| evicted.push(task));
-        evicted
-    }
-
     fn tasks(pipeline: &Pipeline) -> Vec<u64> {
         pipeline.ready.iter().map(|entry| entry.task).collect()
     }
@@ -128,7 +124,7 @@ mod tests {
         for (task, priority) in [(1, 0), (2, -5), (3, 0), (4, -5)] {
             pipeline.arrive(task, priority);
         }
-        assert!(refill(&mut pipeline).is_empty());
+        assert_eq!(pipeline.refill(), 0);
         assert_eq!(tasks(&pipeline), [2, 4, 1]);
         assert!(pipeline.has_waiting());
     }
@@ -139,26 +135,26 @@ mod tests {
         for task in [1, 2, 3] {
             pipeline.arrive(task, 0);
         }
-        refill(&mut pipeline);
+        pipeline.refill();
         assert_eq!(tasks(&pipeline), [1, 2]);
         pipeline.arrive(10, -1);
-        assert_eq!(refill(&mut pipeline), [2]);
+        assert_eq!(pipeline.refill(), 1);
         assert_eq!(tasks(&pipeline), [10, 1]);
         pipeline.arrive(11, -1);
-        assert_eq!(refill(&mut pipeline), [1]);
+        assert_eq!(pipeline.refill(), 1);
         assert_eq!(tasks(&pipeline), [10, 11]);
         // Equals do not evict.
         pipeline.arrive(12, -1);
-        assert!(refill(&mut pipeline).is_empty());
+        assert_eq!(pipeline.refill(), 0);
         // The evicted come back in their old order, ahead of those that never had a slot.
         for task in [10, 11] {
             pipeline.ready.retain(|entry| entry.task != task);
             pipeline.release_slot();
         }
-        refill(&mut pipeline);
+        pipeline.refill();
         assert_eq!(tasks(&pipeline), [12, 1]);
         pipeline.remove(12, -1);
-        refill(&mut pipeline);
+        pipeline.refill();
         assert_eq!(tasks(&pipeline), [1, 2]);
         pipeline.remove(3, 0);
         assert!(!pipeline.has_waiting());
@@ -168,13 +164,13 @@ mod tests {
     fn a_kernel_that_has_placed_all_its_blocks_keeps_its_slot() {
         let mut pipeline = Pipeline::new(1);
         pipeline.arrive(1, 0);
-        refill(&mut pipeline);
+        pipeline.refill();
         pipeline.ready.clear();
         pipeline.arrive(2, -5);
-        assert!(refill(&mut pipeline).is_empty());
+        assert_eq!(pipeline.refill(), 0);
         assert!(tasks(&pipeline).is_empty());
         pipeline.release_slot();
-        refill(&mut pipeline);
+        pipeline.refill();
         assert_eq!(tasks(&pipeline), [2]);
     }
 }

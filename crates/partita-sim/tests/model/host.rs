@@ -211,3 +211,36 @@ fn a_block_that_never_ends_ends_no_run() {
     assert!(!gpu.is_done(spin));
     assert!(gpu.stuck().is_empty(), "it was dispatched");
 }
+
+#[test]
+fn what_a_killed_kernel_kept_is_free_for_others() {
+    let spec = bare("gtx1060-3gb");
+    let tpc = TpcSet::single(0);
+    let mut gpu = Engine::new(&spec, 0);
+    let group = gpu.add_group(GroupKind::Mps);
+    let [a, b, c] = [0, 0, 0].map(|priority| gpu.add_stream(group, priority).unwrap());
+    // Half of the SM is taken; the next kernel waits for all of it and keeps the third from the other half.
+    submit(&mut gpu, a, KernelWork::new(1, 1024, 10_000, tpc));
+    submit(&mut gpu, b, whole_sm(1, 5_000, tpc));
+    let small = submit(&mut gpu, c, KernelWork::new(1, 32, 1_000, tpc));
+    gpu.advance(3_000);
+    gpu.kill_stream(b).unwrap();
+    assert_eq!(started(&gpu.run_to_end(), small), Some(3_000));
+}
+
+#[test]
+fn a_launch_killed_on_its_way_holds_nobody_up() {
+    let mut spec = bare("gtx1060-3gb");
+    spec.scheduler.launch_ns = 2_000;
+    let mut gpu = Engine::new(&spec, 0);
+    let [a, b] = [0; 2].map(|_| gpu.add_group(GroupKind::Own)).map(|group| gpu.add_stream(group, 0).unwrap());
+    submit(&mut gpu, a, whole_sm(1, 1_000, spec.topology.all()));
+    gpu.run_to_end();
+    submit(&mut gpu, a, whole_sm(1, 1_000, spec.topology.all()));
+    gpu.advance(gpu.now() + 1_000);
+    gpu.kill_stream(a).unwrap();
+    // The first group has the turn, and nothing to do with it.
+    let now = gpu.now();
+    let other = submit(&mut gpu, b, whole_sm(1, 1_000, spec.topology.all()));
+    assert_eq!(started(&gpu.run_to_end(), other), Some(now + 2_000));
+}

@@ -29,9 +29,8 @@ fn bare(name: &str) -> DeviceSpec {
     spec
 }
 
-/// One block of 1024 threads per SM and wave would leave half of an SM empty; this kernel's blocks take a whole SM.
+/// A kernel whose blocks take an SM each: 1024 threads of 64 registers are its whole register file.
 fn whole_sm(blocks: u64, ns: Time, enabled: TpcSet) -> KernelWork {
-    // 2 × 1024 threads do not fit beside 1024 registers' worth of 64 each: 64 × 1024 is the whole register file.
     KernelWork { regs_per_thread: 64, record_blocks: true, ..KernelWork::new(blocks, 1024, ns, enabled) }
 }
 

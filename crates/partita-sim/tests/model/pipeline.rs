@@ -225,3 +225,18 @@ fn the_distributor_places_no_more_blocks_than_its_rate_allows() {
     // The last round's rest comes after the last block.
     assert!((990_000..=1_000_000).contains(&end), "{end}");
 }
+
+#[test]
+fn a_cluster_takes_the_least_loaded_sms_of_its_gpc() {
+    let spec = bare("gtx1060-3gb");
+    let mut gpu = Engine::new(&spec, 0);
+    let group = gpu.add_group(GroupKind::Own);
+    let [a, b] = [0, 0].map(|priority| gpu.add_stream(group, priority).unwrap());
+    // GPC 0 has the even TPCs; two of them are busy.
+    submit(&mut gpu, a, KernelWork::new(2, 32, 10_000, [0_u8, 4].into_iter().collect()));
+    let even: TpcSet = (0..9).step_by(2).collect();
+    let kernel = KernelWork { cluster_blocks: 3, record_blocks: true, ..KernelWork::new(3, 32, 1_000, even) };
+    let work = submit(&mut gpu, b, kernel);
+    gpu.run_to_end();
+    assert_eq!(sms(&gpu.take_blocks(work).unwrap()), [2, 6, 8]);
+}

@@ -75,6 +75,38 @@ fn turns_are_fair_and_running_blocks_freeze() {
 }
 
 #[test]
+fn a_wave_that_ends_with_the_slice_is_followed_in_the_next_turn() {
+    let spec = bare("h200");
+    let mut gpu = Engine::new(&spec, 0);
+    let [a, b] = [0; 2].map(|_| gpu.add_group(GroupKind::Own)).map(|group| gpu.add_stream(group, 0).unwrap());
+    let waves = submit(&mut gpu, a, whole_sm(132 * 4, 1_000_000, spec.topology.all()));
+    let other = submit(&mut gpu, b, whole_sm(132 * 4, 1_000_000, spec.topology.all()));
+    let events = gpu.run_to_end();
+    assert_eq!([waves, other].map(|work| done(&events, work)), [Some(6_000_000), Some(8_000_000)]);
+    let mut starts: Vec<Time> = gpu.take_blocks(waves).unwrap().iter().map(|block| block.start_ns).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    assert_eq!(starts, [0, 1_000_000, 4_000_000, 5_000_000]);
+}
+
+#[test]
+fn a_block_placed_but_not_begun_begins_in_the_next_turn() {
+    let mut spec = bare("h200");
+    spec.scheduler.block_start_ns = 200;
+    let mut gpu = Engine::new(&spec, 0);
+    let [a, b] = [0; 2].map(|_| gpu.add_group(GroupKind::Own)).map(|group| gpu.add_stream(group, 0).unwrap());
+    let first = submit(&mut gpu, a, whole_sm(132, 1_999_700, spec.topology.all()));
+    let cut = submit(&mut gpu, a, whole_sm(132, 10_000, spec.topology.all()));
+    submit(&mut gpu, b, whole_sm(132, 2_500_000, spec.topology.all()));
+    let events = gpu.run_to_end();
+    // Placed at 1999.9 µs, frozen after 0.1 of its 0.2 µs, back at 4 ms.
+    assert_eq!((done(&events, first), started(&events, cut)), (Some(1_999_900), Some(1_999_900)));
+    assert_eq!(done(&events, cut), Some(4_010_100));
+    let block = gpu.take_blocks(cut).unwrap()[0];
+    assert_eq!((block.start_ns, block.stop_ns), (4_000_100, 4_010_100));
+}
+
+#[test]
 fn a_group_without_work_gives_way_at_once() {
     let spec = bare("h200");
     let mut gpu = Engine::new(&spec, 0);
