@@ -109,6 +109,10 @@ class Bench:
             for program in programs:
                 if program:
                     program.wait_ready()
+            if setting.startswith("partita"):
+                listing = subprocess.run([self.options.partita, "ps", "--json"], capture_output=True, text=True, check=True)
+                for tenant in json.loads(listing.stdout):
+                    self.sets.setdefault(tenant["name"], tenant["tpcs"])
             if programs[1]:
                 programs[1].go()
                 run["serve"] = programs[1].result()
@@ -116,10 +120,6 @@ class Bench:
                 time.sleep(self.options.seconds)
                 now = time.monotonic()
                 run["serve"] = {"start": now - self.options.seconds, "stop": now, "latencies_ms": []}
-            if setting.startswith("partita"):
-                listing = subprocess.run([self.options.partita, "ps", "--json"], capture_output=True, text=True, check=True)
-                for tenant in json.loads(listing.stdout)["tenants"]:
-                    self.sets.setdefault(tenant["name"], tenant["tpcs"])
             if programs[0]:
                 given = programs[0].result()
                 window = run["serve"]["stop"] - run["serve"]["start"]

@@ -66,6 +66,70 @@ pub struct Grid {
     pub cluster_blocks: u32,
 }
 
+/// A launch that can be repeated, with its function looked up and its arguments laid out.
+pub struct Launch<'a> {
+    cuda: &'a Cuda,
+    function: *mut c_void,
+    stream: *mut c_void,
+    grid: Grid,
+    arguments: Vec<u64>,
+    /// Addresses of the arguments, as numbers; the driver wants an array of pointers.
+    pointers: Vec<usize>,
+}
+
+impl Launch<'_> {
+    /// Launches once; does not wait, does not allocate.
+    ///
+    /// # Errors
+    /// The driver's, for a shape that it refuses.
+    pub fn launch(&mut self) -> Result<(), Error> {
+        for (pointer, argument) in self.pointers.iter_mut().zip(&mut self.arguments) {
+            *pointer = core::ptr::from_mut(argument).expose_provenance();
+        }
+        let pointers = self.pointers.as_mut_ptr().cast::<*mut c_void>();
+        let Grid { blocks, threads, cluster_blocks } = self.grid;
+        let none = core::ptr::null_mut();
+        if cluster_blocks <= 1 {
+            // SAFETY: a function of a module that is never unloaded, and arguments as Gpu::prepare was promised; the driver copies
+            // them before it returns.
+            return unsafe {
+                self.cuda.launch_kernel(
+                    self.function,
+                    blocks,
+                    1,
+                    1,
+                    threads,
+                    1,
+                    1,
+                    0,
+                    self.stream,
+                    pointers,
+                    none,
+                )
+            };
+        }
+        let mut attributes = [CUlaunchAttribute {
+            id: CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue::from_dim3([cluster_blocks, 1, 1]),
+        }];
+        let config = CUlaunchConfig {
+            grid_dim_x: blocks,
+            grid_dim_y: 1,
+            grid_dim_z: 1,
+            block_dim_x: threads,
+            block_dim_y: 1,
+            block_dim_z: 1,
+            shared_mem_bytes: 0,
+            stream: CUstream(self.stream),
+            attrs: attributes.as_mut_ptr(),
+            num_attrs: 1,
+        };
+        // SAFETY: as above.
+        unsafe { self.cuda.launch_kernel_ex(&config, self.function, pointers, none) }
+    }
+}
+
 impl<'a> Gpu<'a> {
     /// Opens the GPU with this ordinal among those visible.
     ///
@@ -122,61 +186,58 @@ impl<'a> Gpu<'a> {
         Ok(Buffer { cuda: self.cuda, address, bytes })
     }
 
+    /// Prepares a launch of a known kernel, to be repeated.
+    ///
+    /// # Errors
+    /// The driver's, for an unknown name.
+    ///
+    /// # Safety
+    /// `arguments` are those of the kernel, as `partita_abi::kernels` documents: each 8 bytes little-endian, or 4 in the low half.
+    /// Every address among them is memory that stays allocated until the last launch has ended.
+    pub unsafe fn prepare(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<Launch<'a>, Error> {
+        let mut function = core::ptr::null_mut();
+        // SAFETY: a valid pointer, module and name.
+        unsafe { self.cuda.module_get_function(&mut function, self.module, kernel.as_ptr())? };
+        if grid.cluster_blocks > 1 {
+            // SAFETY: the function just found.
+            unsafe {
+                self.cuda.func_set_attribute(
+                    function,
+                    attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                    1,
+                )?;
+            }
+        }
+        let arguments = arguments.to_vec();
+        Ok(Launch {
+            cuda: self.cuda,
+            function,
+            stream: self.stream,
+            grid,
+            pointers: vec![0; arguments.len()],
+            arguments,
+        })
+    }
+
     /// Launches a known kernel; does not wait for it.
     ///
     /// # Errors
     /// The driver's, for an unknown name or a shape that it refuses.
     ///
     /// # Safety
-    /// `arguments` are those of the kernel, as `partita_abi::kernels` documents: each 8 bytes little-endian, or 4 in the low half,
-    /// and every address among them is memory that stays allocated until the kernel has ended.
+    /// As for [`Gpu::prepare`].
     pub unsafe fn launch(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<(), Error> {
-        let mut arguments = arguments.to_vec();
-        let mut pointers: Vec<*mut c_void> =
-            arguments.iter_mut().map(|argument| core::ptr::from_mut(argument).cast()).collect();
-        let mut function = core::ptr::null_mut();
-        // SAFETY: valid pointers and handles; the driver copies the arguments before it returns.
-        unsafe {
-            self.cuda.module_get_function(&mut function, self.module, kernel.as_ptr())?;
-            if grid.cluster_blocks <= 1 {
-                return self.cuda.launch_kernel(
-                    function,
-                    grid.blocks,
-                    1,
-                    1,
-                    grid.threads,
-                    1,
-                    1,
-                    0,
-                    self.stream,
-                    pointers.as_mut_ptr(),
-                    core::ptr::null_mut(),
-                );
-            }
-            self.cuda.func_set_attribute(
-                function,
-                attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
-                1,
-            )?;
-            let mut attributes = [CUlaunchAttribute {
-                id: CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                pad: [0; 4],
-                value: CUlaunchAttributeValue::from_dim3([grid.cluster_blocks, 1, 1]),
-            }];
-            let config = CUlaunchConfig {
-                grid_dim_x: grid.blocks,
-                grid_dim_y: 1,
-                grid_dim_z: 1,
-                block_dim_x: grid.threads,
-                block_dim_y: 1,
-                block_dim_z: 1,
-                shared_mem_bytes: 0,
-                stream: CUstream(self.stream),
-                attrs: attributes.as_mut_ptr(),
-                num_attrs: 1,
-            };
-            self.cuda.launch_kernel_ex(&config, function, pointers.as_mut_ptr(), core::ptr::null_mut())
-        }
+        // SAFETY: passed on to the caller.
+        unsafe { self.prepare(kernel, grid, arguments)? }.launch()
+    }
+
+    /// Prepares `partita_spin`: every thread of every block spins for a time.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prepare_spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<Launch<'a>, Error> {
+        // SAFETY: the kernel takes a duration and no address.
+        unsafe { self.prepare(kernels::SPIN, Grid { blocks, threads, cluster_blocks: 1 }, &[duration_ns]) }
     }
 
     /// Waits for everything launched, at most until the deadline.
@@ -215,8 +276,7 @@ impl<'a> Gpu<'a> {
     /// # Errors
     /// The driver's.
     pub fn spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<(), Error> {
-        // SAFETY: the kernel takes a duration and no address.
-        unsafe { self.launch(kernels::SPIN, Grid { blocks, threads, cluster_blocks: 1 }, &[duration_ns]) }
+        self.prepare_spin(blocks, threads, duration_ns)?.launch()
     }
 }
 

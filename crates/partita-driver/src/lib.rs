@@ -23,7 +23,7 @@ mod time;
 pub use census::{BlockRecord, Census};
 pub use cuda::Cuda;
 pub use error::Error;
-pub use gpu::{Buffer, Gpu, GpuFacts, Grid};
+pub use gpu::{Buffer, Gpu, GpuFacts, Grid, Launch};
 pub use launch_mask::LaunchMask;
 pub use library::Library;
 pub use probe::{Probe, ProbedTpc, probe};

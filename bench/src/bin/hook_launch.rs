@@ -1,0 +1,176 @@
+//! What the hook adds to a kernel launch, in nanoseconds.
+//!
+//! Two processes run the same launches, one bare and one as a tenant in its partition; they take turns of a few hundred microseconds,
+//! in an order that flips every round, so that a drift of the machine meets both. Only the enqueueing is timed: each turn is a burst
+//! that fits the driver's queue, and the wait for it lies outside.
+//!
+//! ```text
+//! cargo build --release && target/release/hook-launch            # sim:h200
+//! target/release/hook-launch --gpu 0                             # the first GPU of this machine
+//! ```
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use partita_core::Samples;
+use partita_driver::{Cuda, Gpu};
+
+/// Measures what the hook adds to a kernel launch.
+#[derive(Parser)]
+struct Options {
+    /// The GPU, as `partita run` takes it.
+    #[arg(long, default_value = "sim:h200")]
+    gpu: String,
+    /// Rounds; each gives one pair of figures.
+    #[arg(long, default_value_t = 400)]
+    rounds: u32,
+    /// Launches of one burst.
+    #[arg(long, default_value_t = 200)]
+    burst: u32,
+    /// The `partita` executable [default: beside this one].
+    #[arg(long)]
+    partita: Option<PathBuf>,
+    /// Run as one of the two processes.
+    #[arg(long, hide = true)]
+    child: bool,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    if options.child { child(options.burst) } else { compare(&options) }
+}
+
+/// One of the two: a burst for each line read, and its nanoseconds per launch written.
+fn child(burst: u32) -> Result<()> {
+    let cuda = Cuda::load(None)?;
+    let gpu = Gpu::open(&cuda, 0)?;
+    let mut launch = gpu.prepare_spin(1, 32, 0)?;
+    let mut turn = || -> Result<f64> {
+        let start = Instant::now();
+        for _ in 0..burst {
+            launch.launch()?;
+        }
+        let spent = start.elapsed();
+        gpu.synchronize()?;
+        Ok(spent.as_nanos() as f64 / f64::from(burst))
+    };
+    for _ in 0..20 {
+        turn()?;
+    }
+    println!("ready");
+    for line in std::io::stdin().lock().lines() {
+        line?;
+        println!("{}", turn()?);
+    }
+    Ok(())
+}
+
+/// A process that measures on request.
+struct Side {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Side {
+    fn start(mut command: Command) -> Result<Self> {
+        let mut process =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a child")?;
+        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            bail!("a child without pipes")
+        };
+        let mut side = Self { process, input, output: BufReader::new(output) };
+        if side.line()? != "ready" {
+            bail!("a child ended before it was ready: {command:?}");
+        }
+        Ok(side)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
+    fn turn(&mut self) -> Result<f64> {
+        writeln!(self.input)?;
+        self.line()?.parse().context("a child answered with something else than a figure")
+    }
+
+    fn stop(mut self) -> Result<()> {
+        drop(self.input);
+        if !self.process.wait()?.success() {
+            bail!("a child failed");
+        }
+        Ok(())
+    }
+}
+
+fn compare(options: &Options) -> Result<()> {
+    let own = std::env::current_exe()?;
+    let partita = match &options.partita {
+        Some(path) => path.clone(),
+        None => own.with_file_name("partita"),
+    };
+    let burst = options.burst.to_string();
+    // Both sides start in the environment that `partita` makes, so the driver under them is the same.
+    let mut bare = Command::new("sh");
+    let environment = format!("eval \"$('{}' sim env --gpu {})\"", partita.display(), options.gpu);
+    let script = if options.gpu.starts_with("sim:") {
+        format!("{environment} && exec \"$0\" \"$@\"")
+    } else {
+        "exec \"$0\" \"$@\"".into()
+    };
+    bare.arg("-c").arg(script).arg(&own).args(["--child", "--burst", &burst]);
+    let mut hooked = Command::new(&partita);
+    hooked.args([
+        "run",
+        "--gpu",
+        &options.gpu,
+        "--name",
+        "hook-launch",
+        "--sm",
+        "50%",
+        "--isolation",
+        "own",
+        "--",
+    ]);
+    hooked.arg(&own).args(["--child", "--burst", &burst]);
+
+    let mut hooked = Side::start(hooked)?;
+    let mut bare = Side::start(bare)?;
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for round in 0..options.rounds {
+        if round % 2 == 0 {
+            without.push(bare.turn()?);
+            with.push(hooked.turn()?);
+        } else {
+            with.push(hooked.turn()?);
+            without.push(bare.turn()?);
+        }
+    }
+    bare.stop()?;
+    hooked.stop()?;
+
+    let added: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
+    println!(
+        "launches of partita_spin on {}: {} rounds, bursts of {}, interleaved",
+        options.gpu, options.rounds, options.burst
+    );
+    println!("| | median ns | p10 | p90 |");
+    println!("|---|---|---|---|");
+    for (name, values) in [("bare", without), ("in a partition", with), ("added, by pairs", added)] {
+        let samples = Samples::new(values)?;
+        println!(
+            "| {name} | {:.1} | {:.1} | {:.1} |",
+            samples.p50(),
+            samples.quantile(100),
+            samples.quantile(900)
+        );
+    }
+    Ok(())
+}
