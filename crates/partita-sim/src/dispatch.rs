@@ -3,6 +3,8 @@
 //! Greedy, as the hardware is: the kernels with blocks left are gone through by priority and arrival, and each takes
 //! all the room that it can use. The first kernel that may use an SM keeps it for itself while it has blocks left,
 //! even if its next block does not fit there yet; a kernel behind it gets only SMs that those ahead may not use.
+//! (That holds for a launch that can never be dispatched, too: what it may use it keeps. Assumed; measured is only that
+//! it hangs.)
 //! Among its SMs a kernel's blocks go one by one to the one with the fewest resident threads, ties to the one that
 //! comes first breadth-first over the TPCs.
 //!
