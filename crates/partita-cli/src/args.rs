@@ -48,6 +48,10 @@ pub enum Cmd {
     Ps(Ps),
     /// End a tenant without hurting its neighbours
     Kill(Kill),
+    /// Prove what works on this machine
+    Doctor(Doctor),
+    /// Show two tenants on one GPU, without and with partitions
+    Demo(Demo),
     /// The Multi-Process Service that lets tenants run at the same time
     #[command(subcommand)]
     Mps(Mps),
@@ -227,6 +231,45 @@ pub struct Kill {
     /// Seconds between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub grace: u32,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every check runs in a child process with a time limit: some of them hang or crash a broken driver on purpose.
+
+Examples:
+  partita doctor
+  partita doctor --gpu 1 --json
+
+Exit code: 0 if nothing failed, 1 if a check failed.")]
+pub struct Doctor {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+One tenant answers requests, the other fills the GPU. The demo takes under ten seconds.
+
+Examples:
+  partita demo
+  partita demo --gpu sim:h200 --svg demo.svg")]
+pub struct Demo {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+    /// Where to write the picture
+    #[arg(long, value_name = "FILE", default_value = "partita-demo.svg", value_hint = ValueHint::FilePath)]
+    pub svg: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Subcommands of `mps`.

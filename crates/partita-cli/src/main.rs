@@ -31,6 +31,8 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Set(arguments) => commands::set::set(arguments),
         Cmd::Ps(arguments) => commands::ps::ps(arguments),
         Cmd::Kill(arguments) => commands::kill::kill(arguments),
+        Cmd::Doctor(arguments) => commands::doctor::doctor(arguments),
+        Cmd::Demo(arguments) => commands::demo::demo(arguments),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),
         Cmd::Completions(arguments) => commands::generate::completions(arguments),

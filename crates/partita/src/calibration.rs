@@ -208,7 +208,7 @@ fn measure(install: &Install, gpu: &Gpu) -> Result<Measured, Error> {
     let refuse =
         |reason: String| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
     let job = Job::new(install, JOB, &())?.envs(gpu.variables()).envs(without_mps()).limit(LIMIT);
-    let measured: Measured = job.run()?.map_err(|error| refuse(error.to_string()))?;
+    let measured: Measured = job.run()?.map_err(|error| error.or(refuse))?;
     measured.topology().map_err(refuse)?;
     Ok(measured)
 }

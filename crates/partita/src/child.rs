@@ -9,7 +9,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::install::Install;
+use crate::signals;
 
 /// The hidden subcommand of `partita` that runs a job.
 pub const SUBCOMMAND: &str = "internal-job";
@@ -77,6 +78,21 @@ pub enum JobError {
         /// Its words.
         reason: String,
     },
+    /// A signal asked this process to end while the job ran.
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+}
+
+impl JobError {
+    /// The error of a call that cannot go on without the job's result.
+    pub fn or(self, error: impl FnOnce(String) -> Error) -> Error {
+        match self {
+            Self::Interrupted { signal } => Error::Interrupted { signal },
+            other => error(other.to_string()),
+        }
+    }
 }
 
 impl fmt::Display for JobError {
@@ -85,6 +101,7 @@ impl fmt::Display for JobError {
             Self::TimedOut { limit_s } => write!(f, "no result within {limit_s} s (it was ended)"),
             Self::Died { how } => write!(f, "it ended without a result: {how}"),
             Self::Failed { reason } => f.write_str(reason),
+            Self::Interrupted { signal } => write!(f, "ended by signal {signal}"),
         }
     }
 }
@@ -95,6 +112,7 @@ pub struct Job {
     name: &'static str,
     command: Command,
     limit: Duration,
+    orders: Stdio,
 }
 
 impl Job {
@@ -112,7 +130,7 @@ impl Job {
                 command.env(key, value);
             }
         }
-        Ok(Self { name, command, limit: Duration::from_secs(60) })
+        Ok(Self { name, command, limit: Duration::from_secs(60), orders: Stdio::null() })
     }
 
     /// Sets variables in the job's environment.
@@ -132,6 +150,12 @@ impl Job {
         self
     }
 
+    /// Lets the job be told more while it runs: [`RunningJob::order`].
+    pub fn with_orders(mut self) -> Self {
+        self.orders = Stdio::piped();
+        self
+    }
+
     /// Starts the job and leaves it running.
     ///
     /// # Errors
@@ -139,7 +163,7 @@ impl Job {
     pub fn start(mut self) -> Result<RunningJob, Error> {
         // A group of its own: ending a job ends what it started, and a signal
         // from the terminal reaches the jobs through us and not beside us.
-        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        self.command.stdin(self.orders).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = self
             .command
             .spawn()
@@ -174,7 +198,7 @@ impl Job {
     /// [`Error::Child`].
     pub fn run_flat<T: DeserializeOwned>(self) -> Result<T, Error> {
         let job = self.name;
-        self.run()?.map_err(|error| Error::Child { job: job.to_owned(), reason: error.to_string() })
+        self.run()?.map_err(|error| error.or(|reason| Error::Child { job: job.to_owned(), reason }))
     }
 }
 
@@ -208,6 +232,25 @@ impl RunningJob {
     /// The job's process.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Tells the job something: one line of JSON on its stdin.
+    ///
+    /// # Errors
+    /// [`JobError::Died`] if it does not listen any more.
+    pub fn order(&mut self, order: &impl Serialize) -> Result<(), JobError> {
+        let died = |how: String| JobError::Died { how };
+        let line = serde_json::to_string(order).map_err(|error| died(error.to_string()))?;
+        let stdin = self.child.as_mut().and_then(|child| child.stdin.as_mut());
+        let stdin = stdin.ok_or_else(|| died("it takes no orders".to_owned()))?;
+        writeln!(stdin, "{line}").map_err(|error| died(error.to_string()))
+    }
+
+    /// Tells the job that there are no more orders.
+    pub fn no_more_orders(&mut self) {
+        if let Some(child) = &mut self.child {
+            child.stdin = None;
+        }
     }
 
     /// Waits for the next line of the job's stdout that begins with `prefix` and returns its rest.
@@ -260,6 +303,10 @@ impl RunningJob {
                 Err(mpsc::RecvTimeoutError::Timeout) if left.is_zero() => {
                     self.end();
                     return Err(JobError::TimedOut { limit_s: self.limit.as_secs() });
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if let Some(signal) = signals::ending() => {
+                    self.end();
+                    return Err(JobError::Interrupted { signal });
                 }
                 // A descendant may hold the job's streams open after its death.
                 Err(mpsc::RecvTimeoutError::Timeout) if self.has_ended() => return Err(self.died()),

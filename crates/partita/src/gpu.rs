@@ -219,11 +219,11 @@ fn real(install: &Install) -> Result<Reading, Error> {
 
 fn read(install: &Install, variables: Vec<(&'static str, OsString)>) -> Result<Reading, Error> {
     let job = Job::new(install, facts::JOB, &())?.envs(variables).limit(NVML_LIMIT);
-    job.run()?.map_err(|error| Error::Driver {
-        reason: match error {
-            JobError::Failed { reason } => reason,
-            other => format!("the management library (libnvidia-ml.so.1): {other}"),
-        },
+    job.run()?.map_err(|error| match error {
+        JobError::Failed { reason } => Error::Driver { reason },
+        other => other.or(|reason| Error::Driver {
+            reason: format!("the management library (libnvidia-ml.so.1): {reason}"),
+        }),
     })
 }
 

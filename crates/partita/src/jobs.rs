@@ -1,19 +1,28 @@
 //! The jobs that run in child processes, by name.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::child::{Outcome, result_line};
-use crate::{calibration, facts};
+use crate::{calibration, demo, doctor, facts};
 
 /// Runs the job `name` in this process and returns the line to print as its result.
 ///
 /// # Errors
 /// An unknown job or a request that is not the job's: another version's process asked.
 pub fn run(name: &str, request: &str) -> Result<String, String> {
+    // Nobody waits for a job whose parent is gone, and nobody would end it.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     match name {
         facts::JOB => job(request, |()| facts::read()),
         calibration::JOB => job(request, |()| calibration::measure_here()),
+        demo::JOB => job(request, demo::act),
+        doctor::jobs::CENSUS => job(request, doctor::jobs::census),
+        doctor::jobs::QUOTA => job(request, doctor::jobs::quota),
+        doctor::jobs::BEATS => job(request, |request| doctor::jobs::beats(&request)),
+        doctor::jobs::NUMERICS => job(request, |libraries: Vec<PathBuf>| doctor::jobs::numerics(&libraries)),
         _ => Err(format!("there is no job {name:?}; the processes of one partita are of different versions")),
     }
 }

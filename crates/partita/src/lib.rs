@@ -2,6 +2,8 @@
 
 pub mod calibration;
 pub mod child;
+pub mod demo;
+pub mod doctor;
 pub mod error;
 pub mod facts;
 pub mod gpu;
@@ -16,6 +18,7 @@ pub mod program;
 pub mod ps;
 pub mod registry;
 pub mod run;
+pub mod sandbox;
 pub mod set;
 pub mod signals;
 pub mod simenv;

@@ -20,7 +20,7 @@ use crate::mps;
 use crate::process::ProcessId;
 use crate::program;
 use crate::registry::{GpuMeta, Isolation, Meta, OwnedTenant, Registry, RegistryLock, SimMeta, check_name};
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
 /// What the value of `PARTITA_LEDGER` is: the tenant's directory.
 pub const LEDGER_VARIABLE: &str = "PARTITA_LEDGER";
@@ -49,9 +49,8 @@ pub struct RunRequest {
 /// # Errors
 /// Any [`Error`]; the program was not started then, and nothing is left behind.
 pub fn run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Result<u8, Error> {
-    let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
-    let (mut tenant, registry, child) = start(install, request, &mut signals, say)?;
-    let mut child = child;
+    let signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
+    let (mut tenant, registry, mut child) = start(install, request, say)?;
     let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(child.id()));
     let status = signals.attend(&mut child);
     finish(&registry, tenant);
@@ -63,7 +62,6 @@ pub fn run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Re
 fn start(
     install: &Install,
     request: &RunRequest,
-    signals: &mut Signals,
     mut say: impl FnMut(&str),
 ) -> Result<(OwnedTenant, Registry, Child), Error> {
     if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) {
@@ -101,10 +99,11 @@ fn start(
         Isolation::Own => None,
     };
     let tenant = plan(install, request, &registry, &gpu, &name)?;
-    let started = start_service(service.as_ref(), signals).and_then(|started| {
+    let started = start_service(service.as_ref()).and_then(|started| {
         let mut command = Command::new(&program);
         command.arg0(program_name).args(arguments);
-        environment(&mut command, &gpu, &hook, &tenant, service.as_ref())?;
+        scrub(&mut command);
+        command.envs(variables(&gpu, &hook, tenant.dir(), service.as_ref()));
         spawn(&mut command, &tenant, &program).inspect_err(|_| give_up_service(service.as_ref(), started))
     });
     match started {
@@ -164,17 +163,13 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, name: &str) -> Result<Meta, Error> 
 }
 
 /// A tenant's processes are clients of a service that runs; returns whether this call started it.
-fn start_service(service: Option<&Service>, signals: &mut Signals) -> Result<bool, Error> {
-    let interrupted = |signals: &mut Signals| match signals.ending() {
-        Some(signal) => Err(Error::Interrupted { signal }),
-        None => Ok(()),
-    };
-    interrupted(signals)?;
+fn start_service(service: Option<&Service>) -> Result<bool, Error> {
+    signals::check()?;
     let started = match service {
         Some(service) => service.ensure()?.started,
         None => false,
     };
-    interrupted(signals).inspect_err(|_| give_up_service(service, started))?;
+    signals::check().inspect_err(|_| give_up_service(service, started))?;
     Ok(started)
 }
 
@@ -185,33 +180,37 @@ fn give_up_service(service: Option<&Service>, started: bool) {
     }
 }
 
-/// The variables that hold the program to its limits.
-fn environment(
-    command: &mut Command,
+/// The variables that hold a process to the limits of the tenant in `ledger`.
+pub(crate) fn variables(
     gpu: &Gpu,
     hook: &Path,
-    tenant: &OwnedTenant,
+    ledger: &Path,
     service: Option<&Service>,
-) -> Result<(), Error> {
-    // Limits of MPS's own would come on top of ours; a percentage even changes
-    // the SM count that libraries see, and with it their results.
-    for (key, _) in std::env::vars_os() {
-        if key.as_encoded_bytes().starts_with(b"CUDA_MPS_") {
-            command.env_remove(key);
-        }
-    }
-    command.envs(gpu.variables());
+) -> Vec<(&'static str, OsString)> {
+    let mut variables = gpu.variables();
     match service {
-        Some(service) => command.envs(service.client_env()),
-        None => command.envs(without_mps()),
-    };
+        Some(service) => variables.extend(service.client_env()),
+        None => variables.extend(without_mps().map(|(key, value)| (key, value.into()))),
+    }
     let mut preload = hook.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
         preload.push(":");
         preload.push(others);
     }
-    command.env("LD_PRELOAD", preload).env(LEDGER_VARIABLE, tenant.dir()).env_remove("PARTITA_GPU");
-    Ok(())
+    variables.push(("LD_PRELOAD", preload));
+    variables.push((LEDGER_VARIABLE, ledger.into()));
+    variables
+}
+
+/// Limits of MPS's own would come on top of ours; a percentage even changes the
+/// SM count that libraries see, and with it their results.
+fn scrub(command: &mut Command) {
+    for (key, _) in std::env::vars_os() {
+        if key.as_encoded_bytes().starts_with(b"CUDA_MPS_") {
+            command.env_remove(key);
+        }
+    }
+    command.env_remove("PARTITA_GPU");
 }
 
 fn spawn(command: &mut Command, tenant: &OwnedTenant, program: &Path) -> Result<Child, Error> {
@@ -237,7 +236,8 @@ fn finish(registry: &Registry, tenant: OwnedTenant) {
     }
 }
 
-fn hook(install: &Install) -> Result<PathBuf, Error> {
+/// The library to preload.
+pub(crate) fn hook(install: &Install) -> Result<PathBuf, Error> {
     let hook = install.part(install::HOOK)?;
     let text = hook.as_os_str().as_encoded_bytes();
     if text.iter().any(|byte| matches!(byte, b':' | b' ' | b'\t' | b'\n')) {

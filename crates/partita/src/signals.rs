@@ -5,10 +5,11 @@
 //! on, it would come twice. A signal that a process sent comes to `partita`
 //! alone and is sent on.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::process::{Child, ExitStatus};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use rustix::process::Signal;
 use signal_hook::consts::signal as number;
@@ -16,6 +17,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
+use crate::error::Error;
 use crate::process::ProcessId;
 
 /// The signals that are sent on.
@@ -33,11 +35,42 @@ const FORWARDED: [(i32, Signal); 8] = [
 /// The signals of [`FORWARDED`] that end a command that has not started its program yet.
 const ENDING: [i32; 4] = [number::SIGHUP, number::SIGINT, number::SIGQUIT, number::SIGTERM];
 
+/// From now on a signal that would end this process only marks it as ending, so
+/// that it can clean up: waiting for a job stops, and [`ending`] tells.
+///
+/// # Errors
+/// If the system refuses the handlers.
+pub fn end_in_order() -> io::Result<()> {
+    let ignored = ignored_signals();
+    for signal in ENDING.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+        signal_hook::flag::register_usize(signal, flag(), signal as usize)?;
+    }
+    Ok(())
+}
+
+/// The handlers want to share ownership; a static lives as long as they do.
+fn flag() -> Arc<AtomicUsize> {
+    static SHARED: LazyLock<Arc<AtomicUsize>> = LazyLock::new(|| Arc::new(AtomicUsize::new(0)));
+    Arc::clone(&SHARED)
+}
+
+/// The signal that came and asks this process to end, if one did.
+pub fn ending() -> Option<i32> {
+    match flag().load(Ordering::Relaxed) {
+        0 => None,
+        signal => i32::try_from(signal).ok(),
+    }
+}
+
+/// An error if a signal asked this process to end.
+pub(crate) fn check() -> Result<(), Error> {
+    ending().map_or(Ok(()), |signal| Err(Error::Interrupted { signal }))
+}
+
 /// From its creation on, signals are kept for the program instead of acting on this process.
 #[derive(Debug)]
 pub struct Signals {
     iterator: SignalsInfo<WithOrigin>,
-    kept: VecDeque<Origin>,
 }
 
 impl Signals {
@@ -47,19 +80,14 @@ impl Signals {
     /// # Errors
     /// If the system refuses the handlers.
     pub fn take_over() -> io::Result<Self> {
+        end_in_order()?;
         let ignored = ignored_signals();
         let wanted = FORWARDED
             .iter()
             .map(|&(signal, _)| signal)
             .filter(|signal| ignored & (1 << (signal - 1)) == 0)
             .chain([number::SIGCHLD]);
-        Ok(Self { iterator: SignalsInfo::new(wanted)?, kept: VecDeque::new() })
-    }
-
-    /// A signal that came so far and ends the command.
-    pub fn ending(&mut self) -> Option<i32> {
-        self.kept.extend(self.iterator.pending());
-        self.kept.iter().map(|origin| origin.signal).find(|signal| ENDING.contains(signal))
+        Ok(Self { iterator: SignalsInfo::new(wanted)? })
     }
 
     /// Waits until `child` has ended, sending on the signals that came and come.
@@ -72,9 +100,7 @@ impl Signals {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
-            let kept: Vec<Origin> = self.kept.drain(..).collect();
-            let origins = if kept.is_empty() { self.iterator.wait().collect() } else { kept };
-            for origin in origins {
+            for origin in self.iterator.wait() {
                 let signal = FORWARDED.iter().find(|(signal, _)| *signal == origin.signal);
                 if let (Some(&(_, signal)), Some(process)) = (signal, process)
                     && was_sent(&origin)

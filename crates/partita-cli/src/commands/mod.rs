@@ -1,6 +1,8 @@
 //! One file a command: arguments to requests, results to text.
 
+pub mod demo;
 pub mod devices;
+pub mod doctor;
 pub mod generate;
 pub mod internal;
 pub mod kill;

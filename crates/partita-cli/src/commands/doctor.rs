@@ -1,0 +1,47 @@
+//! `partita doctor`.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use partita::doctor::{self, State};
+use partita::install::Install;
+
+use crate::args::Doctor;
+use crate::commands::select;
+use crate::fail::Failure;
+use crate::output::{print, print_json};
+
+/// Makes the checks and prints what they found.
+pub fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
+    let install = Install::of_this_program()?;
+    let gpu = select(&install, &arguments.gpu)?;
+    let watched = std::io::stderr().is_terminal();
+    let report = doctor::examine(&install, &gpu, |name| {
+        if watched {
+            // Replaced by the next name, and wiped at the end.
+            let _ = write!(std::io::stderr(), "\r\x1b[Kchecking {name} …");
+        }
+    });
+    if watched {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    let report = report?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        let mut text = format!("{} ({}), driver {}\n\n", report.gpu, report.gpu_uuid, report.driver_version);
+        for check in &report.checks {
+            let state = match check.state {
+                State::Ok => "ok",
+                State::Failed => "FAILED",
+                State::NotChecked => "not checked",
+            };
+            text.push_str(&format!("{:<16}  {state:<11}  {}\n", check.name, check.detail));
+            if let Some(remedy) = &check.remedy {
+                text.push_str(&format!("{:<16}  {:<11}  -> {remedy}\n", "", ""));
+            }
+        }
+        print(&text)?;
+    }
+    Ok(if report.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,192 @@
+//! The two actors. Each is a job in a tenant's process and plays one scene per order.
+
+use std::io::{BufRead, Write};
+use std::mem::forget;
+use std::thread;
+use std::time::Duration;
+
+use partita_driver::{BlockRecord, Census, Cuda, Error, Gpu, Grid, now_ns};
+use serde::{Deserialize, Serialize};
+
+/// The name of the job.
+pub const JOB: &str = "actor";
+/// What an actor prints when it can take orders.
+pub const READY: &str = "partita-actor-ready";
+/// What the line with a performance begins with.
+pub const PERFORMED: &str = "partita-actor-performed ";
+
+/// Two blocks of this fill an SM of every device since Pascal.
+const THREADS: u32 = 1024;
+const BLOCKS_PER_SM: u32 = 2;
+
+/// A request comes this often, in nanoseconds.
+const PERIOD_NS: u64 = 4_000_000;
+/// How long the kernel of a request runs where nobody disturbs it.
+const REQUEST_NS: u64 = 300_000;
+
+/// How long a block of `greedy` runs.
+const GREEDY_BLOCK_NS: u64 = 500_000;
+/// How often a kernel of `greedy` fills the whole GPU.
+const GREEDY_WAVES: u32 = 4;
+/// How many kernels `greedy` keeps in the queue.
+const GREEDY_QUEUE: usize = 3;
+const WAIT_MS: u64 = 10_000;
+
+/// Who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Answers requests.
+    Serve,
+    /// Fills the GPU.
+    Greedy,
+}
+
+/// What an actor is told when it is made.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct ActorRequest {
+    /// Who it is.
+    pub role: Role,
+    /// On how many SMs its kernels fit at once.
+    pub sms: u32,
+}
+
+/// When a scene is, on the monotonic clock in nanoseconds.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Order {
+    begin_ns: u64,
+    end_ns: u64,
+    /// What is drawn begins here.
+    window_ns: u64,
+    window_end_ns: u64,
+}
+
+impl Order {
+    /// A scene that begins so many milliseconds from now, and whose middle is drawn.
+    pub fn in_ms(cue_ms: u64, scene_ms: u64, window_ms: u64) -> Self {
+        let begin_ns = now_ns() + cue_ms * 1_000_000;
+        let window_ns = begin_ns + scene_ms * 500_000;
+        Self {
+            begin_ns,
+            end_ns: begin_ns + scene_ms * 1_000_000,
+            window_ns,
+            window_end_ns: window_ns + window_ms * 1_000_000,
+        }
+    }
+
+    fn draws(&self, launched_ns: u64, ended_ns: u64) -> bool {
+        // Kernels that straddle an edge belong to the picture.
+        ended_ns >= self.window_ns && launched_ns <= self.window_end_ns
+    }
+}
+
+/// What an actor did in a scene.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Performance {
+    /// From each request to its answer, in nanoseconds.
+    pub latencies_ns: Vec<u64>,
+    /// Kernels that ended.
+    pub kernels: u64,
+    /// The blocks of the drawn part: SM, start and stop by the GPU's clock in nanoseconds.
+    pub blocks: Vec<(u32, u64, u64)>,
+    /// Whether SM numbers are those of MPS and not of the device.
+    pub under_mps: bool,
+}
+
+/// Plays until there are no more orders.
+///
+/// # Errors
+/// The driver's words.
+pub fn act(request: ActorRequest) -> Result<(), String> {
+    let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
+    let gpu = Gpu::open(&cuda, 0).map_err(|error| error.to_string())?;
+    let result = perform_all(&gpu, request);
+    // The process ends; a driver in trouble would hang in its destructors.
+    forget(gpu);
+    result
+}
+
+fn perform_all(gpu: &Gpu<'_>, request: ActorRequest) -> Result<(), String> {
+    let describe = |error: Error| error.to_string();
+    let (kernels, blocks, duration_ns) = match request.role {
+        Role::Serve => (1, request.sms, REQUEST_NS),
+        Role::Greedy => (GREEDY_QUEUE, request.sms * BLOCKS_PER_SM * GREEDY_WAVES, GREEDY_BLOCK_NS),
+    };
+    let grid = Grid { blocks, threads: THREADS, cluster_blocks: 1 };
+    let kernels: Vec<Census<'_, '_>> = (0..kernels)
+        .map(|_| Census::new(gpu, grid, duration_ns))
+        .collect::<Result<_, _>>()
+        .map_err(describe)?;
+    // The first launch loads code and memory.
+    for kernel in &kernels {
+        kernel.sms().map_err(describe)?;
+    }
+    let mut out = std::io::stdout();
+    let mut say =
+        |line: &str| writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| error.to_string());
+    say(READY)?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|error| error.to_string())?;
+        let order: Order = serde_json::from_str(&line).map_err(|error| error.to_string())?;
+        sleep_until(order.begin_ns);
+        let mut performance = match request.role {
+            Role::Serve => serve(gpu, &kernels[0], &order),
+            Role::Greedy => hog(gpu, &kernels, &order),
+        }
+        .map_err(describe)?;
+        performance.under_mps = gpu.facts().under_mps;
+        let json = serde_json::to_string(&performance).map_err(|error| error.to_string())?;
+        say(&format!("{PERFORMED}{json}"))?;
+    }
+    forget(kernels);
+    Ok(())
+}
+
+/// A request at every period, or as soon as the one before is answered.
+fn serve(gpu: &Gpu<'_>, kernel: &Census<'_, '_>, order: &Order) -> Result<Performance, Error> {
+    let mut performance = Performance::default();
+    let mut due_ns = order.begin_ns;
+    while due_ns < order.end_ns {
+        sleep_until(due_ns);
+        let begin_ns = now_ns();
+        kernel.launch()?;
+        gpu.wait("a request", WAIT_MS)?;
+        let end_ns = now_ns();
+        performance.latencies_ns.push(end_ns - begin_ns);
+        performance.kernels += 1;
+        if order.draws(begin_ns, end_ns) {
+            performance.blocks.extend(kernel.records()?.iter().map(tuple));
+        }
+        due_ns = (due_ns + PERIOD_NS).max(now_ns());
+    }
+    Ok(performance)
+}
+
+/// A few long kernels in the queue, again and again.
+fn hog(gpu: &Gpu<'_>, kernels: &[Census<'_, '_>], order: &Order) -> Result<Performance, Error> {
+    let mut performance = Performance::default();
+    while now_ns() < order.end_ns {
+        let begin_ns = now_ns();
+        for kernel in kernels {
+            kernel.launch()?;
+        }
+        gpu.wait("kernels that fill the GPU", WAIT_MS)?;
+        performance.kernels += kernels.len() as u64;
+        if order.draws(begin_ns, now_ns()) {
+            for kernel in kernels {
+                performance.blocks.extend(kernel.records()?.iter().map(tuple));
+            }
+        }
+    }
+    Ok(performance)
+}
+
+fn tuple(record: &BlockRecord) -> (u32, u64, u64) {
+    (record.sm, record.start_ns, record.stop_ns)
+}
+
+fn sleep_until(time_ns: u64) {
+    let left_ns = time_ns.saturating_sub(now_ns());
+    if left_ns > 0 {
+        thread::sleep(Duration::from_nanos(left_ns));
+    }
+}

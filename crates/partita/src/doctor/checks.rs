@@ -1,0 +1,438 @@
+//! The checks, in the order in which each stands on those before it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use partita_core::{ByteSize, TpcSet};
+use partita_mps::ControlBinary;
+
+use super::jobs::{self, Beats, BeatsRequest, CensusResult, NumericsResult, QuotaResult};
+use super::{Check, State};
+use crate::calibration::{Cache, Measured};
+use crate::child::JobError;
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::install::{self, Install};
+use crate::process::user_name;
+use crate::registry::Registry;
+use crate::sandbox::Sandbox;
+use crate::signals;
+
+/// The quota of the quota check: larger than any granularity, small beside any GPU.
+const QUOTA: ByteSize = ByteSize(96 << 20);
+/// How much of the shorter client's running time both must run for it to count
+/// as at the same time. Time slicing gives next to none, MPS nearly all.
+const TOGETHER_MIN: f64 = 0.5;
+const JOB_LIMIT: Duration = Duration::from_secs(60);
+/// Products of 4096³ are checked on the host, element by element.
+const NUMERICS_LIMIT: Duration = Duration::from_secs(120);
+
+pub(super) struct Examination<'a, P> {
+    install: &'a Install,
+    gpu: &'a Gpu,
+    progress: P,
+    checks: Vec<Check>,
+}
+
+impl<'a, P: FnMut(&str)> Examination<'a, P> {
+    pub(super) fn new(install: &'a Install, gpu: &'a Gpu, progress: P) -> Self {
+        Self { install, gpu, progress, checks: Vec::new() }
+    }
+
+    /// Makes a check and keeps its outcome.
+    fn make(
+        &mut self,
+        name: &'static str,
+        check: impl FnOnce() -> Result<Check, Error>,
+    ) -> Result<State, Error> {
+        signals::check()?;
+        (self.progress)(name);
+        let check = match check() {
+            Err(error @ Error::Interrupted { .. }) => return Err(error),
+            Err(error) => Check::failed(name, error.to_string(), "see the reason"),
+            Ok(check) => check,
+        };
+        let state = check.state;
+        self.checks.push(check);
+        Ok(state)
+    }
+
+    fn skip(&mut self, names: &[&'static str], because: &str) {
+        for name in names {
+            self.checks.push(Check::not_checked(name, because, ""));
+        }
+    }
+
+    pub(super) fn all(mut self) -> Result<Vec<Check>, Error> {
+        const ON_LAYOUT: [&str; 6] =
+            ["masks", "quota", "products (mask)", "mps service", "mps concurrency", "masks under mps"];
+        let (install, gpu) = (self.install, self.gpu);
+        self.make("driver", || Ok(driver(gpu)))?;
+        self.make("gpu", || Ok(device(gpu)))?;
+        self.make("run directory", run_directory)?;
+        self.make("hook", || {
+            let hook = install.part(install::HOOK)?;
+            Ok(Check::ok("hook", hook.display().to_string()))
+        })?;
+        let mut measured = None;
+        self.make("launch layout", || {
+            let found = Cache::open().renew(install, gpu)?;
+            let check = layout(&found);
+            measured = Some(found);
+            Ok(check)
+        })?;
+        let mps = self.make("mps program", || Ok(mps_program(gpu)))?;
+        let Some(measured) = measured else {
+            self.skip(&ON_LAYOUT, "the launch layout is not proved");
+            return Ok(self.checks);
+        };
+        let mut sandbox = match Sandbox::new(install, gpu, &measured) {
+            Ok(sandbox) => sandbox,
+            Err(error) => {
+                self.skip(&ON_LAYOUT, &error.to_string());
+                return Ok(self.checks);
+            }
+        };
+        self.make("masks", || masks("masks", &mut sandbox, false))?;
+        self.make("quota", || quota(&mut sandbox))?;
+        self.make("products (mask)", || products(gpu, &mut sandbox))?;
+        if mps != State::Ok {
+            self.skip(&ON_LAYOUT[3..], "there is no MPS program");
+            return Ok(self.checks);
+        }
+        let service = self.make("mps service", || {
+            let service = sandbox.service()?;
+            let percent = service.control().default_active_thread_percentage()?;
+            Ok(Check::ok("mps service", format!("starts and answers; clients get {percent} % of the SMs")))
+        })?;
+        if service != State::Ok {
+            self.skip(&ON_LAYOUT[4..], "the MPS service does not start");
+            return Ok(self.checks);
+        }
+        self.make("mps concurrency", || concurrency(&mut sandbox))?;
+        self.make("masks under mps", || masks("masks under mps", &mut sandbox, true))?;
+        Ok(self.checks)
+    }
+}
+
+fn driver(gpu: &Gpu) -> Check {
+    let (major, minor) = (gpu.cuda_version / 1000, gpu.cuda_version % 1000 / 10);
+    Check::ok("driver", format!("{}, CUDA {major}.{minor}", gpu.driver_version))
+}
+
+fn device(gpu: &Gpu) -> Check {
+    let facts = &gpu.facts;
+    let (major, minor) = facts.compute_capability;
+    let detail = format!(
+        "{} ({}), compute capability {major}.{minor}, {}",
+        facts.name,
+        facts.uuid,
+        ByteSize(facts.memory_total_bytes).approximate()
+    );
+    if facts.mig_enabled == Some(true) {
+        let remedy = format!("turn it off with `nvidia-smi -i {} -mig 0`", facts.index);
+        return Check::failed("gpu", format!("{detail}; cut up by MIG"), remedy);
+    }
+    match facts.compute_mode.as_str() {
+        "prohibited" => Check::failed(
+            "gpu",
+            format!("{detail}; compute mode PROHIBITED"),
+            format!("open it with `nvidia-smi -i {} -c DEFAULT`", facts.index),
+        ),
+        _ => Check::ok("gpu", detail),
+    }
+}
+
+fn run_directory() -> Result<Check, Error> {
+    use std::os::unix::fs::MetadataExt;
+
+    let registry = Registry::open()?;
+    let tenants = registry.lock()?.tenants()?;
+    let root = registry.root().display();
+    let meta = registry.root().metadata().map_err(Error::io(root.to_string()))?;
+    let user = rustix::process::geteuid().as_raw();
+    if meta.uid() != 0 && meta.uid() != user {
+        // Who owns it can remove other users' tenants from it, sticky or not.
+        return Ok(Check::failed(
+            "run directory",
+            format!("{root} belongs to {}", user_name(meta.uid())),
+            format!("`sudo chown root {root}`, so that no user can remove the tenants of others"),
+        ));
+    }
+    Ok(Check::ok("run directory", format!("{root}, {} tenants", tenants.len())))
+}
+
+fn layout(measured: &Measured) -> Check {
+    let gpcs: std::collections::BTreeSet<u8> = measured.tpcs.iter().map(|&(gpc, _)| gpc).collect();
+    let gpcs = if measured.gpcs_proved {
+        format!("in {} GPCs", gpcs.len())
+    } else {
+        "GPCs not proved, so clusters of blocks are held to one TPC".to_owned()
+    };
+    Check::ok(
+        "launch layout",
+        format!(
+            "QMD V{}.{}, {} TPCs of {} SMs {gpcs}; every bit of the mask tried alone",
+            measured.qmd_version >> 4,
+            measured.qmd_version & 15,
+            measured.tpcs.len(),
+            measured.sms_per_tpc,
+        ),
+    )
+}
+
+fn mps_program(gpu: &Gpu) -> Check {
+    let binary = match gpu.sim() {
+        Some(sim) => ControlBinary::at(&sim.mps_control()),
+        None => ControlBinary::find(std::env::var_os("PATH").as_deref()),
+    };
+    let version = binary.and_then(|binary| binary.version().map(|version| (binary, version)));
+    match version {
+        Ok((binary, version)) => Check::ok("mps program", format!("{}, {version}", binary.path().display())),
+        Err(error) => Check::failed(
+            "mps program",
+            error.to_string(),
+            "without it tenants can only take turns: `partita run --isolation own`",
+        ),
+    }
+}
+
+/// Sets that no numbering by GPC, half or parity could satisfy by accident.
+fn trial_sets(tpcs: u32) -> Vec<TpcSet> {
+    let pick =
+        |wanted: &dyn Fn(u8) -> bool| (0..=u8::MAX).take(tpcs as usize).filter(|&tpc| wanted(tpc)).collect();
+    let last = u8::try_from(tpcs - 1).unwrap_or(u8::MAX);
+    let mut sets: Vec<TpcSet> = vec![
+        pick(&|tpc| tpc == 0),
+        pick(&|tpc| tpc == last),
+        pick(&|tpc| tpc % 3 == 1),
+        pick(&|tpc| tpc % 7 < 4),
+    ];
+    sets.retain(|set| !set.is_empty());
+    sets
+}
+
+/// Runs a census in a tenant on several sets: the hook must put every block on
+/// an SM of the set, and use them all.
+fn masks(name: &'static str, sandbox: &mut Sandbox<'_>, shared: bool) -> Result<Check, Error> {
+    let topology = sandbox.topology().clone();
+    let sets = trial_sets(topology.tpc_count());
+    let mut blocks = 0;
+    for (number, set) in sets.iter().enumerate() {
+        let tenant = sandbox.tenant(&format!("mask{number}"), set, None)?;
+        let job = sandbox.job(&tenant, jobs::CENSUS, &8, shared)?.limit(JOB_LIMIT);
+        let census: CensusResult = match job.run()? {
+            Ok(census) => census,
+            Err(error) => return failed_job(name, error, &format!("with TPCs {set}")),
+        };
+        blocks += census.blocks;
+        let expected: Vec<u32> = set.iter().flat_map(|tpc| topology.sms_of(tpc)).collect();
+        if shared && census.sms.len() == expected.len() {
+            // Under MPS the enabled SMs are numbered anew from 0: how many they are still tells.
+            continue;
+        }
+        let escaped: Vec<&u32> = census.sms.iter().filter(|sm| !expected.contains(sm)).collect();
+        if census.sms != expected {
+            return Ok(Check::failed(
+                name,
+                format!(
+                    "with TPCs {set}, blocks ran on {} SMs, {} of them others",
+                    census.sms.len(),
+                    escaped.len()
+                ),
+                "do not rely on partitions here; report the driver's version",
+            ));
+        }
+    }
+    Ok(Check::ok(name, format!("{} sets, {blocks} blocks, none on an SM outside its set", sets.len())))
+}
+
+fn quota(sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
+    let tenant = sandbox.tenant("quota", &sandbox.topology().all(), Some(QUOTA))?;
+    let job = sandbox.job(&tenant, jobs::QUOTA, &QUOTA.0, false)?.limit(JOB_LIMIT);
+    let result: QuotaResult = match job.run()? {
+        Ok(result) => result,
+        Err(error) => return failed_job("quota", error, ""),
+    };
+    let mut wrong = Vec::new();
+    if result.total_bytes != QUOTA.0 {
+        wrong.push(format!("CUDA tells a total of {}", ByteSize(result.total_bytes)));
+    }
+    if !result.whole_fits {
+        wrong.push(format!("only less than {QUOTA} could be had"));
+    }
+    if !result.one_more_refused {
+        wrong.push("one byte more was not refused as out of memory".to_owned());
+    }
+    if !result.comes_back {
+        wrong.push("freed memory did not come back".to_owned());
+    }
+    if wrong.is_empty() {
+        return Ok(Check::ok("quota", format!("{QUOTA} held to the byte")));
+    }
+    Ok(Check::failed("quota", wrong.join("; "), "do not rely on --mem here; report the driver's version"))
+}
+
+/// Two clients of the service: do their kernels run at the same time?
+fn concurrency(sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
+    const NAME: &str = "mps concurrency";
+    let go = sandbox.service()?.dirs().root().join("go");
+    let request = BeatsRequest { go: go.clone(), duration_ms: 60 };
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        clients.push(sandbox.client_job(jobs::BEATS, &request)?.limit(JOB_LIMIT).start()?);
+    }
+    for client in &mut clients {
+        if let Err(error) = client.wait_for(jobs::READY) {
+            return failed_job(NAME, error, "");
+        }
+    }
+    std::fs::write(&go, "").map_err(Error::io(go.display().to_string()))?;
+    let mut beats: Vec<Beats> = Vec::new();
+    for client in clients {
+        match client.finish() {
+            Ok(found) => beats.push(found),
+            Err(error) => return failed_job(NAME, error, ""),
+        }
+    }
+    let together = together(&beats[0], &beats[1]);
+    let percent = (together * 100.0).round();
+    if together >= TOGETHER_MIN {
+        return Ok(Check::ok(
+            NAME,
+            format!("two clients ran at the same time for {percent} % of their time"),
+        ));
+    }
+    Ok(Check::failed(
+        NAME,
+        format!("two clients ran at the same time for only {percent} % of their time"),
+        "see the service's log; on a GPU before Volta clients share one context and this is expected",
+    ))
+}
+
+/// The part of the shorter one's running time in which the other ran too.
+fn together(one: &Beats, other: &Beats) -> f64 {
+    let sum = |beats: &Beats| beats.iter().map(|(start, stop)| stop.saturating_sub(*start)).sum::<u64>();
+    let shorter = sum(one).min(sum(other));
+    let mut both = 0;
+    let (mut i, mut j) = (0, 0);
+    while let (Some(a), Some(b)) = (one.get(i), other.get(j)) {
+        both += a.1.min(b.1).saturating_sub(a.0.max(b.0));
+        if a.1 < b.1 {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    if shorter == 0 { 0.0 } else { both as f64 / shorter as f64 }
+}
+
+/// The vendor's products on partitions of several sizes, cut as tenants have them.
+fn products(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
+    const NAME: &str = "products (mask)";
+    if gpu.sim().is_some() {
+        return Ok(Check::not_checked(NAME, "a simulated GPU runs no vendor code", ""));
+    }
+    let libraries = cublas_candidates();
+    let topology = sandbox.topology().clone();
+    let mut compared = 0;
+    let mut worst = 0f64;
+    let mut version = String::new();
+    // The sizes at which a reduced SM count was seen to break products.
+    for percent in [20, 40, 60] {
+        let wanted = (topology.tpc_count() * percent / 100).max(1);
+        let plan = partita_core::plan(&topology, &[], &partita_core::Share::Tpcs(wanted))
+            .map_err(|error| Error::Plan { reason: error.to_string() })?;
+        let tenant = sandbox.tenant(&format!("products{percent}"), &plan.set, None)?;
+        let job = sandbox.job(&tenant, jobs::NUMERICS, &libraries, false)?.limit(NUMERICS_LIMIT);
+        let result: NumericsResult = match job.run()? {
+            Ok(result) => result,
+            Err(error) => return failed_job(NAME, error, &format!("on {percent} % of the TPCs")),
+        };
+        let Some(cublas) = result.cublas else {
+            return Ok(Check::not_checked(
+                NAME,
+                "no libcublas.so.11 to 13 found",
+                "name its directory in LD_LIBRARY_PATH, or `pip install nvidia-cublas`, and run doctor again",
+            ));
+        };
+        if !result.wrong.is_empty() {
+            return Ok(Check::failed(
+                NAME,
+                format!("cuBLAS {cublas} on {percent} % of the TPCs: {}", result.wrong.join(", ")),
+                "do not run libraries in partitions here; report the versions",
+            ));
+        }
+        compared += result.products;
+        worst = worst.max(result.worst);
+        version = cublas;
+    }
+    Ok(Check::ok(
+        NAME,
+        format!(
+            "cuBLAS {version}: {compared} products on 20, 40 and 60 % of the TPCs right (worst error {worst:.1e})"
+        ),
+    ))
+}
+
+/// Where pip and the toolkit put cuBLAS.
+fn cublas_candidates() -> Vec<PathBuf> {
+    let names = ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"];
+    let mut directories = vec![PathBuf::from("/usr/local/cuda/lib64")];
+    let mut roots: Vec<PathBuf> = vec!["/usr/lib/python3".into(), "/usr/local/lib".into()];
+    roots.extend(std::env::var_os("VIRTUAL_ENV").map(|root| PathBuf::from(root).join("lib")));
+    for root in roots {
+        for python in list(&root) {
+            for packages in [python.clone(), python.join("site-packages"), python.join("dist-packages")] {
+                directories.extend(list(&packages.join("nvidia")).into_iter().map(|part| part.join("lib")));
+            }
+        }
+    }
+    directories
+        .iter()
+        .flat_map(|directory| names.map(|name| directory.join(name)))
+        .filter(|path| path.exists())
+        .collect()
+}
+
+fn list(directory: &std::path::Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory)
+        .map_or(Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
+}
+
+fn failed_job(name: &'static str, error: JobError, which: &str) -> Result<Check, Error> {
+    match error {
+        JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
+        other => Ok(Check::failed(
+            name,
+            format!("{which} {other}").trim().to_owned(),
+            "do not rely on it here; report the driver's version",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_together_is_told_from_taking_turns() {
+        let beats =
+            |offset: u64| (0..10u64).map(|n| (offset + n * 100, offset + n * 100 + 50)).collect::<Beats>();
+        assert_eq!(together(&beats(0), &beats(0)), 1.0);
+        assert_eq!(together(&beats(0), &beats(50)), 0.0);
+        assert_eq!(together(&beats(0), &beats(25)), 0.5);
+        assert_eq!(together(&Vec::new(), &beats(0)), 0.0);
+        let long = vec![(0, 1000)];
+        assert_eq!(together(&long, &beats(0)), 1.0);
+    }
+
+    #[test]
+    fn trial_sets_are_within_the_device() {
+        for tpcs in [1, 2, 9, 54, 66, 256] {
+            for set in trial_sets(tpcs) {
+                assert!(!set.is_empty() && set.iter().all(|tpc| u32::from(tpc) < tpcs), "{tpcs}: {set}");
+            }
+        }
+    }
+}

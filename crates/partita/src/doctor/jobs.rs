@@ -1,0 +1,190 @@
+//! What the checks do on the GPU, each in a process of its own.
+
+use std::ffi::CString;
+use std::mem::forget;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use partita_driver::numerics::{self, CUBLAS_NAMES, Format};
+use partita_driver::{Census, Cuda, Gpu, Grid, now_ns};
+use serde::{Deserialize, Serialize};
+
+/// The names of the jobs.
+pub const CENSUS: &str = "census";
+pub const QUOTA: &str = "quota";
+pub const BEATS: &str = "beats";
+pub const NUMERICS: &str = "numerics";
+
+/// Opens the first GPU that this process sees and works on it. Everything that
+/// the driver gave stays as it is: the process ends, and a driver in trouble
+/// hangs in its destructors.
+fn on_gpu<T>(work: impl FnOnce(&Gpu<'_>) -> Result<T, String>) -> Result<T, String> {
+    let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
+    let gpu = Gpu::open(&cuda, 0).map_err(|error| error.to_string())?;
+    let result = work(&gpu);
+    forget(gpu);
+    result
+}
+
+/// What blocks of a masked process saw.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CensusResult {
+    /// Every SM that a block ran on, ascending.
+    pub sms: Vec<u32>,
+    /// How many blocks ran.
+    pub blocks: u64,
+}
+
+/// Runs kernels that cover the GPU and tells which SMs their blocks ran on.
+pub fn census(rounds: u32) -> Result<CensusResult, String> {
+    on_gpu(|gpu| {
+        let grid = Grid { blocks: gpu.facts().sms * 4, threads: 1024, cluster_blocks: 1 };
+        let census = Census::new(gpu, grid, 20_000).map_err(|error| error.to_string())?;
+        let mut sms = std::collections::BTreeSet::new();
+        for _ in 0..rounds {
+            match census.sms() {
+                Ok(seen) => sms.extend(seen),
+                Err(error) => {
+                    forget(census);
+                    return Err(error.to_string());
+                }
+            }
+        }
+        Ok(CensusResult {
+            sms: sms.into_iter().collect(),
+            blocks: u64::from(grid.blocks) * u64::from(rounds),
+        })
+    })
+}
+
+/// What a process with a quota got.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct QuotaResult {
+    /// Total memory as CUDA tells it, in bytes.
+    pub total_bytes: u64,
+    /// Free memory before any allocation, in bytes.
+    pub free_bytes: u64,
+    /// Whether an allocation of the whole quota succeeded.
+    pub whole_fits: bool,
+    /// Whether one byte more was then refused as out of memory.
+    pub one_more_refused: bool,
+    /// Whether the whole quota could be had again after it was freed.
+    pub comes_back: bool,
+}
+
+/// Allocates to the last byte of a quota and one byte beyond.
+pub fn quota(quota_bytes: u64) -> Result<QuotaResult, String> {
+    let bytes = usize::try_from(quota_bytes).map_err(|error| error.to_string())?;
+    on_gpu(|gpu| {
+        let (free_bytes, total_bytes) = gpu.memory_bytes().map_err(|error| error.to_string())?;
+        let whole = gpu.alloc(bytes);
+        let one_more_refused = gpu.alloc(1).err().is_some_and(|error| is_out_of_memory(&error));
+        let whole_fits = whole.is_ok();
+        drop(whole);
+        let again = gpu.alloc(bytes);
+        Ok(QuotaResult { total_bytes, free_bytes, whole_fits, one_more_refused, comes_back: again.is_ok() })
+    })
+}
+
+fn is_out_of_memory(error: &partita_driver::Error) -> bool {
+    // CUDA_ERROR_OUT_OF_MEMORY is what over quota must look like, and nothing else.
+    matches!(error, partita_driver::Error::Call { code, .. } if *code == partita_abi::CuResult::OUT_OF_MEMORY)
+}
+
+/// When to beat.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct BeatsRequest {
+    /// Beats begin when this file exists.
+    pub go: PathBuf,
+    /// For how long, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// When one block after the other ran, as the GPU's clock tells it: start and stop in nanoseconds.
+pub type Beats = Vec<(u64, u64)>;
+
+/// Runs short kernels of one block back to back.
+pub fn beats(request: &BeatsRequest) -> Result<Beats, String> {
+    on_gpu(|gpu| {
+        let describe = |error: partita_driver::Error| error.to_string();
+        let grid = Grid { blocks: 1, threads: 32, cluster_blocks: 1 };
+        let census = Census::new(gpu, grid, 200_000).map_err(describe)?;
+        // The first launch loads code.
+        census.sms().map_err(describe)?;
+        ready();
+        while !request.go.exists() {
+            thread::sleep(Duration::from_micros(200));
+        }
+        let mut beats = Beats::new();
+        let end_ns = now_ns() + request.duration_ms * 1_000_000;
+        while now_ns() < end_ns {
+            census.launch().map_err(describe)?;
+            gpu.wait("a kernel of one block", 10_000).map_err(describe)?;
+            beats.extend(
+                census.records().map_err(describe)?.iter().map(|record| (record.start_ns, record.stop_ns)),
+            );
+        }
+        Ok(beats)
+    })
+}
+
+/// What [`ready`] prints.
+pub const READY: &str = "partita-job-ready";
+
+/// Tells the parent that what takes long is done.
+pub fn ready() {
+    use std::io::Write;
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
+}
+
+/// The vendor's matrix products on a partition.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NumericsResult {
+    /// cuBLAS's version; none if no cuBLAS was found.
+    pub cublas: Option<String>,
+    /// How many products were compared.
+    pub products: usize,
+    /// Those that are wrong, as text.
+    pub wrong: Vec<String>,
+    /// The largest relative error.
+    pub worst: f64,
+}
+
+/// Multiplies matrices with the first cuBLAS of `libraries` that there is.
+pub fn numerics(libraries: &[PathBuf]) -> Result<NumericsResult, String> {
+    on_gpu(|gpu| {
+        let paths = libraries
+            .iter()
+            .filter_map(|path| CString::new(path.as_os_str().as_encoded_bytes()).ok())
+            .chain(CUBLAS_NAMES.map(Into::into));
+        for library in paths {
+            match numerics::check(gpu, &library) {
+                Ok(result) => return Ok(summary(&result)),
+                Err(partita_driver::Error::Load(_)) => {}
+                Err(error) => return Err(format!("{}: {error}", library.to_string_lossy())),
+            }
+        }
+        Ok(NumericsResult { cublas: None, products: 0, wrong: Vec::new(), worst: 0.0 })
+    })
+}
+
+fn summary(result: &numerics::Numerics) -> NumericsResult {
+    let wrong = result.products.iter().filter(|product| !product.is_right()).map(|product| {
+        let format = match product.format {
+            Format::Fp16 => "fp16",
+            Format::Bf16 => "bf16",
+        };
+        format!(
+            "{format} {}x{}x{} (relative error {:.2e})",
+            product.m, product.n, product.k, product.relative_error
+        )
+    });
+    NumericsResult {
+        cublas: Some(numerics::version_text(result.cublas_version)),
+        products: result.products.len(),
+        wrong: wrong.collect(),
+        worst: result.products.iter().map(|product| product.relative_error).fold(0.0, f64::max),
+    }
+}
