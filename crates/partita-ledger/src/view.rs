@@ -16,7 +16,7 @@ use crate::slot::HookState;
 use crate::usage::{Counters, Holder, KIND, LAST_OFFSET, SlotCells, USAGE_FILE_BYTES, slot_offset};
 
 /// How often an observer looks for two copies that agree.
-const LOOKS_MAX: u32 = 16;
+const LOOKS_MAX: u32 = 64;
 
 type SlotBytes = [u8; size_of::<SlotCells>()];
 
@@ -91,20 +91,21 @@ impl UsageView {
     }
 
     /// One slot, or `None` if it is free.
+    ///
+    /// Two copies that agree, with `last` read between them: an entry in force is written again only after `settled` has changed.
     fn slot(&self, index: usize) -> Result<Option<SlotInfo>, LedgerError> {
         let mut slot = self.slot_bytes(index)?;
         let mut bytes = 0;
         for _ in 0..LOOKS_MAX {
-            // Settled between the two copies: nothing of this slot took effect meanwhile, but for what `last` names.
             let last = self.last()?;
             let again = self.slot_bytes(index)?;
-            let before = settled(&slot);
-            slot = again;
-            let current = if last.slot() == index { before.max(last) } else { before };
+            let settled = Name(word(&slot, offset_of!(SlotCells, account) + offset_of!(Account, settled)));
+            let current = if last.slot() == index { settled.max(last) } else { settled };
             bytes = word(&slot, entry_offset(current) + offset_of!(Entry, bytes));
-            if settled(&slot) == before {
+            if accounts_and_holder(&slot) == accounts_and_holder(&again) {
                 break;
             }
+            slot = again;
         }
         let holder = offset_of!(SlotCells, holder);
         let counters = offset_of!(SlotCells, counters);
@@ -149,8 +150,12 @@ fn entry_offset(name: Name) -> usize {
     offset_of!(SlotCells, account) + offset_of!(Account, entries) + name.entry() * size_of::<Entry>()
 }
 
-fn settled(slot: &SlotBytes) -> Name {
-    Name(word(slot, offset_of!(SlotCells, account) + offset_of!(Account, settled)))
+/// All of a slot but its counters.
+fn accounts_and_holder(
+    slot: &SlotBytes,
+) -> (Option<&[u8; size_of::<Account>()]>, Option<&[u8; size_of::<Holder>()]>) {
+    let from = |offset| slot.get(offset..).unwrap_or_default();
+    (from(offset_of!(SlotCells, account)).first_chunk(), from(offset_of!(SlotCells, holder)).first_chunk())
 }
 
 /// The word at an offset; zero past the end, which no offset that is used here reaches.

@@ -173,6 +173,28 @@ fn a_refusal_is_true_at_an_instant() {
 }
 
 #[test]
+fn a_refusal_does_not_believe_an_unfinished_operation() {
+    // The other process holds 3, then 2, then 4, and writes its last outcome where the first one was: 7 do not fit beside 4, but
+    // only when it has taken effect.
+    model(4, || {
+        let usage = Usage::new(2);
+        usage.reserve(1, 3).unwrap();
+        let other = spawn(&usage, |usage| {
+            usage.release(1, 1);
+            usage.reserve(1, 2).is_ok()
+        });
+        match usage.reserve(0, 7) {
+            Ok(7) => {}
+            refusal => {
+                assert_eq!(refusal, Err(Fault::OverQuota { used: 4 }));
+                assert_eq!(usage.book().totals().used, 4);
+            }
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn three_processes_at_the_quota() {
     model(3, || {
         let usage = Usage::new(3);
