@@ -140,7 +140,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = IsolationArg::Shared)]
     pub isolation: IsolationArg,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 

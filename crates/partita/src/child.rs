@@ -33,22 +33,10 @@ const OUTPUT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The variables of our own environment that a job sees. Nothing that limits
 /// or redirects CUDA: a job is to see the bare device.
-const ENVIRONMENT_KEPT: [&str; 14] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "TMPDIR",
-    "LANG",
-    "LC_ALL",
-    "LD_LIBRARY_PATH",
-    "PARTITA_LIB_DIR",
-    "PARTITA_SIM_DIR",
-    "PARTITA_SIM_DEVICE",
-    "PARTITA_SIM_SPEED",
-    "PARTITA_SIMGPU",
-    "XDG_RUNTIME_DIR",
-];
+const ENVIRONMENT_KEPT: [&str; 9] =
+    ["PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PARTITA_LIB_DIR"];
+/// What the names of the simulator's variables begin with: a job sees those too.
+const SIMULATOR_PREFIX: &[u8] = b"PARTITA_SIM";
 
 /// What a job prints: its result, or one line on why it has none.
 #[derive(Debug, Serialize, Deserialize)]
@@ -125,8 +113,10 @@ impl Job {
             .map_err(|error| Error::Child { job: name.to_owned(), reason: error.to_string() })?;
         let mut command = Command::new(install.program());
         command.arg(SUBCOMMAND).arg(name).arg(request).env_clear();
-        for key in ENVIRONMENT_KEPT {
-            if let Some(value) = std::env::var_os(key) {
+        for (key, value) in std::env::vars_os() {
+            if ENVIRONMENT_KEPT.iter().any(|kept| key == *kept)
+                || key.as_encoded_bytes().starts_with(SIMULATOR_PREFIX)
+            {
                 command.env(key, value);
             }
         }

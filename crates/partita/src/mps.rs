@@ -14,12 +14,13 @@ use crate::simenv::SimEnvironment;
 /// The hidden subcommand of `partita` that gives a daemon its own session.
 pub const DETACH_SUBCOMMAND: &str = "internal-detach";
 
-/// The current user's service of this GPU. Touches nothing but the GPU's directory.
+/// The current user's service of this GPU. Makes no directory.
 ///
 /// # Errors
 /// [`Error::Mps`] if there is no control program or the paths are too long.
 pub fn service(install: &Install, registry: &Registry, gpu: &Gpu) -> Result<Service, Error> {
-    build(install, &registry.mps_dir(&gpu.key())?, &gpu.facts.uuid, gpu.sim())
+    let root = registry.mps_dir(&gpu.key(), rustix::process::geteuid().as_raw());
+    build(install, &root, &gpu.facts.uuid, gpu.sim())
 }
 
 /// The service whose clients a tenant's processes are, if they are. Where it
@@ -36,7 +37,7 @@ pub fn service_of(install: &Install, registry: &Registry, tenant: &Tenant) -> Re
         Some(sim) => Some(SimEnvironment::create(install, &sim.device)?.with_boards_in(&sim.dir)),
         None => None,
     };
-    let root = registry.mps_dir_of(&tenant.gpu_key, tenant.user);
+    let root = registry.mps_dir(&tenant.gpu_key, tenant.user);
     build(install, &root, &meta.gpu.uuid, sim.as_ref()).map(Some)
 }
 
@@ -51,6 +52,17 @@ fn build(install: &Install, root: &Path, uuid: &str, sim: Option<&SimEnvironment
         service = service.with_env(key, value);
     }
     Ok(service)
+}
+
+/// Makes the directories of a service that is to run without a tenant, under
+/// the lock, so that nobody takes the GPU's empty directory away before.
+///
+/// # Errors
+/// [`Error::RunDirectory`]; [`Error::Mps`].
+pub fn make_dirs(registry: &Registry, gpu: &Gpu, service: &Service) -> Result<(), Error> {
+    let _lock = registry.lock()?;
+    registry.make_gpu_dir(&gpu.key())?;
+    Ok(service.dirs().create()?)
 }
 
 /// Removes a stopped service's directories, and the GPU's if it is empty then.

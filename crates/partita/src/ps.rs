@@ -39,6 +39,8 @@ pub struct TenantRow {
     pub processes: Vec<ProcessRow>,
     /// Whether it runs beside the others or takes turns with them.
     pub isolation: Option<Isolation>,
+    /// Whether its program was started.
+    pub started: Option<bool>,
     /// Seconds since it was started.
     pub age_s: Option<u64>,
     /// The program and its arguments.
@@ -111,6 +113,7 @@ fn row(tenant: &Tenant) -> TenantRow {
         launches: usage.as_ref().map(|_| processes.iter().map(|process| process.launches).sum()),
         processes,
         isolation: meta.map(|meta| meta.isolation),
+        started: meta.map(|meta| meta.child.is_some()),
         age_s: meta.map(|meta| now_s.saturating_sub(meta.started_unix_s)),
         command: meta.map(|meta| meta.command.clone()),
         problem: (!problems.is_empty()).then(|| problems.join("; ")),

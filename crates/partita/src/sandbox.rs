@@ -73,6 +73,7 @@ impl<'a> Sandbox<'a> {
     pub fn service(&mut self) -> Result<&Service, Error> {
         if self.service.is_none() {
             let service = mps::service(self.install, &self.registry, self.gpu)?;
+            mps::make_dirs(&self.registry, self.gpu, &service)?;
             service.ensure()?;
             self.service = Some(service);
         }

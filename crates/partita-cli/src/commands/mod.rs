@@ -57,7 +57,9 @@ fn priority(argument: PriorityArg) -> Priority {
     }
 }
 
-/// A size as people read it.
+/// A size as people read it: exact where that is short.
 fn bytes(bytes: u64) -> String {
-    ByteSize(bytes).approximate().to_string()
+    const SHORT: usize = 8;
+    let exact = ByteSize(bytes).to_string();
+    if exact.len() <= SHORT { exact } else { ByteSize(bytes).approximate().to_string() }
 }

@@ -25,11 +25,7 @@ pub fn mps(arguments: &Mps) -> Result<ExitCode, Failure> {
     let label = gpu.label();
     let text = match arguments {
         Mps::Start(_) => {
-            {
-                // Under the lock nobody takes the GPU's empty directory away.
-                let _lock = registry.lock()?;
-                mps::service(&install, &registry, &gpu)?.dirs().create()?;
-            }
+            mps::make_dirs(&registry, &gpu, &service)?;
             let ensured = service.ensure()?;
             let verb = if ensured.started { "started" } else { "runs already" };
             format!("MPS of {label}: {verb} (daemon {})\n", ensured.pid)

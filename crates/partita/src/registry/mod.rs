@@ -86,18 +86,17 @@ impl Registry {
         self.root.join(gpu_key)
     }
 
-    /// The directory of the current user's MPS service of one GPU. May not exist, but its parent does.
+    /// Makes the directory of one GPU, if it is missing. An empty one goes with
+    /// the next command that holds the lock.
     ///
     /// # Errors
-    /// [`Error::RunDirectory`] if the GPU's directory cannot be made.
-    pub fn mps_dir(&self, gpu_key: &str) -> Result<PathBuf, Error> {
-        let dir = self.gpu_dir(gpu_key);
-        shared_dir(&dir)?;
-        Ok(self.mps_dir_of(gpu_key, rustix::process::geteuid().as_raw()))
+    /// [`Error::RunDirectory`].
+    pub fn make_gpu_dir(&self, gpu_key: &str) -> Result<(), Error> {
+        shared_dir(&self.gpu_dir(gpu_key))
     }
 
-    /// The directory of a user's MPS service of one GPU. Nothing of it may exist.
-    pub(crate) fn mps_dir_of(&self, gpu_key: &str, user: u32) -> PathBuf {
+    /// The directory of a user's MPS service of one GPU. May not exist, nor its parent.
+    pub fn mps_dir(&self, gpu_key: &str, user: u32) -> PathBuf {
         self.gpu_dir(gpu_key).join(format!(".mps-{user}"))
     }
 

@@ -1,0 +1,127 @@
+/*
+ * An ordinary CUDA driver-API program: it knows nothing of Partita, opens
+ * libcuda.so.1 at run time and needs no header of the toolkit.
+ *
+ *   gpu PTX total          total memory as the driver tells it
+ *   gpu PTX alloc N...     allocates these sizes one after the other, prints each result
+ *   gpu PTX census         prints the SMs that blocks of a full grid ran on
+ *   gpu PTX loop           prints them again and again until it is ended
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void *library;
+
+static void *symbol(const char *name)
+{
+    void *address = dlsym(library, name);
+    if (!address) {
+        fprintf(stderr, "no %s\n", name);
+        exit(90);
+    }
+    return address;
+}
+
+static void check(const char *call, int result)
+{
+    if (result) {
+        printf("%s: error %d\n", call, result);
+        fflush(stdout);
+        exit(91);
+    }
+}
+
+#define CALL(name, types, ...) check(#name, ((int (*) types) symbol(#name))(__VA_ARGS__))
+
+#define RECORD_WORDS 4
+#define THREADS 1024
+#define SPIN_NS 20000
+
+static uint64_t records;
+static int sms;
+static void *function;
+
+static void prepare(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char *text = calloc(1, 1 << 20);
+    if (!file || !text || !fread(text, 1, (1 << 20) - 1, file)) {
+        perror(path);
+        exit(92);
+    }
+    void *module;
+    CALL(cuModuleLoadData, (void **, const void *), &module, text);
+    CALL(cuModuleGetFunction, (void **, void *, const char *), &function, module, "partita_census");
+    CALL(cuDeviceGetAttribute, (int *, int, int), &sms, 16, 0);
+    CALL(cuMemAlloc_v2, (uint64_t *, size_t), &records, (size_t) sms * 4 * RECORD_WORDS * 8);
+}
+
+static void census(void)
+{
+    int blocks = sms * 4;
+    size_t bytes = (size_t) blocks * RECORD_WORDS * 8;
+    uint64_t duration = SPIN_NS;
+    void *parameters[] = { &records, &duration };
+    uint64_t *host = calloc(1, bytes);
+    char *seen = calloc(1, 65536);
+    for (int round = 0; round < 4; round++) {
+        CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+             function, blocks, 1, 1, THREADS, 1, 1, 0, NULL, parameters, NULL);
+        CALL(cuCtxSynchronize, (void));
+        CALL(cuMemcpyDtoH_v2, (void *, uint64_t, size_t), host, records, bytes);
+        for (int block = 0; block < blocks; block++)
+            seen[host[block * RECORD_WORDS] & 65535] = 1;
+    }
+    printf("sms");
+    for (int sm = 0; sm < 65536; sm++)
+        if (seen[sm])
+            printf(" %d", sm);
+    printf("\n");
+    fflush(stdout);
+    free(host);
+    free(seen);
+}
+
+int main(int count, char **arguments)
+{
+    if (count < 3)
+        return 93;
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 94;
+    }
+    void *context;
+    CALL(cuInit, (unsigned), 0);
+    CALL(cuDevicePrimaryCtxRetain, (void **, int), &context, 0);
+    CALL(cuCtxSetCurrent, (void *), context);
+    const char *what = arguments[2];
+    if (!strcmp(what, "total")) {
+        size_t free_bytes, total;
+        CALL(cuMemGetInfo_v2, (size_t *, size_t *), &free_bytes, &total);
+        printf("total %zu\n", total);
+    } else if (!strcmp(what, "alloc")) {
+        for (int i = 3; i < count; i++) {
+            uint64_t address;
+            int result = ((int (*)(uint64_t *, size_t)) symbol("cuMemAlloc_v2"))(&address, strtoull(arguments[i], NULL, 10));
+            printf("alloc %d\n", result);
+        }
+    } else if (!strcmp(what, "census")) {
+        prepare(arguments[1]);
+        census();
+    } else if (!strcmp(what, "loop")) {
+        prepare(arguments[1]);
+        for (;;) {
+            census();
+            usleep(2000);
+        }
+    } else {
+        return 95;
+    }
+    return 0;
+}

@@ -1,0 +1,362 @@
+//! A world of its own for each test: directories, a simulated board, and a
+//! check at the end that nothing is left behind.
+//!
+//! `PARTITA_TEST_GPU=real` runs the same tests on the machine's first GPU.
+
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A generous limit for things that take milliseconds: reached only by a hang.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn is_real() -> bool {
+    std::env::var_os("PARTITA_TEST_GPU").is_some_and(|value| value == "real")
+}
+
+/// For tests that need the simulator: says so and tells to stop.
+pub fn needs_simulator(why: &str) -> bool {
+    if is_real() {
+        eprintln!("skipped on a real GPU: {why}");
+    }
+    is_real()
+}
+
+pub fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_partita"))
+}
+
+/// The directory of the libraries: that of `PARTITA_TEST_LIB_DIR`, or cargo's,
+/// built if they are not up to date. Cargo builds only this package's own
+/// program for its tests.
+pub fn libraries() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        if let Some(dir) = std::env::var_os("PARTITA_TEST_LIB_DIR") {
+            return dir.into();
+        }
+        let dir = program().parent().expect("the program is in a directory").to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "partita-simcuda", "--package", "partita-hook"]);
+        cargo.arg("--target-dir").arg(dir.parent().expect("a profile is in the target directory"));
+        if dir.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+        assert!(status.success(), "the libraries are built");
+        dir
+    })
+}
+
+/// The CUDA test program and the file with its kernels.
+pub fn gpu_program() -> &'static (PathBuf, PathBuf) {
+    static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/gpu.c");
+        // Tests in several processes build at the same time: each its own, then one rename.
+        let fresh = dir.join(format!("gpu.{}", std::process::id()));
+        let compiled = Command::new("cc")
+            .args(["-O1", "-o"])
+            .arg(&fresh)
+            .arg(source)
+            .arg("-ldl")
+            .status()
+            .expect("cc runs");
+        assert!(compiled.success());
+        let ptx = dir.join(format!("kernels.{}.ptx", std::process::id()));
+        fs::write(&ptx, partita_abi::kernels::PTX_MODULE.to_bytes()).unwrap();
+        let (program, kernels) = (dir.join("gpu"), dir.join("kernels.ptx"));
+        fs::rename(&fresh, &program).unwrap();
+        fs::rename(&ptx, &kernels).unwrap();
+        (program, kernels)
+    })
+}
+
+pub struct World {
+    temp: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> Self {
+        libraries();
+        // Short: socket paths have 107 bytes.
+        let temp = tempfile::Builder::new().prefix("pt").tempdir_in("/tmp").unwrap();
+        Self { temp }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.temp.path()
+    }
+
+    pub fn run_dir(&self) -> PathBuf {
+        self.dir().join("run")
+    }
+
+    /// `partita` with these arguments, in this world.
+    pub fn partita<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(program());
+        command.args(arguments);
+        for (key, _) in std::env::vars_os() {
+            let key = key.to_string_lossy().into_owned();
+            if key.starts_with("PARTITA_") || key.starts_with("CUDA_") || key.starts_with("XDG_") {
+                command.env_remove(key);
+            }
+        }
+        command
+            .env("PARTITA_RUN_DIR", self.run_dir())
+            .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
+            .env("PARTITA_SIM_DIR", self.dir().join("sim"))
+            .env("PARTITA_LIB_DIR", libraries())
+            .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" })
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a line of arguments to its end.
+    pub fn line(&self, line: &str) -> Output {
+        self.partita(line.split_whitespace()).output().expect("partita runs")
+    }
+
+    /// Runs a line of arguments that succeeds, and returns its stdout.
+    pub fn ok(&self, line: &str) -> String {
+        let output = self.line(line);
+        assert!(output.status.success(), "partita {line}: {output:?}");
+        text(&output.stdout)
+    }
+
+    /// Runs a line of arguments that Partita refuses, and returns its one line.
+    pub fn refused(&self, line: &str) -> String {
+        refusal(&mut self.partita(line.split_whitespace()))
+    }
+
+    /// `partita run` with these options and the GPU program doing `what`.
+    pub fn gpu<'a>(&self, options: &'a str, what: &'a str) -> Command {
+        let (program, kernels) = gpu_program();
+        let mut command = self.partita(["run"].into_iter().chain(options.split_whitespace()));
+        command.arg("--").arg(program).arg(kernels).args(what.split_whitespace());
+        command
+    }
+
+    /// Starts a tenant that does nothing until it is ended, and waits until it runs.
+    pub fn idle(&self, options: &str) -> Tenant {
+        let line = format!("run {options} -- sh -c");
+        let mut command = self.partita(line.split_whitespace());
+        command.arg("echo ready; exec sleep 1000");
+        let mut tenant = Tenant::start(&mut command);
+        assert_eq!(tenant.next_line(), "ready");
+        // The program may be faster than the note that it was started.
+        let deadline = Instant::now() + PATIENCE;
+        while self.ps().iter().any(|row| row["started"] == false) {
+            assert!(Instant::now() < deadline, "the program's start is never noted");
+        }
+        tenant
+    }
+
+    /// The rows of `ps --json`.
+    pub fn ps(&self) -> Vec<Value> {
+        match serde_json::from_str(&self.ok("ps --json")).expect("ps prints JSON") {
+            Value::Array(rows) => rows,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// The row of one tenant.
+    pub fn row(&self, name: &str) -> Value {
+        let rows = self.ps();
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no {name} in {rows:?}")).clone()
+    }
+
+    /// The only directory of a GPU.
+    pub fn gpu_dir(&self) -> PathBuf {
+        let dirs: Vec<PathBuf> = fs::read_dir(self.run_dir())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir())
+            .collect();
+        assert_eq!(dirs.len(), 1, "{dirs:?}");
+        dirs[0].clone()
+    }
+
+    /// Everything in the run directory but its lock, and every process of this world.
+    pub fn remains(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut dirs = vec![self.run_dir()];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+                if entry.file_name() == ".lock" {
+                    continue;
+                }
+                found.push(entry.path().display().to_string());
+                if entry.path().is_dir() {
+                    dirs.push(entry.path());
+                }
+            }
+        }
+        found.extend(self.processes().into_iter().map(|(pid, name)| format!("process {pid} ({name})")));
+        found
+    }
+
+    /// The living processes that have this world in their environment, but the
+    /// simulated board, which leaves by itself a moment after its last client.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let mark = self.run_dir().display().to_string();
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let read = |file| fs::read(entry.path().join(file)).unwrap_or_default();
+            let environment = String::from_utf8_lossy(&read("environ")).into_owned();
+            let name = text(&read("comm")).trim().to_owned();
+            if environment.contains(&mark) && !name.starts_with("partita-simgpu") {
+                found.push((pid, name));
+            }
+        }
+        found
+    }
+
+    /// Asserts that nothing is left once things have settled.
+    pub fn assert_clean(&self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let remains = self.remains();
+            if remains.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "left behind: {remains:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.partita(["mps", "stop", "--force"]).output();
+        let _ = self.partita(["ps"]).output();
+        if std::thread::panicking() {
+            for (pid, _) in self.processes() {
+                if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+        } else {
+            self.assert_clean();
+        }
+    }
+}
+
+/// A `partita run` in the background; ended with the test.
+pub struct Tenant {
+    pub child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Tenant {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("partita runs");
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// The next line of the program's stdout; what went wrong, if there is none.
+    pub fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        if self.lines.read_line(&mut line).unwrap() == 0 {
+            let mut complaint = String::new();
+            let _ = std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut complaint);
+            panic!("the tenant ended with {:?}: {complaint}", self.child.wait());
+        }
+        line.trim_end().to_owned()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// The exit code once it has ended.
+    pub fn exit_code(&mut self) -> i32 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or_else(|| panic!("{status}"));
+            }
+            assert!(Instant::now() < deadline, "partita run does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        // SIGTERM goes on to the program, so that the tenant ends with its `run`.
+        if let Ok(None) = self.child.try_wait() {
+            self.signal(rustix::process::Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a command that Partita refuses: exit code 125, nothing on stdout, one line on stderr.
+pub fn refusal(command: &mut Command) -> String {
+    let output = command.output().expect("partita runs");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{command:?}: {output:?}");
+    assert_eq!(text(&output.stdout), "", "{command:?}");
+    assert_eq!(stderr.lines().count(), 1, "{command:?}: {stderr}");
+    let line = stderr.trim_end().strip_prefix("partita: ").unwrap_or_else(|| panic!("{stderr}"));
+    line.to_owned()
+}
+
+/// The SMs of a line of the GPU program's census.
+pub fn sms(line: &str) -> Vec<u32> {
+    let mut words = line.split_whitespace();
+    assert_eq!(words.next(), Some("sms"), "{line}");
+    words.map(|word| word.parse().unwrap()).collect()
+}
+
+/// The logical TPCs of a text like `0-3,7`.
+pub fn tpcs(ranges: &str) -> Vec<u32> {
+    ranges
+        .split(',')
+        .flat_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            first.parse::<u32>().unwrap()..=last.parse().unwrap()
+        })
+        .collect()
+}
+
+/// The same command, run by a shell script that ends with `exec "$@"`.
+pub fn through_shell(base: &Command, script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(base.get_program()).args(base.get_args());
+    with_env_of(&mut command, base);
+    command
+}
+
+/// Gives a command the environment of another.
+pub fn with_env_of(command: &mut Command, base: &Command) {
+    for (key, value) in base.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+}
+
+pub fn executable(path: &Path, content: &[u8]) {
+    fs::write(path, content).unwrap();
+    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
