@@ -8,22 +8,19 @@ use crate::spec::{
 
 /// `(gpc, bit in the launch descriptor's mask)` of each TPC, in logical (`%smid`) order.
 ///
-/// Measured on one board: 66 TPCs; bits are physical and GPC-major with stride 9 and holes; bits 64 to 71 and 75, 78,
-/// 81 and 83 are live; logical TPCs 0 to 7 lie in eight different GPCs; the order is round-robin over the GPCs.
-///
-/// Assumed, until the map of a board is written here: which ten of the bits 0 to 63 are holes (GPC sizes 9, 8, 8, 8,
-/// 7, 7, 7, 8), and that each of the four bits past 72 is a GPC of its own, numbered 8 to 11, last in the order.
-/// (Cluster launches find only the big GPCs; taking these TPCs to be in none of them promises no cluster too much.)
+/// Measured (driver 580.159.04, 2026-11-21), by disabling each bit alone and by the driver's GR_GET_GLOBAL_SM_ORDER, which agree:
+/// bit = 9 × virtual GPC + TPC, round-robin over the GPCs. This board's GPC 0 has four TPCs; the four others of that physical GPC are
+/// singletons (bits 75, 78, 81 and 83), last in the order, each a GPC of its own (8 to 11) as far as clusters go.
 #[rustfmt::skip]
 const TPCS: [(u8, u16); 66] = [
-    (0, 0), (1, 9), (2, 18), (3, 27), (4, 36), (5, 45), (6, 54), (7, 64),
-    (0, 1), (1, 10), (2, 19), (3, 28), (4, 37), (5, 46), (6, 55), (7, 65),
-    (0, 2), (1, 11), (2, 20), (3, 30), (4, 38), (5, 48), (6, 56), (7, 66),
-    (0, 3), (1, 12), (2, 21), (3, 31), (4, 39), (5, 49), (6, 57), (7, 67),
-    (0, 4), (1, 13), (2, 22), (3, 32), (4, 41), (5, 50), (6, 58), (7, 68),
-    (0, 5), (1, 14), (2, 23), (3, 33), (4, 42), (5, 51), (6, 60), (7, 69),
-    (0, 6), (1, 15), (2, 24), (3, 34), (4, 44), (5, 52), (6, 61), (7, 70),
-    (0, 7), (1, 17), (2, 25), (3, 35), (7, 71), (0, 8), (8, 75), (9, 78),
+    (0, 0), (1, 9), (2, 18), (3, 27), (4, 36), (5, 45), (6, 54), (7, 63),
+    (0, 1), (1, 10), (2, 19), (3, 28), (4, 37), (5, 46), (6, 55), (7, 64),
+    (0, 2), (1, 11), (2, 20), (3, 29), (4, 38), (5, 47), (6, 56), (7, 65),
+    (0, 3), (1, 12), (2, 21), (3, 30), (4, 39), (5, 48), (6, 57), (7, 66),
+    (1, 13), (2, 22), (3, 31), (4, 40), (5, 49), (6, 58), (7, 67), (1, 14),
+    (2, 23), (3, 32), (4, 41), (5, 50), (6, 59), (7, 68), (1, 15), (2, 24),
+    (3, 33), (4, 42), (5, 51), (6, 60), (7, 69), (1, 16), (2, 25), (3, 34),
+    (4, 43), (5, 52), (6, 61), (7, 70), (6, 62), (7, 71), (8, 75), (9, 78),
     (10, 81), (11, 83),
 ];
 
