@@ -276,5 +276,7 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
+mod schedules;
+#[cfg(all(test, not(loom)))]
 mod tests;

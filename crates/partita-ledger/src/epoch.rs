@@ -90,5 +90,5 @@ impl<const N: usize> Default for DoubleBuffer<N> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -68,8 +68,14 @@ pub fn acquire() {
 #[inline(always)]
 fn step() {}
 
-#[cfg(any(test, loom))]
+#[cfg(loom)]
 use crash::step;
+
+#[cfg(all(test, not(loom)))]
+fn step() {
+    schedule::step();
+    crash::step();
+}
 
 /// Ends an operation after a chosen number of accesses to shared memory.
 #[cfg(any(test, loom))]
@@ -95,12 +101,15 @@ pub mod crash {
     pub(super) fn step() {
         STEPS_LEFT.with(|left| match left.get() {
             None => {}
-            Some(0) => {
-                left.set(None);
-                resume_unwind(Box::new(Killed));
-            }
+            Some(0) => kill(),
             Some(n) => left.set(Some(n - 1)),
         });
+    }
+
+    /// Ends the operation that runs in [`after`].
+    pub(super) fn kill() -> ! {
+        STEPS_LEFT.with(|left| left.set(None));
+        resume_unwind(Box::new(Killed))
     }
 
     /// Runs `operation` and ends it just before its access number `steps` (from 0) to shared memory; `None` if it was ended.
@@ -113,5 +122,75 @@ pub mod crash {
             Err(cause) if cause.is::<Killed>() => None,
             Err(cause) => resume_unwind(cause),
         }
+    }
+}
+
+/// Lets a test decide in which order threads make their accesses.
+#[cfg(all(test, not(loom)))]
+pub mod schedule {
+    extern crate std;
+    use std::cell::RefCell;
+    use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+    /// A thread that moves only as far as it is let.
+    #[derive(Debug, Default)]
+    pub struct Leash {
+        state: Mutex<State>,
+        changed: Condvar,
+    }
+
+    #[derive(Debug, Default)]
+    struct State {
+        steps: u32,
+        waiting: bool,
+        ended: bool,
+        killed: bool,
+    }
+
+    std::thread_local! {
+        static LEASH: RefCell<Option<Arc<Leash>>> = const { RefCell::new(None) };
+    }
+
+    impl Leash {
+        fn wait_while(&self, condition: impl FnMut(&mut State) -> bool) -> MutexGuard<'_, State> {
+            self.changed.wait_while(self.state.lock().unwrap(), condition).unwrap()
+        }
+
+        /// Runs `operation` on the calling thread, under this leash.
+        pub fn run<T>(self: Arc<Self>, operation: impl FnOnce() -> T) -> T {
+            LEASH.set(Some(Arc::clone(&self)));
+            let result = operation();
+            LEASH.set(None);
+            self.state.lock().unwrap().ended = true;
+            self.changed.notify_all();
+            result
+        }
+
+        /// Ends the thread's operation where it stands, if it has not ended.
+        pub fn kill(&self) {
+            self.state.lock().unwrap().killed = true;
+            self.changed.notify_all();
+        }
+
+        /// Lets the thread make `steps` accesses, and waits until it stands before the next one (true) or has ended (false).
+        pub fn advance(&self, steps: u32) -> bool {
+            drop(self.wait_while(|state| !state.waiting && !state.ended));
+            self.state.lock().unwrap().steps = steps;
+            self.changed.notify_all();
+            !self.wait_while(|state| !state.ended && (!state.waiting || state.steps != 0)).ended
+        }
+    }
+
+    pub(super) fn step() {
+        let Some(leash) = LEASH.with_borrow(Option::clone) else { return };
+        leash.state.lock().unwrap().waiting = true;
+        leash.changed.notify_all();
+        let mut state = leash.wait_while(|state| state.steps == 0 && !state.killed);
+        if state.killed {
+            drop(state);
+            super::crash::kill();
+        }
+        state.waiting = false;
+        state.steps -= 1;
     }
 }

@@ -196,13 +196,14 @@ fn threads_of_one_process_share_a_slot() {
     let dir = dir();
     let slot = UsageMap::create(&dir.file("usage"), 0o600).unwrap().claim(owner()).unwrap();
     std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..2000 {
+        for bytes in 1..=4 {
+            let slot = &slot;
+            scope.spawn(move || {
+                for _ in 0..20_000 {
                     slot.count_launch();
-                    if slot.reserve(3, 9).is_ok() {
-                        assert!(slot.map().used() <= 9);
-                        slot.release(3).unwrap();
+                    if slot.try_reserve(bytes, 7).is_ok() {
+                        assert!(slot.map().used() <= 7);
+                        slot.release(bytes).unwrap();
                     }
                 }
             });
@@ -210,5 +211,5 @@ fn threads_of_one_process_share_a_slot() {
     });
     let view = UsageView::open(slot.map().path()).unwrap();
     let shown = view.slots().next().unwrap().unwrap();
-    assert_eq!((shown.bytes, shown.launches, slot.map().used()), (0, 8000, 0));
+    assert_eq!((shown.bytes, shown.launches, slot.map().used()), (0, 80_000, 0));
 }

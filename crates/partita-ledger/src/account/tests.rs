@@ -14,21 +14,22 @@ impl AsRef<Account> for Account {
     }
 }
 
-struct Usage {
+/// A usage file of few slots.
+pub(super) struct Usage {
     last: Word,
     slots: Vec<Account>,
 }
 
 impl Usage {
-    fn new(slots: usize) -> Self {
+    pub(super) fn new(slots: usize) -> Self {
         Self { last: Word::new(0), slots: (0..slots).map(|_| Account::new()).collect() }
     }
 
-    fn book(&self) -> Book<'_, Account> {
+    pub(super) fn book(&self) -> Book<'_, Account> {
         Book::new(&self.last, &self.slots)
     }
 
-    fn held(&self) -> Vec<u64> {
+    pub(super) fn held(&self) -> Vec<u64> {
         (0..self.slots.len()).map(|slot| self.book().bytes(slot)).collect()
     }
 }
