@@ -26,6 +26,8 @@ pub struct Panel {
     pub rows: u32,
     /// How many of them, from the top, are those of the first tenant's partition.
     pub rows_of_first: u32,
+    /// Whether the tenants had partitions, so that these rows are one's and the rest the other's.
+    pub parted: bool,
     /// How much time is shown, in nanoseconds.
     pub span_ns: u64,
     /// By tenant, row and time; those of one tenant and row do not overlap.
@@ -48,6 +50,7 @@ impl Panel {
         order.sort_by_key(|&tpc| (!first.contains(tpc), topology.tpcs()[usize::from(tpc)].gpc, tpc));
         let rows: BTreeMap<u32, u32> = order.iter().flat_map(|&tpc| topology.sms_of(tpc)).zip(0..).collect();
 
+        let parted = actors[0].1.is_disjoint(actors[1].1);
         let span_ns = window_ms * 1_000_000;
         // The time from which on both are in the record.
         let begins =
@@ -81,7 +84,7 @@ impl Panel {
             }
         }
         let rows_of_first = first.len() * topology.sms_per_tpc();
-        Self { rows: topology.sm_count(), rows_of_first, span_ns, bars, renumbered }
+        Self { rows: topology.sm_count(), rows_of_first, parted, span_ns, bars, renumbered }
     }
 
     /// For each tenant, which part of a rectangle of rows and time its bars cover, from 0 to 1.

@@ -7,9 +7,9 @@ use super::{GREEDY, Outcome, Panel, SERVE};
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 70.0;
 const PLOT_WIDTH: f64 = WIDTH - LEFT - 30.0;
-const PLOT_HEIGHT: f64 = 300.0;
+/// The plot is as many whole pixels a row as fit into this: whole, so that rows look alike.
+const PLOT_HEIGHT_MAX: u32 = 300;
 const TOP: f64 = 70.0;
-const PANEL_HEIGHT: f64 = PLOT_HEIGHT + 70.0;
 /// By tenant. Told apart also in grey and by most colour-blind eyes.
 const COLOURS: [&str; 2] = ["#0b5fa5", "#f0a35e"];
 
@@ -20,7 +20,8 @@ pub(super) fn render(outcome: &Outcome) -> String {
         .iter()
         .filter_map(|scene| scene.panel.as_ref().map(|panel| (scene.title.as_str(), panel)))
         .collect();
-    let table_top = TOP + panels.len() as f64 * PANEL_HEIGHT;
+    let panel_height = panels.first().map_or(0.0, |(_, panel)| plot_height(panel) + 70.0);
+    let table_top = TOP + panels.len() as f64 * panel_height;
     let height = table_top + 60.0 + 22.0 * outcome.scenes.len() as f64;
     let mut svg = Svg(String::new());
     svg.add(format_args!(
@@ -35,23 +36,29 @@ pub(super) fn render(outcome: &Outcome) -> String {
         svg.add(format_args!(r#"<text x="{}" y="52">{name}</text>"#, x + 20.0));
     }
     for (number, (title, panel)) in panels.into_iter().enumerate() {
-        draw(&mut svg, TOP + number as f64 * PANEL_HEIGHT, title, panel);
+        draw(&mut svg, TOP + number as f64 * panel_height, title, panel);
     }
     table(&mut svg, table_top + 20.0, outcome);
     svg.add(format_args!("</svg>"));
     svg.0
 }
 
+fn plot_height(panel: &Panel) -> f64 {
+    f64::from(panel.rows * (PLOT_HEIGHT_MAX / panel.rows).max(1))
+}
+
 fn draw(svg: &mut Svg, top: f64, title: &str, panel: &Panel) {
     let plot = top + 30.0;
-    let row_height = PLOT_HEIGHT / f64::from(panel.rows);
+    let height = plot_height(panel);
+    let row_height = height / f64::from(panel.rows);
     let x = |ns: u64| LEFT + PLOT_WIDTH * ns as f64 / panel.span_ns as f64;
     svg.add(format_args!(r#"<text x="{LEFT}" y="{}" font-size="15">{}</text>"#, top + 20.0, escape(title)));
     svg.add(format_args!(
-        r##"<rect x="{LEFT}" y="{plot}" width="{PLOT_WIDTH}" height="{PLOT_HEIGHT}" fill="#f4f4f4"/>"##
+        r##"<rect x="{LEFT}" y="{plot}" width="{PLOT_WIDTH}" height="{height}" fill="#f4f4f4"/>"##
     ));
-    for (tenant, colour) in COLOURS.iter().enumerate() {
-        svg.add(format_args!(r#"<g fill="{colour}" fill-opacity="0.8">"#));
+    // The requests lie on top: they are short, and what the picture is about.
+    for (tenant, colour) in COLOURS.iter().enumerate().rev() {
+        svg.add(format_args!(r#"<g fill="{colour}" shape-rendering="crispEdges">"#));
         for bar in panel.bars.iter().filter(|bar| bar.tenant == tenant) {
             svg.add(format_args!(
                 r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}"/>"#,
@@ -63,15 +70,17 @@ fn draw(svg: &mut Svg, top: f64, title: &str, panel: &Panel) {
         }
         svg.add(format_args!("</g>"));
     }
-    let border = plot + row_height * f64::from(panel.rows_of_first);
-    svg.add(format_args!(
-        r##"<line x1="{LEFT}" y1="{border:.1}" x2="{}" y2="{border:.1}" stroke="#333333" stroke-dasharray="4 3"/>"##,
-        LEFT + PLOT_WIDTH
-    ));
+    if panel.parted {
+        let border = plot + row_height * f64::from(panel.rows_of_first);
+        svg.add(format_args!(
+            r##"<line x1="{LEFT}" y1="{border:.1}" x2="{}" y2="{border:.1}" stroke="#333333" stroke-dasharray="4 3"/>"##,
+            LEFT + PLOT_WIDTH
+        ));
+    }
     svg.add(format_args!(
         r#"<text transform="translate({} {}) rotate(-90)" text-anchor="middle">{} SMs</text>"#,
         LEFT - 12.0,
-        plot + PLOT_HEIGHT / 2.0,
+        plot + height / 2.0,
         panel.rows
     ));
     for step in 0..=6 {
@@ -79,7 +88,7 @@ fn draw(svg: &mut Svg, top: f64, title: &str, panel: &Panel) {
         svg.add(format_args!(
             r#"<text x="{:.1}" y="{}" text-anchor="middle" font-size="11">{} ms</text>"#,
             x(ns),
-            plot + PLOT_HEIGHT + 16.0,
+            plot + height + 16.0,
             ns / 1_000_000
         ));
     }

@@ -5,7 +5,7 @@ use super::{GREEDY, Outcome, Panel, SERVE};
 /// Characters from left to right.
 const COLUMNS: u64 = 72;
 /// Lines from top to bottom, at most.
-const LINES_MAX: u32 = 22;
+const LINES_MAX: u32 = 12;
 
 /// Renders the panels and the table.
 pub(super) fn render(outcome: &Outcome) -> String {
@@ -34,8 +34,8 @@ pub(super) fn render(outcome: &Outcome) -> String {
         ));
     }
     text.push_str(&format!(
-        "\nWith partitions {SERVE} has {} SMs (tpc:{}), {GREEDY} {} (tpc:{}).\n",
-        outcome.serve_sms, outcome.serve_tpcs, outcome.greedy_sms, outcome.greedy_tpcs
+        "\nWith partitions {SERVE} has {} SMs and {GREEDY} the other {}.\n",
+        outcome.serve_sms, outcome.greedy_sms
     ));
     text
 }

@@ -19,6 +19,8 @@
 mod lock;
 mod name;
 mod tenant;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};

@@ -1,0 +1,158 @@
+//! The registry's life, without a GPU.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::thread;
+
+use partita_ledger::Limits;
+
+use super::*;
+use crate::process::ProcessId;
+
+const GPU: &str = "GPU-1";
+
+fn registry() -> (tempfile::TempDir, Registry) {
+    let temp = tempfile::tempdir().unwrap();
+    let registry = Registry::at(&temp.path().join("run")).unwrap();
+    (temp, registry)
+}
+
+fn meta(name: &str) -> Meta {
+    Meta {
+        version: META_VERSION,
+        name: name.to_owned(),
+        gpu: GpuMeta { uuid: GPU.to_owned(), label: "GPU 0".to_owned(), sim: None },
+        run: ProcessId::own().unwrap(),
+        child: None,
+        command: vec!["program".to_owned(), "x".repeat(100)],
+        started_unix_s: 1,
+        share: None,
+        isolation: Isolation::Shared,
+    }
+}
+
+fn limits(name: &str, tpc: u64) -> Limits {
+    Limits {
+        tpc_count: 4,
+        sms_per_tpc: 2,
+        set: [1 << tpc, 0, 0, 0],
+        name: Limits::name_field(name).unwrap(),
+        ..Limits::default()
+    }
+}
+
+fn create(registry: &Registry, name: &str, tpc: u64) -> Result<OwnedTenant, Error> {
+    registry.lock()?.create(GPU, meta(name), &limits(name, tpc))
+}
+
+#[test]
+fn a_tenant_lives_as_long_as_its_lock_is_held() {
+    let (_temp, registry) = registry();
+    let owned = create(&registry, "a", 1).unwrap();
+    let tenants = registry.lock().unwrap().tenants().unwrap();
+    assert_eq!(tenants.len(), 1);
+    assert_eq!(tenants[0].set().unwrap().to_string(), "1");
+    assert_eq!(tenants[0].meta().unwrap().name, "a");
+
+    // Whoever inherits the open file keeps the tenant alive, as a child process does.
+    let inherited = owned.owner_file().try_clone().unwrap();
+    drop(owned);
+    assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 1);
+    drop(inherited);
+    assert!(registry.lock().unwrap().tenants().unwrap().is_empty());
+    assert!(!registry.gpu_dir(GPU).exists(), "the last tenant takes its GPU's directory along");
+}
+
+#[test]
+fn a_live_slot_keeps_a_tenant_alive_too() {
+    let (_temp, registry) = registry();
+    let owned = create(&registry, "a", 1).unwrap();
+    let path = c_path(&owned.dir().join(USAGE)).unwrap();
+    let slot =
+        UsageMap::open(&path).unwrap().claim(partita_ledger::Owner { pid: 1, start_ticks: 1 }).unwrap();
+    drop(owned);
+    assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 1);
+    drop(slot);
+    assert!(registry.lock().unwrap().tenants().unwrap().is_empty());
+}
+
+#[test]
+fn a_name_is_one_tenants_on_all_gpus() {
+    let (_temp, registry) = registry();
+    let _one = create(&registry, "a", 1).unwrap();
+    let other_gpu =
+        registry.lock().unwrap().create("GPU-2", meta("a"), &limits("a", 1)).unwrap_err().to_string();
+    assert!(
+        other_gpu.contains("in use") && other_gpu.contains("program xxx") && other_gpu.contains('…'),
+        "{other_gpu}"
+    );
+    assert!(!registry.gpu_dir("GPU-2").exists());
+    assert!(matches!(create(&registry, "../a", 1), Err(Error::Name { .. })));
+}
+
+#[test]
+fn limits_that_cannot_be_leave_nothing() {
+    let (_temp, registry) = registry();
+    let error = registry.lock().unwrap().create(GPU, meta("a"), &Limits::default()).unwrap_err();
+    assert!(error.to_string().contains("TPC"), "{error}");
+    assert!(!registry.gpu_dir(GPU).exists());
+}
+
+#[test]
+fn half_made_and_half_removed_tenants_go() {
+    let (_temp, registry) = registry();
+    let _living = create(&registry, "living", 1).unwrap();
+    let gpu_dir = registry.gpu_dir(GPU);
+    for remains in [".new-a-1", ".dead-b-2"] {
+        fs::create_dir(gpu_dir.join(remains)).unwrap();
+        fs::write(gpu_dir.join(remains).join(OWNER), "").unwrap();
+    }
+    // One that is being made right now.
+    fs::create_dir(gpu_dir.join(".new-c-3")).unwrap();
+    let busy = fs::File::create(gpu_dir.join(".new-c-3").join(OWNER)).unwrap();
+    busy.try_lock().unwrap();
+    // What is not ours.
+    fs::create_dir(gpu_dir.join(".mps-0")).unwrap();
+    fs::create_dir(gpu_dir.join("no name")).unwrap();
+    assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 1);
+    let mut left: Vec<String> = directories(&gpu_dir).unwrap().into_iter().map(|(name, _)| name).collect();
+    left.sort();
+    assert_eq!(left, [".mps-0", ".new-c-3", "living", "no name"]);
+}
+
+#[test]
+fn everybody_may_look_and_only_the_owner_may_change() {
+    let (_temp, registry) = registry();
+    let owned = create(&registry, "a", 1).unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
+    assert_eq!(mode(registry.root()), 0o1777);
+    assert_eq!(mode(&registry.gpu_dir(GPU)), 0o1777);
+    assert_eq!(mode(owned.dir()), 0o755);
+    for file in [LIMITS, USAGE, META, OWNER] {
+        assert_eq!(mode(&owned.dir().join(file)), 0o644, "{file}");
+    }
+}
+
+#[test]
+fn directories_that_others_could_take_over_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("run");
+    fs::create_dir(&root).unwrap();
+    fs::set_permissions(&root, Permissions::from_mode(0o777)).unwrap();
+    assert!(Registry::at(&root).unwrap_err().to_string().contains("mode 777"));
+    fs::remove_dir(&root).unwrap();
+    std::os::unix::fs::symlink("/tmp", &root).unwrap();
+    assert!(Registry::at(&root).unwrap_err().to_string().contains("no directory"));
+}
+
+#[test]
+fn of_racing_makers_of_one_name_one_wins() {
+    let (_temp, registry) = registry();
+    let made: Vec<_> = thread::scope(|scope| {
+        let makers: Vec<_> = (0..8).map(|_| scope.spawn(|| create(&registry, "a", 1))).collect();
+        makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+    });
+    assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1);
+    assert!(made.iter().all(|made| matches!(made, Ok(_) | Err(Error::NameInUse { .. }))));
+}
