@@ -37,7 +37,8 @@ pub(crate) fn failed(path: &CStr, call: &'static str) -> LedgerError {
 }
 
 impl Fd {
-    /// Opens an existing file. Neither follows a symbolic link in the last component nor waits for the other end of a pipe.
+    /// Opens an existing file. Neither follows a symbolic link in the last component nor waits for the other
+    /// end of a pipe.
     pub(crate) fn open(path: &CStr, access: Access) -> Result<Self, LedgerError> {
         let mode = match access {
             Access::ReadOnly => libc::O_RDONLY,
@@ -56,8 +57,8 @@ impl Fd {
         }
     }
 
-    /// Makes a new file of `bytes` zeros with its blocks allocated, so that a full file system is an error now and not a SIGBUS at a
-    /// later write. Its permissions are `mode` exactly, whatever the umask.
+    /// Makes a new file of `bytes` zeros with its blocks allocated, so that a full file system is an error
+    /// now and not a SIGBUS at a later write. Its permissions are `mode` exactly, whatever the umask.
     pub(crate) fn create(path: &CStr, bytes: u64, mode: u32) -> Result<Self, LedgerError> {
         let fd = match Self::open_raw(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
             Err(e) if matches!(e.problem(), Problem::System { errno: libc::EEXIST, .. }) => {
@@ -146,8 +147,8 @@ impl Fd {
         Ok(true)
     }
 
-    /// Whether the descriptor is (still) open on the file `id`. A program that closes descriptors that it does not know may have
-    /// reused the number for a file of its own.
+    /// Whether the descriptor is (still) open on the file `id`. A program that closes descriptors that it
+    /// does not know may have reused the number for a file of its own.
     pub(crate) fn is(&self, id: FileId) -> bool {
         self.status(c"").is_ok_and(|status| status.id == id)
     }
@@ -161,7 +162,8 @@ impl Fd {
 impl Drop for Fd {
     fn drop(&mut self) {
         if self.0 >= 0 {
-            // SAFETY: the descriptor is owned by this value. The result is of no use: Linux frees the number in any case.
+            // SAFETY: the descriptor is owned by this value. The result is of no use: Linux frees the number
+            // in any case.
             unsafe { libc::close(self.0) };
         }
     }
@@ -203,12 +205,13 @@ impl Mapping {
     /// The start of the mapping as a `T`.
     ///
     /// # Safety
-    /// `T` consists of [`crate::sync::Word`]s and unused padding only, is no larger than the mapping and no more aligned than a page; of
-    /// a mapping that is read-only, the words are only peeked at.
+    /// `T` consists of [`crate::sync::Word`]s and unused padding only, is no larger than the mapping and no
+    /// more aligned than a page; of a mapping that is read-only, the words are only peeked at.
     #[inline]
     pub(crate) unsafe fn as_ref<T>(&self) -> &T {
         debug_assert!(size_of::<T>() <= self.bytes);
-        // SAFETY: the caller vouches for size and alignment; any bytes are valid atomics, and other processes' writes to atomics are no race.
+        // SAFETY: the caller vouches for size and alignment; any bytes are valid atomics, and other
+        // processes' writes to atomics are no race.
         unsafe { self.base.cast::<T>().as_ref() }
     }
 }

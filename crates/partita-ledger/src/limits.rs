@@ -33,7 +33,8 @@ pub struct Limits {
     pub qmd_disable: [u32; 8],
     /// The largest cluster that fits into the partition, in SMs.
     pub max_cluster_sms: u32,
-    /// The most device memory that all processes of the tenant hold together, in bytes; [`NO_QUOTA`] for no limit.
+    /// The most device memory that all processes of the tenant hold together, in bytes; [`NO_QUOTA`] for no
+    /// limit.
     pub memory_quota_bytes: u64,
     /// The device's memory in bytes; 0 if not known.
     pub memory_total_bytes: u64,

@@ -1,8 +1,10 @@
-//! Open-file-description locks: locks that the kernel releases when the last descriptor *and the last mapping* made from one `open`
-//! are gone, so with the process that holds them, and that neither `close` of another descriptor nor the death of a thread takes away.
+//! Open-file-description locks: locks that the kernel releases when the last descriptor *and the last
+//! mapping* made from one `open` are gone, so with the process that holds them, and that neither `close` of
+//! another descriptor nor the death of a thread takes away.
 //!
-//! They conflict between descriptions, not between processes: two `open`s of one process exclude each other, and a child of `fork` shares its
-//! parent's lock. Where an operation must not be taken for the holder of a lock, it opens the file anew.
+//! They conflict between descriptions, not between processes: two `open`s of one process exclude each other,
+//! and a child of `fork` shares its parent's lock. Where an operation must not be taken for the holder of a
+//! lock, it opens the file anew.
 
 use core::ffi::{CStr, c_int};
 

@@ -32,7 +32,8 @@ impl HookState {
     pub const MASK_VERIFIED: u32 = 2;
     /// The hook refuses the program's work; the code says why.
     pub const REFUSED: u32 = 4;
-    /// At least one launch could not be given its mask (a launch descriptor of an unexpected version, or limits that could not be read).
+    /// At least one launch could not be given its mask (a launch descriptor of an unexpected version, or
+    /// limits that could not be read).
     pub const UNMASKED: u32 = 8;
 
     pub(crate) fn from_word(word: u64) -> Self {
@@ -57,7 +58,8 @@ pub enum AccountError {
         /// The quota in bytes.
         quota: u64,
     },
-    /// More was to be released than this process holds: a fault of the caller's bookkeeping. Nothing was released.
+    /// More was to be released than this process holds: a fault of the caller's bookkeeping. Nothing was
+    /// released.
     NotHeld {
         /// Bytes to be released.
         asked: u64,
@@ -95,14 +97,16 @@ impl core::error::Error for AccountError {}
 
 /// A process's place in the usage file: its bytes and its counters.
 ///
-/// It may be used by all threads at the same time. Dropping it does what the death of the process would do: the lock goes, and the
-/// bytes stay accounted until somebody reaps them. [`Slot::finish`] gives them back at once.
+/// It may be used by all threads at the same time. Dropping it does what the death of the process would do:
+/// the lock goes, and the bytes stay accounted until somebody reaps them. [`Slot::finish`] gives them back at
+/// once.
 #[derive(Debug)]
 pub struct Slot {
     map: UsageMap,
     index: usize,
     pid: i32,
-    /// Held during an operation by one of the process's threads. In private memory: no other process ever waits for it.
+    /// Held during an operation by one of the process's threads. In private memory: no other process ever
+    /// waits for it.
     busy: AtomicBool,
 }
 
@@ -121,13 +125,14 @@ impl Slot {
         self.index
     }
 
-    /// Accounts `bytes` before they are allocated. If they do not fit, what dead processes held is reaped first, so a refusal means
-    /// that the living hold too much.
+    /// Accounts `bytes` before they are allocated. If they do not fit, what dead processes held is reaped
+    /// first, so a refusal means that the living hold too much.
     ///
     /// Lock-free among processes; threads of this process take turns. Not to be called from a signal handler.
     ///
     /// # Errors
-    /// [`AccountError::OverQuota`], [`AccountError::ForkedChild`] or [`AccountError::Damaged`]; nothing is accounted then.
+    /// [`AccountError::OverQuota`], [`AccountError::ForkedChild`] or [`AccountError::Damaged`]; nothing is
+    /// accounted then.
     pub fn reserve(&self, bytes: u64, quota: u64) -> Result<(), AccountError> {
         let mut result = self.try_reserve(bytes, quota);
         // Each further round needs a process to have died with bytes meanwhile.
@@ -145,7 +150,8 @@ impl Slot {
         result
     }
 
-    /// As [`Slot::reserve`], but counts what dead processes hold as used, and makes no system call but `getpid`.
+    /// As [`Slot::reserve`], but counts what dead processes hold as used, and makes no system call but
+    /// `getpid`.
     ///
     /// # Errors
     /// As [`Slot::reserve`].
@@ -159,8 +165,8 @@ impl Slot {
     /// Gives back `bytes` after they were freed.
     ///
     /// # Errors
-    /// [`AccountError::NotHeld`] if this process holds less, [`AccountError::ForkedChild`] or [`AccountError::Damaged`]; nothing is
-    /// released then.
+    /// [`AccountError::NotHeld`] if this process holds less, [`AccountError::ForkedChild`] or
+    /// [`AccountError::Damaged`]; nothing is released then.
     pub fn release(&self, bytes: u64) -> Result<(), AccountError> {
         self.transact(Change::Release(bytes))?.map_err(|fault| match fault {
             Fault::NotHeld { held } => AccountError::NotHeld { asked: bytes, held },
@@ -168,7 +174,8 @@ impl Slot {
         })
     }
 
-    /// The owner's operation. The check comes before the turn: a child of `fork` may have a copy of `busy` that nobody will release.
+    /// The owner's operation. The check comes before the turn: a child of `fork` may have a copy of `busy`
+    /// that nobody will release.
     fn transact(&self, change: Change) -> Result<Result<(), Fault>, AccountError> {
         if self.is_foreign() {
             return Err(AccountError::ForkedChild);
@@ -182,7 +189,8 @@ impl Slot {
         self.map.book().bytes(self.index)
     }
 
-    /// Counts a launch: one relaxed addition on a cache line that only this process writes. No allocation, lock or system call.
+    /// Counts a launch: one relaxed addition on a cache line that only this process writes. No allocation,
+    /// lock or system call.
     #[inline]
     pub fn count_launch(&self) {
         self.map.cells(self.index).counters.launches.count();
@@ -193,8 +201,8 @@ impl Slot {
         self.map.cells(self.index).holder.state.store(state.to_word());
     }
 
-    /// Gives back all bytes, which it returns, and frees the slot. In a child of `fork` it gives back nothing, as
-    /// [`Slot::abandon_in_fork_child`].
+    /// Gives back all bytes, which it returns, and frees the slot. In a child of `fork` it gives back
+    /// nothing, as [`Slot::abandon_in_fork_child`].
     ///
     /// # Errors
     /// [`Problem::Damaged`](crate::Problem::Damaged).
@@ -206,9 +214,9 @@ impl Slot {
         self.map.vacate(self.index)
     }
 
-    /// Lets go of the parent's slot in a child of `fork`: closes and unmaps, and neither releases the parent's bytes nor its lock. The child
-    /// then opens the file and claims a slot of its own. Until a child does this, ends or calls `exec`, it keeps the
-    /// parent's slot locked even if the parent dies.
+    /// Lets go of the parent's slot in a child of `fork`: closes and unmaps, and neither releases the
+    /// parent's bytes nor its lock. The child then opens the file and claims a slot of its own. Until a child
+    /// does this, ends or calls `exec`, it keeps the parent's slot locked even if the parent dies.
     pub fn abandon_in_fork_child(self) {
         drop(self);
     }

@@ -23,8 +23,8 @@ pub(crate) const SLOTS_OFFSET: usize = 4096;
 
 pub(crate) const KIND: Kind = Kind { magic: *b"PARTITAU", bytes: USAGE_FILE_BYTES as u32 };
 
-/// A slot as it lies in the file. Each part has cache lines of its own: launches are counted at every launch, by many threads, and the accounts are
-/// read by other processes.
+/// A slot as it lies in the file. Each part has cache lines of its own: launches are counted at every launch,
+/// by many threads, and the accounts are read by other processes.
 #[repr(C, align(64))]
 pub(crate) struct SlotCells {
     pub(crate) account: Account,
@@ -86,13 +86,15 @@ pub(crate) fn slot_offset(slot: usize) -> usize {
 pub struct UsageMap {
     path: CString,
     id: FileId,
-    /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep the lock of a slot.
+    /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep the lock of a
+    /// slot.
     fd: Fd,
     mapping: Mapping,
 }
 
 impl UsageMap {
-    /// Makes the file: nothing used, every slot free. `mode` is its permissions (`0o600`, or `0o666` for a tenant under another account).
+    /// Makes the file: nothing used, every slot free. `mode` is its permissions (`0o600`, or `0o666` for a
+    /// tenant under another account).
     ///
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
@@ -119,7 +121,8 @@ impl UsageMap {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the mapping is writable.
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the
+        // mapping is writable.
         unsafe { self.mapping.as_ref() }
     }
 
@@ -136,11 +139,13 @@ impl UsageMap {
         &self.path
     }
 
-    /// Claims a free slot, or one whose owner died (its bytes are given back first), for the calling process. The slot is locked on
-    /// this map's open file description and stays so until the [`Slot`] is dropped or the process ends.
+    /// Claims a free slot, or one whose owner died (its bytes are given back first), for the calling process.
+    /// The slot is locked on this map's open file description and stays so until the [`Slot`] is dropped or
+    /// the process ends.
     ///
     /// # Errors
-    /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`]; [`Problem::Damaged`]; or the system call that failed.
+    /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`]; [`Problem::Damaged`]; or
+    /// the system call that failed.
     pub fn claim(self, owner: Owner) -> Result<Slot, LedgerError> {
         let wrong = |problem| LedgerError::new(&self.path, problem);
         if owner.pid <= 0 {
@@ -179,11 +184,13 @@ impl UsageMap {
 
     /// Gives back the bytes of every process that died with some, and returns how many they were.
     ///
-    /// Never waits: a slot that somebody else is reaping or that has a living owner (the caller's own included) is passed over. Opens the file anew, because locks
-    /// exclude descriptions from each other, not threads.
+    /// Never waits: a slot that somebody else is reaping or that has a living owner (the caller's own
+    /// included) is passed over. Opens the file anew, because locks exclude descriptions from each other, not
+    /// threads.
     ///
     /// # Errors
-    /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the system call that failed.
+    /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the system
+    /// call that failed.
     pub fn reap(&self) -> Result<u64, LedgerError> {
         let (fd, id) = KIND.open(&self.path, Access::ReadWrite)?;
         if id != self.id {
@@ -203,7 +210,8 @@ impl UsageMap {
         Ok(bytes)
     }
 
-    /// Bytes that all processes hold together and the most that they ever did, dead ones included until they are reaped.
+    /// Bytes that all processes hold together and the most that they ever did, dead ones included until they
+    /// are reaped.
     pub fn totals(&self) -> Totals {
         self.book().totals()
     }

@@ -1,8 +1,8 @@
 //! The usage file as an observer sees it: read by `pread`, never mapped.
 //!
-//! Who observes a tenant does not trust it. A mapping of a file that the tenant shrinks would end the observer with a SIGBUS; a
-//! `pread` just comes back short. The price is that a look takes some system calls, and that words are copied instead of read atomically; so each
-//! look is repeated until two copies agree.
+//! Who observes a tenant does not trust it. A mapping of a file that the tenant shrinks would end the
+//! observer with a SIGBUS; a `pread` just comes back short. The price is that a look takes some system calls,
+//! and that words are copied instead of read atomically; so each look is repeated until two copies agree.
 
 use alloc::ffi::CString;
 use core::ffi::CStr;
@@ -25,8 +25,8 @@ type SlotBytes = [u8; size_of::<SlotCells>()];
 pub struct SlotInfo {
     /// The slot's number, from 0.
     pub index: usize,
-    /// The process number that its owner gave, as the owner sees it: another one than outside if it is in a container. 0 if the
-    /// slot's owner is just coming or going.
+    /// The process number that its owner gave, as the owner sees it: another one than outside if it is in a
+    /// container. 0 if the slot's owner is just coming or going.
     pub pid: i32,
     /// When the process started, in clock ticks since boot, as its owner gave it.
     pub start_ticks: u64,
@@ -38,8 +38,8 @@ pub struct SlotInfo {
     pub refusals: u64,
     /// What its hook reports.
     pub state: HookState,
-    /// Whether its owner holds the slot's lock. A dead owner's bytes are given back when the next process claims a slot, reaps, or
-    /// would otherwise be refused memory.
+    /// Whether its owner holds the slot's lock. A dead owner's bytes are given back when the next process
+    /// claims a slot, reaps, or would otherwise be refused memory.
     pub live: bool,
 }
 
@@ -62,8 +62,8 @@ impl UsageView {
 
     /// Bytes that the tenant's processes hold together and the most that they ever did.
     ///
-    /// Exact while two looks agree on the last operation, which they do unless operations follow each other without pause; then the answer is
-    /// one of the numbers of these operations.
+    /// Exact while two looks agree on the last operation, which they do unless operations follow each other
+    /// without pause; then the answer is one of the numbers of these operations.
     ///
     /// # Errors
     /// [`Problem::Size`] if the file was shortened, or the system call that failed.
@@ -92,7 +92,8 @@ impl UsageView {
 
     /// One slot, or `None` if it is free.
     ///
-    /// Two copies that agree, with `last` read between them: an entry in force is written again only after `settled` has changed.
+    /// Two copies that agree, with `last` read between them: an entry in force is written again only after
+    /// `settled` has changed.
     fn slot(&self, index: usize) -> Result<Option<SlotInfo>, LedgerError> {
         let mut slot = self.slot_bytes(index)?;
         let mut bytes = 0;

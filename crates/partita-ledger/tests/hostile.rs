@@ -1,5 +1,5 @@
-//! Files that Partita did not write, or that somebody has changed: each is an error that names the file, the reason and the remedy, and
-//! whatever gets through is survived.
+//! Files that Partita did not write, or that somebody has changed: each is an error that names the file, the
+//! reason and the remedy, and whatever gets through is survived.
 
 mod common;
 

@@ -14,7 +14,8 @@ const KILLS: u64 = 500;
 const QUOTA: u64 = 1000;
 /// The most that the peer, which lives, holds.
 const PEER_BYTES_MAX: u64 = 100;
-/// The most that a victim holds: with the peer's, exactly the quota. So nothing that either of them asks for may ever be refused.
+/// The most that a victim holds: with the peer's, exactly the quota. So nothing that either of them asks for
+/// may ever be refused.
 const VICTIM_BYTES_MAX: u64 = QUOTA - PEER_BYTES_MAX;
 
 fn claim(usage: &CStr) -> Slot {
@@ -90,7 +91,8 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
         let rounds = peer_rounds.load(SeqCst);
         wait_until("the peer goes on", || peer_rounds.load(SeqCst) > rounds + 2);
         assert!(map.used() <= QUOTA);
-        // Every other time the next victim finds the dead one's bytes in its way, and has to reap them itself.
+        // Every other time the next victim finds the dead one's bytes in its way, and has to reap them
+        // itself.
         if kill % 2 == 0 {
             let dead = |slot: &partita_ledger::SlotInfo| u64::from(slot.pid as u32) != peer_pid.load(SeqCst);
             let left: u64 = view.slots().map(Result::unwrap).filter(dead).map(|slot| slot.bytes).sum();
@@ -108,8 +110,8 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
     assert!(map.peak() <= QUOTA);
 }
 
-/// Everything again, but one instruction at a time: the victim is single-stepped by its debugger interface, and killed after *k*
-/// instructions of an operation, for *k* from the first to the last.
+/// Everything again, but one instruction at a time: the victim is single-stepped by its debugger interface,
+/// and killed after *k* instructions of an operation, for *k* from the first to the last.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod at_every_instruction {
     use std::ptr;
@@ -150,7 +152,8 @@ mod at_every_instruction {
     /// The signal that stopped it, or `None` if it has ended.
     fn wait_stop(child: &Child) -> Option<i32> {
         let mut status = 0;
-        // SAFETY: the status is where the call writes. `WNOWAIT` is not possible here; an ended child is only asked for its end below.
+        // SAFETY: the status is where the call writes. `WNOWAIT` is not possible here; an ended child is only
+        // asked for its end below.
         let waited = unsafe { libc::waitpid(child.0, &mut status, 0) };
         assert_eq!(waited, child.0);
         libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))

@@ -1,11 +1,13 @@
-//! Every interleaving that the memory model allows, of the lock-free parts in small: what a stress test may never meet.
+//! Every interleaving that the memory model allows, of the lock-free parts in small: what a stress test may
+//! never meet.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p partita-ledger --release --test loom
 //! ```
 //!
-//! Without `--cfg loom` this file is empty. Processes are loom threads; what a process leaves behind when it is killed is what its thread
-//! has written when [`crash::after`] ends it before one of its accesses to shared memory, tried for each access.
+//! Without `--cfg loom` this file is empty. Processes are loom threads; what a process leaves behind when it
+//! is killed is what its thread has written when [`crash::after`] ends it before one of its accesses to
+//! shared memory, tried for each access.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -155,7 +157,8 @@ fn both_fit_to_the_byte() {
 
 #[test]
 fn a_refusal_is_true_at_an_instant() {
-    // The other process holds 6, then 0, then 4: 7 fit at one instant only, and a refusal must name what was held.
+    // The other process holds 6, then 0, then 4: 7 fit at one instant only, and a refusal must name what was
+    // held.
     model(4, || {
         let usage = Usage::new(2);
         usage.reserve(1, 6).unwrap();
@@ -174,8 +177,8 @@ fn a_refusal_is_true_at_an_instant() {
 
 #[test]
 fn a_refusal_does_not_believe_an_unfinished_operation() {
-    // The other process holds 3, then 2, then 4, and writes its last outcome where the first one was: 7 do not fit beside 4, but
-    // only when it has taken effect.
+    // The other process holds 3, then 2, then 4, and writes its last outcome where the first one was: 7 do
+    // not fit beside 4, but only when it has taken effect.
     model(4, || {
         let usage = Usage::new(2);
         usage.reserve(1, 3).unwrap();
@@ -223,7 +226,8 @@ fn an_observer_sees_only_what_was() {
     });
 }
 
-/// A process dies before access `steps` of an operation while another one works; then it is reaped while the other one still works.
+/// A process dies before access `steps` of an operation while another one works; then it is reaped while the
+/// other one still works.
 fn dies_and_is_reaped(first: impl Fn(&Usage) + Copy + Send + Sync + 'static) {
     for steps in 0..STEPS_MAX {
         model(3, move || {

@@ -1,8 +1,10 @@
-//! Two processes in every order of their accesses that needs at most three switches from one to the other before its end.
+//! Two processes in every order of their accesses that needs at most three switches from one to the other
+//! before its end.
 //!
-//! This complements the loom models: loom knows weak memory, but considers only the last access to a word when it looks for orders worth
-//! trying, and so passes over some; here memory is sequentially consistent, and no order is passed over. Between any two accesses the books must be
-//! exact, for that is where a process may be killed.
+//! This complements the loom models: loom knows weak memory, but considers only the last access to a word
+//! when it looks for orders worth trying, and so passes over some; here memory is sequentially consistent,
+//! and no order is passed over. Between any two accesses the books must be exact, for that is where a process
+//! may be killed.
 
 use std::sync::Arc;
 use std::vec::Vec;
@@ -36,8 +38,8 @@ fn reserve(bytes: u64) -> Change {
     Change::Reserve { bytes, quota: QUOTA }
 }
 
-/// Runs processes 0 and 1 in every order, and `check`s what came out, with the bytes that were reaped if one `dies`. `totals` are all
-/// totals that may ever be seen.
+/// Runs processes 0 and 1 in every order, and `check`s what came out, with the bytes that were reaped if one
+/// `dies`. `totals` are all totals that may ever be seen.
 fn explore(
     start: [u64; 2],
     changes: [&[Change]; 2],
@@ -55,7 +57,8 @@ fn explore(
                 usage.book().transact(slot, reserve(bytes)).unwrap();
             }
             let leashes = [Arc::new(Leash::default()), Arc::new(Leash::default())];
-            // The turn in which the process had ended before its accesses were used up: longer turns change nothing.
+            // The turn in which the process had ended before its accesses were used up: longer turns change
+            // nothing.
             let mut ended_in = None;
             let mut reaped = 0;
             let outcomes = std::thread::scope(|scope| {
@@ -130,7 +133,8 @@ fn what_fits_is_granted_in_every_order() {
     });
 }
 
-/// The other process holds 3, then 2, then 4, and dies somewhere. 7 do not fit beside 4, but only once that has taken effect.
+/// The other process holds 3, then 2, then 4, and dies somewhere. 7 do not fit beside 4, but only once that
+/// has taken effect.
 #[test]
 fn a_refusal_is_never_early() {
     let changes = [Change::Release(1), reserve(2)];

@@ -16,8 +16,8 @@ pub enum End {
 
 /// Runs `body` in a child process, which ends with its result, or with 101 if it panics.
 pub fn fork(body: impl FnOnce() -> i32) -> Child {
-    // SAFETY: the child runs on in this thread alone. It allocates, which glibc makes safe after a fork, and takes no lock that
-    // another thread of the parent may have held.
+    // SAFETY: the child runs on in this thread alone. It allocates, which glibc makes safe after a fork, and
+    // takes no lock that another thread of the parent may have held.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
