@@ -78,6 +78,21 @@ class Mps:
         self.directory.cleanup()
 
 
+class Clocks:
+    """SM clock and power while a setting runs. Reading them can disturb latencies, so it is for runs of its own."""
+
+    def __enter__(self) -> "Clocks":
+        self.process = subprocess.Popen(["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits",
+                                         "-lms", "250"], stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        samples = [line.split(",") for line in self.process.communicate()[0].splitlines() if line.count(",") == 1]
+        self.mhz = statistics.median(float(clock) for clock, _ in samples) if samples else None
+        self.watts = statistics.median(float(power) for _, power in samples) if samples else None
+
+
 class Bench:
     """Runs settings and keeps what they gave."""
 
@@ -113,13 +128,16 @@ class Bench:
                 listing = subprocess.run([self.options.partita, "ps", "--json"], capture_output=True, text=True, check=True)
                 for tenant in json.loads(listing.stdout):
                     self.sets.setdefault(tenant["name"], tenant["tpcs"])
-            if programs[1]:
-                programs[1].go()
-                run["serve"] = programs[1].result()
-            else:
-                time.sleep(self.options.seconds)
-                now = time.monotonic()
-                run["serve"] = {"start": now - self.options.seconds, "stop": now, "latencies_ms": []}
+            with Clocks() if self.options.clocks else contextlib.nullcontext() as clocks:
+                if programs[1]:
+                    programs[1].go()
+                    run["serve"] = programs[1].result()
+                else:
+                    time.sleep(self.options.seconds)
+                    now = time.monotonic()
+                    run["serve"] = {"start": now - self.options.seconds, "stop": now, "latencies_ms": []}
+            if clocks:
+                run["sm_mhz"], run["watts"] = clocks.mhz, clocks.watts
             if programs[0]:
                 given = programs[0].result()
                 window = run["serve"]["stop"] - run["serve"]["start"]
@@ -133,7 +151,8 @@ class Bench:
         self.runs.append(run)
         latencies = run["serve"]["latencies_ms"]
         told = f"p50 {percentile(latencies, .5):.3f} p99 {percentile(latencies, .99):.3f} ms" if latencies else ""
-        print(f"  {setting:28} {neighbour:8} {told} {run.get('neighbour_rate', 0):.0f}/s", file=sys.stderr, flush=True)
+        print(f"  {setting:28} {neighbour:8} {told} {run.get('neighbour_rate', 0):.0f}/s"
+              + (f" {run['sm_mhz']:.0f} MHz {run['watts']:.0f} W" if "sm_mhz" in run else ""), file=sys.stderr, flush=True)
 
     def round(self, neighbours: list[str]) -> None:
         """Every setting once."""
@@ -205,6 +224,9 @@ def summarise(runs: list[dict]) -> list[dict]:
             if ratios:
                 row["p99_against_solo"] = {"median": statistics.median(ratios), "least": min(ratios),
                                            "most": max(ratios), "against": "half" if on_half else "whole GPU"}
+        if "sm_mhz" in these[0]:
+            row["sm_mhz"] = statistics.median(run["sm_mhz"] for run in these)
+            row["watts"] = statistics.median(run["watts"] for run in these)
         rates = [run["neighbour_rate"] for run in these if "neighbour_rate" in run]
         if rates:
             row["neighbour_per_s"] = statistics.median(rates)
@@ -246,6 +268,7 @@ def main() -> None:
     parser.add_argument("--partita", default="partita", help="the partita executable")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=6.0, help="measured window of each setting")
+    parser.add_argument("--clocks", action="store_true", help="record SM clock and power too")
     parser.add_argument("--neighbours", default="train,burn")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
     options = parser.parse_args()
