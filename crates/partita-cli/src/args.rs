@@ -60,8 +60,8 @@ pub enum Cmd {
     Sim(Sim),
     /// Print the completions of a shell
     Completions(Completions),
-    /// Print the manual page
-    Man,
+    /// Print a manual page
+    Man(Man),
     /// Write all completions and manual pages into a directory
     #[command(hide = true)]
     Generate(Generate),
@@ -343,6 +343,17 @@ pub enum ShellArg {
     Zsh,
     /// fish
     Fish,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  partita man | man -l -
+  partita man run | man -l -")]
+pub struct Man {
+    /// The command whose page it is [default: the page of partita itself]
+    pub command: Vec<String>,
 }
 
 /// Arguments of `generate`.

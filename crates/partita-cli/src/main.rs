@@ -36,7 +36,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),
         Cmd::Completions(arguments) => commands::generate::completions(arguments),
-        Cmd::Man => commands::generate::man(),
+        Cmd::Man(arguments) => commands::generate::man(arguments),
         Cmd::Generate(arguments) => commands::generate::generate(arguments),
         Cmd::InternalJob(arguments) => commands::internal::job(arguments),
         Cmd::InternalDetach(arguments) => commands::internal::detach(arguments),

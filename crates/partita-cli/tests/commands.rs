@@ -20,7 +20,9 @@ fn help_and_manuals_are_complete() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(world.ok(&format!("completions {shell}")).contains("--isolation"), "{shell}");
     }
-    assert!(world.ok("man").starts_with(".ie"), "a manual page in roff");
+    assert!(world.ok("man").contains(".TH partita 1"));
+    assert!(world.ok("man mps stop").contains("partita\\-mps\\-stop"));
+    assert!(world.refused("man nonsense").contains("partita-nonsense"));
     let dir = world.dir().join("prefix");
     world.ok(&format!("generate {}", dir.display()));
     let page = fs::read_to_string(dir.join("share/man/man1/partita-run.1")).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::args::{Completions, Generate, ShellArg};
+use crate::args::{Completions, Generate, Man, ShellArg};
 use crate::fail::Failure;
 use crate::output::print;
 
@@ -24,9 +24,16 @@ pub fn completions(arguments: &Completions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the main manual page, as `man -l -` reads it.
-pub fn man() -> Result<ExitCode, Failure> {
-    print(MAN_PAGES.first().map_or("", |(_, text)| text))?;
+/// Prints a manual page, as `man -l -` reads it.
+pub fn man(arguments: &Man) -> Result<ExitCode, Failure> {
+    let name = [&["partita".to_owned()], &arguments.command[..]].concat().join("-");
+    let page = MAN_PAGES.iter().find(|(page, _)| page.strip_suffix(".1") == Some(&name));
+    let Some((_, text)) = page else {
+        return Err(Failure::Told(format!(
+            "there is no manual page {name}; see `partita --help` for the commands"
+        )));
+    };
+    print(text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! The checks, in the order in which each stands on those before it.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use partita_core::{ByteSize, TpcSet};
@@ -375,29 +376,19 @@ fn products(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
     ))
 }
 
-/// Where pip and the toolkit put cuBLAS.
+/// Where the toolkit and the Python packages of the `python3` in PATH put cuBLAS.
 fn cublas_candidates() -> Vec<PathBuf> {
     let names = ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"];
     let mut directories = vec![PathBuf::from("/usr/local/cuda/lib64")];
-    let mut roots: Vec<PathBuf> = vec!["/usr/lib/python3".into(), "/usr/local/lib".into()];
-    roots.extend(std::env::var_os("VIRTUAL_ENV").map(|root| PathBuf::from(root).join("lib")));
-    for root in roots {
-        for python in list(&root) {
-            for packages in [python.clone(), python.join("site-packages"), python.join("dist-packages")] {
-                directories.extend(list(&packages.join("nvidia")).into_iter().map(|part| part.join("lib")));
-            }
-        }
+    let python = Command::new("python3").args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
+    let packages =
+        python.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    for packages in packages.lines().filter(|line| line.starts_with('/')) {
+        let vendor = std::fs::read_dir(PathBuf::from(packages).join("nvidia"));
+        directories.extend(vendor.into_iter().flatten().flatten().map(|part| part.path().join("lib")));
     }
-    directories
-        .iter()
-        .flat_map(|directory| names.map(|name| directory.join(name)))
-        .filter(|path| path.exists())
-        .collect()
-}
-
-fn list(directory: &std::path::Path) -> Vec<PathBuf> {
-    std::fs::read_dir(directory)
-        .map_or(Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
+    let paths = directories.iter().flat_map(|directory| names.map(|name| directory.join(name)));
+    paths.filter(|path| path.exists()).collect()
 }
 
 fn failed_job(name: &'static str, error: JobError, which: &str) -> Result<Check, Error> {
