@@ -18,7 +18,7 @@ fn help_and_manuals_are_complete() {
     }
     assert!(!help.contains("internal"), "{help}");
     for shell in ["bash", "zsh", "fish"] {
-        assert!(world.ok(&format!("completions {shell}")).contains("--isolation"), "{shell}");
+        assert!(world.ok(&format!("completions {shell}")).contains("isolation"), "{shell}");
     }
     assert!(world.ok("man").contains(".TH partita 1"));
     assert!(world.ok("man mps stop").contains("partita\\-mps\\-stop"));
