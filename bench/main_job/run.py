@@ -140,9 +140,9 @@ class Bench:
                 run["sm_mhz"], run["watts"] = clocks.mhz, clocks.watts
             if programs[0]:
                 given = programs[0].result()
-                window = run["serve"]["stop"] - run["serve"]["start"]
-                inside = sum(run["serve"]["start"] <= end < run["serve"]["stop"] for end in given["ends"])
-                run["neighbour_rate"] = inside * given["per_step"] / window
+                inside = [end for end in given["ends"] if run["serve"]["start"] <= end < run["serve"]["stop"]]
+                # From the first end to the last, so that the window's edges cut no step in two.
+                run["neighbour_rate"] = (len(inside) - 1) * given["per_step"] / (inside[-1] - inside[0])
         finally:
             for program in programs:
                 if program and program.process.poll() is None:
@@ -202,7 +202,10 @@ class Bench:
 def summarise(runs: list[dict]) -> list[dict]:
     """One row a setting and neighbour."""
     rows: list[dict] = []
-    keys = dict.fromkeys((run["setting"], run["neighbour"]) for run in runs)
+    order = ["solo, whole GPU", "partita 50%, solo", "neighbour solo, whole GPU", "partita 50%, neighbour solo",
+             "time slicing", "MPS", "MPS 50 % / 50 %", "partita 50% / 50%"]
+    keys = sorted({(run["setting"], run["neighbour"]) for run in runs},
+                  key=lambda key: (key[1], order.index(key[0])), reverse=False)
 
     def of(setting: str, neighbour: str) -> list[dict]:
         return [run for run in runs if (run["setting"], run["neighbour"]) == (setting, neighbour)]
