@@ -91,9 +91,15 @@ impl Tenant {
         }
     }
 
-    /// Bytes that the tenant's processes hold together.
+    /// Bytes that the tenant's living processes hold together.
     pub fn used_bytes(&self) -> u64 {
-        self.slot.map().used()
+        let usage = self.slot.map();
+        if usage.used() > self.slot.bytes() {
+            // Some are another process's, which may have ended. Without a look
+            // at the file the answer is still right as to what can be had now.
+            let _ = usage.reap();
+        }
+        usage.used()
     }
 
     /// The limits as they are now.

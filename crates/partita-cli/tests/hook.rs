@@ -1,0 +1,106 @@
+//! What the interposer does to real CUDA programs, on every route that they have.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{World, gpu_program, is_real, text, tpcs};
+
+/// Compiles a program of `tests/hook`.
+fn compile(world: &World, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook").join(name).with_extension("c");
+    let program = world.dir().join(name);
+    let given = Command::new("cc")
+        .args(["-O1", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .arg("-ldl")
+        .output()
+        .expect("cc runs");
+    assert!(given.status.success(), "{}", text(&given.stderr));
+    program
+}
+
+/// Runs a program as a tenant of its own fault domain; its lines.
+fn lines(world: &World, options: &str, program: &Path, arguments: &[&str]) -> Vec<String> {
+    let mut command =
+        world.partita("run --isolation own".split_whitespace().chain(options.split_whitespace()));
+    command.arg("--").arg(program).args(arguments);
+    let output = command.output().expect("partita runs");
+    assert!(
+        output.status.success(),
+        "{:?}: {} {}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    text(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn every_route_to_memory_is_charged_credited_and_refused_to_the_byte() {
+    let world = World::new();
+    let program = compile(&world, "routes");
+    assert_eq!(lines(&world, "--sm 25% --mem 1GiB", &program, &[]), ["every route ok"]);
+}
+
+#[test]
+fn every_route_to_a_launch_is_masked_or_refused() {
+    let world = World::new();
+    let program = compile(&world, "launches");
+    let kernels = gpu_program().1.to_str().expect("UTF-8");
+    // Four TPCs of one GPC on the H200s seen.
+    let given = lines(&world, "--sm tpc:1,9,17,25 --mem 1GiB", &program, &[kernels, "128", "8"]);
+    let expected: String =
+        tpcs("1,9,17,25").iter().flat_map(|tpc| [2 * tpc, 2 * tpc + 1]).map(|sm| format!(" {sm}")).collect();
+    for route in [
+        "cuLaunchKernel",
+        "default-stream",
+        "per-thread-stream",
+        "cuLaunchKernelEx",
+        "graph",
+        "graph-again",
+        "captured-graph",
+    ] {
+        assert!(given.contains(&format!("{route} sms{expected} blocks 128")), "{route}: {given:#?}");
+    }
+    // Sixteen blocks of 1024 threads fill eight SMs; 128 do not fit at once, and would wait for ever.
+    assert!(given.contains(&format!("cooperative sms{expected} blocks 16")), "{given:#?}");
+    assert!(given.contains(&"cooperative-too-large error 720".to_owned()), "{given:#?}");
+    assert!(given.contains(&"cooperative-ex-too-large error 720".to_owned()), "{given:#?}");
+    // A cluster of eight has its eight SMs; one of sixteen would wait for ever.
+    assert!(given.contains(&format!("cluster sms{expected} blocks 16")), "{given:#?}");
+    assert!(given.contains(&"cluster-too-large error 912".to_owned()), "{given:#?}");
+}
+
+#[test]
+fn a_program_that_sets_a_smaller_mask_keeps_it_inside_its_partition() {
+    let world = World::new();
+    if is_real() {
+        eprintln!("skipped on a real GPU: writes at an offset that only the simulated driver promises");
+        return;
+    }
+    let program = compile(&world, "stream_mask");
+    let kernels = gpu_program().1.to_str().expect("UTF-8");
+    let given = lines(&world, "--sm tpc:0-3 --mem 1GiB", &program, &[kernels]);
+    assert_eq!(given, ["inside sms 2 3", "across sms 6 7", "outside sms 0 1 2 3 4 5 6 7"]);
+}
+
+#[test]
+fn forks_and_execs_stay_in_the_tenant() {
+    let world = World::new();
+    let program = compile(&world, "follow");
+    let given = lines(&world, "--sm 25% --mem 1GiB", &program, &[]);
+    assert_eq!(
+        given,
+        [
+            "parent 10",
+            "child 30",
+            "parent beside child 30",
+            "after exec 40",
+            "parent after child 10",
+            "parent after a fork in use 10",
+        ]
+    );
+}
