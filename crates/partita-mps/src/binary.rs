@@ -122,7 +122,10 @@ mod tests {
     fn versions_of_every_known_form() {
         for (reply, shown) in [
             ("13000\n", "13.0"),
-            ("Binary version: 13010\n", "13.1"),
+            (
+                "CUDA MPS Control for Linux/Unix/QNX. Binary version: 13010\nCopyright (C) 2003 - 2025\n",
+                "13.1",
+            ),
             ("CUDA MPS Control binary version: 12040", "12.4"),
             ("13.4\n", "13.4"),
         ] {

@@ -51,7 +51,7 @@ impl Control {
     /// The client processes of one server.
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Refused`] if there is no such server.
+    /// See [`Control::command`]; [`MpsError::NoSuchServer`].
     pub fn client_list(&self, server: Pid) -> Result<Vec<Pid>, MpsError> {
         self.pids(&format!("get_client_list {server}"))
     }
@@ -62,7 +62,7 @@ impl Control {
     /// flight is killed outright.
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Refused`] if there is no such client.
+    /// See [`Control::command`]; [`MpsError::NoSuchServer`], [`MpsError::NoSuchClient`].
     pub fn terminate_client(&self, server: Pid, client: Pid) -> Result<(), MpsError> {
         let command = format!("terminate_client {server} {client}");
         let reply = self.command(&command)?;
@@ -114,8 +114,9 @@ impl Control {
     /// Sends one line and returns the answer.
     ///
     /// # Errors
-    /// [`MpsError::NotRunning`] if no daemon listens, [`MpsError::Refused`] if the
-    /// answer is one of the daemon's refusals, [`MpsError::Timeout`], and
+    /// [`MpsError::NotRunning`] if no daemon listens, [`MpsError::NoSuchServer`],
+    /// [`MpsError::NoSuchClient`], [`MpsError::UnknownCommand`] or [`MpsError::Refused`]
+    /// if the answer is one of the daemon's refusals, [`MpsError::Timeout`], and
     /// [`MpsError::Spawn`] if the control program cannot be run.
     pub fn command(&self, line: &str) -> Result<String, MpsError> {
         let mut command = Command::new(self.binary.path());
@@ -134,26 +135,33 @@ impl Control {
         }
     }
 
-    /// Tells an answer from a refusal. The exit status does not: it is 0 for
-    /// most refusals and 1 for some answers, depending on the driver.
+    /// Tells an answer from a refusal. The exit status does not: a driver of
+    /// CUDA 13.0 gives 0 to every command that a daemon answers, refusals included.
     fn check(&self, line: &str, output: String) -> Result<String, MpsError> {
         let lower = output.to_lowercase();
+        let command = || line.to_owned();
         if lower.contains("cannot find mps control daemon") {
             return Err(MpsError::NotRunning { pipe: self.pipe.clone() });
         }
-        const REFUSALS: [&str; 8] = [
-            "unknown command",
-            "unrecognized",
-            "not found",
-            "not exist",
-            "invalid",
-            "failed",
-            "permission",
-            "usage:",
-        ];
+        if lower.contains("unknown command") || lower.contains("unrecognized") {
+            return Err(MpsError::UnknownCommand { command: command() });
+        }
+        let numbers: Vec<Pid> =
+            line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+        if let Some(&server) = numbers.first()
+            && lower.contains(&format!("server {server} not found"))
+        {
+            return Err(MpsError::NoSuchServer { server });
+        }
+        if let [server, client] = numbers[..]
+            && lower.contains(&format!("client {client} not found"))
+        {
+            return Err(MpsError::NoSuchClient { server, client });
+        }
+        const REFUSALS: [&str; 6] = ["not found", "not exist", "invalid", "failed", "permission", "usage:"];
         if REFUSALS.iter().any(|refusal| lower.contains(refusal)) {
             let message = output.split_whitespace().collect::<Vec<_>>().join(" ");
-            return Err(MpsError::Refused { command: line.to_owned(), message });
+            return Err(MpsError::Refused { command: command(), message });
         }
         Ok(output)
     }

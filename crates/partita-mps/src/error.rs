@@ -109,6 +109,26 @@ pub enum MpsError {
         /// Seconds waited.
         waited_s: u64,
     },
+    /// The daemon has no such server.
+    #[error("the MPS daemon has no server {server}: `partita mps status` lists the clients of each")]
+    NoSuchServer {
+        /// What was asked for.
+        server: Pid,
+    },
+    /// The server has no such client.
+    #[error("MPS server {server} has no client {client}: it has left, or never was one")]
+    NoSuchClient {
+        /// The server.
+        server: Pid,
+        /// What was asked for.
+        client: Pid,
+    },
+    /// The daemon's program does not know a command.
+    #[error("this driver's MPS does not know the command `{command}`: a newer driver may")]
+    UnknownCommand {
+        /// The command.
+        command: String,
+    },
     /// The daemon refused a command.
     #[error("the MPS command `{command}` was refused: {message}")]
     Refused {

@@ -14,7 +14,7 @@ dir=$CUDA_MPS_PIPE_DIRECTORY
 pid_file=$dir/nvidia-cuda-mps-control.pid
 alive() { [ -f "$pid_file" ] && kill -0 "$(cat "$pid_file")" 2>/dev/null; }
 case "$1" in
--v) echo "Binary version: 13000"; exit 0 ;;
+-v) printf 'CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000\nCopyright (C) 2003 - 2025 NVIDIA Corporation.\n'; exit 0 ;;
 -d)
     if alive; then echo "An instance of this daemon is already running"; exit 1; fi
     if [ -n "$FAKE_START_FAILS" ]; then echo "Failed to bind the socket" >&2; exit 1; fi
@@ -29,12 +29,15 @@ if ! alive; then echo "Cannot find MPS control daemon process"; exit 1; fi
 case "$command" in
 get_server_list) echo 4000 ;;
 get_client_list) if [ "$first" = 4000 ]; then printf '%s' "$FAKE_CLIENTS"; else echo "Server $first not found"; fi ;;
-terminate_client) if [ "$second" = 41 ]; then echo 0; else echo "Client $second not found"; fi ;;
+terminate_client)
+    if [ "$first" != 4000 ]; then printf 'Server %s not found\nServer %s not found!\n1\n' "$first" "$first"
+    elif [ "$second" != 41 ]; then printf 'Client %s not found\n1\n' "$second"
+    else echo 0; fi ;;
 get_default_active_thread_percentage) echo "${FAKE_PERCENT:-100.0}" ;;
 hang) exec sleep 1000 ;;
 babble) echo words ;;
 quit) if [ -z "$FAKE_STUBBORN" ]; then kill "$(cat "$pid_file")"; rm "$pid_file"; fi ;;
-*) echo "Unknown command: $command" ;;
+*) echo "Unknown command \"$command\"" ;;
 esac
 "#;
 
@@ -94,13 +97,13 @@ fn starts_once_answers_and_stops() {
     assert_eq!(service.clients().unwrap(), [(4000, 41), (4000, 42)]);
     let control = service.control();
     control.terminate_client(4000, 41).unwrap();
-    let refused = control.terminate_client(4000, 43).unwrap_err().to_string();
-    assert!(
-        refused.contains("terminate_client 4000 43") && refused.contains("Client 43 not found"),
-        "{refused}"
-    );
-    assert!(matches!(control.client_list(1).unwrap_err(), MpsError::Refused { .. }));
-    assert!(matches!(control.command("lspart").unwrap_err(), MpsError::Refused { .. }));
+    let error = control.terminate_client(4000, 43).unwrap_err();
+    assert!(matches!(error, MpsError::NoSuchClient { server: 4000, client: 43 }), "{error}");
+    for error in [control.terminate_client(1, 41).unwrap_err(), control.client_list(1).unwrap_err()] {
+        assert!(matches!(error, MpsError::NoSuchServer { server: 1 }), "{error}");
+    }
+    let error = control.command("lspart").unwrap_err();
+    assert!(matches!(&error, MpsError::UnknownCommand { command } if command == "lspart"), "{error}");
 
     assert!(!service.stop_if_unused().unwrap(), "it has clients");
     assert!(service.stop(false).unwrap());

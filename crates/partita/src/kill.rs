@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use partita_mps::MpsError;
 use rustix::process::Signal;
 
 use crate::error::Error;
@@ -120,7 +121,7 @@ fn terminate_clients(
 ) -> Result<(), Error> {
     let Some(service) = mps::service_of(install, registry, tenant)? else { return Ok(()) };
     let clients = match service.clients() {
-        Err(partita_mps::MpsError::NotRunning { .. }) => return Ok(()),
+        Err(MpsError::NotRunning { .. }) => return Ok(()),
         clients => clients?,
     };
     let control = service.control();
@@ -129,7 +130,7 @@ fn terminate_clients(
             match control.terminate_client(server, client) {
                 Ok(()) => {}
                 // It left by itself.
-                Err(partita_mps::MpsError::Refused { .. }) if ProcessId::living(client).is_none() => {}
+                Err(MpsError::NoSuchServer { .. } | MpsError::NoSuchClient { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }

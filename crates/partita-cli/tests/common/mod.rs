@@ -127,10 +127,11 @@ impl World {
         self.partita(line.split_whitespace()).output().expect("partita runs")
     }
 
-    /// Runs a line of arguments that succeeds, and returns its stdout.
+    /// Runs a line of arguments that succeeds without a complaint, and returns its stdout.
     pub fn ok(&self, line: &str) -> String {
         let output = self.line(line);
         assert!(output.status.success(), "partita {line}: {output:?}");
+        assert_eq!(text(&output.stderr), "", "partita {line}");
         text(&output.stdout)
     }
 

@@ -27,9 +27,9 @@ const REQUEST_NS: u64 = 300_000;
 /// How long a block of `greedy` runs.
 const GREEDY_BLOCK_NS: u64 = 500_000;
 /// How often a kernel of `greedy` fills the whole GPU.
-const GREEDY_WAVES: u32 = 4;
+const GREEDY_WAVES: u32 = 12;
 /// How many kernels `greedy` keeps in the queue.
-const GREEDY_QUEUE: usize = 3;
+const GREEDY_QUEUE: usize = 2;
 const WAIT_MS: u64 = 10_000;
 
 /// Who it is.

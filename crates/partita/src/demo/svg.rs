@@ -28,7 +28,7 @@ pub(super) fn render(outcome: &Outcome) -> String {
         r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">"#
     ));
     svg.add(format_args!(r##"<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>"##));
-    let title = format!("Two tenants on {} ({} SMs)", outcome.gpu, outcome.sms);
+    let title = format!("Two tenants on {}, {} SMs", outcome.gpu, outcome.sms);
     svg.add(format_args!(r#"<text x="{LEFT}" y="28" font-size="18">{}</text>"#, escape(&title)));
     for (tenant, name) in [SERVE, GREEDY].into_iter().enumerate() {
         let x = LEFT + 110.0 * tenant as f64;

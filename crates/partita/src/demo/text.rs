@@ -10,7 +10,7 @@ const LINES_MAX: u32 = 12;
 /// Renders the panels and the table.
 pub(super) fn render(outcome: &Outcome) -> String {
     let mut text = format!(
-        "Two tenants on {} ({} SMs), clients of one MPS service:\n  {SERVE} answers a request every 4 ms with one \
+        "Two tenants on {}, {} SMs, both clients of one MPS service:\n  {SERVE} answers a request every 4 ms with one \
          short kernel; {GREEDY} keeps the GPU full.\n",
         outcome.gpu, outcome.sms
     );
