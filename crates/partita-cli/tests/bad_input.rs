@@ -334,6 +334,19 @@ fn a_hostile_ledger() {
         tenant.exit_code();
     }
 
+    // Pipes where files should be: nobody waits for somebody to write into them.
+    for file in ["owner", "meta.json", "limits", "usage"] {
+        let mut tenant = world.idle("--name piper --sm 10%");
+        let path = world.gpu_dir().join("piper").join(file);
+        fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        world.ps();
+        let _ = world.line("kill piper");
+        tenant.signal(rustix::process::Signal::TERM);
+        tenant.exit_code();
+        assert!(world.ps().is_empty(), "{file}");
+    }
+
     // Entries that no Partita made.
     let mut tenant = world.idle("--name honest --sm 10%");
     let dir = world.gpu_dir();

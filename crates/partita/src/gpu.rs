@@ -127,6 +127,11 @@ impl Gpu {
     }
 }
 
+/// The device of a simulated GPU's [`Gpu::key`].
+pub(crate) fn simulated_device(key: &str) -> Option<&str> {
+    key.strip_prefix("sim-")?.rsplit_once('-').map(|(device, _)| device)
+}
+
 /// The 64-bit FNV-1a hash. Names made with it must stay the same between
 /// versions, which the standard library's hashes do not promise.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
@@ -278,6 +283,12 @@ mod tests {
             let error = text.parse::<Selector>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")) && error.contains("sim:h200"), "{error}");
         }
+    }
+
+    #[test]
+    fn keys_tell_simulated_devices() {
+        assert_eq!(simulated_device("sim-gtx1060-3gb-00c0ffee"), Some("gtx1060-3gb"));
+        assert_eq!(simulated_device("GPU-00c0ffee-1"), None);
     }
 
     fn inventory(uuids: &[&str]) -> Inventory {

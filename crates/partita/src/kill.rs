@@ -60,7 +60,9 @@ pub fn kill(
             let fresh: BTreeSet<ProcessId> = processes.difference(&told).copied().collect();
             if !fresh.is_empty() {
                 if let Err(error) = terminate_clients(install, registry, &tenant, &fresh) {
-                    outcome.notices.push(format!("MPS: {error}"));
+                    outcome.notices.push(format!(
+                        "{name}: its work on the GPU could not be ended through MPS first, which may hurt other tenants: {error}"
+                    ));
                 }
                 for process in &fresh {
                     process.signal(signal).map_err(Error::io(format!("process {}", process.pid)))?;

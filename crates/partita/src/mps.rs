@@ -6,7 +6,7 @@ use std::path::Path;
 use partita_mps::{ControlBinary, Service, ServiceDirs, State};
 
 use crate::error::Error;
-use crate::gpu::Gpu;
+use crate::gpu::{self, Gpu};
 use crate::install::Install;
 use crate::registry::{Isolation, Registry, Tenant};
 use crate::simenv::SimEnvironment;
@@ -24,21 +24,26 @@ pub fn service(install: &Install, registry: &Registry, gpu: &Gpu) -> Result<Serv
 }
 
 /// The service whose clients a tenant's processes are, if they are. Where it
-/// is follows from the tenant's owner and GPU, not from what the owner wrote.
+/// is follows from the tenant's owner and GPU, so that what the owner wrote
+/// can be damaged.
 ///
 /// # Errors
-/// [`Error::DamagedTenant`], and as [`service`].
+/// As [`service`].
 pub fn service_of(install: &Install, registry: &Registry, tenant: &Tenant) -> Result<Option<Service>, Error> {
-    let meta = tenant.meta()?;
-    if meta.isolation == Isolation::Own {
+    let meta = tenant.meta.as_ref().ok();
+    let root = registry.mps_dir(&tenant.gpu_key, tenant.user);
+    if meta.is_some_and(|meta| meta.isolation == Isolation::Own) || !root.exists() {
         return Ok(None);
     }
-    let sim = match &meta.gpu.sim {
+    let sim = match meta.and_then(|meta| meta.gpu.sim.as_ref()) {
         Some(sim) => Some(SimEnvironment::create(install, &sim.device)?.with_boards_in(&sim.dir)),
-        None => None,
+        None => match gpu::simulated_device(&tenant.gpu_key) {
+            Some(device) => Some(SimEnvironment::create(install, device)?),
+            None => None,
+        },
     };
-    let root = registry.mps_dir(&tenant.gpu_key, tenant.user);
-    build(install, &root, &meta.gpu.uuid, sim.as_ref()).map(Some)
+    let uuid = meta.map_or("", |meta| &meta.gpu.uuid);
+    build(install, &root, uuid, sim.as_ref()).map(Some)
 }
 
 fn build(install: &Install, root: &Path, uuid: &str, sim: Option<&SimEnvironment>) -> Result<Service, Error> {

@@ -278,9 +278,12 @@ impl Tenant {
         line.trim_end().to_owned()
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
-        rustix::process::kill_process(pid, signal).unwrap();
+    /// Sends a signal, if it has not ended.
+    pub fn signal(&mut self, signal: rustix::process::Signal) {
+        if let Ok(None) = self.child.try_wait() {
+            let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+            rustix::process::kill_process(pid, signal).unwrap();
+        }
     }
 
     /// The exit code once it has ended.

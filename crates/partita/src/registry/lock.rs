@@ -12,7 +12,7 @@ use partita_ledger::Limits;
 
 use super::{
     Meta, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name, is_owned, is_scratch,
-    make, shared_dir,
+    make, open_regular, shared_dir,
 };
 use crate::error::Error;
 
@@ -65,7 +65,8 @@ impl<'a> RegistryLock<'a> {
             if check_name(&name).is_err() {
                 continue;
             }
-            let tenant = Tenant::read(&gpu, &name, &dir)?;
+            // Somebody may remove it without the lock; then it is no tenant.
+            let Ok(tenant) = Tenant::read(&gpu, &name, &dir) else { continue };
             if tenant.alive {
                 living.push(tenant);
             } else {
@@ -170,12 +171,12 @@ impl<'a> RegistryLock<'a> {
 /// Opens the lock file, which belongs to whoever came first. Without `O_CREAT`
 /// first: the kernel refuses that on another user's file in a sticky directory.
 fn open_lock(path: &Path) -> io::Result<File> {
-    match File::open(path) {
+    match open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         opened => return opened,
     }
     match OpenOptions::new().create_new(true).write(true).mode(0o644).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::open(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_regular(path),
         created => created,
     }
 }

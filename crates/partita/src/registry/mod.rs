@@ -31,6 +31,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use partita_ledger::{Limits, LimitsFile, UsageMap};
+use rustix::fs::{Mode, OFlags};
 
 pub use lock::RegistryLock;
 pub use name::check_name;
@@ -265,9 +266,20 @@ fn make(dir: &Path, meta: &Meta, limits: &Limits) -> Result<File, Error> {
     Ok(owner)
 }
 
+/// Opens a regular file to read. What another user put there may be anything: a
+/// pipe would keep us waiting for ever, a link would lead elsewhere.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+}
+
 /// Whether somebody holds the lock of the file; false also if there is no file.
 fn is_owned(dir: &Path) -> bool {
-    match File::open(dir.join(OWNER)) {
+    match open_regular(&dir.join(OWNER)) {
         // A shared lock: two who look at the same time do not see each other.
         Ok(file) => matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)),
         Err(_) => false,

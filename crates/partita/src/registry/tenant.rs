@@ -1,6 +1,5 @@
 //! One tenant as others see it.
 
-use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
-use crate::registry::{LIMITS, META, USAGE, c_path, is_owned, write_meta};
+use crate::registry::{LIMITS, META, USAGE, c_path, is_owned, open_regular, write_meta};
 
 /// The version of `meta.json` that this build writes and reads.
 pub const META_VERSION: u32 = 1;
@@ -212,11 +211,7 @@ fn has_live_slot(dir: &Path) -> bool {
 fn read_meta(dir: &Path) -> Result<Meta, String> {
     let path = dir.join(META);
     let mut bytes = Vec::new();
-    let kind = fs::symlink_metadata(&path).map_err(|error| error.to_string())?;
-    if !kind.is_file() {
-        return Err("it is no regular file".to_owned());
-    }
-    File::open(&path)
+    open_regular(&path)
         .and_then(|file| file.take(META_BYTES_MAX).read_to_end(&mut bytes))
         .map_err(|error| error.to_string())?;
     let meta: Meta = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
