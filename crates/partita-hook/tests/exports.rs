@@ -1,0 +1,96 @@
+//! The table of libcuda's exports against the libraries themselves.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use object::elf;
+use object::read::elf::{Dyn, ElfFile64};
+use object::{Endianness, Object, ObjectSymbol};
+use partita_abi::exports::{EXPORTS, policy_of};
+
+/// The names that a shared library defines for others and that begin with one of `prefixes`.
+fn exported(library: &Path, prefixes: &[&str]) -> BTreeSet<String> {
+    let bytes = std::fs::read(library).unwrap_or_else(|error| panic!("{}: {error}", library.display()));
+    let file = object::File::parse(&*bytes).expect("a shared library");
+    file.dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .filter_map(|symbol| symbol.name().ok())
+        .filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_hook_exports_what_the_table_says_it_wraps_and_the_linkers_two() {
+    let mut expected: BTreeSet<String> =
+        EXPORTS.iter().filter(|row| row.policy.is_wrapped()).map(|row| row.name.to_owned()).collect();
+    expected.extend(["dlsym".to_owned(), "dlvsym".to_owned()]);
+    // Anything else that it exported would shadow a name of the tenant's program.
+    assert_eq!(exported(&common::library(), &[""]), expected);
+}
+
+#[test]
+fn every_export_of_the_simulated_driver_has_a_row_and_every_row_an_export() {
+    let library = common::library().with_file_name("libpartita_simcuda.so");
+    let beside = library.parent().and_then(Path::parent).map(|profile| profile.join("libpartita_simcuda.so"));
+    let library =
+        if library.exists() { library } else { beside.expect("deps lies in the profile's directory") };
+    let exports = exported(&library, &["cu"]);
+    let unknown: Vec<_> = exports.iter().filter(|name| policy_of(name).is_none()).collect();
+    assert!(unknown.is_empty(), "no row for {unknown:?}");
+    let missing: Vec<_> = EXPORTS
+        .iter()
+        .map(|row| row.name)
+        .filter(|name| !name.starts_with("cudbg") && !exports.contains(*name))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "programs that use {missing:?} cannot be linked against the simulated driver"
+    );
+}
+
+#[test]
+fn every_export_of_the_real_driver_has_a_row() {
+    if std::env::var_os("PARTITA_TEST_GPU").is_none_or(|value| value != "real") {
+        eprintln!("skipped: set PARTITA_TEST_GPU=real on a machine with a GPU");
+        return;
+    }
+    let cache = std::process::Command::new("ldconfig").arg("-p").output().expect("ldconfig runs");
+    let cache = String::from_utf8_lossy(&cache.stdout).into_owned();
+    let library: PathBuf = cache
+        .lines()
+        .find(|line| line.trim_start().starts_with("libcuda.so.1 "))
+        .and_then(|line| line.split("=> ").nth(1))
+        .expect("libcuda.so.1 is in the linker's cache")
+        .into();
+    let exports = exported(&library, &["cu"]);
+    let unknown: Vec<_> = exports.iter().filter(|name| policy_of(name).is_none()).collect();
+    assert!(unknown.is_empty(), "{} exports names without a row: {unknown:?}", library.display());
+    println!("{}: {} exports, {} rows", library.display(), exports.len(), EXPORTS.len());
+}
+
+#[test]
+fn the_hook_needs_nothing_but_the_c_library() {
+    let bytes = std::fs::read(common::library()).expect("readable");
+    let file = ElfFile64::<Endianness>::parse(&*bytes).expect("a 64-bit shared library");
+    let endian = file.endian();
+    let sections = file.elf_section_table();
+    let (entries, strings) = sections.dynamic(endian, &*bytes).expect("readable").expect("a dynamic section");
+    let strings = sections.strings(endian, &*bytes, strings).expect("its strings");
+    let needed: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry.tag(endian) == elf::DT_NEEDED)
+        .map(|entry| String::from_utf8_lossy(entry.string(endian, strings).expect("a name")).into_owned())
+        .collect();
+    assert_eq!(needed, ["libc.so.6"]);
+    // An unwinder or a thread-local destructor would come in under these names.
+    for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_undefined()) {
+        let name = symbol.name().expect("a name");
+        assert!(
+            !name.contains("Unwind") && !name.contains("personality") && name != "__cxa_thread_atexit_impl",
+            "{name}"
+        );
+    }
+}
