@@ -1,5 +1,7 @@
 //! What the hook's tests share: the built library, C programs, a tenant's ledger.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
