@@ -1,0 +1,7 @@
+//! A stand-in for `nvidia-cuda-mps-control`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    partita_simcuda::mps::control::main()
+}

@@ -1,0 +1,137 @@
+//! The simulated board. Started by the first program that opens the simulated device; ends by itself.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::process::ExitCode;
+
+use partita_simcuda::board;
+use partita_simcuda::shared::place::Place;
+
+const USAGE: &str = "usage: partita-simgpu --device NAME --dir DIR [--foreground]
+
+The simulated GPU's board. Programs start it as they need it; it ends shortly after its last client.
+PARTITA_SIM_SPEED sets how many simulated seconds pass in a second (default 1).";
+
+struct Arguments {
+    device: String,
+    dir: OsString,
+    foreground: bool,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let (mut device, mut dir, mut foreground) = (None, None, false);
+    let mut words = std::env::args_os().skip(1);
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--device") => device = words.next().and_then(|name| name.into_string().ok()),
+            Some("--dir") => dir = words.next(),
+            Some("--foreground") => foreground = true,
+            _ => return Err(format!("unknown argument '{}'\n{USAGE}", word.to_string_lossy())),
+        }
+    }
+    match (device, dir) {
+        (Some(device), Some(dir)) => Ok(Arguments { device, dir, foreground }),
+        _ => Err(USAGE.to_owned()),
+    }
+}
+
+fn speed() -> Result<f64, String> {
+    match std::env::var("PARTITA_SIM_SPEED") {
+        Err(_) => Ok(1.0),
+        Ok(text) => text
+            .parse::<f64>()
+            .ok()
+            .filter(|speed| speed.is_finite() && *speed > 0.0)
+            .ok_or(format!("PARTITA_SIM_SPEED is '{text}', it must be a number above 0")),
+    }
+}
+
+/// Continues in a child that is nobody's but init's, and ends this process once the child is ready.
+fn detach() -> std::io::Result<Option<std::io::PipeWriter>> {
+    let (mut reader, writer) = std::io::pipe()?;
+    // SAFETY: the process has one thread, so the child may go on as if nothing had happened.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error()),
+        0 => {
+            drop(reader);
+            // SAFETY: takes no arguments; a fresh child is no group leader, so it cannot fail.
+            unsafe { libc::setsid() };
+            Ok(Some(writer))
+        }
+        _ => {
+            drop(writer);
+            let mut message = String::new();
+            let _ = reader.read_to_string(&mut message);
+            if message == "ready" {
+                std::process::exit(0);
+            }
+            eprintln!(
+                "partita-simgpu: {}",
+                if message.is_empty() { "the board ended at once" } else { &message }
+            );
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Lets go of the starter's error output, so that nobody waits for the board to close it.
+fn silence() {
+    // SAFETY: opens a file and duplicates it over standard error; both are descriptors of this process.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if null >= 0 {
+            for standard in 0..3 {
+                libc::dup2(null, standard);
+            }
+            if null > 2 {
+                libc::close(null);
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let prepared =
+        arguments().and_then(|arguments| Ok((speed()?, arguments))).and_then(|(speed, arguments)| {
+            let place =
+                Place::new(&arguments.device, Some(arguments.dir)).map_err(|error| error.to_string())?;
+            Ok((place, speed, arguments.foreground))
+        });
+    let (place, speed, foreground) = match prepared {
+        Ok(prepared) => prepared,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut report = if foreground {
+        None
+    } else {
+        match detach() {
+            Ok(writer) => writer,
+            Err(error) => {
+                eprintln!("partita-simgpu: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    };
+    let mut failure = report.as_ref().and_then(|writer| writer.try_clone().ok());
+    let ran = board::run(place, speed, || {
+        if let Some(mut writer) = report.take() {
+            let _ = writer.write_all(b"ready");
+            silence();
+        }
+        failure.take();
+    });
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if let Some(mut writer) = failure {
+                let _ = writer.write_all(error.to_string().as_bytes());
+            } else {
+                eprintln!("partita-simgpu: {error}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

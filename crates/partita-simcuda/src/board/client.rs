@@ -1,0 +1,201 @@
+//! What the board knows of one connected process.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use partita_core::TpcSet;
+use partita_sim::{GroupId, StreamId, WorkId};
+
+use super::graph::Graph;
+use super::space::Space;
+use crate::shared::channel::{Channel, Consumer, STREAMS_MAX, push_host_work};
+use crate::shared::protocol::{FunctionSpec, MpsIdentity, StreamKind};
+
+/// Names a connection for as long as the board lives.
+pub type ClientId = u64;
+
+/// A context.
+#[derive(Debug)]
+pub struct Ctx {
+    /// Slot of its legacy stream.
+    pub legacy: u32,
+    /// The block that stands for what a context takes for itself.
+    pub overhead: u64,
+    /// TPCs that it may use at all (an MPS percentage or an affinity).
+    pub allowed: TpcSet,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub struct Stream {
+    /// In the engine.
+    pub engine: StreamId,
+    /// Its context.
+    pub ctx: u32,
+    /// Towards the legacy stream.
+    pub kind: StreamKind,
+    /// Its last work.
+    pub last: Option<WorkId>,
+    /// The last work of the legacy stream that it has waited for.
+    pub legacy_seen: Option<WorkId>,
+    /// Destroyed by the program; goes when it is idle.
+    pub closing: bool,
+}
+
+/// A function that a program loaded.
+#[derive(Debug)]
+pub struct Function {
+    /// As the client described it.
+    pub spec: FunctionSpec,
+}
+
+/// The GPU work of a process.
+#[derive(Debug)]
+pub struct Client {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub command: String,
+    /// The slow path.
+    pub socket: OwnedFd,
+    /// The fast path.
+    pub channel: Channel,
+    /// The fast path's reader.
+    pub consumer: Consumer,
+    /// Its addresses.
+    pub space: Space,
+    /// Its time-slice group.
+    pub group: GroupId,
+    /// Its MPS server.
+    pub mps: Option<MpsIdentity>,
+    /// TPCs that it may use at all.
+    pub allowed: TpcSet,
+    /// Contexts.
+    pub ctxs: BTreeMap<u32, Ctx>,
+    /// Streams by slot.
+    pub streams: HashMap<u32, Stream>,
+    /// Last sequence number of each slot that was ever used.
+    pub last_seq: HashMap<u32, u64>,
+    /// Functions by program address.
+    pub functions: HashMap<u64, Function>,
+    /// Graphs by the client's number.
+    pub graphs: HashMap<u64, Graph>,
+    /// References to blocks that the program holds by handle.
+    pub handles: HashMap<u64, u32>,
+    /// Host work that found no room in the queue.
+    pub backlog: VecDeque<u64>,
+    /// Host work that the client has been asked to do.
+    pub host: HashMap<u64, WorkId>,
+    /// Events that it made or opened.
+    pub events: Vec<u32>,
+    /// The error that ended its work, or 0.
+    pub fault: i32,
+    next_ctx: u32,
+    next_slot: u32,
+    next_program: u64,
+}
+
+/// What a new client brings along.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub command: String,
+    /// The slow path.
+    pub socket: OwnedFd,
+    /// The fast path.
+    pub channel: Channel,
+    /// First address of its window.
+    pub window: u64,
+    /// Its time-slice group.
+    pub group: GroupId,
+    /// Its MPS server.
+    pub mps: Option<MpsIdentity>,
+    /// TPCs that it may use at all.
+    pub allowed: TpcSet,
+}
+
+impl Client {
+    /// A client without contexts.
+    pub fn new(arrival: Arrival) -> Self {
+        Self {
+            pid: arrival.pid,
+            command: arrival.command,
+            socket: arrival.socket,
+            channel: arrival.channel,
+            consumer: Consumer::default(),
+            space: Space::new(arrival.window),
+            group: arrival.group,
+            mps: arrival.mps,
+            allowed: arrival.allowed,
+            ctxs: BTreeMap::new(),
+            streams: HashMap::new(),
+            last_seq: HashMap::new(),
+            functions: HashMap::new(),
+            graphs: HashMap::new(),
+            handles: HashMap::new(),
+            backlog: VecDeque::new(),
+            host: HashMap::new(),
+            events: Vec::new(),
+            fault: 0,
+            next_ctx: 1,
+            next_slot: 0,
+            next_program: 0x100,
+        }
+    }
+
+    /// A number for a new context.
+    pub fn ctx_number(&mut self) -> u32 {
+        self.next_ctx += 1;
+        self.next_ctx - 1
+    }
+
+    /// A slot for a new stream, or `None` when all are taken.
+    pub fn free_slot(&mut self) -> Option<u32> {
+        for _ in 0..STREAMS_MAX {
+            let slot = self.next_slot;
+            self.next_slot = (slot + 1) % STREAMS_MAX as u32;
+            if !self.streams.contains_key(&slot) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Bytes that an MPS memory limit leaves to this process, if there is a limit.
+    pub fn limit_left_bytes(&self) -> Option<u64> {
+        let limit = self.mps?.memory_limit_bytes?;
+        Some(limit.saturating_sub(self.space.device_bytes()))
+    }
+
+    /// Whether an MPS memory limit leaves room for so much more.
+    pub fn may_allocate(&self, bytes: u64) -> bool {
+        self.limit_left_bytes().is_none_or(|left| bytes <= left)
+    }
+
+    /// Loads a function and returns the address that launch descriptors name it by.
+    pub fn load(&mut self, spec: FunctionSpec) -> u64 {
+        let program = self.next_program;
+        // Code addresses are multiples of 256, and before Volta they are 32 bits wide.
+        self.next_program += 0x100;
+        self.functions.insert(program, Function { spec });
+        program
+    }
+
+    /// Hands host work to the client's worker, in order.
+    pub fn queue_host(&mut self, token: u64) {
+        self.backlog.push_back(token);
+        self.flush_host();
+    }
+
+    /// Moves what waits into the queue, as far as there is room.
+    pub fn flush_host(&mut self) {
+        while let Some(token) = self.backlog.front() {
+            if !push_host_work(&self.channel, *token) {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What commands do to memory, carried out at the moment at which they complete.
+
+use partita_abi::CuResult;
+
+use super::phys::PhysMemory;
+use super::space::{Piece, Space};
+use crate::shared::command::Rect;
+use crate::shared::protocol::PAGE_BYTES;
+use crate::shared::sys::punch_hole;
+
+/// The memory that one client's commands reach.
+pub struct Reach<'a> {
+    /// Its addresses.
+    pub space: &'a Space,
+    /// The device's memory.
+    pub memory: &'a PhysMemory,
+    /// The client's process, for memory that the board does not map.
+    pub pid: u32,
+}
+
+const CHUNK_BYTES: u64 = 1 << 20;
+
+impl Reach<'_> {
+    fn pieces(&self, address: u64, bytes: u64, write: bool) -> Result<Vec<Piece>, CuResult> {
+        self.space.pieces(self.memory, address, bytes, write).ok_or(CuResult::ILLEGAL_ADDRESS)
+    }
+
+    /// Copies memory out.
+    ///
+    /// # Errors
+    /// `ILLEGAL_ADDRESS` when some of it cannot be read.
+    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), CuResult> {
+        let mut rest = into;
+        for piece in self.pieces(address, rest.len() as u64, false)? {
+            let (Piece::Here(_, bytes) | Piece::There(_, bytes)) = piece;
+            let (part, left) = rest.split_at_mut(bytes as usize);
+            match piece {
+                // SAFETY: the piece lies in a live mapping; the client may write there meanwhile, and a torn
+                // value is what hardware would read as well.
+                Piece::Here(from, _) => unsafe {
+                    std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
+                },
+                Piece::There(from, _) => transfer(self.pid, from, Local::Read(part))?,
+            }
+            rest = left;
+        }
+        Ok(())
+    }
+
+    /// Copies memory in.
+    ///
+    /// # Errors
+    /// `ILLEGAL_ADDRESS` when some of it cannot be written.
+    pub fn write(&self, address: u64, from: &[u8]) -> Result<(), CuResult> {
+        let mut rest = from;
+        for piece in self.pieces(address, rest.len() as u64, true)? {
+            let (Piece::Here(_, bytes) | Piece::There(_, bytes)) = piece;
+            let (part, left) = rest.split_at(bytes as usize);
+            match piece {
+                // SAFETY: as in `read`.
+                Piece::Here(to, _) => unsafe {
+                    std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
+                },
+                Piece::There(to, _) => transfer(self.pid, to, Local::Write(part))?,
+            }
+            rest = left;
+        }
+        Ok(())
+    }
+
+    /// Copies a rectangle.
+    ///
+    /// # Errors
+    /// `ILLEGAL_ADDRESS` when some of it cannot be reached.
+    pub fn copy(&self, rect: &Rect) -> Result<(), CuResult> {
+        let mut buffer = vec![0u8; rect.width.min(CHUNK_BYTES) as usize];
+        for (dst, src) in rect.rows() {
+            let mut done = 0;
+            while done < rect.width {
+                let part = &mut buffer[..(rect.width - done).min(CHUNK_BYTES) as usize];
+                self.read(src + done, part)?;
+                self.write(dst + done, part)?;
+                done += part.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills rows with a value.
+    ///
+    /// # Errors
+    /// `ILLEGAL_ADDRESS` when some of it cannot be written.
+    pub fn fill(&self, fill: &Fill) -> Result<(), CuResult> {
+        let size = usize::from(fill.element_bytes.clamp(1, 4));
+        let value = &fill.value.to_le_bytes()[..size];
+        let chunk = fill.width.min(CHUNK_BYTES) as usize;
+        let pattern: Vec<u8> = value.iter().copied().cycle().take(chunk).collect();
+        for row in 0..fill.height {
+            let at = fill.dst.wrapping_add(row.wrapping_mul(fill.pitch));
+            if fill.value == 0 && fill.width >= 2 * PAGE_BYTES {
+                self.zero(at, fill.width)?;
+                continue;
+            }
+            let mut done = 0;
+            while done < fill.width {
+                let part = (fill.width - done).min(chunk as u64);
+                self.write(at + done, &pattern[..part as usize])?;
+                done += part;
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeroes a long range by giving its pages back, so that clearing gigabytes takes no memory of the host.
+    fn zero(&self, address: u64, bytes: u64) -> Result<(), CuResult> {
+        let base = self.memory.map().base() as u64;
+        for piece in self.pieces(address, bytes, true)? {
+            match piece {
+                Piece::Here(at, length)
+                    if (at as u64).wrapping_sub(base) < self.memory.total()
+                        && punch_hole(self.memory.file(), at as u64 - base, length).is_ok() => {}
+                // SAFETY: the piece lies in a live mapping.
+                Piece::Here(at, length) => unsafe { std::ptr::write_bytes(at, 0, length as usize) },
+                Piece::There(at, length) => {
+                    transfer(self.pid, at, Local::Write(&vec![0; length as usize]))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a word of 4 or 8 bytes.
+    ///
+    /// # Errors
+    /// `ILLEGAL_ADDRESS`.
+    pub fn read_word(&self, address: u64, wide: bool) -> Result<u64, CuResult> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes[..if wide { 8 } else { 4 }])?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Writes a word of 4 or 8 bytes.
+    ///
+    /// # Errors
+    /// `ILLEGAL_ADDRESS`.
+    pub fn write_word(&self, address: u64, value: u64, wide: bool) -> Result<(), CuResult> {
+        self.write(address, &value.to_le_bytes()[..if wide { 8 } else { 4 }])
+    }
+}
+
+/// Rows to fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// First byte.
+    pub dst: u64,
+    /// Bytes between rows.
+    pub pitch: u64,
+    /// Bytes in a row.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+    /// The value, in its lowest bytes.
+    pub value: u32,
+    /// 1, 2 or 4.
+    pub element_bytes: u8,
+}
+
+enum Local<'a> {
+    Read(&'a mut [u8]),
+    Write(&'a [u8]),
+}
+
+/// Reads or writes another process's memory: host memory that a program registered after the fact.
+fn transfer(pid: u32, address: u64, local: Local<'_>) -> Result<(), CuResult> {
+    let (base, length, write) = match &local {
+        Local::Read(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), false),
+        Local::Write(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), true),
+    };
+    let here = libc::iovec { iov_base: base.cast(), iov_len: length };
+    let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length };
+    let pid = pid as libc::pid_t;
+    // SAFETY: the local slice is valid for its length, for writing where it is written; the remote address is
+    // only used by the kernel, in the other process.
+    let moved = unsafe {
+        if write {
+            libc::process_vm_writev(pid, &here, 1, &there, 1, 0)
+        } else {
+            libc::process_vm_readv(pid, &here, 1, &there, 1, 0)
+        }
+    };
+    if moved == length as isize { Ok(()) } else { Err(CuResult::ILLEGAL_ADDRESS) }
+}

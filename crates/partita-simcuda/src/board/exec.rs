@@ -1,0 +1,551 @@
+//! From commands in a ring to works of the engine, and from their completion to what programs see.
+
+use std::sync::atomic::Ordering;
+
+use partita_abi::CuResult;
+use partita_abi::qmd::{QMD_WORDS_MAX, read_disable_mask, read_field};
+use partita_core::TpcSet;
+use partita_sim::{CopyDirection, CopyWork, EventKind, KernelWork, StreamId, Work, WorkId};
+
+use super::client::ClientId;
+use super::effects::{Fill, Reach};
+use super::graph::assign_lanes;
+use super::{Board, Effect, Job, OnStart, ValueWait, kernels};
+use crate::shared::command::{Command, KIND_COMMAND, KIND_LAUNCH, LaunchHead, Route};
+use crate::shared::protocol::{GraphNode, NodeWork, StreamKind};
+
+/// Commands taken from one ring before the others get their turn.
+const COMMANDS_PER_PASS: usize = 1024;
+
+impl Board {
+    /// Lets time catch up, takes commands, tells clients. Returns whether anything happened.
+    pub(super) fn pass(&mut self) -> bool {
+        let mut any = self.catch_up();
+        let ids: Vec<ClientId> = self.clients.keys().copied().collect();
+        for id in ids {
+            any |= self.drain(id, COMMANDS_PER_PASS);
+        }
+        if any {
+            self.catch_up();
+        }
+        any |= self.look_at_words();
+        for id in std::mem::take(&mut self.dirty) {
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.channel.announce_progress();
+            }
+        }
+        any
+    }
+
+    /// Lets virtual time catch up with real time, event by event, so that what the board completes itself
+    /// completes at the event's time and not at the end of the pass.
+    fn catch_up(&mut self) -> bool {
+        let now = self.page.now_ns();
+        let mut any = false;
+        let mut happened = Vec::new();
+        while let Some(at) = self.engine.next_event().filter(|at| *at <= now) {
+            self.engine.advance_into(at, &mut happened);
+            any |= !happened.is_empty();
+            for event in happened.drain(..) {
+                self.happen(event.time, event.kind);
+            }
+        }
+        self.engine.advance_into(now, &mut happened);
+        any |= !happened.is_empty();
+        for event in happened.drain(..) {
+            self.happen(event.time, event.kind);
+        }
+        any
+    }
+
+    fn happen(&mut self, time: u64, kind: EventKind) {
+        match kind {
+            EventKind::WorkStarted { work } => self.started(time, work),
+            EventKind::WorkDone { work } => self.done(time, work),
+            EventKind::WorkKilled { work } => {
+                if let Some(job) = self.works.remove(&work)
+                    && job.kernel
+                {
+                    self.busy.change(time, false);
+                }
+            }
+            EventKind::GroupSwitched { .. } => {}
+        }
+    }
+
+    fn started(&mut self, time: u64, work: WorkId) {
+        let Some(job) = self.works.get_mut(&work) else { return };
+        if job.kernel {
+            self.busy.change(time, true);
+        }
+        let id = job.client;
+        match std::mem::replace(&mut job.on_start, OnStart::Nothing) {
+            OnStart::Nothing => {}
+            OnStart::Host(token) => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.host.insert(token, work);
+                    client.queue_host(token);
+                }
+            }
+            OnStart::Event { slot, count } => {
+                if self.events.reached(&self.page, slot, count, work) {
+                    self.end(work);
+                }
+            }
+            OnStart::Value { address, value, condition, wide } => {
+                self.value_waits.push(ValueWait { client: id, work, address, value, condition, wide });
+            }
+        }
+    }
+
+    /// Ends an external work. One that is gone with its stream is no error.
+    fn end(&mut self, work: WorkId) {
+        let _ = self.engine.complete(work);
+    }
+
+    fn done(&mut self, time: u64, work: WorkId) {
+        let Some(job) = self.works.remove(&work) else { return };
+        if job.kernel {
+            self.busy.change(time, false);
+        }
+        if let Err(code) = self.take_effect(time, work, &job) {
+            self.fail(job.client, code);
+            return;
+        }
+        let Some(client) = self.clients.get_mut(&job.client) else { return };
+        if let Some(seq) = job.seq {
+            let progress = &client.channel.head().streams[job.slot as usize];
+            progress.completed.store(seq, Ordering::Release);
+            self.dirty.insert(job.client);
+            let idle = client
+                .streams
+                .get(&job.slot)
+                .is_some_and(|stream| stream.closing && self.engine.pending(stream.engine).unwrap_or(0) == 0);
+            if idle {
+                self.forget_stream(job.client, job.slot);
+            }
+        }
+    }
+
+    fn take_effect(&mut self, time: u64, work: WorkId, job: &Job) -> Result<(), CuResult> {
+        let Some(client) = self.clients.get_mut(&job.client) else { return Ok(()) };
+        let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
+        match &job.effect {
+            Effect::Nothing => Ok(()),
+            Effect::Kernel(run) => {
+                let blocks = if run.wants_blocks() { self.engine.take_blocks(work) } else { None };
+                let dense = self.smid_virtual && client.mps.is_some();
+                let per_tpc = self.spec.topology.sms_per_tpc();
+                let enabled = &job.enabled;
+                run.finish(&reach, blocks.as_deref().unwrap_or_default(), |sm| {
+                    let below =
+                        enabled.iter().take_while(|tpc| u32::from(*tpc) < sm / per_tpc).count() as u32;
+                    if dense { below * per_tpc + sm % per_tpc } else { sm }
+                })
+            }
+            Effect::Copy(rect) => reach.copy(rect),
+            Effect::Fill(fill) => reach.fill(fill),
+            Effect::WriteValue { address, value, wide } => reach.write_word(*address, *value, *wide),
+            Effect::Free(address) => client.space.free(&mut self.memory, *address),
+            Effect::Record { slot, count } => {
+                for waiter in self.events.record(&self.page, *slot, *count, time) {
+                    self.end(waiter);
+                }
+                // The event may be shared with other processes, and waiters sleep on their own words.
+                self.dirty.extend(self.clients.keys());
+                Ok(())
+            }
+        }
+    }
+
+    fn look_at_words(&mut self) -> bool {
+        let mut ended = Vec::new();
+        let mut failed = Vec::new();
+        self.value_waits.retain(|wait| {
+            let Some(client) = self.clients.get(&wait.client) else { return false };
+            let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
+            match reach.read_word(wait.address, wait.wide) {
+                Ok(word) if satisfied(word, wait) => ended.push(wait.work),
+                Ok(_) => return true,
+                Err(code) => failed.push((wait.client, code)),
+            }
+            false
+        });
+        let any = !ended.is_empty() || !failed.is_empty();
+        for work in ended {
+            self.end(work);
+        }
+        for (id, code) in failed {
+            self.fail(id, code);
+        }
+        any
+    }
+
+    /// Ends all GPU work of a client with a sticky error.
+    pub(super) fn fail(&mut self, id: ClientId, code: CuResult) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if client.fault != 0 {
+            return;
+        }
+        client.fault = code.0;
+        client.channel.head().fault.0.store(code.0, Ordering::SeqCst);
+        let streams: Vec<StreamId> = client
+            .streams
+            .values()
+            .map(|stream| stream.engine)
+            .chain(client.graphs.values().flat_map(|graph| graph.lanes.iter().copied()))
+            .collect();
+        client.backlog.clear();
+        client.host.clear();
+        for stream in streams {
+            // A stream that is gone already has nothing to kill.
+            let _ = self.engine.kill_stream(stream);
+        }
+        self.value_waits.retain(|wait| wait.client != id);
+        self.dirty.insert(id);
+    }
+
+    // ---- commands ----
+
+    /// Takes commands of one client, at most `limit`.
+    pub(super) fn drain(&mut self, id: ClientId, limit: usize) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else { return false };
+        client.flush_host();
+        if client.consumer.is_empty(&client.channel) {
+            return false;
+        }
+        let mut consumer = std::mem::take(&mut client.consumer);
+        for _ in 0..limit {
+            let Some(client) = self.clients.get(&id) else { return true };
+            match consumer.take(&client.channel) {
+                Ok(None) => break,
+                Ok(Some((record, body))) => {
+                    let outcome = self.command(id, record.kind, record.stream, record.seq, body);
+                    if let Err(code) = outcome {
+                        self.fail(id, code);
+                    }
+                }
+                Err(_) => {
+                    self.fail(id, CuResult::LAUNCH_FAILED);
+                    break;
+                }
+            }
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.consumer = consumer;
+            if client.channel.head().waiters.0.load(Ordering::SeqCst) != 0 {
+                // Somebody may wait for room.
+                self.dirty.insert(id);
+            }
+        }
+        true
+    }
+
+    fn command(&mut self, id: ClientId, kind: u32, slot: u32, seq: u64, body: &[u8]) -> Result<(), CuResult> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        if client.fault != 0 {
+            return Ok(());
+        }
+        let command = match kind {
+            KIND_LAUNCH => {
+                let (head, qmd, params) = LaunchHead::split(body).ok_or(CuResult::LAUNCH_FAILED)?;
+                self.enter(id, slot, seq)?;
+                let stream = self.engine_stream(id, slot)?;
+                return self.launch(id, slot, stream, Some(seq), &head, qmd, params).map(drop);
+            }
+            KIND_COMMAND => postcard::from_bytes::<Command>(body).map_err(|_| CuResult::LAUNCH_FAILED)?,
+            _ => return Err(CuResult::LAUNCH_FAILED),
+        };
+        if let Command::HostDone { token } = command {
+            if let Some(work) = client.host.remove(&token) {
+                self.end(work);
+            }
+            return Ok(());
+        }
+        self.enter(id, slot, seq)?;
+        if let Command::Graph { graph } = command {
+            return self.run_graph(id, slot, seq, graph);
+        }
+        let stream = self.engine_stream(id, slot)?;
+        self.submit_command(id, slot, stream, Some(seq), &command).map(drop)
+    }
+
+    fn engine_stream(&self, id: ClientId, slot: u32) -> Result<StreamId, CuResult> {
+        let client = self.clients.get(&id).ok_or(CuResult::INVALID_HANDLE)?;
+        client.streams.get(&slot).map(|stream| stream.engine).ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    /// Orders a command after what the rules of the legacy default stream put before it.
+    fn enter(&mut self, id: ClientId, slot: u32, seq: u64) -> Result<(), CuResult> {
+        let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
+        client.last_seq.insert(slot, seq);
+        let stream = client.streams.get(&slot).ok_or(CuResult::INVALID_HANDLE)?;
+        let engine = stream.engine;
+        let mut before = Vec::new();
+        match stream.kind {
+            StreamKind::NonBlocking => return Ok(()),
+            StreamKind::Legacy => {
+                let others = client
+                    .streams
+                    .values()
+                    .filter(|other| other.ctx == stream.ctx && other.kind == StreamKind::Blocking);
+                before.extend(others.filter_map(|other| other.last));
+            }
+            StreamKind::Blocking => {
+                let legacy = client.ctxs.get(&stream.ctx).and_then(|ctx| client.streams.get(&ctx.legacy));
+                let last = legacy.and_then(|legacy| legacy.last);
+                if last.is_some() && last != stream.legacy_seen {
+                    before.extend(last);
+                    if let Some(stream) = client.streams.get_mut(&slot) {
+                        stream.legacy_seen = last;
+                    }
+                }
+            }
+        }
+        before.retain(|work| !self.engine.is_done(*work));
+        for work in before {
+            self.engine.submit(engine, Work::WaitOn(work)).map_err(|_| CuResult::INVALID_HANDLE)?;
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, stream: StreamId, work: impl Into<Work>, job: Job) -> Result<WorkId, CuResult> {
+        let (id, slot) = (job.client, job.slot);
+        let work = self.engine.submit(stream, work).map_err(|_| CuResult::LAUNCH_FAILED)?;
+        self.works.insert(work, job);
+        if let Some(client) = self.clients.get_mut(&id)
+            && let Some(owner) = client.streams.get_mut(&slot)
+            && owner.engine == stream
+        {
+            owner.last = Some(work);
+        }
+        Ok(work)
+    }
+
+    /// Submits a command as works of a stream; the last one is returned and carries `seq`.
+    fn submit_command(
+        &mut self,
+        id: ClientId,
+        slot: u32,
+        stream: StreamId,
+        seq: Option<u64>,
+        command: &Command,
+    ) -> Result<WorkId, CuResult> {
+        let job = |seq, on_start, effect| Job {
+            client: id,
+            slot,
+            seq,
+            on_start,
+            effect,
+            kernel: false,
+            enabled: TpcSet::EMPTY,
+        };
+        let nothing = || OnStart::Nothing;
+        match *command {
+            Command::HostCopy { route, bytes, token } => {
+                let seq_here = if token == 0 { seq } else { None };
+                let copy = transfer(route, bytes);
+                let copied = self.submit(stream, copy, job(seq_here, nothing(), Effect::Nothing))?;
+                if token == 0 {
+                    return Ok(copied);
+                }
+                self.submit(stream, Work::External, job(seq, OnStart::Host(token), Effect::Nothing))
+            }
+            Command::Copy { route, rect } => {
+                self.submit(stream, transfer(route, rect.bytes()), job(seq, nothing(), Effect::Copy(rect)))
+            }
+            Command::Fill { dst, pitch, width, height, value, element_bytes } => {
+                let fill = Fill { dst, pitch, width, height, value, element_bytes };
+                let bytes = width.saturating_mul(height);
+                let work = CopyWork { bytes, direction: CopyDirection::Fill };
+                self.submit(stream, work, job(seq, nothing(), Effect::Fill(fill)))
+            }
+            Command::Record { event, count } => {
+                let effect = Effect::Record { slot: event, count };
+                let work = self.submit(stream, Work::Marker, job(seq, nothing(), effect))?;
+                self.events.will_record(event, count, work);
+                Ok(work)
+            }
+            Command::Wait { event, count } => {
+                let (work, on_start) = match self.events.recorder(event, count) {
+                    Some(recorder) => (Work::WaitOn(recorder), nothing()),
+                    None => (Work::External, OnStart::Event { slot: event, count }),
+                };
+                self.submit(stream, work, job(seq, on_start, Effect::Nothing))
+            }
+            Command::Host { token } => {
+                self.submit(stream, Work::External, job(seq, OnStart::Host(token), Effect::Nothing))
+            }
+            Command::WaitValue { address, value, condition, wide } => {
+                let on_start = OnStart::Value { address, value, condition, wide };
+                self.submit(stream, Work::External, job(seq, on_start, Effect::Nothing))
+            }
+            Command::WriteValue { address, value, wide } => {
+                let effect = Effect::WriteValue { address, value, wide };
+                self.submit(stream, Work::Marker, job(seq, nothing(), effect))
+            }
+            Command::Free { address } => {
+                self.submit(stream, Work::Marker, job(seq, nothing(), Effect::Free(address)))
+            }
+            Command::Mark | Command::HostDone { .. } | Command::Graph { .. } => {
+                self.submit(stream, Work::Marker, job(seq, nothing(), Effect::Nothing))
+            }
+        }
+    }
+
+    /// Submits a launch: everything that the hardware would read from the QMD is read from the QMD.
+    #[allow(clippy::too_many_arguments)]
+    fn launch(
+        &mut self,
+        id: ClientId,
+        slot: u32,
+        stream: StreamId,
+        seq: Option<u64>,
+        head: &LaunchHead,
+        qmd: &[u8],
+        params: &[u8],
+    ) -> Result<WorkId, CuResult> {
+        let mut image = [0u32; QMD_WORDS_MAX];
+        for (word, bytes) in image.iter_mut().zip(qmd.chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        let layout = self.qmd;
+        if partita_abi::qmd::version_byte(&image) != Some(layout.version.byte()) {
+            return Err(CuResult::ILLEGAL_INSTRUCTION);
+        }
+        let unreadable = |_| CuResult::ILLEGAL_INSTRUCTION;
+        let launch = layout.shape(&image).map_err(unreadable)?;
+        let block = layout.block.map(|field| read_field(&image, field).unwrap_or(0));
+        let program = layout.program(&image).map_err(unreadable)?;
+        let shape = kernels::Shape { grid: launch.grid, block };
+        let client = self.clients.get(&id).ok_or(CuResult::INVALID_HANDLE)?;
+        let function = client.functions.get(&program).ok_or(CuResult::INVALID_PC)?;
+        let ctx = client.streams.get(&slot).and_then(|stream| client.ctxs.get(&stream.ctx));
+        let allowed = ctx.map_or(client.allowed, |ctx| ctx.allowed & client.allowed);
+        let mut kernel = KernelWork::new(
+            shape.blocks(),
+            shape.threads(),
+            0,
+            self.enabled(read_disable_mask(&image, layout).as_ref()) & allowed,
+        );
+        kernel.regs_per_thread = read_field(&image, layout.registers_per_thread).unwrap_or(0);
+        // The engine adds what the system takes of each block; the descriptor says it already.
+        let shared_bytes = read_field(&image, layout.shared_memory_bytes).unwrap_or(0);
+        kernel.smem_per_block = shared_bytes.saturating_sub(self.spec.sm.shared_reserved_per_block_bytes);
+        kernel.cluster_blocks = launch.cluster_blocks().max(1);
+        kernel.cooperative = launch.cooperative.unwrap_or(head.flags & LaunchHead::COOPERATIVE != 0);
+        let run = kernels::prepare(&self.spec, &function.spec.name, shape, params, &mut kernel)?;
+        let effect = run.map_or(Effect::Nothing, |run| Effect::Kernel(Box::new(run)));
+        let enabled = kernel.enabled;
+        let job = Job { client: id, slot, seq, on_start: OnStart::Nothing, effect, kernel: true, enabled };
+        self.submit(stream, kernel, job)
+    }
+
+    /// The logical TPCs that a disable mask leaves. Bits that belong to no TPC have no effect, and a TPC that
+    /// the mask is too short for cannot be disabled.
+    fn enabled(&self, disable: Option<&[u32; 8]>) -> TpcSet {
+        let all = self.spec.topology.all();
+        let Some(disable) = disable else { return all };
+        let mut enabled = TpcSet::EMPTY;
+        for (logical, tpc) in self.spec.topology.tpcs().iter().enumerate() {
+            let (word, bit) = (usize::from(tpc.physical) / 32, tpc.physical % 32);
+            if disable.get(word).is_none_or(|word| word >> bit & 1 == 0) {
+                enabled.insert(logical as u8);
+            }
+        }
+        enabled
+    }
+
+    // ---- graphs ----
+
+    fn run_graph(&mut self, id: ClientId, slot: u32, seq: u64, number: u64) -> Result<(), CuResult> {
+        let main = self.engine_stream(id, slot)?;
+        let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
+        let graph = client.graphs.get_mut(&number).ok_or(CuResult::INVALID_HANDLE)?;
+        let nodes: Vec<GraphNode> = graph.nodes.values().cloned().collect();
+        let lane_of = assign_lanes(&graph.nodes);
+        let lane_count = lane_of.values().max().map_or(0, |lane| lane + 1);
+        let mut lanes = std::mem::take(&mut graph.lanes);
+        let previous = graph.last.take();
+        let group = client.group;
+        while lanes.len() < lane_count {
+            lanes.push(self.engine.add_stream(group, 0).map_err(|_| CuResult::INVALID_HANDLE)?);
+        }
+        let mark = |effect| Job {
+            client: id,
+            slot,
+            seq: None,
+            on_start: OnStart::Nothing,
+            effect,
+            kernel: false,
+            enabled: TpcSet::EMPTY,
+        };
+        let wait = |board: &mut Self, stream, work| {
+            board.engine.submit(stream, Work::WaitOn(work)).map(drop).map_err(|_| CuResult::INVALID_HANDLE)
+        };
+        if let Some(previous) = previous.filter(|work| !self.engine.is_done(*work)) {
+            wait(self, main, previous)?;
+        }
+        let start = self.submit(main, Work::Marker, mark(Effect::Nothing))?;
+        let mut opened = vec![false; lane_count];
+        let mut last_on: Vec<Option<WorkId>> = vec![None; lane_count];
+        let mut work_of = std::collections::BTreeMap::new();
+        for node in &nodes {
+            let lane = lane_of[&node.index];
+            let stream = lanes[lane];
+            if !std::mem::replace(&mut opened[lane], true) {
+                wait(self, stream, start)?;
+            }
+            for before in &node.after {
+                if lane_of.get(before) != Some(&lane)
+                    && let Some(work) = work_of.get(before).copied()
+                {
+                    wait(self, stream, work)?;
+                }
+            }
+            let work = match &node.work {
+                NodeWork::Empty => self.submit(stream, Work::Marker, mark(Effect::Nothing))?,
+                NodeWork::Kernel { head, qmd, params } => {
+                    self.launch(id, slot, stream, None, head, qmd, params)?
+                }
+                NodeWork::Command(command) => self.submit_command(id, slot, stream, None, command)?,
+            };
+            work_of.insert(node.index, work);
+            last_on[lane] = Some(work);
+        }
+        for last in last_on.into_iter().flatten() {
+            wait(self, main, last)?;
+        }
+        let end = Job { seq: Some(seq), ..mark(Effect::Nothing) };
+        let end = self.submit(main, Work::Marker, end)?;
+        let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
+        if let Some(graph) = client.graphs.get_mut(&number) {
+            graph.lanes = lanes;
+            graph.last = Some(end);
+        }
+        Ok(())
+    }
+}
+
+fn transfer(route: Route, bytes: u64) -> CopyWork {
+    let direction = match route {
+        Route::HostToDevice => CopyDirection::ToDevice,
+        Route::DeviceToHost | Route::HostToHost => CopyDirection::ToHost,
+        Route::DeviceToDevice => CopyDirection::Within,
+    };
+    CopyWork { bytes, direction }
+}
+
+/// Whether a word satisfies a wait; the conditions are those of `CUstreamWaitValue_flags`.
+fn satisfied(word: u64, wait: &ValueWait) -> bool {
+    match wait.condition {
+        0 if wait.wide => (word.wrapping_sub(wait.value) as i64) >= 0,
+        0 => (word as u32).wrapping_sub(wait.value as u32) as i32 >= 0,
+        1 => word == wait.value,
+        2 => word & wait.value != 0,
+        _ => {
+            let all = if wait.wide { u64::MAX } else { u64::from(u32::MAX) };
+            (word | wait.value) & all != all
+        }
+    }
+}

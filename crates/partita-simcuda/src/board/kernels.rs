@@ -1,0 +1,210 @@
+//! Kernels that the simulator knows by name: what they cost and what they do to memory.
+//!
+//! Everything else runs at a declared cost, [`ENV_KERNEL_US`] for each block, and does nothing.
+
+use std::sync::OnceLock;
+
+use partita_abi::CuResult;
+use partita_abi::kernels::{CENSUS, COPY, CensusRecord, FMA, MATMUL, SPIN, parameter_bytes};
+use partita_sim::{BlockRecord, DeviceSpec, KernelWork};
+
+use super::effects::Reach;
+use crate::shared::command::Rect;
+
+/// What a block of an unknown kernel costs, in microseconds.
+pub const ENV_KERNEL_US: &str = "PARTITA_SIM_KERNEL_US";
+/// Default of [`ENV_KERNEL_US`].
+const KERNEL_US: f64 = 10.0;
+
+/// Grid and block of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y and z.
+    pub block: [u32; 3],
+}
+
+impl Shape {
+    /// Blocks in all.
+    pub fn blocks(&self) -> u64 {
+        self.grid.iter().map(|n| u64::from(*n)).fold(1, u64::saturating_mul)
+    }
+
+    /// Threads of a block.
+    pub fn threads(&self) -> u32 {
+        self.block.iter().fold(1, |product: u32, n| product.saturating_mul(*n))
+    }
+}
+
+/// What a known kernel will do when it is complete.
+#[derive(Debug)]
+pub enum Run {
+    /// Write a record for each block.
+    Census { out: u64 },
+    /// Copy bytes.
+    Copy(Rect),
+    /// Multiply and add.
+    Fma { out: u64, a: u64, b: u64, c: u64, n: u64, rounds: u32 },
+    /// Multiply matrices.
+    Matmul { c: u64, a: u64, b: u64, n: u32, columns: u32, rows: u32 },
+}
+
+/// A kernel's parameters, taken from the front.
+struct Params<'a>(&'a [u8]);
+
+impl Params<'_> {
+    fn u64(&mut self) -> u64 {
+        let (value, rest) = self.0.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        self.0 = rest;
+        u64::from_le_bytes(*value)
+    }
+
+    fn u32(&mut self) -> u32 {
+        let (value, rest) = self.0.split_first_chunk().unwrap_or((&[0; 4], &[]));
+        self.0 = rest;
+        u32::from_le_bytes(*value)
+    }
+}
+
+fn unknown_ns() -> u64 {
+    static NS: OnceLock<u64> = OnceLock::new();
+    *NS.get_or_init(|| {
+        let us = std::env::var(ENV_KERNEL_US).ok().and_then(|us| us.parse::<f64>().ok());
+        let us = us.filter(|us| us.is_finite() && *us >= 0.0).unwrap_or(KERNEL_US);
+        (us * 1000.0) as u64
+    })
+}
+
+/// Completes the description of a launch with the kernel's cost, and says what it will do.
+///
+/// # Errors
+/// `ILLEGAL_ADDRESS` when a known kernel was given fewer parameters than it reads: it would read beyond them.
+pub fn prepare(
+    spec: &DeviceSpec,
+    name: &str,
+    shape: Shape,
+    params: &[u8],
+    kernel: &mut KernelWork,
+) -> Result<Option<Run>, CuResult> {
+    let Some(known) = [SPIN, CENSUS, COPY, FMA, MATMUL].into_iter().find(|k| k.to_bytes() == name.as_bytes())
+    else {
+        kernel.block_ns = unknown_ns();
+        return Ok(None);
+    };
+    if params.len() < parameter_bytes(known).unwrap_or_default().iter().sum() {
+        return Err(CuResult::ILLEGAL_ADDRESS);
+    }
+    let mut params = Params(params);
+    let blocks = shape.blocks().max(1);
+    // FP32 multiply-adds that one SM does in a nanosecond.
+    let rate = f64::from(spec.sm.fp32_lanes) * f64::from(spec.clocks.sm_khz) / 1e6;
+    let run = if known == SPIN {
+        kernel.block_ns = params.u64();
+        return Ok(None);
+    } else if known == CENSUS {
+        let out = params.u64();
+        kernel.block_ns = params.u64();
+        kernel.record_blocks = true;
+        Run::Census { out }
+    } else if known == COPY {
+        let (dst, src, bytes) = (params.u64(), params.u64(), params.u64());
+        kernel.bytes_per_block = bytes.saturating_mul(2) / blocks;
+        kernel.block_ns = 1_000;
+        Run::Copy(Rect::line(dst, src, bytes))
+    } else if known == FMA {
+        let (out, a, b, c) = (params.u64(), params.u64(), params.u64(), params.u64());
+        let (n, rounds) = (params.u64(), params.u32());
+        kernel.bytes_per_block = n.saturating_mul(16) / blocks;
+        kernel.block_ns = 1_000 + (n as f64 * f64::from(rounds) / blocks as f64 / rate) as u64;
+        Run::Fma { out, a, b, c, n, rounds }
+    } else {
+        let (c, a, b) = (params.u64(), params.u64(), params.u64());
+        let n = params.u32();
+        kernel.block_ns = 1_000 + (f64::from(shape.threads()) * f64::from(n) / rate) as u64;
+        let columns = shape.grid[0].saturating_mul(shape.block[0]).min(n);
+        let rows = shape.grid[1].saturating_mul(shape.block[1]).min(n);
+        Run::Matmul { c, a, b, n, columns, rows }
+    };
+    Ok(Some(run))
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
+}
+
+fn read_floats(reach: &Reach<'_>, address: u64, count: u64) -> Result<Vec<f32>, CuResult> {
+    let bytes = count.checked_mul(4).and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = bytes.filter(|bytes| *bytes as u64 <= reach.memory.total());
+    let mut buffer = vec![0u8; bytes.ok_or(CuResult::ILLEGAL_ADDRESS)?];
+    reach.read(address, &mut buffer)?;
+    Ok(floats(&buffer))
+}
+
+fn write_floats(reach: &Reach<'_>, address: u64, values: &[f32]) -> Result<(), CuResult> {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    reach.write(address, &bytes)
+}
+
+impl Run {
+    /// Whether the engine must keep the blocks' records for this kernel.
+    pub fn wants_blocks(&self) -> bool {
+        matches!(self, Self::Census { .. })
+    }
+
+    /// Does to memory what the kernel does. With `dense`, SMs are numbered anew from 0 in their order among
+    /// those that the launch may use, as MPS shows them.
+    ///
+    /// # Errors
+    /// `ILLEGAL_ADDRESS` when memory is touched that is not there.
+    pub fn finish(
+        &self,
+        reach: &Reach<'_>,
+        blocks: &[BlockRecord],
+        dense: impl Fn(u32) -> u32,
+    ) -> Result<(), CuResult> {
+        match *self {
+            Self::Census { out } => {
+                for block in blocks {
+                    let record = CensusRecord {
+                        smid: u64::from(dense(block.sm)),
+                        start_ns: block.start_ns,
+                        stop_ns: block.stop_ns,
+                        block_plus_one: block.block + 1,
+                    };
+                    let words = [record.smid, record.start_ns, record.stop_ns, record.block_plus_one];
+                    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                    reach.write(out.wrapping_add(block.block.wrapping_mul(32)), &bytes)?;
+                }
+                Ok(())
+            }
+            Self::Copy(rect) => reach.copy(&rect),
+            Self::Fma { out, a, b, c, n, rounds } => {
+                let (a, b) = (read_floats(reach, a, n)?, read_floats(reach, b, n)?);
+                let mut acc = read_floats(reach, c, n)?;
+                for ((acc, a), b) in acc.iter_mut().zip(a).zip(b) {
+                    for _ in 0..rounds {
+                        *acc = a.mul_add(b, *acc);
+                    }
+                }
+                write_floats(reach, out, &acc)
+            }
+            Self::Matmul { c, a, b, n, columns, rows } => {
+                let count = u64::from(n) * u64::from(n);
+                let (a, b) = (read_floats(reach, a, count)?, read_floats(reach, b, count)?);
+                let n = n as usize;
+                for row in 0..rows as usize {
+                    let mut acc = vec![0f32; columns as usize];
+                    for k in 0..n {
+                        let factor = a[row * n + k];
+                        for (acc, b) in acc.iter_mut().zip(&b[k * n..]) {
+                            *acc = factor.mul_add(*b, *acc);
+                        }
+                    }
+                    write_floats(reach, c.wrapping_add((row * n * 4) as u64), &acc)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

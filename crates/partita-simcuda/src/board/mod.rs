@@ -1,0 +1,200 @@
+//! The simulated board: one process that owns the engine, the clock and the device's memory.
+//!
+//! One thread. A pass lets virtual time catch up with real time, takes what clients put into their rings, and
+//! answers their requests; between passes the thread sleeps until the engine's next event, a doorbell or a
+//! message, whichever comes first.
+
+mod client;
+mod effects;
+mod events;
+mod exec;
+mod graph;
+mod kernels;
+mod mps;
+mod phys;
+mod ranges;
+mod request;
+mod serve;
+mod space;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+
+use partita_abi::qmd::{QmdLayout, layout_for};
+use partita_core::TpcSet;
+use partita_sim::{DeviceSpec, Engine, GroupId, WorkId};
+
+use client::{Client, ClientId};
+use effects::Fill;
+use events::Events;
+use phys::PhysMemory;
+
+use crate::shared::command::Rect;
+use crate::shared::page::BoardPage;
+use crate::shared::place::{Place, usable_bytes};
+
+pub use serve::run;
+
+/// What is done when a work starts.
+#[derive(Debug)]
+enum OnStart {
+    /// Nothing.
+    Nothing,
+    /// The client's worker is told to do its part.
+    Host(u64),
+    /// The work ends with an event's recording.
+    Event { slot: u32, count: u64 },
+    /// The work ends when a word has a value.
+    Value { address: u64, value: u64, condition: u8, wide: bool },
+}
+
+/// What is done when a work is complete.
+#[derive(Debug)]
+enum Effect {
+    /// Nothing.
+    Nothing,
+    /// A known kernel's own effect.
+    Kernel(Box<kernels::Run>),
+    /// Bytes are copied.
+    Copy(Rect),
+    /// Bytes are filled.
+    Fill(Fill),
+    /// An event is recorded.
+    Record { slot: u32, count: u64 },
+    /// A word is written.
+    WriteValue { address: u64, value: u64, wide: bool },
+    /// An allocation goes back to its pool.
+    Free(u64),
+}
+
+/// A work of the engine, seen from here.
+#[derive(Debug)]
+struct Job {
+    client: ClientId,
+    slot: u32,
+    /// The command that is complete when this work is.
+    seq: Option<u64>,
+    on_start: OnStart,
+    effect: Effect,
+    /// Counts as a running kernel between start and end.
+    kernel: bool,
+    /// TPCs that the kernel may use.
+    enabled: TpcSet,
+}
+
+/// A wait on a word that has reached the head of its stream.
+#[derive(Debug)]
+struct ValueWait {
+    client: ClientId,
+    work: WorkId,
+    address: u64,
+    value: u64,
+    condition: u8,
+    wide: bool,
+}
+
+/// How much of the time a kernel ran.
+#[derive(Debug, Default)]
+struct Busy {
+    running: u64,
+    since_ns: u64,
+    busy_ns: u64,
+    window_start_ns: u64,
+    last_percent: u32,
+}
+
+/// Length of the window over which utilisation is averaged, as NVML does, in nanoseconds.
+const BUSY_WINDOW_NS: u64 = 166_000_000;
+
+impl Busy {
+    fn change(&mut self, now: u64, started: bool) {
+        self.settle(now);
+        self.running = if started { self.running + 1 } else { self.running.saturating_sub(1) };
+    }
+
+    fn settle(&mut self, now: u64) {
+        if self.running > 0 {
+            self.busy_ns += now.saturating_sub(self.since_ns);
+        }
+        self.since_ns = now;
+        let window = now.saturating_sub(self.window_start_ns);
+        if window >= BUSY_WINDOW_NS {
+            self.last_percent = (self.busy_ns * 100 / window).min(100) as u32;
+            self.window_start_ns = now;
+            self.busy_ns = 0;
+        }
+    }
+}
+
+/// An exported block: the board's end of a pipe whose other end stands for the block.
+#[derive(Debug)]
+struct Exported {
+    read_end: OwnedFd,
+    inode: u64,
+    phys: u64,
+}
+
+/// The board.
+struct Board {
+    place: Place,
+    spec: DeviceSpec,
+    qmd: &'static QmdLayout,
+    instance: u64,
+    engine: Engine,
+    page: BoardPage,
+    page_fd: OwnedFd,
+    doorbell: OwnedFd,
+    memory: PhysMemory,
+    events: Events,
+    clients: BTreeMap<ClientId, Client>,
+    observers: BTreeMap<ClientId, OwnedFd>,
+    next_id: ClientId,
+    works: HashMap<WorkId, Job>,
+    value_waits: Vec<ValueWait>,
+    exports: Vec<Exported>,
+    mps_groups: HashMap<u32, GroupId>,
+    /// Clients to be told of progress at the end of the pass.
+    dirty: HashSet<ClientId>,
+    busy: Busy,
+    smid_virtual: bool,
+}
+
+impl Board {
+    fn new(place: Place, speed: f64) -> io::Result<Self> {
+        let spec = place.spec.clone();
+        let capability = spec.compute_capability;
+        let qmd = layout_for(
+            u32::from(capability.major) * 10 + u32::from(capability.minor),
+            spec.driver.qmd_version,
+        )
+        .map_err(io::Error::other)?;
+        let (page, page_fd) = BoardPage::create(speed)?;
+        let mut random = [0u8; 8];
+        // SAFETY: writes eight bytes into a local.
+        unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+        let instance = u64::from_le_bytes(random);
+        Ok(Self {
+            qmd,
+            instance,
+            engine: Engine::new(&spec, 0),
+            page,
+            page_fd,
+            doorbell: crate::shared::sys::eventfd()?,
+            memory: PhysMemory::new(usable_bytes(&spec), instance)?,
+            events: Events::new(instance),
+            clients: BTreeMap::new(),
+            observers: BTreeMap::new(),
+            next_id: 1,
+            works: HashMap::new(),
+            value_waits: Vec::new(),
+            exports: Vec::new(),
+            mps_groups: HashMap::new(),
+            dirty: HashSet::new(),
+            busy: Busy::default(),
+            smid_virtual: std::env::var("PARTITA_SIM_MPS_VIRTUAL_SMID").is_ok_and(|value| value == "1"),
+            spec,
+            place,
+        })
+    }
+}

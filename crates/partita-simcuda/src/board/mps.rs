@@ -1,0 +1,159 @@
+//! Arrivals and departures, and what they mean under MPS.
+
+use std::os::fd::AsFd;
+
+use partita_abi::CuResult;
+use partita_sim::{GroupId, GroupKind};
+
+use super::Board;
+use super::client::{Arrival, Client, ClientId};
+use crate::shared::channel::Channel;
+use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Role};
+use crate::shared::socket;
+
+impl Board {
+    /// Answers a hello: makes a client of the connection, or leaves it an observer.
+    pub(super) fn welcome(&mut self, id: ClientId, version: u32, role: Role, command: String) {
+        let Some(socket) = self.observers.remove(&id) else {
+            // A second hello is nothing that a client sends.
+            self.disconnect(id);
+            return;
+        };
+        let device = self.spec.id.to_owned();
+        let welcome = |sms| Reply::Welcome { device, instance: self.instance, sms };
+        if version != PROTOCOL_VERSION {
+            let refusal = Reply::Refused(CuResult::SYSTEM_DRIVER_MISMATCH.0);
+            let _ = postcard::to_allocvec(&refusal).map(|bytes| socket::send(socket.as_fd(), &bytes, &[]));
+            return;
+        }
+        let (window, mps) = match role {
+            Role::Observer => {
+                let reply = welcome(self.spec.sm_count());
+                self.observers.insert(id, socket);
+                self.reply(id, &reply, None);
+                return;
+            }
+            Role::Client { window, mps } => (window, mps),
+        };
+        let (Ok((pid, _)), Ok((channel, channel_fd))) = (socket::peer(socket.as_fd()), Channel::create())
+        else {
+            return;
+        };
+        let allowed = match mps {
+            Some(MpsIdentity { percentage, client, .. }) if percentage < 100 => {
+                self.percentage_set(percentage, client)
+            }
+            _ => self.spec.topology.all(),
+        };
+        let reply = welcome(allowed.len() * self.spec.topology.sms_per_tpc());
+        let descriptors =
+            [self.page_fd.as_fd(), channel_fd.as_fd(), self.memory.file(), self.doorbell.as_fd()];
+        let sent = postcard::to_allocvec(&reply)
+            .is_ok_and(|bytes| socket::send(socket.as_fd(), &bytes, &descriptors).is_ok());
+        if !sent {
+            return;
+        }
+        let group = self.group_for(mps.as_ref());
+        let arrival = Arrival { pid, command, socket, channel, window, group, mps, allowed };
+        self.clients.insert(id, Client::new(arrival));
+    }
+
+    /// A group of its own for a process, one group for all clients of an MPS server.
+    fn group_for(&mut self, mps: Option<&MpsIdentity>) -> GroupId {
+        match mps {
+            None => self.engine.add_group(GroupKind::Own),
+            Some(identity) => match self.mps_groups.get(&identity.server) {
+                Some(group) => *group,
+                None => {
+                    let group = self.engine.add_group(GroupKind::Mps);
+                    self.mps_groups.insert(identity.server, group);
+                    group
+                }
+            },
+        }
+    }
+
+    /// The end of a connection: everything that it held is returned.
+    pub(super) fn disconnect(&mut self, id: ClientId) {
+        self.observers.remove(&id);
+        // Commands that were published before the end count: whether work was in flight depends on them.
+        while self.drain(id, usize::MAX) {}
+        let Some(mut client) = self.clients.remove(&id) else { return };
+        let in_flight = client
+            .streams
+            .values()
+            .any(|stream| self.engine.pending(stream.engine).is_some_and(|pending| pending > 0));
+        self.retire(&mut client);
+        self.works.retain(|_, job| job.client != id);
+        self.value_waits.retain(|wait| wait.client != id);
+        if let Some(identity) = client.mps {
+            let neighbours: Vec<ClientId> = self
+                .clients
+                .iter()
+                .filter(|(_, other)| other.mps.is_some_and(|mps| mps.server == identity.server))
+                .map(|(id, _)| *id)
+                .collect();
+            if neighbours.is_empty() {
+                self.mps_groups.remove(&identity.server);
+                let _ = self.engine.remove_group(client.group);
+            }
+            // The server shares one address space: a client that vanishes under its running kernels takes the
+            // memory away from the hardware, and all clients see the fault.
+            if in_flight && client.fault == 0 {
+                for neighbour in neighbours {
+                    self.fail(neighbour, CuResult::ILLEGAL_ADDRESS);
+                }
+            }
+        }
+    }
+
+    /// Returns what a client held.
+    fn retire(&mut self, client: &mut Client) {
+        for stream in client.streams.values() {
+            let _ = self.engine.kill_stream(stream.engine);
+        }
+        for lane in client.graphs.values().flat_map(|graph| &graph.lanes) {
+            let _ = self.engine.kill_stream(*lane);
+        }
+        if client.mps.is_none() {
+            let _ = self.engine.remove_group(client.group);
+        }
+        for event in std::mem::take(&mut client.events) {
+            for work in self.events.release(event) {
+                let _ = self.engine.complete(work);
+            }
+        }
+        client.space.clear(&mut self.memory);
+        for phys in client.handles.keys() {
+            self.memory.release(*phys);
+        }
+        for ctx in client.ctxs.values() {
+            self.memory.release(ctx.overhead);
+        }
+    }
+
+    /// Ends the GPU work of an MPS client (`terminate_client`). Its process lives on with error 810.
+    pub(super) fn terminate(&mut self, server: u32, pid: u32) -> Result<(), CuResult> {
+        let id = self
+            .clients
+            .iter()
+            .find(|(_, client)| client.pid == pid && client.mps.is_some_and(|mps| mps.server == server))
+            .map(|(id, _)| *id)
+            .ok_or(CuResult::INVALID_VALUE)?;
+        self.fail(id, CuResult::MPS_CLIENT_TERMINATED);
+        Ok(())
+    }
+
+    /// The end of an MPS server under its clients: their contexts were its own.
+    pub(super) fn server_gone(&mut self, server: u32) {
+        let clients: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.mps.is_some_and(|mps| mps.server == server))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in clients {
+            self.fail(id, CuResult::MPS_RPC_FAILURE);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The board's life: listening, sleeping, waking, ending.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use super::Board;
+use super::client::ClientId;
+use crate::shared::place::Place;
+use crate::shared::protocol::PAGE_BYTES;
+use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+use crate::shared::sys::{eventfd_clear, monotonic_ns, sharpen_timers};
+
+/// How long a board without clients waits for another one, in nanoseconds.
+const LINGER_NS: u64 = 300_000_000;
+/// How long a new board waits for its first client, in nanoseconds.
+const FIRST_CLIENT_NS: u64 = 5_000_000_000;
+/// How long the board keeps looking at the rings after something happened, in nanoseconds. Longer than the gap
+/// between two launches of a busy program, so that such a program rings the doorbell once and not each time.
+const SPIN_NS: u64 = 30_000;
+/// How often waits on memory words are looked at, in nanoseconds.
+const VALUE_POLL_NS: u64 = 20_000;
+/// Passes between looks at the sockets while the rings are never empty.
+const PASSES_PER_LOOK: u32 = 64;
+
+/// Set by the handler of SIGTERM and SIGINT.
+static ENDING: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn end(_signal: libc::c_int) {
+    ENDING.store(1, Ordering::Relaxed);
+}
+
+/// Runs a board at `place` until its last client is gone. `ready` is called once it listens.
+///
+/// # Errors
+/// The socket cannot be made, or another board is there already.
+pub fn run(place: Place, speed: f64, ready: impl FnOnce()) -> io::Result<()> {
+    sharpen_timers();
+    place.make_dir()?;
+    // Whoever starts a board holds the lock, so a socket that is there belongs to a board that was killed.
+    if place.connect().is_ok() {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another board listens there already"));
+    }
+    let _ = std::fs::remove_file(place.socket());
+    let listener = socket::listen(&place.socket())?;
+    let mut board = Board::new(place, speed)?;
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
+    }
+    // SAFETY: ignoring a signal takes no handler.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    ready();
+    board.serve(&listener);
+    let _ = std::fs::remove_file(board.place.socket());
+    let _ = std::fs::remove_file(board.place.lock());
+    // The directory stays when another device's board, or somebody's file, is in it.
+    let _ = std::fs::remove_dir(&board.place.dir);
+    Ok(())
+}
+
+impl Board {
+    fn serve(&mut self, listener: &OwnedFd) {
+        let mut alone_since = monotonic_ns();
+        let mut had_clients = false;
+        let mut active_at = monotonic_ns();
+        let mut passes = 0u32;
+        loop {
+            if self.pass() {
+                active_at = monotonic_ns();
+            }
+            let now = monotonic_ns();
+            if !self.clients.is_empty() {
+                had_clients = true;
+                alone_since = now;
+            }
+            let patience = if had_clients { LINGER_NS } else { FIRST_CLIENT_NS };
+            let ending = ENDING.load(Ordering::Relaxed) != 0;
+            if (ending || now - alone_since > patience) && self.may_end(listener, ending) {
+                return;
+            }
+            passes += 1;
+            let next_ns = self.next_wake_ns();
+            let busy = now - active_at < SPIN_NS || next_ns.is_some_and(|ns| ns < SPIN_NS);
+            if busy && passes % PASSES_PER_LOOK != 0 {
+                std::hint::spin_loop();
+                continue;
+            }
+            let limit =
+                if busy { 0 } else { next_ns.unwrap_or(u64::MAX).min(self.linger_left(now, alone_since)) };
+            if self.sleep(listener, limit) {
+                active_at = monotonic_ns();
+            }
+        }
+    }
+
+    fn linger_left(&self, now: u64, alone_since: u64) -> u64 {
+        if self.clients.is_empty() {
+            (alone_since + LINGER_NS).saturating_sub(now).max(1_000_000)
+        } else {
+            u64::MAX
+        }
+    }
+
+    /// Real time until the engine's next event or the next look at memory words, in nanoseconds.
+    fn next_wake_ns(&self) -> Option<u64> {
+        let event = self.engine.next_event().map(|at| self.page.real_ns_until(at));
+        let word = (!self.value_waits.is_empty()).then_some(VALUE_POLL_NS);
+        event.into_iter().chain(word).min()
+    }
+
+    /// Whether nobody is coming: with the lock held no new board can start, and a client that connected
+    /// without the lock shows up in the listener's queue.
+    fn may_end(&mut self, listener: &OwnedFd, at_once: bool) -> bool {
+        if at_once {
+            return true;
+        }
+        let Ok(Some(lock)) = self.place.take_lock(true) else { return false };
+        if self.accept(listener) || !self.clients.is_empty() {
+            return false;
+        }
+        let _ = std::fs::remove_file(self.place.socket());
+        // The lock file is removed by `run`; until then its lock is held, and is released by exiting.
+        std::mem::forget(lock);
+        true
+    }
+
+    /// Sleeps for at most `limit_ns` and handles what woke it. Returns whether there was anything.
+    fn sleep(&mut self, listener: &OwnedFd, limit_ns: u64) -> bool {
+        let mut polled = vec![entry(listener.as_raw_fd()), entry(self.doorbell.as_raw_fd())];
+        let ids: Vec<ClientId> = self.clients.keys().chain(self.observers.keys()).copied().collect();
+        let sockets = self.clients.values().map(|client| &client.socket).chain(self.observers.values());
+        polled.extend(sockets.map(|socket| entry(socket.as_raw_fd())));
+        let exports = polled.len();
+        polled.extend(self.exports.iter().map(|export| entry(export.read_end.as_raw_fd())));
+
+        self.page.head().asleep.0.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let waiting = self.clients.values().any(|client| !client.consumer.is_empty(&client.channel));
+        let limit_ns = if waiting { 0 } else { limit_ns };
+        if limit_ns > 0 {
+            self.tell_stuck();
+        }
+        let limit = libc::timespec {
+            tv_sec: (limit_ns / 1_000_000_000).min(3600) as libc::time_t,
+            tv_nsec: (limit_ns % 1_000_000_000) as libc::c_long,
+        };
+        // SAFETY: the array has the given length, the timespec is a local, and no signal mask is given.
+        let ready = unsafe {
+            libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &limit, std::ptr::null())
+        };
+        self.page.head().asleep.0.store(0, Ordering::SeqCst);
+        if ready <= 0 {
+            return waiting;
+        }
+        if polled[1].revents != 0 {
+            eventfd_clear(self.doorbell.as_fd());
+        }
+        for (id, poll) in ids.iter().zip(&polled[2..exports]) {
+            if poll.revents != 0 {
+                self.hear(*id);
+            }
+        }
+        let gone: Vec<RawFd> =
+            polled[exports..].iter().filter(|poll| poll.revents != 0).map(|poll| poll.fd).collect();
+        if !gone.is_empty() {
+            self.drop_exports(&gone);
+        }
+        if polled[0].revents != 0 {
+            self.accept(listener);
+        }
+        true
+    }
+
+    /// Tells each client whether one of its launches hangs, so that a watchdog can tell a hang from a queue.
+    fn tell_stuck(&mut self) {
+        let mut stuck = std::collections::HashSet::new();
+        if !self.works.is_empty() {
+            let hanging = self.engine.stuck();
+            stuck.extend(hanging.iter().filter_map(|hang| self.works.get(&hang.work)).map(|job| job.client));
+        }
+        for (id, client) in &self.clients {
+            client.channel.head().stuck.0.store(u32::from(stuck.contains(id)), Ordering::Relaxed);
+        }
+    }
+
+    fn drop_exports(&mut self, gone: &[RawFd]) {
+        let memory = &mut self.memory;
+        self.exports.retain(|export| {
+            let gone = gone.contains(&export.read_end.as_raw_fd());
+            if gone {
+                memory.release(export.phys);
+            }
+            !gone
+        });
+    }
+
+    /// Takes in all waiting connections. They are observers until they say hello.
+    fn accept(&mut self, listener: &OwnedFd) -> bool {
+        let mut any = false;
+        while let Ok(Some(connection)) = socket::accept(listener.as_fd()) {
+            self.observers.insert(self.next_id, connection);
+            self.next_id += 1;
+            any = true;
+        }
+        any
+    }
+
+    /// Handles one message of a connection.
+    fn hear(&mut self, id: ClientId) {
+        let Some(connection) =
+            self.clients.get(&id).map(|client| &client.socket).or_else(|| self.observers.get(&id))
+        else {
+            return;
+        };
+        let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
+        match socket::receive(connection.as_fd(), &mut buffer) {
+            Ok(Received::Packet(bytes, descriptors)) => match postcard::from_bytes(&buffer[..bytes]) {
+                Ok(request) => self.answer(id, request, descriptors),
+                Err(_) => self.disconnect(id),
+            },
+            Ok(Received::Nothing) => {}
+            Ok(Received::Closed) | Err(_) => self.disconnect(id),
+        }
+    }
+
+    /// Bytes that a context takes for itself: code, stacks and queues. An H200 of this driver shows about
+    /// 500 MiB per context; small boards much less, so it is a two-hundredth there and 528 MiB at most.
+    pub(super) fn ctx_overhead_bytes(&self) -> u64 {
+        (self.memory.total() / 200).min(528 << 20).next_multiple_of(PAGE_BYTES)
+    }
+}
+
+fn entry(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}

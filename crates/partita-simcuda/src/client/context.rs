@@ -1,0 +1,546 @@
+//! Contexts: created ones, the primary one, and which is current in a thread.
+
+use core::ffi::c_int;
+use std::cell::RefCell;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK, CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUcontext, CUctxCreateParams,
+    CUdevice, CUexecAffinityParam, CUexecAffinityType,
+};
+
+use super::object::{Mark, Object, object};
+use super::runtime::{Runtime, lock, runtime};
+use super::stream::Stream;
+use super::{get, list, put, put_if};
+use crate::shared::protocol::{Reply, Request};
+
+/// What `cuCtxGetApiVersion` answers: of contexts made by the present interface.
+const API_VERSION: u32 = 3020;
+
+/// A context. Never unmapped; a destroyed one is known by its mark.
+#[derive(Debug)]
+pub struct Context {
+    mark: Mark,
+    /// The board's number.
+    pub number: u32,
+    /// A number that no other context of this process has.
+    pub id: u64,
+    /// Flags as they stand.
+    pub flags: AtomicU32,
+    /// SMs that it may use.
+    pub sms: u32,
+    /// Its legacy default stream.
+    pub legacy: &'static Stream,
+    /// Whether it is the device's primary context.
+    pub primary: bool,
+    affinity: Option<u32>,
+    streams: Mutex<Vec<&'static Stream>>,
+    threads: Mutex<Vec<(u64, &'static Stream)>>,
+    limits: Mutex<[usize; 10]>,
+    cache: AtomicU32,
+}
+
+impl Object for Context {
+    const KIND: u64 = u64::from_le_bytes(*b"simctx\0\0");
+    const BAD: CuResult = CuResult::INVALID_CONTEXT;
+    fn mark(&self) -> &Mark {
+        &self.mark
+    }
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+static NEXT_THREAD: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static STACK: RefCell<Vec<&'static Context>> = const { RefCell::new(Vec::new()) };
+    static THREAD: u64 = NEXT_THREAD.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The current context.
+///
+/// # Errors
+/// `NOT_INITIALIZED`; `INVALID_CONTEXT` when none is current, `CONTEXT_IS_DESTROYED` when it was destroyed.
+#[inline]
+pub fn current() -> Result<&'static Context, CuResult> {
+    let top = STACK.try_with(|stack| stack.borrow().last().copied()).ok().flatten();
+    match top {
+        Some(context) if context.mark.is(Context::KIND) => Ok(context),
+        Some(_) => Err(CuResult::CONTEXT_IS_DESTROYED),
+        None => {
+            runtime()?;
+            Err(CuResult::INVALID_CONTEXT)
+        }
+    }
+}
+
+fn with_stack<R>(action: impl FnOnce(&mut Vec<&'static Context>) -> R) -> Result<R, CuResult> {
+    STACK.try_with(|stack| action(&mut stack.borrow_mut())).map_err(|_| CuResult::DEINITIALIZED)
+}
+
+/// Checks a device's number: there is one, and `CUDA_VISIBLE_DEVICES` may hide it.
+///
+/// # Errors
+/// `NOT_INITIALIZED`, `INVALID_DEVICE`.
+pub fn check_device(device: CUdevice) -> Result<&'static Runtime, CuResult> {
+    let runtime = runtime()?;
+    if device != 0 || !runtime.visible {
+        return Err(CuResult::INVALID_DEVICE);
+    }
+    Ok(runtime)
+}
+
+fn default_limits() -> [usize; 10] {
+    // Stack, printf buffer, malloc heap, sync depth, pending launches, L2 fetch granularity, persisting L2.
+    [1024, 7340032, 8388608, 2, 2048, 64, 0, 0, 0, 0]
+}
+
+impl Context {
+    /// Makes a context on the board.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` and the board's other refusals.
+    pub fn create(flags: u32, sms: Option<u32>, primary: bool) -> Result<&'static Self, CuResult> {
+        let runtime = runtime()?;
+        runtime.healthy()?;
+        let reply = runtime.call(&Request::CtxCreate { sms })?;
+        let Reply::Ctx { ctx, sms: granted, legacy, seq } = reply else { return Err(CuResult::UNKNOWN) };
+        let legacy = Stream::adopt(runtime, std::ptr::null_mut(), legacy, seq, 0, 0);
+        let context: &'static Self = Box::leak(Box::new(Self {
+            mark: Mark::live(Self::KIND),
+            number: ctx,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            flags: AtomicU32::new(flags),
+            sms: granted,
+            legacy,
+            primary,
+            affinity: sms.map(|_| granted),
+            streams: Mutex::new(Vec::new()),
+            threads: Mutex::new(Vec::new()),
+            limits: Mutex::new(default_limits()),
+            cache: AtomicU32::new(0),
+        }));
+        legacy.ctx.store(std::ptr::from_ref(context).cast_mut(), Ordering::Release);
+        Ok(context)
+    }
+
+    /// Its handle.
+    pub fn handle(&self) -> CUcontext {
+        CUcontext(std::ptr::from_ref(self).cast_mut().cast())
+    }
+
+    /// Whether it is alive.
+    pub fn is_alive(&self) -> bool {
+        self.mark.is(Self::KIND)
+    }
+
+    /// Notes a stream.
+    pub fn add_stream(&self, stream: &'static Stream) {
+        lock(&self.streams).push(stream);
+    }
+
+    /// Forgets a stream.
+    pub fn remove_stream(&self, stream: &'static Stream) {
+        lock(&self.streams).retain(|held| !std::ptr::eq(*held, stream));
+        lock(&self.threads).retain(|(_, held)| !std::ptr::eq(*held, stream));
+    }
+
+    /// This thread's own default stream.
+    ///
+    /// # Errors
+    /// Those of making it.
+    pub fn thread_stream(&'static self) -> Result<&'static Stream, CuResult> {
+        let thread = THREAD.try_with(|thread| *thread).map_err(|_| CuResult::DEINITIALIZED)?;
+        let mut threads = lock(&self.threads);
+        if let Some((_, stream)) = threads.iter().find(|(owner, _)| *owner == thread) {
+            return Ok(stream);
+        }
+        let stream = Stream::create(self, 0, 0)?;
+        threads.push((thread, stream));
+        Ok(stream)
+    }
+
+    /// All its streams.
+    pub fn all_streams(&self) -> Vec<&'static Stream> {
+        let mut all = lock(&self.streams).clone();
+        all.extend(lock(&self.threads).iter().map(|(_, stream)| *stream));
+        all.push(self.legacy);
+        all
+    }
+
+    /// Waits for all work of the context.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::wait`]; `STREAM_CAPTURE_UNSUPPORTED` while one of its streams captures.
+    pub fn synchronize(&self, runtime: &Runtime) -> Result<(), CuResult> {
+        runtime.healthy()?;
+        let streams = self.all_streams();
+        if streams.iter().any(|stream| stream.capturing.load(Ordering::Relaxed)) {
+            return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        for stream in streams {
+            stream.inspect(runtime);
+            stream.synchronize(runtime)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys it with all that belongs to it.
+    ///
+    /// # Errors
+    /// `CONTEXT_IS_DESTROYED` when somebody did already.
+    pub fn destroy(&'static self) -> Result<(), CuResult> {
+        let runtime = runtime()?;
+        if !self.mark.kill(Self::KIND) {
+            return Err(CuResult::CONTEXT_IS_DESTROYED);
+        }
+        for stream in self.all_streams() {
+            stream.retire();
+        }
+        lock(&self.streams).clear();
+        lock(&self.threads).clear();
+        super::module::forget_context(self.id);
+        for region in runtime.regions.remove_where(|region| region.ctx == self.id) {
+            super::memory::close_view(runtime, &region);
+        }
+        match runtime.call(&Request::CtxDestroy { ctx: self.number }) {
+            Err(_) if runtime.healthy().is_err() => Ok(()),
+            result => result.map(drop),
+        }
+    }
+}
+
+// ---- the primary context ----
+
+#[derive(Debug)]
+struct Primary {
+    context: Option<&'static Context>,
+    references: u32,
+    flags: u32,
+}
+
+static PRIMARY: Mutex<Primary> = Mutex::new(Primary { context: None, references: 0, flags: 0 });
+
+fn check_flags(flags: u32) -> Result<u32, CuResult> {
+    let scheduling = flags & CU_CTX_SCHED_MASK;
+    if flags & !CU_CTX_FLAGS_MASK != 0 || (scheduling & (scheduling.wrapping_sub(1))) != 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    Ok(flags)
+}
+
+/// The SM count that an affinity list asks for.
+///
+/// # Safety
+/// The pointer is null or points to `count` entries.
+unsafe fn affinity(params: *const CUexecAffinityParam, count: c_int) -> Result<Option<u32>, CuResult> {
+    // SAFETY: by the caller's word.
+    let params = unsafe { list(params, usize::try_from(count).map_err(|_| CuResult::INVALID_VALUE)?)? };
+    let Some(last) = params.last() else { return Ok(None) };
+    let runtime = runtime()?;
+    if params.iter().any(|param| param.kind != CU_EXEC_AFFINITY_TYPE_SM_COUNT) || last.sm_count == 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // Measured on an H200: refused without MPS; under it 2 gives 8, and odd numbers are rounded up.
+    if runtime.mps.is_none() {
+        return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
+    }
+    Ok(Some(last.sm_count.next_multiple_of(2).max(8)))
+}
+
+fn create_and_push(context: *mut CUcontext, flags: u32, sms: Option<u32>) -> Result<(), CuResult> {
+    if context.is_null() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let made = Context::create(check_flags(flags)?, sms, false)?;
+    with_stack(|stack| stack.push(made))?;
+    // SAFETY: not null, so valid by the program's word.
+    unsafe { put(context, made.handle()) }
+}
+
+driver_api! {
+    /// Makes a context and makes it current.
+    fn cuCtxCreate_v2(context: *mut CUcontext, flags: u32, device: CUdevice) {
+        check_device(device)?;
+        create_and_push(context, flags, None)
+    }
+
+    /// As `cuCtxCreate_v2`.
+    fn cuCtxCreate(context: *mut CUcontext, flags: u32, device: CUdevice) {
+        cuCtxCreate_v2(context, flags, device).ok()
+    }
+
+    /// Makes a context that may use some SMs only.
+    fn cuCtxCreate_v3(
+        context: *mut CUcontext,
+        params: *mut CUexecAffinityParam,
+        count: c_int,
+        flags: u32,
+        device: CUdevice,
+    ) {
+        check_device(device)?;
+        create_and_push(context, flags, affinity(params, count)?)
+    }
+
+    /// Makes a context, with an optional list of wishes.
+    fn cuCtxCreate_v4(context: *mut CUcontext, params: *mut CUctxCreateParams, flags: u32, device: CUdevice) {
+        check_device(device)?;
+        let sms = if params.is_null() {
+            None
+        } else {
+            let params = get(params)?;
+            if !params.cig_params.is_null() {
+                return Err(CuResult::NOT_SUPPORTED);
+            }
+            affinity(params.exec_affinity_params, params.num_exec_affinity_params)?
+        };
+        create_and_push(context, flags, sms)
+    }
+
+    /// Destroys a context.
+    fn cuCtxDestroy_v2(context: CUcontext) {
+        runtime()?;
+        let context: &'static Context = object(context.0)?;
+        if context.primary {
+            return Err(CuResult::INVALID_CONTEXT);
+        }
+        with_stack(|stack| {
+            if stack.last().is_some_and(|top| std::ptr::eq(*top, context)) {
+                stack.pop();
+            }
+        })?;
+        context.destroy()
+    }
+
+    /// As `cuCtxDestroy_v2`.
+    fn cuCtxDestroy(context: CUcontext) {
+        cuCtxDestroy_v2(context).ok()
+    }
+
+    /// Makes a context current, on top of the one that is.
+    fn cuCtxPushCurrent_v2(context: CUcontext) {
+        runtime()?;
+        let context: &'static Context = object(context.0)?;
+        with_stack(|stack| stack.push(context))
+    }
+
+    /// As `cuCtxPushCurrent_v2`.
+    fn cuCtxPushCurrent(context: CUcontext) {
+        cuCtxPushCurrent_v2(context).ok()
+    }
+
+    /// Makes the context below the current one current.
+    fn cuCtxPopCurrent_v2(context: *mut CUcontext) {
+        runtime()?;
+        let popped = with_stack(Vec::pop)?.ok_or(CuResult::INVALID_CONTEXT)?;
+        put_if(context, popped.handle());
+        Ok(())
+    }
+
+    /// As `cuCtxPopCurrent_v2`.
+    fn cuCtxPopCurrent(context: *mut CUcontext) {
+        cuCtxPopCurrent_v2(context).ok()
+    }
+
+    /// Replaces the current context; null removes it.
+    fn cuCtxSetCurrent(context: CUcontext) {
+        runtime()?;
+        let new: Option<&'static Context> = if context.is_null() { None } else { Some(object(context.0)?) };
+        with_stack(|stack| {
+            stack.pop();
+            stack.extend(new);
+        })
+    }
+
+    /// The current context, or null.
+    fn cuCtxGetCurrent(context: *mut CUcontext) {
+        runtime()?;
+        let top = with_stack(|stack| stack.last().copied())?;
+        put(context, top.map_or(CUcontext::NULL, |context| context.handle()))
+    }
+
+    /// The current context's device.
+    fn cuCtxGetDevice(device: *mut CUdevice) {
+        current()?;
+        put(device, 0)
+    }
+
+    /// A context's device.
+    fn cuCtxGetDevice_v2(device: *mut CUdevice, context: CUcontext) {
+        context_or_current(context)?;
+        put(device, 0)
+    }
+
+    /// The current context's flags.
+    fn cuCtxGetFlags(flags: *mut u32) {
+        put(flags, current()?.flags.load(Ordering::Relaxed))
+    }
+
+    /// Sets the current context's flags.
+    fn cuCtxSetFlags(flags: u32) {
+        current()?.flags.store(check_flags(flags)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A number that no other context of the process has.
+    fn cuCtxGetId(context: CUcontext, id: *mut u64) {
+        let found = context_or_current(context)?;
+        put(id, found.id)
+    }
+
+    /// Waits for all work of the current context.
+    fn cuCtxSynchronize() {
+        current()?.synchronize(runtime()?)
+    }
+
+    /// Waits for all work of a context.
+    fn cuCtxSynchronize_v2(context: CUcontext) {
+        context_or_current(context)?.synchronize(runtime()?)
+    }
+
+    /// Sets a limit of the current context.
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let context = current()?;
+        let mut limits = lock(&context.limits);
+        *limits.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)? = value;
+        Ok(())
+    }
+
+    /// Reads a limit of the current context.
+    fn cuCtxGetLimit(value: *mut usize, limit: u32) {
+        let context = current()?;
+        let found = *lock(&context.limits).get(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
+        put(value, found)
+    }
+
+    /// The preferred split of cache and shared memory.
+    fn cuCtxGetCacheConfig(config: *mut u32) {
+        put(config, current()?.cache.load(Ordering::Relaxed))
+    }
+
+    /// Sets the preferred split of cache and shared memory: a hint.
+    fn cuCtxSetCacheConfig(config: u32) {
+        if config > 3 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        current()?.cache.store(config, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The interface that a context was made with.
+    fn cuCtxGetApiVersion(context: CUcontext, version: *mut u32) {
+        context_or_current(context)?;
+        put(version, API_VERSION)
+    }
+
+    /// The least and the most urgent stream priority.
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        current()?;
+        let scheduler = &runtime()?.spec.scheduler;
+        put_if(least, scheduler.priority_least);
+        put_if(greatest, scheduler.priority_greatest);
+        Ok(())
+    }
+
+    /// Resets persisting lines of the L2 cache, which is not modelled.
+    fn cuCtxResetPersistingL2Cache() {
+        current().map(drop)
+    }
+
+    /// The SM count that the context was made with.
+    fn cuCtxGetExecAffinity(param: *mut CUexecAffinityParam, kind: CUexecAffinityType) {
+        let context = current()?;
+        if kind != CU_EXEC_AFFINITY_TYPE_SM_COUNT {
+            return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
+        }
+        let sm_count = context.affinity.unwrap_or(context.sms);
+        put(param, CUexecAffinityParam { kind, sm_count })
+    }
+
+    /// Makes the primary context, or adds a reference to it.
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
+        check_device(device)?;
+        if context.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let mut primary = lock(&PRIMARY);
+        let held = match primary.context {
+            Some(held) => held,
+            None => Context::create(primary.flags, None, true)?,
+        };
+        primary.context = Some(held);
+        primary.references += 1;
+        put(context, held.handle())
+    }
+
+    /// Drops a reference to the primary context; the last one destroys it.
+    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
+        check_device(device)?;
+        let mut primary = lock(&PRIMARY);
+        if primary.references == 0 {
+            return Err(CuResult::INVALID_CONTEXT);
+        }
+        primary.references -= 1;
+        if primary.references == 0 && let Some(context) = primary.context.take() {
+            return context.destroy();
+        }
+        Ok(())
+    }
+
+    /// As `cuDevicePrimaryCtxRelease_v2`.
+    fn cuDevicePrimaryCtxRelease(device: CUdevice) {
+        cuDevicePrimaryCtxRelease_v2(device).ok()
+    }
+
+    /// Destroys the primary context whatever its references.
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
+        check_device(device)?;
+        let mut primary = lock(&PRIMARY);
+        primary.references = 0;
+        primary.context.take().map_or(Ok(()), Context::destroy)
+    }
+
+    /// As `cuDevicePrimaryCtxReset_v2`.
+    fn cuDevicePrimaryCtxReset(device: CUdevice) {
+        cuDevicePrimaryCtxReset_v2(device).ok()
+    }
+
+    /// Sets the flags of the primary context.
+    fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) {
+        check_device(device)?;
+        let mut primary = lock(&PRIMARY);
+        primary.flags = check_flags(flags)?;
+        if let Some(context) = primary.context {
+            context.flags.store(flags, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// As `cuDevicePrimaryCtxSetFlags_v2`.
+    fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: u32) {
+        cuDevicePrimaryCtxSetFlags_v2(device, flags).ok()
+    }
+
+    /// Flags of the primary context, and whether there is one.
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut c_int) {
+        check_device(device)?;
+        let primary = lock(&PRIMARY);
+        put(flags, primary.flags)?;
+        put(active, c_int::from(primary.context.is_some()))
+    }
+}
+
+/// The context of a handle, or the current one for null.
+///
+/// # Safety
+/// The handle is null or came from this library.
+unsafe fn context_or_current(context: CUcontext) -> Result<&'static Context, CuResult> {
+    if context.is_null() {
+        return current();
+    }
+    runtime()?;
+    // SAFETY: by the caller's word.
+    unsafe { object(context.0) }
+}

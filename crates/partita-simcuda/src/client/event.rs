@@ -1,0 +1,220 @@
+//! Events.
+
+use core::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_EVENT_RECORD_EXTERNAL,
+    CUevent, CUstream,
+};
+
+use super::capture;
+use super::context::current;
+use super::object::{Mark, Object, Used, object};
+use super::put;
+use super::runtime::{Runtime, runtime};
+use super::stream::{Stream, resolve};
+use crate::shared::command::Command;
+use crate::shared::page::EventSlot;
+use crate::shared::protocol::{Reply, Request};
+
+/// An event: a slot in the board's table.
+#[derive(Debug)]
+pub struct Event {
+    mark: Mark,
+    /// Its slot.
+    pub slot: AtomicU32,
+    /// What lets another process open it.
+    pub secret: AtomicU64,
+    /// The slot's count when this event was made: no recording of this event is that low.
+    base: AtomicU64,
+    /// Creation flags.
+    pub flags: AtomicU32,
+    /// Whether its last recording was captured and not executed.
+    pub captured: AtomicBool,
+}
+
+impl Object for Event {
+    const KIND: u64 = u64::from_le_bytes(*b"simevent");
+    const BAD: CuResult = CuResult::INVALID_HANDLE;
+    fn mark(&self) -> &Mark {
+        &self.mark
+    }
+}
+
+static USED: Used<Event> = Used::new();
+
+impl Event {
+    /// Makes the object of a slot.
+    pub fn adopt(slot: u32, secret: u64, base: u64, flags: u32) -> &'static Self {
+        let event = USED.take().unwrap_or_else(|| {
+            Box::leak(Box::new(Self {
+                mark: Mark::live(0),
+                slot: AtomicU32::new(0),
+                secret: AtomicU64::new(0),
+                base: AtomicU64::new(0),
+                flags: AtomicU32::new(0),
+                captured: AtomicBool::new(false),
+            }))
+        });
+        event.slot.store(slot, Ordering::Relaxed);
+        event.secret.store(secret, Ordering::Relaxed);
+        event.base.store(base, Ordering::Relaxed);
+        event.flags.store(flags, Ordering::Relaxed);
+        event.captured.store(false, Ordering::Relaxed);
+        event.mark.revive(Self::KIND);
+        event
+    }
+
+    fn shared<'a>(&self, runtime: &'a Runtime) -> Result<&'a EventSlot, CuResult> {
+        runtime.page.event(self.slot.load(Ordering::Relaxed)).ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    /// The last recording that was asked for, or `None` when there was none.
+    pub fn recorded(&self, runtime: &Runtime) -> Result<Option<u64>, CuResult> {
+        let count = self.shared(runtime)?.recorded.load(Ordering::Acquire);
+        Ok((count > self.base.load(Ordering::Relaxed)).then_some(count))
+    }
+
+    /// Records it after what a stream has been given so far.
+    ///
+    /// # Errors
+    /// Those of publishing.
+    pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<(), CuResult> {
+        runtime.healthy()?;
+        let count = self.shared(runtime)?.recorded.fetch_add(1, Ordering::AcqRel) + 1;
+        self.captured.store(false, Ordering::Relaxed);
+        let event = self.slot.load(Ordering::Relaxed);
+        runtime.command(stream, &Command::Record { event, count }).map(drop)
+    }
+
+    /// Whether its last recording is complete; one that never happened is.
+    fn complete(&self, runtime: &Runtime) -> Result<bool, CuResult> {
+        let Some(count) = self.recorded(runtime)? else { return Ok(true) };
+        Ok(self.shared(runtime)?.completed.load(Ordering::Acquire) >= count)
+    }
+
+    /// When its last recording completed, in virtual nanoseconds.
+    fn time_ns(&self, runtime: &Runtime) -> Result<u64, CuResult> {
+        if self.flags.load(Ordering::Relaxed) & CU_EVENT_DISABLE_TIMING != 0
+            || self.recorded(runtime)?.is_none()
+        {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+        if !self.complete(runtime)? {
+            return Err(CuResult::NOT_READY);
+        }
+        Ok(self.shared(runtime)?.time_ns.load(Ordering::Acquire))
+    }
+
+    /// Its handle.
+    pub fn handle(&self) -> CUevent {
+        CUevent(std::ptr::from_ref(self).cast_mut().cast::<c_void>())
+    }
+}
+
+driver_api! {
+    /// Makes an event.
+    fn cuEventCreate(event: *mut CUevent, flags: u32) {
+        let runtime = runtime()?;
+        current()?;
+        let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+        let shared_alone =
+            flags & CU_EVENT_INTERPROCESS != 0 && flags & CU_EVENT_DISABLE_TIMING == 0;
+        if flags & !known != 0 || shared_alone || event.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let Reply::Event { event: slot, secret } = runtime.call(&Request::EventCreate)? else {
+            return Err(CuResult::UNKNOWN);
+        };
+        let base = runtime.page.event(slot).map_or(0, |shared| shared.recorded.load(Ordering::Acquire));
+        put(event, Event::adopt(slot, secret, base, flags).handle())
+    }
+
+    /// Lets an event go.
+    fn cuEventDestroy_v2(event: CUevent) {
+        let runtime = runtime()?;
+        let ended: &'static Event = object(event.0)?;
+        capture::forget_event(ended);
+        let slot = ended.slot.load(Ordering::Relaxed);
+        if !ended.mark.kill(Event::KIND) {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+        USED.put(ended);
+        runtime.call(&Request::EventDestroy { event: slot }).map(drop)
+    }
+
+    /// As `cuEventDestroy_v2`.
+    fn cuEventDestroy(event: CUevent) {
+        cuEventDestroy_v2(event).ok()
+    }
+
+    /// Records an event in a stream.
+    fn cuEventRecord | cuEventRecord_ptsz [per_thread] (event: CUevent, stream: CUstream) {
+        let runtime = runtime()?;
+        let event: &'static Event = object(event.0)?;
+        let stream = resolve(stream, per_thread)?;
+        if stream.capturing.load(Ordering::Relaxed) {
+            return capture::record_event(stream, event, false);
+        }
+        event.record(runtime, stream)
+    }
+
+    /// Records an event; with a flag it becomes a node of a captured graph.
+    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz [per_thread] (
+        event: CUevent,
+        stream: CUstream,
+        flags: u32,
+    ) {
+        if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let runtime = runtime()?;
+        let event: &'static Event = object(event.0)?;
+        let stream = resolve(stream, per_thread)?;
+        if stream.capturing.load(Ordering::Relaxed) {
+            return capture::record_event(stream, event, flags == CU_EVENT_RECORD_EXTERNAL);
+        }
+        event.record(runtime, stream)
+    }
+
+    /// Whether an event's last recording is complete.
+    fn cuEventQuery(event: CUevent) {
+        let runtime = runtime()?;
+        runtime.healthy()?;
+        let event: &'static Event = object(event.0)?;
+        if event.captured.load(Ordering::Relaxed) {
+            return Err(CuResult::CAPTURED_EVENT);
+        }
+        if event.complete(runtime)? { Ok(()) } else { Err(CuResult::NOT_READY) }
+    }
+
+    /// Waits for an event's last recording.
+    fn cuEventSynchronize(event: CUevent) {
+        let runtime = runtime()?;
+        runtime.healthy()?;
+        let event: &'static Event = object(event.0)?;
+        if event.captured.load(Ordering::Relaxed) {
+            return Err(CuResult::CAPTURED_EVENT);
+        }
+        let Some(count) = event.recorded(runtime)? else { return Ok(()) };
+        let shared = event.shared(runtime)?;
+        runtime.wait(|| shared.completed.load(Ordering::Acquire) >= count)
+    }
+
+    /// Simulated milliseconds between two recordings.
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) {
+        let runtime = runtime()?;
+        runtime.healthy()?;
+        let start: &'static Event = object(start.0)?;
+        let end: &'static Event = object(end.0)?;
+        let (start, end) = (start.time_ns(runtime)?, end.time_ns(runtime)?);
+        put(milliseconds, (end as f64 - start as f64) as f32 / 1e6)
+    }
+
+    /// As `cuEventElapsedTime`.
+    fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) {
+        cuEventElapsedTime(milliseconds, start, end).ok()
+    }
+}

@@ -1,0 +1,293 @@
+//! Functions of loaded modules, and their attributes.
+
+use core::ffi::{c_char, c_int};
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use partita_abi::CuResult;
+use partita_abi::attribute::*;
+use partita_abi::types::{CUfunction, CUkernel, CUmodule};
+
+use super::object::{Mark, Object, object};
+use super::put;
+use super::runtime::{Runtime, runtime};
+use crate::shared::qmd::{Image, template};
+
+/// What an image says of a kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// Entry name.
+    pub name: String,
+    /// Offset and size of each parameter; empty when the image does not say.
+    pub params: Vec<(usize, usize)>,
+    /// Registers of a thread; 0 when the image does not say.
+    pub registers: u32,
+    /// Static shared memory, in bytes.
+    pub shared_bytes: u32,
+    /// Threads of a block at most; 0 when the image does not say.
+    pub threads_max: u32,
+    /// PTX version × 10 and target × 10.
+    pub ptx_version: u32,
+    /// Compiled for this architecture × 10.
+    pub binary_version: u32,
+}
+
+impl KernelInfo {
+    /// Bytes of all parameters.
+    pub fn param_bytes(&self) -> usize {
+        self.params.iter().map(|(offset, size)| offset + size).max().unwrap_or(0)
+    }
+}
+
+/// A function, bound to a context.
+#[derive(Debug)]
+pub struct Function {
+    mark: Mark,
+    /// What its image says.
+    pub info: KernelInfo,
+    name: CString,
+    /// The address that launch descriptors name it by.
+    pub program: u64,
+    /// Its module's handle.
+    pub module: usize,
+    /// Its context's number in this process.
+    pub ctx: u64,
+    /// Bytes of all parameters.
+    pub param_bytes: usize,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// The descriptor before any launch.
+    pub template: Image,
+    /// Dynamic shared memory that it may use, in bytes.
+    pub dynamic_shared_max: AtomicI32,
+    carveout: AtomicI32,
+    /// Whether clusters of more than eight blocks are allowed.
+    pub non_portable: AtomicBool,
+    scheduling: AtomicI32,
+}
+
+impl Object for Function {
+    const KIND: u64 = u64::from_le_bytes(*b"simfunc\0");
+    const BAD: CuResult = CuResult::INVALID_HANDLE;
+    fn mark(&self) -> &Mark {
+        &self.mark
+    }
+}
+
+impl Function {
+    /// Makes a function of what the board has loaded.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for numbers that no launch descriptor can hold.
+    pub fn create(
+        runtime: &Runtime,
+        info: KernelInfo,
+        program: u64,
+        module: usize,
+        ctx: u64,
+    ) -> Result<&'static Self, CuResult> {
+        // What a compiler gives to a small kernel, where the image does not say.
+        let registers = if info.registers == 0 { 32 } else { info.registers };
+        let plain = runtime.spec.sm.shared_per_block_bytes;
+        Ok(Box::leak(Box::new(Self {
+            mark: Mark::live(Self::KIND),
+            name: CString::new(info.name.clone()).map_err(|_| CuResult::INVALID_IMAGE)?,
+            template: template(runtime.qmd, program, registers)?,
+            param_bytes: info.param_bytes(),
+            dynamic_shared_max: AtomicI32::new(plain.saturating_sub(info.shared_bytes) as i32),
+            carveout: AtomicI32::new(-1),
+            non_portable: AtomicBool::new(false),
+            scheduling: AtomicI32::new(0),
+            registers,
+            program,
+            module,
+            ctx,
+            info,
+        })))
+    }
+
+    /// Ends it.
+    pub fn retire(&self) {
+        self.mark.kill(Self::KIND);
+    }
+
+    /// Its handle.
+    pub fn handle(&self) -> CUfunction {
+        CUfunction(std::ptr::from_ref(self).cast_mut().cast())
+    }
+
+    /// Threads of a block at most.
+    pub fn threads_max(&self, runtime: &Runtime) -> u32 {
+        let sm = &runtime.spec.sm;
+        let by_registers = sm.registers_per_block_max / self.registers.next_multiple_of(8).max(1);
+        let limit = sm.threads_per_block_max.min(by_registers / sm.warp_threads * sm.warp_threads);
+        if self.info.threads_max > 0 { limit.min(self.info.threads_max) } else { limit }
+    }
+
+    fn attribute(&self, runtime: &Runtime, attribute: CUfunction_attribute) -> Result<c_int, CuResult> {
+        let capability = runtime.spec.compute_capability;
+        let native = u32::from(capability.major) * 10 + u32::from(capability.minor);
+        Ok(match attribute {
+            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => self.threads_max(runtime) as c_int,
+            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => self.info.shared_bytes as c_int,
+            CU_FUNC_ATTRIBUTE_NUM_REGS => self.registers as c_int,
+            CU_FUNC_ATTRIBUTE_PTX_VERSION => match self.info.ptx_version {
+                0 => native as c_int,
+                version => version as c_int,
+            },
+            CU_FUNC_ATTRIBUTE_BINARY_VERSION => match self.info.binary_version {
+                0 => native as c_int,
+                version => version as c_int,
+            },
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
+                self.dynamic_shared_max.load(Ordering::Relaxed)
+            }
+            CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => self.carveout.load(Ordering::Relaxed),
+            CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+                c_int::from(self.non_portable.load(Ordering::Relaxed))
+            }
+            CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => self.scheduling.load(Ordering::Relaxed),
+            attribute if function_attribute_name(attribute).is_some() => 0,
+            _ => return Err(CuResult::INVALID_VALUE),
+        })
+    }
+
+    fn set_attribute(
+        &self,
+        runtime: &Runtime,
+        attribute: CUfunction_attribute,
+        value: c_int,
+    ) -> Result<(), CuResult> {
+        match attribute {
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
+                let room =
+                    runtime.spec.sm.shared_per_block_optin_bytes.saturating_sub(self.info.shared_bytes);
+                if value < 0 || value as u32 > room {
+                    return Err(CuResult::INVALID_VALUE);
+                }
+                self.dynamic_shared_max.store(value, Ordering::Relaxed);
+            }
+            CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => {
+                if !(-1..=100).contains(&value) {
+                    return Err(CuResult::INVALID_VALUE);
+                }
+                self.carveout.store(value, Ordering::Relaxed);
+            }
+            CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+                self.non_portable.store(value != 0, Ordering::Relaxed);
+            }
+            CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
+                self.scheduling.store(value, Ordering::Relaxed);
+            }
+            _ => return Err(CuResult::INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    fn param(&self, index: usize) -> Result<(usize, usize), CuResult> {
+        self.info.params.get(index).copied().ok_or(CuResult::INVALID_VALUE)
+    }
+}
+
+driver_api! {
+    /// Reads an attribute of a function.
+    fn cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction) {
+        let runtime = runtime()?;
+        let function: &'static Function = object(function.0)?;
+        put(value, function.attribute(runtime, attribute)?)
+    }
+
+    /// Sets an attribute of a function.
+    fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int) {
+        let runtime = runtime()?;
+        let function: &'static Function = object(function.0)?;
+        function.set_attribute(runtime, attribute, value)
+    }
+
+    /// Reads an attribute of a library's kernel.
+    fn cuKernelGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: i32) {
+        let runtime = super::context::check_device(device)?;
+        let function = super::module::kernel_function(kernel)?;
+        put(value, function.attribute(runtime, attribute)?)
+    }
+
+    /// Sets an attribute of a library's kernel.
+    fn cuKernelSetAttribute(attribute: CUfunction_attribute, value: c_int, kernel: CUkernel, device: i32) {
+        let runtime = super::context::check_device(device)?;
+        super::module::kernel_function(kernel)?.set_attribute(runtime, attribute, value)
+    }
+
+    /// Sets the preferred split of cache and shared memory: a hint.
+    fn cuFuncSetCacheConfig(function: CUfunction, config: u32) {
+        runtime()?;
+        let _: &'static Function = object(function.0)?;
+        if config > 3 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// As `cuFuncSetCacheConfig`.
+    fn cuKernelSetCacheConfig(kernel: CUkernel, config: u32, device: i32) {
+        super::context::check_device(device)?;
+        super::module::kernel_function(kernel)?;
+        if config > 3 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// The bank size of shared memory: a hint of the past.
+    fn cuFuncSetSharedMemConfig(function: CUfunction, config: u32) {
+        runtime()?;
+        let _: &'static Function = object(function.0)?;
+        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// A function's module.
+    fn cuFuncGetModule(module: *mut CUmodule, function: CUfunction) {
+        runtime()?;
+        let function: &'static Function = object(function.0)?;
+        put(module, CUmodule::from_addr(function.module))
+    }
+
+    /// A function's name.
+    fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) {
+        runtime()?;
+        let function: &'static Function = object(function.0)?;
+        put(name, function.name.as_ptr())
+    }
+
+    /// A kernel's name.
+    fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) {
+        runtime()?;
+        put(name, super::module::kernel_function(kernel)?.name.as_ptr())
+    }
+
+    /// Where a parameter lies.
+    fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize) {
+        runtime()?;
+        let function: &'static Function = object(function.0)?;
+        let (at, bytes) = function.param(index)?;
+        put(offset, at)?;
+        super::put_if(size, bytes);
+        Ok(())
+    }
+
+    /// Where a parameter of a kernel lies.
+    fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize) {
+        runtime()?;
+        let (at, bytes) = super::module::kernel_function(kernel)?.param(index)?;
+        put(offset, at)?;
+        super::put_if(size, bytes);
+        Ok(())
+    }
+
+    /// Whether a function is loaded: always.
+    fn cuFuncIsLoaded(state: *mut u32, function: CUfunction) {
+        runtime()?;
+        let _: &'static Function = object(function.0)?;
+        put(state, 1)
+    }
+
+    /// Loads a function, which is loaded.
+    fn cuFuncLoad(function: CUfunction) {
+        runtime()?;
+        let _: &'static Function = object(function.0)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,489 @@
+//! Copies.
+//!
+//! A copy between addresses that the board reaches is the board's. Where ordinary or registered host memory
+//! takes part, the board says when, and a thread of this process moves the bytes: the worker for asynchronous
+//! copies of pinned memory, the calling thread for all others.
+
+use core::ffi::c_void;
+use std::sync::atomic::Ordering;
+
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CUDA_MEMCPY2D,
+    CUDA_MEMCPY3D, CUarray, CUcontext, CUdeviceptr, CUmemorytype, CUstream,
+};
+
+use super::region::Kind;
+use super::runtime::{Runtime, runtime};
+use super::stream::{Stream, resolve};
+use super::worker::{self, HostWork};
+use super::{array, capture, get};
+use crate::shared::command::{Command, Rect, Route};
+
+/// What a copy is, by where its ends lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// The board moves the bytes.
+    Board(Route),
+    /// The worker does.
+    Pinned(Route),
+    /// The calling thread does, and waits.
+    Pageable(Route),
+}
+
+fn is_device(kind: Option<Kind>) -> bool {
+    matches!(kind, Some(Kind::Device | Kind::Managed | Kind::Reserved))
+}
+
+/// Decides who moves the bytes of a copy.
+pub fn plan(runtime: &Runtime, rect: &Rect) -> Plan {
+    let (dst, src) = (runtime.regions.kind(rect.dst), runtime.regions.kind(rect.src));
+    let route = match (is_device(src), is_device(dst)) {
+        (true, true) => Route::DeviceToDevice,
+        (true, false) => Route::DeviceToHost,
+        (false, true) => Route::HostToDevice,
+        (false, false) => Route::HostToHost,
+    };
+    if dst.is_none() || src.is_none() {
+        Plan::Pageable(route)
+    } else if dst == Some(Kind::Registered) || src == Some(Kind::Registered) {
+        Plan::Pinned(route)
+    } else {
+        Plan::Board(route)
+    }
+}
+
+/// Moves the bytes of a rectangle in this thread.
+///
+/// # Errors
+/// `INVALID_VALUE` when a row leaves the device memory that it starts in.
+pub fn move_rect(runtime: &Runtime, rect: &Rect) -> Result<(), CuResult> {
+    for (dst, src) in rect.rows() {
+        let to = runtime.regions.pieces(&runtime.memory, dst, rect.width).ok_or(CuResult::INVALID_VALUE)?;
+        let from = runtime.regions.pieces(&runtime.memory, src, rect.width).ok_or(CuResult::INVALID_VALUE)?;
+        let (mut to, mut from) = (to.into_iter(), from.into_iter());
+        let (mut target, mut source) = (to.next(), from.next());
+        while let (Some((dst, room)), Some((src, left))) = (target, source) {
+            let count = room.min(left);
+            // SAFETY: both pieces are inside mappings of this process or in host memory that the program gave
+            // for this copy; they may overlap where the program's ranges do.
+            unsafe { std::ptr::copy(src.cast_const(), dst, count) };
+            // SAFETY: `count` bytes further is inside the piece or its end.
+            target = if count == room { to.next() } else { Some((unsafe { dst.add(count) }, room - count)) };
+            // SAFETY: as above.
+            source =
+                if count == left { from.next() } else { Some((unsafe { src.add(count) }, left - count)) };
+        }
+    }
+    Ok(())
+}
+
+/// Writes bytes of this library's own into device memory.
+///
+/// # Errors
+/// Those of [`move_rect`].
+pub fn write_device(runtime: &Runtime, address: u64, bytes: &[u8]) -> Result<(), CuResult> {
+    move_rect(runtime, &Rect::line(address, bytes.as_ptr() as u64, bytes.len() as u64))
+}
+
+/// Checks that device memory covers a rectangle's rows, as the driver does before it accepts a copy.
+fn check(runtime: &Runtime, rect: &Rect) -> Result<(), CuResult> {
+    if rect.bytes() == 0 {
+        return Ok(());
+    }
+    for (first, pitch, slice) in
+        [(rect.dst, rect.dst_pitch, rect.dst_slice), (rect.src, rect.src_pitch, rect.src_slice)]
+    {
+        if first == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let in_window = first.wrapping_sub(runtime.window) < crate::shared::protocol::WINDOW_BYTES;
+        let rows = pitch.saturating_mul(rect.height - 1).saturating_add(slice.saturating_mul(rect.depth - 1));
+        let last = first.saturating_add(rows).saturating_add(rect.width - 1);
+        let covered = match runtime.regions.find(first) {
+            None => !in_window,
+            Some(region) => {
+                region.kind != Kind::Reserved
+                    && (last - region.start < region.bytes || runtime.regions.kind(last) == Some(region.kind))
+            }
+        };
+        if !covered {
+            return Err(CuResult::INVALID_VALUE);
+        }
+    }
+    Ok(())
+}
+
+/// Copies in stream order and, with `wait`, waits for it.
+///
+/// # Errors
+/// `INVALID_VALUE` for ranges that are not there; those of waiting.
+pub fn copy(
+    runtime: &'static Runtime,
+    stream: &'static Stream,
+    rect: Rect,
+    wait: bool,
+) -> Result<(), CuResult> {
+    runtime.healthy()?;
+    check(runtime, &rect)?;
+    if stream.capturing.load(Ordering::Relaxed) {
+        if wait {
+            return Err(CuResult::STREAM_CAPTURE_IMPLICIT);
+        }
+        return capture::add_copy(stream, rect);
+    }
+    if rect.bytes() == 0 {
+        return if wait { stream.synchronize(runtime) } else { Ok(()) };
+    }
+    let bytes = rect.bytes();
+    match plan(runtime, &rect) {
+        Plan::Board(route) => {
+            let seq = runtime.command(stream, &Command::Copy { route, rect })?;
+            if wait { runtime.wait(|| stream.reached(runtime, seq)) } else { Ok(()) }
+        }
+        Plan::Pinned(route) if !wait => {
+            let token = worker::prepare(runtime, HostWork::Copy(rect));
+            runtime.command(stream, &Command::HostCopy { route, bytes, token }).map(drop)
+        }
+        Plan::Pinned(route) | Plan::Pageable(route) => {
+            let seq = runtime.command(stream, &Command::HostCopy { route, bytes, token: 0 })?;
+            runtime.wait(|| stream.reached(runtime, seq))?;
+            move_rect(runtime, &rect)
+        }
+    }
+}
+
+fn line(dst: u64, src: u64, bytes: usize) -> Rect {
+    Rect::line(dst, src, bytes as u64)
+}
+
+/// One side of a two- or three-dimensional copy.
+struct Side {
+    kind: CUmemorytype,
+    host: u64,
+    device: u64,
+    array: CUarray,
+    x: usize,
+    y: usize,
+    z: usize,
+    pitch: usize,
+    height: usize,
+}
+
+impl Side {
+    /// First byte, bytes between rows, bytes between slices.
+    fn resolve(&self, width: usize, rows: usize) -> Result<(u64, u64, u64), CuResult> {
+        let (base, pitch, height) = match self.kind {
+            CU_MEMORYTYPE_HOST => (self.host, self.pitch, self.height),
+            CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => (self.device, self.pitch, self.height),
+            CU_MEMORYTYPE_ARRAY => {
+                let shape = array::shape(self.array)?;
+                (shape.address, shape.pitch, shape.rows)
+            }
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
+        // A pitch or height of nothing means tightly packed.
+        let pitch = if pitch == 0 { self.x + width } else { pitch };
+        let height = if height == 0 { self.y + rows } else { height };
+        if pitch < self.x + width && rows > 1 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let (pitch, slice) = (pitch as u64, pitch as u64 * height as u64);
+        let first = base + self.z as u64 * slice + self.y as u64 * pitch + self.x as u64;
+        Ok((first, pitch, slice))
+    }
+}
+
+fn boxed(to: &Side, from: &Side, width: usize, height: usize, depth: usize) -> Result<Rect, CuResult> {
+    let (dst, dst_pitch, dst_slice) = to.resolve(width, height)?;
+    let (src, src_pitch, src_slice) = from.resolve(width, height)?;
+    Ok(Rect {
+        dst,
+        dst_pitch,
+        dst_slice,
+        src,
+        src_pitch,
+        src_slice,
+        width: width as u64,
+        height: height as u64,
+        depth: depth as u64,
+    })
+}
+
+/// The rectangle of a two-dimensional copy.
+///
+/// # Errors
+/// `INVALID_VALUE`, `INVALID_HANDLE` for a bad array.
+pub fn rect_2d(copy: &CUDA_MEMCPY2D) -> Result<Rect, CuResult> {
+    let to = Side {
+        kind: copy.dst_memory_type,
+        host: copy.dst_host as u64,
+        device: copy.dst_device,
+        array: copy.dst_array,
+        x: copy.dst_x_in_bytes,
+        y: copy.dst_y,
+        z: 0,
+        pitch: copy.dst_pitch,
+        height: 0,
+    };
+    let from = Side {
+        kind: copy.src_memory_type,
+        host: copy.src_host as u64,
+        device: copy.src_device,
+        array: copy.src_array,
+        x: copy.src_x_in_bytes,
+        y: copy.src_y,
+        z: 0,
+        pitch: copy.src_pitch,
+        height: 0,
+    };
+    boxed(&to, &from, copy.width_in_bytes, copy.height, 1)
+}
+
+/// The box of a three-dimensional copy.
+///
+/// # Errors
+/// As [`rect_2d`].
+pub fn rect_3d(copy: &CUDA_MEMCPY3D) -> Result<Rect, CuResult> {
+    let to = Side {
+        kind: copy.dst_memory_type,
+        host: copy.dst_host as u64,
+        device: copy.dst_device,
+        array: copy.dst_array,
+        x: copy.dst_x_in_bytes,
+        y: copy.dst_y,
+        z: copy.dst_z,
+        pitch: copy.dst_pitch,
+        height: copy.dst_height,
+    };
+    let from = Side {
+        kind: copy.src_memory_type,
+        host: copy.src_host as u64,
+        device: copy.src_device,
+        array: copy.src_array,
+        x: copy.src_x_in_bytes,
+        y: copy.src_y,
+        z: copy.src_z,
+        pitch: copy.src_pitch,
+        height: copy.src_height,
+    };
+    boxed(&to, &from, copy.width_in_bytes, copy.height, copy.depth)
+}
+
+/// A copy in a default stream, waited for.
+fn now(rect: Rect, per_thread: bool) -> Result<(), CuResult> {
+    // SAFETY: null is a default stream.
+    copy(runtime()?, unsafe { resolve(CUstream::NULL, per_thread)? }, rect, true)
+}
+
+driver_api! {
+    /// Copies between any two addresses.
+    fn cuMemcpy | cuMemcpy_ptds [per_thread] (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
+        now(line(dst, src, bytes), per_thread)
+    }
+
+    /// Copies between any two addresses, in stream order.
+    fn cuMemcpyAsync | cuMemcpyAsync_ptsz [per_thread] (
+        dst: CUdeviceptr,
+        src: CUdeviceptr,
+        bytes: usize,
+        stream: CUstream,
+    ) {
+        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src, bytes), false)
+    }
+
+    /// Copies to the device.
+    fn cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds [per_thread] (dst: CUdeviceptr, src: *const c_void, bytes: usize) {
+        now(line(dst, src as u64, bytes), per_thread)
+    }
+
+    /// Copies to the device, in stream order.
+    fn cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz [per_thread] (
+        dst: CUdeviceptr,
+        src: *const c_void,
+        bytes: usize,
+        stream: CUstream,
+    ) {
+        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src as u64, bytes), false)
+    }
+
+    /// Copies to the host.
+    fn cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds [per_thread] (dst: *mut c_void, src: CUdeviceptr, bytes: usize) {
+        now(line(dst as u64, src, bytes), per_thread)
+    }
+
+    /// Copies to the host, in stream order.
+    fn cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz [per_thread] (
+        dst: *mut c_void,
+        src: CUdeviceptr,
+        bytes: usize,
+        stream: CUstream,
+    ) {
+        copy(runtime()?, resolve(stream, per_thread)?, line(dst as u64, src, bytes), false)
+    }
+
+    /// Copies inside the device. Does not wait, as on hardware.
+    fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds [per_thread] (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
+        copy(runtime()?, resolve(CUstream::NULL, per_thread)?, line(dst, src, bytes), false)
+    }
+
+    /// Copies inside the device, in stream order.
+    fn cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz [per_thread] (
+        dst: CUdeviceptr,
+        src: CUdeviceptr,
+        bytes: usize,
+        stream: CUstream,
+    ) {
+        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src, bytes), false)
+    }
+
+    /// Copies between contexts, which share the one device here.
+    fn cuMemcpyPeer | cuMemcpyPeer_ptds [per_thread] (
+        dst: CUdeviceptr,
+        dst_context: CUcontext,
+        src: CUdeviceptr,
+        src_context: CUcontext,
+        bytes: usize,
+    ) {
+        let _ = (dst_context, src_context);
+        now(line(dst, src, bytes), per_thread)
+    }
+
+    /// Copies between contexts, in stream order.
+    fn cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz [per_thread] (
+        dst: CUdeviceptr,
+        dst_context: CUcontext,
+        src: CUdeviceptr,
+        src_context: CUcontext,
+        bytes: usize,
+        stream: CUstream,
+    ) {
+        let _ = (dst_context, src_context);
+        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src, bytes), false)
+    }
+
+    /// Copies into an array.
+    fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds [per_thread] (
+        dst: CUarray,
+        offset: usize,
+        src: *const c_void,
+        bytes: usize,
+    ) {
+        let dst = array::shape(dst)?.inside(offset, bytes)?;
+        now(line(dst, src as u64, bytes), per_thread)
+    }
+
+    /// Copies out of an array.
+    fn cuMemcpyAtoH_v2 | cuMemcpyAtoH_v2_ptds [per_thread] (
+        dst: *mut c_void,
+        src: CUarray,
+        offset: usize,
+        bytes: usize,
+    ) {
+        let src = array::shape(src)?.inside(offset, bytes)?;
+        now(line(dst as u64, src, bytes), per_thread)
+    }
+
+    /// Copies from device memory into an array.
+    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds [per_thread] (
+        dst: CUarray,
+        offset: usize,
+        src: CUdeviceptr,
+        bytes: usize,
+    ) {
+        let dst = array::shape(dst)?.inside(offset, bytes)?;
+        now(line(dst, src, bytes), per_thread)
+    }
+
+    /// Copies from an array into device memory.
+    fn cuMemcpyAtoD_v2 | cuMemcpyAtoD_v2_ptds [per_thread] (
+        dst: CUdeviceptr,
+        src: CUarray,
+        offset: usize,
+        bytes: usize,
+    ) {
+        let src = array::shape(src)?.inside(offset, bytes)?;
+        now(line(dst, src, bytes), per_thread)
+    }
+
+    /// Copies between arrays.
+    fn cuMemcpyAtoA_v2 | cuMemcpyAtoA_v2_ptds [per_thread] (
+        dst: CUarray,
+        dst_offset: usize,
+        src: CUarray,
+        src_offset: usize,
+        bytes: usize,
+    ) {
+        let dst = array::shape(dst)?.inside(dst_offset, bytes)?;
+        let src = array::shape(src)?.inside(src_offset, bytes)?;
+        now(line(dst, src, bytes), per_thread)
+    }
+
+    /// Copies into an array, in stream order.
+    fn cuMemcpyHtoAAsync_v2 | cuMemcpyHtoAAsync_v2_ptsz [per_thread] (
+        dst: CUarray,
+        offset: usize,
+        src: *const c_void,
+        bytes: usize,
+        stream: CUstream,
+    ) {
+        let dst = array::shape(dst)?.inside(offset, bytes)?;
+        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src as u64, bytes), false)
+    }
+
+    /// Copies out of an array, in stream order.
+    fn cuMemcpyAtoHAsync_v2 | cuMemcpyAtoHAsync_v2_ptsz [per_thread] (
+        dst: *mut c_void,
+        src: CUarray,
+        offset: usize,
+        bytes: usize,
+        stream: CUstream,
+    ) {
+        let src = array::shape(src)?.inside(offset, bytes)?;
+        copy(runtime()?, resolve(stream, per_thread)?, line(dst as u64, src, bytes), false)
+    }
+
+    /// Copies a rectangle.
+    fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds [per_thread] (wanted: *const CUDA_MEMCPY2D) {
+        now(rect_2d(&get(wanted)?)?, per_thread)
+    }
+
+    /// Copies a rectangle with any pitch.
+    fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds [per_thread] (wanted: *const CUDA_MEMCPY2D) {
+        now(rect_2d(&get(wanted)?)?, per_thread)
+    }
+
+    /// Copies a rectangle, in stream order.
+    fn cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz [per_thread] (
+        wanted: *const CUDA_MEMCPY2D,
+        stream: CUstream,
+    ) {
+        copy(runtime()?, resolve(stream, per_thread)?, rect_2d(&get(wanted)?)?, false)
+    }
+
+    /// Copies a box.
+    fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds [per_thread] (wanted: *const CUDA_MEMCPY3D) {
+        now(rect_3d(&get(wanted)?)?, per_thread)
+    }
+
+    /// Copies a box, in stream order.
+    fn cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz [per_thread] (
+        wanted: *const CUDA_MEMCPY3D,
+        stream: CUstream,
+    ) {
+        copy(runtime()?, resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
+    }
+
+    /// Copies a box between contexts, which share the one device here.
+    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds [per_thread] (wanted: *const CUDA_MEMCPY3D) {
+        now(rect_3d(&get(wanted)?)?, per_thread)
+    }
+
+    /// Copies a box between contexts, in stream order.
+    fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz [per_thread] (
+        wanted: *const CUDA_MEMCPY3D,
+        stream: CUstream,
+    ) {
+        copy(runtime()?, resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
+    }
+}

@@ -1,0 +1,250 @@
+//! Device memory: allocation, release and what is left.
+
+use core::ffi::c_void;
+
+use partita_abi::CuResult;
+use partita_abi::types::{CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE, CUdeviceptr};
+
+use super::context::{Context, current};
+use super::region::{Kind, Region};
+use super::runtime::{Runtime, runtime};
+use super::{put, put_if};
+use crate::shared::protocol::{AllocKind, Extent, Reply, Request};
+
+/// Rows of pitched memory start at multiples of this, in bytes.
+pub const PITCH_BYTES: usize = 512;
+
+/// Allocates and notes what the board gave.
+///
+/// # Errors
+/// `INVALID_VALUE` for nothing, `OUT_OF_MEMORY`.
+pub fn allocate(runtime: &Runtime, context: &Context, bytes: u64, kind: AllocKind) -> Result<u64, CuResult> {
+    runtime.healthy()?;
+    let reply = runtime.call(&Request::Alloc { ctx: context.number, bytes, kind })?;
+    let Reply::Memory { address, extents } = reply else { return Err(CuResult::UNKNOWN) };
+    let host = kind == AllocKind::Managed;
+    let mut region = Region::new(address, bytes, if host { Kind::Managed } else { Kind::Device });
+    region.ctx = context.id;
+    region.extents = extents;
+    if host && let Err(error) = open_view(runtime, &region) {
+        runtime.call(&Request::Free { address })?;
+        return Err(error);
+    }
+    runtime.regions.insert(region);
+    Ok(address)
+}
+
+/// Makes device memory addressable for the host, at its own address.
+fn open_view(runtime: &Runtime, region: &Region) -> Result<(), CuResult> {
+    let mut at = region.start;
+    for Extent { offset, bytes } in &region.extents {
+        // SAFETY: the range lies in the window that this library reserved, in pages that only this allocation
+        // has, so the mapping replaces nothing but the reservation.
+        let mapped = unsafe {
+            libc::mmap(
+                at as *mut c_void,
+                *bytes as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                std::os::fd::AsRawFd::as_raw_fd(&runtime.memory_fd),
+                *offset as libc::off_t,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            close_view(runtime, region);
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        at += bytes;
+    }
+    Ok(())
+}
+
+/// Makes a managed region's addresses unusable for the host again, if it is one.
+pub fn close_view(_runtime: &Runtime, region: &Region) {
+    if region.kind != Kind::Managed {
+        return;
+    }
+    let bytes: u64 = region.extents.iter().map(|extent| extent.bytes).sum();
+    // SAFETY: as in `open_view`; the reservation comes back.
+    unsafe {
+        libc::mmap(
+            region.start as *mut c_void,
+            bytes as usize,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            -1,
+            0,
+        );
+    }
+}
+
+/// Frees an allocation by its first address.
+///
+/// # Errors
+/// `INVALID_VALUE` when it is not one.
+pub fn free(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
+    let owned = |region: &Region| matches!(region.kind, Kind::Device | Kind::Managed) && !region.imported;
+    let region = runtime.regions.remove(address, owned).ok_or(CuResult::INVALID_VALUE)?;
+    close_view(runtime, &region);
+    match runtime.call(&Request::Free { address }) {
+        Err(_) if runtime.healthy().is_err() => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// Checks that flags of managed memory name one way of attaching.
+fn check_attach(flags: u32) -> Result<(), CuResult> {
+    match flags {
+        CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE => Ok(()),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
+}
+
+driver_api! {
+    /// Allocates device memory.
+    fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) {
+        let context = current()?;
+        if address.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(address, allocate(runtime()?, context, bytes as u64, AllocKind::Device)?)
+    }
+
+    /// Allocates rows of device memory.
+    fn cuMemAllocPitch_v2(
+        address: *mut CUdeviceptr,
+        pitch: *mut usize,
+        width_bytes: usize,
+        height: usize,
+        element_bytes: u32,
+    ) {
+        let context = current()?;
+        if address.is_null()
+            || pitch.is_null()
+            || width_bytes == 0
+            || height == 0
+            || !matches!(element_bytes, 4 | 8 | 16)
+        {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let row = width_bytes.checked_next_multiple_of(PITCH_BYTES).ok_or(CuResult::OUT_OF_MEMORY)?;
+        let bytes = row.checked_mul(height).ok_or(CuResult::OUT_OF_MEMORY)?;
+        put(address, allocate(runtime()?, context, bytes as u64, AllocKind::Device)?)?;
+        put(pitch, row)
+    }
+
+    /// Allocates memory that host and device address alike. It stays on the device here.
+    fn cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: u32) {
+        let context = current()?;
+        check_attach(flags)?;
+        if address.is_null() || flags == CU_MEM_ATTACH_SINGLE {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(address, allocate(runtime()?, context, bytes as u64, AllocKind::Managed)?)
+    }
+
+    /// Frees device memory, after all work of the context.
+    fn cuMemFree_v2(address: CUdeviceptr) {
+        let runtime = runtime()?;
+        if address == 0 {
+            return Ok(());
+        }
+        let region = runtime.regions.find(address).filter(|region| region.start == address);
+        region.filter(|region| !region.imported).ok_or(CuResult::INVALID_VALUE)?;
+        current()?.synchronize(runtime)?;
+        free(runtime, address)
+    }
+
+    /// Free and total device memory.
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        current()?;
+        let Reply::MemInfo { free: left, total: all } = runtime()?.call(&Request::MemInfo)? else {
+            return Err(CuResult::UNKNOWN);
+        };
+        put(free, left as usize)?;
+        put(total, all as usize)
+    }
+
+    /// The allocation that holds an address.
+    fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr) {
+        current()?;
+        let region = runtime()?.regions.find(address).ok_or(CuResult::NOT_FOUND)?;
+        if region.kind == Kind::Reserved {
+            return Err(CuResult::NOT_FOUND);
+        }
+        put_if(base, region.start);
+        put_if(bytes, region.bytes as usize);
+        Ok(())
+    }
+
+    /// Moves managed memory; it stays where it is here.
+    fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz [per_thread] (
+        address: CUdeviceptr,
+        bytes: usize,
+        device: i32,
+        stream: partita_abi::types::CUstream,
+    ) {
+        super::stream::resolve(stream, per_thread)?;
+        if device < -1 || device > 0 {
+            return Err(CuResult::INVALID_DEVICE);
+        }
+        check_managed(address, bytes)
+    }
+
+    /// Moves managed memory; it stays where it is here.
+    fn cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz [per_thread] (
+        address: CUdeviceptr,
+        bytes: usize,
+        location: partita_abi::types::CUmemLocation,
+        flags: u32,
+        stream: partita_abi::types::CUstream,
+    ) {
+        super::stream::resolve(stream, per_thread)?;
+        let _ = location;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        check_managed(address, bytes)
+    }
+
+    /// Advice on managed memory, which stays where it is here.
+    fn cuMemAdvise(address: CUdeviceptr, bytes: usize, advice: u32, device: i32) {
+        let _ = device;
+        if !(1..=6).contains(&advice) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        check_managed(address, bytes)
+    }
+
+    /// Advice on managed memory, which stays where it is here.
+    fn cuMemAdvise_v2(
+        address: CUdeviceptr,
+        bytes: usize,
+        advice: u32,
+        location: partita_abi::types::CUmemLocation,
+    ) {
+        let _ = location;
+        if !(1..=6).contains(&advice) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        check_managed(address, bytes)
+    }
+
+    /// Attaches managed memory to a stream, which changes nothing here.
+    fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz [per_thread] (
+        stream: partita_abi::types::CUstream,
+        address: CUdeviceptr,
+        bytes: usize,
+        flags: u32,
+    ) {
+        super::stream::resolve(stream, per_thread)?;
+        check_attach(flags)?;
+        check_managed(address, bytes)
+    }
+}
+
+fn check_managed(address: u64, bytes: usize) -> Result<(), CuResult> {
+    let region = runtime()?.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
+    let inside = address - region.start + bytes as u64 <= region.bytes;
+    if region.kind == Kind::Managed && inside { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
+}

@@ -1,0 +1,171 @@
+//! The driver API as programs see it: exported C functions, by family.
+//!
+//! Every entry point is defined with [`driver_api!`], which gives it the C ABI, turns its `Result` into a
+//! result code and keeps panics out: the workspace aborts on a panic, so entry points are written not to.
+
+macro_rules! driver_api {
+    () => {};
+    (
+        $(#[$meta:meta])*
+        fn $name:ident | $twin:ident [$thread:ident] ( $($arg:ident : $type:ty),* $(,)? ) $body:block
+        $($rest:tt)*
+    ) => {
+        driver_api!(@define [$(#[$meta])*] $name ($($arg: $type),*) { let $thread = false; $body });
+        driver_api!(
+            @define [#[doc = concat!("`", stringify!($name), "` with the per-thread default stream.")]]
+            $twin ($($arg: $type),*) { let $thread = true; $body }
+        );
+        driver_api!($($rest)*);
+    };
+    (
+        $(#[$meta:meta])*
+        fn $name:ident ( $($arg:ident : $type:ty),* $(,)? ) $body:block
+        $($rest:tt)*
+    ) => {
+        driver_api!(@define [$(#[$meta])*] $name ($($arg: $type),*) $body);
+        driver_api!($($rest)*);
+    };
+    (@define [$(#[$meta:meta])*] $name:ident ($($arg:ident : $type:ty),*) $body:block) => {
+        $(#[$meta])*
+        ///
+        /// An entry point of the driver API; arguments and errors as in `cuda.h`.
+        ///
+        /// # Safety
+        /// As the driver API demands: pointers are null or valid, handles came from this library.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, clippy::too_many_arguments)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> partita_abi::CuResult {
+            #[allow(unused_unsafe, clippy::redundant_closure_call)]
+            // SAFETY: the caller keeps the contract of this entry point.
+            let result: Result<(), partita_abi::CuResult> = unsafe { (|| $body)() };
+            match result {
+                Ok(()) => partita_abi::CuResult::SUCCESS,
+                Err(code) => code,
+            }
+        }
+    };
+}
+
+pub mod array;
+pub mod callback;
+pub mod capture;
+pub mod context;
+pub mod device;
+pub mod event;
+pub mod exports;
+pub mod function;
+pub mod image;
+pub mod init;
+pub mod launch;
+pub mod memcpy;
+pub mod memory;
+pub mod memset;
+pub mod module;
+pub mod object;
+pub mod occupancy;
+pub mod ptx;
+pub mod region;
+pub mod runtime;
+pub mod stream;
+pub mod stream_ops;
+pub mod worker;
+
+use partita_abi::CuResult;
+
+/// Stores a result where the program wants it.
+///
+/// # Errors
+/// `INVALID_VALUE` for a null pointer.
+///
+/// # Safety
+/// The pointer is null or valid for writing a `T`.
+#[inline]
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Result<(), CuResult> {
+    if to.is_null() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // SAFETY: not null, so valid by the caller's word; C programs may misalign their structures.
+    unsafe { to.write_unaligned(value) };
+    Ok(())
+}
+
+/// Stores a result where the program wants it, if it wants it.
+///
+/// # Safety
+/// The pointer is null or valid for writing a `T`.
+#[inline]
+pub(crate) unsafe fn put_if<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: not null, so valid by the caller's word.
+        unsafe { to.write_unaligned(value) };
+    }
+}
+
+/// Reads what a program points to.
+///
+/// # Errors
+/// `INVALID_VALUE` for a null pointer.
+///
+/// # Safety
+/// The pointer is null or valid for reading a `T`.
+#[inline]
+pub(crate) unsafe fn get<T: Copy>(from: *const T) -> Result<T, CuResult> {
+    if from.is_null() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // SAFETY: not null, so valid by the caller's word.
+    Ok(unsafe { from.read_unaligned() })
+}
+
+/// An array that a program points to.
+///
+/// # Errors
+/// `INVALID_VALUE` for a null pointer to more than nothing.
+///
+/// # Safety
+/// The pointer is null or valid for reading `count` elements while the result is used.
+pub(crate) unsafe fn list<'a, T>(from: *const T, count: usize) -> Result<&'a [T], CuResult> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if from.is_null() || !from.is_aligned() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // SAFETY: not null and aligned, so valid by the caller's word.
+    Ok(unsafe { std::slice::from_raw_parts(from, count) })
+}
+
+/// A string that a program points to.
+///
+/// # Errors
+/// `INVALID_VALUE` for a null pointer or text that is not UTF-8.
+///
+/// # Safety
+/// The pointer is null or points to a string that ends with a zero byte.
+pub(crate) unsafe fn text<'a>(from: *const std::ffi::c_char) -> Result<&'a str, CuResult> {
+    if from.is_null() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // SAFETY: not null, so a C string by the caller's word.
+    unsafe { std::ffi::CStr::from_ptr(from) }.to_str().map_err(|_| CuResult::INVALID_VALUE)
+}
+
+/// Copies text into a program's buffer, cut to fit and always ended with a zero byte.
+///
+/// # Errors
+/// `INVALID_VALUE` for a null pointer or a buffer of no length.
+///
+/// # Safety
+/// The pointer is null or valid for writing `length` bytes.
+pub(crate) unsafe fn put_text(to: *mut std::ffi::c_char, length: i32, text: &str) -> Result<(), CuResult> {
+    if to.is_null() || length <= 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let count = text.len().min(length as usize - 1);
+    // SAFETY: `count` and the zero fit into `length` bytes, which are valid by the caller's word.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, count);
+        to.add(count).write(0);
+    }
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! Modules and libraries.
+
+use core::ffi::{c_char, c_void};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use partita_abi::CuResult;
+use partita_abi::types::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
+
+use super::context::{Context, current};
+use super::function::Function;
+use super::image::{self, Loaded};
+use super::launch::note_unknown;
+use super::memory;
+use super::object::Registry;
+use super::runtime::{lock, runtime};
+use super::{put, put_if, text};
+use crate::shared::protocol::{AllocKind, FunctionSpec, Reply, Request};
+
+/// A module: an image in a context.
+#[derive(Debug)]
+pub struct Module {
+    ctx: u64,
+    functions: Vec<&'static Function>,
+    globals: Vec<(String, u64, u64)>,
+}
+
+/// A library: an image, loaded into each context that uses it.
+#[derive(Debug)]
+struct Library {
+    image: Loaded,
+    modules: Mutex<HashMap<u64, usize>>,
+    kernels: Mutex<Vec<usize>>,
+}
+
+/// First handle of kernels; far from every address that is mapped.
+const KERNELS_AT: u64 = 0x1300_0000_0000;
+/// Room for their handles.
+const KERNELS_ROOM: u64 = 1 << 40;
+
+static MODULES: Registry<Arc<Module>> = Registry::new(0x1100_0000_0000);
+static LIBRARIES: Registry<Arc<Library>> = Registry::new(0x1200_0000_0000);
+static KERNELS: Registry<(usize, Arc<str>)> = Registry::new(KERNELS_AT);
+
+fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
+    let runtime = runtime()?;
+    let specs: Vec<FunctionSpec> = image
+        .kernels
+        .iter()
+        .map(|kernel| FunctionSpec { name: kernel.name.clone(), ctx: context.number })
+        .collect();
+    let mut programs = Vec::new();
+    // A module of thousands of kernels does not fit one message.
+    for part in specs.chunks(128) {
+        let Reply::Programs(part) = runtime.call(&Request::Load { functions: part.to_vec() })? else {
+            return Err(CuResult::UNKNOWN);
+        };
+        programs.extend(part);
+    }
+    let mut globals = Vec::new();
+    for global in &image.globals {
+        let address = memory::allocate(runtime, context, global.bytes.max(1), AllocKind::Device)?;
+        if !global.initial.is_empty() {
+            super::memcpy::write_device(runtime, address, &global.initial)?;
+        }
+        globals.push((global.name.clone(), address, global.bytes));
+    }
+    // The handle is needed to make the functions and the functions to make the module.
+    let handle =
+        MODULES.insert(Arc::new(Module { ctx: context.id, functions: Vec::new(), globals: Vec::new() }));
+    let functions: Result<Vec<_>, CuResult> = image
+        .kernels
+        .iter()
+        .zip(programs)
+        .map(|(info, program)| Function::create(runtime, info.clone(), program, handle, context.id))
+        .collect();
+    MODULES.replace(handle, Arc::new(Module { ctx: context.id, functions: functions?, globals }));
+    Ok(handle)
+}
+
+fn unload(handle: usize) -> Result<(), CuResult> {
+    let module = MODULES.remove(handle).ok_or(CuResult::INVALID_HANDLE)?;
+    let runtime = runtime()?;
+    for function in &module.functions {
+        function.retire();
+    }
+    for (_, address, _) in &module.globals {
+        let _ = memory::free(runtime, *address);
+    }
+    let programs: Vec<u64> = module.functions.iter().map(|function| function.program).collect();
+    for part in programs.chunks(4096) {
+        runtime.call(&Request::Unload { programs: part.to_vec() })?;
+    }
+    Ok(())
+}
+
+/// Ends the modules of a context that is being destroyed; the board forgets them by itself.
+pub fn forget_context(ctx: u64) {
+    for (handle, module) in MODULES.all() {
+        if module.ctx == ctx {
+            for function in &module.functions {
+                function.retire();
+            }
+            MODULES.remove(handle);
+        }
+    }
+    for (_, library) in LIBRARIES.all() {
+        lock(&library.modules).remove(&ctx);
+    }
+}
+
+fn module(handle: CUmodule) -> Result<Arc<Module>, CuResult> {
+    runtime()?;
+    MODULES.get(handle.addr()).ok_or(CuResult::INVALID_HANDLE)
+}
+
+fn find(module: &Module, name: &str) -> Result<&'static Function, CuResult> {
+    let found = module.functions.iter().find(|function| function.info.name == name);
+    let function = found.copied().ok_or(CuResult::NOT_FOUND)?;
+    note_unknown(name);
+    Ok(function)
+}
+
+fn library(handle: CUlibrary) -> Result<Arc<Library>, CuResult> {
+    runtime()?;
+    LIBRARIES.get(handle.addr()).ok_or(CuResult::INVALID_HANDLE)
+}
+
+/// The library's module in the current context, loaded when it is not.
+fn module_of(library: &Library) -> Result<usize, CuResult> {
+    let context = current()?;
+    let mut modules = lock(&library.modules);
+    if let Some(handle) = modules.get(&context.id) {
+        return Ok(*handle);
+    }
+    let handle = load(context, &library.image)?;
+    modules.insert(context.id, handle);
+    Ok(handle)
+}
+
+/// The function of a kernel in the current context.
+///
+/// # Errors
+/// `INVALID_HANDLE`, and those of loading the library there.
+pub fn kernel_function(kernel: CUkernel) -> Result<&'static Function, CuResult> {
+    let (owner, name) = KERNELS.get(kernel.addr()).ok_or(CuResult::INVALID_HANDLE)?;
+    let library = LIBRARIES.get(owner).ok_or(CuResult::INVALID_HANDLE)?;
+    let module = MODULES.get(module_of(&library)?).ok_or(CuResult::INVALID_HANDLE)?;
+    find(&module, &name)
+}
+
+/// The function of a handle that may be a kernel's: launches take both. `None` when it is no kernel's.
+#[inline]
+pub fn kernel_as_function(handle: CUfunction) -> Option<Result<&'static Function, CuResult>> {
+    let at = handle.addr() as u64;
+    (KERNELS_AT..KERNELS_AT + KERNELS_ROOM).contains(&at).then(|| kernel_function(CUkernel(handle.0)))
+}
+
+fn add_kernel(library: usize, name: &str) -> usize {
+    KERNELS.insert((library, Arc::from(name)))
+}
+
+driver_api! {
+    /// Loads a file.
+    fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) {
+        let context = current()?;
+        let mut bytes = std::fs::read(text(name)?).map_err(|_| CuResult::FILE_NOT_FOUND)?;
+        bytes.push(0);
+        let image = image::parse(bytes.as_ptr())?;
+        put(module, CUmodule::from_addr(load(context, &image)?))
+    }
+
+    /// Loads PTX, a cubin or a fat binary.
+    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) {
+        let context = current()?;
+        let image = image::parse(image.cast())?;
+        put(module, CUmodule::from_addr(load(context, &image)?))
+    }
+
+    /// As `cuModuleLoadData`; the options of the compiler have no effect here.
+    fn cuModuleLoadDataEx(
+        module: *mut CUmodule,
+        image: *const c_void,
+        count: u32,
+        options: *mut u32,
+        values: *mut *mut c_void,
+    ) {
+        let _ = (count, options, values);
+        cuModuleLoadData(module, image).ok()
+    }
+
+    /// As `cuModuleLoadData`.
+    fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) {
+        cuModuleLoadData(module, image).ok()
+    }
+
+    /// Unloads a module.
+    fn cuModuleUnload(module: CUmodule) {
+        runtime()?;
+        unload(module.addr())
+    }
+
+    /// How modules are loaded: at once.
+    fn cuModuleGetLoadingMode(mode: *mut u32) {
+        put(mode, 1)
+    }
+
+    /// Finds a function.
+    fn cuModuleGetFunction(function: *mut CUfunction, owner: CUmodule, name: *const c_char) {
+        let owner = module(owner)?;
+        put(function, find(&owner, text(name)?)?.handle())
+    }
+
+    /// Counts functions.
+    fn cuModuleGetFunctionCount(count: *mut u32, owner: CUmodule) {
+        put(count, module(owner)?.functions.len() as u32)
+    }
+
+    /// Lists functions.
+    fn cuModuleEnumerateFunctions(functions: *mut CUfunction, count: u32, owner: CUmodule) {
+        let owner = module(owner)?;
+        for (index, function) in owner.functions.iter().enumerate().take(count as usize) {
+            put(functions.add(index), function.handle())?;
+        }
+        Ok(())
+    }
+
+    /// Finds a global variable.
+    fn cuModuleGetGlobal_v2(
+        address: *mut CUdeviceptr,
+        bytes: *mut usize,
+        owner: CUmodule,
+        name: *const c_char,
+    ) {
+        let owner = module(owner)?;
+        let name = text(name)?;
+        let found = owner.globals.iter().find(|(known, _, _)| known == name);
+        let (_, at, length) = found.ok_or(CuResult::NOT_FOUND)?;
+        put_if(address, *at);
+        put_if(bytes, *length as usize);
+        Ok(())
+    }
+
+    /// Loads a library.
+    fn cuLibraryLoadData(
+        library: *mut CUlibrary,
+        code: *const c_void,
+        jit_options: *mut u32,
+        jit_values: *mut *mut c_void,
+        jit_count: u32,
+        options: *mut u32,
+        values: *mut *mut c_void,
+        count: u32,
+    ) {
+        let _ = (jit_options, jit_values, jit_count, options, values, count);
+        runtime()?;
+        let image = image::parse(code.cast())?;
+        let made = Library { image, modules: Mutex::default(), kernels: Mutex::default() };
+        put(library, CUlibrary::from_addr(LIBRARIES.insert(Arc::new(made))))
+    }
+
+    /// Loads a library from a file.
+    fn cuLibraryLoadFromFile(
+        library: *mut CUlibrary,
+        name: *const c_char,
+        jit_options: *mut u32,
+        jit_values: *mut *mut c_void,
+        jit_count: u32,
+        options: *mut u32,
+        values: *mut *mut c_void,
+        count: u32,
+    ) {
+        let mut bytes = std::fs::read(text(name)?).map_err(|_| CuResult::FILE_NOT_FOUND)?;
+        bytes.push(0);
+        let code = bytes.as_ptr().cast();
+        cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options, values, count).ok()
+    }
+
+    /// Unloads a library from every context.
+    fn cuLibraryUnload(library: CUlibrary) {
+        runtime()?;
+        let gone = LIBRARIES.remove(library.addr()).ok_or(CuResult::INVALID_HANDLE)?;
+        for kernel in lock(&gone.kernels).iter() {
+            KERNELS.remove(*kernel);
+        }
+        let modules: Vec<usize> = lock(&gone.modules).values().copied().collect();
+        modules.into_iter().try_for_each(unload)
+    }
+
+    /// Finds a kernel.
+    fn cuLibraryGetKernel(kernel: *mut CUkernel, owner: CUlibrary, name: *const c_char) {
+        let handle = owner.addr();
+        let owner = library(owner)?;
+        let name = text(name)?;
+        if !owner.image.kernels.iter().any(|known| known.name == name) {
+            return Err(CuResult::NOT_FOUND);
+        }
+        let made = add_kernel(handle, name);
+        lock(&owner.kernels).push(made);
+        put(kernel, CUkernel::from_addr(made))
+    }
+
+    /// Counts kernels.
+    fn cuLibraryGetKernelCount(count: *mut u32, owner: CUlibrary) {
+        put(count, library(owner)?.image.kernels.len() as u32)
+    }
+
+    /// Lists kernels.
+    fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, count: u32, owner: CUlibrary) {
+        let handle = owner.addr();
+        let owner = library(owner)?;
+        for (index, known) in owner.image.kernels.iter().enumerate().take(count as usize) {
+            let made = add_kernel(handle, &known.name);
+            lock(&owner.kernels).push(made);
+            put(kernels.add(index), CUkernel::from_addr(made))?;
+        }
+        Ok(())
+    }
+
+    /// The library's module in the current context.
+    fn cuLibraryGetModule(module: *mut CUmodule, owner: CUlibrary) {
+        put(module, CUmodule::from_addr(module_of(&*library(owner)?)?))
+    }
+
+    /// Finds a global variable of a library in the current context.
+    fn cuLibraryGetGlobal(
+        address: *mut CUdeviceptr,
+        bytes: *mut usize,
+        owner: CUlibrary,
+        name: *const c_char,
+    ) {
+        let module = CUmodule::from_addr(module_of(&*library(owner)?)?);
+        cuModuleGetGlobal_v2(address, bytes, module, name).ok()
+    }
+
+    /// The function of a kernel in the current context.
+    fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) {
+        runtime()?;
+        put(function, kernel_function(kernel)?.handle())
+    }
+
+    /// A kernel's library.
+    fn cuKernelGetLibrary(library: *mut CUlibrary, kernel: CUkernel) {
+        runtime()?;
+        let (owner, _) = KERNELS.get(kernel.addr()).ok_or(CuResult::INVALID_HANDLE)?;
+        put(library, CUlibrary::from_addr(owner))
+    }
+}

@@ -1,0 +1,187 @@
+//! Occupancy. Like the real calls these look at function and device only: a TPC mask is unknown to them.
+
+use core::ffi::c_int;
+
+use partita_abi::CuResult;
+use partita_abi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize};
+use partita_core::TpcSet;
+use partita_sim::{Footprint, KernelWork};
+
+use super::function::Function;
+use super::launch::configured;
+use super::object::object;
+use super::put;
+use super::runtime::{Runtime, runtime};
+
+fn work(function: &Function, threads: u32, dynamic_shared: u32) -> KernelWork {
+    let mut work = KernelWork::new(1, threads.max(1), 0, TpcSet::EMPTY);
+    work.regs_per_thread = function.registers.max(16);
+    work.smem_per_block = function.info.shared_bytes.saturating_add(dynamic_shared);
+    work
+}
+
+/// Blocks of a function that one SM holds at once.
+pub fn resident_blocks(runtime: &Runtime, function: &Function, threads: u32, dynamic_shared: u32) -> u32 {
+    Footprint::of(&work(function, threads, dynamic_shared), &runtime.spec.sm).blocks_per_sm(&runtime.spec.sm)
+}
+
+fn function_of(handle: CUfunction) -> Result<&'static Function, CuResult> {
+    runtime()?;
+    match super::module::kernel_as_function(handle) {
+        Some(function) => function,
+        // SAFETY: the handle came from this library, by the word of the entry point's caller.
+        None => unsafe { object(handle.0) },
+    }
+}
+
+fn per_sm(function: CUfunction, threads: c_int, dynamic_shared: usize) -> Result<u32, CuResult> {
+    let runtime = runtime()?;
+    let function = function_of(function)?;
+    let threads =
+        u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(CuResult::INVALID_VALUE)?;
+    let shared = u32::try_from(dynamic_shared).map_err(|_| CuResult::INVALID_VALUE)?;
+    if threads > function.threads_max(runtime)
+        || function.info.shared_bytes.saturating_add(shared) > runtime.spec.sm.shared_per_block_optin_bytes
+    {
+        return Ok(0);
+    }
+    Ok(resident_blocks(runtime, function, threads, shared))
+}
+
+/// The block size that keeps most threads resident, and the grid that fills the device with it.
+///
+/// # Safety
+/// `shared_of` is null or a function of the program.
+unsafe fn potential(
+    function: CUfunction,
+    shared_of: CUoccupancyB2DSize,
+    dynamic_shared: usize,
+    limit: c_int,
+) -> Result<(c_int, c_int), CuResult> {
+    let runtime = runtime()?;
+    let most = function_of(function)?.threads_max(runtime);
+    let most = if limit > 0 { most.min(limit as u32) } else { most };
+    let warp = runtime.spec.sm.warp_threads;
+    let (mut best, mut best_threads, mut grid) = (0, 0, 0);
+    let mut size = most / warp * warp;
+    while size > 0 {
+        let shared = match shared_of {
+            // SAFETY: by the caller's word.
+            Some(shared_of) => unsafe { shared_of(size as c_int) },
+            None => dynamic_shared,
+        };
+        let blocks = per_sm(function, size as c_int, shared)?;
+        if blocks * size > best_threads {
+            (best, best_threads, grid) = (size, blocks * size, blocks * runtime.sms);
+        }
+        size -= warp;
+    }
+    Ok((grid as c_int, best as c_int))
+}
+
+/// How many clusters of a launch the device holds at once, or 0.
+fn clusters(function: CUfunction, config: *const CUlaunchConfig, size: Option<u32>) -> Result<u32, CuResult> {
+    let runtime = runtime()?;
+    let function = function_of(function)?;
+    // SAFETY: by the word of the entry point's caller.
+    let (launch, _) = unsafe { configured(config)? };
+    if runtime.spec.sm.cluster_blocks_max < 2 {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    let size = size.unwrap_or(launch.cluster.iter().product());
+    let mut work = work(function, launch.block.iter().product(), launch.dynamic_shared);
+    work.cluster_blocks = size;
+    work.enabled = runtime.spec.topology.all();
+    Ok((work.resident_blocks_max(&runtime.spec) / u64::from(size.max(1))) as u32)
+}
+
+driver_api! {
+    /// Blocks that one SM holds at once.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: *mut c_int,
+        function: CUfunction,
+        threads: c_int,
+        dynamic_shared: usize,
+    ) {
+        put(blocks, per_sm(function, threads, dynamic_shared)? as c_int)
+    }
+
+    /// As `cuOccupancyMaxActiveBlocksPerMultiprocessor`.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        blocks: *mut c_int,
+        function: CUfunction,
+        threads: c_int,
+        dynamic_shared: usize,
+        flags: u32,
+    ) {
+        if flags > 1 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(blocks, per_sm(function, threads, dynamic_shared)? as c_int)
+    }
+
+    /// A block size that fills the device, and the smallest grid that does.
+    fn cuOccupancyMaxPotentialBlockSize(
+        grid: *mut c_int,
+        block: *mut c_int,
+        function: CUfunction,
+        shared_of: CUoccupancyB2DSize,
+        dynamic_shared: usize,
+        limit: c_int,
+    ) {
+        let (blocks, threads) = potential(function, shared_of, dynamic_shared, limit)?;
+        put(grid, blocks)?;
+        put(block, threads)
+    }
+
+    /// As `cuOccupancyMaxPotentialBlockSize`.
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+        grid: *mut c_int,
+        block: *mut c_int,
+        function: CUfunction,
+        shared_of: CUoccupancyB2DSize,
+        dynamic_shared: usize,
+        limit: c_int,
+        flags: u32,
+    ) {
+        if flags > 1 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let (blocks, threads) = potential(function, shared_of, dynamic_shared, limit)?;
+        put(grid, blocks)?;
+        put(block, threads)
+    }
+
+    /// Dynamic shared memory that blocks may use while so many of them fit an SM.
+    fn cuOccupancyAvailableDynamicSMemPerBlock(
+        bytes: *mut usize,
+        function: CUfunction,
+        blocks: c_int,
+        threads: c_int,
+    ) {
+        let sm = runtime()?.spec.sm;
+        let blocks = u32::try_from(blocks).ok().filter(|blocks| *blocks > 0).ok_or(CuResult::INVALID_VALUE)?;
+        if per_sm(function, threads, 0)? < blocks {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let share = sm.shared_bytes / blocks / sm.shared_unit_bytes * sm.shared_unit_bytes;
+        let taken = sm.shared_reserved_per_block_bytes + function_of(function)?.info.shared_bytes;
+        put(bytes, share.saturating_sub(taken).min(sm.shared_per_block_optin_bytes) as usize)
+    }
+
+    /// The largest cluster that can run.
+    fn cuOccupancyMaxPotentialClusterSize(size: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) {
+        let most = runtime()?.spec.sm.cluster_blocks_max;
+        let portable = function_of(function)?.non_portable.load(std::sync::atomic::Ordering::Relaxed);
+        let mut found = if portable { most } else { most.min(8) };
+        while found > 1 && clusters(function, config, Some(found))? == 0 {
+            found /= 2;
+        }
+        put(size, found as c_int)
+    }
+
+    /// Clusters that the device holds at once.
+    fn cuOccupancyMaxActiveClusters(count: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) {
+        put(count, clusters(function, config, None)? as c_int)
+    }
+}

@@ -1,0 +1,29 @@
+//! A simulated CUDA driver: `libcuda.so.1` and `libnvidia-ml.so.1` with the real C ABI over the model of a GPU
+//! in `partita-sim`, so that programs written for a GPU run, unchanged, on a machine without one.
+//!
+//! Three parts. [`client`] and [`nvml`] are the libraries in a program's process: one shared object, reached
+//! under both names through symbolic links. [`board`] is the process `partita-simgpu`, which owns the engine,
+//! the clock and the device's memory; the first client starts it and it ends shortly after the last one has
+//! gone. [`mps`] is a stand-in for `nvidia-cuda-mps-control`.
+//!
+//! A launch travels as on hardware: the client fills a launch descriptor (QMD) of the device's generation,
+//! lets the debug callback see it, and publishes it in a ring in shared memory; the board reads grid, block,
+//! resources, program and TPC mask back out of the descriptor.
+//!
+//! # Environment
+//! | variable | meaning |
+//! |---|---|
+//! | `PARTITA_SIM_DEVICE` | the device: `h200` (default), `a100`, `gtx1060-3gb` |
+//! | `PARTITA_SIM_DIR` | the board's directory; default one per user in the temporary directory |
+//! | `PARTITA_SIM_SPEED` | simulated seconds per second, set by whoever starts the board; default 1 |
+//! | `PARTITA_SIMGPU` | the board's program; default `partita-simgpu` beside the library |
+//! | `PARTITA_SIM_KERNEL_US` | cost of a block of an unknown kernel, microseconds; default 10 |
+//! | `PARTITA_SIM_WATCHDOG_MS` | give up on launches that can never run after this many milliseconds |
+//! | `PARTITA_SIM_MPS_VIRTUAL_SMID` | `1`: `%smid` counts from 0 for each limited MPS client |
+//! | `PARTITA_SIM_STRICT` | `1`: a write beside the mask in a stream structure ends the program |
+
+pub mod board;
+pub mod client;
+pub mod mps;
+pub mod nvml;
+pub mod shared;

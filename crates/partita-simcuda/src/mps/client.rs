@@ -1,0 +1,58 @@
+//! Attaching to a service, from inside a program.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use partita_abi::CuResult;
+
+use super::wire::{self, Answer, Attach, Message};
+use super::{dirs, limits};
+use crate::shared::place::Place;
+use crate::shared::protocol::MpsIdentity;
+use crate::shared::socket;
+
+const ENV_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+
+/// Makes this process a client of the service in its pipe directory. `None` where no daemon listens: as on
+/// hardware, the program then runs on its own, without a word.
+///
+/// Waits for a server, for as long as another user has it. The connection is what makes the process a client;
+/// it is to be kept until the process ends.
+///
+/// # Errors
+/// The daemon's refusal: `MPS_SERVER_NOT_READY` while a server recovers from a fault, `MPS_MAX_CLIENTS_REACHED`,
+/// `NO_DEVICE` when the service is not for this device; `MPS_CONNECTION_FAILED` when it goes away meanwhile.
+pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult> {
+    let Ok(connection) = socket::connect(&dirs::control(&dirs::pipe())) else { return Ok(None) };
+    let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
+    let percentage = std::env::var(ENV_PERCENTAGE).ok().and_then(|text| limits::percentage(&text).ok());
+    let attach = Attach {
+        device: place.spec.id.to_owned(),
+        dir: dir.as_os_str().as_bytes().to_vec(),
+        percentage,
+        command: command_line(),
+    };
+    match wire::ask(&connection, &Message::Attach(attach)) {
+        Ok(Answer::Attached(identity)) => Ok(Some((identity, connection))),
+        Ok(Answer::Refused(code)) => Err(CuResult(code)),
+        Ok(Answer::Text(_)) | Err(_) => Err(CuResult::MPS_CONNECTION_FAILED),
+    }
+}
+
+/// Tells the server of a context that this process made or ended, over the connection of [`attach`].
+///
+/// # Errors
+/// Those of the socket: the service is gone.
+pub fn tell_context(connection: BorrowedFd<'_>, context: u32, alive: bool) -> io::Result<()> {
+    wire::send(connection.as_fd(), &Message::Context { context, alive })
+}
+
+/// The program and its arguments, for lists.
+fn command_line() -> String {
+    let line: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut line = line.join(" ");
+    let end = (0..=line.len().min(256)).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+    line.truncate(end);
+    line
+}

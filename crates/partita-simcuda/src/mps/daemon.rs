@@ -1,0 +1,576 @@
+//! The control daemon: connections, who is admitted to the server, and the server's life.
+//!
+//! One thread that sleeps in `poll`. What it waits for: signals, new connections, messages, the server's link,
+//! and the deaths of clients. A client is gone when its connection closes or its process ends, whichever
+//! comes first: a child that it forked may hold the connection open.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use partita_abi::CuResult;
+
+use super::CLIENTS_MAX;
+use super::dirs::PipeFiles;
+use super::limits::Limits;
+use super::log::Logs;
+use super::server::{Heard, ServerProcess};
+use super::wire::{self, Answer, Attach, Message};
+use crate::client::runtime::{device_uuid, is_visible, observe, uuid_text};
+use crate::shared::place::Place;
+use crate::shared::protocol::{BoardStatus, MpsIdentity, Reply, Request};
+use crate::shared::socket;
+use crate::shared::sys::{check, owned};
+
+/// Names a connection for as long as the daemon lives.
+pub(super) type PeerId = u64;
+
+/// Somebody who is connected.
+#[derive(Debug)]
+pub(super) struct Peer {
+    socket: OwnedFd,
+    pub(super) pid: u32,
+    uid: u32,
+    pub(super) role: Role,
+}
+
+/// What a connection turned out to be.
+#[derive(Debug)]
+pub(super) enum Role {
+    /// It has not said anything yet.
+    Unknown,
+    /// It sends commands.
+    Ui,
+    /// A program that waits for a server.
+    Waiting(Box<Candidate>),
+    /// A client of the server.
+    Client(Box<Member>),
+}
+
+/// A program that is to become a client.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    place: Place,
+    percentage: Option<f32>,
+    command: String,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Member {
+    /// Where its board is.
+    pub place: Place,
+    /// Its device.
+    pub uuid: String,
+    /// The program.
+    pub command: String,
+    /// Its number with this server.
+    pub number: u32,
+    /// Its contexts, by its own numbers.
+    pub contexts: BTreeSet<u32>,
+    /// Whether `terminate_client` has ended its work.
+    pub terminated: bool,
+    /// Readable when its process has ended.
+    exit: Option<OwnedFd>,
+}
+
+/// Where a server is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It has not said that it is ready.
+    Starting,
+    /// It takes clients.
+    Ready,
+    /// It ends when its clients are gone.
+    Ending,
+}
+
+/// The server.
+#[derive(Debug)]
+pub(super) struct Server {
+    process: ServerProcess,
+    /// Whose clients it takes.
+    pub uid: u32,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// What its next clients get.
+    pub limits: Limits,
+    clients_so_far: u32,
+}
+
+impl Server {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+}
+
+/// The daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    files: PipeFiles,
+    signals: OwnedFd,
+    pub(super) log: Logs,
+    /// What the next server gets.
+    pub(super) limits: Limits,
+    visible: Option<String>,
+    pub(super) server: Option<Server>,
+    pub(super) peers: BTreeMap<PeerId, Peer>,
+    waiting: VecDeque<PeerId>,
+    next_peer: PeerId,
+    /// Set when the daemon is to end: at once after this moment, if there is one.
+    ending: Option<Option<Instant>>,
+}
+
+/// What woke the daemon.
+#[derive(Clone, Copy)]
+enum Source {
+    Signal,
+    Control,
+    Privileged,
+    Server,
+    Peer(PeerId),
+    ClientExit(PeerId),
+}
+
+impl Daemon {
+    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`.
+    ///
+    /// # Errors
+    /// Those of `signalfd`.
+    pub fn new(files: PipeFiles, log: Logs, limits: Limits, visible: Option<String>) -> io::Result<Self> {
+        Ok(Self {
+            files,
+            signals: signals()?,
+            log,
+            limits,
+            visible,
+            server: None,
+            peers: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            next_peer: 1,
+            ending: None,
+        })
+    }
+
+    /// Serves until told to end.
+    ///
+    /// # Errors
+    /// Those of `poll`.
+    pub fn serve(mut self) -> io::Result<()> {
+        while !self.may_end() {
+            for source in self.sleep()? {
+                match source {
+                    Source::Signal => self.quit(Some(Duration::ZERO)),
+                    Source::Control => self.welcome(false),
+                    Source::Privileged => self.welcome(true),
+                    Source::Server => self.hear_server(),
+                    Source::Peer(id) => self.hear(id),
+                    Source::ClientExit(id) => self.leave(id),
+                }
+            }
+        }
+        self.log.control("Exit");
+        Ok(())
+    }
+
+    fn sleep(&self) -> io::Result<Vec<Source>> {
+        let mut sources = vec![
+            (Source::Signal, self.signals.as_fd()),
+            (Source::Control, self.files.control.as_fd()),
+            (Source::Privileged, self.files.privileged.as_fd()),
+        ];
+        sources.extend(
+            self.server.as_ref().and_then(|server| server.process.link()).map(|fd| (Source::Server, fd)),
+        );
+        for (id, peer) in &self.peers {
+            sources.push((Source::Peer(*id), peer.socket.as_fd()));
+            if let Role::Client(member) = &peer.role {
+                sources.extend(member.exit.iter().map(|exit| (Source::ClientExit(*id), exit.as_fd())));
+            }
+        }
+        let limit = match self.ending {
+            Some(Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
+            _ => None,
+        };
+        let ready = poll(sources.iter().map(|(_, fd)| *fd), limit)?;
+        Ok(sources
+            .into_iter()
+            .zip(ready)
+            .filter(|(_, ready)| *ready)
+            .map(|((source, _), _)| source)
+            .collect())
+    }
+
+    fn welcome(&mut self, privileged: bool) {
+        let listener = if privileged { &self.files.privileged } else { &self.files.control };
+        while let Ok(Some(socket)) = socket::accept(listener.as_fd()) {
+            self.log.control("Accepting connection...");
+            let Ok((pid, uid)) = socket::peer(socket.as_fd()) else { continue };
+            self.peers.insert(self.next_peer, Peer { socket, pid, uid, role: Role::Unknown });
+            self.next_peer += 1;
+        }
+    }
+
+    fn hear(&mut self, id: PeerId) {
+        // A peer may have left on account of an earlier one in the same round.
+        let Some(peer) = self.peers.get(&id) else { return };
+        match wire::receive(peer.socket.as_fd()) {
+            Ok(None) => {}
+            Ok(Some(Message::Command(line))) => self.command(id, &line),
+            Ok(Some(Message::Attach(attach))) if matches!(peer.role, Role::Unknown) => {
+                self.attach(id, attach)
+            }
+            Ok(Some(Message::Context { context, alive })) => self.context(id, context, alive),
+            Ok(Some(Message::Attach(_))) | Err(_) => self.leave(id),
+        }
+    }
+
+    fn answer(&mut self, id: PeerId, answer: &Answer) -> bool {
+        self.peers.get(&id).is_some_and(|peer| wire::send(peer.socket.as_fd(), answer).is_ok())
+    }
+
+    fn refuse(&mut self, id: PeerId, code: CuResult) {
+        self.answer(id, &Answer::Refused(code.0));
+        self.peers.remove(&id);
+    }
+
+    // ---- commands ----
+
+    fn command(&mut self, id: PeerId, line: &str) {
+        if let Some(peer) = self.peers.get_mut(&id)
+            && matches!(peer.role, Role::Unknown)
+        {
+            peer.role = Role::Ui;
+            self.log.control("NEW UI");
+        }
+        self.log.control(format_args!("Cmd:{line}"));
+        let reply = self.execute(line);
+        for line in reply.lines() {
+            self.log.control(line);
+        }
+        self.answer(id, &Answer::Text(reply));
+    }
+
+    // ---- clients ----
+
+    /// The clients, in the order in which they came.
+    pub(super) fn members(&self) -> impl Iterator<Item = (PeerId, u32, &Member)> {
+        self.peers.iter().filter_map(|(id, peer)| match &peer.role {
+            Role::Client(member) => Some((*id, peer.pid, &**member)),
+            _ => None,
+        })
+    }
+
+    fn attach(&mut self, id: PeerId, attach: Attach) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let dir = OsString::from_vec(attach.dir);
+        let Ok(place) = Place::new(&attach.device, Some(dir)) else {
+            self.refuse(id, CuResult::NO_DEVICE);
+            return;
+        };
+        let known = self.server.as_ref().is_some_and(|server| server.phase == Phase::Ready);
+        let then =
+            if known { "Server already exists" } else { "Server is not ready, push client to pending list" };
+        self.log.control(format_args!("NEW CLIENT {} from user {}: {then}", peer.pid, peer.uid));
+        let Attach { percentage, command, .. } = attach;
+        peer.role = Role::Waiting(Box::new(Candidate { place, percentage, command }));
+        self.waiting.push_back(id);
+        self.admit();
+    }
+
+    /// Lets in who waits, as far as there is a server for them; first come, first served.
+    fn admit(&mut self) {
+        while let Some(id) = self.waiting.front().copied() {
+            let Some(uid) = self.peers.get(&id).map(|peer| peer.uid) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            if self.ending.is_some() {
+                self.waiting.pop_front();
+                self.refuse(id, CuResult::MPS_SERVER_NOT_READY);
+                continue;
+            }
+            match &mut self.server {
+                None => {
+                    if self.start_server(uid).is_err() {
+                        self.waiting.pop_front();
+                        self.refuse(id, CuResult::MPS_CONNECTION_FAILED);
+                    }
+                }
+                Some(server) if server.phase == Phase::Ready && server.uid == uid => {
+                    self.waiting.pop_front();
+                    if let Err(code) = self.enter(id) {
+                        self.refuse(id, code);
+                    }
+                }
+                Some(server) if server.phase == Phase::Ready => {
+                    server.phase = Phase::Ending;
+                    self.end_unused_server();
+                }
+                Some(_) => return,
+            }
+        }
+    }
+
+    /// Makes a waiting program a client of the server.
+    fn enter(&mut self, id: PeerId) -> Result<(), CuResult> {
+        let members = self.members().count();
+        let (Some(peer), Some(server)) = (self.peers.get_mut(&id), &mut self.server) else {
+            return Err(CuResult::MPS_SERVER_NOT_READY);
+        };
+        let Role::Waiting(candidate) = &peer.role else { return Err(CuResult::MPS_SERVER_NOT_READY) };
+        let (pid, server_pid) = (peer.pid, server.pid());
+        let uuid = device_uuid(&candidate.place);
+        if !is_visible(self.visible.as_deref(), uuid) {
+            return Err(CuResult::NO_DEVICE);
+        }
+        if members >= CLIENTS_MAX {
+            return Err(CuResult::MPS_MAX_CLIENTS_REACHED);
+        }
+        // A server with a fault takes nobody until everybody whom it hurt has left.
+        if board(&candidate.place).is_some_and(|board| has_fault(&board, server_pid)) {
+            return Err(CuResult::MPS_SERVER_NOT_READY);
+        }
+        server.clients_so_far += 1;
+        let uuid = uuid_text(uuid);
+        let identity = MpsIdentity {
+            server: server_pid,
+            client: server.clients_so_far,
+            percentage: server.limits.client_percentage(candidate.percentage),
+            memory_limit_bytes: server.limits.memory_bytes(&uuid),
+        };
+        let member = Member {
+            place: candidate.place.clone(),
+            uuid,
+            command: candidate.command.clone(),
+            number: server.clients_so_far,
+            contexts: BTreeSet::new(),
+            terminated: false,
+            exit: pidfd(pid).ok(),
+        };
+        peer.role = Role::Client(Box::new(member));
+        let name = client_name(pid, 0);
+        self.log.server(server_pid, format_args!("Received new client request for {name}"));
+        self.log.server(server_pid, format_args!("Client {name} connected"));
+        self.log.server(server_pid, format_args!("Creating worker thread for client {name}"));
+        if !self.answer(id, &Answer::Attached(identity)) {
+            self.leave(id);
+        }
+        Ok(())
+    }
+
+    fn context(&mut self, id: PeerId, context: u32, alive: bool) {
+        let Some(server) = self.server.as_ref().map(Server::pid) else { return };
+        let Some(Peer { pid, role: Role::Client(member), .. }) = self.peers.get_mut(&id) else { return };
+        let name = client_name(*pid, context);
+        if alive && member.contexts.insert(context) {
+            let device = format!("Device {} (uuid {}) is associated", member.place.spec.name, member.uuid);
+            self.log.server(server, format_args!("Received new client request for {name}"));
+            self.log.server(server, format_args!("Client {name} connected"));
+            self.log.server(server, format_args!("Creating worker thread for client {name}"));
+            self.log.server(server, device);
+            self.log.server(server, format_args!("Status of client {name} is ACTIVE"));
+        } else if !alive && member.contexts.remove(&context) {
+            self.log_context_end(server, &name);
+        }
+    }
+
+    /// The words of the real server, its own spelling included.
+    fn log_context_end(&mut self, server: u32, name: &str) {
+        let left: usize = self.members().map(|(_, _, member)| member.contexts.len()).sum();
+        self.log.server(
+            server,
+            format_args!("Server failed to recevie command with status 806, assuming client {name} exit"),
+        );
+        self.log.server(
+            server,
+            format_args!("Client {name} exiting. Number of active client contexts is {left}."),
+        );
+    }
+
+    /// The end of a connection.
+    fn leave(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        match peer.role {
+            Role::Unknown => {}
+            Role::Ui => self.log.control("UI closed"),
+            Role::Waiting(_) => self.waiting.retain(|waiting| *waiting != id),
+            Role::Client(member) => {
+                if let Some(server) = self.server.as_ref().map(Server::pid) {
+                    for context in member.contexts {
+                        self.log_context_end(server, &client_name(peer.pid, context));
+                    }
+                    let name = client_name(peer.pid, 0);
+                    self.log.server(
+                        server,
+                        format_args!(
+                            "Server failed to recevie command with status 806, assuming client {name} exit"
+                        ),
+                    );
+                    self.log.server(server, format_args!("Client process {} disconnected", peer.pid));
+                }
+                self.end_unused_server();
+                self.admit();
+            }
+        }
+    }
+
+    // ---- the server ----
+
+    /// Starts a server for a user.
+    pub(super) fn start_server(&mut self, uid: u32) -> io::Result<()> {
+        let process = match ServerProcess::start(uid) {
+            Ok(process) => process,
+            Err(error) => {
+                self.log.control(format_args!("Failed to start a server for user {uid}: {error}"));
+                return Err(error);
+            }
+        };
+        self.log.control(format_args!("Starting new server {} for user {uid}", process.pid()));
+        let limits = self.limits.clone();
+        self.server = Some(Server { process, uid, phase: Phase::Starting, limits, clients_so_far: 0 });
+        Ok(())
+    }
+
+    fn hear_server(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        match server.process.hear() {
+            Heard::Nothing => {}
+            Heard::Ready => {
+                let pid = server.pid();
+                if server.phase == Phase::Starting {
+                    server.phase = Phase::Ready;
+                }
+                self.log.control(format_args!("NEW SERVER {pid}: Ready"));
+                self.log.server(pid, "Start");
+                self.end_unused_server();
+                self.admit();
+            }
+            Heard::Gone => {
+                self.drop_clients();
+                self.end_server();
+                self.admit();
+            }
+        }
+    }
+
+    /// Ends a server that is to end, if it has no clients.
+    pub(super) fn end_unused_server(&mut self) {
+        let ending = self.server.as_ref().is_some_and(|server| server.phase == Phase::Ending);
+        if ending && self.members().next().is_none() {
+            self.end_server();
+        }
+    }
+
+    /// Takes the GPU away from all clients: their server is gone.
+    pub(super) fn drop_clients(&mut self) {
+        let Some(server) = self.server.as_ref().map(Server::pid) else { return };
+        let members: Vec<PeerId> = self.members().map(|(id, _, _)| id).collect();
+        for id in members {
+            if let Some(Peer { role: Role::Client(member), .. }) = self.peers.remove(&id) {
+                // Without a board there is nothing to take away.
+                let _ = observe(&member.place, &Request::ServerGone { server });
+            }
+        }
+    }
+
+    /// Ends the server and says so.
+    pub(super) fn end_server(&mut self) {
+        let Some(mut server) = self.server.take() else { return };
+        let pid = server.pid();
+        let status = server.process.end();
+        let status = status.map_or_else(|error| error.to_string(), exit_number);
+        self.log.control(format_args!("Server {pid} exited with status {status}"));
+    }
+
+    // ---- the end ----
+
+    /// Ends the daemon as soon as there are no clients, or when `patience` is over.
+    pub(super) fn quit(&mut self, patience: Option<Duration>) {
+        self.ending = Some(patience.and_then(|patience| Instant::now().checked_add(patience)));
+        if let Some(server) = &mut self.server {
+            server.phase = Phase::Ending;
+        }
+        self.end_unused_server();
+        self.admit();
+    }
+
+    fn may_end(&mut self) -> bool {
+        let Some(deadline) = self.ending else { return false };
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            self.drop_clients();
+        }
+        self.end_unused_server();
+        self.server.is_none()
+    }
+}
+
+/// The state of a client's board, if it runs.
+pub(super) fn board(place: &Place) -> Option<BoardStatus> {
+    match observe(place, &Request::Status)? {
+        Reply::Status(status) => Some(status),
+        _ => None,
+    }
+}
+
+/// Whether a fault has hurt clients of a server that are still there. A terminated client is no fault.
+pub(super) fn has_fault(board: &BoardStatus, server: u32) -> bool {
+    board.processes.iter().any(|process| {
+        process.mps.is_some_and(|mps| mps.server == server)
+            && process.fault != 0
+            && process.fault != CuResult::MPS_CLIENT_TERMINATED.0
+    })
+}
+
+fn client_name(pid: u32, context: u32) -> String {
+    format!("{{PID: {pid}, Context ID: {context}}}")
+}
+
+fn exit_number(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    let number = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    number.unwrap_or(-1).to_string()
+}
+
+/// A descriptor that becomes readable when one of the signals comes that end the daemon. Blocks them.
+fn signals() -> io::Result<OwnedFd> {
+    // SAFETY: all zeroes is a valid signal set, and the calls only write to this local one.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        set
+    };
+    // SAFETY: the set is a local; the old mask is not asked for.
+    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    // SAFETY: the set is a local; -1 asks for a new descriptor.
+    owned(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })
+}
+
+/// A descriptor that becomes readable when a process ends.
+fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers; the descriptor is close-on-exec by itself.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
+}
+
+/// Waits until something is readable or closed, and says which. A signal may cut the wait short.
+fn poll<'a>(sources: impl Iterator<Item = BorrowedFd<'a>>, limit: Option<Duration>) -> io::Result<Vec<bool>> {
+    let mut entries: Vec<libc::pollfd> =
+        sources.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
+    // Rounded up, so that a wait does not end just before its time.
+    let limit_ms = limit.map_or(-1, |limit| i32::try_from(limit.as_millis() + 1).unwrap_or(i32::MAX));
+    // SAFETY: the array has the given length.
+    match check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, limit_ms) }) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(entries.iter().map(|entry| entry.revents != 0).collect()),
+    }
+}

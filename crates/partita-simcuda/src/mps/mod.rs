@@ -1,0 +1,43 @@
+//! A stand-in for `nvidia-cuda-mps-control`: the control daemon, its server process, its commands and its
+//! logs, and the client's side of it.
+//!
+//! What MPS does to programs (running at the same time, sharing a fault) is the board's work; this service
+//! decides who belongs to which server and under which limits. A program finds it as with the real one: if
+//! something listens at `control` in `CUDA_MPS_PIPE_DIRECTORY`, the program attaches before it opens its
+//! device, and is a client of the server that it is told for as long as that connection lives.
+//!
+//! As with the control program of CUDA 13.0 ("v2") there is one server at a time, for one user; other users
+//! wait until its clients are gone. The server is a process of its own, so that it can be listed, shut down
+//! and killed; what it is to know the daemon knows.
+//!
+//! | module | |
+//! |---|---|
+//! | [`client`] | attaching, from inside a program |
+//! | [`wire`] | messages over the socket |
+//! | [`dirs`] | the directories and what lies in them |
+//! | [`command`] | the commands as text |
+//! | [`daemon`] | the daemon: connections, admission, the server's life |
+//! | [`reply`] | what each command does |
+//! | [`server`] | the server process |
+//! | [`limits`] | thread percentages and memory limits |
+//! | [`log`] | both logs |
+//! | [`control`] | the program's command line |
+
+pub mod client;
+pub mod command;
+pub mod control;
+pub mod daemon;
+pub mod dirs;
+pub mod limits;
+pub mod log;
+pub mod reply;
+pub mod server;
+pub mod wire;
+
+pub use limits::percentage_sms;
+
+/// Version that the control program reports, thousands for the major.
+pub const BINARY_VERSION: u32 = 13_000;
+
+/// Clients that a server takes: 48 before control binary 13010.
+pub const CLIENTS_MAX: usize = 48;

@@ -1,0 +1,195 @@
+//! What each command does, and its reply.
+//!
+//! Lists, percentages, unknown commands, and what is said of servers and clients that are not there: as driver
+//! 580.159.04 words them. The other refusals, and the forms of `get_device_client_list` and of memory limits,
+//! are not published and are this module's own.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::command::Command;
+use super::daemon::{Daemon, Member, Peer, Phase, Role, Server, board, has_fault};
+use super::limits::MemoryLimit;
+use crate::client::runtime::observe;
+use crate::shared::protocol::{Reply, Request};
+
+type Text = Result<String, String>;
+
+impl Daemon {
+    /// Does what a command line says. Returns what is to be printed.
+    pub(super) fn execute(&mut self, line: &str) -> String {
+        Command::parse(line).and_then(|command| self.obey(command)).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn obey(&mut self, command: Command) -> Text {
+        match command {
+            Command::ServerList => {
+                Ok(self.server.as_ref().map(|server| server.pid().to_string()).unwrap_or_default())
+            }
+            Command::ServerStatus(server) => self.server_status(server),
+            Command::StartServer(uid) => self.start_server_for(uid),
+            Command::ShutdownServer(server, force) => self.shutdown_server(server, force),
+            Command::ClientList(server) => {
+                self.the_server(server)?;
+                Ok(lines(self.listed().map(|(pid, _)| pid.to_string())))
+            }
+            Command::DeviceClientList(server) => self.device_client_list(server),
+            Command::Ps(server) => self.ps(server),
+            Command::DefaultPercentage => Ok(percent(self.limits.percentage)),
+            Command::SetDefaultPercentage(value) => {
+                self.limits.percentage = value;
+                Ok(percent(value))
+            }
+            Command::Percentage(server) => Ok(percent(self.the_server(server)?.limits.percentage)),
+            Command::SetPercentage(server, value) => {
+                self.the_server(server)?.limits.percentage = value;
+                Ok(percent(value))
+            }
+            Command::DefaultMemoryLimit(device) => memory(self.limits.memory(&device), &device),
+            Command::SetDefaultMemoryLimit(device, limit) => {
+                self.limits.set_memory(&device, limit);
+                Ok(String::new())
+            }
+            Command::MemoryLimit(server, device) => {
+                memory(self.the_server(server)?.limits.memory(&device), &device)
+            }
+            Command::SetMemoryLimit(server, device, limit) => {
+                self.the_server(server)?.limits.set_memory(&device, limit);
+                Ok(String::new())
+            }
+            Command::TerminateClient(server, client) => self.terminate_client(server, client),
+            Command::Quit(seconds) => {
+                self.quit(seconds.map(Duration::from_secs));
+                Ok(String::new())
+            }
+        }
+    }
+
+    fn the_server(&mut self, pid: u32) -> Result<&mut Server, String> {
+        self.server
+            .as_mut()
+            .filter(|server| server.pid() == pid)
+            .ok_or_else(|| format!("Server {pid} not found"))
+    }
+
+    /// The clients that lists show: a terminated one is none any more.
+    fn listed(&self) -> impl Iterator<Item = (u32, &Member)> {
+        self.members().filter(|(_, _, member)| !member.terminated).map(|(_, pid, member)| (pid, member))
+    }
+
+    fn server_status(&mut self, server: u32) -> Text {
+        if self.the_server(server)?.phase == Phase::Starting {
+            return Ok("INITIALIZING".to_owned());
+        }
+        // Each board once, however many clients it has.
+        let boards: BTreeMap<&str, &Member> =
+            self.members().map(|(_, _, member)| (member.uuid.as_str(), member)).collect();
+        let fault = boards
+            .values()
+            .filter_map(|member| board(&member.place))
+            .any(|status| has_fault(&status, server));
+        Ok(if fault { "FAULT" } else { "ACTIVE" }.to_owned())
+    }
+
+    fn start_server_for(&mut self, uid: u32) -> Text {
+        match &self.server {
+            Some(server) => Err(format!("Failed to start a server: server {} is there", server.pid())),
+            None => self
+                .start_server(uid)
+                .map(|()| String::new())
+                .map_err(|error| format!("Failed to start a server for user {uid}: {error}")),
+        }
+    }
+
+    fn shutdown_server(&mut self, server: u32, force: bool) -> Text {
+        self.the_server(server)?.phase = Phase::Ending;
+        if force {
+            self.drop_clients();
+        }
+        self.end_unused_server();
+        Ok(String::new())
+    }
+
+    fn device_client_list(&mut self, server: Option<u32>) -> Text {
+        if let Some(server) = server {
+            self.the_server(server)?;
+        }
+        let mut devices: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for (pid, member) in self.listed() {
+            devices.entry(&member.uuid).or_default().push(pid);
+        }
+        Ok(lines(devices.into_iter().map(|(uuid, pids)| {
+            pids.iter().fold(format!("{uuid}:"), |mut line, pid| {
+                // Writing to a string does not fail.
+                let _ = write!(line, " {pid}");
+                line
+            })
+        })))
+    }
+
+    fn ps(&mut self, server: Option<u32>) -> Text {
+        let pid = match server {
+            Some(server) => self.the_server(server)?.pid(),
+            None => self.server.as_ref().map_or(0, Server::pid),
+        };
+        let head = row("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND");
+        let rows = self.listed().map(|(client, member)| {
+            // The first three groups of the identifier, as the real list shows it.
+            let device = member.uuid.splitn(4, '-').take(3).collect::<Vec<_>>().join("-");
+            let (client_text, server) = (client.to_string(), pid.to_string());
+            row(
+                &client_text,
+                &member.number.to_string(),
+                &server,
+                &device,
+                &namespace(client),
+                &member.command,
+            )
+        });
+        Ok(lines(std::iter::once(head).chain(rows)))
+    }
+
+    fn terminate_client(&mut self, server: u32, client: u32) -> Text {
+        // The last line is the outcome, 0 or 1; the real program says the first thing twice.
+        self.the_server(server).map_err(|words| format!("{words}\n{words}!\n1"))?;
+        let missing = || format!("Client {client} not found\n1");
+        let member = self.peers.values_mut().find_map(|Peer { pid, role, .. }| match role {
+            Role::Client(member) if *pid == client && !member.terminated => Some(member),
+            _ => None,
+        });
+        let member = member.ok_or_else(missing)?;
+        match observe(&member.place, &Request::Terminate { server, pid: client }) {
+            Some(Reply::Done) => {
+                member.terminated = true;
+                Ok("0".to_owned())
+            }
+            // It is attached, but is not on its board yet or any more: it has no work that could be ended.
+            _ => Err(missing()),
+        }
+    }
+}
+
+fn lines(lines: impl Iterator<Item = String>) -> String {
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn percent(value: f32) -> String {
+    format!("{value:.1}")
+}
+
+fn memory(limit: Option<MemoryLimit>, device: &str) -> Text {
+    limit.map(|limit| limit.to_string()).ok_or_else(|| format!("Device {device} has no limit"))
+}
+
+fn row(pid: &str, id: &str, server: &str, device: &str, namespace: &str, command: &str) -> String {
+    format!("{pid:<9} {id:<5} {server:<9} {device:<18} {namespace:<12} {command}")
+}
+
+/// The number of a process's pid namespace.
+fn namespace(pid: u32) -> String {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid"))
+        .ok()
+        .and_then(|link| Some(link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.to_owned()))
+        .unwrap_or_else(|| "0".to_owned())
+}

@@ -1,0 +1,84 @@
+//! Messages between the daemon and those who connect to its socket, in postcard form, one packet each.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::shared::protocol::MpsIdentity;
+use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+
+/// What is said to the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    /// A program starts to use CUDA. Answered with [`Answer::Attached`] or [`Answer::Refused`], when there is a
+    /// server for it.
+    Attach(Attach),
+    /// One command line. Answered with [`Answer::Text`].
+    Command(String),
+    /// A client made a context (`alive`) or ended one. Not answered.
+    Context {
+        /// The client's number for it, from 1.
+        context: u32,
+        /// Whether it exists now.
+        alive: bool,
+    },
+}
+
+/// What a program says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attach {
+    /// Catalogue name of its device.
+    pub device: String,
+    /// Directory of its board, as bytes of a path.
+    pub dir: Vec<u8>,
+    /// Its own `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, which can only lower the server's.
+    pub percentage: Option<f32>,
+    /// The program.
+    pub command: String,
+}
+
+/// What the daemon says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The program is a client.
+    Attached(MpsIdentity),
+    /// It is not, with this `CUresult`.
+    Refused(i32),
+    /// A command's reply; nothing is printed for an empty one.
+    Text(String),
+}
+
+/// Sends a message.
+///
+/// # Errors
+/// Those of the socket.
+pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T) -> io::Result<()> {
+    let bytes = postcard::to_allocvec(message).map_err(io::Error::other)?;
+    socket::send(socket, &bytes, &[])
+}
+
+/// Receives a message; `None` when the socket does not block and nothing is there.
+///
+/// # Errors
+/// Those of the socket; `ConnectionReset` when the peer is gone; `InvalidData` for what is no message.
+pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    match socket::receive(socket, &mut buffer)? {
+        Received::Packet(bytes, _) => postcard::from_bytes(&buffer[..bytes])
+            .map(Some)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        Received::Nothing => Ok(None),
+        Received::Closed => Err(io::ErrorKind::ConnectionReset.into()),
+    }
+}
+
+/// Sends a message and waits for its answer.
+///
+/// # Errors
+/// As [`send`] and [`receive`].
+pub fn ask(socket: impl AsFd, message: &Message) -> io::Result<Answer> {
+    send(socket.as_fd(), message)?;
+    receive(socket.as_fd())?.ok_or_else(|| io::ErrorKind::ConnectionReset.into())
+}

@@ -1,0 +1,145 @@
+//! Finding the device, and what never changes about it.
+
+use std::ffi::{c_char, c_int};
+
+use crate::client::device::PCI_BUS;
+
+use super::{Device, Handle, NvmlReturn, device, pci, put, put_text, text, the_device, the_handle};
+
+/// `nvmlComputeMode_t`: anybody may use the device.
+const COMPUTE_MODE_DEFAULT: u32 = 0;
+/// `nvmlBrandType_t`.
+const BRAND_GEFORCE: u32 = 5;
+/// `nvmlBrandType_t`: data centre boards since they are no longer called Tesla.
+const BRAND_NVIDIA: u32 = 14;
+/// `NVML_BUS_TYPE_PCIE`.
+const BUS_TYPE_PCIE: u32 = 2;
+
+nvml_api! {
+    /// Devices: one.
+    fn nvmlDeviceGetCount_v2(count: *mut u32) { the_device().and_then(|_| put(count, 1)) }
+    /// Devices: one.
+    fn nvmlDeviceGetCount(count: *mut u32) { the_device().and_then(|_| put(count, 1)) }
+    /// The device of a number; the only one is 0.
+    fn nvmlDeviceGetHandleByIndex_v2(index: u32, to: *mut Handle) { find(index == 0, to, NvmlReturn::INVALID_ARGUMENT) }
+    /// The device of a number; the only one is 0.
+    fn nvmlDeviceGetHandleByIndex(index: u32, to: *mut Handle) { find(index == 0, to, NvmlReturn::INVALID_ARGUMENT) }
+    /// The device of an identifier `GPU-…`.
+    fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, to: *mut Handle) {
+        let found = text(uuid)? == the_device()?.uuid;
+        find(found, to, NvmlReturn::NOT_FOUND)
+    }
+    /// The device at a place on the bus.
+    fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, to: *mut Handle) {
+        find(pci::is_here(text(id)?), to, NvmlReturn::NOT_FOUND)
+    }
+    /// The device at a place on the bus.
+    fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, to: *mut Handle) {
+        find(pci::is_here(text(id)?), to, NvmlReturn::NOT_FOUND)
+    }
+
+    /// Product name.
+    fn nvmlDeviceGetName(handle: Handle, to: *mut c_char, length: u32) {
+        put_text(to, length, device(handle)?.place.spec.name)
+    }
+    /// Identifier, `GPU-…`.
+    fn nvmlDeviceGetUUID(handle: Handle, to: *mut c_char, length: u32) {
+        put_text(to, length, &device(handle)?.uuid)
+    }
+    /// Compute capability.
+    fn nvmlDeviceGetCudaComputeCapability(handle: Handle, major: *mut c_int, minor: *mut c_int) {
+        let capability = device(handle)?.place.spec.compute_capability;
+        put(major, capability.major.into())?;
+        put(minor, capability.minor.into())
+    }
+    /// Whether ECC is on, now and after the next reset.
+    fn nvmlDeviceGetEccMode(handle: Handle, current: *mut u32, pending: *mut u32) {
+        let ecc = u32::from(ecc(&*device(handle)?)?);
+        put(current, ecc)?;
+        put(pending, ecc)
+    }
+    /// Whether two devices are on one board: a device and itself are.
+    fn nvmlDeviceOnSameBoard(one: Handle, other: Handle, same: *mut c_int) {
+        device(one)?;
+        device(other)?;
+        put(same, 1)
+    }
+}
+
+/// Stores the handle when the device is meant.
+///
+/// # Safety
+/// The pointer is null or valid for writing a handle.
+unsafe fn find(found: bool, to: *mut Handle, otherwise: NvmlReturn) -> Result<(), NvmlReturn> {
+    the_device()?;
+    if !found {
+        return Err(otherwise);
+    }
+    // SAFETY: the caller's own demand.
+    unsafe { put(to, the_handle()) }
+}
+
+fn ecc(device: &Device) -> Result<bool, NvmlReturn> {
+    // Boards without it do not answer with "off": they do not know the question.
+    if device.place.spec.memory.ecc { Ok(true) } else { Err(NvmlReturn::NOT_SUPPORTED) }
+}
+
+/// `NVML_DEVICE_ARCH_*`.
+fn architecture(device: &Device) -> u32 {
+    let capability = device.place.spec.compute_capability;
+    match (capability.major, capability.minor) {
+        (3, _) => 2,
+        (5, _) => 3,
+        (6, _) => 4,
+        (7, 5) => 6,
+        (7, _) => 5,
+        (8, 9) => 8,
+        (8, _) => 7,
+        (9, _) => 9,
+        (10 | 12, _) => 10,
+        _ => u32::MAX,
+    }
+}
+
+fn brand(device: &Device) -> u32 {
+    if device.place.spec.name.contains("GeForce") { BRAND_GEFORCE } else { BRAND_NVIDIA }
+}
+
+nvml_getters! {
+    /// Number of the device.
+    fn nvmlDeviceGetIndex -> u32 = |_device| 0;
+    /// Number of the device node.
+    fn nvmlDeviceGetMinorNumber -> u32 = |_device| 0;
+    /// Number that devices of one board share.
+    fn nvmlDeviceGetBoardId -> u32 = |_device| PCI_BUS << 8;
+    /// Whether the board has several GPUs.
+    fn nvmlDeviceGetMultiGpuBoard -> u32 = |_device| 0;
+    /// Brand.
+    fn nvmlDeviceGetBrand -> u32 = |device| brand(&device);
+    /// Architecture.
+    fn nvmlDeviceGetArchitecture -> u32 = |device| architecture(&device);
+    /// FP32 lanes of all SMs.
+    fn nvmlDeviceGetNumGpuCores -> u32 = |device| device.place.spec.sm_count() * device.place.spec.sm.fp32_lanes;
+    /// Width of the memory bus, in bits.
+    fn nvmlDeviceGetMemoryBusWidth -> u32 = |device| device.place.spec.memory.bus_bits;
+    /// Kind of bus.
+    fn nvmlDeviceGetBusType -> u32 = |_device| BUS_TYPE_PCIE;
+    /// Whether ECC is on when nobody says otherwise.
+    fn nvmlDeviceGetDefaultEccMode -> u32 = |device| u32::from(ecc(&device)?);
+    /// Who may use the device: anybody.
+    fn nvmlDeviceGetComputeMode -> u32 = |_device| COMPUTE_MODE_DEFAULT;
+    /// Whether the driver stays loaded without clients. The board ends with its last one, so it does not.
+    fn nvmlDeviceGetPersistenceMode -> u32 = |_device| 0;
+    /// Whether a display is connected.
+    fn nvmlDeviceGetDisplayMode -> u32 = |_device| 0;
+    /// Whether a display is in use.
+    fn nvmlDeviceGetDisplayActive -> u32 = |_device| 0;
+    /// Whether use is accounted for per process.
+    fn nvmlDeviceGetAccountingMode -> u32 = |_device| 0;
+    /// Whether the device is virtualised.
+    fn nvmlDeviceGetVirtualizationMode -> u32 = |_device| 0;
+    /// Whether the handle is that of a MIG device.
+    fn nvmlDeviceIsMigDeviceHandle -> u32 = |_device| 0;
+    /// How many MIG devices there can be.
+    fn nvmlDeviceGetMaxMigDeviceCount -> u32 = |_device| 0;
+}

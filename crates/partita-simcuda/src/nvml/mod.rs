@@ -1,0 +1,228 @@
+//! The management library: the functions of `nvml.h` that monitoring programs call, exported with the C ABI
+//! from the same shared object as the driver API.
+//!
+//! There is one device, the one that `PARTITA_SIM_DEVICE` names. What it is comes from the catalogue; what
+//! happens on it comes from its board, asked anew by each call. Looking never starts a board: without one
+//! the device is idle, its memory is free and no process runs on it.
+//!
+//! | module | functions |
+//! |---|---|
+//! | [`library`] | start and end, errors' names, versions |
+//! | [`identity`] | finding the device and what never changes about it |
+//! | [`pci`] | its place on the bus |
+//! | [`memory`] | memory in use |
+//! | [`process`] | who uses it |
+//! | [`sensor`] | utilisation, clocks, power, temperature |
+//! | [`absent`] | everything else, answered with `NVML_ERROR_NOT_SUPPORTED` |
+
+/// Defines entry points. The body is a `Result`; its error is what the program gets.
+macro_rules! nvml_api {
+    ($(
+        $(#[$meta:meta])*
+        fn $name:ident($($arg:ident : $type:ty),* $(,)?) $body:block
+    )*) => {$(
+        $(#[$meta])*
+        ///
+        /// Arguments and errors as in `nvml.h`.
+        ///
+        /// # Safety
+        /// As NVML demands: pointers are null or valid for what the function reads or writes.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $crate::nvml::NvmlReturn {
+            #[allow(unused_unsafe, clippy::redundant_closure_call)]
+            // SAFETY: the body hands the caller's pointers on to functions with the same demands.
+            let result: Result<(), $crate::nvml::NvmlReturn> = unsafe { (|| $body)() };
+            result.err().unwrap_or($crate::nvml::NvmlReturn::SUCCESS)
+        }
+    )*};
+}
+
+/// Defines entry points that store one value of one device.
+macro_rules! nvml_getters {
+    ($(
+        $(#[$meta:meta])*
+        fn $name:ident -> $type:ty = |$device:ident| $value:expr;
+    )*) => {$(
+        nvml_api! {
+            $(#[$meta])*
+            fn $name(device: $crate::nvml::Handle, to: *mut $type) {
+                let $device = $crate::nvml::device(device)?;
+                $crate::nvml::put(to, $value)
+            }
+        }
+    )*};
+}
+
+pub mod absent;
+pub mod identity;
+pub mod library;
+pub mod memory;
+pub mod pci;
+pub mod process;
+pub mod sensor;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::client::runtime::{device_uuid, observe, uuid_text};
+use crate::shared::place::Place;
+use crate::shared::protocol::{BoardStatus, Reply, Request};
+
+/// `nvmlReturn_t`. The numbers are those of `nvml.h`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the result says whether the call did anything"]
+pub struct NvmlReturn(pub u32);
+
+impl NvmlReturn {
+    /// Done.
+    pub const SUCCESS: Self = Self(0);
+    /// `nvmlInit` has not been called.
+    pub const UNINITIALIZED: Self = Self(1);
+    /// A null pointer, a foreign handle, a number out of range.
+    pub const INVALID_ARGUMENT: Self = Self(2);
+    /// Not on this device.
+    pub const NOT_SUPPORTED: Self = Self(3);
+    /// There is no such thing.
+    pub const NOT_FOUND: Self = Self(6);
+    /// The program's buffer is too small.
+    pub const INSUFFICIENT_SIZE: Self = Self(7);
+    /// A structure's version is not known.
+    pub const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
+    /// Anything else.
+    pub const UNKNOWN: Self = Self(999);
+}
+
+/// `nvmlDevice_t`: opaque to programs.
+pub type Handle = *mut c_void;
+
+/// The one device, as found when the library was started.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Which device and where its board is.
+    pub place: Place,
+    /// `GPU-…`, the same text that the driver API's identifier has.
+    pub uuid: String,
+}
+
+impl Device {
+    fn find() -> Result<Self, NvmlReturn> {
+        let place = Place::from_env().map_err(|error| {
+            eprintln!("partita-sim: {error}");
+            NvmlReturn::UNKNOWN
+        })?;
+        let uuid = uuid_text(device_uuid(&place));
+        Ok(Self { place, uuid })
+    }
+
+    /// The board's state; that of an idle device when no board runs.
+    pub fn status(&self) -> BoardStatus {
+        match observe(&self.place, &Request::Status) {
+            Some(Reply::Status(status)) => status,
+            _ => BoardStatus { used_bytes: 0, busy_percent: 0, processes: Vec::new() },
+        }
+    }
+}
+
+/// How often the library was started and not yet ended, and the device meanwhile.
+#[derive(Debug)]
+struct Library {
+    starts: u32,
+    device: Option<Arc<Device>>,
+}
+
+static LIBRARY: Mutex<Library> = Mutex::new(Library { starts: 0, device: None });
+
+/// What a valid handle points to. Never read: its address is the handle.
+static HANDLE: u8 = 0;
+
+fn start() -> Result<(), NvmlReturn> {
+    let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
+    if library.starts == 0 {
+        library.device = Some(Arc::new(Device::find()?));
+    }
+    library.starts += 1;
+    Ok(())
+}
+
+fn end() -> Result<(), NvmlReturn> {
+    let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
+    library.starts = library.starts.checked_sub(1).ok_or(NvmlReturn::UNINITIALIZED)?;
+    if library.starts == 0 {
+        library.device = None;
+    }
+    Ok(())
+}
+
+/// The device, whatever the program names it by.
+fn the_device() -> Result<Arc<Device>, NvmlReturn> {
+    let library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
+    library.device.clone().ok_or(NvmlReturn::UNINITIALIZED)
+}
+
+/// The device behind a handle.
+fn device(handle: Handle) -> Result<Arc<Device>, NvmlReturn> {
+    let device = the_device()?;
+    if handle == the_handle() { Ok(device) } else { Err(NvmlReturn::INVALID_ARGUMENT) }
+}
+
+fn the_handle() -> Handle {
+    (&raw const HANDLE).cast_mut().cast()
+}
+
+/// Stores a result where the program wants it.
+///
+/// # Safety
+/// The pointer is null or valid for writing a `T`.
+unsafe fn put<T>(to: *mut T, value: T) -> Result<(), NvmlReturn> {
+    if to.is_null() {
+        return Err(NvmlReturn::INVALID_ARGUMENT);
+    }
+    // SAFETY: not null, so valid by the caller's word; C programs may misalign their structures.
+    unsafe { to.write_unaligned(value) };
+    Ok(())
+}
+
+/// Reads what a program points to.
+///
+/// # Safety
+/// The pointer is null or valid for reading a `T`.
+unsafe fn get<T: Copy>(from: *const T) -> Result<T, NvmlReturn> {
+    if from.is_null() {
+        return Err(NvmlReturn::INVALID_ARGUMENT);
+    }
+    // SAFETY: not null, so valid by the caller's word.
+    Ok(unsafe { from.read_unaligned() })
+}
+
+/// Copies text and a zero byte into a program's buffer, or says that it does not fit.
+///
+/// # Safety
+/// The pointer is null or valid for writing `length` bytes.
+unsafe fn put_text(to: *mut c_char, length: u32, text: &str) -> Result<(), NvmlReturn> {
+    if to.is_null() {
+        return Err(NvmlReturn::INVALID_ARGUMENT);
+    }
+    if text.len() >= length as usize {
+        return Err(NvmlReturn::INSUFFICIENT_SIZE);
+    }
+    // SAFETY: text and zero byte fit into `length` bytes, which are valid by the caller's word.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len());
+        to.add(text.len()).write(0);
+    }
+    Ok(())
+}
+
+/// A string that a program points to.
+///
+/// # Safety
+/// The pointer is null or points to a string that ends with a zero byte.
+unsafe fn text<'a>(from: *const c_char) -> Result<&'a str, NvmlReturn> {
+    if from.is_null() {
+        return Err(NvmlReturn::INVALID_ARGUMENT);
+    }
+    // SAFETY: not null, so a C string by the caller's word.
+    unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| NvmlReturn::INVALID_ARGUMENT)
+}

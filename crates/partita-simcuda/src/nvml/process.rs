@@ -1,0 +1,158 @@
+//! Processes on the device.
+//!
+//! As the real library does, the list of compute processes names an MPS server in place of its clients, with
+//! all that they use; the clients themselves are in the list of MPS compute processes.
+
+use super::{Handle, NvmlReturn, device, get, put};
+use crate::shared::protocol::ProcessStatus;
+
+/// The number of an instance where MIG is off.
+const NO_INSTANCE: u32 = u32::MAX;
+
+/// `nvmlProcessInfo_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessV1 {
+    /// Process id.
+    pub pid: u32,
+    /// Device memory that it uses, in bytes.
+    pub used_bytes: u64,
+}
+
+/// `nvmlProcessInfo_v2_t`, also the form of the functions' third version.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessV2 {
+    /// Process id.
+    pub pid: u32,
+    /// Device memory that it uses, in bytes.
+    pub used_bytes: u64,
+    /// Its GPU instance.
+    pub gpu_instance: u32,
+    /// Its compute instance.
+    pub compute_instance: u32,
+}
+
+const _: () = assert!(size_of::<ProcessV1>() == 16 && size_of::<ProcessV2>() == 24);
+
+impl From<ProcessV1> for ProcessV2 {
+    fn from(process: ProcessV1) -> Self {
+        let ProcessV1 { pid, used_bytes } = process;
+        Self { pid, used_bytes, gpu_instance: NO_INSTANCE, compute_instance: NO_INSTANCE }
+    }
+}
+
+/// Processes with contexts of their own, and MPS servers for their clients.
+fn compute(processes: &[ProcessStatus]) -> Vec<ProcessV1> {
+    let mut listed: Vec<ProcessV1> = Vec::new();
+    for process in processes.iter().filter(|process| process.contexts > 0) {
+        let pid = process.mps.map_or(process.pid, |mps| mps.server);
+        match listed.iter_mut().find(|listed| listed.pid == pid) {
+            Some(listed) => listed.used_bytes += process.used_bytes,
+            None => listed.push(ProcessV1 { pid, used_bytes: process.used_bytes }),
+        }
+    }
+    listed
+}
+
+/// Clients of MPS servers.
+fn mps(processes: &[ProcessStatus]) -> Vec<ProcessV1> {
+    processes
+        .iter()
+        .filter(|process| process.contexts > 0 && process.mps.is_some())
+        .map(|process| ProcessV1 { pid: process.pid, used_bytes: process.used_bytes })
+        .collect()
+}
+
+/// Processes that draw: there are none.
+fn graphics(_processes: &[ProcessStatus]) -> Vec<ProcessV1> {
+    Vec::new()
+}
+
+type Choice = fn(&[ProcessStatus]) -> Vec<ProcessV1>;
+
+/// Fills a program's array, or tells how long it must be.
+///
+/// # Safety
+/// `count` is null or valid for reading and writing; `to` is null or valid for writing as many elements as it
+/// says.
+unsafe fn fill<T: From<ProcessV1>>(
+    handle: Handle,
+    count: *mut u32,
+    to: *mut T,
+    choose: Choice,
+) -> Result<(), NvmlReturn> {
+    let device = device(handle)?;
+    // SAFETY: the caller's own demand.
+    let room = unsafe { get(count) }?;
+    let listed = choose(&device.status().processes);
+    // SAFETY: the caller's own demand.
+    unsafe { put(count, listed.len() as u32) }?;
+    if listed.len() > room as usize {
+        return Err(NvmlReturn::INSUFFICIENT_SIZE);
+    }
+    if listed.is_empty() {
+        return Ok(());
+    }
+    if to.is_null() {
+        return Err(NvmlReturn::INVALID_ARGUMENT);
+    }
+    for (index, process) in listed.into_iter().enumerate() {
+        // SAFETY: below `room`, which the array is long by the caller's word.
+        unsafe { to.add(index).write_unaligned(process.into()) };
+    }
+    Ok(())
+}
+
+macro_rules! process_lists {
+    ($($(#[$meta:meta])* $choose:ident => $v1:ident, $v2:ident, $v3:ident;)*) => {$(
+        nvml_api! {
+            $(#[$meta])*
+            fn $v1(handle: Handle, count: *mut u32, to: *mut ProcessV1) { fill(handle, count, to, $choose) }
+            $(#[$meta])*
+            fn $v2(handle: Handle, count: *mut u32, to: *mut ProcessV2) { fill(handle, count, to, $choose) }
+            $(#[$meta])*
+            fn $v3(handle: Handle, count: *mut u32, to: *mut ProcessV2) { fill(handle, count, to, $choose) }
+        }
+    )*};
+}
+
+process_lists! {
+    /// Processes with compute contexts, and MPS servers in place of their clients.
+    compute => nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetComputeRunningProcesses_v2,
+        nvmlDeviceGetComputeRunningProcesses_v3;
+    /// Clients of MPS servers.
+    mps => nvmlDeviceGetMPSComputeRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses_v2,
+        nvmlDeviceGetMPSComputeRunningProcesses_v3;
+    /// Processes that draw: none.
+    graphics => nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses_v2,
+        nvmlDeviceGetGraphicsRunningProcesses_v3;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::protocol::MpsIdentity;
+
+    fn process(pid: u32, contexts: u32, used_bytes: u64, server: Option<u32>) -> ProcessStatus {
+        let mps =
+            server.map(|server| MpsIdentity { server, client: 1, percentage: 100, memory_limit_bytes: None });
+        ProcessStatus { pid, command: "tenant".to_owned(), contexts, used_bytes, mps, fault: 0 }
+    }
+
+    #[test]
+    fn a_server_stands_for_its_clients() {
+        let processes = [
+            process(10, 1, 100, None),
+            process(11, 1, 20, Some(90)),
+            process(12, 0, 0, None),
+            process(13, 2, 3, Some(90)),
+            process(14, 0, 0, Some(90)),
+        ];
+        let pairs = |listed: Vec<ProcessV1>| -> Vec<(u32, u64)> {
+            listed.into_iter().map(|process| (process.pid, process.used_bytes)).collect()
+        };
+        assert_eq!(pairs(compute(&processes)), [(10, 100), (90, 23)]);
+        assert_eq!(pairs(mps(&processes)), [(11, 20), (13, 3)]);
+    }
+}

@@ -1,0 +1,10 @@
+//! What the board and its clients have in common.
+
+pub mod channel;
+pub mod command;
+pub mod page;
+pub mod place;
+pub mod protocol;
+pub mod qmd;
+pub mod socket;
+pub mod sys;

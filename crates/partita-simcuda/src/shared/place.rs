@@ -1,0 +1,186 @@
+//! Where a board lives: which device, which directory, how to reach the process there and how to start it.
+//!
+//! A board of device `h200` in directory `D` listens at `D/h200.sock`; `D/h200.lock` is held (flock) by whoever
+//! starts or ends it, so that there is never more than one and never a client between two.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use partita_sim::{DeviceSpec, catalogue};
+
+use super::socket;
+
+/// Which device is simulated: a catalogue name, with or without `sim:`. Default `h200`.
+pub const ENV_DEVICE: &str = "PARTITA_SIM_DEVICE";
+/// The board's directory. Default: one per user in the temporary directory.
+pub const ENV_DIR: &str = "PARTITA_SIM_DIR";
+/// The board's program. Default: `partita-simgpu` beside this library.
+pub const ENV_PROGRAM: &str = "PARTITA_SIMGPU";
+
+/// What the driver keeps of the device's memory for itself. An H200 of 143771 MiB shows programs 150109880320
+/// bytes; smaller boards are taken to keep as much, but no more than a sixty-fourth.
+const DRIVER_BYTES: u64 = (143_771 << 20) - 150_109_880_320;
+
+/// Bytes of device memory that programs see in all.
+pub fn usable_bytes(spec: &DeviceSpec) -> u64 {
+    spec.memory.capacity_bytes - DRIVER_BYTES.min(spec.memory.capacity_bytes / 64)
+}
+
+/// A device and a directory.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The device.
+    pub spec: DeviceSpec,
+    /// Where its board's files lie.
+    pub dir: PathBuf,
+}
+
+impl Place {
+    /// The place that the environment names.
+    ///
+    /// # Errors
+    /// An unknown device.
+    pub fn from_env() -> io::Result<Self> {
+        let name = std::env::var(ENV_DEVICE).ok().filter(|name| !name.is_empty());
+        Self::new(name.as_deref().unwrap_or(catalogue::DEFAULT), std::env::var_os(ENV_DIR))
+    }
+
+    /// The place of a named device in `dir`, or in the default directory.
+    ///
+    /// # Errors
+    /// An unknown device.
+    pub fn new(device: &str, dir: Option<OsString>) -> io::Result<Self> {
+        let spec =
+            catalogue::device(device).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
+        let dir = match dir {
+            Some(dir) if !dir.is_empty() => PathBuf::from(dir),
+            // SAFETY: takes no arguments and cannot fail.
+            _ => std::env::temp_dir().join(format!("partita-sim-{}", unsafe { libc::geteuid() })),
+        };
+        Ok(Self { spec, dir })
+    }
+
+    /// Path of the socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join(format!("{}.sock", self.spec.id))
+    }
+
+    /// Path of the lock.
+    pub fn lock(&self) -> PathBuf {
+        self.dir.join(format!("{}.lock", self.spec.id))
+    }
+
+    /// Makes the directory, for this user alone.
+    ///
+    /// # Errors
+    /// Those of `mkdir`; `PermissionDenied` when the directory belongs to somebody else.
+    pub fn make_dir(&self) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let owner = fs::symlink_metadata(&self.dir)?;
+        // SAFETY: takes no arguments and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        if !owner.is_dir() || (owner.uid() != user && owner.uid() != 0 && user != 0) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "{} belongs to user {}, not to user {user}; set {ENV_DIR} to a directory of your own",
+                    self.dir.display(),
+                    owner.uid()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Takes the lock; waits for it unless `now`, then `None` means that somebody else has it.
+    ///
+    /// # Errors
+    /// Those of `open` and `flock`.
+    pub fn take_lock(&self, now: bool) -> io::Result<Option<File>> {
+        loop {
+            self.make_dir()?;
+            let opened =
+                OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock());
+            let file = match opened {
+                Ok(file) => file,
+                // The directory went between the two calls: a board just ended.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let how = libc::LOCK_EX | if now { libc::LOCK_NB } else { 0 };
+            // SAFETY: takes no pointers.
+            if unsafe { libc::flock(file.as_raw_fd(), how) } != 0 {
+                let error = io::Error::last_os_error();
+                match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(None),
+                    io::ErrorKind::Interrupted => continue,
+                    _ => return Err(error),
+                }
+            }
+            // The previous holder may have removed the file: then this lock guards nothing.
+            let here = file.metadata()?;
+            match fs::metadata(self.lock()) {
+                Ok(there) if there.ino() == here.ino() && there.dev() == here.dev() => return Ok(Some(file)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Connects to the board, if one runs.
+    ///
+    /// # Errors
+    /// Those of `connect`; `NotFound` or `ConnectionRefused` when none runs.
+    pub fn connect(&self) -> io::Result<OwnedFd> {
+        socket::connect(&self.socket())
+    }
+
+    /// Connects to the board and starts it first when none runs.
+    ///
+    /// # Errors
+    /// The program cannot be found or started, or the board did not come up.
+    pub fn connect_or_start(&self, beside: Option<&Path>) -> io::Result<OwnedFd> {
+        if let Ok(socket) = self.connect() {
+            return Ok(socket);
+        }
+        let _lock = self.take_lock(false)?;
+        if let Ok(socket) = self.connect() {
+            return Ok(socket);
+        }
+        self.start(beside)?;
+        self.connect()
+    }
+
+    fn start(&self, beside: Option<&Path>) -> io::Result<()> {
+        let program = match std::env::var_os(ENV_PROGRAM) {
+            Some(program) => PathBuf::from(program),
+            None => beside.map(|file| file.with_file_name("partita-simgpu")).unwrap_or_default(),
+        };
+        let mut command = Command::new(&program);
+        command.arg("--device").arg(self.spec.id).arg("--dir").arg(&self.dir);
+        // The board is no tenant: what is preloaded into the client must not be preloaded into it.
+        command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir("/");
+        let explain = |error: io::Error| {
+            let program = program.display();
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "cannot start the simulated GPU '{program}': {error}; set {ENV_PROGRAM} to the program"
+                ),
+            )
+        };
+        // The program detaches itself and its first process ends when the board listens.
+        match command.status() {
+            Ok(status) if status.success() => Ok(()),
+            // A program that ignores SIGCHLD has no children to wait for; whether the board runs shows.
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
+            Ok(status) => Err(explain(io::Error::other(status.to_string()))),
+            Err(error) => Err(explain(error)),
+        }
+    }
+}

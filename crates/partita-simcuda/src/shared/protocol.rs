@@ -1,0 +1,477 @@
+//! The slow path: requests and replies over the board's socket, one reply per request, in postcard form.
+//!
+//! The board handles everything that waits in a client's ring before it answers that client's request, so
+//! the two paths cannot overtake one another.
+
+use serde::{Deserialize, Serialize};
+
+use super::command::{Command, LaunchHead};
+
+/// Raised whenever a message or the shared memory changes its form.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Pages that device memory is handed out in, as on hardware.
+pub const PAGE_BYTES: u64 = 2 << 20;
+
+/// Length of the address window in which a client's device addresses lie.
+pub const WINDOW_BYTES: u64 = 4 << 40;
+
+/// Who connects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// A process that runs GPU work.
+    Client {
+        /// First address of its window.
+        window: u64,
+        /// Its MPS server, when it is an MPS client.
+        mps: Option<MpsIdentity>,
+    },
+    /// A reader of the board's state (NVML, MPS control). It does not keep the board alive.
+    Observer,
+}
+
+/// What an MPS client knows of its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MpsIdentity {
+    /// Process id of the server.
+    pub server: u32,
+    /// The number that the server gave to this client.
+    pub client: u32,
+    /// Active thread percentage, above 0 and up to 100.
+    pub percentage: u32,
+    /// The most device memory that the process may allocate, in bytes, when the server limits it.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+/// A stream's way of getting along with the legacy default stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StreamKind {
+    /// The legacy default stream of its context.
+    Legacy,
+    /// Waits for the legacy stream and is waited for by it.
+    Blocking,
+    /// Takes no notice of the legacy stream.
+    NonBlocking,
+}
+
+/// What an allocation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AllocKind {
+    /// `cuMemAlloc` and its like: small ones share pages.
+    Device,
+    /// Whole pages, so that the client can map them for the host (managed memory).
+    Managed,
+    /// From a memory pool.
+    Pool(u32),
+}
+
+/// A piece of an address range and where its bytes lie in the device memory file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Offset in the file.
+    pub offset: u64,
+    /// Length, in bytes.
+    pub bytes: u64,
+}
+
+/// A function of a loaded module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionSpec {
+    /// Entry name.
+    pub name: String,
+    /// Its context.
+    pub ctx: u32,
+}
+
+/// One node of a graph to be run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphNode {
+    /// Its place; nodes only depend on smaller places.
+    pub index: u32,
+    /// Places of the nodes that it waits for.
+    pub after: Vec<u32>,
+    /// What it does.
+    pub work: NodeWork,
+}
+
+/// What a node of a graph does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeWork {
+    /// Nothing: an empty or a disabled node.
+    Empty,
+    /// A launch, baked.
+    Kernel {
+        /// Beside the QMD.
+        head: LaunchHead,
+        /// The QMD as the callback left it.
+        qmd: Vec<u8>,
+        /// The parameters.
+        params: Vec<u8>,
+    },
+    /// Anything else.
+    Command(Command),
+}
+
+/// What a client or an observer asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The first message. A client's reply carries three descriptors: channel, device memory, doorbell; and
+    /// everybody's the board page first.
+    Hello {
+        /// [`PROTOCOL_VERSION`].
+        version: u32,
+        /// Who connects.
+        role: Role,
+        /// The program's name, for lists.
+        command: String,
+    },
+    /// The process ends in order: its work is given up, and no neighbour is hurt by it.
+    Bye,
+    /// Makes a context.
+    CtxCreate {
+        /// Execution affinity in SMs, when asked for.
+        sms: Option<u32>,
+    },
+    /// Ends a context and all that belongs to it.
+    CtxDestroy {
+        /// Which.
+        ctx: u32,
+    },
+    /// Makes a stream.
+    StreamCreate {
+        /// In which context.
+        ctx: u32,
+        /// Smaller runs first.
+        priority: i32,
+        /// Towards the legacy stream.
+        kind: StreamKind,
+    },
+    /// Ends a stream once its work is done.
+    StreamDestroy {
+        /// Its slot.
+        stream: u32,
+    },
+    /// Makes an event.
+    EventCreate,
+    /// Opens another process's event.
+    EventOpen {
+        /// Its slot.
+        event: u32,
+        /// The secret that came with it.
+        secret: u64,
+    },
+    /// Lets an event go.
+    EventDestroy {
+        /// Its slot.
+        event: u32,
+    },
+    /// Loads functions; the reply has their addresses in order.
+    Load {
+        /// Which.
+        functions: Vec<FunctionSpec>,
+    },
+    /// Forgets functions.
+    Unload {
+        /// Their addresses.
+        programs: Vec<u64>,
+    },
+    /// Allocates device memory.
+    Alloc {
+        /// For which context.
+        ctx: u32,
+        /// How much.
+        bytes: u64,
+        /// What for.
+        kind: AllocKind,
+    },
+    /// Frees an allocation of whatever kind.
+    Free {
+        /// Its first address.
+        address: u64,
+    },
+    /// Reads the memory's state.
+    MemInfo,
+    /// Names host memory that the device may reach: shared (with its descriptor) or this process's own.
+    HostMap {
+        /// First address.
+        address: u64,
+        /// Length, in bytes.
+        bytes: u64,
+    },
+    /// Forgets host memory.
+    HostUnmap {
+        /// Its first address.
+        address: u64,
+    },
+    /// Makes a pool.
+    PoolCreate {
+        /// Bytes that it keeps beyond what is in use when streams are synchronised.
+        threshold: u64,
+    },
+    /// Ends a pool.
+    PoolDestroy {
+        /// Which.
+        pool: u32,
+    },
+    /// Sets how much a pool keeps.
+    PoolThreshold {
+        /// Which.
+        pool: u32,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Gives unused memory of a pool back, down to a number of bytes.
+    PoolTrim {
+        /// Which.
+        pool: u32,
+        /// Bytes to keep.
+        keep: u64,
+    },
+    /// Sets the high-water marks of a pool to the present values.
+    PoolResetHigh {
+        /// Which.
+        pool: u32,
+        /// Of the reserved bytes.
+        reserved: bool,
+        /// Of the used bytes.
+        used: bool,
+    },
+    /// Reads a pool's counters.
+    PoolInfo {
+        /// Which.
+        pool: u32,
+    },
+    /// Makes physical memory without an address.
+    PhysCreate {
+        /// How much; whole pages.
+        bytes: u64,
+    },
+    /// Drops a reference to physical memory.
+    PhysRelease {
+        /// Which.
+        phys: u64,
+    },
+    /// Adds a reference to the physical memory mapped at an address.
+    PhysRetain {
+        /// The address.
+        address: u64,
+    },
+    /// Makes a descriptor that stands for physical memory; it comes with the reply.
+    PhysExport {
+        /// Which.
+        phys: u64,
+    },
+    /// Opens physical memory by the descriptor that comes along.
+    PhysImport,
+    /// Reserves addresses.
+    Reserve {
+        /// How many; whole pages.
+        bytes: u64,
+        /// Their alignment.
+        align: u64,
+        /// A wish, or 0.
+        hint: u64,
+    },
+    /// Returns reserved addresses.
+    Unreserve {
+        /// First.
+        address: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Maps physical memory at reserved addresses.
+    Map {
+        /// Where.
+        address: u64,
+        /// How much.
+        bytes: u64,
+        /// From which offset.
+        offset: u64,
+        /// Of what.
+        phys: u64,
+    },
+    /// Undoes maps.
+    Unmap {
+        /// First address.
+        address: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// Sets whether the device may reach mapped memory.
+    SetAccess {
+        /// First address.
+        address: u64,
+        /// How much.
+        bytes: u64,
+        /// 0 none, 1 read, 3 read and write.
+        access: u8,
+    },
+    /// Makes the handle with which another process opens an allocation.
+    IpcExport {
+        /// Any address inside.
+        address: u64,
+    },
+    /// Opens another process's allocation.
+    IpcOpen {
+        /// Its memory.
+        phys: u64,
+        /// The secret that came with it.
+        secret: u64,
+        /// Where it starts in the memory.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Adds nodes to a graph to be run, or replaces them.
+    GraphNodes {
+        /// The client's number for the graph.
+        graph: u64,
+        /// The nodes.
+        nodes: Vec<GraphNode>,
+    },
+    /// Forgets a graph.
+    GraphDrop {
+        /// Which.
+        graph: u64,
+    },
+    /// Reads the board's state.
+    Status,
+    /// Ends the GPU work of an MPS client.
+    Terminate {
+        /// Its MPS server.
+        server: u32,
+        /// Its process.
+        pid: u32,
+    },
+    /// Ends the GPU work of all clients of an MPS server that is gone.
+    ServerGone {
+        /// The server.
+        server: u32,
+    },
+}
+
+/// One process on the board.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Its id.
+    pub pid: u32,
+    /// Its name.
+    pub command: String,
+    /// Contexts that it has.
+    pub contexts: u32,
+    /// Device memory that it holds, with its contexts' own.
+    pub used_bytes: u64,
+    /// Its MPS server and number there, or none.
+    pub mps: Option<MpsIdentity>,
+    /// The error that ended its GPU work, or 0.
+    pub fault: i32,
+}
+
+/// The board's state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoardStatus {
+    /// Device memory in use, in bytes.
+    pub used_bytes: u64,
+    /// Share of the last period in which a kernel ran, in percent.
+    pub busy_percent: u32,
+    /// Processes, in the order in which they came.
+    pub processes: Vec<ProcessStatus>,
+}
+
+/// A pool's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Release threshold, in bytes.
+    pub threshold: u64,
+    /// Bytes that it holds.
+    pub reserved: u64,
+    /// The most that it ever held.
+    pub reserved_high: u64,
+    /// Bytes handed out.
+    pub used: u64,
+    /// The most that it ever handed out.
+    pub used_high: u64,
+}
+
+/// What the board answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// Refused with this `CUresult`.
+    Refused(i32),
+    /// To [`Request::Hello`].
+    Welcome {
+        /// Catalogue name of the device.
+        device: String,
+        /// The board's own random number: tells boards apart that ran one after the other.
+        instance: u64,
+        /// SMs that this client may use; fewer than the device's under an MPS percentage.
+        sms: u32,
+    },
+    /// A context.
+    Ctx {
+        /// Its number.
+        ctx: u32,
+        /// SMs that it may use.
+        sms: u32,
+        /// Slot of its legacy stream.
+        legacy: u32,
+        /// The last number that a predecessor in that slot used.
+        seq: u64,
+    },
+    /// A stream.
+    Stream {
+        /// Its slot.
+        stream: u32,
+        /// The last number that a predecessor in this slot used.
+        seq: u64,
+    },
+    /// An event.
+    Event {
+        /// Its slot.
+        event: u32,
+        /// What lets another process open it.
+        secret: u64,
+    },
+    /// Functions' addresses.
+    Programs(Vec<u64>),
+    /// Memory with an address.
+    Memory {
+        /// First address.
+        address: u64,
+        /// Where the bytes lie.
+        extents: Vec<Extent>,
+    },
+    /// Free and total bytes of the device.
+    MemInfo {
+        /// Free.
+        free: u64,
+        /// Total.
+        total: u64,
+    },
+    /// A pool.
+    Pool(u32),
+    /// To [`Request::PoolInfo`].
+    PoolInfo(PoolStatus),
+    /// Physical memory.
+    Phys {
+        /// Its number.
+        phys: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// To [`Request::IpcExport`].
+    Ipc {
+        /// The memory.
+        phys: u64,
+        /// What lets another process open it.
+        secret: u64,
+        /// Where the allocation starts in it.
+        offset: u64,
+        /// The allocation's length.
+        bytes: u64,
+    },
+    /// To [`Request::Status`].
+    Status(BoardStatus),
+}

@@ -1,0 +1,519 @@
+//! The stand-in for `nvidia-cuda-mps-control`, as a program: commands, clients, faults, and ends of all kinds.
+//!
+//! Clients are processes that attach as the driver's client does and then wait. The board is played by a
+//! thread, so that faults come when a test wants them.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use partita_mps::{ControlBinary, MpsError, Service, ServiceDirs};
+use partita_simcuda::client::runtime::{device_uuid, uuid_text};
+use partita_simcuda::mps::client::{attach, tell_context};
+use partita_simcuda::shared::place::Place;
+use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
+use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_partita-sim-mps-control");
+
+/// Directories of one service and its board.
+struct Dirs {
+    temp: tempfile::TempDir,
+}
+
+impl Dirs {
+    fn new() -> Self {
+        Self { temp: tempfile::tempdir().unwrap() }
+    }
+
+    fn pipe(&self) -> PathBuf {
+        self.temp.path().join("pipe")
+    }
+
+    fn place(&self) -> Place {
+        Place::new("h200", Some(self.temp.path().join("board").into_os_string())).unwrap()
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.temp.path().join("log").join(name)).unwrap_or_default()
+    }
+
+    fn environment(&self, command: &mut Command) {
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
+            .env("CUDA_MPS_LOG_DIRECTORY", self.temp.path().join("log"))
+            .env("PARTITA_SIM_DEVICE", "h200")
+            .env("PARTITA_SIM_DIR", self.place().dir)
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    }
+
+    fn control(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(PROGRAM);
+        self.environment(&mut command);
+        command.args(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn pid(&self) -> u32 {
+        let text = std::fs::read_to_string(self.pipe().join("nvidia-cuda-mps-control.pid")).unwrap();
+        text.trim().parse().unwrap()
+    }
+}
+
+/// A running daemon; ended with the test.
+struct Daemon {
+    dirs: Dirs,
+    pid: u32,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(environment: &[(&str, &str)]) -> Self {
+        let dirs = Dirs::new();
+        let mut command = Command::new(PROGRAM);
+        dirs.environment(&mut command);
+        let output = command.arg("-d").envs(environment.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let pid = dirs.pid();
+        Self { dirs, pid }
+    }
+
+    /// The reply to a command.
+    fn ask(&self, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = self.dirs.control(&words);
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    fn server(&self) -> u32 {
+        self.ask("get_server_list").parse().unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if exists(self.pid) {
+            self.dirs.control(&["quit", "-t", "0"]);
+            eventually("the daemon ends", || !exists(self.pid));
+        }
+    }
+}
+
+fn kill(pid: u32, signal: i32) {
+    // SAFETY: takes numbers; the process is one that this test started.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+}
+
+/// Whether there is such a process, other than as a zombie that somebody has yet to notice.
+fn exists(pid: u32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}: not within 20 s");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A process that attaches and waits.
+struct Client {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Client {
+    fn start(dirs: &Dirs, environment: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        dirs.environment(&mut command);
+        command
+            .args(["--exact", "client_process", "--ignored", "--nocapture"])
+            .envs(environment.iter().copied());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, input, output }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it says of its attaching.
+    fn outcome(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the client ended without a word");
+            if let Some((_, outcome)) = line.split_once("OUTCOME ") {
+                return outcome.trim().to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+#[ignore = "run by other tests in a process of its own"]
+fn client_process() {
+    let attached = attach(&Place::from_env().unwrap());
+    match &attached {
+        Ok(None) => println!("OUTCOME alone"),
+        Ok(Some((MpsIdentity { server, client, percentage, memory_limit_bytes }, connection))) => {
+            tell_context(connection.as_fd(), 1, true).unwrap();
+            println!("OUTCOME {server} {client} {percentage} {}", memory_limit_bytes.unwrap_or(0));
+        }
+        Err(code) => println!("OUTCOME error {}", code.0),
+    }
+    // Waits until the test lets go.
+    let _ = std::io::stdin().lines().count();
+}
+
+/// What the played board has heard, and what it says of its processes.
+#[derive(Default)]
+struct Script {
+    heard: Vec<Request>,
+    processes: Vec<ProcessStatus>,
+}
+
+fn play_board(place: &Place) -> Arc<Mutex<Script>> {
+    place.make_dir().unwrap();
+    let listener = socket::listen(&place.socket()).unwrap();
+    let script = Arc::new(Mutex::new(Script::default()));
+    let shared = Arc::clone(&script);
+    // The thread ends with the test's process.
+    thread::spawn(move || {
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        loop {
+            let Some(connection) = socket::accept(listener.as_fd()).unwrap() else {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            loop {
+                let request: Request = match socket::receive(connection.as_fd(), &mut buffer) {
+                    Ok(Received::Packet(bytes, _)) => postcard::from_bytes(&buffer[..bytes]).unwrap(),
+                    Ok(Received::Nothing) => {
+                        thread::sleep(Duration::from_millis(1));
+                        continue;
+                    }
+                    _ => break,
+                };
+                let mut script = shared.lock().unwrap();
+                let reply = match request {
+                    Request::Hello { .. } => {
+                        Reply::Welcome { device: "h200".to_owned(), instance: 1, sms: 132 }
+                    }
+                    Request::Status => {
+                        let processes = script.processes.clone();
+                        Reply::Status(BoardStatus { used_bytes: 0, busy_percent: 0, processes })
+                    }
+                    other => {
+                        script.heard.push(other);
+                        Reply::Done
+                    }
+                };
+                socket::send(connection.as_fd(), &postcard::to_allocvec(&reply).unwrap(), &[]).unwrap();
+            }
+        }
+    });
+    script
+}
+
+#[test]
+fn the_version_has_the_real_form() {
+    let output = Dirs::new().control(&["-v"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().next().unwrap(), "CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000");
+}
+
+#[test]
+fn a_daemon_starts_once_answers_and_leaves_nothing_running() {
+    let dirs = Dirs::new();
+    let output = dirs.control(&["get_server_list"]);
+    assert!(!output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "Cannot find MPS control daemon process");
+
+    let daemon = Daemon::start();
+    let again = daemon.dirs.control(&["-d"]);
+    assert!(!again.status.success());
+    assert!(String::from_utf8_lossy(&again.stderr).contains("An instance of this daemon is already running"));
+    assert_eq!(daemon.dirs.pid(), daemon.pid, "the rival changed nothing");
+
+    assert_eq!(daemon.ask("get_server_list"), "");
+    assert_eq!(daemon.ask("get_default_active_thread_percentage"), "100.0");
+    assert_eq!(daemon.ask("set_default_active_thread_percentage 50"), "50.0");
+    assert_eq!(daemon.ask("get_default_active_thread_percentage"), "50.0");
+    assert_eq!(daemon.ask("get_client_list 1"), "Server 1 not found");
+    assert_eq!(daemon.ask("lspart"), "Unknown command \"lspart\"");
+    assert_eq!(daemon.ask("set_default_device_pinned_mem_limit 0 2G"), "");
+    assert_eq!(daemon.ask("get_default_device_pinned_mem_limit 0"), "2G");
+    let log = daemon.dirs.log("control.log");
+    let pid = daemon.pid;
+    for words in [
+        "Starting control daemon using socket ",
+        "CUDA MPS Control binary version: 13000",
+        "NEW UI",
+        "Cmd:lspart",
+        "UI closed",
+    ] {
+        assert!(log.contains(&format!(" Control {pid:>5}] {words}")), "{words} in\n{log}");
+    }
+
+    // A server that nobody uses ends with the daemon.
+    assert!(daemon.ask("start_server -uid 4294967295").contains("Failed"));
+    // SAFETY: takes no arguments.
+    let user = unsafe { libc::geteuid() };
+    assert_eq!(daemon.ask(&format!("start_server -uid {user}")), "");
+    let server = daemon.server();
+    assert!(exists(server));
+    assert_eq!(daemon.ask("quit"), "");
+    eventually("the daemon ends", || !exists(daemon.pid));
+    assert!(!exists(server));
+    let left: Vec<_> =
+        std::fs::read_dir(daemon.dirs.pipe()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["control_lock"]);
+}
+
+#[test]
+fn commands_come_by_lines_too() {
+    let daemon = Daemon::start();
+    let mut command = Command::new(PROGRAM);
+    daemon.dirs.environment(&mut command);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let lines =
+        "get_default_active_thread_percentage\n\n  get_client_list 7\nget_default_active_thread_percentage";
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "100.0\nServer 7 not found\n100.0\n");
+}
+
+#[test]
+fn clients_are_admitted_listed_limited_and_leave() {
+    let daemon = Daemon::start_with(&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3G")]);
+    let dirs = &daemon.dirs;
+    let mut first = Client::start(dirs, &[]);
+    let outcome = first.outcome();
+    let server = daemon.server();
+    assert_eq!(outcome, format!("{server} 1 100 {}", 3u64 << 30));
+    assert_ne!(server, daemon.pid);
+    let name = std::fs::read(format!("/proc/{server}/cmdline")).unwrap();
+    assert!(name.starts_with(b"nvidia-cuda-mps-server\0"));
+    assert_eq!(daemon.ask(&format!("get_server_status {server}")), "ACTIVE");
+
+    assert_eq!(daemon.ask(&format!("set_active_thread_percentage {server} 50")), "50.0");
+    daemon.ask(&format!("set_device_pinned_mem_limit {server} 0 512M"));
+    let mut second = Client::start(dirs, &[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "80")]);
+    assert_eq!(second.outcome(), format!("{server} 2 50 {}", 512 << 20));
+    let mut third = Client::start(dirs, &[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")]);
+    assert_eq!(third.outcome(), format!("{server} 3 25 {}", 512 << 20));
+
+    let list = format!("get_client_list {server}");
+    let pids =
+        |clients: &[&Client]| clients.iter().map(|c| c.pid().to_string()).collect::<Vec<_>>().join("\n");
+    assert_eq!(daemon.ask(&list), pids(&[&first, &second, &third]));
+    let uuid = uuid_text(device_uuid(&dirs.place()));
+    let listed = daemon.ask("get_device_client_list");
+    assert_eq!(listed, format!("{uuid}: {}", pids(&[&first, &second, &third]).replace('\n', " ")));
+    let ps = daemon.ask(&format!("ps -p {server}"));
+    let row: Vec<&str> = ps.lines().nth(2).unwrap().split_whitespace().collect();
+    assert_eq!(row[..3], [second.pid().to_string(), "2".to_owned(), server.to_string()]);
+    assert!(uuid.starts_with(row[3]) && row[3].len() == "GPU-01234567-0123".len(), "{ps}");
+
+    // However a client ends, it is gone from the list, and the server stays.
+    kill(second.pid(), libc::SIGKILL);
+    eventually("the killed client leaves", || daemon.ask(&list) == pids(&[&first, &third]));
+    let pid = first.pid();
+    drop(first);
+    drop(third);
+    eventually("the others leave", || daemon.ask(&list).is_empty());
+    assert_eq!(daemon.server(), server);
+    let log = dirs.log("server.log");
+    for words in [
+        format!("Client {{PID: {pid}, Context ID: 0}} connected"),
+        format!("Client {{PID: {pid}, Context ID: 1}} connected"),
+        format!("Status of client {{PID: {pid}, Context ID: 1}} is ACTIVE"),
+        format!("Client {{PID: {pid}, Context ID: 1}} exiting. Number of active client contexts is "),
+        format!("Client process {pid} disconnected"),
+    ] {
+        assert!(log.contains(&format!(" Server {server:>5}] {words}")), "{words} in\n{log}");
+    }
+}
+
+#[test]
+fn a_program_elsewhere_or_for_another_device_is_no_client() {
+    let dirs = Dirs::new();
+    assert_eq!(Client::start(&dirs, &[]).outcome(), "alone");
+    assert_eq!(Client::start(&dirs, &[("CUDA_MPS_PIPE_DIRECTORY", "/dev/null/no-mps")]).outcome(), "alone");
+    let daemon = Daemon::start_with(&[("CUDA_VISIBLE_DEVICES", "GPU-00000000-0000-0000-0000-000000000000")]);
+    assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), "error 100");
+}
+
+#[test]
+fn a_terminated_client_is_no_client_any_more() {
+    let daemon = Daemon::start();
+    let board = play_board(&daemon.dirs.place());
+    let mut client = Client::start(&daemon.dirs, &[]);
+    client.outcome();
+    let (server, pid) = (daemon.server(), client.pid());
+    assert_eq!(daemon.ask(&format!("terminate_client {server} 1")), "Client 1 not found\n1");
+    assert_eq!(daemon.ask("terminate_client 1 1"), "Server 1 not found\nServer 1 not found!\n1");
+    assert_eq!(daemon.ask(&format!("terminate_client {server} {pid}")), "0");
+    assert_eq!(board.lock().unwrap().heard, [Request::Terminate { server, pid }]);
+    assert_eq!(daemon.ask(&format!("get_client_list {server}")), "");
+    assert!(exists(pid), "its process lives on");
+    assert_eq!(daemon.ask(&format!("terminate_client {server} {pid}")), format!("Client {pid} not found\n1"));
+}
+
+#[test]
+fn a_server_with_a_fault_takes_nobody_until_the_hurt_have_left() {
+    let daemon = Daemon::start();
+    let board = play_board(&daemon.dirs.place());
+    let mut hurt = Client::start(&daemon.dirs, &[]);
+    hurt.outcome();
+    let server = daemon.server();
+    let mps = Some(MpsIdentity { server, client: 1, percentage: 100, memory_limit_bytes: None });
+    let command = "tenant".to_owned();
+    let process = ProcessStatus { pid: hurt.pid(), command, contexts: 1, used_bytes: 0, mps, fault: 700 };
+    board.lock().unwrap().processes = vec![process];
+    assert_eq!(daemon.ask(&format!("get_server_status {server}")), "FAULT");
+    assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), "error 807");
+    board.lock().unwrap().processes.clear();
+    assert_eq!(daemon.ask(&format!("get_server_status {server}")), "ACTIVE");
+    assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), format!("{server} 2 100 0"));
+}
+
+#[test]
+fn clients_of_a_server_that_goes_lose_the_gpu_and_newcomers_get_a_new_one() {
+    let daemon = Daemon::start();
+    let board = play_board(&daemon.dirs.place());
+    for how in ["shutdown_server -f", "kill"] {
+        let mut client = Client::start(&daemon.dirs, &[]);
+        client.outcome();
+        let server = daemon.server();
+        if how == "kill" {
+            kill(server, libc::SIGKILL);
+        } else {
+            assert_eq!(daemon.ask(&format!("shutdown_server {server} -f")), "");
+        }
+        eventually("the server goes", || daemon.ask("get_server_list").is_empty());
+        assert!(!exists(server));
+        assert_eq!(
+            std::mem::take(&mut board.lock().unwrap().heard),
+            [Request::ServerGone { server }],
+            "{how}"
+        );
+        let mut next = Client::start(&daemon.dirs, &[]);
+        let outcome = next.outcome();
+        assert_eq!(outcome, format!("{} 1 100 0", daemon.server()));
+        assert_ne!(daemon.server(), server);
+        drop(next);
+        let quiet = format!("shutdown_server {}", daemon.server());
+        daemon.ask(&quiet);
+        eventually("the unused server goes", || daemon.ask("get_server_list").is_empty());
+    }
+    assert!(daemon.dirs.log("control.log").contains("exited with status 137"));
+}
+
+#[test]
+fn quit_waits_for_clients_and_takes_no_new_ones() {
+    let daemon = Daemon::start();
+    let mut client = Client::start(&daemon.dirs, &[]);
+    client.outcome();
+    let server = daemon.server();
+    assert_eq!(daemon.ask("quit"), "");
+    assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), "error 807");
+    assert!(exists(daemon.pid) && exists(server));
+    drop(client);
+    eventually("the daemon ends", || !exists(daemon.pid));
+    assert!(!exists(server));
+}
+
+#[test]
+fn quit_with_a_time_ends_in_spite_of_clients() {
+    let daemon = Daemon::start();
+    let board = play_board(&daemon.dirs.place());
+    let mut client = Client::start(&daemon.dirs, &[]);
+    client.outcome();
+    let server = daemon.server();
+    daemon.ask("quit -t 0");
+    eventually("the daemon ends", || !exists(daemon.pid));
+    assert!(!exists(server));
+    assert_eq!(board.lock().unwrap().heard, [Request::ServerGone { server }]);
+}
+
+#[test]
+fn a_killed_daemon_takes_its_server_along_and_can_be_replaced() {
+    let daemon = Daemon::start();
+    let mut client = Client::start(&daemon.dirs, &[]);
+    client.outcome();
+    let server = daemon.server();
+    kill(daemon.pid, libc::SIGKILL);
+    eventually("both end", || !exists(daemon.pid) && !exists(server));
+    assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), "alone");
+    assert!(daemon.dirs.control(&["-d"]).status.success());
+    let pid = daemon.dirs.pid();
+    assert_ne!(pid, daemon.pid);
+    let mut next = Client::start(&daemon.dirs, &[]);
+    assert!(next.outcome().ends_with(" 1 100 0"));
+    drop(next);
+    kill(pid, libc::SIGTERM);
+    eventually("the second daemon ends", || !exists(pid));
+}
+
+#[test]
+fn a_daemon_without_its_directories_says_why() {
+    let dirs = Dirs::new();
+    let mut command = Command::new(PROGRAM);
+    dirs.environment(&mut command);
+    let output = command.arg("-d").env("CUDA_MPS_LOG_DIRECTORY", "/dev/null/log").output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/null/log"), "{output:?}");
+    assert!(!dirs.pipe().join("control").exists(), "nothing is left behind");
+}
+
+#[test]
+fn partitas_own_control_of_the_service_works_with_it() {
+    let dirs = Dirs::new();
+    let place = dirs.place();
+    let uuid = uuid_text(device_uuid(&place));
+    let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
+    let service = Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid);
+    let ensured = service.ensure().unwrap();
+    // Ends the daemon also when the test fails.
+    let daemon = Daemon { dirs, pid: ensured.pid };
+    let dirs = &daemon.dirs;
+    assert!(ensured.started);
+    assert!(!service.ensure().unwrap().started);
+    let mut client = Client::start(dirs, &[]);
+    client.outcome();
+    let control = service.control();
+    let servers = control.server_list().unwrap();
+    assert_eq!(service.clients().unwrap(), [(servers[0], client.pid())]);
+    let _board = play_board(&place);
+    control.terminate_client(servers[0], client.pid()).unwrap();
+    let refusal = control.terminate_client(servers[0], 1).unwrap_err();
+    assert!(matches!(refusal, MpsError::NoSuchClient { client: 1, .. }), "{refusal}");
+    let refusal = control.client_list(1).unwrap_err();
+    assert!(matches!(refusal, MpsError::NoSuchServer { server: 1 }), "{refusal}");
+    let refusal = control.command("lspart").unwrap_err();
+    assert!(matches!(refusal, MpsError::UnknownCommand { .. }), "{refusal}");
+    control.set_default_active_thread_percentage(100.0).unwrap();
+    drop(client);
+    eventually("the client leaves", || service.clients().unwrap().is_empty());
+    assert!(service.stop(false).unwrap());
+    assert!(!exists(ensured.pid));
+}
