@@ -15,7 +15,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use partita_simcuda::client::runtime::{device_uuid, uuid_text};
 use partita_simcuda::nvml::{NvmlReturn, absent};
-use partita_simcuda::shared::place::Place;
+use partita_simcuda::shared::place::{Place, usable_bytes};
 use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
 use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 
@@ -105,7 +105,9 @@ fn idle() {
     let capability = device.cuda_compute_capability().unwrap();
     assert_eq!((capability.major, capability.minor), (9, 0));
     let memory = device.memory_info().unwrap();
-    assert_eq!((memory.total, memory.used, memory.free), (143_771 * MIB, 0, 143_771 * MIB));
+    let usable = usable_bytes(&place.spec);
+    assert_eq!((memory.total, memory.used, memory.free), (143_771 * MIB, 0, usable));
+    assert_eq!(memory.reserved, 143_771 * MIB - usable);
     assert_eq!(device.compute_mode().unwrap(), ComputeMode::Default);
     assert!(matches!(device.mig_mode(), Err(NvmlError::NotSupported)));
     assert!(!device.is_in_persistent_mode().unwrap());
@@ -151,7 +153,8 @@ fn busy() {
     let nvml = nvml();
     let device = nvml.device_by_index(0).unwrap();
     let memory = device.memory_info().unwrap();
-    assert_eq!((memory.used, memory.free), (621 * MIB, (143_771 - 621) * MIB));
+    let usable = usable_bytes(&Place::from_env().unwrap().spec);
+    assert_eq!((memory.used, memory.free), (621 * MIB, usable - 621 * MIB));
     assert_eq!(device.utilization_rates().unwrap().gpu, 80);
     assert_eq!(device.clock_info(Clock::SM).unwrap(), 1980);
     assert!(device.power_usage().unwrap() > 350_000);

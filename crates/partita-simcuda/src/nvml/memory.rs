@@ -1,6 +1,7 @@
 //! Memory in use.
 
 use super::{Handle, NvmlReturn, device, get, put};
+use crate::shared::place::usable_bytes;
 
 /// `nvmlMemory_t`.
 #[repr(C)]
@@ -22,7 +23,7 @@ pub struct MemoryV2 {
     pub version: u32,
     /// All of it, in bytes.
     pub total: u64,
-    /// Kept by driver and firmware, in bytes. The simulated device keeps none for itself.
+    /// Kept by driver and firmware, in bytes: what the driver API does not count as the device's.
     pub reserved: u64,
     /// Not in use, in bytes.
     pub free: u64,
@@ -35,16 +36,20 @@ const MEMORY_V2: u32 = size_of::<MemoryV2>() as u32 | 2 << 24;
 
 const _: () = assert!(size_of::<Memory>() == 24 && MEMORY_V2 == 0x0200_0028);
 
-fn memory(handle: Handle) -> Result<Memory, NvmlReturn> {
+fn memory(handle: Handle) -> Result<MemoryV2, NvmlReturn> {
     let device = device(handle)?;
     let total = device.place.spec.memory.capacity_bytes;
-    let used = device.status().used_bytes.min(total);
-    Ok(Memory { total, free: total - used, used })
+    let usable = usable_bytes(&device.place.spec);
+    let used = device.status().used_bytes.min(usable);
+    Ok(MemoryV2 { version: MEMORY_V2, total, reserved: total - usable, free: usable - used, used })
 }
 
 nvml_api! {
-    /// Memory.
-    fn nvmlDeviceGetMemoryInfo(handle: Handle, to: *mut Memory) { put(to, memory(handle)?) }
+    /// Memory. As in the real library, what is reserved counts as used here.
+    fn nvmlDeviceGetMemoryInfo(handle: Handle, to: *mut Memory) {
+        let MemoryV2 { total, reserved, free, used, .. } = memory(handle)?;
+        put(to, Memory { total, free, used: used + reserved })
+    }
     /// Memory, with what the driver keeps told apart.
     fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, to: *mut MemoryV2) {
         device(handle)?;
@@ -52,7 +57,6 @@ nvml_api! {
         if get(to.cast::<u32>())? != MEMORY_V2 {
             return Err(NvmlReturn::ARGUMENT_VERSION_MISMATCH);
         }
-        let Memory { total, free, used } = memory(handle)?;
-        put(to, MemoryV2 { version: MEMORY_V2, total, reserved: 0, free, used })
+        put(to, memory(handle)?)
     }
 }
