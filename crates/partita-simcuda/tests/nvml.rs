@@ -21,9 +21,14 @@ use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 
 const MIB: u64 = 1 << 20;
 
-/// The shared object that was built with this test, beside it.
+/// The shared object, as built beside this test or by `cargo build --workspace`.
 fn library() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("libpartita_simcuda.so")
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    [deps.as_path(), deps.parent().unwrap()]
+        .map(|dir| dir.join("libpartita_simcuda.so"))
+        .into_iter()
+        .find(|path| path.is_file())
+        .expect("no libpartita_simcuda.so: run `cargo build --workspace` first")
 }
 
 fn nvml() -> Nvml {
