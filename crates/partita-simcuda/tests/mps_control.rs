@@ -5,6 +5,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -134,7 +136,15 @@ struct Client {
 
 impl Client {
     fn start(dirs: &Dirs, environment: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::start_as(None, dirs, environment)
+    }
+
+    fn start_as(user: Option<u32>, dirs: &Dirs, environment: &[(&str, &str)]) -> Self {
+        // By this name another user may run it wherever it lies.
+        let mut command = Command::new("/proc/self/exe");
+        if let Some(user) = user {
+            command.uid(user);
+        }
         dirs.environment(&mut command);
         command
             .args(["--exact", "client_process", "--ignored", "--nocapture"])
@@ -426,6 +436,42 @@ fn clients_of_a_server_that_goes_lose_the_gpu_and_newcomers_get_a_new_one() {
         eventually("the unused server goes", || daemon.ask("get_server_list").is_empty());
     }
     assert!(daemon.dirs.log("control.log").contains("exited with status 137"));
+}
+
+#[test]
+fn another_users_clients_wait_until_the_server_is_free() {
+    const NOBODY: u32 = 65534;
+    // SAFETY: takes no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can act for two users");
+        return;
+    }
+    let daemon = Daemon::start();
+    let dirs = &daemon.dirs;
+    std::fs::set_permissions(dirs.temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let queued = |client: &Client, user: u32| {
+        let words = format!("NEW CLIENT {} from user {user}: ", client.pid());
+        eventually("the client asks", || dirs.log("control.log").contains(&words));
+    };
+    let mut first = Client::start(dirs, &[]);
+    first.outcome();
+    let server = daemon.server();
+    let mut other = Client::start_as(Some(NOBODY), dirs, &[]);
+    queued(&other, NOBODY);
+    let mut late = Client::start(dirs, &[]);
+    queued(&late, 0);
+    assert_eq!(daemon.ask(&format!("get_client_list {server}")), first.pid().to_string());
+
+    drop(first);
+    let outcome = other.outcome();
+    let theirs = daemon.server();
+    assert_ne!(theirs, server);
+    assert_eq!(outcome, format!("{theirs} 1 100 0"));
+    assert_eq!(std::fs::metadata(format!("/proc/{theirs}/cmdline")).unwrap().uid(), NOBODY);
+    drop(other);
+    let outcome = late.outcome();
+    assert_eq!(outcome, format!("{} 1 100 0", daemon.server()));
+    assert_ne!(daemon.server(), theirs);
 }
 
 #[test]

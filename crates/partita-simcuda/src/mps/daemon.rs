@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -18,96 +18,14 @@ use super::CLIENTS_MAX;
 use super::dirs::PipeFiles;
 use super::limits::Limits;
 use super::log::Logs;
+use super::peer::{Candidate, Member, Peer, PeerId, Phase, Role, Server};
 use super::server::{Heard, ServerProcess};
+use super::wait::{pidfd, poll, signals};
 use super::wire::{self, Answer, Attach, Message};
 use crate::client::runtime::{device_uuid, is_visible, observe, uuid_text};
 use crate::shared::place::Place;
 use crate::shared::protocol::{BoardStatus, MpsIdentity, Reply, Request};
 use crate::shared::socket;
-use crate::shared::sys::{check, owned};
-
-/// Names a connection for as long as the daemon lives.
-pub(super) type PeerId = u64;
-
-/// Somebody who is connected.
-#[derive(Debug)]
-pub(super) struct Peer {
-    socket: OwnedFd,
-    pub(super) pid: u32,
-    uid: u32,
-    pub(super) role: Role,
-}
-
-/// What a connection turned out to be.
-#[derive(Debug)]
-pub(super) enum Role {
-    /// It has not said anything yet.
-    Unknown,
-    /// It sends commands.
-    Ui,
-    /// A program that waits for a server.
-    Waiting(Box<Candidate>),
-    /// A client of the server.
-    Client(Box<Member>),
-}
-
-/// A program that is to become a client.
-#[derive(Debug)]
-pub(super) struct Candidate {
-    place: Place,
-    percentage: Option<f32>,
-    command: String,
-}
-
-/// A client.
-#[derive(Debug)]
-pub(super) struct Member {
-    /// Where its board is.
-    pub place: Place,
-    /// Its device.
-    pub uuid: String,
-    /// The program.
-    pub command: String,
-    /// Its number with this server.
-    pub number: u32,
-    /// Its contexts, by its own numbers.
-    pub contexts: BTreeSet<u32>,
-    /// Whether `terminate_client` has ended its work.
-    pub terminated: bool,
-    /// Readable when its process has ended.
-    exit: Option<OwnedFd>,
-}
-
-/// Where a server is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// It has not said that it is ready.
-    Starting,
-    /// It takes clients.
-    Ready,
-    /// It ends when its clients are gone.
-    Ending,
-}
-
-/// The server.
-#[derive(Debug)]
-pub(super) struct Server {
-    process: ServerProcess,
-    /// Whose clients it takes.
-    pub uid: u32,
-    /// Where it is in its life.
-    pub phase: Phase,
-    /// What its next clients get.
-    pub limits: Limits,
-    clients_so_far: u32,
-}
-
-impl Server {
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-}
 
 /// The daemon.
 #[derive(Debug)]
@@ -535,42 +453,4 @@ fn exit_number(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     let number = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     number.unwrap_or(-1).to_string()
-}
-
-/// A descriptor that becomes readable when one of the signals comes that end the daemon. Blocks them.
-fn signals() -> io::Result<OwnedFd> {
-    // SAFETY: all zeroes is a valid signal set, and the calls only write to this local one.
-    let set = unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGTERM);
-        libc::sigaddset(&mut set, libc::SIGINT);
-        set
-    };
-    // SAFETY: the set is a local; the old mask is not asked for.
-    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
-    if error != 0 {
-        return Err(io::Error::from_raw_os_error(error));
-    }
-    // SAFETY: the set is a local; -1 asks for a new descriptor.
-    owned(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })
-}
-
-/// A descriptor that becomes readable when a process ends.
-fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers; the descriptor is close-on-exec by itself.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
-}
-
-/// Waits until something is readable or closed, and says which. A signal may cut the wait short.
-fn poll<'a>(sources: impl Iterator<Item = BorrowedFd<'a>>, limit: Option<Duration>) -> io::Result<Vec<bool>> {
-    let mut entries: Vec<libc::pollfd> =
-        sources.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
-    // Rounded up, so that a wait does not end just before its time.
-    let limit_ms = limit.map_or(-1, |limit| i32::try_from(limit.as_millis() + 1).unwrap_or(i32::MAX));
-    // SAFETY: the array has the given length.
-    match check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, limit_ms) }) {
-        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-        _ => Ok(entries.iter().map(|entry| entry.revents != 0).collect()),
-    }
 }

@@ -30,8 +30,10 @@ pub mod daemon;
 pub mod dirs;
 pub mod limits;
 pub mod log;
+mod peer;
 pub mod reply;
 pub mod server;
+mod wait;
 pub mod wire;
 
 pub use limits::percentage_sms;

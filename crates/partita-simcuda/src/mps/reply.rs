@@ -9,8 +9,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::command::Command;
-use super::daemon::{Daemon, Member, Peer, Phase, Role, Server, board, has_fault};
+use super::daemon::{Daemon, board, has_fault};
 use super::limits::MemoryLimit;
+use super::peer::{Member, Peer, Phase, Role, Server};
 use crate::client::runtime::observe;
 use crate::shared::protocol::{Reply, Request};
 
