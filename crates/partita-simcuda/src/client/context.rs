@@ -51,6 +51,8 @@ impl Object for Context {
     }
 }
 
+/// Contexts that were made and not destroyed.
+static ALL: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 static NEXT_THREAD: AtomicU64 = AtomicU64::new(1);
 
@@ -74,6 +76,11 @@ pub fn current() -> Result<&'static Context, CuResult> {
             Err(CuResult::INVALID_CONTEXT)
         }
     }
+}
+
+/// The live context with a number.
+pub fn by_id(id: u64) -> Option<&'static Context> {
+    lock(&ALL).iter().find(|context| context.id == id && context.is_alive()).copied()
 }
 
 fn with_stack<R>(action: impl FnOnce(&mut Vec<&'static Context>) -> R) -> Result<R, CuResult> {
@@ -123,6 +130,7 @@ impl Context {
             cache: AtomicU32::new(0),
         }));
         legacy.ctx.store(std::ptr::from_ref(context).cast_mut(), Ordering::Release);
+        lock(&ALL).push(context);
         Ok(context)
     }
 
@@ -196,6 +204,7 @@ impl Context {
         if !self.mark.kill(Self::KIND) {
             return Err(CuResult::CONTEXT_IS_DESTROYED);
         }
+        lock(&ALL).retain(|context| !std::ptr::eq(*context, self));
         for stream in self.all_streams() {
             stream.retire();
         }

@@ -77,16 +77,33 @@ impl Event {
         Ok((count > self.base.load(Ordering::Relaxed)).then_some(count))
     }
 
+    /// The command of a new recording.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub fn next_recording(&self, runtime: &Runtime) -> Result<Command, CuResult> {
+        let count = self.shared(runtime)?.recorded.fetch_add(1, Ordering::AcqRel) + 1;
+        self.captured.store(false, Ordering::Relaxed);
+        Ok(Command::Record { event: self.slot.load(Ordering::Relaxed), count })
+    }
+
+    /// The command of a wait for the last recording; `None` when there was none.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub fn last_recording(&self, runtime: &Runtime) -> Result<Option<Command>, CuResult> {
+        let event = self.slot.load(Ordering::Relaxed);
+        Ok(self.recorded(runtime)?.map(|count| Command::Wait { event, count }))
+    }
+
     /// Records it after what a stream has been given so far.
     ///
     /// # Errors
     /// Those of publishing.
     pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<(), CuResult> {
         runtime.healthy()?;
-        let count = self.shared(runtime)?.recorded.fetch_add(1, Ordering::AcqRel) + 1;
-        self.captured.store(false, Ordering::Relaxed);
-        let event = self.slot.load(Ordering::Relaxed);
-        runtime.command(stream, &Command::Record { event, count }).map(drop)
+        let command = self.next_recording(runtime)?;
+        runtime.command(stream, &command).map(drop)
     }
 
     /// Whether its last recording is complete; one that never happened is.
@@ -106,6 +123,11 @@ impl Event {
             return Err(CuResult::NOT_READY);
         }
         Ok(self.shared(runtime)?.time_ns.load(Ordering::Acquire))
+    }
+
+    /// The slot's count when it was made.
+    pub fn base(&self) -> u64 {
+        self.base.load(Ordering::Relaxed)
     }
 
     /// Its handle.

@@ -102,7 +102,7 @@ impl Launch {
         Ok(())
     }
 
-    /// Fills a descriptor for a launch on `stream` and shows it to the subscriber.
+    /// Fills a descriptor for a launch on a stream of that mask and priority.
     ///
     /// # Errors
     /// `INVALID_VALUE` for dimensions that no descriptor can hold.
@@ -131,7 +131,6 @@ impl Launch {
             }
             None => {}
         }
-        callback::show(&mut image);
         Ok(image)
     }
 
@@ -287,7 +286,9 @@ unsafe fn launch(
         return capture::add_kernel(runtime, stream, function, launch, params.bytes());
     }
     let mask = stream.mask(runtime);
-    let image = launch.describe(runtime, function, mask.as_ref(), stream.priority.load(Ordering::Relaxed))?;
+    let mut image =
+        launch.describe(runtime, function, mask.as_ref(), stream.priority.load(Ordering::Relaxed))?;
+    callback::show(&mut image);
     let head = launch.head(runtime, params.bytes().len());
     let parts = [head.as_bytes(), qmd::bytes(&image, runtime.qmd), params.bytes()];
     runtime.publish(stream, KIND_LAUNCH, &parts).map(drop)

@@ -53,37 +53,54 @@ pub fn plan(runtime: &Runtime, rect: &Rect) -> Plan {
     }
 }
 
-/// Moves the bytes of a rectangle in this thread.
+/// Bytes to move inside this process: where to, where from, how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    dst: usize,
+    src: usize,
+    bytes: usize,
+}
+
+/// Finds where this process can touch both ends of a rectangle. Done when a copy is asked for, because the
+/// program may free the memory, in stream order, before it is carried out.
 ///
 /// # Errors
 /// `INVALID_VALUE` when a row leaves the device memory that it starts in.
-pub fn move_rect(runtime: &Runtime, rect: &Rect) -> Result<(), CuResult> {
+pub fn moves(runtime: &Runtime, rect: &Rect) -> Result<Vec<Move>, CuResult> {
+    let mut moves = Vec::new();
     for (dst, src) in rect.rows() {
         let to = runtime.regions.pieces(&runtime.memory, dst, rect.width).ok_or(CuResult::INVALID_VALUE)?;
         let from = runtime.regions.pieces(&runtime.memory, src, rect.width).ok_or(CuResult::INVALID_VALUE)?;
         let (mut to, mut from) = (to.into_iter(), from.into_iter());
         let (mut target, mut source) = (to.next(), from.next());
         while let (Some((dst, room)), Some((src, left))) = (target, source) {
-            let count = room.min(left);
-            // SAFETY: both pieces are inside mappings of this process or in host memory that the program gave
-            // for this copy; they may overlap where the program's ranges do.
-            unsafe { std::ptr::copy(src.cast_const(), dst, count) };
-            // SAFETY: `count` bytes further is inside the piece or its end.
-            target = if count == room { to.next() } else { Some((unsafe { dst.add(count) }, room - count)) };
-            // SAFETY: as above.
-            source =
-                if count == left { from.next() } else { Some((unsafe { src.add(count) }, left - count)) };
+            let bytes = room.min(left);
+            let (dst, src) = (dst.addr(), src.addr());
+            moves.push(Move { dst, src, bytes });
+            let rest = |at: usize, left: usize| Some(((at + bytes) as *mut u8, left - bytes));
+            target = if bytes == room { to.next() } else { rest(dst, room) };
+            source = if bytes == left { from.next() } else { rest(src, left) };
         }
     }
-    Ok(())
+    Ok(moves)
+}
+
+/// Moves bytes in this thread.
+pub fn perform(moves: &[Move]) {
+    for step in moves {
+        // SAFETY: both ends are inside mappings that last as long as the process, or in host memory that the
+        // program promised for this copy; they may overlap where the program's ranges do.
+        unsafe { std::ptr::copy(step.src as *const u8, step.dst as *mut u8, step.bytes) };
+    }
 }
 
 /// Writes bytes of this library's own into device memory.
 ///
 /// # Errors
-/// Those of [`move_rect`].
+/// Those of [`moves`].
 pub fn write_device(runtime: &Runtime, address: u64, bytes: &[u8]) -> Result<(), CuResult> {
-    move_rect(runtime, &Rect::line(address, bytes.as_ptr() as u64, bytes.len() as u64))
+    perform(&moves(runtime, &Rect::line(address, bytes.as_ptr() as u64, bytes.len() as u64))?);
+    Ok(())
 }
 
 /// Checks that device memory covers a rectangle's rows, as the driver does before it accepts a copy.
@@ -142,13 +159,16 @@ pub fn copy(
             if wait { runtime.wait(|| stream.reached(runtime, seq)) } else { Ok(()) }
         }
         Plan::Pinned(route) if !wait => {
-            let token = worker::prepare(runtime, HostWork::Copy(rect));
+            let work = HostWork::Copy(moves(runtime, &rect)?.into());
+            let token = worker::prepare(runtime, work, false);
             runtime.command(stream, &Command::HostCopy { route, bytes, token }).map(drop)
         }
         Plan::Pinned(route) | Plan::Pageable(route) => {
+            let moves = moves(runtime, &rect)?;
             let seq = runtime.command(stream, &Command::HostCopy { route, bytes, token: 0 })?;
             runtime.wait(|| stream.reached(runtime, seq))?;
-            move_rect(runtime, &rect)
+            perform(&moves);
+            Ok(())
         }
     }
 }

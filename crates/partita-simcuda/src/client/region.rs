@@ -82,6 +82,12 @@ impl Regions {
         starts.iter().filter_map(|start| ranges.0.remove(start)).collect()
     }
 
+    /// Changes all ranges that `chosen` picks.
+    pub fn update_where(&self, chosen: impl Fn(&Region) -> bool, change: impl Fn(&mut Region)) {
+        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+        ranges.0.values_mut().filter(|region| chosen(region)).for_each(change);
+    }
+
     /// The range that holds an address.
     pub fn find(&self, address: u64) -> Option<Region> {
         let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);

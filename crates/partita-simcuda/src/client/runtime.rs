@@ -1,6 +1,5 @@
 //! This process's connection to its board: made by `cuInit`, used by every other call.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -15,7 +14,7 @@ use partita_sim::DeviceSpec;
 
 use super::region::Regions;
 use super::stream::Stream;
-use super::worker::HostWork;
+use super::worker::HostWorks;
 use crate::mps;
 use crate::shared::channel::{Channel, Producer};
 use crate::shared::command::{Command, KIND_COMMAND};
@@ -69,7 +68,7 @@ pub struct Runtime {
     /// What is mapped at which device address.
     pub regions: Regions,
     /// Host work that streams will ask for.
-    pub host_work: Mutex<HashMap<u64, HostWork>>,
+    pub host_work: HostWorks,
     next_token: AtomicU64,
     producer: Mutex<Producer>,
     doorbell: OwnedFd,
@@ -328,7 +327,7 @@ impl Runtime {
             memory_fd: memory,
             channel: Channel::open(channel.as_fd())?,
             regions: Regions::default(),
-            host_work: Mutex::new(HashMap::new()),
+            host_work: HostWorks::default(),
             next_token: AtomicU64::new(1),
             producer: Mutex::new(Producer::default()),
             doorbell,
@@ -496,6 +495,11 @@ impl Runtime {
                 return Err(CuResult::DEVICE_UNAVAILABLE);
             }
         }
+    }
+
+    /// The board's process, as far as this process can see it.
+    pub fn board_pid(&self) -> Option<u32> {
+        socket::peer(lock(&self.socket).as_fd()).ok().map(|(pid, _)| pid).filter(|pid| *pid != 0)
     }
 
     fn board_is_gone(&self) -> bool {

@@ -87,9 +87,10 @@ driver_api! {
         if event.captured.load(Ordering::Relaxed) || stream.capturing.load(Ordering::Relaxed) {
             return capture::wait_event(stream, event, flags == CU_EVENT_WAIT_EXTERNAL);
         }
-        let Some(count) = event.recorded(runtime)? else { return Ok(()) };
-        let slot = event.slot.load(Ordering::Relaxed);
-        runtime.command(stream, &Command::Wait { event: slot, count }).map(drop)
+        match event.last_recording(runtime)? {
+            Some(command) => runtime.command(stream, &command).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Calls a host function in stream order.
@@ -106,7 +107,7 @@ driver_api! {
         if stream.capturing.load(Ordering::Relaxed) {
             return capture::add_host(stream, function, data as usize);
         }
-        let token = worker::prepare(runtime, HostWork::Function(function, data as usize));
+        let token = worker::prepare(runtime, HostWork::Function(function, data as usize), false);
         runtime.command(stream, &Command::Host { token }).map(drop)
     }
 
@@ -127,7 +128,7 @@ driver_api! {
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
         }
         let work = HostWork::Callback(callback, handle.addr(), data as usize);
-        let token = worker::prepare(runtime, work);
+        let token = worker::prepare(runtime, work, false);
         runtime.command(stream, &Command::Host { token }).map(drop)
     }
 

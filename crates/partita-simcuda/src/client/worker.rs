@@ -1,45 +1,57 @@
 //! The one thread that does a process's host work in stream order: host functions, stream callbacks and
 //! copies that touch pinned host memory. It is started when the first of these is asked for.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::Once;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Once};
 
 use partita_abi::CuResult;
 use partita_abi::types::{CUhostFn, CUstream, CUstreamCallback};
 
-use super::memcpy::move_rect;
+use super::memcpy::{Move, perform};
 use super::runtime::{Runtime, lock, runtime};
 use crate::shared::channel::pop_host_work;
-use crate::shared::command::Rect;
 use crate::shared::sys::futex_wait;
 
 /// Something that the worker does when its stream reaches it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum HostWork {
     /// Move bytes.
-    Copy(Rect),
+    Copy(Arc<[Move]>),
     /// Call a host function.
     Function(CUhostFn, usize),
     /// Call a stream callback.
     Callback(CUstreamCallback, usize, usize),
-    /// As [`HostWork::Function`] and [`HostWork::Copy`], each time a graph's node is reached.
-    GraphFunction(CUhostFn, usize),
-    /// Move bytes each time a graph's node is reached.
-    GraphCopy(Rect),
 }
+
+#[derive(Debug)]
+struct Entry {
+    work: HostWork,
+    /// A graph's node comes again with each launch.
+    lasting: bool,
+}
+
+/// The host work that streams will ask for, by token.
+#[derive(Debug, Default)]
+pub struct HostWorks(Mutex<HashMap<u64, Entry>>);
 
 static STARTED: Once = Once::new();
 
-/// Names a piece of host work, so that a command can refer to it.
-pub fn prepare(runtime: &'static Runtime, work: HostWork) -> u64 {
+/// Names a piece of host work, so that a command can refer to it, once or, if it is `lasting`, for ever.
+pub fn prepare(runtime: &'static Runtime, work: HostWork, lasting: bool) -> u64 {
     STARTED.call_once(|| {
         // A process that cannot make a thread cannot run a real driver either.
         let _ = std::thread::Builder::new().name("cuda-sim-host".to_owned()).spawn(serve);
     });
     let token = runtime.token();
-    lock(&runtime.host_work).insert(token, work);
+    lock(&runtime.host_work.0).insert(token, Entry { work, lasting });
     token
+}
+
+/// Forgets lasting host work.
+pub fn forget(runtime: &Runtime, token: u64) {
+    lock(&runtime.host_work.0).remove(&token);
 }
 
 fn serve() {
@@ -66,21 +78,16 @@ fn serve() {
 
 fn run(runtime: &'static Runtime, token: u64) {
     let work = {
-        let mut works = lock(&runtime.host_work);
+        let mut works = lock(&runtime.host_work.0);
         match works.get(&token) {
-            Some(HostWork::GraphFunction(..) | HostWork::GraphCopy(_)) => works.get(&token).copied(),
-            _ => works.remove(&token),
+            Some(entry) if entry.lasting => Some(entry.work.clone()),
+            _ => works.remove(&token).map(|entry| entry.work),
         }
     };
     match work {
         None => {}
-        Some(HostWork::Copy(rect) | HostWork::GraphCopy(rect)) => {
-            if move_rect(runtime, &rect).is_err() {
-                let fault = &runtime.channel.head().fault.0;
-                fault.store(CuResult::ILLEGAL_ADDRESS.0, Ordering::SeqCst);
-            }
-        }
-        Some(HostWork::Function(function, data) | HostWork::GraphFunction(function, data)) => {
+        Some(HostWork::Copy(moves)) => perform(&moves),
+        Some(HostWork::Function(function, data)) => {
             if let Some(function) = function {
                 // SAFETY: the program gave this function to be called with this argument.
                 unsafe { function(data as *mut c_void) };

@@ -101,6 +101,17 @@ fn set_valid(image: &mut Image, layout: &QmdLayout) {
     }
 }
 
+/// Takes the mask of another descriptor over.
+pub fn copy_mask(image: &mut Image, from: &Image, layout: &QmdLayout) {
+    let first = usize::from(layout.mask.first_word);
+    let words = first..first + usize::from(layout.mask.words);
+    image[words.clone()].copy_from_slice(&from[words]);
+    if let Some(valid) = layout.mask.valid {
+        let word = valid.word();
+        image[word] = image[word] & !valid.mask() | from[word] & valid.mask();
+    }
+}
+
 /// The descriptor's bytes.
 #[inline]
 pub fn bytes<'a>(image: &'a Image, layout: &QmdLayout) -> &'a [u8] {

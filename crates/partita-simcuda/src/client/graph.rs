@@ -1,0 +1,277 @@
+//! Graphs: nodes, what they do and what they wait for.
+
+use std::sync::{Arc, Mutex};
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::event::Event;
+use super::function::Function;
+use super::launch::Launch;
+use super::memset::Fill;
+use super::object::Registry;
+use super::runtime::lock;
+use crate::shared::command::{Command, Rect};
+
+/// A kernel node.
+#[derive(Clone, Debug)]
+pub struct KernelNode {
+    /// The function.
+    pub function: &'static Function,
+    /// Its launch.
+    pub launch: Launch,
+    /// Its parameters.
+    pub params: Arc<[u8]>,
+    /// Where each of them lies, for programs that ask.
+    pub pointers: Arc<[usize]>,
+    /// The mask of the stream that it was captured on.
+    pub mask: Option<[u32; 4]>,
+    /// The priority of the stream that it was captured on.
+    pub priority: i32,
+}
+
+impl KernelNode {
+    /// A node that launches a function with these parameters.
+    pub fn new(
+        function: &'static Function,
+        launch: Launch,
+        params: &[u8],
+        mask: Option<[u32; 4]>,
+        priority: i32,
+    ) -> Self {
+        let params: Arc<[u8]> = params.into();
+        let pointers =
+            function.info.params.iter().map(|(offset, _)| params.as_ptr().addr() + offset).collect();
+        Self { function, launch, params, pointers, mask, priority }
+    }
+}
+
+/// What a node does.
+#[derive(Clone, Debug)]
+pub enum NodeKind {
+    /// Launches a kernel.
+    Kernel(KernelNode),
+    /// Copies, as asked for and as a rectangle.
+    Copy(CUDA_MEMCPY3D, Rect),
+    /// Fills.
+    Fill(Fill),
+    /// Calls a host function.
+    Host(CUhostFn, usize),
+    /// Runs another graph: its handle, owned by the node.
+    Child(usize),
+    /// Nothing.
+    Empty,
+    /// Records an event.
+    Record(&'static Event),
+    /// Waits for an event.
+    Wait(&'static Event),
+    /// Has allocated memory when it was added: address and length.
+    Alloc(u64, u64),
+    /// Frees such memory when the graph goes.
+    Free(u64),
+    /// Waits for and writes words.
+    Batch(Vec<Command>),
+}
+
+// SAFETY: the raw pointers inside are the program's data, which only it looks at, and addresses of host memory
+// that is used on the program's word from whatever thread launches the graph.
+unsafe impl Send for NodeKind {}
+// SAFETY: as above.
+unsafe impl Sync for NodeKind {}
+
+impl NodeKind {
+    /// The header's number of it.
+    pub fn number(&self) -> CUgraphNodeType {
+        match self {
+            Self::Kernel(_) => CU_GRAPH_NODE_TYPE_KERNEL,
+            Self::Copy(..) => CU_GRAPH_NODE_TYPE_MEMCPY,
+            Self::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
+            Self::Host(..) => CU_GRAPH_NODE_TYPE_HOST,
+            Self::Child(_) => CU_GRAPH_NODE_TYPE_GRAPH,
+            Self::Empty => CU_GRAPH_NODE_TYPE_EMPTY,
+            Self::Wait(_) => CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            Self::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            Self::Alloc(..) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            Self::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
+            Self::Batch(_) => CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+        }
+    }
+}
+
+/// A node.
+#[derive(Debug)]
+pub struct Node {
+    /// Its graph's handle.
+    pub graph: usize,
+    /// What it does.
+    pub kind: Mutex<NodeKind>,
+    /// Handles of the nodes that it waits for.
+    pub after: Mutex<Vec<usize>>,
+    /// The node that it is a copy of.
+    pub original: Option<usize>,
+}
+
+/// A graph: its nodes in the order in which they were added.
+#[derive(Debug, Default)]
+pub struct Graph {
+    /// Handles of the nodes.
+    pub nodes: Mutex<Vec<usize>>,
+}
+
+static GRAPHS: Registry<Arc<Graph>> = Registry::new(0x1700_0000_0000);
+static NODES: Registry<Arc<Node>> = Registry::new(0x1800_0000_0000);
+
+/// Makes an empty graph.
+pub fn create() -> usize {
+    GRAPHS.insert(Arc::new(Graph::default()))
+}
+
+/// The graph of a handle.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn graph(handle: usize) -> Result<Arc<Graph>, CuResult> {
+    GRAPHS.get(handle).ok_or(CuResult::INVALID_VALUE)
+}
+
+/// The node of a handle.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn node(handle: usize) -> Result<Arc<Node>, CuResult> {
+    NODES.get(handle).ok_or(CuResult::INVALID_VALUE)
+}
+
+/// Adds a node.
+///
+/// # Errors
+/// `INVALID_VALUE` for a bad graph and for dependencies that are not its nodes.
+pub fn add(owner: usize, after: &[usize], kind: NodeKind) -> Result<usize, CuResult> {
+    add_copy_of(owner, after, kind, None)
+}
+
+fn add_copy_of(
+    owner: usize,
+    after: &[usize],
+    kind: NodeKind,
+    original: Option<usize>,
+) -> Result<usize, CuResult> {
+    let graph = graph(owner)?;
+    let mut nodes = lock(&graph.nodes);
+    let mut known = Vec::with_capacity(after.len());
+    for before in after {
+        // Handles only grow, so the list is sorted.
+        if nodes.binary_search(before).is_err() || known.contains(before) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        known.push(*before);
+    }
+    let node = Node { graph: owner, kind: Mutex::new(kind), after: Mutex::new(known), original };
+    let handle = NODES.insert(Arc::new(node));
+    nodes.push(handle);
+    Ok(handle)
+}
+
+/// Removes a node with its edges.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn remove(handle: usize) -> Result<(), CuResult> {
+    let gone = node(handle)?;
+    let graph = graph(gone.graph)?;
+    let mut nodes = lock(&graph.nodes);
+    nodes.retain(|node| *node != handle);
+    for other in nodes.iter().filter_map(|other| NODES.get(*other)) {
+        lock(&other.after).retain(|before| *before != handle);
+    }
+    discard(handle);
+    Ok(())
+}
+
+fn discard(handle: usize) {
+    let Some(node) = NODES.remove(handle) else { return };
+    let kind = lock(&node.kind).clone();
+    match kind {
+        NodeKind::Child(graph) => {
+            let _ = destroy(graph);
+        }
+        NodeKind::Alloc(address, _) => {
+            // Freed by the program meanwhile, perhaps.
+            if let Ok(runtime) = super::runtime::runtime() {
+                let _ = super::memory::free(runtime, address);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Destroys a graph with its nodes.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn destroy(handle: usize) -> Result<(), CuResult> {
+    let graph = GRAPHS.remove(handle).ok_or(CuResult::INVALID_VALUE)?;
+    for node in lock(&graph.nodes).drain(..) {
+        discard(node);
+    }
+    Ok(())
+}
+
+/// Copies a graph.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn duplicate(handle: usize) -> Result<usize, CuResult> {
+    let from = graph(handle)?;
+    let copy = create();
+    let nodes = lock(&from.nodes).clone();
+    let mut copies: Vec<(usize, usize)> = Vec::with_capacity(nodes.len());
+    // Edges may have been added in any order, so first all nodes, then all edges.
+    for original in &nodes {
+        let node = node(*original)?;
+        let kind = match &*lock(&node.kind) {
+            NodeKind::Child(child) => NodeKind::Child(duplicate(*child)?),
+            // The memory belongs to the original.
+            NodeKind::Alloc(..) | NodeKind::Free(_) => NodeKind::Empty,
+            kind => kind.clone(),
+        };
+        copies.push((*original, add_copy_of(copy, &[], kind, Some(*original))?));
+    }
+    let copy_of =
+        |wanted: usize| copies.iter().find(|(original, _)| *original == wanted).map(|(_, copy)| *copy);
+    for (original, made) in &copies {
+        let after = lock(&node(*original)?.after).clone();
+        *lock(&node(*made)?.after) = after.into_iter().filter_map(copy_of).collect();
+    }
+    Ok(copy)
+}
+
+/// The nodes of a graph, each after all that it waits for.
+///
+/// # Errors
+/// `INVALID_VALUE` for a bad graph and one that waits for itself.
+pub fn ordered(handle: usize) -> Result<Vec<(usize, Arc<Node>)>, CuResult> {
+    let mut waiting: Vec<(usize, Arc<Node>)> = Vec::new();
+    for handle in lock(&graph(handle)?.nodes).iter() {
+        waiting.push((*handle, node(*handle)?));
+    }
+    let mut done: Vec<(usize, Arc<Node>)> = Vec::with_capacity(waiting.len());
+    let mut placed = std::collections::HashSet::new();
+    while !waiting.is_empty() {
+        let before = waiting.len();
+        let mut later = Vec::new();
+        for (handle, node) in waiting {
+            if lock(&node.after).iter().all(|after| placed.contains(after)) {
+                placed.insert(handle);
+                done.push((handle, node));
+            } else {
+                later.push((handle, node));
+            }
+        }
+        if later.len() == before {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        waiting = later;
+    }
+    Ok(done)
+}

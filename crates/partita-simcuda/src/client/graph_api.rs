@@ -1,0 +1,772 @@
+//! Making graphs and looking at them.
+
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::event::Event;
+use super::function::Function;
+use super::graph::{self, KernelNode, Node, NodeKind};
+use super::launch::{Launch, ParamBuffer};
+use super::memcpy::rect_3d;
+use super::memset::Fill;
+use super::object::object;
+use super::runtime::{lock, runtime};
+use super::stream_ops::batch_command;
+use super::{get, list, module, put};
+
+unsafe fn handles(from: *const CUgraphNode, count: usize) -> Result<Vec<usize>, CuResult> {
+    // SAFETY: by the entry point's caller's word.
+    Ok(unsafe { list(from, count)? }.iter().map(|node| node.addr()).collect())
+}
+
+/// A kernel node of its parts.
+///
+/// # Safety
+/// Handles and parameter pointers are the program's, as `cuda.h` demands.
+unsafe fn kernel(
+    function: CUfunction,
+    grid: [u32; 3],
+    block: [u32; 3],
+    dynamic_shared: u32,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<NodeKind, CuResult> {
+    let runtime = runtime()?;
+    let function: &'static Function = match module::kernel_as_function(function) {
+        Some(function) => function?,
+        // SAFETY: by the caller's word.
+        None => unsafe { object(function.0)? },
+    };
+    let launch = Launch { grid, block, dynamic_shared, cluster: [1; 3], cooperative: false, priority: None };
+    launch.check(runtime, function)?;
+    // SAFETY: by the caller's word.
+    let params = unsafe { ParamBuffer::gather(function, params, extra)? };
+    Ok(NodeKind::Kernel(KernelNode::new(function, launch, params.bytes(), None, 0)))
+}
+
+/// A kernel node of the older structure.
+///
+/// # Errors
+/// Those of a launch.
+///
+/// # Safety
+/// The pointer is null or valid.
+pub unsafe fn kernel_v1(params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Result<NodeKind, CuResult> {
+    // SAFETY: by the caller's word.
+    unsafe {
+        let p = get(params)?;
+        kernel(p.func, p.grid_dim, p.block_dim, p.shared_mem_bytes, p.kernel_params, p.extra)
+    }
+}
+
+/// A kernel node of the present structure.
+///
+/// # Errors
+/// Those of a launch.
+///
+/// # Safety
+/// The pointer is null or valid.
+pub unsafe fn kernel_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) -> Result<NodeKind, CuResult> {
+    // SAFETY: by the caller's word.
+    unsafe {
+        let p = get(params)?;
+        let function = if p.func.is_null() { CUfunction(p.kern.0) } else { p.func };
+        kernel(function, p.grid_dim, p.block_dim, p.shared_mem_bytes, p.kernel_params, p.extra)
+    }
+}
+
+/// A copy node.
+///
+/// # Errors
+/// `INVALID_VALUE`, `INVALID_HANDLE` for a bad array.
+pub fn copy_kind(copy: &CUDA_MEMCPY3D) -> Result<NodeKind, CuResult> {
+    Ok(NodeKind::Copy(*copy, rect_3d(copy)?))
+}
+
+/// A fill node.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn fill_kind(fill: &CUDA_MEMSET_NODE_PARAMS_v1) -> Result<NodeKind, CuResult> {
+    let fill = Fill {
+        dst: fill.dst,
+        pitch: fill.pitch as u64,
+        width: fill.width as u64,
+        height: fill.height as u64,
+        value: fill.value,
+        element_bytes: u8::try_from(fill.element_size).map_err(|_| CuResult::INVALID_VALUE)?,
+    };
+    fill.command()?;
+    Ok(NodeKind::Fill(fill))
+}
+
+/// A node of the general structure.
+///
+/// # Errors
+/// Those of its kind; `NOT_SUPPORTED` for kinds that are not simulated.
+///
+/// # Safety
+/// The member that the kind names is valid.
+pub unsafe fn kind_of(params: &CUgraphNodeParams) -> Result<NodeKind, CuResult> {
+    // SAFETY: by the caller's word.
+    unsafe {
+        Ok(match params.kind {
+            CU_GRAPH_NODE_TYPE_KERNEL => kernel_v2(&params.payload.kernel)?,
+            CU_GRAPH_NODE_TYPE_MEMCPY => copy_kind(&params.payload.memcpy.copy_params)?,
+            CU_GRAPH_NODE_TYPE_MEMSET => fill_kind(&params.payload.memset.memset)?,
+            CU_GRAPH_NODE_TYPE_HOST => {
+                NodeKind::Host(params.payload.host.func, params.payload.host.user_data as usize)
+            }
+            CU_GRAPH_NODE_TYPE_GRAPH => NodeKind::Child(graph::duplicate(params.payload.graph.graph.addr())?),
+            CU_GRAPH_NODE_TYPE_EMPTY => NodeKind::Empty,
+            CU_GRAPH_NODE_TYPE_WAIT_EVENT => NodeKind::Wait(object(params.payload.event.event.0)?),
+            CU_GRAPH_NODE_TYPE_EVENT_RECORD => NodeKind::Record(object(params.payload.event.event.0)?),
+            CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => batch_kind(&params.payload.mem_op)?,
+            _ => return Err(CuResult::NOT_SUPPORTED),
+        })
+    }
+}
+
+unsafe fn batch_kind(params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<NodeKind, CuResult> {
+    // SAFETY: by the caller's word.
+    let operations = unsafe { list(params.param_array.cast_const(), params.count as usize)? };
+    let commands: Result<Vec<_>, _> = operations.iter().map(batch_command).collect();
+    Ok(NodeKind::Batch(commands?.into_iter().flatten().collect()))
+}
+
+unsafe fn add(
+    to: *mut CUgraphNode,
+    owner: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    kind: NodeKind,
+) -> Result<(), CuResult> {
+    if to.is_null() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // SAFETY: by the entry point's caller's word.
+    unsafe {
+        let made = graph::add(owner.addr(), &handles(after, count)?, kind)?;
+        put(to, CUgraphNode::from_addr(made))
+    }
+}
+
+fn node(handle: CUgraphNode) -> Result<Arc<Node>, CuResult> {
+    runtime()?;
+    graph::node(handle.addr())
+}
+
+fn set(handle: CUgraphNode, new: NodeKind) -> Result<(), CuResult> {
+    let node = node(handle)?;
+    let mut kind = lock(&node.kind);
+    if kind.number() != new.number() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    *kind = new;
+    Ok(())
+}
+
+fn kernel_of(handle: CUgraphNode) -> Result<KernelNode, CuResult> {
+    match &*lock(&node(handle)?.kind) {
+        NodeKind::Kernel(kernel) => Ok(kernel.clone()),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
+}
+
+fn v2_of(kernel: &KernelNode) -> CUDA_KERNEL_NODE_PARAMS_v2 {
+    CUDA_KERNEL_NODE_PARAMS_v2 {
+        func: kernel.function.handle(),
+        grid_dim: kernel.launch.grid,
+        block_dim: kernel.launch.block,
+        shared_mem_bytes: kernel.launch.dynamic_shared,
+        kernel_params: kernel.pointers.as_ptr().cast_mut().cast(),
+        extra: std::ptr::null_mut(),
+        kern: CUkernel::NULL,
+        ctx: CUcontext::NULL,
+    }
+}
+
+/// Gives a list to a program in CUDA's way: a null array asks for the length; else the array is filled, the rest
+/// with null, and the count set to what there is.
+unsafe fn give(all: &[usize], to: *mut CUgraphNode, count: *mut usize) -> Result<(), CuResult> {
+    // SAFETY: by the entry point's caller's word, here and below.
+    unsafe {
+        if to.is_null() {
+            return put(count, all.len());
+        }
+        let room = get(count.cast_const())?;
+        for index in 0..room {
+            let node = all.get(index).map_or(CUgraphNode::NULL, |node| CUgraphNode::from_addr(*node));
+            put(to.add(index), node)?;
+        }
+        put(count, all.len().min(room))
+    }
+}
+
+fn dependents(handle: CUgraphNode) -> Result<Vec<usize>, CuResult> {
+    let owner = graph::graph(node(handle)?.graph)?;
+    let nodes = lock(&owner.nodes).clone();
+    let waits =
+        |other: &usize| graph::node(*other).is_ok_and(|other| lock(&other.after).contains(&handle.addr()));
+    Ok(nodes.into_iter().filter(waits).collect())
+}
+
+fn edges(handle: CUgraph) -> Result<Vec<(usize, usize)>, CuResult> {
+    runtime()?;
+    let owner = graph::graph(handle.addr())?;
+    let mut edges = Vec::new();
+    for to in lock(&owner.nodes).iter() {
+        edges.extend(lock(&graph::node(*to)?.after).iter().map(|from| (*from, *to)));
+    }
+    Ok(edges)
+}
+
+unsafe fn give_edges(
+    handle: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    data: *mut CUgraphEdgeData,
+    count: *mut usize,
+) -> Result<(), CuResult> {
+    let edges = edges(handle)?;
+    // SAFETY: by the entry point's caller's word.
+    unsafe {
+        if from.is_null() && to.is_null() {
+            return put(count, edges.len());
+        }
+        let room = get(count.cast_const())?;
+        for (index, (before, after)) in edges.iter().take(room).enumerate() {
+            put(from.add(index), CUgraphNode::from_addr(*before))?;
+            put(to.add(index), CUgraphNode::from_addr(*after))?;
+            if !data.is_null() {
+                put(data.add(index), CUgraphEdgeData::default())?;
+            }
+        }
+        put(count, edges.len().min(room))
+    }
+}
+
+unsafe fn connect(
+    owner: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+) -> Result<(), CuResult> {
+    runtime()?;
+    graph::graph(owner.addr())?;
+    // SAFETY: by the entry point's caller's word.
+    let (from, to) = unsafe { (handles(from, count)?, handles(to, count)?) };
+    for (before, after) in from.into_iter().zip(to) {
+        let (first, second) = (graph::node(before)?, graph::node(after)?);
+        if first.graph != owner.addr() || second.graph != owner.addr() || before == after {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let mut list = lock(&second.after);
+        if list.contains(&before) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        list.push(before);
+    }
+    Ok(())
+}
+
+unsafe fn disconnect(from: *const CUgraphNode, to: *const CUgraphNode, count: usize) -> Result<(), CuResult> {
+    runtime()?;
+    // SAFETY: by the entry point's caller's word.
+    let (from, to) = unsafe { (handles(from, count)?, handles(to, count)?) };
+    for (before, after) in from.into_iter().zip(to) {
+        lock(&graph::node(after)?.after).retain(|known| *known != before);
+    }
+    Ok(())
+}
+
+/// Only full dependencies are simulated; programmatic ones would have to start nodes early.
+unsafe fn check_edges(data: *const CUgraphEdgeData, count: usize) -> Result<(), CuResult> {
+    if data.is_null() {
+        return Ok(());
+    }
+    // SAFETY: by the entry point's caller's word.
+    let plain = unsafe { list(data, count)? }.iter().all(|edge| edge.kind == 0);
+    if plain { Ok(()) } else { Err(CuResult::NOT_SUPPORTED) }
+}
+
+driver_api! {
+    /// Makes an empty graph.
+    fn cuGraphCreate(handle: *mut CUgraph, flags: u32) {
+        runtime()?;
+        if flags != 0 || handle.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(handle, CUgraph::from_addr(graph::create()))
+    }
+
+    /// Destroys a graph; executables made of it live on.
+    fn cuGraphDestroy(handle: CUgraph) {
+        runtime()?;
+        graph::destroy(handle.addr())
+    }
+
+    /// Copies a graph.
+    fn cuGraphClone(copy: *mut CUgraph, original: CUgraph) {
+        runtime()?;
+        put(copy, CUgraph::from_addr(graph::duplicate(original.addr())?))
+    }
+
+    /// The copy of a node in a copied graph.
+    fn cuGraphNodeFindInClone(found: *mut CUgraphNode, original: CUgraphNode, copy: CUgraph) {
+        runtime()?;
+        let owner = graph::graph(copy.addr())?;
+        let nodes = lock(&owner.nodes).clone();
+        let same = |node: &usize| graph::node(*node).is_ok_and(|node| node.original == Some(original.addr()));
+        let node = nodes.into_iter().find(same).ok_or(CuResult::INVALID_VALUE)?;
+        put(found, CUgraphNode::from_addr(node))
+    }
+
+    /// Adds a kernel node.
+    fn cuGraphAddKernelNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    ) {
+        add(made, owner, after, count, kernel_v1(params)?)
+    }
+
+    /// Adds a kernel node.
+    fn cuGraphAddKernelNode_v2(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    ) {
+        add(made, owner, after, count, kernel_v2(params)?)
+    }
+
+    /// Adds a copy node.
+    fn cuGraphAddMemcpyNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_MEMCPY3D,
+        context: CUcontext,
+    ) {
+        runtime()?;
+        let _ = context;
+        add(made, owner, after, count, copy_kind(&get(params)?)?)
+    }
+
+    /// Adds a fill node.
+    fn cuGraphAddMemsetNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_MEMSET_NODE_PARAMS_v1,
+        context: CUcontext,
+    ) {
+        runtime()?;
+        let _ = context;
+        add(made, owner, after, count, fill_kind(&get(params)?)?)
+    }
+
+    /// Adds a host function node.
+    fn cuGraphAddHostNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_HOST_NODE_PARAMS,
+    ) {
+        runtime()?;
+        let params = get(params)?;
+        if params.func.is_none() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        add(made, owner, after, count, NodeKind::Host(params.func, params.user_data as usize))
+    }
+
+    /// Adds a node that runs a copy of another graph.
+    fn cuGraphAddChildGraphNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        child: CUgraph,
+    ) {
+        runtime()?;
+        add(made, owner, after, count, NodeKind::Child(graph::duplicate(child.addr())?))
+    }
+
+    /// Adds a node that does nothing.
+    fn cuGraphAddEmptyNode(made: *mut CUgraphNode, owner: CUgraph, after: *const CUgraphNode, count: usize) {
+        runtime()?;
+        add(made, owner, after, count, NodeKind::Empty)
+    }
+
+    /// Adds a node that records an event.
+    fn cuGraphAddEventRecordNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        event: CUevent,
+    ) {
+        runtime()?;
+        let event: &'static Event = object(event.0)?;
+        add(made, owner, after, count, NodeKind::Record(event))
+    }
+
+    /// Adds a node that waits for an event.
+    fn cuGraphAddEventWaitNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        event: CUevent,
+    ) {
+        runtime()?;
+        let event: &'static Event = object(event.0)?;
+        add(made, owner, after, count, NodeKind::Wait(event))
+    }
+
+    /// Adds a node of waits for and writes of words.
+    fn cuGraphAddBatchMemOpNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
+    ) {
+        runtime()?;
+        add(made, owner, after, count, batch_kind(&get(params)?)?)
+    }
+
+    /// Adds a node of any kind.
+    fn cuGraphAddNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) {
+        runtime()?;
+        add(made, owner, after, count, kind_of(&get(params.cast_const())?)?)
+    }
+
+    /// Adds a node of any kind, with properties of its edges.
+    fn cuGraphAddNode_v2(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) {
+        runtime()?;
+        check_edges(data, count)?;
+        add(made, owner, after, count, kind_of(&get(params.cast_const())?)?)
+    }
+
+    /// Changes a node.
+    fn cuGraphNodeSetParams(handle: CUgraphNode, params: *mut CUgraphNodeParams) {
+        runtime()?;
+        set(handle, kind_of(&get(params.cast_const())?)?)
+    }
+
+    /// A kernel node's launch.
+    fn cuGraphKernelNodeGetParams(handle: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS_v1) {
+        let full = v2_of(&kernel_of(handle)?);
+        let old = CUDA_KERNEL_NODE_PARAMS_v1 {
+            func: full.func,
+            grid_dim: full.grid_dim,
+            block_dim: full.block_dim,
+            shared_mem_bytes: full.shared_mem_bytes,
+            kernel_params: full.kernel_params,
+            extra: full.extra,
+        };
+        put(params, old)
+    }
+
+    /// A kernel node's launch.
+    fn cuGraphKernelNodeGetParams_v2(handle: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS_v2) {
+        put(params, v2_of(&kernel_of(handle)?))
+    }
+
+    /// Changes a kernel node.
+    fn cuGraphKernelNodeSetParams(handle: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) {
+        set(handle, kernel_v1(params)?)
+    }
+
+    /// Changes a kernel node.
+    fn cuGraphKernelNodeSetParams_v2(handle: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v2) {
+        set(handle, kernel_v2(params)?)
+    }
+
+    /// Sets a launch attribute of a kernel node.
+    fn cuGraphKernelNodeSetAttribute(
+        handle: CUgraphNode,
+        attribute: CUlaunchAttributeID,
+        value: *const CUlaunchAttributeValue,
+    ) {
+        let value = get(value)?;
+        let mut kernel = kernel_of(handle)?;
+        match attribute {
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE => kernel.launch.cooperative = value.as_i32() != 0,
+            CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => kernel.launch.cluster = value.as_dim3(),
+            CU_LAUNCH_ATTRIBUTE_PRIORITY => kernel.launch.priority = Some(value.as_i32()),
+            1 | 5 | 9 | 10 | 14 => {}
+            _ => return Err(CuResult::INVALID_VALUE),
+        }
+        kernel.launch.check(runtime()?, kernel.function)?;
+        set(handle, NodeKind::Kernel(kernel))
+    }
+
+    /// Reads a launch attribute of a kernel node.
+    fn cuGraphKernelNodeGetAttribute(
+        handle: CUgraphNode,
+        attribute: CUlaunchAttributeID,
+        value: *mut CUlaunchAttributeValue,
+    ) {
+        let kernel = kernel_of(handle)?;
+        let found = match attribute {
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
+                CUlaunchAttributeValue::from_i32(i32::from(kernel.launch.cooperative))
+            }
+            CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => CUlaunchAttributeValue::from_dim3(kernel.launch.cluster),
+            CU_LAUNCH_ATTRIBUTE_PRIORITY => {
+                CUlaunchAttributeValue::from_i32(kernel.launch.priority.unwrap_or(kernel.priority))
+            }
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
+        put(value, found)
+    }
+
+    /// A copy node's copy.
+    fn cuGraphMemcpyNodeGetParams(handle: CUgraphNode, params: *mut CUDA_MEMCPY3D) {
+        match &*lock(&node(handle)?.kind) {
+            NodeKind::Copy(copy, _) => put(params, *copy),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// Changes a copy node.
+    fn cuGraphMemcpyNodeSetParams(handle: CUgraphNode, params: *const CUDA_MEMCPY3D) {
+        runtime()?;
+        set(handle, copy_kind(&get(params)?)?)
+    }
+
+    /// A fill node's fill.
+    fn cuGraphMemsetNodeGetParams(handle: CUgraphNode, params: *mut CUDA_MEMSET_NODE_PARAMS_v1) {
+        let NodeKind::Fill(fill) = lock(&node(handle)?.kind).clone() else {
+            return Err(CuResult::INVALID_VALUE);
+        };
+        let found = CUDA_MEMSET_NODE_PARAMS_v1 {
+            dst: fill.dst,
+            pitch: fill.pitch as usize,
+            value: fill.value,
+            element_size: u32::from(fill.element_bytes),
+            width: fill.width as usize,
+            height: fill.height as usize,
+        };
+        put(params, found)
+    }
+
+    /// Changes a fill node.
+    fn cuGraphMemsetNodeSetParams(handle: CUgraphNode, params: *const CUDA_MEMSET_NODE_PARAMS_v1) {
+        runtime()?;
+        set(handle, fill_kind(&get(params)?)?)
+    }
+
+    /// A host node's function.
+    fn cuGraphHostNodeGetParams(handle: CUgraphNode, params: *mut CUDA_HOST_NODE_PARAMS) {
+        match &*lock(&node(handle)?.kind) {
+            NodeKind::Host(func, data) => {
+                put(params, CUDA_HOST_NODE_PARAMS { func: *func, user_data: *data as *mut c_void })
+            }
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// Changes a host node.
+    fn cuGraphHostNodeSetParams(handle: CUgraphNode, params: *const CUDA_HOST_NODE_PARAMS) {
+        let params = get(params)?;
+        set(handle, NodeKind::Host(params.func, params.user_data as usize))
+    }
+
+    /// The graph that a node runs.
+    fn cuGraphChildGraphNodeGetGraph(handle: CUgraphNode, child: *mut CUgraph) {
+        match &*lock(&node(handle)?.kind) {
+            NodeKind::Child(graph) => put(child, CUgraph::from_addr(*graph)),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// The event that a node records.
+    fn cuGraphEventRecordNodeGetEvent(handle: CUgraphNode, event: *mut CUevent) {
+        match &*lock(&node(handle)?.kind) {
+            NodeKind::Record(found) => put(event, found.handle()),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// Changes the event that a node records.
+    fn cuGraphEventRecordNodeSetEvent(handle: CUgraphNode, event: CUevent) {
+        set(handle, NodeKind::Record(object(event.0)?))
+    }
+
+    /// The event that a node waits for.
+    fn cuGraphEventWaitNodeGetEvent(handle: CUgraphNode, event: *mut CUevent) {
+        match &*lock(&node(handle)?.kind) {
+            NodeKind::Wait(found) => put(event, found.handle()),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// Changes the event that a node waits for.
+    fn cuGraphEventWaitNodeSetEvent(handle: CUgraphNode, event: CUevent) {
+        set(handle, NodeKind::Wait(object(event.0)?))
+    }
+
+    /// What a node does.
+    fn cuGraphNodeGetType(handle: CUgraphNode, kind: *mut CUgraphNodeType) {
+        let number = lock(&node(handle)?.kind).number();
+        put(kind, number)
+    }
+
+    /// A graph's nodes.
+    fn cuGraphGetNodes(handle: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+        runtime()?;
+        let all = lock(&graph::graph(handle.addr())?.nodes).clone();
+        give(&all, nodes, count)
+    }
+
+    /// A graph's nodes that wait for nothing.
+    fn cuGraphGetRootNodes(handle: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+        runtime()?;
+        let mut all = lock(&graph::graph(handle.addr())?.nodes).clone();
+        all.retain(|node| graph::node(*node).is_ok_and(|node| lock(&node.after).is_empty()));
+        give(&all, nodes, count)
+    }
+
+    /// A graph's edges.
+    fn cuGraphGetEdges(handle: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize) {
+        give_edges(handle, from, to, std::ptr::null_mut(), count)
+    }
+
+    /// A graph's edges, with their properties.
+    fn cuGraphGetEdges_v2(
+        handle: CUgraph,
+        from: *mut CUgraphNode,
+        to: *mut CUgraphNode,
+        data: *mut CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        give_edges(handle, from, to, data, count)
+    }
+
+    /// The nodes that a node waits for.
+    fn cuGraphNodeGetDependencies(handle: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
+        let all = lock(&node(handle)?.after).clone();
+        give(&all, nodes, count)
+    }
+
+    /// The nodes that a node waits for, with properties of the edges.
+    fn cuGraphNodeGetDependencies_v2(
+        handle: CUgraphNode,
+        nodes: *mut CUgraphNode,
+        data: *mut CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        let all = lock(&node(handle)?.after).clone();
+        give(&all, nodes, count)?;
+        if !nodes.is_null() && !data.is_null() {
+            for index in 0..get(count.cast_const())? {
+                put(data.add(index), CUgraphEdgeData::default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes that wait for a node.
+    fn cuGraphNodeGetDependentNodes(handle: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
+        give(&dependents(handle)?, nodes, count)
+    }
+
+    /// The nodes that wait for a node, with properties of the edges.
+    fn cuGraphNodeGetDependentNodes_v2(
+        handle: CUgraphNode,
+        nodes: *mut CUgraphNode,
+        data: *mut CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        give(&dependents(handle)?, nodes, count)?;
+        if !nodes.is_null() && !data.is_null() {
+            for index in 0..get(count.cast_const())? {
+                put(data.add(index), CUgraphEdgeData::default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds edges.
+    fn cuGraphAddDependencies(owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
+        connect(owner, from, to, count)
+    }
+
+    /// Adds edges, with properties.
+    fn cuGraphAddDependencies_v2(
+        owner: CUgraph,
+        from: *const CUgraphNode,
+        to: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+    ) {
+        check_edges(data, count)?;
+        connect(owner, from, to, count)
+    }
+
+    /// Removes edges.
+    fn cuGraphRemoveDependencies(owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
+        let _ = owner;
+        disconnect(from, to, count)
+    }
+
+    /// Removes edges, with properties.
+    fn cuGraphRemoveDependencies_v2(
+        owner: CUgraph,
+        from: *const CUgraphNode,
+        to: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+    ) {
+        let _ = (owner, data);
+        disconnect(from, to, count)
+    }
+
+    /// Removes a node with its edges.
+    fn cuGraphDestroyNode(handle: CUgraphNode) {
+        runtime()?;
+        graph::remove(handle.addr())
+    }
+
+    /// Memory that graphs hold: their nodes' own, counted with the context's.
+    fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void) {
+        super::context::check_device(device)?;
+        if attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(value.cast::<u64>(), 0)
+    }
+
+    /// Returns memory that graphs hold unused: there is none.
+    fn cuDeviceGraphMemTrim(device: CUdevice) {
+        super::context::check_device(device)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,509 @@
+//! Executable graphs.
+//!
+//! As measured on hardware: the debug callback sees a kernel node when the executable is first uploaded, and its
+//! answer is baked in. Later launches, and new parameters, keep the baked mask. A node that was disabled and
+//! enabled again is shown anew at the next launch.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::graph::{self, KernelNode, NodeKind};
+use super::memcpy::{Plan, moves, plan};
+use super::object::{Registry, object};
+use super::runtime::{Runtime, lock, runtime};
+use super::stream::{Stream, resolve};
+use super::worker::{self, HostWork};
+use super::{callback, capture, get, put, put_if};
+use crate::shared::command::Command;
+use crate::shared::protocol::{GraphNode, NodeWork, Request};
+use crate::shared::qmd::{self, Image};
+
+/// What the board must still be told of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    /// Nothing.
+    Nothing,
+    /// Everything; a kernel is shown to the subscriber.
+    Upload,
+    /// New parameters; a kernel keeps its baked mask.
+    Change,
+}
+
+/// A node, flattened out of its graphs.
+#[derive(Debug)]
+struct ExecNode {
+    /// The node that it was made of.
+    source: usize,
+    kind: NodeKind,
+    after: Vec<u32>,
+    enabled: bool,
+    pending: Pending,
+    baked: Option<Image>,
+    token: Option<u64>,
+}
+
+#[derive(Debug)]
+struct State {
+    nodes: Vec<ExecNode>,
+    last: Option<(&'static Stream, u64)>,
+}
+
+/// An executable graph.
+#[derive(Debug)]
+struct Exec {
+    /// The board's number.
+    number: u64,
+    flags: u64,
+    state: Mutex<State>,
+}
+
+static EXECS: Registry<Arc<Exec>> = Registry::new(0x1900_0000_0000);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Roughly how many bytes of nodes go into one message.
+const MESSAGE_ROOM: usize = 48 * 1024;
+
+fn exec(handle: CUgraphExec) -> Result<Arc<Exec>, CuResult> {
+    runtime()?;
+    EXECS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
+}
+
+/// Flattens a graph behind `after`; returns the places of the nodes that nothing in it waits for.
+fn flatten(handle: usize, after: &[u32], into: &mut Vec<ExecNode>) -> Result<Vec<u32>, CuResult> {
+    let mut ends: std::collections::HashMap<usize, Vec<u32>> = std::collections::HashMap::new();
+    let mut awaited = std::collections::HashSet::new();
+    for (source, node) in graph::ordered(handle)? {
+        let before = lock(&node.after).clone();
+        awaited.extend(before.iter().copied());
+        let mut places: Vec<u32> = before.iter().flat_map(|before| ends[before].iter().copied()).collect();
+        if before.is_empty() {
+            places.extend_from_slice(after);
+        }
+        let kind = lock(&node.kind).clone();
+        let mut push = |kind, after: Vec<u32>| {
+            into.push(ExecNode {
+                source,
+                kind,
+                after,
+                enabled: true,
+                pending: Pending::Upload,
+                baked: None,
+                token: None,
+            });
+            into.len() as u32 - 1
+        };
+        let last = match kind {
+            NodeKind::Child(child) => {
+                let inner = flatten(child, &places, into)?;
+                if inner.is_empty() { places } else { inner }
+            }
+            NodeKind::Batch(commands) => {
+                let mut last = vec![push(NodeKind::Empty, places)];
+                for command in commands {
+                    last = vec![push(NodeKind::Batch(vec![command]), last)];
+                }
+                last
+            }
+            kind => vec![push(kind, places)],
+        };
+        ends.insert(source, last);
+    }
+    let ends = ends.into_iter().filter(|(source, _)| !awaited.contains(source));
+    Ok(ends.flat_map(|(_, places)| places).collect())
+}
+
+fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> {
+    let known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+        | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
+        | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    if flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH != 0 {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    if flags & !known != 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let mut nodes = Vec::new();
+    flatten(handle, &[], &mut nodes)?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let exec = Exec { number, flags, state: Mutex::new(State { nodes, last: None }) };
+    Ok(EXECS.insert(Arc::new(exec)))
+}
+
+impl ExecNode {
+    /// The descriptor of a kernel node, shown to the subscriber when it is uploaded and with the baked mask
+    /// when it only changed.
+    fn bake(&mut self, runtime: &Runtime, kernel: &KernelNode) -> Result<Image, CuResult> {
+        let mut image =
+            kernel.launch.describe(runtime, kernel.function, kernel.mask.as_ref(), kernel.priority)?;
+        match (self.pending, &self.baked) {
+            (Pending::Change, Some(baked)) => qmd::copy_mask(&mut image, baked, runtime.qmd),
+            _ => callback::show(&mut image),
+        }
+        self.baked = Some(image);
+        Ok(image)
+    }
+
+    fn work(&mut self, runtime: &'static Runtime) -> Result<NodeWork, CuResult> {
+        if !self.enabled {
+            return Ok(NodeWork::Empty);
+        }
+        let command = match self.kind.clone() {
+            NodeKind::Kernel(kernel) => {
+                let image = self.bake(runtime, &kernel)?;
+                return Ok(NodeWork::Kernel {
+                    head: kernel.launch.head(runtime, kernel.params.len()),
+                    qmd: qmd::bytes(&image, runtime.qmd).to_vec(),
+                    params: kernel.params.to_vec(),
+                });
+            }
+            NodeKind::Copy(_, rect) if rect.bytes() == 0 => return Ok(NodeWork::Empty),
+            NodeKind::Copy(_, rect) => match plan(runtime, &rect) {
+                Plan::Board(route) => Command::Copy { route, rect },
+                Plan::Pinned(route) | Plan::Pageable(route) => {
+                    let work = HostWork::Copy(moves(runtime, &rect)?.into());
+                    let token = self.lasting(runtime, work);
+                    Command::HostCopy { route, bytes: rect.bytes(), token }
+                }
+            },
+            NodeKind::Fill(fill) => fill.command()?,
+            NodeKind::Host(function, data) => {
+                Command::Host { token: self.lasting(runtime, HostWork::Function(function, data)) }
+            }
+            NodeKind::Record(event) => event.next_recording(runtime)?,
+            NodeKind::Wait(event) => match event.last_recording(runtime)? {
+                Some(wait) => wait,
+                None => return Ok(NodeWork::Empty),
+            },
+            NodeKind::Batch(commands) => match commands.first() {
+                Some(command) => *command,
+                None => return Ok(NodeWork::Empty),
+            },
+            NodeKind::Empty | NodeKind::Child(_) | NodeKind::Alloc(..) | NodeKind::Free(_) => {
+                return Ok(NodeWork::Empty);
+            }
+        };
+        Ok(NodeWork::Command(command))
+    }
+
+    /// Names host work for as long as the executable lives; replaces what it had.
+    fn lasting(&mut self, runtime: &'static Runtime, work: HostWork) -> u64 {
+        let token = worker::prepare(runtime, work, true);
+        if let Some(old) = self.token.replace(token) {
+            worker::forget(runtime, old);
+        }
+        token
+    }
+
+    /// Whether each launch must tell the board anew: recordings are counted.
+    fn is_counted(&self) -> bool {
+        matches!(self.kind, NodeKind::Record(_) | NodeKind::Wait(_))
+    }
+}
+
+/// Tells the board what it does not know yet.
+fn upload(runtime: &'static Runtime, exec: &Exec, state: &mut State) -> Result<(), CuResult> {
+    let (mut batch, mut room) = (Vec::new(), MESSAGE_ROOM);
+    let send = |nodes: Vec<GraphNode>| {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        runtime.call(&Request::GraphNodes { graph: exec.number, nodes }).map(drop)
+    };
+    for (index, node) in state.nodes.iter_mut().enumerate() {
+        if node.pending == Pending::Nothing && !node.is_counted() {
+            continue;
+        }
+        let work = node.work(runtime)?;
+        node.pending = Pending::Nothing;
+        let bytes = match &work {
+            NodeWork::Kernel { qmd, params, .. } => qmd.len() + params.len(),
+            _ => 128,
+        } + node.after.len() * 5
+            + 64;
+        if bytes > room {
+            send(std::mem::take(&mut batch))?;
+            room = MESSAGE_ROOM;
+        }
+        room = room.saturating_sub(bytes);
+        batch.push(GraphNode { index: index as u32, after: node.after.clone(), work });
+    }
+    send(batch)
+}
+
+fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> {
+    let runtime = runtime()?;
+    runtime.healthy()?;
+    let exec = exec(handle)?;
+    if stream.capturing.load(Ordering::Relaxed) {
+        capture::invalidate(stream);
+        return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    let mut state = lock(&exec.state);
+    if state.nodes.iter().any(ExecNode::is_counted)
+        && let Some((last, seq)) = state.last
+    {
+        // The board's copy must not change under a launch that is still to run.
+        runtime.wait(|| last.reached(runtime, seq))?;
+    }
+    upload(runtime, &exec, &mut state)?;
+    let seq = runtime.command(stream, &Command::Graph { graph: exec.number })?;
+    state.last = Some((stream, seq));
+    Ok(())
+}
+
+/// Changes the node that was made of `source`.
+fn change(handle: CUgraphExec, source: CUgraphNode, new: NodeKind) -> Result<(), CuResult> {
+    let exec = exec(handle)?;
+    let mut state = lock(&exec.state);
+    let found = state.nodes.iter_mut().find(|node| node.source == source.addr());
+    let node = found.ok_or(CuResult::INVALID_VALUE)?;
+    if node.kind.number() != new.number() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    node.kind = match (&node.kind, new) {
+        // A captured node keeps the mask of the stream that it was captured on.
+        (NodeKind::Kernel(old), NodeKind::Kernel(new)) => {
+            NodeKind::Kernel(KernelNode { mask: old.mask, priority: old.priority, ..new })
+        }
+        (_, new) => new,
+    };
+    if node.pending == Pending::Nothing {
+        node.pending = Pending::Change;
+    }
+    Ok(())
+}
+
+/// Takes all parameters from another graph of the same shape: result, node at fault.
+fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (u32, usize)>, CuResult> {
+    const TOPOLOGY_CHANGED: u32 = 2;
+    const NODE_TYPE_CHANGED: u32 = 3;
+    let exec = exec(handle)?;
+    let mut nodes = Vec::new();
+    flatten(graph.addr(), &[], &mut nodes)?;
+    let mut state = lock(&exec.state);
+    if nodes.len() != state.nodes.len() {
+        return Ok(Err((TOPOLOGY_CHANGED, 0)));
+    }
+    for (old, new) in state.nodes.iter().zip(&nodes) {
+        if old.kind.number() != new.kind.number() {
+            return Ok(Err((NODE_TYPE_CHANGED, new.source)));
+        }
+        if old.after != new.after {
+            return Ok(Err((TOPOLOGY_CHANGED, new.source)));
+        }
+    }
+    for (old, new) in state.nodes.iter_mut().zip(nodes) {
+        old.kind = match (&old.kind, new.kind) {
+            (NodeKind::Kernel(before), NodeKind::Kernel(new)) => {
+                NodeKind::Kernel(KernelNode { mask: before.mask, priority: before.priority, ..new })
+            }
+            (_, new) => new,
+        };
+        if old.pending == Pending::Nothing {
+            old.pending = Pending::Change;
+        }
+    }
+    Ok(Ok(()))
+}
+
+driver_api! {
+    /// Makes an executable graph.
+    fn cuGraphInstantiateWithFlags(handle: *mut CUgraphExec, graph: CUgraph, flags: u64) {
+        runtime()?;
+        put(handle, CUgraphExec::from_addr(instantiate(graph.addr(), flags)?))
+    }
+
+    /// As `cuGraphInstantiateWithFlags`, with room for a report.
+    fn cuGraphInstantiate(
+        handle: *mut CUgraphExec,
+        graph: CUgraph,
+        error_node: *mut CUgraphNode,
+        log: *mut core::ffi::c_char,
+        log_bytes: usize,
+    ) {
+        runtime()?;
+        put_if(error_node, CUgraphNode::NULL);
+        if !log.is_null() && log_bytes > 0 {
+            put(log, 0)?;
+        }
+        put(handle, CUgraphExec::from_addr(instantiate(graph.addr(), 0)?))
+    }
+
+    /// As `cuGraphInstantiate`.
+    fn cuGraphInstantiate_v2(
+        handle: *mut CUgraphExec,
+        graph: CUgraph,
+        error_node: *mut CUgraphNode,
+        log: *mut core::ffi::c_char,
+        log_bytes: usize,
+    ) {
+        cuGraphInstantiate(handle, graph, error_node, log, log_bytes).ok()
+    }
+
+    /// Makes an executable graph and, if asked, uploads it.
+    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz [per_thread] (
+        handle: *mut CUgraphExec,
+        graph: CUgraph,
+        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) {
+        let runtime = runtime()?;
+        let mut wanted = get(params.cast_const())?;
+        wanted.err_node_out = CUgraphNode::NULL;
+        let made = instantiate(graph.addr(), wanted.flags);
+        // CUDA_GRAPH_INSTANTIATE_SUCCESS and _ERROR.
+        wanted.result_out = u32::from(made.is_err());
+        put(params, wanted)?;
+        let made = CUgraphExec::from_addr(made?);
+        if wanted.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
+            resolve(wanted.upload_stream, per_thread)?;
+            let exec = exec(made)?;
+            upload(runtime, &exec, &mut lock(&exec.state))?;
+        }
+        put(handle, made)
+    }
+
+    /// The flags that an executable was made with.
+    fn cuGraphExecGetFlags(handle: CUgraphExec, flags: *mut u64) {
+        put(flags, exec(handle)?.flags)
+    }
+
+    /// Uploads an executable, so that its launch does not have to.
+    fn cuGraphUpload | cuGraphUpload_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
+        let runtime = runtime()?;
+        resolve(stream, per_thread)?;
+        let exec = exec(handle)?;
+        let mut state = lock(&exec.state);
+        upload(runtime, &exec, &mut state)
+    }
+
+    /// Launches an executable.
+    fn cuGraphLaunch | cuGraphLaunch_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
+        launch(handle, resolve(stream, per_thread)?)
+    }
+
+    /// Lets an executable go; launches that are under way complete.
+    fn cuGraphExecDestroy(handle: CUgraphExec) {
+        let runtime = runtime()?;
+        let gone = EXECS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
+        let state = lock(&gone.state);
+        let idle = state.last.is_none_or(|(stream, seq)| stream.reached(runtime, seq));
+        if idle {
+            state.nodes.iter().filter_map(|node| node.token).for_each(|token| worker::forget(runtime, token));
+        }
+        match runtime.call(&Request::GraphDrop { graph: gone.number }) {
+            Err(_) if runtime.healthy().is_err() => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// Takes all parameters from a graph of the same shape.
+    fn cuGraphExecUpdate_v2(handle: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
+        let result = update(handle, graph)?;
+        let (code, node) = result.err().unwrap_or((0, 0));
+        let error_node = CUgraphNode::from_addr(node);
+        put(info, CUgraphExecUpdateResultInfo { result: code, error_node, error_from_node: CUgraphNode::NULL })?;
+        if code == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
+    }
+
+    /// As `cuGraphExecUpdate_v2`.
+    fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
+        let result = update(handle, graph)?;
+        let (found, at) = result.err().unwrap_or((0, 0));
+        put_if(node, CUgraphNode::from_addr(at));
+        put(code, found)?;
+        if found == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
+    }
+
+    /// Switches a node of an executable on or off. Kernels, copies and fills can be.
+    fn cuGraphNodeSetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: u32) {
+        let exec = exec(handle)?;
+        let mut state = lock(&exec.state);
+        let found = state.nodes.iter_mut().find(|node| node.source == source.addr());
+        let node = found.ok_or(CuResult::INVALID_VALUE)?;
+        if !matches!(node.kind, NodeKind::Kernel(_) | NodeKind::Copy(..) | NodeKind::Fill(_)) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if node.enabled != (enabled != 0) {
+            node.enabled = enabled != 0;
+            node.pending = Pending::Upload;
+        }
+        Ok(())
+    }
+
+    /// Whether a node of an executable is switched on.
+    fn cuGraphNodeGetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: *mut u32) {
+        let exec = exec(handle)?;
+        let state = lock(&exec.state);
+        let node = state.nodes.iter().find(|node| node.source == source.addr());
+        put(enabled, u32::from(node.ok_or(CuResult::INVALID_VALUE)?.enabled))
+    }
+
+    /// Changes a kernel node of an executable.
+    fn cuGraphExecKernelNodeSetParams(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    ) {
+        change(handle, source, super::graph_api::kernel_v1(params)?)
+    }
+
+    /// Changes a kernel node of an executable.
+    fn cuGraphExecKernelNodeSetParams_v2(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    ) {
+        change(handle, source, super::graph_api::kernel_v2(params)?)
+    }
+
+    /// Changes a copy node of an executable.
+    fn cuGraphExecMemcpyNodeSetParams(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_MEMCPY3D,
+        context: CUcontext,
+    ) {
+        let _ = context;
+        change(handle, source, super::graph_api::copy_kind(&get(params)?)?)
+    }
+
+    /// Changes a fill node of an executable.
+    fn cuGraphExecMemsetNodeSetParams(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_MEMSET_NODE_PARAMS_v1,
+        context: CUcontext,
+    ) {
+        let _ = context;
+        change(handle, source, super::graph_api::fill_kind(&get(params)?)?)
+    }
+
+    /// Changes a host node of an executable.
+    fn cuGraphExecHostNodeSetParams(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_HOST_NODE_PARAMS,
+    ) {
+        let params = get(params)?;
+        change(handle, source, NodeKind::Host(params.func, params.user_data as usize))
+    }
+
+    /// Changes a recording node of an executable.
+    fn cuGraphExecEventRecordNodeSetEvent(handle: CUgraphExec, source: CUgraphNode, event: CUevent) {
+        change(handle, source, NodeKind::Record(object(event.0)?))
+    }
+
+    /// Changes a waiting node of an executable.
+    fn cuGraphExecEventWaitNodeSetEvent(handle: CUgraphExec, source: CUgraphNode, event: CUevent) {
+        change(handle, source, NodeKind::Wait(object(event.0)?))
+    }
+
+    /// Changes a node of an executable.
+    fn cuGraphExecNodeSetParams(handle: CUgraphExec, source: CUgraphNode, params: *mut CUgraphNodeParams) {
+        let kind = super::graph_api::kind_of(&get(params.cast_const())?)?;
+        change(handle, source, kind)
+    }
+}

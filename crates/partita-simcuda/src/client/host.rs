@@ -1,0 +1,174 @@
+//! Host memory that the device can reach: allocated here, or the program's own and registered.
+
+use core::ffi::c_void;
+use std::os::fd::AsFd;
+
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE,
+    CU_MEMHOSTREGISTER_READ_ONLY, CUdeviceptr,
+};
+
+use super::context::current;
+use super::put;
+use super::region::{Kind, Region};
+use super::runtime::{Runtime, runtime};
+use crate::shared::protocol::Request;
+use crate::shared::sys::memfd;
+
+const PAGE: usize = 4096;
+
+/// Allocates host memory that the board maps as well.
+fn allocate(runtime: &Runtime, bytes: usize, flags: u32) -> Result<*mut c_void, CuResult> {
+    runtime.healthy()?;
+    let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length > 0);
+    let length = length.ok_or(CuResult::INVALID_VALUE)?;
+    let file = memfd(c"partita-sim-host", length as u64).map_err(|_| CuResult::OUT_OF_MEMORY)?;
+    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            std::os::fd::AsRawFd::as_raw_fd(&file),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(CuResult::OUT_OF_MEMORY);
+    }
+    // SAFETY: the range was just mapped. A child must not write into memory that the parent's device uses.
+    unsafe { libc::madvise(base, length, libc::MADV_DONTFORK) };
+    let address = base as u64;
+    let told = runtime.call_with(&Request::HostMap { address, bytes: length as u64 }, &[file.as_fd()]);
+    if let Err(error) = told {
+        // SAFETY: mapped above and handed to nobody.
+        unsafe { libc::munmap(base, length) };
+        return Err(error);
+    }
+    let mut region = Region::new(address, bytes as u64, Kind::HostOwned);
+    region.flags = flags;
+    region.ctx = current()?.id;
+    runtime.regions.insert(region);
+    Ok(base)
+}
+
+/// Forgets host memory that starts at an address.
+fn forget(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
+    match runtime.call(&Request::HostUnmap { address }) {
+        Err(_) if runtime.healthy().is_err() => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// Lets the board read and write this process's memory, where the kernel asks for such a permission.
+fn permit_board(runtime: &Runtime) {
+    if let Some(board) = runtime.board_pid() {
+        // SAFETY: takes no pointers. It fails where there is nothing to permit.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(board), 0usize, 0usize, 0usize) };
+    }
+}
+
+fn host_region(address: *mut c_void) -> Result<Region, CuResult> {
+    let region = runtime()?.regions.find(address as u64).ok_or(CuResult::INVALID_VALUE)?;
+    match region.kind {
+        Kind::HostOwned | Kind::Registered => Ok(region),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
+}
+
+driver_api! {
+    /// Allocates host memory.
+    fn cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) {
+        current()?;
+        if address.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(address, allocate(runtime()?, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)?)
+    }
+
+    /// Allocates host memory, with flags.
+    fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: u32) {
+        current()?;
+        let known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+        if address.is_null() || flags & !known != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(address, allocate(runtime()?, bytes, flags)?)
+    }
+
+    /// Frees host memory, after all work of the context.
+    fn cuMemFreeHost(address: *mut c_void) {
+        let runtime = runtime()?;
+        if address.is_null() {
+            return Ok(());
+        }
+        let found = runtime.regions.find(address as u64);
+        found.filter(|r| r.start == address as u64 && r.kind == Kind::HostOwned).ok_or(CuResult::INVALID_VALUE)?;
+        current()?.synchronize(runtime)?;
+        let region = runtime
+            .regions
+            .remove(address as u64, |region| region.kind == Kind::HostOwned)
+            .ok_or(CuResult::INVALID_VALUE)?;
+        forget(runtime, region.start)?;
+        let length = (region.bytes as usize).next_multiple_of(PAGE);
+        // SAFETY: mapped by `allocate` with this length, and no longer in the table of regions.
+        unsafe { libc::munmap(address, length) };
+        Ok(())
+    }
+
+    /// Where the device finds host memory: at the same address.
+    fn cuMemHostGetDevicePointer_v2(device: *mut CUdeviceptr, host: *mut c_void, flags: u32) {
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        host_region(host)?;
+        put(device, host as u64)
+    }
+
+    /// The flags that host memory was allocated with.
+    fn cuMemHostGetFlags(flags: *mut u32, host: *mut c_void) {
+        let region = host_region(host)?;
+        if region.kind != Kind::HostOwned {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(flags, region.flags)
+    }
+
+    /// Makes a program's own memory reachable for the device.
+    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: u32) {
+        let runtime = runtime()?;
+        let context = current()?;
+        let known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+        if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        if address.is_null() || bytes == 0 || flags & !known != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        permit_board(runtime);
+        runtime.call(&Request::HostMap { address: address as u64, bytes: bytes as u64 })?;
+        let mut region = Region::new(address as u64, bytes as u64, Kind::Registered);
+        region.flags = flags;
+        region.ctx = context.id;
+        runtime.regions.insert(region);
+        Ok(())
+    }
+
+    /// Undoes `cuMemHostRegister_v2`, after all work of the context.
+    fn cuMemHostUnregister(address: *mut c_void) {
+        let runtime = runtime()?;
+        if address.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let found = runtime.regions.find(address as u64);
+        found
+            .filter(|region| region.start == address as u64 && region.kind == Kind::Registered)
+            .ok_or(CuResult::HOST_MEMORY_NOT_REGISTERED)?;
+        current()?.synchronize(runtime)?;
+        runtime.regions.remove(address as u64, |region| region.kind == Kind::Registered);
+        forget(runtime, address as u64)
+    }
+}

@@ -1,0 +1,260 @@
+//! Memory pools and allocation in stream order.
+
+use core::ffi::{c_int, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::context::{check_device, current};
+use super::object::Registry;
+use super::region::{Kind, Region};
+use super::runtime::{Runtime, lock, runtime};
+use super::stream::{Stream, resolve};
+use super::{capture, get, list, put, put_if};
+use crate::shared::command::Command;
+use crate::shared::protocol::{AllocKind, PoolStatus, Reply, Request};
+
+/// The board's number of a pool, and its settings that change nothing here.
+#[derive(Clone, Copy, Debug)]
+struct Pool {
+    number: u32,
+    reuse: [c_int; 3],
+}
+
+static POOLS: Registry<Pool> = Registry::new(0x1600_0000_0000);
+/// The device's default pool and the one it uses now.
+static DEVICE: Mutex<Option<(usize, usize)>> = Mutex::new(None);
+
+/// The device's default pool and its present one.
+fn device_pools() -> (usize, usize) {
+    *lock(&DEVICE).get_or_insert_with(|| {
+        // The board has it from the start, as number 0.
+        let handle = POOLS.insert(Pool { number: 0, reuse: [1; 3] });
+        (handle, handle)
+    })
+}
+
+fn pool(handle: CUmemoryPool) -> Result<Pool, CuResult> {
+    runtime()?;
+    POOLS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
+}
+
+/// Allocates from a pool. The memory can be used at once: every stream waits for nothing that has not
+/// happened on the board yet, because a freed block comes back only when its stream has reached the free.
+///
+/// # Errors
+/// `OUT_OF_MEMORY`, `INVALID_VALUE`.
+pub fn allocate(runtime: &Runtime, bytes: u64, handle: usize) -> Result<u64, CuResult> {
+    runtime.healthy()?;
+    let context = current()?;
+    let Pool { number, .. } = POOLS.get(handle).ok_or(CuResult::INVALID_VALUE)?;
+    let request = Request::Alloc { ctx: context.number, bytes, kind: AllocKind::Pool(number) };
+    let Reply::Memory { address, extents } = runtime.call(&request)? else { return Err(CuResult::UNKNOWN) };
+    let mut region = Region::new(address, bytes, Kind::Device);
+    region.extents = extents;
+    region.pool = handle;
+    runtime.regions.insert(region);
+    Ok(address)
+}
+
+fn allocate_async(
+    address: *mut CUdeviceptr,
+    bytes: usize,
+    handle: usize,
+    stream: &'static Stream,
+) -> Result<(), CuResult> {
+    if address.is_null() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let at = if bytes == 0 { 0 } else { allocate(runtime()?, bytes as u64, handle)? };
+    if stream.capturing.load(Ordering::Relaxed) {
+        capture::add_alloc(stream, at, bytes as u64)?;
+    }
+    // SAFETY: not null, so valid by the program's word.
+    unsafe { put(address, at) }
+}
+
+fn info(number: u32) -> Result<PoolStatus, CuResult> {
+    match runtime()?.call(&Request::PoolInfo { pool: number })? {
+        Reply::PoolInfo(status) => Ok(status),
+        _ => Err(CuResult::UNKNOWN),
+    }
+}
+
+driver_api! {
+    /// The device's default pool.
+    fn cuDeviceGetDefaultMemPool(handle: *mut CUmemoryPool, device: CUdevice) {
+        check_device(device)?;
+        put(handle, CUmemoryPool::from_addr(device_pools().0))
+    }
+
+    /// The pool that the device allocates from.
+    fn cuDeviceGetMemPool(handle: *mut CUmemoryPool, device: CUdevice) {
+        check_device(device)?;
+        put(handle, CUmemoryPool::from_addr(device_pools().1))
+    }
+
+    /// Sets the pool that the device allocates from.
+    fn cuDeviceSetMemPool(device: CUdevice, handle: CUmemoryPool) {
+        check_device(device)?;
+        pool(handle)?;
+        let (default, _) = device_pools();
+        *lock(&DEVICE) = Some((default, handle.addr()));
+        Ok(())
+    }
+
+    /// Makes a pool.
+    fn cuMemPoolCreate(handle: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
+        let runtime = runtime()?;
+        let properties = get(properties)?;
+        if properties.alloc_type != CU_MEM_ALLOCATION_TYPE_PINNED || handle.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if properties.location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        check_device(properties.location.id)?;
+        let Reply::Pool(number) = runtime.call(&Request::PoolCreate { threshold: 0 })? else {
+            return Err(CuResult::UNKNOWN);
+        };
+        put(handle, CUmemoryPool::from_addr(POOLS.insert(Pool { number, reuse: [1; 3] })))
+    }
+
+    /// Ends a pool. Its memory goes with its last allocation.
+    fn cuMemPoolDestroy(handle: CUmemoryPool) {
+        let runtime = runtime()?;
+        let (default, present) = device_pools();
+        if handle.addr() == default {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let gone = POOLS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
+        if handle.addr() == present {
+            *lock(&DEVICE) = Some((default, default));
+        }
+        runtime.call(&Request::PoolDestroy { pool: gone.number }).map(drop)
+    }
+
+    /// Gives unused memory back, down to a number of bytes.
+    fn cuMemPoolTrimTo(handle: CUmemoryPool, keep: usize) {
+        let pool = pool(handle)?.number;
+        runtime()?.call(&Request::PoolTrim { pool, keep: keep as u64 }).map(drop)
+    }
+
+    /// Sets an attribute of a pool.
+    fn cuMemPoolSetAttribute(handle: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void) {
+        let mut found = pool(handle)?;
+        let runtime = runtime()?;
+        let pool = found.number;
+        match attribute {
+            CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
+            | CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
+            | CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                found.reuse[attribute as usize - 1] = get(value.cast::<c_int>())?;
+                POOLS.replace(handle.addr(), found);
+                Ok(())
+            }
+            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => {
+                let bytes = get(value.cast::<u64>())?;
+                runtime.call(&Request::PoolThreshold { pool, bytes }).map(drop)
+            }
+            // High-water marks can be set to zero, which means to the present value.
+            CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH => {
+                if get(value.cast::<u64>())? != 0 {
+                    return Err(CuResult::INVALID_VALUE);
+                }
+                let reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+                runtime.call(&Request::PoolResetHigh { pool, reserved, used: !reserved }).map(drop)
+            }
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// Reads an attribute of a pool.
+    fn cuMemPoolGetAttribute(handle: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void) {
+        let found = pool(handle)?;
+        let status = info(found.number)?;
+        let number = match attribute {
+            CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
+            | CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
+            | CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                return put(value.cast::<c_int>(), found.reuse[attribute as usize - 1]);
+            }
+            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => status.threshold,
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => status.reserved,
+            CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => status.reserved_high,
+            CU_MEMPOOL_ATTR_USED_MEM_CURRENT => status.used,
+            CU_MEMPOOL_ATTR_USED_MEM_HIGH => status.used_high,
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
+        put(value.cast::<u64>(), number)
+    }
+
+    /// Sets who may use a pool: its own device always may, and there is no other.
+    fn cuMemPoolSetAccess(handle: CUmemoryPool, access: *const CUmemAccessDesc, count: usize) {
+        pool(handle)?;
+        for wanted in list(access, count)? {
+            check_device(wanted.location.id)?;
+            if wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
+                return Err(CuResult::INVALID_VALUE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Who may use a pool.
+    fn cuMemPoolGetAccess(flags: *mut CUmemAccess_flags, handle: CUmemoryPool, location: *const CUmemLocation) {
+        pool(handle)?;
+        check_device(get(location)?.id)?;
+        put(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    }
+
+    /// Allocates from the device's pool, in stream order.
+    fn cuMemAllocAsync | cuMemAllocAsync_ptsz [per_thread] (
+        address: *mut CUdeviceptr,
+        bytes: usize,
+        stream: CUstream,
+    ) {
+        runtime()?;
+        allocate_async(address, bytes, device_pools().1, resolve(stream, per_thread)?)
+    }
+
+    /// Allocates from a pool, in stream order.
+    fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz [per_thread] (
+        address: *mut CUdeviceptr,
+        bytes: usize,
+        handle: CUmemoryPool,
+        stream: CUstream,
+    ) {
+        pool(handle)?;
+        allocate_async(address, bytes, handle.addr(), resolve(stream, per_thread)?)
+    }
+
+    /// Frees, in stream order.
+    fn cuMemFreeAsync | cuMemFreeAsync_ptsz [per_thread] (address: CUdeviceptr, stream: CUstream) {
+        let runtime = runtime()?;
+        let stream = resolve(stream, per_thread)?;
+        if address == 0 {
+            return Ok(());
+        }
+        if stream.capturing.load(Ordering::Relaxed) {
+            return capture::add_free(stream, address);
+        }
+        let owned = |region: &Region| matches!(region.kind, Kind::Device | Kind::Managed) && !region.imported;
+        let region = runtime.regions.remove(address, owned).ok_or(CuResult::INVALID_VALUE)?;
+        super::memory::close_view(runtime, &region);
+        runtime.command(stream, &Command::Free { address }).map(drop)
+    }
+
+    /// The default pool of a place.
+    fn cuMemGetDefaultMemPool(handle: *mut CUmemoryPool, location: *const CUmemLocation, kind: CUmemAllocationType) {
+        let location = get(location)?;
+        if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || kind != CU_MEM_ALLOCATION_TYPE_PINNED {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        check_device(location.id)?;
+        put_if(handle, CUmemoryPool::from_addr(device_pools().0));
+        Ok(())
+    }
+}

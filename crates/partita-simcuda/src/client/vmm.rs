@@ -1,0 +1,231 @@
+//! Virtual memory management: physical memory, addresses and maps as separate things.
+
+use core::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::context::check_device;
+use super::region::{Kind, Region};
+use super::runtime::{Runtime, runtime};
+use super::{get, list, put};
+use crate::shared::protocol::{PAGE_BYTES, Reply, Request};
+
+fn check_properties(properties: &CUmemAllocationProp) -> Result<(), CuResult> {
+    let known = CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if properties.kind != CU_MEM_ALLOCATION_TYPE_PINNED {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    if properties.location.kind != CU_MEM_LOCATION_TYPE_DEVICE
+        || properties.requested_handle_types & !known != 0
+    {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    check_device(properties.location.id).map(drop)
+}
+
+/// The properties of all memory here.
+fn properties() -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        kind: CU_MEM_ALLOCATION_TYPE_PINNED,
+        requested_handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 0 },
+        win32_handle_meta_data: std::ptr::null_mut(),
+        alloc_flags: CUmemAllocationPropFlags::default(),
+    }
+}
+
+fn phys_of(reply: Reply) -> Result<u64, CuResult> {
+    match reply {
+        Reply::Phys { phys, .. } => Ok(phys),
+        _ => Err(CuResult::UNKNOWN),
+    }
+}
+
+/// Waits for all work of the process: nothing may use addresses that are about to go.
+fn settle(runtime: &Runtime) -> Result<(), CuResult> {
+    match super::context::current() {
+        Ok(context) => context.synchronize(runtime),
+        // These calls need no context, and without one there is no work.
+        Err(_) => Ok(()),
+    }
+}
+
+driver_api! {
+    /// Makes physical memory.
+    fn cuMemCreate(
+        handle: *mut CUmemGenericAllocationHandle,
+        bytes: usize,
+        wanted: *const CUmemAllocationProp,
+        flags: u64,
+    ) {
+        let runtime = runtime()?;
+        let wanted = get(wanted)?;
+        if flags != 0 || bytes == 0 || bytes as u64 % PAGE_BYTES != 0 || handle.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        check_properties(&wanted)?;
+        put(handle, phys_of(runtime.call(&Request::PhysCreate { bytes: bytes as u64 })?)?)
+    }
+
+    /// Drops a reference to physical memory.
+    fn cuMemRelease(handle: CUmemGenericAllocationHandle) {
+        runtime()?.call(&Request::PhysRelease { phys: handle }).map(drop)
+    }
+
+    /// Adds a reference to the physical memory behind an address.
+    fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void) {
+        let runtime = runtime()?;
+        let region = runtime.regions.find(address as u64).ok_or(CuResult::INVALID_VALUE)?;
+        if !region.imported || region.ctx != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(handle, phys_of(runtime.call(&Request::PhysRetain { address: address as u64 })?)?)
+    }
+
+    /// Reserves addresses.
+    fn cuMemAddressReserve(
+        address: *mut CUdeviceptr,
+        bytes: usize,
+        align: usize,
+        hint: CUdeviceptr,
+        flags: u64,
+    ) {
+        let runtime = runtime()?;
+        if flags != 0 || address.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let request = Request::Reserve { bytes: bytes as u64, align: align as u64, hint };
+        let Reply::Memory { address: at, .. } = runtime.call(&request)? else { return Err(CuResult::UNKNOWN) };
+        put(address, at)
+    }
+
+    /// Returns reserved addresses.
+    fn cuMemAddressFree(address: CUdeviceptr, bytes: usize) {
+        runtime()?.call(&Request::Unreserve { address, bytes: bytes as u64 }).map(drop)
+    }
+
+    /// Maps physical memory at reserved addresses.
+    fn cuMemMap(
+        address: CUdeviceptr,
+        bytes: usize,
+        offset: usize,
+        handle: CUmemGenericAllocationHandle,
+        flags: u64,
+    ) {
+        let runtime = runtime()?;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let (bytes, offset) = (bytes as u64, offset as u64);
+        let request = Request::Map { address, bytes, offset, phys: handle };
+        let Reply::Memory { extents, .. } = runtime.call(&request)? else { return Err(CuResult::UNKNOWN) };
+        let mut region = Region::new(address, bytes, Kind::Device);
+        region.extents = extents;
+        // Not an allocation: `cuMemFree` must refuse it.
+        region.imported = true;
+        runtime.regions.insert(region);
+        Ok(())
+    }
+
+    /// Undoes whole maps, after all work of the context.
+    fn cuMemUnmap(address: CUdeviceptr, bytes: usize) {
+        let runtime = runtime()?;
+        settle(runtime)?;
+        let bytes = bytes as u64;
+        runtime.call(&Request::Unmap { address, bytes })?;
+        let end = address + bytes;
+        runtime.regions.remove_where(|region| region.start >= address && region.start < end);
+        Ok(())
+    }
+
+    /// Sets who may use mapped memory.
+    fn cuMemSetAccess(address: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize) {
+        let runtime = runtime()?;
+        for wanted in list(access, count)? {
+            if wanted.location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
+                return Err(CuResult::NOT_SUPPORTED);
+            }
+            check_device(wanted.location.id)?;
+            let access = match wanted.flags {
+                CU_MEM_ACCESS_FLAGS_PROT_NONE => 0,
+                CU_MEM_ACCESS_FLAGS_PROT_READ => 1,
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE => 3,
+                _ => return Err(CuResult::INVALID_VALUE),
+            };
+            runtime.call(&Request::SetAccess { address, bytes: bytes as u64, access })?;
+            let end = address + bytes as u64;
+            runtime.regions.update_where(
+                |region| region.start >= address && region.start < end,
+                |region| region.flags = u32::from(access),
+            );
+        }
+        Ok(())
+    }
+
+    /// Who may use mapped memory.
+    fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: CUdeviceptr) {
+        let runtime = runtime()?;
+        check_device(get(location)?.id)?;
+        let region = runtime.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
+        put(flags, u64::from(region.flags))
+    }
+
+    /// The unit of physical memory.
+    fn cuMemGetAllocationGranularity(granularity: *mut usize, wanted: *const CUmemAllocationProp, option: u32) {
+        check_properties(&get(wanted)?)?;
+        if option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(granularity, PAGE_BYTES as usize)
+    }
+
+    /// The properties of physical memory.
+    fn cuMemGetAllocationPropertiesFromHandle(found: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle) {
+        runtime()?;
+        let _ = handle;
+        put(found, properties())
+    }
+
+    /// Makes a descriptor that another process can open physical memory by.
+    fn cuMemExportToShareableHandle(
+        shared: *mut c_void,
+        handle: CUmemGenericAllocationHandle,
+        kind: CUmemAllocationHandleType,
+        flags: u64,
+    ) {
+        let runtime = runtime()?;
+        if flags != 0 || shared.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        let (_, descriptors) = runtime.call_with(&Request::PhysExport { phys: handle }, &[])?;
+        let descriptor = descriptors.into_iter().next().ok_or(CuResult::UNKNOWN)?;
+        put(shared.cast::<c_int>(), descriptor.into_raw_fd())
+    }
+
+    /// Opens physical memory by a descriptor, which stays the caller's.
+    fn cuMemImportFromShareableHandle(
+        handle: *mut CUmemGenericAllocationHandle,
+        shared: *mut c_void,
+        kind: CUmemAllocationHandleType,
+    ) {
+        let runtime = runtime()?;
+        if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        // The number itself is passed where a pointer stands.
+        let number = c_int::try_from(shared.addr()).map_err(|_| CuResult::INVALID_VALUE)?;
+        let copy = libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0);
+        if copy < 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // A copy of the program's descriptor, owned by nobody else.
+        let copy = OwnedFd::from_raw_fd(copy);
+        let (reply, _) = runtime.call_with(&Request::PhysImport, &[copy.as_fd()])?;
+        put(handle, phys_of(reply)?)
+    }
+}
