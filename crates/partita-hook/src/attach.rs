@@ -12,7 +12,6 @@ use core::ffi::{CStr, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::qmd;
 use partita_driver::callback;
 use partita_ledger::{HookState, LIMITS_FILE_NAME, LimitsMap, Owner, USAGE_FILE_NAME, UsageMap};
 
@@ -63,16 +62,8 @@ fn attach() -> Result<&'static Tenant, String> {
     let usage = UsageMap::open(&file(USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
     let (_, limits) = limits_map.load().map_err(|error| format!("{error}"))?;
 
-    let layout = qmd::layout_for(limits.device_class, limits.qmd_version)
-        .map_err(|error| format!("this GPU's launches cannot be masked: {error}"))?;
-    let mut live = [0; 8];
-    for &physical in limits.physical_of_logical.iter().take(limits.tpc_count as usize) {
-        if let Some(word) = live.get_mut(usize::from(physical / 32)) {
-            *word |= 1 << (physical % 32);
-        }
-    }
     let mask =
-        LaunchMask { layout, live, compute_capability: limits.device_class, at_start: limits.qmd_disable };
+        LaunchMask::new(&limits).map_err(|error| format!("this GPU's launches cannot be masked: {error}"))?;
 
     let driver = DriverCalls::resolve()
         .map_err(|name| format!("libcuda exports no {}: the driver is too old", name.to_string_lossy()))?;
@@ -82,7 +73,8 @@ fn attach() -> Result<&'static Tenant, String> {
     let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;
     follow_forks()?;
     // Kept for ever: launches on any thread read it.
-    let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(limits_map, slot, mask, driver)));
+    let tenant: &'static Tenant =
+        Box::leak(Box::new(Tenant::new(limits_map, slot, mask, limits.device_class, driver)));
     // SAFETY: the driver's function; the tenant lives as long as the process,
     // and on_launch only reads it.
     let subscribed = unsafe {

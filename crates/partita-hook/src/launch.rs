@@ -27,9 +27,18 @@ const REQUIRED_CLUSTER: [c_int; 3] = [11, 12, 13];
 /// below. A collision only costs asking the driver again.
 static CLUSTER_OF: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
+fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
+    &CLUSTER_OF[(function as usize >> 4) % CLUSTER_OF.len()]
+}
+
+/// Whether the function is known to have been compiled without clusters.
+#[inline(always)]
+fn is_known_plain(function: *mut c_void) -> bool {
+    entry_of(function).load(Ordering::Relaxed) == (function as u64) << 16 | 1
+}
+
 fn compiled_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
-    let address = function as u64;
-    let entry = &CLUSTER_OF[(address >> 4) as usize % CLUSTER_OF.len()];
+    let (address, entry) = (function as u64, entry_of(function));
     let known = entry.load(Ordering::Relaxed);
     if known >> 16 == address & 0xffff_ffff_ffff && known != 0 {
         return (known & 0xffff) as u32;
@@ -56,9 +65,14 @@ struct Shape {
 
 /// The error for a launch that could never run inside the partition.
 fn judge(tenant: &Tenant, shape: &Shape) -> Result<(), CuResult> {
-    let clusters = tenant.mask.compute_capability >= CLUSTERS_SINCE;
+    let clusters = tenant.compute_capability >= CLUSTERS_SINCE;
     let cluster_blocks = match shape.cluster_blocks {
-        0 if clusters => u64::from(compiled_cluster_blocks(tenant.driver(), shape.function)),
+        0 if !clusters => {
+            // No function has clusters; known from now on.
+            entry_of(shape.function).store((shape.function as u64) << 16 | 1, Ordering::Relaxed);
+            1
+        }
+        0 => u64::from(compiled_cluster_blocks(tenant.driver(), shape.function)),
         blocks => blocks,
     };
     if cluster_blocks <= 1 && !shape.cooperative {
@@ -88,15 +102,19 @@ fn volume(x: c_uint, y: c_uint, z: c_uint) -> u64 {
 }
 
 /// Runs `launch` unless the tenant's partition rules the shape out.
-#[inline]
 fn judged(shape: impl FnOnce() -> Shape, launch: impl FnOnce() -> CuResult) -> CuResult {
+    match judge_or_refuse(&shape()) {
+        Ok(()) => launch(),
+        Err(code) => code,
+    }
+}
+
+#[cold]
+fn judge_or_refuse(shape: &Shape) -> Result<(), CuResult> {
     match tenant::current() {
-        Some(tenant) => match judge(tenant, &shape()) {
-            Ok(()) => launch(),
-            Err(code) => code,
-        },
-        None if tenant::is_refused() => CuResult::NOT_INITIALIZED,
-        None => launch(),
+        Some(tenant) => judge(tenant, shape),
+        None if tenant::is_refused() => Err(CuResult::NOT_INITIALIZED),
+        None => Ok(()),
     }
 }
 
@@ -131,16 +149,23 @@ pub unsafe fn kernel(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
-    let shape = || Shape {
-        function,
-        grid_blocks: 0,
-        block_threads: 0,
-        shared_bytes,
-        cluster_blocks: 0,
-        cooperative: false,
-    };
+    // The launch path of most programs: nothing to judge but whether the function
+    // was compiled for clusters, which is known after its first launch.
+    if !is_known_plain(function) || tenant::current().is_none() {
+        let shape = Shape {
+            function,
+            grid_blocks: 0,
+            block_threads: 0,
+            shared_bytes,
+            cluster_blocks: 0,
+            cooperative: false,
+        };
+        if let Err(code) = judge_or_refuse(&shape) {
+            return code;
+        }
+    }
     // SAFETY: the caller's arguments, passed on.
-    judged(shape, || unsafe {
+    unsafe {
         real(
             function,
             grid_x,
@@ -154,7 +179,7 @@ pub unsafe fn kernel(
             parameters,
             extra,
         )
-    })
+    }
 }
 
 type CooperativeKernel = unsafe extern "C" fn(

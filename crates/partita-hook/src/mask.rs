@@ -5,23 +5,44 @@
 
 use core::ffi::{c_int, c_void};
 
-use partita_abi::qmd::{self, QmdLayout};
+use partita_abi::qmd::{self, QmdError, QmdLayout};
 use partita_driver::callback;
-use partita_ledger::HookState;
+use partita_ledger::{HookState, Limits};
 
 use crate::tenant::{self, Tenant};
+
+/// Offset of the version byte in every supported descriptor (`partita_abi::qmd::version_byte`).
+const VERSION_BYTE: usize = 72;
 
 /// What the callback needs beside the ledger.
 pub struct LaunchMask {
     /// Where this device's descriptors keep their mask.
-    pub layout: &'static QmdLayout,
+    layout: &'static QmdLayout,
+    /// The valid bit of a mask in its word; no bit where the version has none.
+    valid: (usize, u32),
     /// The physical numbers that carry a TPC on this board.
-    pub live: [u32; 8],
-    /// Compute capability, major × 10 + minor.
-    pub compute_capability: u32,
+    live: [u32; 8],
     /// The disable words when the process attached, for a launch that finds the
     /// limits being rewritten over and over.
-    pub at_start: [u32; 8],
+    at_start: [u32; 8],
+}
+
+impl LaunchMask {
+    /// Prepares the mask of a tenant with these limits.
+    ///
+    /// # Errors
+    /// If descriptors of this device and version cannot be masked.
+    pub fn new(limits: &Limits) -> Result<Self, QmdError> {
+        let layout = qmd::layout_for(limits.device_class, limits.qmd_version)?;
+        let mut live = [0; 8];
+        for &physical in limits.physical_of_logical.iter().take(limits.tpc_count as usize) {
+            if let Some(word) = live.get_mut(usize::from(physical / 32)) {
+                *word |= 1 << (physical % 32);
+            }
+        }
+        let valid = layout.mask.valid.map_or((0, 0), |bit| (bit.word(), bit.mask()));
+        Ok(Self { layout, valid, live, at_start: limits.qmd_disable })
+    }
 }
 
 /// The subscriber: `argument` is the `Tenant`.
@@ -39,21 +60,32 @@ pub unsafe extern "C" fn on_launch(
     if descriptor.is_null() {
         return cannot_mask(tenant);
     }
-    // SAFETY: a descriptor of this device has the layout's size, and the driver
-    // lets its subscriber write it. The version is checked before any write.
-    let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
-    if qmd::version_byte(image) != Some(layout.version.byte()) {
+    // SAFETY: every version of the descriptor is longer than this byte's offset.
+    // The version is checked before anything else is touched.
+    if unsafe { *descriptor.cast::<u8>().add(VERSION_BYTE) } != layout.version.byte() {
         return cannot_mask(tenant);
     }
+    // SAFETY: a descriptor of this version has the layout's size, and the driver
+    // lets its subscriber write it.
+    let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     tenant.slot.count_launch();
-    let own = tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words);
-    let disable = match qmd::read_disable_mask(image, layout) {
-        // A narrower mask of the program's own, or the driver's for a cluster.
-        Some(asked) => intersect(&own, &asked, &tenant.mask.live),
-        None => own,
-    };
+    let mut disable = tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words);
+    let (word, bit) = tenant.mask.valid;
+    if bit == 0 || image[word] & bit != 0 {
+        disable = with_what_is_there(tenant, image, disable);
+    }
     if qmd::write_disable_mask(image, layout, &disable).is_err() {
         cannot_mask(tenant);
+    }
+}
+
+/// A mask is there already: a narrower one of the program's own, or the driver's
+/// for a large cluster. Both hold.
+#[cold]
+fn with_what_is_there(tenant: &Tenant, image: &[u32], own: [u32; 8]) -> [u32; 8] {
+    match qmd::read_disable_mask(image, tenant.mask.layout) {
+        Some(asked) => intersect(&own, &asked, &tenant.mask.live),
+        None => own,
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Tenant {
     pub slot: Slot,
     /// What launches need, ready to use.
     pub mask: LaunchMask,
+    /// Compute capability of the GPU, major × 10 + minor.
+    pub compute_capability: u32,
     driver: DriverCalls,
     allocations: Mutex<Allocations>,
 }
@@ -75,8 +77,14 @@ pub unsafe fn forget_after_fork() {
 
 impl Tenant {
     /// Brings the parts together.
-    pub fn new(limits: LimitsMap, slot: Slot, mask: LaunchMask, driver: DriverCalls) -> Self {
-        Self { limits, slot, mask, driver, allocations: Mutex::new(Allocations::new()) }
+    pub fn new(
+        limits: LimitsMap,
+        slot: Slot,
+        mask: LaunchMask,
+        compute_capability: u32,
+        driver: DriverCalls,
+    ) -> Self {
+        Self { limits, slot, mask, compute_capability, driver, allocations: Mutex::new(Allocations::new()) }
     }
 
     /// The memory quota in bytes, `None` without one.
