@@ -46,6 +46,12 @@ fn speed() -> Result<f64, String> {
     }
 }
 
+/// Closes what the client had open and did not mark to be closed: its locks and pipes must not outlive it here.
+fn close_inherited() {
+    // SAFETY: only the standard streams are in use this early; where the call is unknown nothing is closed.
+    unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
+}
+
 /// Continues in a child that is nobody's but init's, and ends this process once the child is ready.
 fn detach() -> std::io::Result<Option<std::io::PipeWriter>> {
     let (mut reader, writer) = std::io::pipe()?;
@@ -91,6 +97,7 @@ fn silence() {
 }
 
 fn main() -> ExitCode {
+    close_inherited();
     let prepared =
         arguments().and_then(|arguments| Ok((speed()?, arguments))).and_then(|(speed, arguments)| {
             let place =

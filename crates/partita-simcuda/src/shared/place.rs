@@ -162,8 +162,12 @@ impl Place {
         };
         let mut command = Command::new(&program);
         command.arg("--device").arg(self.spec.id).arg("--dir").arg(&self.dir);
-        // The board is no tenant: what is preloaded into the client must not be preloaded into it.
-        command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
+        // The board outlives its first client and is no part of it: of the client's environment it gets what is
+        // meant for the simulation, and what says where things are.
+        command.env_clear().envs(std::env::vars_os().filter(|(name, _)| {
+            let name = name.to_string_lossy();
+            name.starts_with("PARTITA_SIM") || ["PATH", "HOME", "TMPDIR", "RUST_BACKTRACE"].contains(&&*name)
+        }));
         command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir("/");
         let explain = |error: io::Error| {
             let program = program.display();
