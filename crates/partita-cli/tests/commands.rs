@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{World, is_real, needs_simulator, text};
+use common::{World, needs_simulator, text};
 
 #[test]
 fn help_and_manuals_are_complete() {
@@ -169,16 +169,12 @@ fn the_demo_shows_what_partitions_do() {
     }
     let picture = fs::read_to_string(&svg).unwrap();
     assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
-    // Both panels have bars of both tenants.
-    assert!(picture.matches("<rect").count() > 100);
-    assert!(world.remains().is_empty(), "{:?}", world.remains());
-    if is_real() {
-        return;
+    for part in ["beside greedy, no partitions", "beside greedy, partitions", "p99"] {
+        assert!(picture.contains(part), "{part} is not in the picture");
     }
-    // The simulator is a model: what partitions do to latency is its result, not the weather's.
-    let p50 = |scene: usize| scenes[scene]["serve"]["p50_ms"].as_f64().unwrap();
-    assert!(p50(1) > 3.0 * p50(0), "{outcome}");
-    assert!(p50(2) < 0.5 * p50(1), "{outcome}");
+    // The ground, two names, two panels, and what ran.
+    assert!(picture.matches("<rect").count() > 5);
+    assert!(world.remains().is_empty(), "{:?}", world.remains());
 }
 
 #[test]
@@ -189,5 +185,12 @@ fn the_demo_draws_in_characters() {
     for part in ["█ serve", "░ greedy", "partitions", "p99", "demo.svg"] {
         assert!(picture.contains(part), "{part} is not in {picture}");
     }
-    assert!(picture.lines().filter(|line| line.contains("SMs |")).count() >= 18, "{picture}");
+    // With partitions no SM has blocks of both. What else is to be seen is the machine's doing.
+    let (_, parted) = picture.split_once("Beside greedy, partitions").unwrap();
+    let rows: Vec<&str> = parted.lines().filter(|line| line.contains("SMs |")).collect();
+    assert!(rows.len() >= 2, "{picture}");
+    for row in &rows {
+        let tenants = ['█', '░', '▒'].into_iter().filter(|tenant| row.contains(*tenant));
+        assert!(tenants.count() <= 1 && !row.contains('▒'), "{picture}");
+    }
 }

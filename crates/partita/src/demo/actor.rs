@@ -29,7 +29,7 @@ const GREEDY_BLOCK_NS: u64 = 500_000;
 /// How often a kernel of `greedy` fills the whole GPU.
 const GREEDY_WAVES: u32 = 12;
 /// How many kernels `greedy` keeps in the queue.
-const GREEDY_QUEUE: usize = 2;
+const GREEDY_QUEUE: usize = 6;
 const WAIT_MS: u64 = 10_000;
 
 /// Who it is.
@@ -73,6 +73,11 @@ impl Order {
         }
     }
 
+    /// When what is drawn begins, on the monotonic clock in nanoseconds.
+    pub fn window_ns(&self) -> u64 {
+        self.window_ns
+    }
+
     fn draws(&self, launched_ns: u64, ended_ns: u64) -> bool {
         // Kernels that straddle an edge belong to the picture.
         ended_ns >= self.window_ns && launched_ns <= self.window_end_ns
@@ -88,8 +93,17 @@ pub struct Performance {
     pub kernels: u64,
     /// The blocks of the drawn part: SM, start and stop by the GPU's clock in nanoseconds.
     pub blocks: Vec<(u32, u64, u64)>,
+    /// What is added to a time of the GPU's clock to get one of the monotonic
+    /// clock, in nanoseconds: at most this, and hardly less.
+    pub clock_offset_ns: i64,
     /// Whether SM numbers are those of MPS and not of the device.
     pub under_mps: bool,
+}
+
+impl Performance {
+    fn keep(&mut self, records: &[BlockRecord]) {
+        self.blocks.extend(records.iter().map(|record| (record.sm, record.start_ns, record.stop_ns)));
+    }
 }
 
 /// Plays until there are no more orders.
@@ -120,6 +134,7 @@ fn perform_all(gpu: &Gpu<'_>, request: ActorRequest) -> Result<(), String> {
     for kernel in &kernels {
         kernel.sms().map_err(describe)?;
     }
+    let clock_offset_ns = clock_offset_ns(gpu).map_err(describe)?;
     let mut out = std::io::stdout();
     let mut say =
         |line: &str| writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| error.to_string());
@@ -133,12 +148,29 @@ fn perform_all(gpu: &Gpu<'_>, request: ActorRequest) -> Result<(), String> {
             Role::Greedy => hog(gpu, &kernels, &order),
         }
         .map_err(describe)?;
+        performance.clock_offset_ns = clock_offset_ns;
         performance.under_mps = gpu.facts().under_mps;
         let json = serde_json::to_string(&performance).map_err(|error| error.to_string())?;
         say(&format!("{PERFORMED}{json}"))?;
     }
     forget(kernels);
     Ok(())
+}
+
+/// The distance of the clocks: the nearest that the host saw a kernel's end after it was.
+fn clock_offset_ns(gpu: &Gpu<'_>) -> Result<i64, Error> {
+    const LOOKS: u32 = 32;
+    let kernel = Census::new(gpu, Grid { blocks: 1, threads: 32, cluster_blocks: 1 }, 1_000)?;
+    let mut nearest_ns = i64::MAX;
+    for _ in 0..LOOKS {
+        kernel.launch()?;
+        gpu.wait("a kernel of one block", WAIT_MS)?;
+        let seen_ns = now_ns();
+        for record in kernel.records()? {
+            nearest_ns = nearest_ns.min(seen_ns.wrapping_sub(record.stop_ns).cast_signed());
+        }
+    }
+    Ok(nearest_ns)
 }
 
 /// A request at every period, or as soon as the one before is answered.
@@ -154,7 +186,7 @@ fn serve(gpu: &Gpu<'_>, kernel: &Census<'_, '_>, order: &Order) -> Result<Perfor
         performance.latencies_ns.push(end_ns - begin_ns);
         performance.kernels += 1;
         if order.draws(begin_ns, end_ns) {
-            performance.blocks.extend(kernel.records()?.iter().map(tuple));
+            performance.keep(&kernel.records()?);
         }
         due_ns = (due_ns + PERIOD_NS).max(now_ns());
     }
@@ -170,18 +202,15 @@ fn hog(gpu: &Gpu<'_>, kernels: &[Census<'_, '_>], order: &Order) -> Result<Perfo
             kernel.launch()?;
         }
         gpu.wait("kernels that fill the GPU", WAIT_MS)?;
+        let end_ns = now_ns();
         performance.kernels += kernels.len() as u64;
-        if order.draws(begin_ns, now_ns()) {
+        if order.draws(begin_ns, end_ns) {
             for kernel in kernels {
-                performance.blocks.extend(kernel.records()?.iter().map(tuple));
+                performance.keep(&kernel.records()?);
             }
         }
     }
     Ok(performance)
-}
-
-fn tuple(record: &BlockRecord) -> (u32, u64, u64) {
-    (record.sm, record.start_ns, record.stop_ns)
 }
 
 fn sleep_until(time_ns: u64) {

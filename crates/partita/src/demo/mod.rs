@@ -134,7 +134,13 @@ pub fn play(install: &Install, gpu: &Gpu) -> Result<Outcome, Error> {
         let served = serve.performance()?;
         let hogged = if sets.is_some() { Some(greedy.performance()?) } else { None };
         let panel = sets.zip(hogged.as_ref()).map(|((serve_set, greedy_set), hogged)| {
-            Panel::new(&topology, &half, WINDOW_MS, [(&served, &serve_set), (hogged, &greedy_set)])
+            Panel::new(
+                &topology,
+                &half,
+                order.window_ns(),
+                WINDOW_MS * 1_000_000,
+                [(&served, &serve_set), (hogged, &greedy_set)],
+            )
         });
         scenes.push(Scene {
             title: title.to_owned(),

@@ -38,12 +38,13 @@ pub struct Panel {
 
 impl Panel {
     /// Brings the blocks of both actors, who had these sets, onto rows and one
-    /// time axis. The rows of the set `first` come first; within each part SMs
+    /// time axis that begins at `window_ns` of the monotonic clock. The rows of the set `first` come first; within each part SMs
     /// of a GPC stand together.
     pub(super) fn new(
         topology: &Topology,
         first: &TpcSet,
-        window_ms: u64,
+        window_ns: u64,
+        span_ns: u64,
         actors: [(&Performance, &TpcSet); 2],
     ) -> Self {
         let mut order: Vec<u8> = topology.all().iter().collect();
@@ -51,11 +52,20 @@ impl Panel {
         let rows: BTreeMap<u32, u32> = order.iter().flat_map(|&tpc| topology.sms_of(tpc)).zip(0..).collect();
 
         let parted = actors[0].1.is_disjoint(actors[1].1);
-        let span_ns = window_ms * 1_000_000;
-        // The time from which on both are in the record.
-        let begins =
-            actors.iter().map(|(actor, _)| actor.blocks.iter().map(|block| block.1).min().unwrap_or(0));
-        let begin_ns = begins.max().unwrap_or(0);
+        // Both saw the same clock of the GPU; who looked sooner after an end knows better where it stands.
+        let seen = actors.iter().filter(|(actor, _)| !actor.blocks.is_empty());
+        let offset_ns = seen.map(|(actor, _)| actor.clock_offset_ns).min().unwrap_or(0);
+        let wanted_ns = window_ns.wrapping_sub(offset_ns.cast_unsigned());
+        let blocks = || actors.iter().flat_map(|(actor, _)| &actor.blocks);
+        // On a machine so busy that nothing ran just then, the nearest that did.
+        let begin_ns = if blocks().any(|block| block.2 > wanted_ns && block.1 < wanted_ns + span_ns) {
+            wanted_ns
+        } else {
+            blocks()
+                .map(|block| block.1)
+                .min_by_key(|start_ns| start_ns.abs_diff(wanted_ns))
+                .unwrap_or(wanted_ns)
+        };
         let mut bars = Vec::new();
         let mut renumbered = false;
         for (tenant, (actor, set)) in actors.into_iter().enumerate() {
@@ -125,7 +135,8 @@ pub(super) mod tests {
     }
 
     fn performance(under_mps: bool, blocks: &[(u32, u64, u64)]) -> Performance {
-        Performance { blocks: blocks.to_vec(), under_mps, ..Performance::default() }
+        // The GPU's clock is 500 ns behind.
+        Performance { blocks: blocks.to_vec(), under_mps, clock_offset_ns: 500, ..Performance::default() }
     }
 
     /// `serve` on SMs 0 and 1, then on all; `greedy` on 2 to 7 throughout.
@@ -134,7 +145,13 @@ pub(super) mod tests {
         let greedy: Vec<_> = (2..8).map(|sm| (sm, 1_000_000, 9_000_000)).collect();
         let first: TpcSet = "0".parse().unwrap();
         let rest: TpcSet = "1-3".parse().unwrap();
-        Panel::new(&topology(), &first, 1, [(&serve, &first), (&performance(false, &greedy), &rest)])
+        Panel::new(
+            &topology(),
+            &first,
+            1_000_500,
+            1_000_000,
+            [(&serve, &first), (&performance(false, &greedy), &rest)],
+        )
     }
 
     #[test]
@@ -152,17 +169,22 @@ pub(super) mod tests {
     #[test]
     fn numbers_of_mps_are_put_where_the_partition_is() {
         let set: TpcSet = "2-3".parse().unwrap();
-        let blocks: Vec<_> = (0..4).map(|sm| (sm, 0, 100)).collect();
+        let blocks: Vec<_> = (0..4).map(|sm| (sm, 1_000_000, 1_000_100)).collect();
         let none = performance(true, &[]);
         let own = performance(true, &blocks);
         let first: TpcSet = "0-1".parse().unwrap();
-        let panel = Panel::new(&topology(), &first, 1, [(&none, &first), (&own, &set)]);
+        let panel = Panel::new(&topology(), &first, 1_000_500, 1_000_000, [(&none, &first), (&own, &set)]);
         assert!(panel.renumbered);
         assert_eq!(panel.bars.iter().map(|bar| bar.row).collect::<Vec<_>>(), [4, 5, 6, 7]);
         // Where numbers are the device's, they stay.
-        let blocks: Vec<_> = (4..8).map(|sm| (sm, 0, 100)).collect();
-        let panel =
-            Panel::new(&topology(), &first, 1, [(&none, &first), (&performance(true, &blocks), &set)]);
+        let blocks: Vec<_> = (4..8).map(|sm| (sm, 1_000_000, 1_000_100)).collect();
+        let panel = Panel::new(
+            &topology(),
+            &first,
+            1_000_500,
+            1_000_000,
+            [(&none, &first), (&performance(true, &blocks), &set)],
+        );
         assert!(!panel.renumbered);
         assert_eq!(panel.bars.len(), 4);
     }

@@ -104,14 +104,25 @@ pub struct BeatsRequest {
 /// When one block after the other ran, as the GPU's clock tells it: start and stop in nanoseconds.
 pub type Beats = Vec<(u64, u64)>;
 
+/// Kernels in the queue at once: so many that the pauses between, in which the
+/// host looks and launches anew, are short beside them.
+const BEATS_QUEUED: usize = 64;
+/// How long one runs: short beside a time slice, long beside a launch.
+const BEAT_NS: u64 = 200_000;
+
 /// Runs short kernels of one block back to back.
 pub fn beats(request: &BeatsRequest) -> Result<Beats, String> {
     on_gpu(|gpu| {
         let describe = |error: partita_driver::Error| error.to_string();
         let grid = Grid { blocks: 1, threads: 32, cluster_blocks: 1 };
-        let census = Census::new(gpu, grid, 200_000).map_err(describe)?;
+        let kernels: Vec<Census<'_, '_>> = (0..BEATS_QUEUED)
+            .map(|_| Census::new(gpu, grid, BEAT_NS))
+            .collect::<Result<_, _>>()
+            .map_err(describe)?;
         // The first launch loads code.
-        census.sms().map_err(describe)?;
+        for kernel in &kernels {
+            kernel.sms().map_err(describe)?;
+        }
         ready();
         while !request.go.exists() {
             thread::sleep(Duration::from_micros(200));
@@ -119,12 +130,16 @@ pub fn beats(request: &BeatsRequest) -> Result<Beats, String> {
         let mut beats = Beats::new();
         let end_ns = now_ns() + request.duration_ms * 1_000_000;
         while now_ns() < end_ns {
-            census.launch().map_err(describe)?;
-            gpu.wait("a kernel of one block", 10_000).map_err(describe)?;
-            beats.extend(
-                census.records().map_err(describe)?.iter().map(|record| (record.start_ns, record.stop_ns)),
-            );
+            for kernel in &kernels {
+                kernel.launch().map_err(describe)?;
+            }
+            gpu.wait("kernels of one block", 10_000).map_err(describe)?;
+            for kernel in &kernels {
+                let records = kernel.records().map_err(describe)?;
+                beats.extend(records.iter().map(|record| (record.start_ns, record.stop_ns)));
+            }
         }
+        forget(kernels);
         Ok(beats)
     })
 }
