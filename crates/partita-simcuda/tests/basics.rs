@@ -1,0 +1,66 @@
+//! Init, devices and contexts, as a C program sees them.
+
+mod common;
+
+use common::World;
+use partita_simcuda::client::runtime::{device_uuid, uuid_text};
+use partita_simcuda::shared::place::Place;
+
+#[test]
+fn the_device_is_the_catalogues() {
+    let world = World::new("identity");
+    let printed = world.run("basics", "identity");
+    let place = Place::new("h200", Some(world.dir().into())).unwrap();
+    assert_eq!(format!("GPU-{}", printed.trim()), uuid_text(device_uuid(&place)));
+}
+
+#[test]
+fn visible_devices_hide_it() {
+    let world = World::new("hidden");
+    for list in ["", "-1", "1", "GPU-00000000-0000-0000-0000-000000000000", "x"] {
+        world.run_with("basics", "hidden", &[("CUDA_VISIBLE_DEVICES", list)]);
+    }
+    let place = Place::new("h200", Some(world.dir().into())).unwrap();
+    let uuid = uuid_text(device_uuid(&place));
+    for list in ["0", "0,1", uuid.as_str(), &uuid[..12]] {
+        world.run_with("basics", "forked", &[("CUDA_VISIBLE_DEVICES", list)]);
+    }
+}
+
+#[test]
+fn contexts_stack_and_cost_memory() {
+    World::new("contexts").run("basics", "contexts");
+}
+
+#[test]
+fn a_contexts_objects_go_with_it() {
+    World::new("leftovers").run("basics", "leftovers");
+}
+
+#[test]
+fn errors_have_names() {
+    World::new("names").run("basics", "names");
+}
+
+#[test]
+fn entry_points_are_looked_up_by_version() {
+    World::new("addresses").run("basics", "addresses");
+}
+
+#[test]
+fn a_forked_child_has_no_cuda() {
+    World::new("forked").run("basics", "forked");
+}
+
+#[test]
+fn without_a_board_program_the_reason_is_said() {
+    let world = World::new("noboard");
+    let output = world.output("basics", "hidden", &[("PARTITA_SIMGPU", "/nonexistent/simgpu")]);
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("/nonexistent/simgpu") && text.contains("PARTITA_SIMGPU"), "{text}");
+    let _ = std::fs::remove_dir_all(world.dir());
+    let output = world.output("basics", "hidden", &[("PARTITA_SIM_DEVICE", "h900")]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("h900") && text.contains("sim:h200"), "{text}");
+}

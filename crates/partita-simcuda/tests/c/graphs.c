@@ -1,0 +1,355 @@
+// Graphs: made by hand and by capture, launched, changed, masked.
+#include "sim.h"
+
+static struct { int calls, write; uint32_t mask[4], last[96]; } seen;
+
+static void callback(void *user, int domain, int id, const void *params) {
+    (void)user, (void)domain, (void)id;
+    uint32_t *qmd = ((uint32_t *const *)params)[4];
+    seen.calls++;
+    memcpy(seen.last, qmd, sizeof seen.last);
+    if (seen.write) {
+        memcpy((char *)qmd + 304, seen.mask, 16);
+        qmd[0] |= 1u << 31;
+    }
+}
+
+static void subscribe(void) {
+    static const CUuuid id = {{0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e, 0x90, 0xdd, 0x54, 0x71, 0x9f, 0xe5,
+                               0xf7, 0x4b}};
+    const void *table;
+    uint32_t handle;
+    OK(cuGetExportTable(&table, &id));
+    EQ(((int (*)(uint32_t *, void *, void *))((void *const *)table)[3])(&handle, (void *)callback, &seen), 0);
+    EQ(((int (*)(uint32_t, uint32_t, int, int))((void *const *)table)[6])(1, handle, 0xb, 1), 0);
+}
+
+static int sms(CUdeviceptr out, unsigned blocks) {
+    Record *records = malloc(blocks * sizeof *records);
+    OK(cuMemcpyDtoH_v2(records, out, blocks * sizeof *records));
+    char found[512] = {0};
+    int count = 0;
+    for (unsigned i = 0; i < blocks; i++) {
+        EQ(records[i].block, i + 1);
+        count += !found[records[i].smid];
+        found[records[i].smid] = 1;
+    }
+    free(records);
+    OK(cuMemsetD8_v2(out, 0, blocks * sizeof *records));
+    OK(cuCtxSynchronize());
+    return count;
+}
+
+static volatile int host_calls;
+static void host_call(void *data) { host_calls += (int)(intptr_t)data; }
+
+// fill -> copy -> (host, kernel) -> empty
+static void by_hand(void) {
+    start();
+    CUgraph graph, clone, child;
+    CUgraphExec exec;
+    CUgraphNode fill, copy, host, kernel, last, nested, all[8], from[8], to[8];
+    CUdeviceptr a, b, c;
+    uint32_t word;
+    size_t count;
+    int type;
+    OK(cuMemAlloc_v2(&a, 4096));
+    OK(cuMemAlloc_v2(&b, 4096));
+    OK(cuMemAlloc_v2(&c, 4096));
+    OK(cuGraphCreate(&graph, 0));
+    IS(1, cuGraphCreate(&graph, 1));
+    MemsetNode ms = {a, 0, 0x01020304, 4, 1024, 1};
+    OK(cuGraphAddMemsetNode(&fill, graph, NULL, 0, &ms, context));
+    Copy3D cp = {.src_kind = 2, .src = a, .dst_kind = 2, .dst = b, .width = 4096, .height = 1, .depth = 1};
+    OK(cuGraphAddMemcpyNode(&copy, graph, &fill, 1, &cp, context));
+    HostNode hn = {host_call, (void *)1};
+    OK(cuGraphAddHostNode(&host, graph, &copy, 1, &hn));
+    uint64_t bytes = 4096;
+    void *params[] = {&c, &b, &bytes};
+    KernelNode kn = {.func = function("partita_copy"), .grid = {1, 1, 1}, .block = {64, 1, 1}, .params = params};
+    OK(cuGraphAddKernelNode_v2(&kernel, graph, &copy, 1, &kn));
+    params[0] = NULL; // the node has its own copy
+    CUgraphNode both[] = {host, kernel};
+    OK(cuGraphAddEmptyNode(&last, graph, both, 2));
+    IS(1, cuGraphAddEmptyNode(&last, graph, (CUgraphNode[]){host, host}, 2));
+    IS(1, cuGraphAddEmptyNode(&last, graph, (CUgraphNode[]){(CUgraphNode)8}, 1));
+    OK(cuGraphGetNodes(graph, NULL, &count));
+    EQ(count, 5);
+    count = 8;
+    OK(cuGraphGetNodes(graph, all, &count));
+    TRUE(count == 5 && all[0] == fill && all[4] == last && !all[5]);
+    OK(cuGraphGetEdges(graph, NULL, NULL, &count));
+    EQ(count, 5);
+    count = 8;
+    OK(cuGraphGetEdges(graph, from, to, &count));
+    OK(cuGraphNodeGetType(host, &type));
+    EQ(type, 3);
+    OK(cuGraphKernelNodeGetParams_v2(kernel, &kn));
+    EQ(*(uint64_t *)kn.params[2], 4096);
+    IS(1, cuGraphKernelNodeGetParams_v2(host, &kn));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    IS(1, cuGraphInstantiateWithFlags(&exec, graph, 64));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoH_v2(&word, c + 4092, 4));
+    EQ(word, 0x01020304);
+    EQ(host_calls, 1);
+    for (int i = 0; i < 10; i++) OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(host_calls, 11);
+    // A copy of the graph inside another one; the executable outlives all of them.
+    OK(cuGraphClone(&clone, graph));
+    OK(cuGraphCreate(&child, 0));
+    OK(cuGraphAddChildGraphNode(&nested, child, NULL, 0, clone));
+    CUgraphExec exec2;
+    OK(cuGraphInstantiateWithFlags(&exec2, child, 0));
+    OK(cuGraphDestroy(graph));
+    OK(cuGraphDestroy(clone));
+    OK(cuGraphDestroy(child));
+    IS(1, cuGraphDestroy(child));
+    OK(cuMemsetD8_v2(c, 0, 4096));
+    OK(cuGraphLaunch(exec2, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoH_v2(&word, c, 4));
+    EQ(word, 0x01020304);
+    EQ(host_calls, 12);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphExecDestroy(exec2));
+    IS(1, cuGraphLaunch(exec, NULL));
+    // A graph that waits for itself.
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddEmptyNode(&host, graph, NULL, 0));
+    OK(cuGraphAddEmptyNode(&copy, graph, &host, 1));
+    OK(cuGraphAddDependencies(graph, &copy, &host, 1));
+    IS(1, cuGraphInstantiateWithFlags(&exec, graph, 0));
+}
+
+// Branches run at the same time, and the graph ends with the longest.
+static void branches(void) {
+    start();
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode root, one, two, join;
+    CUevent begin, end;
+    float ms;
+    uint64_t ns = 5000000;
+    void *params[] = {&ns};
+    KernelNode kn = {.func = function("partita_spin"), .grid = {1, 1, 1}, .block = {32, 1, 1}, .params = params};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddKernelNode_v2(&root, graph, NULL, 0, &kn));
+    OK(cuGraphAddKernelNode_v2(&one, graph, &root, 1, &kn));
+    OK(cuGraphAddKernelNode_v2(&two, graph, &root, 1, &kn));
+    OK(cuGraphAddKernelNode_v2(&join, graph, (CUgraphNode[]){one, two}, 2, &kn));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuEventCreate(&begin, 0));
+    OK(cuEventCreate(&end, 0));
+    CUstream stream;
+    OK(cuStreamCreate(&stream, 1));
+    for (int i = 0; i < 2; i++) {
+        OK(cuEventRecord(begin, stream));
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuEventRecord(end, stream));
+        OK(cuStreamSynchronize(stream));
+        OK(cuEventElapsedTime(&ms, begin, end));
+        TRUE(ms > 15.0f && ms < 15.1f);
+    }
+}
+
+// The measured rules of masks and graphs.
+static void masks(void) {
+    start();
+    subscribe();
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode node, plain;
+    CUdeviceptr out;
+    unsigned enabled;
+    enum { BLOCKS = 264 };
+    OK(cuMemAlloc_v2(&out, BLOCKS * sizeof(Record)));
+    uint64_t ns = 1000;
+    void *params[] = {&out, &ns};
+    KernelNode kn = {.func = function("partita_census"), .grid = {BLOCKS, 1, 1}, .block = {1024, 1, 1},
+                     .params = params};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &kn));
+    void *spin_params[] = {&ns};
+    KernelNode spin_node = {.func = function("partita_spin"), .grid = {1, 1, 1}, .block = {32, 1, 1},
+                            .params = spin_params};
+    OK(cuGraphAddKernelNode_v2(&plain, graph, &node, 1, &spin_node));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    EQ(seen.calls, 0);
+    memset(seen.mask, 0xff, 16);
+    seen.mask[0] = ~3u;
+    seen.write = 1;
+    OK(cuGraphUpload(exec, NULL));
+    EQ(seen.calls, 2); // once for each kernel node
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(sms(out, BLOCKS), 4);
+    // The mask is baked in: no call, and no other mask, at later launches, uploads, changes and updates.
+    seen.mask[0] = ~0xfu;
+    OK(cuGraphUpload(exec, NULL));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(sms(out, BLOCKS), 4);
+    OK(cuGraphExecKernelNodeSetParams_v2(exec, node, &kn));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(sms(out, BLOCKS), 4);
+    char info[32];
+    OK(cuGraphExecUpdate_v2(exec, graph, info));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(sms(out, BLOCKS), 4);
+    EQ(seen.calls, 2);
+    // Switching a node off and on brings the callback back, for that node.
+    OK(cuGraphNodeSetEnabled(exec, node, 0));
+    OK(cuGraphNodeGetEnabled(exec, node, &enabled));
+    EQ(enabled, 0);
+    OK(cuGraphNodeSetEnabled(exec, node, 1));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 3);
+    EQ(sms(out, BLOCKS), 8);
+    // A node that is off does nothing.
+    OK(cuGraphNodeSetEnabled(exec, node, 0));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    Record first;
+    OK(cuMemcpyDtoH_v2(&first, out, sizeof first));
+    EQ(first.block, 0);
+    // A graph of another shape is no update.
+    CUgraph other;
+    OK(cuGraphCreate(&other, 0));
+    IS(910, cuGraphExecUpdate_v2(exec, other, info)); // CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+    // Captured on a masked stream, a graph keeps the stream's mask.
+    seen.write = 0;
+    CUstream stream;
+    OK(cuStreamCreate(&stream, 1));
+    uint32_t on = 1, off = 0, mask[4] = {~1u, ~0u, ~0u, ~0u};
+    memcpy(*(char **)stream + 0x520, mask, 16);
+    memcpy(*(char **)stream + 0x51c, &on, 4);
+    OK(cuStreamBeginCapture_v2(stream, 0));
+    OK(cuLaunchKernel(kn.func, BLOCKS, 1, 1, 1024, 1, 1, 0, stream, params, NULL));
+    OK(cuStreamEndCapture(stream, &graph));
+    memcpy(*(char **)stream + 0x51c, &off, 4);
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    EQ(sms(out, BLOCKS), 2);
+}
+
+static void capture(void) {
+    start();
+    CUstream a, b;
+    CUevent fork_event, join_event;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUdeviceptr data;
+    size_t count;
+    int status;
+    unsigned char host[64];
+    OK(cuStreamCreate(&a, 1));
+    OK(cuStreamCreate(&b, 1));
+    OK(cuEventCreate(&fork_event, 2));
+    OK(cuEventCreate(&join_event, 2));
+    OK(cuMemAlloc_v2(&data, 64));
+    IS(900, cuStreamBeginCapture_v2(NULL, 0)); // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+    IS(401, cuStreamEndCapture(a, &graph));    // CUDA_ERROR_ILLEGAL_STATE
+    OK(cuStreamBeginCapture_v2(a, 2));
+    IS(401, cuStreamBeginCapture_v2(a, 2));
+    OK(cuStreamIsCapturing(a, &status));
+    EQ(status, 1);
+    OK(cuMemsetD32Async(data, 0x05050505, 8, a));
+    OK(cuEventRecord(fork_event, a));
+    OK(cuStreamWaitEvent(b, fork_event, 0));
+    OK(cuStreamIsCapturing(b, &status));
+    EQ(status, 1);
+    spin(b, 1, 32, 1000);
+    OK(cuLaunchHostFunc(b, host_call, (void *)100));
+    OK(cuEventRecord(join_event, b));
+    spin(a, 1, 32, 1000);
+    OK(cuStreamWaitEvent(a, join_event, 0));
+    OK(cuMemcpyDtoDAsync_v2(data + 32, data, 32, a));
+    const CUgraphNode *after;
+    uint64_t id;
+    CUgraph under_way;
+    OK(cuStreamGetCaptureInfo_v2(a, &status, &id, &under_way, &after, &count));
+    TRUE(status == 1 && id != 0 && count == 1 && after[0]);
+    IS(907, cuEventQuery(fork_event)); // CUDA_ERROR_CAPTURED_EVENT
+    OK(cuStreamEndCapture(a, &graph));
+    TRUE(graph == under_way);
+    OK(cuStreamIsCapturing(b, &status));
+    EQ(status, 0);
+    OK(cuGraphGetNodes(graph, NULL, &count));
+    EQ(count, 5);
+    EQ(host_calls, 0); // captured, not executed
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, a));
+    OK(cuStreamSynchronize(a));
+    OK(cuMemcpyDtoH_v2(host, data, 64));
+    for (int i = 0; i < 64; i++) EQ(host[i], 5);
+    EQ(host_calls, 100);
+    // A branch that never comes back.
+    OK(cuStreamBeginCapture_v2(a, 2));
+    OK(cuEventRecord(fork_event, a));
+    OK(cuStreamWaitEvent(b, fork_event, 0));
+    spin(b, 1, 32, 1000);
+    IS(904, cuStreamEndCapture(a, &graph)); // CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+    TRUE(!graph);
+    // Waiting for a capturing stream spoils the capture.
+    OK(cuStreamBeginCapture_v2(a, 2));
+    IS(900, cuStreamSynchronize(a));
+    OK(cuStreamIsCapturing(a, &status));
+    EQ(status, 2);
+    IS(901, cuStreamEndCapture(a, &graph)); // CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    // So does an event from outside.
+    CUevent outside;
+    OK(cuEventCreate(&outside, 2));
+    OK(cuEventRecord(outside, b));
+    OK(cuStreamBeginCapture_v2(a, 2));
+    IS(905, cuStreamWaitEvent(a, outside, 0)); // CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+    IS(901, cuStreamEndCapture(a, &graph));
+    // Allocation and release in a capture.
+    CUdeviceptr inside;
+    OK(cuStreamBeginCapture_v2(a, 2));
+    OK(cuMemAllocAsync(&inside, 1000, a));
+    OK(cuMemsetD32Async(inside, 1, 10, a));
+    OK(cuMemFreeAsync(inside, a));
+    OK(cuStreamEndCapture(a, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, a));
+    OK(cuGraphLaunch(exec, a));
+    OK(cuStreamSynchronize(a));
+}
+
+// Nodes that record events count each launch.
+static void events(void) {
+    start();
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode first, kernel, second;
+    CUevent begin, end;
+    CUstream stream;
+    float ms;
+    uint64_t ns = 2000000;
+    void *params[] = {&ns};
+    KernelNode kn = {.func = function("partita_spin"), .grid = {1, 1, 1}, .block = {32, 1, 1}, .params = params};
+    OK(cuEventCreate(&begin, 0));
+    OK(cuEventCreate(&end, 0));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddEventRecordNode(&first, graph, NULL, 0, begin));
+    OK(cuGraphAddKernelNode_v2(&kernel, graph, &first, 1, &kn));
+    OK(cuGraphAddEventRecordNode(&second, graph, &kernel, 1, end));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (int i = 0; i < 3; i++) {
+        OK(cuGraphLaunch(exec, stream));
+        IS(600, cuEventQuery(end));
+        OK(cuEventSynchronize(end));
+        OK(cuEventElapsedTime(&ms, begin, end));
+        TRUE(ms > 2.0f && ms < 2.05f);
+    }
+}
+
+CASES({"by_hand", by_hand}, {"branches", branches}, {"masks", masks}, {"capture", capture}, {"events", events})

@@ -1,0 +1,30 @@
+//! Graphs and stream capture, as a C program sees them.
+
+mod common;
+
+use common::World;
+
+#[test]
+fn graphs_run_what_they_were_made_of() {
+    World::new("byhand").run("graphs", "by_hand");
+}
+
+#[test]
+fn branches_run_at_the_same_time() {
+    World::new("branches").run("graphs", "branches");
+}
+
+#[test]
+fn masks_are_baked_in_at_the_first_upload() {
+    World::new("gmasks").run("graphs", "masks");
+}
+
+#[test]
+fn streams_are_captured() {
+    World::new("capture").run("graphs", "capture");
+}
+
+#[test]
+fn recording_nodes_count() {
+    World::new("gevents").run("graphs", "events");
+}

@@ -1,0 +1,58 @@
+//! Modules, launches, masks and hangs, as a C program sees them.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+
+use common::{World, eventually};
+
+#[test]
+fn known_kernels_compute_and_unknown_ones_cost() {
+    let world = World::new("kernels");
+    let output = world.output("launch", "kernels", &[("PARTITA_SIM_KERNEL_US", "500")]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches("'stranger' is not simulated").count(), 1, "{text}");
+}
+
+#[test]
+fn modules_are_read_and_unloaded() {
+    World::new("modules").run("launch", "modules");
+}
+
+#[test]
+fn launches_that_no_device_takes_are_refused() {
+    World::new("misuse").run("launch", "misuse");
+}
+
+#[test]
+fn the_callback_sees_and_masks_genuine_descriptors() {
+    World::new("descriptor").run("launch", "descriptor");
+}
+
+#[test]
+fn stream_structures_carry_masks_and_are_guarded() {
+    let world = World::new("stream");
+    let output = world.output("launch", "stream_mask", &[]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("offset 0x530"), "{text}");
+    let output = world.output("launch", "stream_mask", &[("PARTITA_SIM_STRICT", "1")]);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && printed.contains("before") && !printed.contains("after"), "{printed}");
+}
+
+#[test]
+fn launches_that_do_not_fit_their_mask_hang() {
+    let world = World::new("hang");
+    for case in ["clusters", "large_clusters", "cooperative", "dead", "busy"] {
+        world.run_with("hang", case, &[("PARTITA_SIM_WATCHDOG_MS", "100")]);
+    }
+    let mut child = world.spawn("hang", "for_ever", &[]);
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "launched\n");
+    assert!(child.try_wait().unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("the board noticed", || world.is_clean());
+}
