@@ -31,6 +31,9 @@ pub const MARK: &str = "partita-job-result ";
 /// The most that is read of a job's output, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// How long an ended job's last lines are waited for.
+const LAST_LINES_LIMIT: Duration = Duration::from_secs(2);
+
 /// The variables of our own environment that a job sees. Nothing that limits
 /// or redirects CUDA: a job is to see the bare device.
 const ENVIRONMENT_KEPT: [&str; 9] =
@@ -169,6 +172,7 @@ impl Job {
             child: Some(child),
             lines: received,
             complaint: String::new(),
+            ended: None,
             deadline: Instant::now() + self.limit,
             limit: self.limit,
         })
@@ -214,6 +218,8 @@ pub struct RunningJob {
     lines: mpsc::Receiver<(bool, String)>,
     /// The last line of its stderr.
     complaint: String,
+    /// When it was first seen to have ended.
+    ended: Option<Instant>,
     deadline: Instant,
     limit: Duration,
 }
@@ -298,8 +304,14 @@ impl RunningJob {
                     self.end();
                     return Err(JobError::Interrupted { signal });
                 }
-                // A descendant may hold the job's streams open after its death.
-                Err(mpsc::RecvTimeoutError::Timeout) if self.has_ended() => return Err(self.died()),
+                Err(mpsc::RecvTimeoutError::Timeout) if self.has_ended() => {
+                    // Its last lines may still be on their way to us. But a descendant
+                    // may hold its streams open for as long as it likes.
+                    let ended = *self.ended.get_or_insert_with(Instant::now);
+                    if ended.elapsed() >= LAST_LINES_LIMIT {
+                        return Err(self.died());
+                    }
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
@@ -325,7 +337,11 @@ impl RunningJob {
     }
 
     fn died(&mut self) -> JobError {
-        let status = self.child.take().and_then(|mut child| child.wait().ok());
+        let status = self.child.take().and_then(|mut child| {
+            // Before it is waited for, so that its number is still its own.
+            kill_group(&child);
+            child.wait().ok()
+        });
         let mut how = status.map_or("its exit status is unknown".to_owned(), describe);
         if !self.complaint.is_empty() {
             how = format!("{how}: {}", self.complaint);
@@ -336,9 +352,7 @@ impl RunningJob {
     /// Ends the job and everything in its process group.
     pub fn end(&mut self) {
         if let Some(mut child) = self.child.take() {
-            if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                let _ = rustix::process::kill_process_group(group, Signal::KILL);
-            }
+            kill_group(&child);
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -348,6 +362,13 @@ impl RunningJob {
 impl Drop for RunningJob {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Ends what is left of the group that a job and all that it started are in.
+fn kill_group(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
     }
 }
 
@@ -365,4 +386,96 @@ fn describe(status: ExitStatus) -> String {
 /// Never for the results of this crate, which all serialise.
 pub fn result_line<T: Serialize>(outcome: &Outcome<T>) -> Result<String, serde_json::Error> {
     serde_json::to_string(outcome).map(|json| format!("{MARK}{json}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A stand-in for the `partita` program, which gets `internal-job NAME REQUEST`.
+    const PROGRAM: &str = r#"#!/bin/sh
+case "$2" in
+noise) echo hello; echo "partita-job-result {\"done\": 5}"; echo more ;;
+fails) echo "partita-job-result {\"failed\": \"no luck\"}" ;;
+dies) echo one >&2; echo two >&2; exit 3 ;;
+crashes) kill -SEGV $$ ;;
+hangs) sleep 1000 ;;
+leaks) sleep 1000 & exit 3 ;;
+babbles) echo "partita-job-result {" ;;
+takes) echo ready; read -r order; echo "partita-job-result {\"done\": $order}" ;;
+request) echo "partita-job-result {\"done\": $3}" ;;
+environment) env | grep -q '^PARTITA_RUN_DIR=' || echo "partita-job-result {\"done\": $MINE}" ;;
+esac
+"#;
+
+    struct Fixture {
+        _temp: tempfile::TempDir,
+        install: Install,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let temp = tempfile::tempdir().unwrap();
+            let program = temp.path().join("partita");
+            std::fs::write(&program, PROGRAM).unwrap();
+            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+            Self { _temp: temp, install: Install::of(program, None) }
+        }
+
+        fn job(&self, name: &'static str) -> Job {
+            Job::new(&self.install, name, &7).unwrap()
+        }
+
+        fn run(&self, name: &'static str) -> Result<u32, JobError> {
+            self.job(name).run().unwrap()
+        }
+    }
+
+    #[test]
+    fn results_come_through_noise() {
+        let fixture = Fixture::new();
+        assert_eq!(fixture.run("noise"), Ok(5));
+        assert_eq!(fixture.run("request"), Ok(7));
+        assert_eq!(fixture.job("environment").envs([("MINE", "9")]).run_flat::<u32>().unwrap(), 9);
+    }
+
+    #[test]
+    fn failures_say_how() {
+        let fixture = Fixture::new();
+        assert_eq!(fixture.run("fails").unwrap_err().to_string(), "no luck");
+        let died = |name| fixture.run(name).unwrap_err().to_string();
+        assert!(died("dies").ends_with("exit code 3: two"), "{}", died("dies"));
+        assert!(died("crashes").ends_with("signal 11"), "{}", died("crashes"));
+        assert!(died("babbles").contains("not understood"), "{}", died("babbles"));
+        assert!(died("unknown").ends_with("exit code 0"), "{}", died("unknown"));
+    }
+
+    #[test]
+    fn what_hangs_is_ended_with_all_that_it_started() {
+        let fixture = Fixture::new();
+        let job = fixture.job("hangs").limit(Duration::from_millis(100)).start().unwrap();
+        let pid = job.pid();
+        assert!(matches!(job.finish::<u32>(), Err(JobError::TimedOut { .. })));
+        assert!(crate::process::ProcessId::living(pid).is_none());
+    }
+
+    #[test]
+    fn a_descendant_that_keeps_the_streams_open_does_not_keep_us() {
+        let fixture = Fixture::new();
+        let begin = Instant::now();
+        assert!(matches!(fixture.run("leaks"), Err(JobError::Died { .. })));
+        assert!(begin.elapsed() < Duration::from_secs(50), "well before the job's limit");
+    }
+
+    #[test]
+    fn jobs_take_orders() {
+        let fixture = Fixture::new();
+        let mut job = fixture.job("takes").with_orders().start().unwrap();
+        assert_eq!(job.wait_for("ready"), Ok(String::new()));
+        job.order(&42).unwrap();
+        assert_eq!(job.finish::<u32>(), Ok(42));
+        assert!(fixture.job("hangs").start().unwrap().order(&1).is_err(), "it takes none");
+    }
 }
