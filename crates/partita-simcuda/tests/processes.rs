@@ -1,0 +1,263 @@
+//! Several processes on one GPU: sharing memory, taking turns, running together under MPS, dying.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::World;
+
+/// A program that is told what to do.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Program {
+    fn start(world: &World, case: &str, env: &[(&str, &str)]) -> Self {
+        let mut child = world.spawn("processes", case, env);
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, input, output }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn ready(world: &World, case: &str, env: &[(&str, &str)]) -> Self {
+        let mut program = Self::start(world, case, env);
+        assert_eq!(program.line(), "ready");
+        program
+    }
+
+    fn go(&mut self) {
+        self.input.write_all(b"go\n").unwrap();
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn end(mut self) {
+        drop(self.input);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// A daemon of the simulated MPS service, ended with the test.
+struct Service {
+    pipe: PathBuf,
+    log: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Service {
+    fn start(world: &World) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let service = Self { pipe: dir.path().join("pipe"), log: dir.path().join("log"), dir };
+        std::fs::create_dir(&service.pipe).unwrap();
+        std::fs::create_dir(&service.log).unwrap();
+        assert!(service.control(world).arg("-d").status().unwrap().success());
+        service
+    }
+
+    fn control(&self, world: &World) -> Command {
+        let mut command = world.command(env!("CARGO_BIN_EXE_partita-sim-mps-control"));
+        command.env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe).env("CUDA_MPS_LOG_DIRECTORY", &self.log);
+        command
+    }
+
+    fn ask(&self, world: &World, line: &str) -> String {
+        let mut child =
+            self.control(world).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().to_owned()
+    }
+
+    fn env(&self) -> [(&str, &str); 1] {
+        [("CUDA_MPS_PIPE_DIRECTORY", self.pipe.to_str().unwrap())]
+    }
+
+    fn stop(self, world: &World) {
+        self.ask(world, "quit -t 1");
+        let pid = self.pipe.join("nvidia-cuda-mps-control.pid");
+        common::eventually("the daemon has ended", || !pid.exists());
+        drop(self.dir);
+    }
+}
+
+#[test]
+fn memory_and_events_are_shared_by_handles() {
+    World::new("ipc").run("processes", "ipc");
+}
+
+#[test]
+fn physical_memory_is_shared_by_descriptors() {
+    World::new("fds").run("processes", "descriptors");
+}
+
+/// Greatest and median time of the victim's kernels beside a neighbour on other SMs, in microseconds.
+fn beside_a_neighbour(world: &World, env: &[(&str, &str)]) -> (f64, f64) {
+    let mut neighbour = Program::ready(world, "neighbour", env);
+    let mut victim = Program::ready(world, "victim", env);
+    victim.go();
+    let line = victim.line();
+    let times: Vec<f64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+    victim.go();
+    victim.end();
+    neighbour.go();
+    assert_eq!(neighbour.line(), "done");
+    neighbour.end();
+    (times[0], times[1])
+}
+
+#[test]
+fn processes_take_turns_and_run_together_under_mps() {
+    let world = World::new("turns");
+    let (greatest, _) = beside_a_neighbour(&world, &[]);
+    assert!(greatest > 1_500.0, "a whole slice of the other one: {greatest} us");
+    let service = Service::start(&world);
+    // The median, because a busy host may hold a single launch up.
+    let (_, median) = beside_a_neighbour(&world, &service.env());
+    assert!(median < 200.0, "free SMs are used at once: {median} us");
+    service.stop(&world);
+}
+
+#[test]
+fn a_killed_process_leaves_nothing() {
+    let world = World::new("killed");
+    let mut watcher = Program::ready(&world, "victim", &[]);
+    let before: u64 = world.run("processes", "memory_left").trim().parse().unwrap();
+    let holder = Program::ready(&world, "holder", &[]);
+    let during: u64 = world.run("processes", "memory_left").trim().parse().unwrap();
+    assert!(before - during >= 10 * 1024 + 500, "{before} MiB, then {during} MiB");
+    holder.kill();
+    common::eventually("the memory is back", || {
+        world.run("processes", "memory_left").trim().parse::<u64>().unwrap() == before
+    });
+    // Without MPS nobody else is hurt.
+    watcher.go();
+    assert!(watcher.line().contains(' '));
+    watcher.end();
+}
+
+#[test]
+fn an_mps_clients_death_hurts_its_neighbours_unless_it_was_terminated() {
+    let world = World::new("mpsdeath");
+    let service = Service::start(&world);
+    let env = service.env();
+    // Killed with work in flight: the neighbour sees an illegal address.
+    let mut neighbour = Program::ready(&world, "neighbour", &env);
+    let holder = Program::ready(&world, "holder", &env);
+    holder.kill();
+    assert_eq!(neighbour.line(), "700");
+    drop(neighbour.input);
+    neighbour.child.wait().unwrap();
+    service.stop(&world);
+
+    // Terminated first: the client's work ends, its neighbour goes on. So does it when the client leaves in order.
+    let service = Service::start(&world);
+    let env = service.env();
+    let mut neighbour = Program::ready(&world, "neighbour", &env);
+    let holder = Program::ready(&world, "holder", &env);
+    let server = service.ask(&world, "get_server_list");
+    let clients = service.ask(&world, &format!("get_client_list {server}"));
+    let pid = holder.child.id().to_string();
+    assert!(clients.lines().any(|line| line.trim() == pid), "{clients}");
+    service.ask(&world, &format!("terminate_client {server} {pid}"));
+    holder.kill();
+    let mut leaver = Program::ready(&world, "leaver", &env);
+    leaver.go();
+    leaver.end();
+    std::thread::sleep(Duration::from_millis(50));
+    neighbour.go();
+    assert_eq!(neighbour.line(), "done");
+    neighbour.end();
+    service.stop(&world);
+}
+
+#[test]
+fn a_thread_percentage_limits_the_sms() {
+    let world = World::new("percent");
+    let service = Service::start(&world);
+    for (percentage, sms) in [("10", 12), ("25", 32), ("50", 66), ("100", 132)] {
+        let env =
+            [service.env()[0], ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage), ("PARTITA_SIM_WATCHDOG_MS", "1000")];
+        let mut client = Program::start(&world, "client", &env);
+        let line = client.line();
+        let numbers: Vec<i64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+        assert_eq!(numbers[..3], [1, sms, sms], "{percentage} %: {line}");
+        assert_eq!(numbers[4..], [0, 8], "an affinity of 3 SMs gives 8: {line}");
+        client.end();
+    }
+    service.stop(&world);
+    // Without MPS: no limit, and no affinity.
+    let mut client = Program::start(&world, "client", &[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "10")]);
+    assert_eq!(client.line(), "0 132 132 131 224 0");
+    client.end();
+}
+
+#[test]
+fn smids_can_be_virtual_under_mps() {
+    let world = World::new("smid");
+    let service = Service::start(&world);
+    let env = [
+        service.env()[0],
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"),
+        ("PARTITA_SIM_MPS_VIRTUAL_SMID", "1"),
+    ];
+    let mut client = Program::start(&world, "client", &env);
+    let line = client.line();
+    assert!(line.starts_with("1 66 66 65 "), "{line}");
+    client.end();
+    service.stop(&world);
+}
+
+#[test]
+fn many_starters_get_one_board() {
+    let world = World::new("race");
+    let start = Instant::now();
+    let mut clients: Vec<Program> = (0..12).map(|_| Program::start(&world, "victim", &[])).collect();
+    for client in &mut clients {
+        assert_eq!(client.line(), "ready");
+    }
+    let sockets = std::fs::read_dir(world.dir()).unwrap();
+    let sockets = sockets.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "sock"));
+    assert_eq!(sockets.count(), 1);
+    clients.into_iter().for_each(Program::end);
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_killed_board_is_an_error_and_the_next_program_gets_a_new_one() {
+    let world = World::new("deadboard");
+    let mut client = Program::ready(&world, "holder", &[]);
+    let board = board_of(&world);
+    // SAFETY: the process was just found to be this world's board.
+    unsafe { libc::kill(board, libc::SIGKILL) };
+    // A stale socket is no obstacle.
+    let left: u64 = world.run("processes", "memory_left").trim().parse().unwrap();
+    assert!(left > 100_000);
+    client.go();
+    client.kill();
+}
+
+/// The board's process, by its command line.
+fn board_of(world: &World) -> i32 {
+    let dir = world.dir().to_str().unwrap().to_owned();
+    let mut found = None;
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        if line.contains("partita-simgpu") && line.contains(&dir) {
+            found = entry.file_name().to_string_lossy().parse().ok();
+        }
+    }
+    found.expect("a board runs")
+}
