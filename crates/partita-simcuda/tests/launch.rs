@@ -38,7 +38,10 @@ fn stream_structures_carry_masks_and_are_guarded() {
     assert!(output.status.success() && text.contains("offset 0x530"), "{text}");
     let output = world.output("launch", "stream_mask", &[("PARTITA_SIM_STRICT", "1")]);
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(!output.status.success() && printed.contains("before") && !printed.contains("after"), "{printed}");
+    assert!(
+        !output.status.success() && printed.contains("before") && !printed.contains("after"),
+        "{printed}"
+    );
 }
 
 #[test]

@@ -75,8 +75,7 @@ impl Service {
     }
 
     fn ask(&self, world: &World, line: &str) -> String {
-        let mut child =
-            self.control(world).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = self.control(world).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().to_owned()
     }
@@ -188,8 +187,11 @@ fn a_thread_percentage_limits_the_sms() {
     let world = World::new("percent");
     let service = Service::start(&world);
     for (percentage, sms) in [("10", 12), ("25", 32), ("50", 66), ("100", 132)] {
-        let env =
-            [service.env()[0], ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage), ("PARTITA_SIM_WATCHDOG_MS", "1000")];
+        let env = [
+            service.env()[0],
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage),
+            ("PARTITA_SIM_WATCHDOG_MS", "1000"),
+        ];
         let mut client = Program::start(&world, "client", &env);
         let line = client.line();
         let numbers: Vec<i64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
@@ -229,7 +231,8 @@ fn many_starters_get_one_board() {
         assert_eq!(client.line(), "ready");
     }
     let sockets = std::fs::read_dir(world.dir()).unwrap();
-    let sockets = sockets.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "sock"));
+    let sockets =
+        sockets.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "sock"));
     assert_eq!(sockets.count(), 1);
     clients.into_iter().for_each(Program::end);
     assert!(start.elapsed() < Duration::from_secs(20));

@@ -82,7 +82,7 @@ impl Board {
             passes += 1;
             let next_ns = self.next_wake_ns();
             let busy = now - active_at < SPIN_NS || next_ns.is_some_and(|ns| ns < SPIN_NS);
-            if busy && passes % PASSES_PER_LOOK != 0 {
+            if busy && !passes.is_multiple_of(PASSES_PER_LOOK) {
                 std::hint::spin_loop();
                 continue;
             }

@@ -111,7 +111,9 @@ impl Space {
             .free
             .range(..=hint)
             .next_back()
-            .filter(|(start, length)| hint != 0 && hint % align == 0 && fits(**start, **length, hint))
+            .filter(|(start, length)| {
+                hint != 0 && hint.is_multiple_of(align) && fits(**start, **length, hint)
+            })
             .map(|(start, _)| (*start, hint));
         let found = wished.or_else(|| {
             self.free.iter().find_map(|(start, length)| {
@@ -140,7 +142,8 @@ impl Space {
     /// `INVALID_VALUE` unless length and alignment are whole pages, `OUT_OF_MEMORY` when none are left.
     pub fn reserve(&mut self, bytes: u64, align: u64, hint: u64) -> Result<u64, CuResult> {
         let align = align.max(PAGE_BYTES);
-        if bytes == 0 || bytes % PAGE_BYTES != 0 || !align.is_power_of_two() || bytes > WINDOW_BYTES {
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || !align.is_power_of_two() || bytes > WINDOW_BYTES
+        {
             return Err(CuResult::INVALID_VALUE);
         }
         let at = self.take_addresses(bytes, align, hint)?;
@@ -182,7 +185,7 @@ impl Space {
             .next_back()
             .is_some_and(|(start, length)| end <= start + length);
         let taken = self.mappings.range(..end).next_back().is_some_and(|(at, m)| at + m.bytes > address);
-        if bytes == 0 || (address | bytes | offset) % PAGE_BYTES != 0 || !reserved || taken {
+        if bytes == 0 || !(address | bytes | offset).is_multiple_of(PAGE_BYTES) || !reserved || taken {
             return Err(CuResult::INVALID_VALUE);
         }
         let extents = memory.extents(phys, offset, bytes)?;

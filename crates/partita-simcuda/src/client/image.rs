@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn damaged_images_are_refused() {
-        let mut header = vec![0u8; 64];
+        let mut header = [0u8; 64];
         header[..4].copy_from_slice(&ELF_MAGIC);
         // SAFETY: the header says that there is nothing behind it.
         assert_eq!(unsafe { parse(header.as_ptr()) }, Err(CuResult::INVALID_IMAGE));

@@ -185,7 +185,7 @@ driver_api! {
         stream: partita_abi::types::CUstream,
     ) {
         super::stream::resolve(stream, per_thread)?;
-        if device < -1 || device > 0 {
+        if !(-1..=0).contains(&device) {
             return Err(CuResult::INVALID_DEVICE);
         }
         check_managed(address, bytes)

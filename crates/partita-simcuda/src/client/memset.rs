@@ -42,7 +42,8 @@ impl Fill {
         let size = u64::from(self.element_bytes);
         let width = self.width.checked_mul(size).ok_or(CuResult::INVALID_VALUE)?;
         let pitch = if self.height > 1 { self.pitch } else { width };
-        if !matches!(size, 1 | 2 | 4) || self.dst % size != 0 || pitch < width || pitch % size != 0 {
+        if !matches!(size, 1 | 2 | 4) || !self.dst.is_multiple_of(size) || pitch < width || pitch % size != 0
+        {
             return Err(CuResult::INVALID_VALUE);
         }
         if width > 0 && self.height > 0 {

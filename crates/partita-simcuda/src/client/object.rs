@@ -70,6 +70,12 @@ pub unsafe fn object<T: Object>(handle: *const std::ffi::c_void) -> Result<&'sta
 #[derive(Debug)]
 pub struct Used<T: 'static>(Mutex<Vec<&'static T>>);
 
+impl<T> Default for Used<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Used<T> {
     /// None yet.
     pub const fn new() -> Self {

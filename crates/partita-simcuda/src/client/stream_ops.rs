@@ -43,7 +43,7 @@ pub fn write_command(address: u64, value: u64, flags: u32, wide: bool) -> Result
 }
 
 fn check_word(address: u64, wide: bool) -> Result<(), CuResult> {
-    let aligned = address % if wide { 8 } else { 4 } == 0;
+    let aligned = address.is_multiple_of(if wide { 8 } else { 4 });
     if !aligned || runtime()?.regions.kind(address).is_none() {
         return Err(CuResult::INVALID_VALUE);
     }

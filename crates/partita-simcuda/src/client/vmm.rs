@@ -62,7 +62,7 @@ driver_api! {
     ) {
         let runtime = runtime()?;
         let wanted = get(wanted)?;
-        if flags != 0 || bytes == 0 || bytes as u64 % PAGE_BYTES != 0 || handle.is_null() {
+        if flags != 0 || bytes == 0 || !(bytes as u64).is_multiple_of(PAGE_BYTES) || handle.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
         check_properties(&wanted)?;

@@ -87,18 +87,16 @@ fn run(runtime: &'static Runtime, token: u64) {
     match work {
         None => {}
         Some(HostWork::Copy(moves)) => perform(&moves),
-        Some(HostWork::Function(function, data)) => {
-            if let Some(function) = function {
-                // SAFETY: the program gave this function to be called with this argument.
-                unsafe { function(data as *mut c_void) };
-            }
+        Some(HostWork::Function(Some(function), data)) => {
+            // SAFETY: the program gave this function to be called with this argument.
+            unsafe { function(data as *mut c_void) };
         }
-        Some(HostWork::Callback(callback, stream, data)) => {
-            if let Some(callback) = callback {
-                let stream = CUstream::from_addr(stream);
-                // SAFETY: the program gave this callback to be called with these arguments.
-                unsafe { callback(stream, CuResult::SUCCESS, data as *mut c_void) };
-            }
+        Some(HostWork::Callback(Some(callback), stream, data)) => {
+            let stream = CUstream::from_addr(stream);
+            // SAFETY: the program gave this callback to be called with these arguments.
+            unsafe { callback(stream, CuResult::SUCCESS, data as *mut c_void) };
         }
+        // Entry points refuse null functions.
+        Some(HostWork::Function(None, _) | HostWork::Callback(None, ..)) => {}
     }
 }
