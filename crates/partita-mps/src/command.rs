@@ -68,6 +68,8 @@ impl Control {
         let reply = self.command(&command)?;
         match reply.trim() {
             "" | "0" => Ok(()),
+            // CUDA_ERROR_INVALID_CONTEXT: how a driver of CUDA 13.0 answers for an unknown client.
+            "201" => Err(MpsError::NoSuchClient { server, client }),
             message => Err(MpsError::Refused { command, message: message.to_owned() }),
         }
     }

@@ -31,7 +31,8 @@ get_server_list) echo 4000 ;;
 get_client_list) if [ "$first" = 4000 ]; then printf '%s' "$FAKE_CLIENTS"; else echo "Server $first not found"; fi ;;
 terminate_client)
     if [ "$first" != 4000 ]; then printf 'Server %s not found\nServer %s not found!\n1\n' "$first" "$first"
-    elif [ "$second" != 41 ]; then printf 'Client %s not found\n1\n' "$second"
+    elif [ "$second" = 43 ]; then echo 201
+    elif [ "$second" != 41 ]; then echo 999
     else echo 0; fi ;;
 get_default_active_thread_percentage) echo "${FAKE_PERCENT:-100.0}" ;;
 hang) exec sleep 1000 ;;
@@ -99,6 +100,8 @@ fn starts_once_answers_and_stops() {
     control.terminate_client(4000, 41).unwrap();
     let error = control.terminate_client(4000, 43).unwrap_err();
     assert!(matches!(error, MpsError::NoSuchClient { server: 4000, client: 43 }), "{error}");
+    let error = control.terminate_client(4000, 44).unwrap_err();
+    assert!(matches!(&error, MpsError::Refused { message, .. } if message == "999"), "{error}");
     for error in [control.terminate_client(1, 41).unwrap_err(), control.client_list(1).unwrap_err()] {
         assert!(matches!(error, MpsError::NoSuchServer { server: 1 }), "{error}");
     }
