@@ -2,7 +2,8 @@
 //!
 //! Two processes run the same launches, one bare and one as a tenant in its partition; they take turns of a few hundred microseconds,
 //! in an order that flips every round, so that a drift of the machine meets both. Only the enqueueing is timed: each turn is a burst
-//! that fits the driver's queue, and the wait for it lies outside.
+//! that fits the driver's queue, and the wait for it lies outside. Where a process's memory happens to lie is worth ± 15 ns of a launch
+//! for its whole life, so both are started anew many times.
 //!
 //! ```text
 //! cargo build --release && target/release/hook-launch            # sim:h200
@@ -10,7 +11,7 @@
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -25,8 +26,11 @@ struct Options {
     /// The GPU, as `partita run` takes it.
     #[arg(long, default_value = "sim:h200")]
     gpu: String,
-    /// Rounds; each gives one pair of figures.
-    #[arg(long, default_value_t = 400)]
+    /// How often both processes are started.
+    #[arg(long, default_value_t = 24)]
+    starts: u32,
+    /// Rounds of each start; each gives one pair of figures.
+    #[arg(long, default_value_t = 60)]
     rounds: u32,
     /// Launches of one burst.
     #[arg(long, default_value_t = 200)]
@@ -117,17 +121,68 @@ fn compare(options: &Options) -> Result<()> {
         None => own.with_file_name("partita"),
     };
     let burst = options.burst.to_string();
-    // Both sides start in the environment that `partita` makes, so the driver under them is the same.
-    let mut bare = Command::new("sh");
-    let environment = format!("eval \"$('{}' sim env --gpu {})\"", partita.display(), options.gpu);
+    let (mut with, mut without, mut medians) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.starts {
+        let mut bare = Side::start(bare_command(options, &partita, &own, &burst))?;
+        let mut hooked = Side::start(hooked_command(options, &partita, &own, &burst))?;
+        let from = with.len();
+        for round in 0..options.rounds {
+            if round % 2 == 0 {
+                without.push(bare.turn()?);
+                with.push(hooked.turn()?);
+            } else {
+                with.push(hooked.turn()?);
+                without.push(bare.turn()?);
+            }
+        }
+        bare.stop()?;
+        hooked.stop()?;
+        let added: Vec<f64> = with[from..].iter().zip(&without[from..]).map(|(a, b)| a - b).collect();
+        medians.push(Samples::new(added)?.p50());
+    }
+
+    let added: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
+    println!(
+        "launches of partita_spin on {}: {} starts of both processes, {} rounds each, bursts of {}, interleaved\n",
+        options.gpu, options.starts, options.rounds, options.burst
+    );
+    println!("| | median ns | p10 | p90 | count |");
+    println!("|---|---|---|---|---|");
+    let rows = [
+        ("bare", without),
+        ("in a partition", with),
+        ("added, by pairs", added),
+        ("added, medians of the starts", medians),
+    ];
+    for (name, values) in rows {
+        let samples = Samples::new(values)?;
+        println!(
+            "| {name} | {:.1} | {:.1} | {:.1} | {} |",
+            samples.p50(),
+            samples.quantile(100),
+            samples.quantile(900),
+            samples.count()
+        );
+    }
+    Ok(())
+}
+
+/// The program as it is. Both sides start in the environment that `partita` makes, so the driver under them is the same.
+fn bare_command(options: &Options, partita: &Path, own: &Path, burst: &str) -> Command {
     let script = if options.gpu.starts_with("sim:") {
-        format!("{environment} && exec \"$0\" \"$@\"")
+        format!("eval \"$('{}' sim env --gpu {})\" && exec \"$0\" \"$@\"", partita.display(), options.gpu)
     } else {
-        "exec \"$0\" \"$@\"".into()
+        "exec \"$0\" \"$@\"".to_owned()
     };
-    bare.arg("-c").arg(script).arg(&own).args(["--child", "--burst", &burst]);
-    let mut hooked = Command::new(&partita);
-    hooked.args([
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg(own).args(["--child", "--burst", burst]);
+    command
+}
+
+/// The program in a partition.
+fn hooked_command(options: &Options, partita: &Path, own: &Path, burst: &str) -> Command {
+    let mut command = Command::new(partita);
+    command.args([
         "run",
         "--gpu",
         &options.gpu,
@@ -139,38 +194,6 @@ fn compare(options: &Options) -> Result<()> {
         "own",
         "--",
     ]);
-    hooked.arg(&own).args(["--child", "--burst", &burst]);
-
-    let mut hooked = Side::start(hooked)?;
-    let mut bare = Side::start(bare)?;
-    let (mut with, mut without) = (Vec::new(), Vec::new());
-    for round in 0..options.rounds {
-        if round % 2 == 0 {
-            without.push(bare.turn()?);
-            with.push(hooked.turn()?);
-        } else {
-            with.push(hooked.turn()?);
-            without.push(bare.turn()?);
-        }
-    }
-    bare.stop()?;
-    hooked.stop()?;
-
-    let added: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
-    println!(
-        "launches of partita_spin on {}: {} rounds, bursts of {}, interleaved",
-        options.gpu, options.rounds, options.burst
-    );
-    println!("| | median ns | p10 | p90 |");
-    println!("|---|---|---|---|");
-    for (name, values) in [("bare", without), ("in a partition", with), ("added, by pairs", added)] {
-        let samples = Samples::new(values)?;
-        println!(
-            "| {name} | {:.1} | {:.1} | {:.1} |",
-            samples.p50(),
-            samples.quantile(100),
-            samples.quantile(900)
-        );
-    }
-    Ok(())
+    command.arg(own).args(["--child", "--burst", burst]);
+    command
 }
