@@ -31,7 +31,7 @@ const HOPPER_SINGLETONS: u16 = 72;
 pub struct ProbedTpc {
     /// Its bit in a launch mask.
     pub physical: u16,
-    /// The GPC that clusters share; a TPC of its own number where none is proved.
+    /// The GPC that clusters share; 0 for all where none is proved.
     pub gpc: u8,
 }
 
@@ -46,7 +46,7 @@ pub struct Probe {
     pub sms_per_tpc: u32,
     /// Every TPC in logical order: TPC i has the SMs i × `sms_per_tpc` and following.
     pub tpcs: Vec<ProbedTpc>,
-    /// Whether clusters proved the GPCs; without, each TPC counts as its own.
+    /// Whether clusters proved the GPCs. Without, a cluster can be promised no more than one TPC.
     pub gpcs_proved: bool,
     /// Launches that the probe took.
     pub launches: u64,
@@ -193,10 +193,6 @@ fn assign_gpcs(
     layout: &'static QmdLayout,
     probe: &mut Probe,
 ) -> Result<(), Error> {
-    // Without proof each TPC stands alone, and clusters beyond one TPC are refused.
-    for (number, tpc) in probe.tpcs.iter_mut().enumerate() {
-        tpc.gpc = number as u8;
-    }
     if probe.facts.compute_capability != 90 {
         return Ok(());
     }

@@ -25,7 +25,7 @@ use crate::install::{self, Install};
 pub const JOB: &str = "calibrate";
 
 const MAGIC: &str = "partita-calibration";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// A calibration file is some kilobytes; what is longer is none.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Some hundred launches and a context: seconds at most. A probe that hangs is ended.

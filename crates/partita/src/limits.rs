@@ -22,6 +22,9 @@ pub fn topology(limits: &Limits) -> Result<Topology, String> {
     Topology::new(limits.sms_per_tpc, tpcs).map_err(|error| error.to_string())
 }
 
+/// In the ledger's flags: the device's GPCs are not proved, so clusters are held to one TPC.
+pub const FLAG_GPCS_UNPROVED: u32 = 1;
+
 /// The limits of a new tenant: its partition as planned, its quota as checked.
 ///
 /// # Errors
@@ -43,6 +46,7 @@ pub fn new_limits(
         memory_quota_bytes: quota.map_or(NO_QUOTA, |quota| quota.0),
         memory_total_bytes: measured.memory_total_bytes,
         mechanism: MECHANISM_MASK,
+        flags: if measured.gpcs_proved { 0 } else { FLAG_GPCS_UNPROVED },
         name: Limits::name_field(name).map_err(|fault| fault.to_string())?,
         ..Limits::default()
     };
@@ -58,7 +62,26 @@ pub fn new_limits(
 pub fn set_partition(limits: &mut Limits, topology: &Topology, set: &TpcSet) {
     limits.set = set.to_words();
     limits.qmd_disable = topology.disable_words(set);
-    limits.max_cluster_sms = topology.max_cluster_sms(set);
+    // A TPC lies in one GPC whatever the others do.
+    limits.max_cluster_sms = match limits.flags & FLAG_GPCS_UNPROVED {
+        0 => topology.max_cluster_sms(set),
+        _ => topology.sms_per_tpc().min(topology.max_cluster_sms(set)),
+    };
+}
+
+/// Refuses shares by GPC where nobody knows which TPCs share one.
+///
+/// # Errors
+/// [`Error::NotOffered`] with the share to write instead.
+pub fn check_share(share: Option<&Share>, gpcs_proved: bool) -> Result<(), Error> {
+    match share {
+        Some(share @ Share::Gpcs(_)) if !gpcs_proved => Err(Error::NotOffered {
+            option: format!("--sm {share}"),
+            reason: "which TPCs share a GPC is not proved on this GPU; write 30%, 20tpc or tpc:0-9"
+                .to_owned(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Plans for a new tenant. Without a share it gets every TPC that is free.
@@ -157,6 +180,19 @@ mod tests {
         assert_eq!((again.tpcs(), again.sms_per_tpc()), (topology.tpcs(), 2));
         assert!(new_limits("t", "GPU-0011", &measured(), &topology, &set, None).is_err());
         assert!(new_limits("t", &uuid.replace('a', "x"), &measured(), &topology, &set, None).is_err());
+    }
+
+    #[test]
+    fn without_proved_gpcs_nothing_is_promised_of_them() {
+        let measured = Measured { gpcs_proved: false, ..measured() };
+        let topology = measured.topology().unwrap();
+        let uuid = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        let limits = new_limits("t", uuid, &measured, &topology, &topology.all(), None).unwrap();
+        assert_eq!(limits.max_cluster_sms, 2, "one TPC");
+        let by_gpc: Share = "gpc:0".parse().unwrap();
+        assert!(check_share(Some(&by_gpc), false).unwrap_err().to_string().contains("20tpc"));
+        assert!(check_share(Some(&by_gpc), true).is_ok());
+        assert!(check_share(Some(&"50%".parse().unwrap()), false).is_ok());
     }
 
     #[test]

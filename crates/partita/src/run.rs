@@ -126,6 +126,7 @@ fn plan(
     let measured = Cache::open().get(install, gpu)?;
     let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
     let topology = measured.topology().map_err(unproved)?;
+    limits::check_share(request.share.as_ref(), measured.gpcs_proved)?;
 
     let lock = registry.lock()?;
     let tenants = lock.tenants()?;

@@ -110,7 +110,10 @@ fn row(install: &Install, cache: &Cache, gpu: &Gpu) -> DeviceRow {
         compute_mode: facts.compute_mode.clone(),
         sms: topology.as_ref().map(|topology| topology.sm_count()),
         tpcs: topology.as_ref().map(|topology| topology.tpc_count()),
-        gpcs: topology.as_ref().map(|topology| topology.gpcs().iter().map(|gpc| gpc.tpcs.len()).collect()),
+        gpcs: topology
+            .as_ref()
+            .filter(|_| kept.as_ref().is_some_and(|kept| kept.gpcs_proved))
+            .map(|topology| topology.gpcs().iter().map(|gpc| gpc.tpcs.len()).collect()),
         qmd_version: kept
             .map(|measured| format!("{}.{}", measured.qmd_version >> 4, measured.qmd_version & 15)),
     }
