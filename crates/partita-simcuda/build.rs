@@ -22,7 +22,6 @@ fn implemented(source: &str, module: &str, found: &mut BTreeMap<String, String>)
 
 fn main() {
     println!("cargo:rerun-if-changed=src/client");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("src/client").expect("the sources are there") {
         let path = entry.expect("the directory can be read").path();

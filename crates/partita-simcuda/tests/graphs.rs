@@ -28,3 +28,8 @@ fn streams_are_captured() {
 fn recording_nodes_count() {
     World::new("gevents").run("graphs", "events");
 }
+
+#[test]
+fn graphs_hold_memory_and_objects() {
+    World::new("belongings").run("graphs", "belongings");
+}

@@ -21,6 +21,11 @@ fn modules_are_read_and_unloaded() {
 }
 
 #[test]
+fn the_oldest_way_of_launching_works_and_what_is_missing_is_refused() {
+    World::new("oldways").run("launch", "old_ways");
+}
+
+#[test]
 fn launches_that_no_device_takes_are_refused() {
     World::new("misuse").run("launch", "misuse");
 }

@@ -3,6 +3,8 @@
 //! The board is played by a thread that answers what a board answers, so that each figure is known. Each case
 //! runs in a process of its own, because the library reads its environment.
 
+mod common;
+
 use std::ffi::{CStr, c_char, c_void};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use common::library;
 use nvml_wrapper::error::NvmlError;
 use partita_simcuda::client::runtime::{device_uuid, uuid_text};
 use partita_simcuda::nvml::{NvmlReturn, absent};
@@ -20,16 +23,6 @@ use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus,
 use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 
 const MIB: u64 = 1 << 20;
-
-/// The shared object, as built beside this test or by `cargo build --workspace`.
-fn library() -> PathBuf {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    [deps.as_path(), deps.parent().unwrap()]
-        .map(|dir| dir.join("libpartita_simcuda.so"))
-        .into_iter()
-        .find(|path| path.is_file())
-        .expect("no libpartita_simcuda.so: run `cargo build --workspace` first")
-}
 
 fn nvml() -> Nvml {
     Nvml::builder().lib_path(library().as_os_str()).init().unwrap()

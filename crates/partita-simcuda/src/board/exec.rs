@@ -9,10 +9,9 @@ use partita_sim::{CopyDirection, CopyWork, EventKind, KernelWork, StreamId, Work
 
 use super::client::ClientId;
 use super::effects::{Fill, Reach};
-use super::graph::assign_lanes;
 use super::{Board, Effect, Job, OnStart, ValueWait, kernels};
 use crate::shared::command::{Command, KIND_COMMAND, KIND_LAUNCH, LaunchHead, Route};
-use crate::shared::protocol::{GraphNode, NodeWork, StreamKind};
+use crate::shared::protocol::StreamKind;
 
 /// Commands taken from one ring before the others get their turn.
 const COMMANDS_PER_PASS: usize = 1024;
@@ -270,7 +269,7 @@ impl Board {
         self.submit_command(id, slot, stream, Some(seq), &command).map(drop)
     }
 
-    fn engine_stream(&self, id: ClientId, slot: u32) -> Result<StreamId, CuResult> {
+    pub(super) fn engine_stream(&self, id: ClientId, slot: u32) -> Result<StreamId, CuResult> {
         let client = self.clients.get(&id).ok_or(CuResult::INVALID_HANDLE)?;
         client.streams.get(&slot).map(|stream| stream.engine).ok_or(CuResult::INVALID_HANDLE)
     }
@@ -309,7 +308,12 @@ impl Board {
         Ok(())
     }
 
-    fn submit(&mut self, stream: StreamId, work: impl Into<Work>, job: Job) -> Result<WorkId, CuResult> {
+    pub(super) fn submit(
+        &mut self,
+        stream: StreamId,
+        work: impl Into<Work>,
+        job: Job,
+    ) -> Result<WorkId, CuResult> {
         let (id, slot) = (job.client, job.slot);
         let work = self.engine.submit(stream, work).map_err(|_| CuResult::LAUNCH_FAILED)?;
         self.works.insert(work, job);
@@ -323,7 +327,7 @@ impl Board {
     }
 
     /// Submits a command as works of a stream; the last one is returned and carries `seq`.
-    fn submit_command(
+    pub(super) fn submit_command(
         &mut self,
         id: ClientId,
         slot: u32,
@@ -395,7 +399,7 @@ impl Board {
 
     /// Submits a launch: everything that the hardware would read from the QMD is read from the QMD.
     #[allow(clippy::too_many_arguments)]
-    fn launch(
+    pub(super) fn launch(
         &mut self,
         id: ClientId,
         slot: u32,
@@ -454,76 +458,6 @@ impl Board {
             }
         }
         enabled
-    }
-
-    // ---- graphs ----
-
-    fn run_graph(&mut self, id: ClientId, slot: u32, seq: u64, number: u64) -> Result<(), CuResult> {
-        let main = self.engine_stream(id, slot)?;
-        let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
-        let graph = client.graphs.get_mut(&number).ok_or(CuResult::INVALID_HANDLE)?;
-        let nodes: Vec<GraphNode> = graph.nodes.values().cloned().collect();
-        let lane_of = assign_lanes(&graph.nodes);
-        let lane_count = lane_of.values().max().map_or(0, |lane| lane + 1);
-        let mut lanes = std::mem::take(&mut graph.lanes);
-        let previous = graph.last.take();
-        let group = client.group;
-        while lanes.len() < lane_count {
-            lanes.push(self.engine.add_stream(group, 0).map_err(|_| CuResult::INVALID_HANDLE)?);
-        }
-        let mark = |effect| Job {
-            client: id,
-            slot,
-            seq: None,
-            on_start: OnStart::Nothing,
-            effect,
-            kernel: false,
-            enabled: TpcSet::EMPTY,
-        };
-        let wait = |board: &mut Self, stream, work| {
-            board.engine.submit(stream, Work::WaitOn(work)).map(drop).map_err(|_| CuResult::INVALID_HANDLE)
-        };
-        if let Some(previous) = previous.filter(|work| !self.engine.is_done(*work)) {
-            wait(self, main, previous)?;
-        }
-        let start = self.submit(main, Work::Marker, mark(Effect::Nothing))?;
-        let mut opened = vec![false; lane_count];
-        let mut last_on: Vec<Option<WorkId>> = vec![None; lane_count];
-        let mut work_of = std::collections::BTreeMap::new();
-        for node in &nodes {
-            let lane = lane_of[&node.index];
-            let stream = lanes[lane];
-            if !std::mem::replace(&mut opened[lane], true) {
-                wait(self, stream, start)?;
-            }
-            for before in &node.after {
-                if lane_of.get(before) != Some(&lane)
-                    && let Some(work) = work_of.get(before).copied()
-                {
-                    wait(self, stream, work)?;
-                }
-            }
-            let work = match &node.work {
-                NodeWork::Empty => self.submit(stream, Work::Marker, mark(Effect::Nothing))?,
-                NodeWork::Kernel { head, qmd, params } => {
-                    self.launch(id, slot, stream, None, head, qmd, params)?
-                }
-                NodeWork::Command(command) => self.submit_command(id, slot, stream, None, command)?,
-            };
-            work_of.insert(node.index, work);
-            last_on[lane] = Some(work);
-        }
-        for last in last_on.into_iter().flatten() {
-            wait(self, main, last)?;
-        }
-        let end = Job { seq: Some(seq), ..mark(Effect::Nothing) };
-        let end = self.submit(main, Work::Marker, end)?;
-        let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
-        if let Some(graph) = client.graphs.get_mut(&number) {
-            graph.lanes = lanes;
-            graph.last = Some(end);
-        }
-        Ok(())
     }
 }
 

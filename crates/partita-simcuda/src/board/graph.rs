@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use partita_sim::{StreamId, WorkId};
+use partita_abi::CuResult;
+use partita_core::TpcSet;
+use partita_sim::{StreamId, Work, WorkId};
 
-use crate::shared::protocol::GraphNode;
+use super::client::ClientId;
+use super::{Board, Effect, Job, OnStart};
+use crate::shared::protocol::{GraphNode, NodeWork};
 
 /// A graph, baked: nodes in an order in which each comes after those that it waits for.
 #[derive(Debug, Default)]
@@ -35,6 +39,83 @@ pub fn assign_lanes(nodes: &BTreeMap<u32, GraphNode>) -> BTreeMap<u32, usize> {
         lane_of.insert(*index, lane);
     }
     lane_of
+}
+
+impl Board {
+    /// Runs an uploaded graph behind what its stream was given before.
+    pub(super) fn run_graph(
+        &mut self,
+        id: ClientId,
+        slot: u32,
+        seq: u64,
+        number: u64,
+    ) -> Result<(), CuResult> {
+        let main = self.engine_stream(id, slot)?;
+        let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
+        let graph = client.graphs.get_mut(&number).ok_or(CuResult::INVALID_HANDLE)?;
+        let nodes: Vec<GraphNode> = graph.nodes.values().cloned().collect();
+        let lane_of = assign_lanes(&graph.nodes);
+        let lane_count = lane_of.values().max().map_or(0, |lane| lane + 1);
+        let mut lanes = std::mem::take(&mut graph.lanes);
+        let previous = graph.last.take();
+        let group = client.group;
+        while lanes.len() < lane_count {
+            lanes.push(self.engine.add_stream(group, 0).map_err(|_| CuResult::INVALID_HANDLE)?);
+        }
+        let mark = |effect| Job {
+            client: id,
+            slot,
+            seq: None,
+            on_start: OnStart::Nothing,
+            effect,
+            kernel: false,
+            enabled: TpcSet::EMPTY,
+        };
+        let wait = |board: &mut Self, stream, work| {
+            board.engine.submit(stream, Work::WaitOn(work)).map(drop).map_err(|_| CuResult::INVALID_HANDLE)
+        };
+        if let Some(previous) = previous.filter(|work| !self.engine.is_done(*work)) {
+            wait(self, main, previous)?;
+        }
+        let start = self.submit(main, Work::Marker, mark(Effect::Nothing))?;
+        let mut opened = vec![false; lane_count];
+        let mut last_on: Vec<Option<WorkId>> = vec![None; lane_count];
+        let mut work_of = std::collections::BTreeMap::new();
+        for node in &nodes {
+            let lane = lane_of[&node.index];
+            let stream = lanes[lane];
+            if !std::mem::replace(&mut opened[lane], true) {
+                wait(self, stream, start)?;
+            }
+            for before in &node.after {
+                if lane_of.get(before) != Some(&lane)
+                    && let Some(work) = work_of.get(before).copied()
+                {
+                    wait(self, stream, work)?;
+                }
+            }
+            let work = match &node.work {
+                NodeWork::Empty => self.submit(stream, Work::Marker, mark(Effect::Nothing))?,
+                NodeWork::Kernel { head, qmd, params } => {
+                    self.launch(id, slot, stream, None, head, qmd, params)?
+                }
+                NodeWork::Command(command) => self.submit_command(id, slot, stream, None, command)?,
+            };
+            work_of.insert(node.index, work);
+            last_on[lane] = Some(work);
+        }
+        for last in last_on.into_iter().flatten() {
+            wait(self, main, last)?;
+        }
+        let end = Job { seq: Some(seq), ..mark(Effect::Nothing) };
+        let end = self.submit(main, Work::Marker, end)?;
+        let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
+        if let Some(graph) = client.graphs.get_mut(&number) {
+            graph.lanes = lanes;
+            graph.last = Some(end);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

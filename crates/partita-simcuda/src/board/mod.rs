@@ -9,6 +9,7 @@ mod effects;
 mod events;
 mod exec;
 mod graph;
+mod heap;
 mod kernels;
 mod mps;
 mod phys;

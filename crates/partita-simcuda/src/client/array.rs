@@ -226,4 +226,12 @@ driver_api! {
         }
         memory::free(runtime, found.address)
     }
+
+    /// Bytes and alignment of the memory behind an array.
+    fn cuArrayGetMemoryRequirements(found: *mut [usize; 4], handle: CUarray, device: i32) {
+        super::context::check_device(device)?;
+        // Two sizes, then four reserved words of 32 bits.
+        let bytes = array(handle)?.shape.bytes()?;
+        put(found, [bytes, PITCH_BYTES, 0, 0])
+    }
 }

@@ -12,9 +12,8 @@ use super::function::Function;
 use super::graph::{self, KernelNode, NodeKind};
 use super::launch::Launch;
 use super::memset::Fill;
-use super::runtime::{Runtime, lock, runtime};
-use super::stream::{Stream, resolve};
-use super::{get, list, put, put_if};
+use super::runtime::{Runtime, lock};
+use super::stream::Stream;
 use crate::shared::command::{Command, Rect};
 
 /// One capture, over all streams that joined it.
@@ -302,7 +301,11 @@ pub fn add_kernel(
     add(stream, NodeKind::Kernel(node))
 }
 
-fn begin(stream: &'static Stream, mode: u32, graph: Option<(usize, Vec<usize>)>) -> Result<(), CuResult> {
+pub(super) fn begin(
+    stream: &'static Stream,
+    mode: u32,
+    graph: Option<(usize, Vec<usize>)>,
+) -> Result<(), CuResult> {
     if mode > CU_STREAM_CAPTURE_MODE_RELAXED {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -337,7 +340,7 @@ fn ancestry(of: &[usize]) -> std::collections::HashSet<usize> {
     found
 }
 
-fn end(stream: &'static Stream) -> Result<usize, CuResult> {
+pub(super) fn end(stream: &'static Stream) -> Result<usize, CuResult> {
     with(|state| {
         let (session, own) = {
             let member = state.member(stream)?;
@@ -368,15 +371,20 @@ fn end(stream: &'static Stream) -> Result<usize, CuResult> {
 }
 
 /// What a program asks of a capture.
-struct Info {
-    status: u32,
-    session: u64,
-    graph: usize,
-    after: *const CUgraphNode,
-    count: usize,
+pub(super) struct Info {
+    /// `CU_STREAM_CAPTURE_STATUS_*`.
+    pub status: u32,
+    /// The capture's number.
+    pub session: u64,
+    /// The graph's handle.
+    pub graph: usize,
+    /// What the next node will wait for.
+    pub after: *const CUgraphNode,
+    /// How many those are.
+    pub count: usize,
 }
 
-fn info(stream: &'static Stream) -> Result<Info, CuResult> {
+pub(super) fn info(stream: &'static Stream) -> Result<Info, CuResult> {
     let none = Info {
         status: CU_STREAM_CAPTURE_STATUS_NONE,
         session: 0,
@@ -402,7 +410,7 @@ fn info(stream: &'static Stream) -> Result<Info, CuResult> {
 }
 
 /// Adds to or replaces what a capturing stream's next node waits for.
-fn set_after(stream: &'static Stream, nodes: &[CUgraphNode], flags: u32) -> Result<(), CuResult> {
+pub(super) fn set_after(stream: &'static Stream, nodes: &[CUgraphNode], flags: u32) -> Result<(), CuResult> {
     let nodes: Vec<usize> = nodes.iter().map(|node| node.addr()).collect();
     with(|state| {
         let member = state.member(stream)?;
@@ -419,139 +427,4 @@ fn set_after(stream: &'static Stream, nodes: &[CUgraphNode], flags: u32) -> Resu
         }
         Ok(())
     })
-}
-
-driver_api! {
-    /// Starts to capture.
-    fn cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz [per_thread] (stream: CUstream, mode: u32) {
-        runtime()?;
-        begin(resolve(stream, per_thread)?, mode, None)
-    }
-
-    /// Starts to capture, in the strictest mode.
-    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz [per_thread] (stream: CUstream) {
-        runtime()?;
-        begin(resolve(stream, per_thread)?, 0, None)
-    }
-
-    /// Starts to capture into a graph that is there, behind some of its nodes.
-    fn cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz [per_thread] (
-        stream: CUstream,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-        mode: u32,
-    ) {
-        runtime()?;
-        let _ = data;
-        graph::graph(owner.addr())?;
-        let after = list(after, count)?.iter().map(|node| node.addr()).collect();
-        begin(resolve(stream, per_thread)?, mode, Some((owner.addr(), after)))
-    }
-
-    /// Ends a capture and hands out its graph.
-    fn cuStreamEndCapture | cuStreamEndCapture_ptsz [per_thread] (stream: CUstream, handle: *mut CUgraph) {
-        runtime()?;
-        let result = end(resolve(stream, per_thread)?);
-        put(handle, result.map_or(CUgraph::NULL, CUgraph::from_addr))?;
-        result.map(drop)
-    }
-
-    /// Whether a stream captures.
-    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz [per_thread] (stream: CUstream, status: *mut u32) {
-        runtime()?;
-        put(status, info(resolve(stream, per_thread)?)?.status)
-    }
-
-    /// A capture's state and number.
-    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz [per_thread] (
-        stream: CUstream,
-        status: *mut u32,
-        number: *mut u64,
-    ) {
-        runtime()?;
-        let found = info(resolve(stream, per_thread)?)?;
-        put(status, found.status)?;
-        put_if(number, found.session);
-        Ok(())
-    }
-
-    /// A capture's state, number, graph and where it stands.
-    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz [per_thread] (
-        stream: CUstream,
-        status: *mut u32,
-        number: *mut u64,
-        owner: *mut CUgraph,
-        after: *mut *const CUgraphNode,
-        count: *mut usize,
-    ) {
-        runtime()?;
-        let found = info(resolve(stream, per_thread)?)?;
-        put(status, found.status)?;
-        put_if(number, found.session);
-        put_if(owner, CUgraph::from_addr(found.graph));
-        put_if(after, found.after);
-        put_if(count, found.count);
-        Ok(())
-    }
-
-    /// As `cuStreamGetCaptureInfo_v2`; all edges are plain.
-    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz [per_thread] (
-        stream: CUstream,
-        status: *mut u32,
-        number: *mut u64,
-        owner: *mut CUgraph,
-        after: *mut *const CUgraphNode,
-        data: *mut *const CUgraphEdgeData,
-        count: *mut usize,
-    ) {
-        runtime()?;
-        let found = info(resolve(stream, per_thread)?)?;
-        put(status, found.status)?;
-        put_if(number, found.session);
-        put_if(owner, CUgraph::from_addr(found.graph));
-        put_if(after, found.after);
-        put_if(data, std::ptr::null());
-        put_if(count, found.count);
-        Ok(())
-    }
-
-    /// Sets what a capturing stream's next node waits for.
-    fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz [per_thread] (
-        stream: CUstream,
-        after: *mut CUgraphNode,
-        count: usize,
-        flags: u32,
-    ) {
-        runtime()?;
-        set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
-    }
-
-    /// As `cuStreamUpdateCaptureDependencies`; all edges are plain.
-    fn cuStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2_ptsz [per_thread] (
-        stream: CUstream,
-        after: *mut CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-        flags: u32,
-    ) {
-        runtime()?;
-        let _ = data;
-        set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
-    }
-
-    /// Exchanges the thread's capture mode. Modes only decide which calls a capture forbids to other threads,
-    /// and none is forbidden here.
-    fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) {
-        thread_local! {
-            static MODE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-        }
-        let new = get(mode.cast_const())?;
-        if new > CU_STREAM_CAPTURE_MODE_RELAXED {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let old = MODE.try_with(|held| held.replace(new)).unwrap_or(0);
-        put(mode, old)
-    }
 }

@@ -41,6 +41,8 @@ pub struct Context {
     threads: Mutex<Vec<(u64, &'static Stream)>>,
     limits: Mutex<[usize; 10]>,
     cache: AtomicU32,
+    /// References of `cuCtxAttach`, with the creator's.
+    attached: AtomicU32,
 }
 
 impl Object for Context {
@@ -128,6 +130,7 @@ impl Context {
             threads: Mutex::new(Vec::new()),
             limits: Mutex::new(default_limits()),
             cache: AtomicU32::new(0),
+            attached: AtomicU32::new(1),
         }));
         legacy.ctx.store(std::ptr::from_ref(context).cast_mut(), Ordering::Release);
         lock(&ALL).push(context);
@@ -221,18 +224,13 @@ impl Context {
     }
 }
 
-// ---- the primary context ----
+// ---- creation ----
 
-#[derive(Debug)]
-struct Primary {
-    context: Option<&'static Context>,
-    references: u32,
-    flags: u32,
-}
-
-static PRIMARY: Mutex<Primary> = Mutex::new(Primary { context: None, references: 0, flags: 0 });
-
-fn check_flags(flags: u32) -> Result<u32, CuResult> {
+/// Checks creation flags.
+///
+/// # Errors
+/// `INVALID_VALUE` for unknown ones and for two ways of waiting at once.
+pub fn check_flags(flags: u32) -> Result<u32, CuResult> {
     let scheduling = flags & CU_CTX_SCHED_MASK;
     if flags & !CU_CTX_FLAGS_MASK != 0 || (scheduling & (scheduling.wrapping_sub(1))) != 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -453,6 +451,44 @@ driver_api! {
         Ok(())
     }
 
+    /// Adds a reference to the current context, in the way of the first CUDA.
+    fn cuCtxAttach(context: *mut CUcontext, flags: u32) {
+        let found = current()?;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        found.attached.fetch_add(1, Ordering::Relaxed);
+        put(context, found.handle())
+    }
+
+    /// Drops a reference to the current context; the last one destroys it.
+    fn cuCtxDetach(context: CUcontext) {
+        let found = context_or_current(context)?;
+        if found.attached.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return Ok(());
+        }
+        cuCtxDestroy_v2(found.handle()).ok()
+    }
+
+    /// The bank size of shared memory: fixed.
+    fn cuCtxGetSharedMemConfig(config: *mut u32) {
+        current()?;
+        put(config, 1)
+    }
+
+    /// Sets the bank size of shared memory: a hint of the past.
+    fn cuCtxSetSharedMemConfig(config: u32) {
+        current()?;
+        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// Waits until other devices see the device's writes: they always do here.
+    fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) {
+        current()?;
+        let _ = (target, scope);
+        Ok(())
+    }
+
     /// Resets persisting lines of the L2 cache, which is not modelled.
     fn cuCtxResetPersistingL2Cache() {
         current().map(drop)
@@ -466,78 +502,6 @@ driver_api! {
         }
         let sm_count = context.affinity.unwrap_or(context.sms);
         put(param, CUexecAffinityParam { kind, sm_count })
-    }
-
-    /// Makes the primary context, or adds a reference to it.
-    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
-        check_device(device)?;
-        if context.is_null() {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let mut primary = lock(&PRIMARY);
-        let held = match primary.context {
-            Some(held) => held,
-            None => Context::create(primary.flags, None, true)?,
-        };
-        primary.context = Some(held);
-        primary.references += 1;
-        put(context, held.handle())
-    }
-
-    /// Drops a reference to the primary context; the last one destroys it.
-    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
-        check_device(device)?;
-        let mut primary = lock(&PRIMARY);
-        if primary.references == 0 {
-            return Err(CuResult::INVALID_CONTEXT);
-        }
-        primary.references -= 1;
-        if primary.references == 0 && let Some(context) = primary.context.take() {
-            return context.destroy();
-        }
-        Ok(())
-    }
-
-    /// As `cuDevicePrimaryCtxRelease_v2`.
-    fn cuDevicePrimaryCtxRelease(device: CUdevice) {
-        cuDevicePrimaryCtxRelease_v2(device).ok()
-    }
-
-    /// Destroys the primary context whatever its references.
-    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
-        check_device(device)?;
-        let mut primary = lock(&PRIMARY);
-        primary.references = 0;
-        primary.context.take().map_or(Ok(()), Context::destroy)
-    }
-
-    /// As `cuDevicePrimaryCtxReset_v2`.
-    fn cuDevicePrimaryCtxReset(device: CUdevice) {
-        cuDevicePrimaryCtxReset_v2(device).ok()
-    }
-
-    /// Sets the flags of the primary context.
-    fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) {
-        check_device(device)?;
-        let mut primary = lock(&PRIMARY);
-        primary.flags = check_flags(flags)?;
-        if let Some(context) = primary.context {
-            context.flags.store(flags, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// As `cuDevicePrimaryCtxSetFlags_v2`.
-    fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: u32) {
-        cuDevicePrimaryCtxSetFlags_v2(device, flags).ok()
-    }
-
-    /// Flags of the primary context, and whether there is one.
-    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut c_int) {
-        check_device(device)?;
-        let primary = lock(&PRIMARY);
-        put(flags, primary.flags)?;
-        put(active, c_int::from(primary.context.is_some()))
     }
 }
 

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use partita_abi::CuResult;
 use partita_abi::types::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_EVENT_RECORD_EXTERNAL,
-    CUevent, CUstream,
+    CU_STREAM_NON_BLOCKING, CUcontext, CUevent, CUstream,
 };
 
 use super::capture;
-use super::context::current;
+use super::context::{Context, current};
 use super::object::{Mark, Object, Used, object};
 use super::put;
 use super::runtime::{Runtime, runtime};
@@ -238,5 +238,31 @@ driver_api! {
     /// As `cuEventElapsedTime`.
     fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) {
         cuEventElapsedTime(milliseconds, start, end).ok()
+    }
+
+    /// Records an event after all that a context's streams have been given.
+    fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
+        let runtime = runtime()?;
+        let context: &'static Context = object(context.0)?;
+        let event: &'static Event = object(event.0)?;
+        // The legacy stream waits for the blocking ones by itself; the others are joined by events.
+        for stream in context.all_streams() {
+            if stream.flags.load(Ordering::Relaxed) & CU_STREAM_NON_BLOCKING != 0 {
+                event.record(runtime, stream)?;
+                if let Some(wait) = event.last_recording(runtime)? {
+                    runtime.command(context.legacy, &wait)?;
+                }
+            }
+        }
+        event.record(runtime, context.legacy)
+    }
+
+    /// Holds all streams of a context until an event's last recording is complete.
+    fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
+        let runtime = runtime()?;
+        let context: &'static Context = object(context.0)?;
+        let event: &'static Event = object(event.0)?;
+        let Some(wait) = event.last_recording(runtime)? else { return Ok(()) };
+        context.all_streams().into_iter().try_for_each(|stream| runtime.command(stream, &wait).map(drop))
     }
 }

@@ -116,6 +116,8 @@ pub struct Node {
 pub struct Graph {
     /// Handles of the nodes.
     pub nodes: Mutex<Vec<usize>>,
+    /// Objects of the program that it holds, and how many references to each.
+    pub objects: Mutex<Vec<(usize, u32)>>,
 }
 
 static GRAPHS: Registry<Arc<Graph>> = Registry::new(0x1700_0000_0000);
@@ -213,6 +215,10 @@ pub fn destroy(handle: usize) -> Result<(), CuResult> {
     let graph = GRAPHS.remove(handle).ok_or(CuResult::INVALID_VALUE)?;
     for node in lock(&graph.nodes).drain(..) {
         discard(node);
+    }
+    let objects = std::mem::take(&mut *lock(&graph.objects));
+    for (object, count) in objects {
+        super::graph_memory::release(object, count)?;
     }
     Ok(())
 }

@@ -58,6 +58,8 @@ struct Exec {
     number: u64,
     flags: u64,
     state: Mutex<State>,
+    /// Objects of the program that it holds, as its graph did when it was made.
+    objects: Vec<(usize, u32)>,
 }
 
 static EXECS: Registry<Arc<Exec>> = Registry::new(0x1900_0000_0000);
@@ -127,8 +129,12 @@ fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> {
     }
     let mut nodes = Vec::new();
     flatten(handle, &[], &mut nodes)?;
+    let objects = lock(&graph::graph(handle)?.objects).clone();
+    for (object, count) in &objects {
+        super::graph_memory::retain(*object, *count)?;
+    }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let exec = Exec { number, flags, state: Mutex::new(State { nodes, last: None }) };
+    let exec = Exec { number, flags, state: Mutex::new(State { nodes, last: None }), objects };
     Ok(EXECS.insert(Arc::new(exec)))
 }
 
@@ -390,6 +396,9 @@ driver_api! {
         let gone = EXECS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
         let state = lock(&gone.state);
         let idle = state.last.is_none_or(|(stream, seq)| stream.reached(runtime, seq));
+        for (object, count) in &gone.objects {
+            super::graph_memory::release(*object, *count)?;
+        }
         if idle {
             state.nodes.iter().filter_map(|node| node.token).for_each(|token| worker::forget(runtime, token));
         }

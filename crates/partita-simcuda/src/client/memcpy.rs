@@ -17,7 +17,7 @@ use super::region::Kind;
 use super::runtime::{Runtime, runtime};
 use super::stream::{Stream, resolve};
 use super::worker::{self, HostWork};
-use super::{array, capture, get};
+use super::{array, capture, get, list};
 use crate::shared::command::{Command, Rect, Route};
 
 /// What a copy is, by where its ends lie.
@@ -492,6 +492,52 @@ driver_api! {
         stream: CUstream,
     ) {
         copy(runtime()?, resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
+    }
+
+    /// Several copies in stream order; their attributes are hints here.
+    fn cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz [per_thread] (
+        dsts: *const CUdeviceptr,
+        srcs: *const CUdeviceptr,
+        sizes: *const usize,
+        count: usize,
+        attributes: *const c_void,
+        indices: *const usize,
+        attribute_count: usize,
+        stream: CUstream,
+    ) {
+        let _ = (attributes, indices, attribute_count);
+        // A batch cannot be put into the default stream.
+        if stream.addr() == 0 || count == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let (runtime, stream) = (runtime()?, resolve(stream, per_thread)?);
+        let (dsts, srcs, sizes) = (list(dsts, count)?, list(srcs, count)?, list(sizes, count)?);
+        for ((dst, src), bytes) in dsts.iter().zip(srcs).zip(sizes) {
+            copy(runtime, stream, line(*dst, *src, *bytes), false)?;
+        }
+        Ok(())
+    }
+
+    /// As `cuMemcpyBatchAsync_v2`, with room for the index of a copy that fails.
+    fn cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz [per_thread] (
+        dsts: *const CUdeviceptr,
+        srcs: *const CUdeviceptr,
+        sizes: *const usize,
+        count: usize,
+        attributes: *const c_void,
+        indices: *const usize,
+        attribute_count: usize,
+        failed: *mut usize,
+        stream: CUstream,
+    ) {
+        let _ = per_thread;
+        let done =
+            cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, indices, attribute_count, stream).ok();
+        if done.is_err() {
+            // Which copy it was is not known here, as the header allows.
+            super::put_if(failed, usize::MAX);
+        }
+        done
     }
 
     /// Copies a box between contexts, which share the one device here.

@@ -36,6 +36,11 @@ fn device_pools() -> (usize, usize) {
     })
 }
 
+/// The pool that the device allocates from.
+pub fn present() -> usize {
+    device_pools().1
+}
+
 fn pool(handle: CUmemoryPool) -> Result<Pool, CuResult> {
     runtime()?;
     POOLS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
@@ -217,7 +222,7 @@ driver_api! {
         stream: CUstream,
     ) {
         runtime()?;
-        allocate_async(address, bytes, device_pools().1, resolve(stream, per_thread)?)
+        allocate_async(address, bytes, present(), resolve(stream, per_thread)?)
     }
 
     /// Allocates from a pool, in stream order.
@@ -256,5 +261,24 @@ driver_api! {
         check_device(location.id)?;
         put_if(handle, CUmemoryPool::from_addr(device_pools().0));
         Ok(())
+    }
+
+    /// The pool of a place.
+    fn cuMemGetMemPool(handle: *mut CUmemoryPool, location: *const CUmemLocation, kind: CUmemAllocationType) {
+        let location = get(location)?;
+        if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || kind != CU_MEM_ALLOCATION_TYPE_PINNED {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        check_device(location.id)?;
+        put(handle, CUmemoryPool::from_addr(present()))
+    }
+
+    /// Sets the pool of a place.
+    fn cuMemSetMemPool(location: *const CUmemLocation, kind: CUmemAllocationType, handle: CUmemoryPool) {
+        let location = get(location)?;
+        if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || kind != CU_MEM_ALLOCATION_TYPE_PINNED {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        cuDeviceSetMemPool(location.id, handle).ok()
     }
 }

@@ -146,6 +146,7 @@ static void branches(void) {
     CUstream stream;
     OK(cuStreamCreate(&stream, 1));
     for (int i = 0; i < 2; i++) {
+        spin(stream, 1, 32, 20000000); // until all is queued
         OK(cuEventRecord(begin, stream));
         OK(cuGraphLaunch(exec, stream));
         OK(cuEventRecord(end, stream));
@@ -352,4 +353,47 @@ static void events(void) {
     }
 }
 
-CASES({"by_hand", by_hand}, {"branches", branches}, {"masks", masks}, {"capture", capture}, {"events", events})
+// Memory and objects that live as long as a graph.
+static volatile int destroyed;
+static void destroy(void *data) { destroyed += (int)(intptr_t)data; }
+
+static void belongings(void) {
+    start();
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode alloc, fill, release;
+    size_t before, after, total;
+    struct { PoolProps pool; void *access; size_t count, bytes; CUdeviceptr address; } node = {
+        .pool = {.kind = 1, .location = {1, 0}}, .bytes = 5 * MIB};
+    EQ(sizeof node, 120);
+    OK(cuMemGetInfo_v2(&before, &total));
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemAllocNode(&alloc, graph, NULL, 0, &node));
+    OK(cuMemGetInfo_v2(&after, &total));
+    EQ(before - after, 6 * MIB);
+    MemsetNode ms = {node.address, 0, 1, 1, 5 * MIB, 1};
+    OK(cuGraphAddMemsetNode(&fill, graph, &alloc, 1, &ms, context));
+    OK(cuGraphAddMemFreeNode(&release, graph, &fill, 1, node.address));
+    void *object;
+    IS(1, cuUserObjectCreate(&object, (void *)1, destroy, 1, 0));
+    OK(cuUserObjectCreate(&object, (void *)1, destroy, 1, 1));
+    OK(cuGraphRetainUserObject(graph, object, 1, 1)); // the graph's from now on
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuGraphDestroy(graph));
+    EQ(destroyed, 0); // the executable holds it
+    OK(cuGraphExecDestroy(exec));
+    EQ(destroyed, 1);
+    OK(cuMemGetInfo_v2(&after, &total));
+    EQ(before, after);
+    CUevent event;
+    OK(cuEventCreate(&event, 0));
+    spin(NULL, 1, 32, 5000000);
+    OK(cuCtxRecordEvent(context, event));
+    IS(600, cuEventQuery(event));
+    OK(cuEventSynchronize(event));
+}
+
+CASES({"belongings", belongings}, {"by_hand", by_hand}, {"branches", branches}, {"masks", masks}, {"capture", capture}, {"events", events})

@@ -53,8 +53,10 @@ static void kernels(void) {
     void *strange[] = {&number, structure};
     OK(cuEventCreate(&begin, 0));
     OK(cuEventCreate(&end, 0));
+    CUfunction stranger = function("stranger");
+    spin(NULL, 1, 32, 20000000); // until all is queued
     OK(cuEventRecord(begin, NULL));
-    OK(cuLaunchKernel(function("stranger"), 264, 1, 1, 1024, 1, 1, 0, NULL, strange, NULL));
+    OK(cuLaunchKernel(stranger, 264, 1, 1, 1024, 1, 1, 0, NULL, strange, NULL));
     OK(cuEventRecord(end, NULL));
     OK(cuCtxSynchronize());
     OK(cuEventElapsedTime(&ms, begin, end));
@@ -120,6 +122,36 @@ static void modules(void) {
     OK(cuModuleUnload(module));
     IS(400, cuModuleUnload(module));
     IS(400, cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+}
+
+// The first CUDA's way of launching, the linker, and calls that are not simulated.
+static void old_ways(void) {
+    start();
+    CUdeviceptr out;
+    uint32_t word;
+    Record records[4];
+    uint64_t ns = 1000;
+    CUfunction f = function("partita_census");
+    OK(cuMemAlloc_v2(&out, sizeof records));
+    OK(cuFuncSetBlockShape(f, 64, 2, 1));
+    OK(cuParamSetSize(f, 16));
+    OK(cuParamSetv(f, 0, &out, 8));
+    OK(cuParamSetv(f, 8, &ns, 8));
+    OK(cuLaunchGrid(f, 2, 2));
+    OK(cuMemcpyDtoH_v2(records, out, sizeof records));
+    for (int i = 0; i < 4; i++) EQ(records[i].block, i + 1);
+    void *link;
+    const void *image;
+    size_t bytes;
+    OK(cuLinkCreate_v2(0, NULL, NULL, &link));
+    OK(cuLinkAddData_v2(link, 1, (void *)PTX, sizeof PTX, "a", 0, NULL, NULL));
+    IS(218, cuLinkAddData_v2(link, 1, "junk", 5, "b", 0, NULL, NULL));
+    OK(cuLinkComplete(link, &image, &bytes));
+    OK(cuModuleLoadData(&module, image));
+    OK(cuLinkDestroy(link));
+    function("partita_copy");
+    IS(801, cuTexObjectDestroy(7)); // CUDA_ERROR_NOT_SUPPORTED
+    OK(cuMemcpyDtoH_v2(&word, out, 4));
 }
 
 static void misuse(void) {
@@ -271,5 +303,5 @@ static void stream_mask(void) {
     puts("after");
 }
 
-CASES({"kernels", kernels}, {"modules", modules}, {"misuse", misuse}, {"descriptor", descriptor},
+CASES({"kernels", kernels}, {"modules", modules}, {"old_ways", old_ways}, {"misuse", misuse}, {"descriptor", descriptor},
       {"stream_mask", stream_mask})

@@ -225,6 +225,21 @@ CUresult cuGraphUpload(CUgraphExec, CUstream);
 CUresult cuGraphLaunch(CUgraphExec, CUstream);
 CUresult cuGraphExecDestroy(CUgraphExec);
 
+CUresult cuFuncSetBlockShape(CUfunction, int, int, int);
+CUresult cuParamSetSize(CUfunction, unsigned);
+CUresult cuParamSetv(CUfunction, int, void *, unsigned);
+CUresult cuLaunchGrid(CUfunction, int, int);
+CUresult cuLinkCreate_v2(unsigned, void *, void *, void **);
+CUresult cuLinkAddData_v2(void *, int, void *, size_t, const char *, unsigned, void *, void *);
+CUresult cuLinkComplete(void *, const void **, size_t *);
+CUresult cuLinkDestroy(void *);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
+CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
+CUresult cuUserObjectCreate(void **, void *, void (*)(void *), unsigned, unsigned);
+CUresult cuGraphRetainUserObject(CUgraph, void *, unsigned, unsigned);
+CUresult cuCtxRecordEvent(CUcontext, CUevent);
+CUresult cuTexObjectDestroy(uint64_t);
+
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 

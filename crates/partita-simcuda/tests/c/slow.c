@@ -7,6 +7,7 @@ static void six_seconds(void) {
     float ms;
     OK(cuEventCreate(&begin, 0));
     OK(cuEventCreate(&end, 0));
+    spin(NULL, 1, 32, 1000000000); // until all is queued
     OK(cuEventRecord(begin, NULL));
     for (int i = 0; i < 6; i++) spin(NULL, 132, 1024, 1000000000);
     OK(cuEventRecord(end, NULL));

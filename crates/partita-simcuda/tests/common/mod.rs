@@ -11,17 +11,27 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The shared object that cargo built for this test.
+/// The shared object, built beside this package's programs if it is not up to date: it is a package of its own.
 pub fn library() -> PathBuf {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    [deps.as_path(), deps.parent().unwrap()]
-        .map(|dir| dir.join("libpartita_simcuda.so"))
-        .into_iter()
-        .find(|path| path.is_file())
-        .expect("cargo builds the library before its tests")
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let library = BUILT.get_or_init(|| {
+        let executable = std::env::current_exe().unwrap();
+        // TARGET/PROFILE/deps/TEST
+        let profile = executable.ancestors().nth(2).expect("tests lie in a target directory").to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "partita-simcuda", "--package", "partita-simcuda-so"]);
+        cargo.arg("--target-dir").arg(profile.parent().expect("a profile is in the target directory"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+        assert!(cargo.status().expect("cargo runs").success(), "the library is built");
+        profile.join("libpartita_simcuda.so")
+    });
+    library.clone()
 }
 
 fn sources() -> PathBuf {

@@ -1,0 +1,145 @@
+//! The entry points of stream capture.
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::capture::{begin, end, info, set_after};
+use super::graph;
+use super::runtime::runtime;
+use super::stream::resolve;
+use super::{get, list, put, put_if};
+
+driver_api! {
+    /// Starts to capture.
+    fn cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz [per_thread] (stream: CUstream, mode: u32) {
+        runtime()?;
+        begin(resolve(stream, per_thread)?, mode, None)
+    }
+
+    /// Starts to capture, in the strictest mode.
+    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz [per_thread] (stream: CUstream) {
+        runtime()?;
+        begin(resolve(stream, per_thread)?, 0, None)
+    }
+
+    /// Starts to capture into a graph that is there, behind some of its nodes.
+    fn cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz [per_thread] (
+        stream: CUstream,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        mode: u32,
+    ) {
+        runtime()?;
+        let _ = data;
+        graph::graph(owner.addr())?;
+        let after = list(after, count)?.iter().map(|node| node.addr()).collect();
+        begin(resolve(stream, per_thread)?, mode, Some((owner.addr(), after)))
+    }
+
+    /// Ends a capture and hands out its graph.
+    fn cuStreamEndCapture | cuStreamEndCapture_ptsz [per_thread] (stream: CUstream, handle: *mut CUgraph) {
+        runtime()?;
+        let result = end(resolve(stream, per_thread)?);
+        put(handle, result.map_or(CUgraph::NULL, CUgraph::from_addr))?;
+        result.map(drop)
+    }
+
+    /// Whether a stream captures.
+    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz [per_thread] (stream: CUstream, status: *mut u32) {
+        runtime()?;
+        put(status, info(resolve(stream, per_thread)?)?.status)
+    }
+
+    /// A capture's state and number.
+    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz [per_thread] (
+        stream: CUstream,
+        status: *mut u32,
+        number: *mut u64,
+    ) {
+        runtime()?;
+        let found = info(resolve(stream, per_thread)?)?;
+        put(status, found.status)?;
+        put_if(number, found.session);
+        Ok(())
+    }
+
+    /// A capture's state, number, graph and where it stands.
+    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz [per_thread] (
+        stream: CUstream,
+        status: *mut u32,
+        number: *mut u64,
+        owner: *mut CUgraph,
+        after: *mut *const CUgraphNode,
+        count: *mut usize,
+    ) {
+        runtime()?;
+        let found = info(resolve(stream, per_thread)?)?;
+        put(status, found.status)?;
+        put_if(number, found.session);
+        put_if(owner, CUgraph::from_addr(found.graph));
+        put_if(after, found.after);
+        put_if(count, found.count);
+        Ok(())
+    }
+
+    /// As `cuStreamGetCaptureInfo_v2`; all edges are plain.
+    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz [per_thread] (
+        stream: CUstream,
+        status: *mut u32,
+        number: *mut u64,
+        owner: *mut CUgraph,
+        after: *mut *const CUgraphNode,
+        data: *mut *const CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        runtime()?;
+        let found = info(resolve(stream, per_thread)?)?;
+        put(status, found.status)?;
+        put_if(number, found.session);
+        put_if(owner, CUgraph::from_addr(found.graph));
+        put_if(after, found.after);
+        put_if(data, std::ptr::null());
+        put_if(count, found.count);
+        Ok(())
+    }
+
+    /// Sets what a capturing stream's next node waits for.
+    fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz [per_thread] (
+        stream: CUstream,
+        after: *mut CUgraphNode,
+        count: usize,
+        flags: u32,
+    ) {
+        runtime()?;
+        set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
+    }
+
+    /// As `cuStreamUpdateCaptureDependencies`; all edges are plain.
+    fn cuStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2_ptsz [per_thread] (
+        stream: CUstream,
+        after: *mut CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        flags: u32,
+    ) {
+        runtime()?;
+        let _ = data;
+        set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
+    }
+
+    /// Exchanges the thread's capture mode. Modes only decide which calls a capture forbids to other threads,
+    /// and none is forbidden here.
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) {
+        thread_local! {
+            static MODE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+        }
+        let new = get(mode.cast_const())?;
+        if new > CU_STREAM_CAPTURE_MODE_RELAXED {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let old = MODE.try_with(|held| held.replace(new)).unwrap_or(0);
+        put(mode, old)
+    }
+}

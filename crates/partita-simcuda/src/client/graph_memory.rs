@@ -1,0 +1,204 @@
+//! Memory nodes of graphs, and objects of the program that live as long as a graph.
+
+use core::ffi::c_void;
+use std::sync::{Arc, Mutex};
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::context::check_device;
+use super::graph::{self, NodeKind};
+use super::graph_api::handles;
+use super::object::Registry;
+use super::pool;
+use super::runtime::{lock, runtime};
+use super::{get, put};
+
+/// Something of the program's with a count and a function that ends it.
+#[derive(Debug)]
+struct UserObject {
+    count: Mutex<u32>,
+    destroy: CUhostFn,
+    data: usize,
+}
+
+static OBJECTS: Registry<Arc<UserObject>> = Registry::new(0x1a00_0000_0000);
+
+/// Drops references to an object; with the last one the program's function ends it.
+///
+/// # Errors
+/// `INVALID_VALUE` for a bad handle and for more references than there are.
+pub fn release(handle: usize, count: u32) -> Result<(), CuResult> {
+    let object = OBJECTS.get(handle).ok_or(CuResult::INVALID_VALUE)?;
+    let left = {
+        let mut held = lock(&object.count);
+        *held = held.checked_sub(count).filter(|_| count > 0).ok_or(CuResult::INVALID_VALUE)?;
+        *held
+    };
+    if left == 0 {
+        OBJECTS.remove(handle);
+        if let Some(destroy) = object.destroy {
+            // SAFETY: the program gave this function to be called once with this argument.
+            unsafe { destroy(object.data as *mut c_void) };
+        }
+    }
+    Ok(())
+}
+
+/// Adds references to an object.
+///
+/// # Errors
+/// `INVALID_VALUE` for a bad handle and for none.
+pub fn retain(handle: usize, count: u32) -> Result<(), CuResult> {
+    let object = OBJECTS.get(handle).ok_or(CuResult::INVALID_VALUE)?;
+    let mut held = lock(&object.count);
+    *held = held.checked_add(count).filter(|_| count > 0).ok_or(CuResult::INVALID_VALUE)?;
+    Ok(())
+}
+
+driver_api! {
+    /// Adds a node that allocates memory. The memory is there from now on, at an address that never changes, and
+    /// goes with the node.
+    fn cuGraphAddMemAllocNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) {
+        let runtime = runtime()?;
+        let mut wanted = get(params.cast_const())?;
+        let properties = &wanted.pool_props;
+        if made.is_null()
+            || properties.alloc_type != CU_MEM_ALLOCATION_TYPE_PINNED
+            || properties.location.kind != CU_MEM_LOCATION_TYPE_DEVICE
+            || properties.handle_types != CU_MEM_HANDLE_TYPE_NONE
+        {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        check_device(properties.location.id)?;
+        let after = handles(after, count)?;
+        graph::graph(owner.addr())?;
+        let bytes = wanted.bytesize as u64;
+        wanted.dptr = pool::allocate(runtime, bytes, pool::present())?;
+        match graph::add(owner.addr(), &after, NodeKind::Alloc(wanted.dptr, bytes)) {
+            Ok(node) => {
+                put(params, wanted)?;
+                put(made, CUgraphNode::from_addr(node))
+            }
+            Err(error) => {
+                super::memory::free(runtime, wanted.dptr)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// What a node has allocated.
+    fn cuGraphMemAllocNodeGetParams(handle: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) {
+        runtime()?;
+        let node = graph::node(handle.addr())?;
+        let NodeKind::Alloc(address, bytes) = *lock(&node.kind) else { return Err(CuResult::INVALID_VALUE) };
+        let properties = CUmemPoolProps {
+            alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
+            handle_types: CU_MEM_HANDLE_TYPE_NONE,
+            location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 0 },
+            win32_security_attributes: std::ptr::null_mut(),
+            max_size: 0,
+            usage: 0,
+            reserved: [0; 54],
+        };
+        let found = CUDA_MEM_ALLOC_NODE_PARAMS {
+            pool_props: properties,
+            access_descs: std::ptr::null(),
+            access_desc_count: 0,
+            bytesize: bytes as usize,
+            dptr: address,
+        };
+        put(params, found)
+    }
+
+    /// Adds a node that frees what another one has allocated. The address stays the graph's, so that it can be
+    /// launched again.
+    fn cuGraphAddMemFreeNode(
+        made: *mut CUgraphNode,
+        owner: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        address: CUdeviceptr,
+    ) {
+        let runtime = runtime()?;
+        if made.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        runtime.regions.find(address).filter(|region| region.start == address).ok_or(CuResult::INVALID_VALUE)?;
+        let node = graph::add(owner.addr(), &handles(after, count)?, NodeKind::Free(address))?;
+        put(made, CUgraphNode::from_addr(node))
+    }
+
+    /// What a node frees.
+    fn cuGraphMemFreeNodeGetParams(handle: CUgraphNode, address: *mut CUdeviceptr) {
+        runtime()?;
+        let node = graph::node(handle.addr())?;
+        match *lock(&node.kind) {
+            NodeKind::Free(found) => put(address, found),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// Puts a thing of the program's under a count.
+    fn cuUserObjectCreate(
+        handle: *mut CUuserObject,
+        data: *mut c_void,
+        destroy: CUhostFn,
+        count: u32,
+        flags: u32,
+    ) {
+        runtime()?;
+        // The one flag says that the function will not synchronise, and it must be given.
+        if handle.is_null() || destroy.is_none() || count == 0 || flags != 1 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let object = UserObject { count: Mutex::new(count), destroy, data: data as usize };
+        put(handle, CUuserObject::from_addr(OBJECTS.insert(Arc::new(object))))
+    }
+
+    /// Adds references.
+    fn cuUserObjectRetain(handle: CUuserObject, count: u32) {
+        runtime()?;
+        retain(handle.addr(), count)
+    }
+
+    /// Drops references.
+    fn cuUserObjectRelease(handle: CUuserObject, count: u32) {
+        runtime()?;
+        release(handle.addr(), count)
+    }
+
+    /// Gives references to a graph: new ones, or with the flag the caller's own.
+    fn cuGraphRetainUserObject(owner: CUgraph, handle: CUuserObject, count: u32, flags: u32) {
+        runtime()?;
+        let graph = graph::graph(owner.addr())?;
+        match flags {
+            0 => retain(handle.addr(), count)?,
+            1 if count > 0 => {
+                OBJECTS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
+            }
+            _ => return Err(CuResult::INVALID_VALUE),
+        }
+        lock(&graph.objects).push((handle.addr(), count));
+        Ok(())
+    }
+
+    /// Drops references of a graph.
+    fn cuGraphReleaseUserObject(owner: CUgraph, handle: CUuserObject, count: u32) {
+        runtime()?;
+        let graph = graph::graph(owner.addr())?;
+        {
+            let mut objects = lock(&graph.objects);
+            let held = objects.iter_mut().find(|(object, held)| *object == handle.addr() && *held >= count);
+            held.ok_or(CuResult::INVALID_VALUE)?.1 -= count;
+            objects.retain(|(_, held)| *held > 0);
+        }
+        release(handle.addr(), count)
+    }
+}

@@ -1,0 +1,234 @@
+//! Looking at graphs, and changing their edges.
+
+use std::sync::Arc;
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::graph::{self, Node};
+use super::graph_api::{check_edges, handles};
+use super::runtime::{lock, runtime};
+use super::{get, put};
+
+fn node(handle: CUgraphNode) -> Result<Arc<Node>, CuResult> {
+    runtime()?;
+    graph::node(handle.addr())
+}
+
+/// Gives a list to a program in CUDA's way: a null array asks for the length; else the array is filled, the rest
+/// with null, and the count set to what there is.
+unsafe fn give(all: &[usize], to: *mut CUgraphNode, count: *mut usize) -> Result<(), CuResult> {
+    // SAFETY: by the entry point's caller's word, here and below.
+    unsafe {
+        if to.is_null() {
+            return put(count, all.len());
+        }
+        let room = get(count.cast_const())?;
+        for index in 0..room {
+            let node = all.get(index).map_or(CUgraphNode::NULL, |node| CUgraphNode::from_addr(*node));
+            put(to.add(index), node)?;
+        }
+        put(count, all.len().min(room))
+    }
+}
+
+fn dependents(handle: CUgraphNode) -> Result<Vec<usize>, CuResult> {
+    let owner = graph::graph(node(handle)?.graph)?;
+    let nodes = lock(&owner.nodes).clone();
+    let waits =
+        |other: &usize| graph::node(*other).is_ok_and(|other| lock(&other.after).contains(&handle.addr()));
+    Ok(nodes.into_iter().filter(waits).collect())
+}
+
+fn edges(handle: CUgraph) -> Result<Vec<(usize, usize)>, CuResult> {
+    runtime()?;
+    let owner = graph::graph(handle.addr())?;
+    let mut edges = Vec::new();
+    for to in lock(&owner.nodes).iter() {
+        edges.extend(lock(&graph::node(*to)?.after).iter().map(|from| (*from, *to)));
+    }
+    Ok(edges)
+}
+
+unsafe fn give_edges(
+    handle: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    data: *mut CUgraphEdgeData,
+    count: *mut usize,
+) -> Result<(), CuResult> {
+    let edges = edges(handle)?;
+    // SAFETY: by the entry point's caller's word.
+    unsafe {
+        if from.is_null() && to.is_null() {
+            return put(count, edges.len());
+        }
+        let room = get(count.cast_const())?;
+        for (index, (before, after)) in edges.iter().take(room).enumerate() {
+            put(from.add(index), CUgraphNode::from_addr(*before))?;
+            put(to.add(index), CUgraphNode::from_addr(*after))?;
+            if !data.is_null() {
+                put(data.add(index), CUgraphEdgeData::default())?;
+            }
+        }
+        put(count, edges.len().min(room))
+    }
+}
+
+unsafe fn connect(
+    owner: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+) -> Result<(), CuResult> {
+    runtime()?;
+    graph::graph(owner.addr())?;
+    // SAFETY: by the entry point's caller's word.
+    let (from, to) = unsafe { (handles(from, count)?, handles(to, count)?) };
+    for (before, after) in from.into_iter().zip(to) {
+        let (first, second) = (graph::node(before)?, graph::node(after)?);
+        if first.graph != owner.addr() || second.graph != owner.addr() || before == after {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let mut list = lock(&second.after);
+        if list.contains(&before) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        list.push(before);
+    }
+    Ok(())
+}
+
+unsafe fn disconnect(from: *const CUgraphNode, to: *const CUgraphNode, count: usize) -> Result<(), CuResult> {
+    runtime()?;
+    // SAFETY: by the entry point's caller's word.
+    let (from, to) = unsafe { (handles(from, count)?, handles(to, count)?) };
+    for (before, after) in from.into_iter().zip(to) {
+        lock(&graph::node(after)?.after).retain(|known| *known != before);
+    }
+    Ok(())
+}
+
+driver_api! {
+    /// What a node does.
+    fn cuGraphNodeGetType(handle: CUgraphNode, kind: *mut CUgraphNodeType) {
+        let number = lock(&node(handle)?.kind).number();
+        put(kind, number)
+    }
+
+    /// A graph's nodes.
+    fn cuGraphGetNodes(handle: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+        runtime()?;
+        let all = lock(&graph::graph(handle.addr())?.nodes).clone();
+        give(&all, nodes, count)
+    }
+
+    /// A graph's nodes that wait for nothing.
+    fn cuGraphGetRootNodes(handle: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+        runtime()?;
+        let mut all = lock(&graph::graph(handle.addr())?.nodes).clone();
+        all.retain(|node| graph::node(*node).is_ok_and(|node| lock(&node.after).is_empty()));
+        give(&all, nodes, count)
+    }
+
+    /// A graph's edges.
+    fn cuGraphGetEdges(handle: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize) {
+        give_edges(handle, from, to, std::ptr::null_mut(), count)
+    }
+
+    /// A graph's edges, with their properties.
+    fn cuGraphGetEdges_v2(
+        handle: CUgraph,
+        from: *mut CUgraphNode,
+        to: *mut CUgraphNode,
+        data: *mut CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        give_edges(handle, from, to, data, count)
+    }
+
+    /// The nodes that a node waits for.
+    fn cuGraphNodeGetDependencies(handle: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
+        let all = lock(&node(handle)?.after).clone();
+        give(&all, nodes, count)
+    }
+
+    /// The nodes that a node waits for, with properties of the edges.
+    fn cuGraphNodeGetDependencies_v2(
+        handle: CUgraphNode,
+        nodes: *mut CUgraphNode,
+        data: *mut CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        let all = lock(&node(handle)?.after).clone();
+        give(&all, nodes, count)?;
+        if !nodes.is_null() && !data.is_null() {
+            for index in 0..get(count.cast_const())? {
+                put(data.add(index), CUgraphEdgeData::default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes that wait for a node.
+    fn cuGraphNodeGetDependentNodes(handle: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
+        give(&dependents(handle)?, nodes, count)
+    }
+
+    /// The nodes that wait for a node, with properties of the edges.
+    fn cuGraphNodeGetDependentNodes_v2(
+        handle: CUgraphNode,
+        nodes: *mut CUgraphNode,
+        data: *mut CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        give(&dependents(handle)?, nodes, count)?;
+        if !nodes.is_null() && !data.is_null() {
+            for index in 0..get(count.cast_const())? {
+                put(data.add(index), CUgraphEdgeData::default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds edges.
+    fn cuGraphAddDependencies(owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
+        connect(owner, from, to, count)
+    }
+
+    /// Adds edges, with properties.
+    fn cuGraphAddDependencies_v2(
+        owner: CUgraph,
+        from: *const CUgraphNode,
+        to: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+    ) {
+        check_edges(data, count)?;
+        connect(owner, from, to, count)
+    }
+
+    /// Removes edges.
+    fn cuGraphRemoveDependencies(owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
+        let _ = owner;
+        disconnect(from, to, count)
+    }
+
+    /// Removes edges, with properties.
+    fn cuGraphRemoveDependencies_v2(
+        owner: CUgraph,
+        from: *const CUgraphNode,
+        to: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+    ) {
+        let _ = (owner, data);
+        disconnect(from, to, count)
+    }
+
+    /// Removes a node with its edges.
+    fn cuGraphDestroyNode(handle: CUgraphNode) {
+        runtime()?;
+        graph::remove(handle.addr())
+    }
+}
