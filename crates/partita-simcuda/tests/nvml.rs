@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use common::library;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
-use common::library;
 use nvml_wrapper::error::NvmlError;
 use partita_simcuda::client::runtime::{device_uuid, uuid_text};
 use partita_simcuda::nvml::{NvmlReturn, absent};

@@ -46,7 +46,16 @@ pub fn libraries() -> &'static Path {
         }
         let dir = program().parent().expect("the program is in a directory").to_owned();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "partita-simcuda", "--package", "partita-hook"]);
+        cargo.args([
+            "build",
+            "--quiet",
+            "--package",
+            "partita-simcuda",
+            "--package",
+            "partita-simcuda-so",
+            "--package",
+            "partita-hook",
+        ]);
         cargo.arg("--target-dir").arg(dir.parent().expect("a profile is in the target directory"));
         if dir.ends_with("release") {
             cargo.arg("--release");

@@ -22,7 +22,11 @@ pub fn library() -> PathBuf {
         // TARGET/PROFILE/deps/TEST
         let profile = executable.ancestors().nth(2).expect("tests lie in a target directory").to_owned();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "partita-simcuda", "--package", "partita-simcuda-so"]);
+        cargo.args(["build", "--quiet"]);
+        // The same packages as the command line's tests build, so that neither builds them anew.
+        for package in ["partita-simcuda", "partita-simcuda-so", "partita-hook"] {
+            cargo.args(["--package", package]);
+        }
         cargo.arg("--target-dir").arg(profile.parent().expect("a profile is in the target directory"));
         if profile.ends_with("release") {
             cargo.arg("--release");
