@@ -301,7 +301,7 @@ mod tests {
         let path = cache.path("580.1", &gpu());
         let good = fs::read_to_string(&path).unwrap();
         for (from, to) in [
-            (&format!("\"version\": {VERSION}"), "\"version\": 999"),
+            (format!("\"version\": {VERSION}").as_str(), "\"version\": 999"),
             (MAGIC, "something"),
             ("\"device_class\": 90", "\"device_class\": 80"),
             ("\"sms_per_tpc\": 2", "\"sms_per_tpc\": 0"),
