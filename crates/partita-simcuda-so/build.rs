@@ -3,4 +3,6 @@
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // Its threads and handlers outlive any dlclose, as the real driver's do.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -64,3 +64,17 @@ fn without_a_board_program_the_reason_is_said() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("h900") && text.contains("sim:h200"), "{text}");
 }
+
+#[test]
+fn the_shared_library_exports_what_the_real_one_does() {
+    let path = std::ffi::CString::new(common::library().to_str().unwrap()).unwrap();
+    // SAFETY: loading the library runs nothing of it.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!handle.is_null());
+    for export in partita_abi::exports::EXPORTS {
+        let name = std::ffi::CString::new(export.name).unwrap();
+        // SAFETY: the handle is open and the name is a C string.
+        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        assert!(!address.is_null(), "{} is missing", export.name);
+    }
+}

@@ -133,12 +133,19 @@ extern "C" fn forget_after_fork() {
 }
 
 extern "C" fn say_goodbye() {
-    if let Ok(runtime) = runtime() {
-        let _ = runtime.call(&Request::Bye);
+    let Ok(runtime) = runtime() else { return };
+    // The thread that ends the process may be the one that was interrupted in a call; then the board finds out
+    // by itself.
+    for _ in 0..100 {
+        if let Ok(socket) = runtime.socket.try_lock() {
+            let _ = exchange(socket.as_fd(), &Request::Bye, &[]);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Runs when the process ends in order or unloads the library.
+/// Runs when the process ends in order.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = say_goodbye;
