@@ -7,7 +7,7 @@ mod common;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
