@@ -69,6 +69,19 @@ impl Samples {
         &self.sorted
     }
 
+    /// A 95 % confidence interval of the [`median`](Self::median), from ranks: it supposes nothing of the distribution.
+    ///
+    /// Between the samples of rank `(n ∓ 1.96 √n) / 2` (the normal approximation of the sign test). With fewer than 6 samples these
+    /// are the lowest and the highest, and the confidence is less.
+    #[must_use]
+    pub fn median_interval(&self) -> (f64, f64) {
+        let count = self.sorted.len();
+        // 1.96² = 3.8416; rounded up, so that the interval is never too narrow.
+        let spread = ((count as u64 * 38_416).div_ceil(10_000)).isqrt() as usize + 1;
+        let low = count.saturating_sub(spread + 1) / 2;
+        (self.sorted[low], self.sorted[count - 1 - low])
+    }
+
     /// The lowest.
     #[must_use]
     pub fn min(&self) -> f64 {

@@ -51,6 +51,27 @@ impl fmt::Display for SubscribeError {
 
 impl core::error::Error for SubscribeError {}
 
+/// A subscriber's hold on the callback.
+#[derive(Debug)]
+pub struct Subscription {
+    handle: u32,
+    enable: EnableFn,
+}
+
+impl Subscription {
+    /// Has the subscriber called for later launches, or not. Subscribed and not called, a launch costs what it costs without.
+    ///
+    /// # Errors
+    /// [`SubscribeError::NotEnabled`].
+    pub fn call(&self, on: bool) -> Result<(), SubscribeError> {
+        // SAFETY: the driver's own function, with the handle that it gave; it is valid as long as libcuda is loaded, which is for ever.
+        match unsafe { (self.enable)(u32::from(on), self.handle, DOMAIN_LAUNCH, CBID_QMD_READY) } {
+            0 => Ok(()),
+            code => Err(SubscribeError::NotEnabled(code)),
+        }
+    }
+}
+
 /// Subscribes `subscriber` to every kernel launch of this process, for ever.
 ///
 /// # Errors
@@ -63,7 +84,7 @@ pub unsafe fn subscribe(
     get_export_table: GetExportTable,
     subscriber: CallbackFn,
     argument: *mut c_void,
-) -> Result<(), SubscribeError> {
+) -> Result<Subscription, SubscribeError> {
     let mut table: *const c_void = core::ptr::null();
     // SAFETY: both pointers are valid for the call.
     unsafe { get_export_table(&mut table, &EXPORT_TABLE_UUID) }.ok().map_err(SubscribeError::NoTable)?;
@@ -94,11 +115,9 @@ pub unsafe fn subscribe(
         0 => {}
         code => return Err(SubscribeError::Refused(code)),
     }
-    // SAFETY: a handle that subscribe just gave.
-    match unsafe { enable(1, handle, DOMAIN_LAUNCH, CBID_QMD_READY) } {
-        0 => Ok(()),
-        code => Err(SubscribeError::NotEnabled(code)),
-    }
+    let subscription = Subscription { handle, enable };
+    subscription.call(true)?;
+    Ok(subscription)
 }
 
 /// The launch descriptor among a callback's parameters, null where they are too

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::qmd::{self, QmdLayout};
 
-use crate::callback;
+use crate::callback::{self, Subscription};
 use crate::cuda::Cuda;
 use crate::error::Error;
 
@@ -21,7 +21,7 @@ static VERSION: AtomicU32 = AtomicU32::new(0);
 
 /// The right to mask this process's launches. One a process.
 #[derive(Debug)]
-pub struct LaunchMask(());
+pub struct LaunchMask(Subscription);
 
 impl LaunchMask {
     /// Subscribes to this process's launches. Nothing is masked yet.
@@ -30,8 +30,17 @@ impl LaunchMask {
     /// [`Error::Subscribe`], for a second call in the process too.
     pub fn install(cuda: &Cuda) -> Result<Self, Error> {
         // SAFETY: the driver's own function; the subscriber uses statics only.
-        unsafe { callback::subscribe(cuda.export_table()?, on_launch, core::ptr::null_mut())? };
-        Ok(Self(()))
+        let subscription =
+            unsafe { callback::subscribe(cuda.export_table()?, on_launch, core::ptr::null_mut())? };
+        Ok(Self(subscription))
+    }
+
+    /// Whether the driver calls back at all for later launches; so measurements compare with and without.
+    ///
+    /// # Errors
+    /// [`Error::Subscribe`].
+    pub fn call(&mut self, on: bool) -> Result<(), Error> {
+        Ok(self.0.call(on)?)
     }
 
     /// The version byte of the descriptor last launched, `None` before any launch.

@@ -80,3 +80,26 @@ fn numbers_that_say_nothing_are_refused() {
     let error = Samples::ratios(&[1.0], &[]).unwrap_err();
     assert_eq!(error.to_string(), "1 measurements and 0 of the baseline are not pairs");
 }
+
+#[test]
+fn the_median_s_interval_covers_it_as_often_as_it_says() {
+    let samples = |count: u32| Samples::new((1..=count).map(f64::from).collect::<Vec<_>>()).unwrap();
+    assert_eq!(samples(1).median_interval(), (1.0, 1.0));
+    assert_eq!(samples(5).median_interval(), (1.0, 5.0));
+    // Tables of the sign test give ranks 40 and 61 of 100.
+    assert_eq!(samples(100).median_interval(), (40.0, 61.0));
+    // Draws of 99 out of a skewed distribution with median 1: the interval must hold it in 95 % or more.
+    let mut state = 7_u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1_u64 << 53) as f64
+    };
+    let held = (0..2000)
+        .filter(|_| {
+            let draws: Vec<f64> = (0..99).map(|_| 4.0 * uniform().powi(2)).collect();
+            let (low, high) = Samples::new(draws).unwrap().median_interval();
+            low <= 1.0 && 1.0 <= high
+        })
+        .count();
+    assert!((1880..=1980).contains(&held), "{held} of 2000");
+}
