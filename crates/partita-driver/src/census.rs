@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use partita_abi::kernels;
 
 use crate::error::Error;
-use crate::gpu::{Gpu, Grid};
+use crate::gpu::{Gpu, Grid, Place};
 
 /// What one block recorded of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,7 @@ pub struct Census<'g, 'a> {
     records: crate::gpu::Buffer<'a>,
     grid: Grid,
     duration_ns: u64,
+    place: Place<'g>,
 }
 
 impl<'g, 'a> Census<'g, 'a> {
@@ -40,8 +41,16 @@ impl<'g, 'a> Census<'g, 'a> {
     /// # Errors
     /// The driver's.
     pub fn new(gpu: &'g Gpu<'a>, grid: Grid, duration_ns: u64) -> Result<Self, Error> {
+        Self::at(gpu, gpu.place(gpu.stream()), grid, duration_ns)
+    }
+
+    /// As [`Census::new`], at a place.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn at(gpu: &'g Gpu<'a>, place: Place<'g>, grid: Grid, duration_ns: u64) -> Result<Self, Error> {
         let records = gpu.alloc(grid.blocks as usize * RECORD_BYTES)?;
-        Ok(Self { gpu, records, grid, duration_ns })
+        Ok(Self { gpu, records, grid, duration_ns, place })
     }
 
     /// Launches it without waiting.
@@ -50,7 +59,11 @@ impl<'g, 'a> Census<'g, 'a> {
     /// The driver's.
     pub fn launch(&self) -> Result<(), Error> {
         // SAFETY: the kernel takes the address of a record for each block and a duration; the buffer lives as long as `self`.
-        unsafe { self.gpu.launch(kernels::CENSUS, self.grid, &[self.records.address(), self.duration_ns]) }
+        let mut launch = unsafe {
+            let arguments = [self.records.address(), self.duration_ns];
+            self.gpu.prepare_at(self.place, kernels::CENSUS, self.grid, &arguments)?
+        };
+        launch.launch()
     }
 
     /// The records of the last launch, in the order of blocks.
@@ -80,7 +93,7 @@ impl<'g, 'a> Census<'g, 'a> {
     pub fn sms(&self) -> Result<BTreeSet<u32>, Error> {
         self.records.fill(0)?;
         self.launch()?;
-        self.gpu.wait("a census", DEADLINE_MS)?;
+        self.gpu.wait_on(self.place.stream, "a census", DEADLINE_MS)?;
         Ok(self.records()?.into_iter().map(|record| record.sm).collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use partita_abi::types::{CUlaunchConfig, CUuuid};
+use partita_abi::types::{CUdevResource, CUlaunchConfig, CUuuid};
 
 use crate::callback::GetExportTable;
 use crate::error::Error;
@@ -29,6 +29,31 @@ symbols! {
     fn stream_create = "cuStreamCreate"(stream: *mut *mut c_void, flags: c_uint);
     fn stream_query = "cuStreamQuery"(stream: *mut c_void);
     fn stream_synchronize = "cuStreamSynchronize"(stream: *mut c_void);
+    fn stream_destroy = "cuStreamDestroy_v2"(stream: *mut c_void);
+    fn stream_wait_event = "cuStreamWaitEvent"(stream: *mut c_void, event: *mut c_void, flags: c_uint);
+    fn event_create = "cuEventCreate"(event: *mut *mut c_void, flags: c_uint);
+    fn event_record = "cuEventRecord"(event: *mut c_void, stream: *mut c_void);
+    fn event_destroy = "cuEventDestroy_v2"(event: *mut c_void);
+    fn ctx_get_current = "cuCtxGetCurrent"(context: *mut *mut c_void);
+    fn device_get_dev_resource = "cuDeviceGetDevResource"(device: c_int, resource: *mut CUdevResource, kind: c_uint);
+    fn sm_resource_split_by_count = "cuDevSmResourceSplitByCount"(
+        groups: *mut CUdevResource, count: *mut c_uint, input: *const CUdevResource,
+        remaining: *mut CUdevResource, flags: c_uint, sms_min: c_uint,
+    );
+    fn resource_generate_desc = "cuDevResourceGenerateDesc"(
+        descriptor: *mut *mut c_void, resources: *mut CUdevResource, count: c_uint,
+    );
+    fn green_ctx_create = "cuGreenCtxCreate"(
+        green: *mut *mut c_void, descriptor: *mut c_void, device: c_int, flags: c_uint,
+    );
+    fn green_ctx_destroy = "cuGreenCtxDestroy"(green: *mut c_void);
+    fn green_ctx_get_dev_resource = "cuGreenCtxGetDevResource"(
+        green: *mut c_void, resource: *mut CUdevResource, kind: c_uint,
+    );
+    fn green_ctx_stream_create = "cuGreenCtxStreamCreate"(
+        stream: *mut *mut c_void, green: *mut c_void, flags: c_uint, priority: c_int,
+    );
+    fn ctx_from_green_ctx = "cuCtxFromGreenCtx"(context: *mut *mut c_void, green: *mut c_void);
     fn mem_get_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
     fn mem_alloc = "cuMemAlloc_v2"(pointer: *mut u64, bytes: usize);
     fn mem_free = "cuMemFree_v2"(pointer: u64);

@@ -5,6 +5,7 @@ use core::fmt;
 
 use partita_abi::CuResult;
 use partita_abi::qmd::QmdError;
+use partita_core::TpcSet;
 
 use crate::callback::SubscribeError;
 
@@ -36,6 +37,21 @@ pub enum Error {
     },
     /// What was measured contradicts what a mask must do.
     Disproved(String),
+    /// A default stream was given (its handle, 0 to 2) where a stream of its own is needed.
+    DefaultStream(usize),
+    /// What was asked for cannot be done here; the text says why and what can.
+    Refused(String),
+    /// A mechanism cannot hold launches to just this set.
+    NotOffered {
+        /// The mechanism.
+        mechanism: &'static str,
+        /// What was asked for.
+        wanted: TpcSet,
+        /// The largest set inside it that the mechanism offers, possibly empty.
+        inside: TpcSet,
+        /// The smallest set around it that the mechanism offers.
+        around: TpcSet,
+    },
 }
 
 impl fmt::Display for Error {
@@ -50,6 +66,23 @@ impl fmt::Display for Error {
             Self::Qmd(error) => error.fmt(f),
             Self::Hang { what, deadline_ms } => write!(f, "{what} did not end within {deadline_ms} ms"),
             Self::Disproved(what) => write!(f, "masks do not work as expected on this driver: {what}"),
+            Self::DefaultStream(handle) => write!(
+                f,
+                "stream handle {handle} names a default stream, which has no mask of its own that could be reached: make a stream \
+                 with cuStreamCreate, or restrict the launch or the process"
+            ),
+            Self::Refused(reason) => f.write_str(reason),
+            Self::NotOffered { mechanism, wanted, inside, around } => {
+                write!(
+                    f,
+                    "{mechanism} cannot hold launches to TPCs {wanted}: the nearest sets are {around} around it"
+                )?;
+                if inside.is_empty() {
+                    f.write_str(" and none inside")
+                } else {
+                    write!(f, " and {inside} inside")
+                }
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use partita_abi::types::{
 
 use crate::cuda::Cuda;
 use crate::error::Error;
+use crate::stream::StreamRef;
 use crate::time::Deadline;
 
 /// What the driver says of a GPU.
@@ -75,6 +76,20 @@ pub struct Launch<'a> {
     arguments: Vec<u64>,
     /// Addresses of the arguments, as numbers; the driver wants an array of pointers.
     pointers: Vec<usize>,
+}
+
+/// Where a launch goes: a stream, and the known kernels as loaded in the stream's context.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'s> {
+    pub(crate) stream: StreamRef<'s>,
+    pub(crate) module: *mut c_void,
+}
+
+impl<'s> Place<'s> {
+    /// The stream.
+    pub fn stream(&self) -> StreamRef<'s> {
+        self.stream
+    }
 }
 
 impl Launch<'_> {
@@ -164,6 +179,23 @@ impl<'a> Gpu<'a> {
         self.cuda
     }
 
+    /// The driver's number of it, for its calls.
+    pub fn device(&self) -> c_int {
+        self.device
+    }
+
+    /// The stream on which launches run unless they name another.
+    pub fn stream(&self) -> StreamRef<'_> {
+        // SAFETY: made in open() and never destroyed before the context; not a default stream.
+        unsafe { StreamRef::from_raw(self.stream) }
+            .expect("a stream that was created is none of the default ones")
+    }
+
+    /// A stream of the GPU's primary context as the place of launches.
+    pub fn place<'s>(&'s self, stream: StreamRef<'s>) -> Place<'s> {
+        Place { stream, module: self.module }
+    }
+
     /// Free and total memory in bytes, as this process is told.
     ///
     /// # Errors
@@ -194,10 +226,28 @@ impl<'a> Gpu<'a> {
     /// # Safety
     /// `arguments` are those of the kernel, as `partita_abi::kernels` documents: each 8 bytes little-endian, or 4 in the low half.
     /// Every address among them is memory that stays allocated until the last launch has ended.
-    pub unsafe fn prepare(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<Launch<'a>, Error> {
+    pub unsafe fn prepare(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<Launch<'_>, Error> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.prepare_at(self.place(self.stream()), kernel, grid, arguments) }
+    }
+
+    /// As [`Gpu::prepare`], at a place.
+    ///
+    /// # Errors
+    /// As [`Gpu::prepare`].
+    ///
+    /// # Safety
+    /// As for [`Gpu::prepare`].
+    pub unsafe fn prepare_at<'s>(
+        &'s self,
+        place: Place<'s>,
+        kernel: &CStr,
+        grid: Grid,
+        arguments: &[u64],
+    ) -> Result<Launch<'s>, Error> {
         let mut function = core::ptr::null_mut();
         // SAFETY: a valid pointer, module and name.
-        unsafe { self.cuda.module_get_function(&mut function, self.module, kernel.as_ptr())? };
+        unsafe { self.cuda.module_get_function(&mut function, place.module, kernel.as_ptr())? };
         if grid.cluster_blocks > 1 {
             // SAFETY: the function just found.
             unsafe {
@@ -212,7 +262,7 @@ impl<'a> Gpu<'a> {
         Ok(Launch {
             cuda: self.cuda,
             function,
-            stream: self.stream,
+            stream: place.stream.handle(),
             grid,
             pointers: vec![0; arguments.len()],
             arguments,
@@ -235,7 +285,7 @@ impl<'a> Gpu<'a> {
     ///
     /// # Errors
     /// The driver's.
-    pub fn prepare_spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<Launch<'a>, Error> {
+    pub fn prepare_spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<Launch<'_>, Error> {
         // SAFETY: the kernel takes a duration and no address.
         unsafe { self.prepare(kernels::SPIN, Grid { blocks, threads, cluster_blocks: 1 }, &[duration_ns]) }
     }
@@ -247,10 +297,18 @@ impl<'a> Gpu<'a> {
     /// # Errors
     /// [`Error::Hang`] at the deadline; the driver's, if a kernel failed.
     pub fn wait(&self, what: &'static str, deadline_ms: u64) -> Result<(), Error> {
+        self.wait_on(self.stream(), what, deadline_ms)
+    }
+
+    /// As [`Gpu::wait`], for another stream.
+    ///
+    /// # Errors
+    /// As [`Gpu::wait`].
+    pub fn wait_on(&self, stream: StreamRef<'_>, what: &'static str, deadline_ms: u64) -> Result<(), Error> {
         let deadline = Deadline::in_ms(deadline_ms);
         loop {
             // SAFETY: a live stream.
-            match unsafe { self.cuda.stream_query(self.stream) } {
+            match unsafe { self.cuda.stream_query(stream.handle()) } {
                 Ok(()) => return Ok(()),
                 Err(Error::Call { code, .. }) if code == partita_abi::CuResult::NOT_READY => {}
                 Err(error) => return Err(error),

@@ -1,0 +1,79 @@
+//! Streams: one of our own, and one that a program hands us.
+
+use core::ffi::c_void;
+use core::marker::PhantomData;
+
+use partita_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
+
+use crate::cuda::Cuda;
+use crate::error::Error;
+
+/// A live stream that is not one of the default streams.
+///
+/// The handles 0, 1 and 2 name default streams and are no pointers; there is no `StreamRef` of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamRef<'s> {
+    handle: *mut c_void,
+    _stream: PhantomData<&'s ()>,
+}
+
+impl StreamRef<'_> {
+    /// Takes a `CUstream` (a `cudaStream_t` is one) that somebody else made.
+    ///
+    /// # Errors
+    /// [`Error::DefaultStream`] for 0, 1 and 2 (null, legacy, per-thread): the driver offers no way from them to the stream that they
+    /// stand for on this thread, so nothing of it can be read or changed.
+    ///
+    /// # Safety
+    /// The handle came from the driver under which this process runs, and the stream is not destroyed while the result lives.
+    pub unsafe fn from_raw<'s>(handle: *mut c_void) -> Result<StreamRef<'s>, Error> {
+        if CUstream(handle).is_default() {
+            return Err(Error::DefaultStream(handle.addr()));
+        }
+        Ok(StreamRef { handle, _stream: PhantomData })
+    }
+
+    /// The `CUstream`.
+    pub fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+}
+
+/// A stream of our own, destroyed when dropped.
+pub struct Stream<'a> {
+    cuda: &'a Cuda,
+    handle: *mut c_void,
+}
+
+impl<'a> Stream<'a> {
+    /// Makes a stream in the current context that does not wait for the legacy stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(cuda: &'a Cuda) -> Result<Self, Error> {
+        let mut handle = core::ptr::null_mut();
+        // SAFETY: a valid pointer.
+        unsafe { cuda.stream_create(&mut handle, CU_STREAM_NON_BLOCKING)? };
+        Ok(Self { cuda, handle })
+    }
+
+    /// Owns a stream that the driver just made.
+    ///
+    /// # Safety
+    /// Nobody else destroys it.
+    pub(crate) unsafe fn adopt(cuda: &'a Cuda, handle: *mut c_void) -> Self {
+        Self { cuda, handle }
+    }
+
+    /// The stream, for launches and masks.
+    pub fn as_ref(&self) -> StreamRef<'_> {
+        StreamRef { handle: self.handle, _stream: PhantomData }
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by us and destroyed once; the driver lets queued work finish. Failure means that the context is gone.
+        let _ = unsafe { self.cuda.stream_destroy(self.handle) };
+    }
+}
