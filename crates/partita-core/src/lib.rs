@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`TpcSet`] | a set of *enabled* TPCs, in logical numbering unless said otherwise |
 //! | [`Topology`] | which GPC each TPC lies in, and which bit of the hardware's mask stands for it |
+//! | [`survey::Survey`] | what independent sources say of where the units lie, and whether they agree |
 //! | [`Share`] | what a user asks for: `30%`, `40sm`, `20tpc`, `gpc:0-2`, `tpc:0-9` |
 //! | [`plan`], [`replan`] | which TPCs a tenant gets, beside those that are there |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
@@ -33,5 +34,5 @@ pub use plan::{Holder, NotEnough, Plan, PlanError, Present, Taken, plan, replan}
 pub use share::{ParseShareError, Share, ShareError};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use stats::{Samples, SamplesError};
-pub use topology::{Gpc, Topology, TopologyError, Tpc, UnknownSm};
+pub use topology::{Gpc, Topology, TopologyError, Tpc, UnknownSm, survey};
 pub use tpc_set::{ParseTpcSetError, TpcSet};

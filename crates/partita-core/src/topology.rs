@@ -1,5 +1,6 @@
 //! [`Topology`]: which GPC each TPC lies in, and which bit of the hardware's mask stands for it.
 
+pub mod survey;
 #[cfg(test)]
 mod tests;
 

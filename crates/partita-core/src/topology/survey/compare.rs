@@ -1,0 +1,337 @@
+//! What two sources see differently.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::{NvdebugClaims, Source, Survey, VIRTUAL_GPC_DISABLED};
+use crate::TpcSet;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Counted {
+    /// SMs of the device.
+    Sms,
+    /// TPCs of the device.
+    Tpcs,
+    /// GPCs of the chip that have a TPC.
+    Gpcs,
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sms => "SMs",
+            Self::Tpcs => "TPCs",
+            Self::Gpcs => "GPCs",
+        })
+    }
+}
+
+/// Two sources that cannot both be right. Its text names both and what each says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Disagreement {
+    /// They count differently.
+    Count {
+        /// What.
+        what: Counted,
+        /// A source and its count.
+        one: (Source, u32),
+        /// Another and its.
+        other: (Source, u32),
+    },
+    /// The SMs that probing found in one TPC are of several, or not all of one, for the control interface.
+    Together {
+        /// The logical TPC.
+        tpc: u8,
+        /// Its first SM.
+        first_sm: u32,
+        /// Its last SM.
+        last_sm: u32,
+    },
+    /// The control interface lists an SM as switched off on which blocks ran.
+    SwitchedOff {
+        /// The logical TPC.
+        tpc: u8,
+    },
+    /// The bit that the control interface's numbers stand for is not the one that disables the TPC.
+    Bit {
+        /// The logical TPC.
+        tpc: u8,
+        /// As the control interface's numbers predict.
+        control: u16,
+        /// As probing found.
+        probe: u16,
+    },
+    /// A TPC has other neighbours in its GPC.
+    Neighbours {
+        /// The logical TPC.
+        tpc: u8,
+        /// A source and the TPCs of the GPC that it places it in.
+        one: (Source, TpcSet),
+        /// Another and its.
+        other: (Source, TpcSet),
+    },
+    /// A cluster ran on a TPC together with others that the control interface places in other GPCs.
+    Cluster {
+        /// The logical TPC.
+        tpc: u8,
+        /// The TPCs with which it ran a cluster.
+        together: TpcSet,
+        /// The TPCs of its GPC as the control interface has it.
+        control: TpcSet,
+    },
+    /// The sizes of the GPCs, each list in ascending order.
+    GpcSizes {
+        /// A source and its sizes, in TPCs.
+        one: (Source, Vec<u32>),
+        /// Another and its.
+        other: (Source, Vec<u32>),
+    },
+    /// The control interface's mask of a GPC has another number of TPCs than its list.
+    Mask {
+        /// The GPC.
+        gpc: u16,
+        /// TPCs of it in the list of SMs.
+        listed: u32,
+        /// TPCs of it in its mask.
+        masked: u32,
+    },
+}
+
+impl Disagreement {
+    /// The TPC that it is about; none for what concerns the whole device.
+    #[must_use]
+    pub fn tpc(&self) -> Option<u8> {
+        match self {
+            Self::Together { tpc, .. }
+            | Self::SwitchedOff { tpc }
+            | Self::Bit { tpc, .. }
+            | Self::Neighbours { tpc, .. }
+            | Self::Cluster { tpc, .. } => Some(*tpc),
+            Self::Count { .. } | Self::GpcSizes { .. } | Self::Mask { .. } => None,
+        }
+    }
+
+    /// Whether it casts doubt on what `source` says.
+    #[must_use]
+    pub fn concerns(&self, source: Source) -> bool {
+        match self {
+            Self::Count { one, other, .. } => one.0 == source || other.0 == source,
+            Self::Neighbours { one, other, .. } => one.0 == source || other.0 == source,
+            Self::GpcSizes { one, other } => one.0 == source || other.0 == source,
+            Self::Together { .. } | Self::SwitchedOff { .. } | Self::Bit { .. } => {
+                matches!(source, Source::Control | Source::Probe)
+            }
+            Self::Cluster { .. } => matches!(source, Source::Control | Source::Clusters),
+            Self::Mask { .. } => source == Source::Control,
+        }
+    }
+}
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count { what, one, other } => {
+                write!(f, "{} counts {} {what}, {} counts {}", one.0, one.1, other.0, other.1)
+            }
+            Self::Together { tpc, first_sm, last_sm } => write!(
+                f,
+                "TPC {tpc}: {} finds the SMs {first_sm}-{last_sm} in one TPC, {} does not",
+                Source::Probe,
+                Source::Control
+            ),
+            Self::SwitchedOff { tpc } => {
+                write!(f, "TPC {tpc}: {} lists it as switched off, but blocks ran there", Source::Control)
+            }
+            Self::Bit { tpc, control, probe } => write!(
+                f,
+                "TPC {tpc}: its bit is {control} by the numbers of {}, and {probe} by {}",
+                Source::Control,
+                Source::Probe
+            ),
+            Self::Neighbours { tpc, one, other } => write!(
+                f,
+                "TPC {tpc}: {} has the TPCs {} in its GPC, {} has {}",
+                one.0, one.1, other.0, other.1
+            ),
+            Self::Cluster { tpc, together, control } => write!(
+                f,
+                "TPC {tpc}: a cluster ran on the TPCs {together}, but {} has only {control} in its GPC",
+                Source::Control
+            ),
+            Self::GpcSizes { one, other } => {
+                write!(f, "{} has GPCs of {:?} TPCs, {} of {:?}", one.0, one.1, other.0, other.1)
+            }
+            Self::Mask { gpc, listed, masked } => write!(
+                f,
+                "{} lists {listed} TPCs of GPC {gpc}, and {masked} in the GPC's mask",
+                Source::Control
+            ),
+        }
+    }
+}
+
+/// Everything that two sources of a survey see differently, in the order of units.
+pub(super) fn disagreements(survey: &Survey) -> Vec<Disagreement> {
+    let mut found = Vec::new();
+    counts(survey, &mut found);
+    tpcs(survey, &mut found);
+    gpcs(survey, &mut found);
+    found
+}
+
+fn counts(survey: &Survey, found: &mut Vec<Disagreement>) {
+    let tpcs = survey.probe.bits.len() as u32;
+    let mut check = |what, probed, source, count| {
+        if probed != count {
+            found.push(Disagreement::Count { what, one: (Source::Probe, probed), other: (source, count) });
+        }
+    };
+    if let Ok(control) = &survey.control {
+        check(Counted::Sms, tpcs * survey.probe.sms_per_tpc, Source::Control, control.sms.len() as u32);
+        let distinct: BTreeSet<u16> = control.sms.iter().map(|sm| sm.tpc).collect();
+        check(Counted::Tpcs, tpcs, Source::Control, distinct.len() as u32);
+    }
+    if let Ok(nvdebug) = &survey.nvdebug {
+        check(Counted::Tpcs, tpcs, Source::Nvdebug, nvdebug_sizes(nvdebug).iter().sum());
+    }
+}
+
+/// SMs and bits, TPC by TPC: what the control interface and probing have in common.
+fn tpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
+    let Ok(control) = &survey.control else { return };
+    let sms_per_tpc = survey.probe.sms_per_tpc as usize;
+    let mut sms_of: BTreeMap<u16, usize> = BTreeMap::new();
+    for sm in &control.sms {
+        *sms_of.entry(sm.tpc).or_default() += 1;
+    }
+    for (tpc, &probe) in (0u8..=u8::MAX).zip(&survey.probe.bits) {
+        let first = usize::from(tpc) * sms_per_tpc;
+        // SMs that are missing are told by the count.
+        let Some(sms) = control.sms.get(first..first + sms_per_tpc) else { continue };
+        let place = sms[0];
+        let identity =
+            |sm: &super::SmPlace| (sm.gpc, sm.tpc_in_gpc, sm.tpc, sm.virtual_gpc, sm.migratable_tpc);
+        if sms.iter().any(|sm| identity(sm) != identity(&place))
+            || sms_of.get(&place.tpc) != Some(&sms_per_tpc)
+        {
+            let (first_sm, last_sm) = (first as u32, (first + sms_per_tpc - 1) as u32);
+            found.push(Disagreement::Together { tpc, first_sm, last_sm });
+        }
+        if place.virtual_gpc == VIRTUAL_GPC_DISABLED {
+            found.push(Disagreement::SwitchedOff { tpc });
+        } else if let Some(control) = survey.predicted_bit(&place)
+            && control != probe
+        {
+            found.push(Disagreement::Bit { tpc, control, probe });
+        }
+    }
+}
+
+/// GPCs. Sources number them differently, so the sets of TPCs are compared and not the numbers.
+fn gpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
+    let tpcs = survey.probe.bits.len();
+    let chip = control_gpcs(survey, |place| place.gpc);
+    if let (Some(chip), Ok(nvdebug)) = (&chip, &survey.nvdebug) {
+        if !nvdebug.places.is_empty() {
+            // Its registers are numbered by TPC of the device, as the control interface counts them.
+            let place = |tpc: usize| {
+                let global = survey.place_of(tpc).map(|place| usize::from(place.tpc));
+                global.and_then(|global| nvdebug.places.get(global))
+            };
+            let theirs = partition((0..tpcs).map(|tpc| place(tpc).map(|&(gpc, _)| gpc)));
+            neighbours(found, (Source::Control, chip), (Source::Nvdebug, &theirs));
+        }
+        let (ours, theirs) = (sizes(chip), nvdebug_sizes(nvdebug));
+        if ours.len() != theirs.len() {
+            let (ours, theirs) = (ours.len() as u32, theirs.len() as u32);
+            found.push(Disagreement::Count {
+                what: Counted::Gpcs,
+                one: (Source::Control, ours),
+                other: (Source::Nvdebug, theirs),
+            });
+        } else if ours != theirs {
+            found.push(Disagreement::GpcSizes {
+                one: (Source::Control, ours),
+                other: (Source::Nvdebug, theirs),
+            });
+        }
+    }
+    if let (Some(scheduled), Ok(groups)) = (scheduled_gpcs(survey), &survey.clusters) {
+        // That a cluster ran proves its TPCs together; that two groups are apart is not proved by clusters.
+        let groups = partition((0..tpcs).map(|tpc| groups.get(tpc).map(|&group| group.into())));
+        for (tpc, (together, control)) in (0u8..=u8::MAX).zip(groups.iter().zip(&scheduled)) {
+            if !together.is_subset(control) {
+                let (together, control) = (*together, *control);
+                found.push(Disagreement::Cluster { tpc, together, control });
+            }
+        }
+    }
+    masks(survey, found);
+}
+
+fn masks(survey: &Survey, found: &mut Vec<Disagreement>) {
+    let Ok(control) = &survey.control else { return };
+    let listed = |gpc: u16| {
+        let tpcs = control.sms.iter().filter(|sm| sm.gpc == gpc).map(|sm| sm.tpc);
+        tpcs.collect::<BTreeSet<u16>>().len() as u32
+    };
+    let logical = control.tpc_masks.iter().flatten().map(|&(gpc, mask)| (gpc, mask));
+    let physical = control.chip_masks.iter().flatten().map(|&(gpc, _, mask)| (gpc, mask));
+    for (gpc, mask) in logical.chain(physical) {
+        let (listed, masked) = (listed(gpc), mask.count_ones());
+        if listed != masked {
+            found.push(Disagreement::Mask { gpc, listed, masked });
+        }
+    }
+}
+
+fn neighbours(found: &mut Vec<Disagreement>, one: (Source, &[TpcSet]), other: (Source, &[TpcSet])) {
+    for (tpc, (mine, theirs)) in (0u8..=u8::MAX).zip(one.1.iter().zip(other.1)) {
+        if mine != theirs {
+            found.push(Disagreement::Neighbours { tpc, one: (one.0, *mine), other: (other.0, *theirs) });
+        }
+    }
+}
+
+/// For each TPC the set of those that the control interface places in the same GPC of the chip, or of whatever `key` tells.
+fn control_gpcs(survey: &Survey, key: impl Fn(&super::SmPlace) -> u16) -> Option<Vec<TpcSet>> {
+    survey.control.as_ref().ok()?;
+    Some(partition((0..survey.probe.bits.len()).map(|tpc| survey.place_of(tpc).map(&key))))
+}
+
+/// For each TPC the set of those that it can share a cluster with, by the control interface.
+pub(super) fn scheduled_gpcs(survey: &Survey) -> Option<Vec<TpcSet>> {
+    let singletons = survey.has_singletons();
+    control_gpcs(survey, |place| if singletons { place.virtual_gpc } else { place.gpc })
+}
+
+/// For each TPC the set of those with the same key. Without a key it is alone.
+fn partition(keys: impl Iterator<Item = Option<u16>>) -> Vec<TpcSet> {
+    let keys: Vec<Option<u16>> = keys.take(TpcSet::CAPACITY as usize).collect();
+    let with = |key: u16| (0u8..=u8::MAX).zip(&keys).filter(move |&(_, k)| *k == Some(key));
+    let set = |(tpc, key): (u8, &Option<u16>)| match key {
+        Some(key) => with(*key).map(|(tpc, _)| tpc).collect(),
+        None => TpcSet::single(tpc),
+    };
+    (0u8..=u8::MAX).zip(&keys).map(set).collect()
+}
+
+/// The sizes of the different sets, ascending.
+fn sizes(partition: &[TpcSet]) -> Vec<u32> {
+    let distinct: BTreeSet<TpcSet> = partition.iter().copied().collect();
+    let mut sizes: Vec<u32> = distinct.iter().map(TpcSet::len).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+fn nvdebug_sizes(nvdebug: &NvdebugClaims) -> Vec<u32> {
+    let whole = nvdebug.chip_tpcs_per_gpc.min(u64::BITS);
+    let all = if whole == u64::BITS { u64::MAX } else { (1 << whole) - 1 };
+    let enabled = nvdebug.tpc_disable_masks.iter().map(|&(_, disabled)| (!disabled & all).count_ones());
+    let mut sizes: Vec<u32> = enabled.filter(|&tpcs| tpcs > 0).collect();
+    sizes.sort_unstable();
+    sizes
+}

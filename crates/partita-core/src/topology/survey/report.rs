@@ -1,0 +1,261 @@
+//! [`Report`]: every unit placed, with what each source says of it.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::compare::{disagreements, scheduled_gpcs};
+use super::{Disagreement, Row, SmPlace, Source, Survey, rows};
+use crate::{Topology, TpcSet};
+
+/// What one source says of one TPC, in its own numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The control interface's entry of its first SM, and the mask bit that follows from it where a rule is known.
+    Control {
+        /// The entry.
+        place: SmPlace,
+        /// [`Survey::predicted_bit`].
+        predicted_bit: Option<u16>,
+    },
+    /// The bit that disables it.
+    Probe {
+        /// The bit.
+        bit: u16,
+    },
+    /// The group of TPCs with which it ran a cluster.
+    Clusters {
+        /// The group's number.
+        group: u8,
+    },
+    /// The registers' numbers.
+    Nvdebug {
+        /// The GPC.
+        gpc: u16,
+        /// The TPC inside it.
+        tpc_in_gpc: u16,
+    },
+}
+
+impl Claim {
+    /// Whose it is.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        match self {
+            Self::Control { .. } => Source::Control,
+            Self::Probe { .. } => Source::Probe,
+            Self::Clusters { .. } => Source::Clusters,
+            Self::Nvdebug { .. } => Source::Nvdebug,
+        }
+    }
+}
+
+/// One TPC, placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Its logical number.
+    pub tpc: u8,
+    /// Its SMs, in the numbering of `%smid`.
+    pub sms: Range<u32>,
+    /// Its bit in a launch mask.
+    pub bit: u16,
+    /// Its GPC as plans use it; none where GPCs are not proved.
+    pub gpc: Option<u8>,
+    /// Its place on the chip, where the control interface tells.
+    pub place: Option<SmPlace>,
+    /// What each source says, in the order of [`Source::ALL`].
+    pub claims: Vec<Claim>,
+    /// Whether two of them contradict each other.
+    pub disputed: bool,
+}
+
+impl Unit {
+    /// Whether at least two independent sources place it, and none contradicts.
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        self.claims.len() >= 2 && !self.disputed
+    }
+}
+
+/// What a source contributed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceState {
+    /// It places so many SMs, and nothing contradicts it.
+    Agrees {
+        /// How many.
+        sms: u32,
+    },
+    /// It places so many SMs, and another source contradicts some of it.
+    Contradicted {
+        /// How many.
+        sms: u32,
+    },
+    /// It says nothing, for this reason.
+    Silent(String),
+}
+
+/// What the GPCs of a report rest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// Clusters ran in every GPC of more than one TPC.
+    Clusters,
+    /// The control interface, with whose TPCs and mask bits probing agrees.
+    Control,
+    /// Nothing: no GPC may be relied upon.
+    Unproved,
+}
+
+/// Where every unit of a device lies, and how that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// SMs of a TPC.
+    pub sms_per_tpc: u32,
+    /// Every TPC in logical order.
+    pub units: Vec<Unit>,
+    /// What each source contributed, in the order of [`Source::ALL`].
+    pub sources: Vec<(Source, SourceState)>,
+    /// What two sources see differently; empty if all agree.
+    pub disagreements: Vec<Disagreement>,
+    /// What the GPCs rest on.
+    pub grouping: Grouping,
+    /// The device, GPC by GPC.
+    pub rows: Vec<Row>,
+    /// TPCs of a whole GPC, and whether that is known; else it is the size of the largest.
+    pub places_per_gpc: (u32, bool),
+}
+
+impl Report {
+    /// How many SMs the device has.
+    #[must_use]
+    pub fn sm_count(&self) -> u32 {
+        self.units.len() as u32 * self.sms_per_tpc
+    }
+
+    /// How many of them at least two independent sources place, without contradiction.
+    #[must_use]
+    pub fn confirmed_sms(&self) -> u32 {
+        self.units.iter().filter(|unit| unit.is_confirmed()).count() as u32 * self.sms_per_tpc
+    }
+
+    /// How many places of the device's GPCs are empty: units that are fused off.
+    #[must_use]
+    pub fn holes(&self) -> u32 {
+        self.rows.iter().map(Row::holes).sum()
+    }
+}
+
+impl Survey {
+    /// The GPC of each TPC as plans may use it, and what that rests on. All are 0 where nothing is proved.
+    ///
+    /// Clusters are proof by themselves: blocks ran. Where there are none, the control interface is believed if everything that
+    /// probing can check of it is right; but on devices that run clusters only clusters prove that they can, because a cluster that
+    /// cannot be placed never ends.
+    #[must_use]
+    pub fn gpcs(&self) -> (Vec<u8>, Grouping) {
+        let unproved = || (alloc::vec![0; self.probe.bits.len()], Grouping::Unproved);
+        if let Ok(groups) = &self.clusters {
+            return if groups.len() == self.probe.bits.len() {
+                (groups.clone(), Grouping::Clusters)
+            } else {
+                unproved()
+            };
+        }
+        match self.control_groups() {
+            Some(groups) if self.compute_capability < 90 => (groups, Grouping::Control),
+            _ => unproved(),
+        }
+    }
+
+    /// The GPC of each TPC as the control interface has it, if probing contradicts nothing of it: what clusters should then prove.
+    ///
+    /// GPCs are numbered from 0 as they first occur; where the control interface's own numbers are such, they are those.
+    #[must_use]
+    pub fn control_groups(&self) -> Option<Vec<u8>> {
+        if disagreements(self).iter().any(|disagreement| disagreement.concerns(Source::Control)) {
+            return None;
+        }
+        let sets = scheduled_gpcs(self)?;
+        let key = |tpc: usize| {
+            let place = self.place_of(tpc)?;
+            Some(if self.has_singletons() { place.virtual_gpc } else { place.gpc })
+        };
+        let mut numbers: Vec<u16> = (0..sets.len()).map(key).collect::<Option<_>>()?;
+        numbers.sort_unstable();
+        numbers.dedup();
+        if numbers.len() > Topology::GPC_COUNT_MAX {
+            return None;
+        }
+        let number = |tpc: usize| numbers.binary_search(&key(tpc)?).ok().map(|index| index as u8);
+        (0..sets.len()).map(number).collect()
+    }
+
+    /// What one source says of one TPC.
+    fn claims(&self, tpc: usize) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        let place = self.place_of(tpc).copied();
+        if let Some(place) = place {
+            claims.push(Claim::Control { place, predicted_bit: self.predicted_bit(&place) });
+        }
+        if let Some(&bit) = self.probe.bits.get(tpc) {
+            claims.push(Claim::Probe { bit });
+        }
+        if let Some(&group) = self.clusters.as_ref().ok().and_then(|groups| groups.get(tpc)) {
+            claims.push(Claim::Clusters { group });
+        }
+        // Its registers count the TPCs of the device; that this is the logical order is what the control interface says.
+        let global = place.map_or(tpc, |place| usize::from(place.tpc));
+        if let Some(&(gpc, tpc_in_gpc)) = self.nvdebug.as_ref().ok().and_then(|n| n.places.get(global)) {
+            claims.push(Claim::Nvdebug { gpc, tpc_in_gpc });
+        }
+        claims
+    }
+
+    fn silence(&self, source: Source) -> Option<&String> {
+        match source {
+            Source::Control => self.control.as_ref().err(),
+            Source::Probe => None,
+            Source::Clusters => self.clusters.as_ref().err(),
+            Source::Nvdebug => self.nvdebug.as_ref().err(),
+        }
+    }
+}
+
+pub(super) fn report(survey: &Survey) -> Report {
+    let sms_per_tpc = survey.probe.sms_per_tpc;
+    let disagreements = disagreements(survey);
+    let (gpcs, grouping) = survey.gpcs();
+    let disputed: TpcSet = disagreements.iter().filter_map(Disagreement::tpc).collect();
+    let units: Vec<Unit> = (0u8..=u8::MAX)
+        .zip(&survey.probe.bits)
+        .map(|(tpc, &bit)| {
+            let first = u32::from(tpc) * sms_per_tpc;
+            let gpc = gpcs.get(usize::from(tpc)).copied();
+            Unit {
+                tpc,
+                sms: first..first + sms_per_tpc,
+                bit,
+                gpc: gpc.filter(|_| grouping != Grouping::Unproved),
+                place: survey.place_of(tpc.into()).copied(),
+                claims: survey.claims(tpc.into()),
+                disputed: disputed.contains(tpc),
+            }
+        })
+        .collect();
+    let placed = units.iter().flat_map(|unit| &unit.claims).fold(BTreeMap::new(), |mut placed, claim| {
+        *placed.entry(claim.source()).or_insert(0) += sms_per_tpc;
+        placed
+    });
+    let sources = Source::ALL.map(|source| {
+        let sms = placed.get(&source).copied().unwrap_or(0);
+        let contradicted = disagreements.iter().any(|disagreement| disagreement.concerns(source));
+        let state = match survey.silence(source) {
+            Some(reason) => SourceState::Silent(reason.clone()),
+            None if contradicted => SourceState::Contradicted { sms },
+            None => SourceState::Agrees { sms },
+        };
+        (source, state)
+    });
+    let (rows, places_per_gpc) = rows::rows(survey, &units);
+    Report { sms_per_tpc, units, sources: sources.into(), disagreements, grouping, rows, places_per_gpc }
+}
