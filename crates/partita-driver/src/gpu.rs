@@ -290,6 +290,41 @@ impl<'a> Gpu<'a> {
         unsafe { self.prepare(kernels::SPIN, Grid { blocks, threads, cluster_blocks: 1 }, &[duration_ns]) }
     }
 
+    /// Prepares `partita_copy`: copies the whole of `from` to the beginning of `to`.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If `to` is smaller than `from`.
+    pub fn prepare_copy<'b>(
+        &'b self,
+        grid: Grid,
+        to: &'b Buffer<'a>,
+        from: &'b Buffer<'a>,
+    ) -> Result<Launch<'b>, Error> {
+        assert!(from.bytes <= to.bytes, "{} bytes into a buffer of {}", from.bytes, to.bytes);
+        // SAFETY: the kernel takes two addresses and a size, inside buffers that the launch borrows.
+        unsafe { self.prepare(kernels::COPY, grid, &[to.address, from.address, from.bytes as u64]) }
+    }
+
+    /// Prepares `partita_fma`: `values[i] = values[i]² × rounds + values[i]` in `rounds` fused multiply-adds, over a buffer of `f32`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prepare_fma<'b>(
+        &'b self,
+        grid: Grid,
+        values: &'b Buffer<'a>,
+        rounds: u32,
+    ) -> Result<Launch<'b>, Error> {
+        let (address, count) = (values.address, values.bytes as u64 / 4);
+        // SAFETY: the kernel takes four addresses of `count` numbers, which may be the same; the launch borrows the buffer.
+        unsafe {
+            self.prepare(kernels::FMA, grid, &[address, address, address, address, count, u64::from(rounds)])
+        }
+    }
+
     /// Waits for everything launched, at most until the deadline.
     ///
     /// Polls, with short sleeps after the first millisecond: a wait inside the driver could not be ended.

@@ -28,6 +28,6 @@ pub use error::Error;
 pub use gpu::{Buffer, Gpu, GpuFacts, Grid, Launch, Place};
 pub use launch_mask::LaunchMask;
 pub use library::Library;
-pub use probe::{Probe, ProbedTpc, probe};
+pub use probe::{Probe, ProbedTpc, probe, probe_with};
 pub use stream::{Stream, StreamRef};
 pub use time::now_ns;

@@ -57,11 +57,18 @@ pub struct Probe {
 /// # Errors
 /// [`Error::Disproved`] if any answer contradicts the others; [`Error::Hang`], after which the process must end; the driver's.
 pub fn probe(gpu: &Gpu<'_>) -> Result<Probe, Error> {
+    probe_with(gpu, &mut LaunchMask::install(gpu.cuda())?)
+}
+
+/// As [`probe()`], with the process's mask, which stays the caller's and is clear afterwards.
+///
+/// # Errors
+/// As [`probe()`].
+pub fn probe_with(gpu: &Gpu<'_>, mask: &mut LaunchMask) -> Result<Probe, Error> {
     let facts = gpu.facts().clone();
     if facts.under_mps {
         return Err(Error::Disproved("under MPS the SM numbers that blocks see are not the device's".into()));
     }
-    let mut mask = LaunchMask::install(gpu.cuda())?;
     let grid = Grid { blocks: facts.sms * 4, threads: 1024, cluster_blocks: 1 };
     let census = Census::new(gpu, grid, CENSUS_NS)?;
 
@@ -71,10 +78,10 @@ pub fn probe(gpu: &Gpu<'_>) -> Result<Probe, Error> {
         .ok_or_else(|| Error::Disproved("a kernel ran without the launch callback being called".into()))?;
     let layout = qmd::layout_for(facts.compute_capability, version)?;
 
-    let found = bits(&mut mask, layout, &census, &all)?;
+    let found = bits(mask, layout, &census, &all)?;
     let sms_per_tpc = found.first().map_or(0, |(_, sms)| sms.len() as u32);
     let tpcs = order(&found, &all, sms_per_tpc)?;
-    confirm(&mut mask, layout, &census, &tpcs, sms_per_tpc)?;
+    confirm(mask, layout, &census, &tpcs, sms_per_tpc)?;
 
     let mut probe = Probe {
         facts,
@@ -84,7 +91,7 @@ pub fn probe(gpu: &Gpu<'_>) -> Result<Probe, Error> {
         gpcs_proved: false,
         launches: 0,
     };
-    assign_gpcs(gpu, &mut mask, layout, &mut probe)?;
+    assign_gpcs(gpu, mask, layout, &mut probe)?;
     mask.clear();
     probe.launches = mask.launches();
     Ok(probe)
