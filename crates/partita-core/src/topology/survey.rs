@@ -96,10 +96,8 @@ pub struct SmPlace {
 pub struct ControlClaims {
     /// Every SM in the order of `%smid`.
     pub sms: Vec<SmPlace>,
-    /// Each GPC and the mask of its enabled TPCs, where the driver answers that.
-    pub tpc_masks: Option<Vec<(u16, u32)>>,
-    /// Each GPC, its number on the chip and the *physical* mask of its enabled TPCs, where the driver answers that.
-    pub chip_masks: Option<Vec<(u16, u16, u32)>>,
+    /// `GR_GET_NUM_TPCS_FOR_GPC`: GPCs of the chip and how many TPCs each has; empty where the driver does not answer that.
+    pub tpc_counts: Vec<(u16, u32)>,
 }
 
 /// What one-bit probing found: TPC `i` has the SMs `i * sms_per_tpc` and following.

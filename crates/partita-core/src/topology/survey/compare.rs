@@ -89,14 +89,14 @@ pub enum Disagreement {
         /// Another and its.
         other: (Source, Vec<u32>),
     },
-    /// The control interface's mask of a GPC has another number of TPCs than its list.
-    Mask {
-        /// The GPC.
+    /// The control interface counts another number of TPCs in a GPC than its list of SMs has there.
+    GpcSize {
+        /// The GPC, as the control interface numbers the chip's.
         gpc: u16,
         /// TPCs of it in the list of SMs.
         listed: u32,
-        /// TPCs of it in its mask.
-        masked: u32,
+        /// TPCs of it by count.
+        counted: u32,
     },
 }
 
@@ -110,7 +110,7 @@ impl Disagreement {
             | Self::Bit { tpc, .. }
             | Self::Neighbours { tpc, .. }
             | Self::Cluster { tpc, .. } => Some(*tpc),
-            Self::Count { .. } | Self::GpcSizes { .. } | Self::Mask { .. } => None,
+            Self::Count { .. } | Self::GpcSizes { .. } | Self::GpcSize { .. } => None,
         }
     }
 
@@ -125,7 +125,7 @@ impl Disagreement {
                 matches!(source, Source::Control | Source::Probe)
             }
             Self::Cluster { .. } => matches!(source, Source::Control | Source::Clusters),
-            Self::Mask { .. } => source == Source::Control,
+            Self::GpcSize { .. } => source == Source::Control,
         }
     }
 }
@@ -164,9 +164,9 @@ impl fmt::Display for Disagreement {
             Self::GpcSizes { one, other } => {
                 write!(f, "{} has GPCs of {:?} TPCs, {} of {:?}", one.0, one.1, other.0, other.1)
             }
-            Self::Mask { gpc, listed, masked } => write!(
+            Self::GpcSize { gpc, listed, counted } => write!(
                 f,
-                "{} lists {listed} TPCs of GPC {gpc}, and {masked} in the GPC's mask",
+                "{} lists {listed} TPCs in the chip's GPC {gpc}, and counts {counted}",
                 Source::Control
             ),
         }
@@ -269,21 +269,17 @@ fn gpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
             }
         }
     }
-    masks(survey, found);
+    own_counts(survey, found);
 }
 
-fn masks(survey: &Survey, found: &mut Vec<Disagreement>) {
+/// What the control interface says twice.
+fn own_counts(survey: &Survey, found: &mut Vec<Disagreement>) {
     let Ok(control) = &survey.control else { return };
-    let listed = |gpc: u16| {
+    for &(gpc, counted) in &control.tpc_counts {
         let tpcs = control.sms.iter().filter(|sm| sm.gpc == gpc).map(|sm| sm.tpc);
-        tpcs.collect::<BTreeSet<u16>>().len() as u32
-    };
-    let logical = control.tpc_masks.iter().flatten().map(|&(gpc, mask)| (gpc, mask));
-    let physical = control.chip_masks.iter().flatten().map(|&(gpc, _, mask)| (gpc, mask));
-    for (gpc, mask) in logical.chain(physical) {
-        let (listed, masked) = (listed(gpc), mask.count_ones());
-        if listed != masked {
-            found.push(Disagreement::Mask { gpc, listed, masked });
+        let listed = tpcs.collect::<BTreeSet<u16>>().len() as u32;
+        if listed != counted {
+            found.push(Disagreement::GpcSize { gpc, listed, counted });
         }
     }
 }

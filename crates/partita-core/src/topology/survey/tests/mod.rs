@@ -47,7 +47,7 @@ fn h200() -> Survey {
     Survey {
         compute_capability: 90,
         probe: ProbeClaims { sms_per_tpc: 2, bits: H200_BITS.to_vec() },
-        control: Ok(ControlClaims { sms: h200_order(), tpc_masks: None, chip_masks: None }),
+        control: Ok(ControlClaims { sms: h200_order(), tpc_counts: Vec::new() }),
         clusters: Ok(H200_BITS.iter().map(|&bit| group(bit) as u8).collect()),
         nvdebug: silent(),
     }
@@ -74,7 +74,7 @@ fn a100() -> Survey {
     Survey {
         compute_capability: 80,
         probe: ProbeClaims { sms_per_tpc: 2, bits: (0..54).collect() },
-        control: Ok(ControlClaims { sms: sms.collect(), tpc_masks: None, chip_masks: None }),
+        control: Ok(ControlClaims { sms: sms.collect(), tpc_counts: Vec::new() }),
         clusters: silent(),
         nvdebug: silent(),
     }
@@ -184,7 +184,7 @@ fn registers_are_compared_too() {
 #[test]
 fn every_disagreement_is_named_and_takes_away_the_proof() {
     type Damage = fn(&mut Survey);
-    let damage: [(&str, Damage); 8] = [
+    let damage: [(&str, Damage); 7] = [
         ("one-bit probing counts 108 SMs, the driver's control interface counts 106", |survey| {
             control(survey).sms.truncate(106);
         }),
@@ -205,11 +205,8 @@ fn every_disagreement_is_named_and_takes_away_the_proof() {
                 sm.virtual_gpc = VIRTUAL_GPC_DISABLED;
             }
         }),
-        ("the driver's control interface lists 8 TPCs of GPC 2, and 7 in the GPC's mask", |survey| {
-            control(survey).tpc_masks = Some(vec![(0, 0xff), (2, 0x7f)]);
-        }),
-        ("the driver's control interface lists 8 TPCs of GPC 1, and 9 in the GPC's mask", |survey| {
-            control(survey).chip_masks = Some(vec![(1, 3, 0x1ff)]);
+        ("the driver's control interface lists 8 TPCs in the chip's GPC 2, and counts 7", |survey| {
+            control(survey).tpc_counts = vec![(0, 8), (2, 7)];
         }),
         ("one-bit probing counts 54 TPCs, the driver's control interface counts 53", |survey| {
             for sm in &mut control(survey).sms[104..] {
@@ -277,7 +274,7 @@ fn truthful(topology: &Topology) -> Survey {
             sms_per_tpc: topology.sms_per_tpc(),
             bits: (0..topology.tpc_count() as u16).collect(),
         },
-        control: Ok(ControlClaims { sms: order.collect(), tpc_masks: None, chip_masks: None }),
+        control: Ok(ControlClaims { sms: order.collect(), tpc_counts: Vec::new() }),
         clusters: silent(),
         nvdebug: silent(),
     }
@@ -353,7 +350,7 @@ proptest! {
         let survey = Survey {
             compute_capability: capability,
             probe: ProbeClaims { sms_per_tpc, bits },
-            control: Ok(ControlClaims { sms, tpc_masks: Some(vec![(3, 7)]), chip_masks: Some(vec![(1, 1, 9)]) }),
+            control: Ok(ControlClaims { sms, tpc_counts: vec![(3, 7)] }),
             clusters: clusters.ok_or_else(String::new),
             nvdebug: nvdebug.map(|(chip_tpcs_per_gpc, tpc_disable_masks)| NvdebugClaims {
                 chip_gpcs: 8, chip_tpcs_per_gpc, tpc_disable_masks, places: vec![(0, 0), (15, 15)],
