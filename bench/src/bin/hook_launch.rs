@@ -146,8 +146,10 @@ fn compare(options: &Options) -> Result<()> {
         "launches of partita_spin on {}: {} starts of both processes, {} rounds each, bursts of {}, interleaved\n",
         options.gpu, options.starts, options.rounds, options.burst
     );
-    println!("| | median ns | p10 | p90 | count |");
-    println!("|---|---|---|---|---|");
+    let launches = u64::from(options.starts) * u64::from(options.rounds) * u64::from(options.burst);
+    println!("{launches} launches each way\n");
+    println!("| | median ns | 95 % interval of the median | p10 | p90 | count |");
+    println!("|---|---|---|---|---|---|");
     let rows = [
         ("bare", without),
         ("in a partition", with),
@@ -156,8 +158,9 @@ fn compare(options: &Options) -> Result<()> {
     ];
     for (name, values) in rows {
         let samples = Samples::new(values)?;
+        let (low, high) = samples.median_interval();
         println!(
-            "| {name} | {:.1} | {:.1} | {:.1} | {} |",
+            "| {name} | {:.1} | {low:.1} to {high:.1} | {:.1} | {:.1} | {} |",
             samples.p50(),
             samples.quantile(100),
             samples.quantile(900),

@@ -1,0 +1,3 @@
+//! What Partita's benchmarks share.
+
+pub mod plot;
