@@ -17,6 +17,7 @@ extern crate std;
 
 pub mod attribute;
 pub mod callback;
+pub mod control;
 pub mod exports;
 pub mod kernels;
 pub mod qmd;

@@ -1,0 +1,152 @@
+//! The control interface of NVIDIA's kernel driver, as far as it tells where SMs lie.
+//!
+//! Numbers and layouts are those of the published kernel modules (open-gpu-kernel-modules: `nv-ioctl-numbers.h`, `nv-ioctl.h`,
+//! `nvos.h`, `ctrl0000gpu.h`, `ctrl2080gr.h`, `cl0080.h`, `cl2080.h`), checked on an H200 with driver 580.159.04. Byte offsets are those of
+//! x86-64 and aarch64; every field is little-endian. No call here needs root or changes anything.
+
+/// Type letter of the driver's `ioctl` requests.
+pub const IOCTL_TYPE: u8 = b'F';
+/// `NV_ESC_RM_FREE`: gives an object back; [`RM_FREE_BYTES`].
+pub const RM_FREE: u8 = 0x29;
+/// `NV_ESC_RM_CONTROL`: asks an object; [`RM_CONTROL_BYTES`].
+pub const RM_CONTROL: u8 = 0x2a;
+/// `NV_ESC_RM_ALLOC`: makes an object; [`RM_ALLOC_BYTES`].
+pub const RM_ALLOC: u8 = 0x2b;
+/// `NV_ESC_CARD_INFO`: the GPUs and their device nodes; [`CARDS_MAX`] entries of [`CARD_BYTES`].
+pub const CARD_INFO: u8 = 200;
+/// `NV_ESC_REGISTER_FD`, on a GPU's node: `{i32 control node}`.
+pub const REGISTER_FD: u8 = 201;
+
+/// The `ioctl` request of one escape with an argument of `bytes` bytes: `_IOWR('F', escape, …)`.
+#[must_use]
+pub const fn request(escape: u8, bytes: usize) -> u32 {
+    const READ_WRITE: u32 = 3;
+    READ_WRITE << 30 | (bytes as u32 & 0x3fff) << 16 | (IOCTL_TYPE as u32) << 8 | escape as u32
+}
+
+/// `NVOS00_PARAMETERS`: `{u32 root, parent, object, status}`.
+pub const RM_FREE_BYTES: usize = 16;
+/// `NVOS21_PARAMETERS`: `{u32 root, parent, object, class; u64 parameters; u32 parameter bytes, status}`.
+pub const RM_ALLOC_BYTES: usize = 32;
+/// `NVOS54_PARAMETERS`: `{u32 client, object, command, flags; u64 parameters; u32 parameter bytes, status}`.
+pub const RM_CONTROL_BYTES: usize = 32;
+/// Where [`RM_ALLOC`] and [`RM_CONTROL`] have the address of the parameters.
+pub const RM_PARAMETERS_AT: usize = 16;
+/// Where [`RM_ALLOC`] and [`RM_CONTROL`] have the bytes of the parameters.
+pub const RM_PARAMETER_BYTES_AT: usize = 24;
+/// Where [`RM_ALLOC`] and [`RM_CONTROL`] have the driver's answer.
+pub const RM_STATUS_AT: usize = 28;
+/// Where [`RM_FREE`] has the driver's answer.
+pub const RM_FREE_STATUS_AT: usize = 12;
+/// Where [`RM_ALLOC`] and [`RM_FREE`] have the object.
+pub const RM_OBJECT_AT: usize = 8;
+
+/// Entries of a [`CARD_INFO`] (`NV_MAX_DEVICES`).
+pub const CARDS_MAX: usize = 32;
+/// Bytes of one (`nv_ioctl_card_info_t`).
+pub const CARD_BYTES: usize = 72;
+/// Offset of `valid`, a byte.
+pub const CARD_VALID_AT: usize = 0;
+/// Offset of the PCI domain, a `u32`.
+pub const CARD_DOMAIN_AT: usize = 4;
+/// Offset of the PCI bus, a byte.
+pub const CARD_BUS_AT: usize = 8;
+/// Offset of the PCI slot, a byte.
+pub const CARD_SLOT_AT: usize = 9;
+/// Offset of the GPU's id, a `u32`.
+pub const CARD_GPU_ID_AT: usize = 16;
+/// Offset of the minor number, a `u32`: the N of `/dev/nvidiaN`.
+pub const CARD_MINOR_AT: usize = 56;
+
+/// Class of a client, the root of its objects (`NV01_ROOT`).
+pub const CLASS_ROOT: u32 = 0;
+/// Class of a device (`NV01_DEVICE_0`); parameters begin with `u32 deviceId`.
+pub const CLASS_DEVICE: u32 = 0x80;
+/// Bytes of the parameters of [`CLASS_DEVICE`] (`NV0080_ALLOC_PARAMETERS`).
+pub const CLASS_DEVICE_BYTES: usize = 56;
+/// Class of a subdevice (`NV20_SUBDEVICE_0`); parameters are `u32 subDeviceId`.
+pub const CLASS_SUBDEVICE: u32 = 0x2080;
+/// Bytes of the parameters of [`CLASS_SUBDEVICE`].
+pub const CLASS_SUBDEVICE_BYTES: usize = 4;
+
+/// `NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2`, of a client: `{u32 gpuId in, flags, device, subdevice, …}`.
+pub const GPU_GET_ID_INFO_V2: u32 = 0x205;
+/// Bytes of its parameters.
+pub const GPU_GET_ID_INFO_V2_BYTES: usize = 32;
+/// Offset of the device instance in them.
+pub const ID_INFO_DEVICE_AT: usize = 8;
+/// Offset of the subdevice instance in them.
+pub const ID_INFO_SUBDEVICE_AT: usize = 12;
+/// `NV2080_CTRL_CMD_GR_GET_NUM_TPCS_FOR_GPC`, of a subdevice: `{u32 gpc in, tpcs out}`.
+pub const GR_GET_NUM_TPCS_FOR_GPC: u32 = 0x2080_1234;
+/// Bytes of its parameters.
+pub const GR_GET_NUM_TPCS_FOR_GPC_BYTES: usize = 8;
+/// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER`, of a subdevice: [`SmOrderLayout`].
+pub const GR_GET_GLOBAL_SM_ORDER: u32 = 0x2080_121b;
+
+/// Entries of a [`GR_GET_GLOBAL_SM_ORDER`].
+pub const SM_ORDER_ENTRIES: usize = 512;
+
+/// The parameters of [`GR_GET_GLOBAL_SM_ORDER`]: [`SM_ORDER_ENTRIES`] entries of `u16` fields, `u16 numSm, numTpc`, and at the next
+/// multiple of 8 the 16 bytes of a route, zero for «the GPU's graphics engine».
+///
+/// A driver takes the size that it was built with and refuses the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmOrderLayout {
+    /// Fields of an entry: `gpcId, localTpcId, localSmId, globalTpcId, virtualGpcId, migratableTpcId`, then `ugpuId`, then
+    /// `physicalCpcId, virtualTpcId`.
+    pub fields: usize,
+}
+
+impl SmOrderLayout {
+    /// Every size known, newest first: drivers from 580, 575, and up to 570.
+    pub const ALL: [Self; 3] = [Self { fields: 9 }, Self { fields: 7 }, Self { fields: 6 }];
+
+    /// Bytes of an entry.
+    #[must_use]
+    pub const fn entry_bytes(self) -> usize {
+        2 * self.fields
+    }
+
+    /// Offset of `numSm`; `numTpc` follows.
+    #[must_use]
+    pub const fn counts_at(self) -> usize {
+        SM_ORDER_ENTRIES * self.entry_bytes()
+    }
+
+    /// Bytes of the parameters: 9240, 7192 or 6168.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        (self.counts_at() + 4).next_multiple_of(8) + 16
+    }
+}
+
+/// The answer «done» (`nvstatuscodes.h`).
+pub const NV_OK: u32 = 0;
+/// `NV_ERR_INVALID_ARGUMENT`: also the answer to parameters of another size (H200, driver 580.159.04).
+pub const NV_ERR_INVALID_ARGUMENT: u32 = 0x1f;
+
+/// The name of a status that these calls are known to end with.
+#[must_use]
+pub const fn status_name(status: u32) -> Option<&'static str> {
+    Some(match status {
+        0x1b => "INSUFFICIENT_PERMISSIONS",
+        NV_ERR_INVALID_ARGUMENT => "INVALID_ARGUMENT",
+        0x56 => "NOT_SUPPORTED",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_that_drivers_take() {
+        assert_eq!(SmOrderLayout::ALL.map(SmOrderLayout::bytes), [9240, 7192, 6168]);
+        assert_eq!(SmOrderLayout::ALL.map(SmOrderLayout::counts_at), [9216, 7168, 6144]);
+        // _IOWR('F', 0x2a, 32 bytes), as <linux/ioctl.h> makes it.
+        assert_eq!(request(RM_CONTROL, RM_CONTROL_BYTES), 0xc020_462a);
+        assert_eq!(request(CARD_INFO, CARDS_MAX * CARD_BYTES), 0xc900_46c8);
+    }
+}
