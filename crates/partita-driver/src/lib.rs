@@ -8,9 +8,12 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod callback;
 mod census;
+pub mod control;
 mod cuda;
 mod error;
 mod gpu;
@@ -20,6 +23,9 @@ mod library;
 pub mod numerics;
 mod probe;
 mod stream;
+mod stream_mask;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod stream_trace;
 mod time;
 
 pub use census::{BlockRecord, Census};
@@ -30,4 +36,5 @@ pub use launch_mask::LaunchMask;
 pub use library::Library;
 pub use probe::{Probe, ProbedTpc, probe, probe_with};
 pub use stream::{Stream, StreamRef};
+pub use stream_mask::{FormerMask, StreamField, StreamMasks};
 pub use time::now_ns;

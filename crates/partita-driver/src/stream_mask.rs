@@ -1,0 +1,480 @@
+//! The mask of a stream, in the driver's own structure.
+//!
+//! Where it lies differs from driver to driver and is documented nowhere, so a [`StreamField`] comes only from a proof
+//! ([`crate::stream_proof`]) or from a kept one. Every access looks before it touches: through a system call that reports an unreadable
+//! address instead of faulting, and a write happens only where the words found are those of a mask.
+
+use alloc::format;
+use alloc::string::String;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use partita_abi::CuResult;
+use partita_abi::stream::StreamMaskLayout;
+use partita_core::TpcSet;
+
+use crate::cuda::Cuda;
+use crate::error::Error;
+use crate::stream::{Stream, StreamRef};
+
+/// How far into a stream's structure a mask is looked for, in bytes. The farthest known lies at 0x5fc.
+pub const STRUCTURE_BYTES: usize = 4096;
+const PAGE_BYTES: usize = 4096;
+
+/// Where this driver keeps the mask of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamField {
+    offset_bytes: u32,
+    layout: StreamMaskLayout,
+}
+
+impl StreamField {
+    /// A place that is yet to be proved.
+    pub(crate) fn new(offset_bytes: u32, layout: StreamMaskLayout) -> Self {
+        Self { offset_bytes, layout }
+    }
+
+    /// A place that was proved before, under this very driver build and on this device: [`StreamField::offset_bytes`] of a
+    /// [`crate::stream_proof::StreamProof`]. Who keeps proofs vouches for that; here it is only made sure that a new stream of the
+    /// current context has no mask there.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if a new stream's words there are not those of a stream without a mask; the driver's.
+    pub fn kept(cuda: &Cuda, offset_bytes: u32) -> Result<Self, Error> {
+        let mut version = 0;
+        // SAFETY: a valid pointer.
+        unsafe { cuda.driver_get_version(&mut version)? };
+        let field = Self::new(offset_bytes, StreamMaskLayout::of(u32::try_from(version).unwrap_or(0)));
+        let stream = Stream::new(cuda)?;
+        match field.read(stream.as_ref())? {
+            words if words == [0; 5] => Ok(field),
+            words => Err(Error::Refused(format!(
+                "offset {offset_bytes:#x} of a new stream holds {words:x?} and no empty mask: prove this driver anew with `partita doctor`"
+            ))),
+        }
+    }
+
+    /// The offset of the mask from the stream's structure, in bytes.
+    pub fn offset_bytes(&self) -> u32 {
+        self.offset_bytes
+    }
+
+    /// How its words lie.
+    pub fn layout(&self) -> StreamMaskLayout {
+        self.layout
+    }
+
+    /// The words in the structure; those that the layout does not have are zero.
+    pub(crate) fn read(&self, stream: StreamRef<'_>) -> Result<[u32; 5], Error> {
+        let mut bytes = [0u8; 20];
+        let wanted = &mut bytes[..self.layout.bytes()];
+        if read_memory(self.address(stream)?, wanted) < wanted.len() {
+            return Err(unreadable(stream));
+        }
+        Ok(words_of(&bytes))
+    }
+
+    /// The address of the words in a stream's structure.
+    pub(crate) fn address(&self, stream: StreamRef<'_>) -> Result<usize, Error> {
+        Ok(structure(stream)? + self.offset_bytes as usize)
+    }
+}
+
+/// Sets and clears masks of streams of one GPU.
+#[derive(Clone, Copy)]
+pub struct StreamMasks<'a> {
+    cuda: &'a Cuda,
+    field: StreamField,
+    tpc_count: u32,
+}
+
+/// What a stream had before its mask was changed; put back by [`StreamMasks::restore`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FormerMask([u32; 5]);
+
+impl<'a> StreamMasks<'a> {
+    /// For a GPU with so many TPCs.
+    pub fn new(cuda: &'a Cuda, field: StreamField, tpc_count: u32) -> Self {
+        Self { cuda, field, tpc_count }
+    }
+
+    /// Where the masks lie.
+    pub fn field(&self) -> StreamField {
+        self.field
+    }
+
+    /// The stream's set of enabled TPCs, `None` without a mask.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the stream's structure cannot be read.
+    pub fn get(&self, stream: StreamRef<'_>) -> Result<Option<TpcSet>, Error> {
+        let words = self.field.read(stream)?;
+        Ok(self.field.layout.decode(&words).map(|disable| {
+            let [a, b, c, d] = disable;
+            // TPCs beyond the mask cannot be disabled.
+            TpcSet::first(self.tpc_count) - TpcSet::from_words32([a, b, c, d, 0, 0, 0, 0])
+        }))
+    }
+
+    /// Holds later launches of the stream to `set`; work that is queued already keeps the mask that it was launched with.
+    ///
+    /// May be called while the stream has work, and while other threads launch on it. A launch at that very moment may catch words of the
+    /// former mask beside words of the new one: it stays within the two sets together, and is never left without a TPC. Where two masks
+    /// have no word with TPCs of both, the way from one to the other leads through their union, with a call of the driver's between, which
+    /// waits for a launch that has begun to read.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a set that is empty, has TPCs that the device has not, or leaves out TPCs that this driver's masks cannot
+    /// name; and if the words found are not those of a mask.
+    pub fn set(&self, stream: StreamRef<'_>, set: &TpcSet) -> Result<FormerMask, Error> {
+        let words = self.words(set).map_err(Error::Refused)?;
+        let former = self.checked(stream)?;
+        let at = self.field.address(stream)?;
+        let change = Change { layout: self.field.layout, former, words, tpc_count: self.tpc_count };
+        if !change.make(at, || is_sound(self.cuda, stream)) {
+            return Err(unreadable(stream));
+        }
+        Ok(FormerMask(former))
+    }
+
+    /// Takes the stream's mask away.
+    ///
+    /// # Errors
+    /// As [`StreamMasks::set`].
+    pub fn clear(&self, stream: StreamRef<'_>) -> Result<FormerMask, Error> {
+        let former = self.checked(stream)?;
+        let at = self.field.address(stream)?;
+        let width = self.field.layout.words();
+        store(at, 0, &[0; 5][..width]);
+        Ok(FormerMask(former))
+    }
+
+    /// Puts back what the stream had before.
+    ///
+    /// # Errors
+    /// As [`StreamMasks::set`].
+    pub fn restore(&self, stream: StreamRef<'_>, former: FormerMask) -> Result<(), Error> {
+        match self.field.layout.decode(&former.0) {
+            None => self.clear(stream)?,
+            Some([a, b, c, d]) => {
+                let set = TpcSet::first(self.tpc_count) - TpcSet::from_words32([a, b, c, d, 0, 0, 0, 0]);
+                self.set(stream, &set)?
+            }
+        };
+        Ok(())
+    }
+
+    /// The words that hold launches to `set`.
+    pub(crate) fn words(&self, set: &TpcSet) -> Result<[u32; 5], String> {
+        let all = TpcSet::first(self.tpc_count);
+        if set.is_empty() {
+            return Err("an empty set: a launch with no TPC would never end; name at least one".into());
+        }
+        if !set.is_subset(&all) {
+            return Err(format!("TPCs {} are not there: the device has TPCs {all}", *set - all));
+        }
+        let nameable = TpcSet::first(self.field.layout.tpcs_max());
+        let left_out = all - *set;
+        if !left_out.is_subset(&nameable) {
+            return Err(format!(
+                "TPCs {} cannot be left out: a stream's mask of this driver names {} TPCs only",
+                left_out - nameable,
+                self.field.layout.tpcs_max()
+            ));
+        }
+        let disable = (!*set).to_words32();
+        Ok(self.field.layout.encode(&[disable[0], disable[1], disable[2], disable[3]]))
+    }
+
+    /// The words that are there, if they are those of a mask or of none.
+    fn checked(&self, stream: StreamRef<'_>) -> Result<[u32; 5], Error> {
+        let words = self.field.read(stream)?;
+        let plausible = match self.field.layout {
+            StreamMaskLayout::EnabledWords => words[0] <= 1,
+            StreamMaskLayout::UpperLower => true,
+        };
+        if plausible { Ok(words) } else { Err(not_a_mask(&words)) }
+    }
+}
+
+#[cold]
+fn not_a_mask(words: &[u32; 5]) -> Error {
+    Error::Refused(format!(
+        "the words where this driver keeps a stream's mask are {words:x?}, which is none: is the stream still alive?"
+    ))
+}
+
+#[cold]
+fn unreadable(stream: StreamRef<'_>) -> Error {
+    Error::Refused(format!(
+        "stream {:?} leads to no readable structure of the driver's: is it still alive?",
+        stream.handle()
+    ))
+}
+
+/// From the words of one mask, or of none, to those of another.
+struct Change {
+    layout: StreamMaskLayout,
+    former: [u32; 5],
+    words: [u32; 5],
+    tpc_count: u32,
+}
+
+impl Change {
+    /// Writes the words. `wait` returns once no launch reads that began before it, and says whether the stream is sound.
+    fn make(&self, at: usize, wait: impl FnOnce() -> bool) -> bool {
+        let Self { layout, former, words, .. } = self;
+        let width = layout.words();
+        let mask = usize::from(*layout == StreamMaskLayout::EnabledWords);
+        if layout.decode(former).is_none() {
+            // The words first, then what puts them in force. Where nothing does, zero words enable everything, and so what a reader
+            // catches enables more and not less.
+            store(at, mask, &words[..width]);
+            store(at, 0, &words[..mask]);
+            return true;
+        }
+        let enables = |words: &[u32; 5], word: usize| !words[word] & self.live(word) != 0;
+        // A word that leaves TPCs in both masks does so whichever of the two a reader catches.
+        if !(mask..width).any(|word| enables(former, word) && enables(words, word)) {
+            let both: [u32; 5] = core::array::from_fn(|word| former[word] & words[word]);
+            store(at, mask, &both[..width]);
+            if !wait() {
+                return false;
+            }
+        }
+        store(at, mask, &words[..width]);
+        true
+    }
+
+    /// The bits of a word that stand for TPCs of the device.
+    fn live(&self, word: usize) -> u32 {
+        let all = TpcSet::first(self.tpc_count).to_words32();
+        match self.layout {
+            StreamMaskLayout::EnabledWords => all[word - 1],
+            StreamMaskLayout::UpperLower => all[1 - word],
+        }
+    }
+}
+
+/// Writes words from number `from` on.
+fn store(at: usize, from: usize, words: &[u32]) {
+    for (number, word) in words.iter().enumerate().skip(from) {
+        let place: *mut u32 = core::ptr::with_exposed_provenance_mut(at + 4 * number);
+        // SAFETY: the words were just read through the kernel as the mask of a live stream at a proved place, which is 4-byte aligned. The
+        // driver reads them behind the compiler's back, hence an atomic.
+        unsafe { AtomicU32::from_ptr(place) }.store(*word, Ordering::Release);
+    }
+}
+
+/// The address of the driver's structure behind a stream.
+pub(crate) fn structure(stream: StreamRef<'_>) -> Result<usize, Error> {
+    let mut bytes = [0u8; size_of::<usize>()];
+    if read_memory(stream.handle().addr(), &mut bytes) < bytes.len() {
+        return Err(unreadable(stream));
+    }
+    match usize::from_ne_bytes(bytes) {
+        address if address >= PAGE_BYTES && address % 4 == 0 => Ok(address),
+        _ => Err(unreadable(stream)),
+    }
+}
+
+/// Reads this process's memory without trusting the address. Returns how many bytes could be read.
+pub(crate) fn read_memory(address: usize, to: &mut [u8]) -> usize {
+    let mut done = 0;
+    while done < to.len() {
+        // A transfer is whole or not made, so each stays inside one page.
+        let from = address.wrapping_add(done);
+        let bytes = (PAGE_BYTES - from % PAGE_BYTES).min(to.len() - done);
+        let local = libc::iovec { iov_base: to[done..].as_mut_ptr().cast::<c_void>(), iov_len: bytes };
+        let remote = libc::iovec { iov_base: core::ptr::without_provenance_mut(from), iov_len: bytes };
+        // SAFETY: the local range is `to`'s; the kernel checks the remote one.
+        let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+        if read != bytes as isize {
+            break;
+        }
+        done += bytes;
+    }
+    done
+}
+
+pub(crate) fn words_of(bytes: &[u8; 20]) -> [u32; 5] {
+    core::array::from_fn(|i| {
+        u32::from_ne_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+    })
+}
+
+/// Whether a stream still works: asked before and after its structure is touched.
+pub(crate) fn is_sound(cuda: &Cuda, stream: StreamRef<'_>) -> bool {
+    // SAFETY: a live stream.
+    match unsafe { cuda.stream_query(stream.handle()) } {
+        Ok(()) => true,
+        Err(Error::Call { code, .. }) => code == CuResult::NOT_READY,
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use alloc::boxed::Box;
+    use alloc::string::ToString;
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use core::sync::atomic::AtomicBool;
+
+    /// Something that looks like a stream: a pointer to a structure.
+    struct Fake {
+        handle: Box<*mut u32>,
+        words: Vec<u32>,
+    }
+
+    impl Fake {
+        fn new(fill: u32) -> Self {
+            let mut words = vec![fill; 64];
+            words[10..15].fill(0);
+            let mut handle = Box::new(words.as_mut_ptr());
+            handle.expose();
+            Self { handle, words }
+        }
+        fn stream(&self) -> StreamRef<'_> {
+            // SAFETY: it is never given to a driver.
+            unsafe { StreamRef::from_raw(core::ptr::from_ref::<*mut u32>(&self.handle).cast_mut().cast()) }
+                .unwrap()
+        }
+    }
+
+    trait Expose {
+        fn expose(&mut self);
+    }
+    impl Expose for Box<*mut u32> {
+        fn expose(&mut self) {
+            let _ = (**self).expose_provenance();
+        }
+    }
+
+    fn masks(layout: StreamMaskLayout, tpc_count: u32) -> StreamMasks<'static> {
+        // No driver: a library that has none of the calls.
+        let cuda = Box::leak(Box::new(Cuda::load(Some(c"libc.so.6")).unwrap()));
+        StreamMasks::new(cuda, StreamField::new(40, layout), tpc_count)
+    }
+
+    fn set(text: &str) -> TpcSet {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn masks_are_set_retargeted_and_put_back_and_nothing_beside_changes() {
+        for layout in [StreamMaskLayout::EnabledWords, StreamMaskLayout::UpperLower] {
+            let fake = Fake::new(0x5eed);
+            // 64 TPCs are all that the old layout can name.
+            let masks = masks(layout, layout.tpcs_max().min(66));
+            assert_eq!(masks.get(fake.stream()).unwrap(), None);
+            let none = masks.set(fake.stream(), &set("0-9,40")).unwrap();
+            assert_eq!(masks.get(fake.stream()).unwrap(), Some(set("0-9,40")));
+            let first = masks.set(fake.stream(), &set("63")).unwrap();
+            assert_eq!(masks.get(fake.stream()).unwrap(), Some(set("63")));
+            masks.restore(fake.stream(), first).unwrap();
+            assert_eq!(masks.get(fake.stream()).unwrap(), Some(set("0-9,40")));
+            masks.restore(fake.stream(), none).unwrap();
+            assert_eq!(masks.get(fake.stream()).unwrap(), None);
+            let beside =
+                fake.words.iter().enumerate().filter(|(at, _)| !(10..10 + layout.words()).contains(at));
+            assert!(
+                beside.into_iter().all(|(at, &word)| word == if (10..15).contains(&at) { 0 } else { 0x5eed })
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_refused() {
+        let fake = Fake::new(0);
+        let masks = masks(StreamMaskLayout::EnabledWords, 66);
+        let refused = |set: &str| masks.set(fake.stream(), &set.parse().unwrap()).unwrap_err().to_string();
+        assert!(masks.set(fake.stream(), &TpcSet::EMPTY).unwrap_err().to_string().contains("empty set"));
+        assert!(refused("60-70").contains("66-70"), "{}", refused("60-70"));
+        let old = self::masks(StreamMaskLayout::UpperLower, 66);
+        let error = old.set(fake.stream(), &set("0-9")).unwrap_err().to_string();
+        assert!(error.contains("64-65 cannot be left out"), "{error}");
+        assert_eq!(masks.get(fake.stream()).unwrap(), None, "nothing was written");
+    }
+
+    #[test]
+    fn default_streams_and_dead_handles_are_refused() {
+        for handle in 0..3 {
+            // SAFETY: it is refused.
+            let refused = unsafe { StreamRef::from_raw(core::ptr::without_provenance_mut(handle)) };
+            assert!(matches!(refused, Err(Error::DefaultStream(which)) if which == handle));
+        }
+        let masks = masks(StreamMaskLayout::EnabledWords, 66);
+        // SAFETY: it is never given to a driver.
+        let wild = unsafe { StreamRef::from_raw(core::ptr::without_provenance_mut(0x10_0000_1000)) }.unwrap();
+        assert!(matches!(masks.set(wild, &set("0")), Err(Error::Refused(_))));
+        let mut other = Fake::new(7);
+        other.words[10] = 7;
+        assert!(matches!(masks.set(other.stream(), &set("0")), Err(Error::Refused(_))), "no mask is there");
+        assert_eq!(other.words[10], 7);
+    }
+
+    #[test]
+    fn a_reader_never_sees_an_empty_mask_or_a_foreign_tpc() {
+        use std::sync::Mutex;
+        let fake = Fake::new(0);
+        let masks = masks(StreamMaskLayout::EnabledWords, 66);
+        // The two share no word, so words of both could be an empty mask.
+        let (one, other) = (set("0-31"), set("32-63"));
+        masks.set(fake.stream(), &one).unwrap();
+        let (to_one, to_other) = (masks.words(&one).unwrap(), masks.words(&other).unwrap());
+        let reading = Mutex::new(());
+        let at = masks.field.address(fake.stream()).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    let mut seen = [u32::MAX; 8];
+                    let launch = reading.lock().unwrap();
+                    for (word, value) in seen.iter_mut().enumerate().take(4) {
+                        let place = core::ptr::with_exposed_provenance_mut::<u32>(at + 4 + 4 * word);
+                        // SAFETY: inside the fake structure, which outlives the scope.
+                        *value = !unsafe { AtomicU32::from_ptr(place) }.load(Ordering::Acquire);
+                    }
+                    drop(launch);
+                    seen[4..].fill(0);
+                    let seen = TpcSet::from_words32(seen) & TpcSet::first(66);
+                    assert!(!seen.is_empty() && seen.is_subset(&(one | other)), "{seen}");
+                }
+            });
+            for turn in 0..2_000 {
+                let (former, words) = if turn % 2 == 0 { (to_one, to_other) } else { (to_other, to_one) };
+                let change = Change { layout: StreamMaskLayout::EnabledWords, former, words, tpc_count: 66 };
+                // As the driver's lock: whoever reads has read when it is free.
+                assert!(change.make(at, || reading.lock().is_ok()));
+            }
+            done.store(true, Ordering::Release);
+        });
+    }
+
+    #[test]
+    fn memory_is_read_to_the_end_of_what_is_mapped() {
+        // SAFETY: two pages of our own, the second of which is given back.
+        let pages = unsafe {
+            let pages = libc::mmap(
+                core::ptr::null_mut(),
+                2 * PAGE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            libc::munmap(pages.byte_add(PAGE_BYTES), PAGE_BYTES);
+            pages
+        };
+        let mut bytes = [1u8; 300];
+        assert_eq!(read_memory(pages.addr() + PAGE_BYTES - 100, &mut bytes), 100);
+        assert_eq!(bytes[99..101], [0, 1]);
+        assert_eq!(read_memory(pages.addr() + PAGE_BYTES, &mut bytes), 0);
+        // SAFETY: the page that is left.
+        unsafe { libc::munmap(pages, PAGE_BYTES) };
+    }
+}

@@ -1,0 +1,489 @@
+//! What the driver reads of a stream's structure while it launches, seen without changing a byte of it.
+//!
+//! The pages of the structure are closed for the length of one launch. Each access then faults, is noted, and is let through for just
+//! that instruction by a single step. One read can be *answered*: with words other than those that are there, either in a copy of the
+//! process ([`Answer::InCopy`]), which ends before it reaches the GPU, or in place for the one instruction ([`Answer::InPlace`]), after
+//! which the former words are back before the next one runs. A driver that takes words for a mask shows them, translated, in the
+//! launch's descriptor. On an H200 (driver 580.159.04) a launch makes 520 accesses and takes 5 ms under trace.
+//!
+//! For a sacrificial process only: it takes the handlers of SIGSEGV and SIGTRAP for good.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+use alloc::vec;
+
+use crate::error::Error;
+use crate::stream_mask::{STRUCTURE_BYTES, read_memory};
+
+const PAGE_BYTES: usize = 4096;
+/// The trap flag of EFLAGS: a trap after the next instruction (Intel SDM volume 1, section 3.4.3).
+const TRAP_FLAG: i64 = 0x100;
+/// The bit of a page fault's error code that tells a write (Intel SDM volume 3, section 4.7).
+const FAULT_WRITE: i64 = 2;
+/// How long a copy may take to the descriptor, which is microseconds away.
+const COPY_LIMIT_MS: c_int = 2_000;
+
+static FIRST_PAGE: AtomicUsize = AtomicUsize::new(0);
+static PAGES_BYTES: AtomicUsize = AtomicUsize::new(0);
+static STRUCTURE: AtomicUsize = AtomicUsize::new(0);
+static ARMED: AtomicBool = AtomicBool::new(false);
+/// The thread that launches; others that touch the pages are let through unnoted.
+static THREAD: AtomicI32 = AtomicI32::new(0);
+/// One bit for each byte at which an access began.
+static READ: [AtomicU32; STRUCTURE_BYTES / 32] = [const { AtomicU32::new(0) }; STRUCTURE_BYTES / 32];
+static WRITTEN: [AtomicU32; STRUCTURE_BYTES / 32] = [const { AtomicU32::new(0) }; STRUCTURE_BYTES / 32];
+
+/// 0 none, 1 in a copy, 2 in place.
+static ANSWER: AtomicU32 = AtomicU32::new(0);
+static ANSWER_OFFSET: AtomicUsize = AtomicUsize::new(0);
+static ANSWER_WORDS: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
+static ANSWER_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Whether an instruction runs with answered words, which are to be put back.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+static KEPT_WORDS: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
+
+static PIPE_READ: AtomicI32 = AtomicI32::new(-1);
+static PIPE_WRITE: AtomicI32 = AtomicI32::new(-1);
+static IS_COPY: AtomicBool = AtomicBool::new(false);
+/// Whether the copy sent a report, and the report.
+static REPORTED: AtomicBool = AtomicBool::new(false);
+static REPORT: [AtomicU32; REPORT_WORDS] = [const { AtomicU32::new(0) }; REPORT_WORDS];
+
+/// Words of a copy's report: whether the descriptor had a mask, and its eight words.
+pub(crate) const REPORT_WORDS: usize = 9;
+
+/// How a read is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// In a copy of the process that ends at the descriptor. Without words nothing is changed: what such a copy reports shows whether
+    /// copies get that far.
+    InCopy {
+        /// Of the words, from the structure.
+        offset_bytes: usize,
+        /// The words and how many count.
+        words: Option<([u32; 5], usize)>,
+    },
+    /// In this process, for the instructions that read there.
+    InPlace {
+        /// Of the words, from the structure.
+        offset_bytes: usize,
+        /// The words and how many count.
+        words: ([u32; 5], usize),
+    },
+}
+
+/// What one launch did.
+#[derive(Debug, Clone)]
+pub(crate) struct Trace {
+    read: [u32; STRUCTURE_BYTES / 32],
+    written: [u32; STRUCTURE_BYTES / 32],
+    /// What the copy reported, if one was asked for and got that far.
+    pub report: Option<[u32; REPORT_WORDS]>,
+}
+
+impl Trace {
+    /// Whether a read began at this byte.
+    pub fn was_read(&self, offset_bytes: usize) -> bool {
+        bit(&self.read, offset_bytes)
+    }
+
+    /// Whether a write began at this byte.
+    pub fn was_written(&self, offset_bytes: usize) -> bool {
+        bit(&self.written, offset_bytes)
+    }
+
+    /// How many different bytes reads began at.
+    pub fn reads(&self) -> u32 {
+        self.read.iter().map(|word| word.count_ones()).sum()
+    }
+}
+
+fn bit(words: &[u32], offset_bytes: usize) -> bool {
+    words.get(offset_bytes / 32).is_some_and(|word| word >> (offset_bytes % 32) & 1 == 1)
+}
+
+/// Traces one launch's accesses to the structure at `structure`.
+///
+/// # Errors
+/// [`Error::Refused`] if the pages cannot be closed; the launch's.
+pub(crate) fn trace(
+    structure: usize,
+    answer: Option<Answer>,
+    launch: impl FnOnce() -> Result<(), Error>,
+) -> Result<Trace, Error> {
+    let first_page = structure / PAGE_BYTES * PAGE_BYTES;
+    let mut looked = vec![0u8; STRUCTURE_BYTES];
+    // Only pages that are there can be closed.
+    let readable = read_memory(structure, &mut looked);
+    drop(looked);
+    let pages_bytes = (structure + readable.max(1)).next_multiple_of(PAGE_BYTES) - first_page;
+    for word in READ.iter().chain(&WRITTEN) {
+        word.store(0, Ordering::Relaxed);
+    }
+    FIRST_PAGE.store(first_page, Ordering::Relaxed);
+    PAGES_BYTES.store(pages_bytes, Ordering::Relaxed);
+    STRUCTURE.store(structure, Ordering::Relaxed);
+    prepare(answer)?;
+    // SAFETY: the handlers follow the rules of signal handlers; gettid has no arguments.
+    let closed = unsafe {
+        THREAD.store(libc::syscall(libc::SYS_gettid) as i32, Ordering::Relaxed);
+        handle(libc::SIGSEGV, on_fault) && handle(libc::SIGTRAP, on_step)
+    };
+    if !closed {
+        return Err(Error::Refused("this process may not handle SIGSEGV and SIGTRAP".into()));
+    }
+    ARMED.store(true, Ordering::SeqCst);
+    let launched = if protect(libc::PROT_NONE) {
+        launch()
+    } else {
+        Err(Error::Refused("the pages of a stream's structure cannot be closed".into()))
+    };
+    ARMED.store(false, Ordering::SeqCst);
+    protect(libc::PROT_READ | libc::PROT_WRITE);
+    finish_copies();
+    launched?;
+    let load = |words: &[AtomicU32; STRUCTURE_BYTES / 32]| {
+        core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+    };
+    let report = REPORTED
+        .load(Ordering::Acquire)
+        .then(|| core::array::from_fn(|index| REPORT[index].load(Ordering::Relaxed)));
+    Ok(Trace { read: load(&READ), written: load(&WRITTEN), report })
+}
+
+/// In a copy: sends what the launch's descriptor holds, and ends the copy. Elsewhere it does nothing.
+///
+/// Called on the launching thread from the launch callback.
+pub(crate) fn report_if_copy(mask: Option<[u32; 8]>) {
+    if !IS_COPY.load(Ordering::Acquire) {
+        return;
+    }
+    let mut report = [0u32; REPORT_WORDS];
+    report[0] = u32::from(mask.is_some());
+    report[1..].copy_from_slice(&mask.unwrap_or([0; 8]));
+    // SAFETY: writes from an array of ours and ends this copy of the process without running anything of it.
+    unsafe {
+        libc::write(PIPE_WRITE.load(Ordering::Relaxed), report.as_ptr().cast(), size_of_val(&report));
+        libc::_exit(0);
+    }
+}
+
+fn prepare(answer: Option<Answer>) -> Result<(), Error> {
+    REPORTED.store(false, Ordering::Relaxed);
+    ANSWERED.store(false, Ordering::Relaxed);
+    let (kind, offset_bytes, words) = match answer {
+        None => (0, 0, None),
+        Some(Answer::InCopy { offset_bytes, words }) => (1, offset_bytes, words),
+        Some(Answer::InPlace { offset_bytes, words }) => (2, offset_bytes, Some(words)),
+    };
+    let (words, count) = words.unwrap_or(([0; 5], 0));
+    for (slot, word) in ANSWER_WORDS.iter().zip(words) {
+        slot.store(word, Ordering::Relaxed);
+    }
+    ANSWER_COUNT.store(count, Ordering::Relaxed);
+    ANSWER_OFFSET.store(offset_bytes, Ordering::Relaxed);
+    if kind == 1 {
+        let mut ends = [-1; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(Error::Refused("no pipe can be made".into()));
+        }
+        PIPE_READ.store(ends[0], Ordering::Relaxed);
+        PIPE_WRITE.store(ends[1], Ordering::Relaxed);
+    }
+    ANSWER.store(kind, Ordering::Release);
+    Ok(())
+}
+
+fn finish_copies() {
+    ANSWER.store(0, Ordering::Release);
+    for end in [&PIPE_READ, &PIPE_WRITE] {
+        let descriptor = end.swap(-1, Ordering::Relaxed);
+        if descriptor >= 0 {
+            // SAFETY: a descriptor of ours.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+}
+
+/// Opens or closes the pages. Safe in a signal handler.
+fn protect(access: c_int) -> bool {
+    let page: *mut c_void = core::ptr::with_exposed_provenance_mut(FIRST_PAGE.load(Ordering::Relaxed));
+    // SAFETY: pages that were readable; whoever touches them while they are closed faults into our handler.
+    unsafe { libc::mprotect(page, PAGES_BYTES.load(Ordering::Relaxed), access) == 0 }
+}
+
+type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+unsafe fn handle(signal: c_int, handler: Handler) -> bool {
+    // SAFETY: a zeroed action is a valid one, and the handler has the three-argument form that SA_SIGINFO says.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(signal, &action, core::ptr::null_mut()) == 0
+    }
+}
+
+/// A fault that is none of ours: the default action takes it when the instruction runs again.
+fn leave_to_default(signal: c_int) {
+    // SAFETY: a zeroed action with the default handler.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &action, core::ptr::null_mut());
+    }
+}
+
+fn is_launching_thread() -> bool {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 == THREAD.load(Ordering::Relaxed) }
+}
+
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's arguments to a handler of this form.
+    let (address, registers) = unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        ((*info).si_addr().addr(), &mut (*context).uc_mcontext.gregs)
+    };
+    let within = address.wrapping_sub(FIRST_PAGE.load(Ordering::Relaxed));
+    if within >= PAGES_BYTES.load(Ordering::Relaxed) || IS_COPY.load(Ordering::Relaxed) {
+        return leave_to_default(signal);
+    }
+    protect(libc::PROT_READ | libc::PROT_WRITE);
+    if !ARMED.load(Ordering::SeqCst) {
+        // Another thread, that faulted just before the trace ended.
+        return;
+    }
+    if is_launching_thread() {
+        let offset = address.wrapping_sub(STRUCTURE.load(Ordering::Relaxed));
+        let is_write = registers[libc::REG_ERR as usize] & FAULT_WRITE != 0;
+        let log = if is_write { &WRITTEN } else { &READ };
+        if let Some(word) = log.get(offset / 32) {
+            word.fetch_or(1 << (offset % 32), Ordering::Relaxed);
+        }
+        if !is_write && answer(offset) {
+            // A copy, with the answer in its own memory: it runs on untraced.
+            return;
+        }
+    }
+    registers[libc::REG_EFL as usize] |= TRAP_FLAG;
+}
+
+unsafe extern "C" fn on_step(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's arguments to a handler of this form.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
+    if is_launching_thread() && ANSWERED.swap(false, Ordering::Relaxed) {
+        store(&KEPT_WORDS);
+    }
+    if ARMED.load(Ordering::SeqCst) {
+        protect(libc::PROT_NONE);
+    }
+}
+
+/// The place of the answered words. The pages are open when it is used.
+fn place(index: usize) -> *mut u32 {
+    let at = STRUCTURE.load(Ordering::Relaxed) + ANSWER_OFFSET.load(Ordering::Relaxed) + 4 * index;
+    core::ptr::with_exposed_provenance_mut(at)
+}
+
+fn store(words: &[AtomicU32; 5]) {
+    for (index, word) in words.iter().enumerate().take(ANSWER_COUNT.load(Ordering::Relaxed)) {
+        // SAFETY: words inside the structure, which are in our memory and readable, at a multiple of four. In place they are what the very
+        // next instruction reads and no other thread's; in a copy they are the copy's own.
+        unsafe { place(index).write_volatile(word.load(Ordering::Relaxed)) };
+    }
+}
+
+/// Answers a read at `offset` if it is the one to be answered. Says whether this is a copy.
+fn answer(offset: usize) -> bool {
+    let window = 4 * ANSWER_COUNT.load(Ordering::Relaxed);
+    let hit = offset.wrapping_sub(ANSWER_OFFSET.load(Ordering::Relaxed)) < window;
+    match ANSWER.load(Ordering::Acquire) {
+        1 if hit || window == 0 => {
+            // Once: a copy of every read would tell the same.
+            ANSWER.store(0, Ordering::Release);
+            let is_copy = copy();
+            if is_copy {
+                store(&ANSWER_WORDS);
+            }
+            is_copy
+        }
+        2 if hit => {
+            for (index, word) in KEPT_WORDS.iter().enumerate().take(ANSWER_COUNT.load(Ordering::Relaxed)) {
+                // SAFETY: as in store().
+                word.store(unsafe { place(index).read_volatile() }, Ordering::Relaxed);
+            }
+            store(&ANSWER_WORDS);
+            ANSWERED.store(true, Ordering::Relaxed);
+            false
+        }
+        _ => false,
+    }
+}
+
+/// Makes a copy of the process and waits for its report. Returns `true` in the copy.
+///
+/// The bare system call: no fork handler of the driver's is to know of it.
+fn copy() -> bool {
+    // SAFETY: system calls with valid arguments. The copy has this thread only and runs nothing but the rest of the launch.
+    unsafe {
+        let child = libc::syscall(libc::SYS_fork) as libc::pid_t;
+        if child == 0 {
+            IS_COPY.store(true, Ordering::Release);
+            ARMED.store(false, Ordering::SeqCst);
+            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+            libc::alarm(COPY_LIMIT_MS as u32 / 1000);
+            return true;
+        }
+        if child < 0 {
+            return false;
+        }
+        let pipe = PIPE_READ.load(Ordering::Relaxed);
+        // Our own end stays open, so a copy that dies is noticed by waiting for it, and one that hangs by the clock.
+        let mut report = [0u32; REPORT_WORDS];
+        let mut waited_ms = 0;
+        loop {
+            let mut poll = libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 };
+            let ready = libc::poll(&mut poll, 1, 1);
+            let ended = libc::waitpid(child, core::ptr::null_mut(), libc::WNOHANG) == child;
+            if ready > 0 || ended && libc::poll(&mut poll, 1, 0) > 0 {
+                let read = libc::read(pipe, report.as_mut_ptr().cast(), size_of_val(&report));
+                if read == size_of_val(&report) as isize {
+                    for (slot, word) in REPORT.iter().zip(report) {
+                        slot.store(word, Ordering::Relaxed);
+                    }
+                    REPORTED.store(true, Ordering::Release);
+                }
+            }
+            if ended {
+                return false;
+            }
+            waited_ms += 1;
+            if REPORTED.load(Ordering::Relaxed) || waited_ms > COPY_LIMIT_MS {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, core::ptr::null_mut(), 0);
+                return false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::sync::Mutex;
+
+    /// The traces are one at a time in a process.
+    static ONE: Mutex<()> = Mutex::new(());
+
+    /// Two pages of our own, so that nothing else touches them.
+    fn pages() -> *mut u32 {
+        // SAFETY: new pages, never given back.
+        unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                2 * PAGE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        }
+        .cast()
+    }
+
+    /// What a driver does: looks at some words, and at four more where one says so.
+    unsafe fn driver(structure: *mut u32, mask: usize) -> [u32; 4] {
+        // SAFETY: the caller's pages.
+        unsafe {
+            let at = |index: usize| structure.add(index);
+            at(3).write_volatile(at(2).read_volatile() + 1);
+            let count = at(100).read_volatile();
+            at(100).write_volatile(count + 1);
+            if at(mask).read_volatile() == 1 {
+                core::array::from_fn(|index| at(mask + 1 + index).read_volatile())
+            } else {
+                [0; 4]
+            }
+        }
+    }
+
+    #[test]
+    fn accesses_are_noted_and_nothing_is_changed() {
+        let _one = ONE.lock().unwrap();
+        let structure = pages();
+        let trace = trace(structure.expose_provenance(), None, || {
+            // SAFETY: our pages.
+            unsafe { driver(structure, 327) };
+            Ok(())
+        })
+        .unwrap();
+        assert!(trace.was_read(8) && trace.was_read(400) && trace.was_read(4 * 327));
+        assert!(trace.was_written(12) && trace.was_written(400) && !trace.was_written(4 * 327));
+        assert!(!trace.was_read(4 * 328), "only if the first says so");
+        assert_eq!(trace.reads(), 3);
+        // SAFETY: our pages, which are open again.
+        assert_eq!(unsafe { (structure.add(3).read(), structure.add(100).read()) }, (1, 1));
+    }
+
+    #[test]
+    fn a_read_is_answered_in_place_for_one_instruction() {
+        let _one = ONE.lock().unwrap();
+        let structure = pages();
+        let mut seen = [0; 4];
+        let answer = Answer::InPlace { offset_bytes: 4 * 327, words: ([1, 0xa5a5, 0x5a5a, 7, 9], 5) };
+        trace(structure.expose_provenance(), Some(answer), || {
+            // SAFETY: our pages.
+            seen = unsafe { driver(structure, 327) };
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, [0xa5a5, 0x5a5a, 7, 9]);
+        // SAFETY: our pages.
+        assert!((327..332).all(|index| unsafe { structure.add(index).read() } == 0), "put back");
+    }
+
+    #[test]
+    fn a_read_is_answered_in_a_copy_that_reports_and_ends() {
+        let _one = ONE.lock().unwrap();
+        let structure = pages();
+        for (words, expected) in
+            [(Some(([1, 11, 22, 33, 44], 5)), [1, 11, 22, 33, 44]), (None, [1, 0, 0, 0, 0])]
+        {
+            let mut seen = [9; 4];
+            let answer = Answer::InCopy { offset_bytes: 4 * 327, words };
+            let trace = trace(structure.expose_provenance(), Some(answer), || {
+                // SAFETY: our pages.
+                seen = unsafe { driver(structure, 327) };
+                report_if_copy(Some([seen[0], seen[1], seen[2], seen[3], 0, 0, 0, 0]));
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(trace.report.map(|report| report[..5].to_vec()), Some(expected.to_vec()));
+            assert_eq!(seen, [0; 4], "here nothing was answered");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_dies_reports_nothing() {
+        let _one = ONE.lock().unwrap();
+        let structure = pages();
+        let answer = Answer::InCopy { offset_bytes: 4 * 327, words: Some(([1; 5], 5)) };
+        let trace = trace(structure.expose_provenance(), Some(answer), || {
+            // SAFETY: our pages; the second address is nobody's and read in the copy only.
+            unsafe {
+                if driver(structure, 327) != [0; 4] {
+                    core::ptr::without_provenance::<u32>(64).read_volatile();
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(trace.report, None);
+    }
+}
