@@ -21,6 +21,9 @@ const CENSUS_NS: u64 = 20_000;
 const ROUNDS_MAX: u32 = 3;
 /// Deadline of one cluster launch, which takes microseconds if it can run at all.
 const CLUSTER_DEADLINE_MS: u64 = 1_000;
+/// Blocks of the largest cluster of any device, and of the largest that every device with clusters runs (CUDA C++ Programming Guide).
+const CLUSTER_BLOCKS_MAX: u32 = 16;
+const CLUSTER_BLOCKS_PORTABLE: u32 = 8;
 /// Positions of one GPC in Hopper's physical numbering: bit = 9 × GPC + TPC (measured on H200, all boards tried).
 const HOPPER_STRIDE: u16 = 9;
 /// From here on a bit is a TPC outside every GPC that clusters can use ("singleton"; measured on H200).
@@ -210,34 +213,88 @@ fn assign_gpcs(
             HOPPER_SINGLETONS / HOPPER_STRIDE + bit - HOPPER_SINGLETONS
         }
     };
-    let mut groups: alloc::collections::BTreeMap<u16, Vec<u16>> = alloc::collections::BTreeMap::new();
-    for tpc in &probe.tpcs {
-        groups.entry(group(tpc.physical)).or_default().push(tpc.physical);
+    let numbers: BTreeSet<u16> = probe.tpcs.iter().map(|tpc| group(tpc.physical)).collect();
+    let number = |bit| numbers.iter().position(|&number| number == group(bit)).unwrap_or(0) as u8;
+    let groups: Vec<u8> = probe.tpcs.iter().map(|tpc| number(tpc.physical)).collect();
+    run_clusters(gpu, mask, layout, probe, &groups)
+}
+
+/// Proves by clusters that TPCs of the same number in `groups` share a GPC, where [`probe_with`] knew no such groups: as the
+/// control interface has them, one number a TPC in logical order. The process's mask is clear afterwards.
+///
+/// The result stands in [`Probe::gpcs_proved`]. A cluster that does not run within its deadline leaves it false and this process's
+/// context lost: nothing more can be launched.
+///
+/// # Errors
+/// The driver's; [`Error::Disproved`] if there is not one number for each TPC.
+pub fn prove_gpcs(
+    gpu: &Gpu<'_>,
+    mask: &mut LaunchMask,
+    probe: &mut Probe,
+    groups: &[u8],
+) -> Result<(), Error> {
+    if groups.len() != probe.tpcs.len() {
+        return Err(Error::Disproved(format!(
+            "GPCs are known of {} TPCs, the device has {}",
+            groups.len(),
+            probe.tpcs.len()
+        )));
     }
-    for bits in groups.values().filter(|bits| bits.len() > 1) {
-        // The largest cluster has 16 blocks: two overlapping ones cover nine TPCs.
-        let most = (16 / probe.sms_per_tpc) as usize;
-        let size = bits.len().min(most);
-        for part in [&bits[..size], &bits[bits.len() - size..]] {
+    let layout = qmd::layout_for(probe.facts.compute_capability, probe.qmd_version)?;
+    run_clusters(gpu, mask, layout, probe, groups)?;
+    mask.clear();
+    probe.launches = mask.launches();
+    Ok(())
+}
+
+/// Runs clusters that fill each group, as far as the device's largest cluster reaches, each overlapping the one before.
+fn run_clusters(
+    gpu: &Gpu<'_>,
+    mask: &mut LaunchMask,
+    layout: &'static QmdLayout,
+    probe: &mut Probe,
+    groups: &[u8],
+) -> Result<(), Error> {
+    let mut bits_of: alloc::collections::BTreeMap<u8, Vec<u16>> = alloc::collections::BTreeMap::new();
+    for (tpc, &group) in probe.tpcs.iter().zip(groups) {
+        bits_of.entry(group).or_default().push(tpc.physical);
+    }
+    let mut most = (CLUSTER_BLOCKS_MAX / probe.sms_per_tpc).max(2) as usize;
+    for bits in bits_of.values().filter(|bits| bits.len() > 1) {
+        let mut first = 0;
+        loop {
+            let size = bits.len().min(most);
+            let part = &bits[first.min(bits.len() - size)..][..size];
             mask.set(layout, &words(part, true));
             let blocks = size as u32 * probe.sms_per_tpc;
             let grid = Grid { blocks, threads: 32, cluster_blocks: blocks };
             let census = Census::new(gpu, grid, 1_000)?;
-            census.launch()?;
+            match census.launch() {
+                Ok(()) => {}
+                // Not every device has clusters beyond the portable size.
+                Err(Error::Call { .. }) if blocks > CLUSTER_BLOCKS_PORTABLE => {
+                    most = (CLUSTER_BLOCKS_PORTABLE / probe.sms_per_tpc).max(2) as usize;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             match gpu.wait("a cluster of one GPC", CLUSTER_DEADLINE_MS) {
                 Ok(()) => {}
-                // The hypothesis is wrong for this board, and this process is lost; the caller has what was proved before.
+                // The groups are wrong for this board, and this process is lost; the caller has what was proved before.
                 Err(Error::Hang { .. }) => {
                     core::mem::forget(census);
                     return Ok(());
                 }
                 Err(error) => return Err(error),
             }
+            if first + size >= bits.len() {
+                break;
+            }
+            first += size - 1;
         }
     }
-    let numbers: Vec<u16> = groups.keys().copied().collect();
-    for tpc in &mut probe.tpcs {
-        tpc.gpc = numbers.iter().position(|&number| number == group(tpc.physical)).unwrap_or(0) as u8;
+    for (tpc, &group) in probe.tpcs.iter_mut().zip(groups) {
+        tpc.gpc = group;
     }
     probe.gpcs_proved = true;
     Ok(())
