@@ -14,6 +14,7 @@ use partita_abi::callback::{
     PARAMS_OFFSET_BYTES, PARAMS_OFFSET_QMD, SubscribeFn, TABLE_BYTES_MIN, TABLE_INDEX_BYTES,
     TABLE_INDEX_ENABLE, TABLE_INDEX_SUBSCRIBE,
 };
+use partita_abi::qmd::{self, QmdLayout};
 use partita_abi::types::CUuuid;
 
 /// The C type of `cuGetExportTable`.
@@ -31,6 +32,8 @@ pub enum SubscribeError {
     Refused(c_int),
     /// The launch event cannot be enabled.
     NotEnabled(c_int),
+    /// This process's launches are masked or watched so already.
+    Again,
 }
 
 impl fmt::Display for SubscribeError {
@@ -45,6 +48,7 @@ impl fmt::Display for SubscribeError {
                 )
             }
             Self::NotEnabled(code) => write!(f, "the driver did not enable the launch callback ({code})"),
+            Self::Again => f.write_str("this process's launches have such a mask already: one at a time"),
         }
     }
 }
@@ -52,20 +56,27 @@ impl fmt::Display for SubscribeError {
 impl core::error::Error for SubscribeError {}
 
 /// A subscriber's hold on the callback.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Subscription {
     handle: u32,
-    enable: EnableFn,
+    /// None for a subscriber that is called by another.
+    enable: Option<EnableFn>,
 }
 
 impl Subscription {
+    /// That of a subscriber whom `libpartita.so` calls.
+    pub(crate) fn chained() -> Self {
+        Self { handle: 0, enable: None }
+    }
+
     /// Has the subscriber called for later launches, or not. Subscribed and not called, a launch costs what it costs without.
     ///
     /// # Errors
-    /// [`SubscribeError::NotEnabled`].
+    /// [`SubscribeError::NotEnabled`]; for a subscriber in a tenant's process always, since its callback is the tenant's mask.
     pub fn call(&self, on: bool) -> Result<(), SubscribeError> {
+        let Some(enable) = self.enable else { return Err(SubscribeError::NotEnabled(-1)) };
         // SAFETY: the driver's own function, with the handle that it gave; it is valid as long as libcuda is loaded, which is for ever.
-        match unsafe { (self.enable)(u32::from(on), self.handle, DOMAIN_LAUNCH, CBID_QMD_READY) } {
+        match unsafe { enable(u32::from(on), self.handle, DOMAIN_LAUNCH, CBID_QMD_READY) } {
             0 => Ok(()),
             code => Err(SubscribeError::NotEnabled(code)),
         }
@@ -115,7 +126,7 @@ pub unsafe fn subscribe(
         0 => {}
         code => return Err(SubscribeError::Refused(code)),
     }
-    let subscription = Subscription { handle, enable };
+    let subscription = Subscription { handle, enable: Some(enable) };
     subscription.call(true)?;
     Ok(subscription)
 }
@@ -137,4 +148,24 @@ pub unsafe fn launch_descriptor(parameters: *const c_void) -> *mut u32 {
     }
     // SAFETY: the block is long enough for the pointer.
     unsafe { *parameters.byte_add(PARAMS_OFFSET_QMD).cast::<*mut u32>() }
+}
+
+/// The whole launch descriptor among a callback's parameters, if it is of the version that the layout describes.
+///
+/// # Safety
+/// `parameters` is what the driver passed to a subscriber, and the result is not used after the subscriber has returned.
+#[inline]
+pub unsafe fn descriptor_of<'d>(parameters: *const c_void, layout: &QmdLayout) -> Option<&'d mut [u32]> {
+    // SAFETY: passed on to the caller.
+    let descriptor = unsafe { launch_descriptor(parameters) };
+    if descriptor.is_null() {
+        return None;
+    }
+    // SAFETY: every version of the descriptor is at least 256 bytes.
+    let head = unsafe { core::slice::from_raw_parts(descriptor, 64) };
+    if qmd::version_byte(head) != Some(layout.version.byte()) {
+        return None;
+    }
+    // SAFETY: a descriptor of this version has the layout's size, and the driver lets its subscriber write it.
+    Some(unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) })
 }

@@ -11,6 +11,7 @@ use partita_abi::qmd::{self, QmdLayout};
 use crate::callback::{self, Subscription};
 use crate::cuda::Cuda;
 use crate::error::Error;
+use crate::subscribers;
 
 static DISABLE: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 static LAYOUT: AtomicPtr<QmdLayout> = AtomicPtr::new(core::ptr::null_mut());
@@ -29,9 +30,8 @@ impl LaunchMask {
     /// # Errors
     /// [`Error::Subscribe`], for a second call in the process too.
     pub fn install(cuda: &Cuda) -> Result<Self, Error> {
-        // SAFETY: the driver's own function; the subscriber uses statics only.
-        let subscription =
-            unsafe { callback::subscribe(cuda.export_table()?, on_launch, core::ptr::null_mut())? };
+        // SAFETY: the subscriber uses statics only.
+        let subscription = unsafe { subscribers::add(cuda, on_launch, core::ptr::null_mut())? };
         Ok(Self(subscription))
     }
 

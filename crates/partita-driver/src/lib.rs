@@ -24,8 +24,13 @@ pub mod numerics;
 mod probe;
 mod stream;
 mod stream_mask;
+pub mod stream_proof;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod stream_trace;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+#[path = "stream_untraced.rs"]
+mod stream_trace;
+mod subscribers;
 mod time;
 
 pub use census::{BlockRecord, Census};
@@ -37,4 +42,5 @@ pub use library::Library;
 pub use probe::{Probe, ProbedTpc, probe, probe_with, prove_gpcs};
 pub use stream::{Stream, StreamRef};
 pub use stream_mask::{FormerMask, StreamField, StreamMasks};
+pub use subscribers::CHAIN_SYMBOL;
 pub use time::now_ns;
