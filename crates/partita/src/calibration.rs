@@ -13,19 +13,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use partita_core::{Topology, Tpc};
-use partita_driver::Cuda;
+use partita_driver::{Cuda, LaunchMask};
 use serde::{Deserialize, Serialize};
 
 use crate::child::Job;
 use crate::error::Error;
 use crate::gpu::{Gpu, fnv1a};
 use crate::install::{self, Install};
+use crate::topology::{self, Evidence};
 
 /// The name of the job that measures.
 pub const JOB: &str = "calibrate";
 
 const MAGIC: &str = "partita-calibration";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// A calibration file is some kilobytes; what is longer is none.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Some hundred launches and a context: seconds at most. A probe that hangs is ended.
@@ -43,8 +44,11 @@ pub struct Measured {
     pub sms_per_tpc: u32,
     /// Each TPC in logical order: its GPC and its bit in the descriptor's mask.
     pub tpcs: Vec<(u8, u16)>,
-    /// Whether clusters of blocks proved the GPCs; if not, each TPC counts as one of its own.
+    /// Whether the GPCs are proved: by clusters of blocks, or where there are none by the control interface, with which the probe agrees.
+    /// If not, each TPC counts as one of its own.
     pub gpcs_proved: bool,
+    /// What sources other than the probe say of where units lie.
+    pub evidence: Evidence,
     /// The device's memory as CUDA counts it, in bytes.
     pub memory_total_bytes: u64,
 }
@@ -220,16 +224,24 @@ fn measure(install: &Install, gpu: &Gpu) -> Result<Measured, Error> {
 pub fn measure_here() -> Result<Measured, String> {
     let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
     let gpu = partita_driver::Gpu::open(&cuda, 0).map_err(|error| error.to_string())?;
-    let probe = partita_driver::probe(&gpu).map_err(|error| error.to_string());
+    let measured = measure_gpu(&cuda, &gpu);
     // After a launch that hangs nothing of the driver can be waited for.
     std::mem::forget(gpu);
-    let probe = probe?;
+    measured
+}
+
+fn measure_gpu(cuda: &Cuda, gpu: &partita_driver::Gpu<'_>) -> Result<Measured, String> {
+    let describe = |error: partita_driver::Error| error.to_string();
+    let mut mask = LaunchMask::install(cuda).map_err(describe)?;
+    let mut probe = partita_driver::probe_with(gpu, &mut mask).map_err(describe)?;
+    let (gpcs, gpcs_proved, evidence) = topology::gather(cuda, gpu, &mut mask, &mut probe)?;
     Ok(Measured {
         device_class: probe.facts.compute_capability,
         qmd_version: probe.qmd_version,
         sms_per_tpc: probe.sms_per_tpc,
-        tpcs: probe.tpcs.iter().map(|tpc| (tpc.gpc, tpc.physical)).collect(),
-        gpcs_proved: probe.gpcs_proved,
+        tpcs: gpcs.into_iter().zip(&probe.tpcs).map(|(gpc, tpc)| (gpc, tpc.physical)).collect(),
+        gpcs_proved,
+        evidence,
         memory_total_bytes: probe.facts.memory_bytes,
     })
 }
@@ -270,6 +282,7 @@ mod tests {
             sms_per_tpc: 2,
             tpcs: vec![(0, 0), (1, 9), (0, 2)],
             gpcs_proved: true,
+            evidence: Evidence::default(),
             memory_total_bytes: 1 << 37,
         }
     }

@@ -53,5 +53,6 @@ pub mod sandbox;
 pub mod set;
 pub mod signals;
 pub mod simenv;
+pub mod topology;
 
 pub use error::Error;
