@@ -10,7 +10,9 @@
 //! | [`Topology`] | which GPC each TPC lies in, and which bit of the hardware's mask stands for it |
 //! | [`survey::Survey`] | what independent sources say of where the units lie, and whether they agree |
 //! | [`Share`] | what a user asks for: `30%`, `40sm`, `20tpc`, `gpc:0-2`, `tpc:0-9` |
-//! | [`plan`], [`replan`] | which TPCs a tenant gets, beside those that are there |
+//! | [`plan`], [`replan`] | which TPCs a tenant gets, beside those that are there, who stay as they are |
+//! | [`compact`], [`repack`] | the same with others making room: the fewest moves, and an order to make them in |
+//! | [`Clusters`] | what clusters of thread blocks a set of TPCs can run |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
@@ -30,7 +32,10 @@ mod topology;
 mod tpc_set;
 
 pub use gpc_set::GpcSet;
-pub use plan::{Holder, NotEnough, Plan, PlanError, Present, Taken, plan, replan};
+pub use plan::{
+    Ask, Clusters, Compaction, Holder, Move, NotEnough, Placement, Plan, PlanError, Present, Repacking,
+    Store, Taken, compact, plan, repack, replan,
+};
 pub use share::{ParseShareError, Share, ShareError};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use stats::{Samples, SamplesError};

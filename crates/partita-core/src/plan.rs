@@ -1,7 +1,12 @@
 //! [`plan`] and [`replan`]: which TPCs a tenant gets.
 
+mod clusters;
+mod compact;
 mod error;
+mod order;
 mod pack;
+mod repack;
+mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -10,8 +15,13 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+pub use clusters::Clusters;
+pub use compact::{Compaction, Move, compact};
 pub use error::{Holder, NotEnough, PlanError, Taken};
+pub use order::Store;
 use pack::{Room, pack};
+pub use repack::{Repacking, repack};
+use spread::spread;
 
 use crate::{Share, ShareError, Topology, TpcSet};
 
@@ -24,6 +34,38 @@ pub struct Present {
     pub set: TpcSet,
 }
 
+/// How TPCs that the planner chooses lie over the GPCs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Placement {
+    /// In as few GPCs as possible: largest clusters, and whole GPCs are left for others.
+    #[default]
+    Packed,
+    /// In as many GPCs as possible, as evenly as possible: all that a GPC has of its own (its path to memory,
+    /// its raster and launch hardware) is shared by the fewest TPCs of the tenant.
+    Spread,
+}
+
+/// What a tenant asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// How much.
+    pub share: Share,
+    /// Where; of no effect if the share names its TPCs.
+    pub placement: Placement,
+}
+
+impl From<Share> for Ask {
+    fn from(share: Share) -> Self {
+        Self { share, placement: Placement::Packed }
+    }
+}
+
+impl From<&Share> for Ask {
+    fn from(share: &Share) -> Self {
+        Self::from(*share)
+    }
+}
+
 /// The TPCs that a tenant gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -33,6 +75,8 @@ pub struct Plan {
     pub gpcs: Vec<(u8, u32)>,
     /// The most SMs that one GPC gives to the tenant: how many SMs a cluster of blocks can use.
     pub max_cluster_sms: u32,
+    /// What clusters of blocks it can run.
+    pub clusters: Clusters,
 }
 
 impl Plan {
@@ -42,6 +86,7 @@ impl Plan {
             set,
             gpcs: counts.filter(|&(_, count)| count > 0).collect(),
             max_cluster_sms: topology.max_cluster_sms(&set),
+            clusters: Clusters::of(topology, &set),
         }
     }
 }
@@ -49,9 +94,12 @@ impl Plan {
 /// Chooses TPCs for a new tenant, disjoint from those of the tenants `present`.
 ///
 /// A share that names its TPCs ([`Share::Gpcs`], [`Share::Exact`]) gets those. The others leave the
-/// choice to the planner, which takes exactly [`Share::tpcs_wanted`] of the free TPCs, packed by GPC,
-/// because a cluster of blocks needs its SMs in one GPC and never starts without them. Of all choices
-/// it takes the one that is best by the following, in this order; the search is exact.
+/// choice to the planner, which takes exactly [`Share::tpcs_wanted`] of the free TPCs. Nobody who is there
+/// moves; [`compact`] plans with moves. The search is exact.
+///
+/// # Packed by GPC
+/// The usual placement, because a cluster of blocks needs its SMs in one GPC and never starts without them. Of
+/// all choices it takes the one that is best by the following, in this order.
 ///
 /// 1. It touches the fewest GPCs.
 /// 2. It touches the fewest GPCs that are wholly free, so that these stay whole for later tenants.
@@ -60,6 +108,14 @@ impl Plan {
 /// 5. The GPCs have the lowest ids, compared from the lowest up.
 /// 6. What is left over is all in one GPC, that with the fewest free TPCs (of several, that of the
 ///    highest id), and there the tenant has the lowest TPCs.
+///
+/// # Spread over GPCs
+/// With [`Placement::Spread`], in this order:
+///
+/// 1. The numbers of TPCs by GPC are as even as possible: the largest is the least possible, then the
+///    second, and so on.
+/// 2. What is left free is as even as possible, in the same sense, over the GPCs that the first point leaves open.
+/// 3. The GPCs that give one more have the lowest ids, and of each it has the lowest free TPCs.
 ///
 /// The same arguments always give the same plan. There is a plan if and only if the TPCs named, or as
 /// many as are wanted, are free.
@@ -94,19 +150,21 @@ impl Plan {
 ///      ask for `--sm 3%` or less, or shrink or end a tenant",
 /// );
 /// ```
-pub fn plan(topology: &Topology, present: &[Present], request: &Share) -> Result<Plan, PlanError> {
+pub fn plan(topology: &Topology, present: &[Present], ask: impl Into<Ask>) -> Result<Plan, PlanError> {
+    let Ask { share, placement } = ask.into();
     let holders = holders(topology, present.iter());
     let free = holders.iter().fold(topology.all(), |free, holder| free - holder.set);
-    Request { topology, holders, own: TpcSet::EMPTY, free, share: *request }.place()
+    Request { topology, holders, own: TpcSet::EMPTY, free, share, placement }.place()
 }
 
 /// Chooses TPCs for a tenant that is already there and asks for another share.
 ///
 /// Its own TPCs count as free. It keeps as many of them as it can:
 /// - with a smaller share it gets a part of what it has, chosen as in [`plan`];
-/// - with a larger share it keeps all that it has. It first grows in the GPCs that it touches, where
+/// - with a larger share it keeps all that it has. Packed, it first grows in the GPCs that it touches, where
 ///   that makes its largest cluster larger before elsewhere, and of equals where the fewest are free;
-///   what is still missing is chosen from the other GPCs as in [`plan`].
+///   what is still missing is chosen from the other GPCs as in [`plan`]. Spread, it grows so that its numbers
+///   of TPCs by GPC become as even as they can.
 ///
 /// # Errors
 /// As [`plan`]; and a name that is not among those `present`.
@@ -114,8 +172,9 @@ pub fn replan(
     topology: &Topology,
     present: &[Present],
     name: &str,
-    request: &Share,
+    ask: impl Into<Ask>,
 ) -> Result<Plan, PlanError> {
+    let Ask { share, placement } = ask.into();
     if !present.iter().any(|tenant| tenant.name == name) {
         let present = present.iter().map(|tenant| tenant.name.clone()).collect();
         return Err(PlanError::UnknownTenant { name: name.to_owned(), present });
@@ -125,7 +184,7 @@ pub fn replan(
     let holders = holders(topology, present.iter().filter(|tenant| tenant.name != name));
     let free = holders.iter().fold(topology.all(), |free, holder| free - holder.set);
     // Should another tenant claim some of them too, those are no longer its own.
-    Request { topology, holders, own: own & free, free, share: *request }.place()
+    Request { topology, holders, own: own & free, free, share, placement }.place()
 }
 
 fn holders<'a>(topology: &Topology, tenants: impl Iterator<Item = &'a Present>) -> Vec<Holder> {
@@ -145,6 +204,7 @@ struct Request<'a> {
     /// The TPCs that no holder has.
     free: TpcSet,
     share: Share,
+    placement: Placement,
 }
 
 impl Request<'_> {
@@ -171,6 +231,11 @@ impl Request<'_> {
     }
 
     fn choose(&self, wanted: u32) -> Option<TpcSet> {
+        if self.placement == Placement::Spread {
+            let (kept, usable) =
+                if wanted <= self.own.len() { (TpcSet::EMPTY, self.own) } else { (self.own, self.free) };
+            return spread(self.topology.gpcs().iter().map(|gpc| gpc.tpcs), kept, usable, wanted);
+        }
         if wanted <= self.own.len() {
             return pack(&self.rooms(self.own), wanted);
         }

@@ -6,7 +6,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
-use crate::{Present, Topology, Tpc};
+use crate::{Present, Topology, Tpc, TpcSet};
 
 /// A device of GPCs of the given sizes, numbered round-robin over them, as Hopper's `%smid` is.
 /// Each GPC has `stride` places in the physical mask.
@@ -66,4 +66,13 @@ pub fn occupied(gpcs_max: usize, tpcs_max: usize) -> impl Strategy<Value = (Topo
             (topology, tenants)
         },
     )
+}
+
+/// All subsets of `of` with `count` members.
+pub fn subsets(of: TpcSet, count: u32) -> impl Iterator<Item = TpcSet> {
+    let members: Vec<u8> = of.iter().collect();
+    (0u32..1 << members.len()).filter(move |bits| bits.count_ones() == count).map(move |bits| {
+        let chosen = members.iter().enumerate().filter(|&(i, _)| bits >> i & 1 == 1);
+        chosen.map(|(_, &tpc)| tpc).collect()
+    })
 }

@@ -30,6 +30,15 @@ pub enum PlanError {
         /// The names that there are.
         present: Vec<String>,
     },
+    /// The new sets are known, but there is no order in which the tenants could take them without two
+    /// holding one TPC for a moment.
+    #[error(
+        "tenant `{tenant}` cannot move: every TPC is held, and those that wait for each other hold one each; shrink or end a tenant"
+    )]
+    Deadlock {
+        /// A tenant that cannot get to its new set.
+        tenant: String,
+    },
 }
 
 impl From<ShareError> for PlanError {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::{Plan, PlanError, Present, plan, replan};
-use crate::testing::{h200, occupied, round_robin};
+use crate::testing::{h200, occupied, round_robin, subsets};
 use crate::{Share, Topology, TpcSet};
 
 fn share(text: &str) -> Share {
@@ -53,15 +53,6 @@ fn check_left_over(topology: &Topology, usable: TpcSet, plan: &Plan) {
     }
 }
 
-/// All subsets of `of` with `count` members.
-fn subsets(of: TpcSet, count: u32) -> impl Iterator<Item = TpcSet> {
-    let members: Vec<u8> = of.iter().collect();
-    (0u32..1 << members.len()).filter(move |bits| bits.count_ones() == count).map(move |bits| {
-        let chosen = members.iter().enumerate().filter(|&(i, _)| bits >> i & 1 == 1);
-        chosen.map(|(_, &tpc)| tpc).collect()
-    })
-}
-
 fn check_sums(topology: &Topology, plan: &Plan) {
     for gpc in topology.gpcs() {
         let count = (gpc.tpcs & plan.set).len();
@@ -82,7 +73,7 @@ proptest! {
         wanted in 1..=120u32,
     ) {
         let free = free_of(&topology, &tenants);
-        match plan(&topology, &tenants, &Share::Tpcs(wanted)) {
+        match plan(&topology, &tenants, Share::Tpcs(wanted)) {
             Ok(plan) => {
                 prop_assert_eq!(plan.set.len(), wanted);
                 prop_assert!(plan.set.is_subset(&free));
@@ -107,7 +98,7 @@ proptest! {
             return Ok(());
         }
         let wanted = 1 + index.index(free.len() as usize) as u32;
-        let plan = plan(&topology, &tenants, &Share::Tpcs(wanted)).unwrap();
+        let plan = plan(&topology, &tenants, Share::Tpcs(wanted)).unwrap();
         let best = subsets(free, wanted).map(|set| cost(&topology, free, set)).min();
         prop_assert_eq!(Some(cost(&topology, free, plan.set)), best);
     }
@@ -120,7 +111,7 @@ proptest! {
             return Ok(());
         }
         let wanted = 1 + index.index(free.len() as usize) as u32;
-        let plan = plan(&topology, &tenants, &Share::Tpcs(wanted)).unwrap();
+        let plan = plan(&topology, &tenants, Share::Tpcs(wanted)).unwrap();
         let rooms: Vec<_> = topology.gpcs().iter().filter(|gpc| !gpc.tpcs.is_disjoint(&free)).collect();
         let best = (0u32..1 << rooms.len()).filter_map(|bits| {
             let chosen: Vec<_> = (0..rooms.len()).filter(|i| bits >> i & 1 == 1).map(|i| rooms[i]).collect();
@@ -145,14 +136,14 @@ proptest! {
         let free = free_of(&topology, &tenants);
         let sms = tpcs * topology.sms_per_tpc();
         for share in [Share::Percent(percent), Share::Tpcs(tpcs), Share::Sms(sms)] {
-            let Err(PlanError::NotEnough(why)) = plan(&topology, &tenants, &share) else { continue };
+            let Err(PlanError::NotEnough(why)) = plan(&topology, &tenants, share) else { continue };
             let message = why.to_string();
             prop_assert_eq!(suggested(&message), why.fits.into_iter().collect::<Vec<_>>());
             prop_assert_eq!(why.fits.is_none(), free.is_empty());
             if let Some(fits) = why.fits {
                 prop_assert_eq!(std::mem::discriminant(&fits), std::mem::discriminant(&share));
                 // All of what is free, so that more would not fit.
-                prop_assert_eq!(plan(&topology, &tenants, &fits).map(|plan| plan.set), Ok(free));
+                prop_assert_eq!(plan(&topology, &tenants, fits).map(|plan| plan.set), Ok(free));
             }
             let held = tenants.iter().filter(|tenant| !tenant.set.is_empty());
             prop_assert!(held.clone().all(|tenant| why.holders.iter().any(|h| h.name == tenant.name && h.set == tenant.set)));
@@ -183,7 +174,7 @@ proptest! {
             return Ok(());
         }
         let free = free_of(&topology, &tenants);
-        match plan(&topology, &tenants, &share) {
+        match plan(&topology, &tenants, share) {
             Ok(plan) => {
                 prop_assert_eq!(plan.set, named);
                 prop_assert!(named.is_subset(&free));
@@ -218,7 +209,7 @@ proptest! {
         cuts.sort_unstable();
         let mut tenants = vec![];
         for (i, pair) in cuts.windows(2).enumerate() {
-            match plan(&topology, &tenants, &Share::Percent(pair[1] - pair[0])) {
+            match plan(&topology, &tenants, Share::Percent(pair[1] - pair[0])) {
                 Ok(plan) => tenants.push(present(&i.to_string(), plan.set)),
                 // Nothing, or less than one TPC.
                 Err(PlanError::Share(_)) => {}
@@ -239,7 +230,7 @@ proptest! {
         let tenant = who.get(&tenants);
         let own = tenant.set;
         let free = free_of(&topology, &tenants);
-        match replan(&topology, &tenants, &tenant.name, &Share::Tpcs(wanted)) {
+        match replan(&topology, &tenants, &tenant.name, Share::Tpcs(wanted)) {
             Ok(plan) => {
                 prop_assert_eq!(plan.set.len(), wanted);
                 prop_assert!(plan.set.is_subset(&(free | own)));
@@ -256,7 +247,7 @@ proptest! {
                 prop_assert!(wanted > (free | own).len());
                 prop_assert_eq!((why.free, why.own), (free | own, own));
                 if let Some(fits) = why.fits {
-                    prop_assert_eq!(replan(&topology, &tenants, &tenant.name, &fits).map(|plan| plan.set), Ok(free | own));
+                    prop_assert_eq!(replan(&topology, &tenants, &tenant.name, fits).map(|plan| plan.set), Ok(free | own));
                 }
             }
             Err(other) => prop_assert!(false, "{other}"),
@@ -274,7 +265,7 @@ proptest! {
         tenants[who].set = tenants[who].set.lowest(12);
         let (tenant, own) = (&tenants[who], tenants[who].set);
         let wanted = 1 + count.index(own.len() as usize) as u32;
-        let plan = replan(&topology, &tenants, &tenant.name, &Share::Tpcs(wanted)).unwrap();
+        let plan = replan(&topology, &tenants, &tenant.name, Share::Tpcs(wanted)).unwrap();
         // GPCs count as whole if the tenant is the only one there, and what is left over is its own.
         let usable = free_of(&topology, &tenants) | own;
         let cost = |set| {
@@ -298,7 +289,7 @@ fn stays_as_it_is(
     for other in tenants.iter_mut().filter(|other| other.name == tenant.name) {
         other.set = plan.set;
     }
-    let again = replan(topology, &tenants, &tenant.name, &Share::Tpcs(plan.set.len()));
+    let again = replan(topology, &tenants, &tenant.name, Share::Tpcs(plan.set.len()));
     prop_assert_eq!(again.as_ref(), Ok(plan));
     Ok(())
 }
@@ -326,7 +317,7 @@ fn grows_at_home_first(
         let elsewhere = elsewhere.fold(TpcSet::EMPTY, |all, gpc| all | gpc.tpcs & free);
         let rest = new - home_free;
         let blocked = present("the others", topology.all() - elsewhere);
-        let alone = super::plan(topology, &[blocked], &Share::Tpcs(rest.len()));
+        let alone = super::plan(topology, &[blocked], Share::Tpcs(rest.len()));
         prop_assert_eq!(alone.map(|plan| plan.set), Ok(rest));
     }
     Ok(())
@@ -335,9 +326,9 @@ fn grows_at_home_first(
 #[test]
 fn two_halves_of_an_h200_are_whole_gpcs() {
     let h200 = h200();
-    let first = plan(&h200, &[], &share("50%")).unwrap();
+    let first = plan(&h200, &[], share("50%")).unwrap();
     let tenants = [present("a", first.set)];
-    let second = plan(&h200, &tenants, &share("50%")).unwrap();
+    let second = plan(&h200, &tenants, share("50%")).unwrap();
     assert_eq!(first.set | second.set, h200.all());
     for plan in [&first, &second] {
         assert_eq!(plan.gpcs.len(), 4);
@@ -352,7 +343,7 @@ fn thirds_fit_on_boards_of_66_and_of_54_tpcs() {
         for parts in [["33%", "33%", "34%"], ["33.33%"; 3], ["34%", "33%", "33%"]] {
             let mut tenants = vec![];
             for (i, part) in parts.into_iter().enumerate() {
-                let plan = plan(&topology, &tenants, &share(part)).unwrap();
+                let plan = plan(&topology, &tenants, share(part)).unwrap();
                 tenants.push(present(&i.to_string(), plan.set));
             }
         }
@@ -362,25 +353,25 @@ fn thirds_fit_on_boards_of_66_and_of_54_tpcs() {
 #[test]
 fn left_over_room_is_used_before_a_whole_gpc() {
     let h200 = h200();
-    let big = plan(&h200, &[], &share("13tpc")).unwrap();
+    let big = plan(&h200, &[], share("13tpc")).unwrap();
     assert_eq!(big.gpcs, [(2, 8), (3, 5)]);
     let mut tenants = vec![present("big", big.set)];
     // Three are left in GPC 3: exactly what the next one wants.
-    let small = plan(&h200, &tenants, &share("3tpc")).unwrap();
+    let small = plan(&h200, &tenants, share("3tpc")).unwrap();
     assert_eq!(small.gpcs, [(3, 3)]);
     tenants.push(present("small", small.set));
     // A whole one is broken only where no other is large enough.
-    let next = plan(&h200, &tenants, &share("9tpc")).unwrap();
+    let next = plan(&h200, &tenants, share("9tpc")).unwrap();
     assert_eq!(next.gpcs, [(0, 9)]);
 }
 
 #[test]
 fn refusals_read_well() {
     let h200 = h200();
-    let serve = plan(&h200, &[], &share("50%")).unwrap();
+    let serve = plan(&h200, &[], share("50%")).unwrap();
     let mut tenants = vec![present("serve", serve.set)];
     let message =
-        |tenants: &[Present], asked: &str| plan(&h200, tenants, &share(asked)).unwrap_err().to_string();
+        |tenants: &[Present], asked: &str| plan(&h200, tenants, share(asked)).unwrap_err().to_string();
 
     assert_eq!(
         message(&tenants, "80sm"),
@@ -411,12 +402,12 @@ fn refusals_read_well() {
          (0,2-4,8,10-12,16,...), tenant `train` holds 33 TPCs (1,5-7,9,13-15,17,...); shrink or end a tenant",
     );
     assert_eq!(
-        replan(&h200, &tenants, "train", &share("60%")).unwrap_err().to_string(),
+        replan(&h200, &tenants, "train", share("60%")).unwrap_err().to_string(),
         "60% (39 TPCs, 78 SMs) does not fit: 33 of 66 TPCs are free, the 33 of this tenant counted; \
          tenant `serve` holds 33 TPCs (0,2-4,8,10-12,16,...); ask for `--sm 51%` or less, or shrink or end a tenant",
     );
     let unknown =
-        |tenants: &[Present]| replan(&h200, tenants, "trian", &share("1tpc")).unwrap_err().to_string();
+        |tenants: &[Present]| replan(&h200, tenants, "trian", share("1tpc")).unwrap_err().to_string();
     assert_eq!(unknown(&tenants), "there is no tenant `trian`; there are `serve`, `train`");
     assert_eq!(unknown(&[]), "there is no tenant `trian`; there are no tenants");
 }
@@ -424,10 +415,10 @@ fn refusals_read_well() {
 #[test]
 fn shrinking_gives_whole_gpcs_back() {
     let h200 = h200();
-    let tenants = [present("train", plan(&h200, &[], &share("33tpc")).unwrap().set)];
-    let smaller = replan(&h200, &tenants, "train", &share("20%")).unwrap();
+    let tenants = [present("train", plan(&h200, &[], share("33tpc")).unwrap().set)];
+    let smaller = replan(&h200, &tenants, "train", share("20%")).unwrap();
     assert_eq!(smaller.gpcs, [(2, 8), (3, 5)]);
-    let exact = replan(&h200, &tenants, "train", &share("gpc:1")).unwrap();
+    let exact = replan(&h200, &tenants, "train", share("gpc:1")).unwrap();
     assert_eq!(exact.gpcs, [(1, 9)]);
 }
 
@@ -439,7 +430,7 @@ fn the_largest_device_is_planned() {
     let scattered: TpcSet = topology.all().iter().filter(|tpc| tpc % 5 == 0).collect();
     let tenants = [present("scattered", scattered)];
     for wanted in 1..=free_of(&topology, &tenants).len() {
-        let plan = plan(&topology, &tenants, &Share::Tpcs(wanted)).unwrap();
+        let plan = plan(&topology, &tenants, Share::Tpcs(wanted)).unwrap();
         assert_eq!(plan.set.len(), wanted);
         assert!(plan.set.is_disjoint(&scattered));
     }
@@ -449,8 +440,8 @@ fn the_largest_device_is_planned() {
 fn tpcs_beyond_the_device_are_nobodys() {
     let topology = round_robin(&[2, 2], 2);
     let tenants = [present("odd", "3,200".parse().unwrap())];
-    let plan = plan(&topology, &tenants, &share("3tpc")).unwrap();
+    let plan = plan(&topology, &tenants, share("3tpc")).unwrap();
     assert_eq!(plan.set, TpcSet::first(3));
-    let error: String = super::plan(&topology, &tenants, &share("100%")).unwrap_err().to_string();
+    let error: String = super::plan(&topology, &tenants, share("100%")).unwrap_err().to_string();
     assert!(error.contains("`odd` holds 1 TPC (3)"), "{error}");
 }

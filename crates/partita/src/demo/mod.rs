@@ -101,7 +101,7 @@ pub fn play(install: &Install, gpu: &Gpu) -> Result<Outcome, Error> {
     let mut sandbox = Sandbox::new(install, gpu, &measured)?;
     let topology = sandbox.topology().clone();
     let all = topology.all();
-    let half = partita_core::plan(&topology, &[], &Share::Tpcs(topology.tpc_count().div_ceil(2)))
+    let half = partita_core::plan(&topology, &[], Share::Tpcs(topology.tpc_count().div_ceil(2)))
         .map_err(|error| Error::Plan { reason: error.to_string() })?
         .set;
     let rest = all - half;

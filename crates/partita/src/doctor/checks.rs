@@ -367,7 +367,7 @@ fn products(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
     // The sizes at which a reduced SM count was seen to break products.
     for percent in [20, 40, 60] {
         let wanted = (topology.tpc_count() * percent / 100).max(1);
-        let plan = partita_core::plan(&topology, &[], &partita_core::Share::Tpcs(wanted))
+        let plan = partita_core::plan(&topology, &[], partita_core::Share::Tpcs(wanted))
             .map_err(|error| Error::Plan { reason: error.to_string() })?;
         let tenant = sandbox.tenant(&format!("products{percent}"), &plan.set, None)?;
         let job = sandbox.job(&tenant, jobs::NUMERICS, &libraries, false)?.limit(NUMERICS_LIMIT);
