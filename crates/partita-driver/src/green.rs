@@ -18,8 +18,8 @@ use core::ffi::{c_uint, c_void};
 use partita_abi::CuResult;
 use partita_abi::kernels;
 use partita_abi::types::{
-    CU_DEV_RESOURCE_TYPE_SM, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, CU_GREEN_CTX_DEFAULT_STREAM,
-    CU_STREAM_NON_BLOCKING, CUdevResource, CUdevSmResource,
+    CU_DEV_RESOURCE_TYPE_SM, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, CU_EVENT_DISABLE_TIMING,
+    CU_GREEN_CTX_DEFAULT_STREAM, CU_STREAM_NON_BLOCKING, CUdevResource, CUdevSmResource,
 };
 use partita_core::TpcSet;
 
@@ -325,6 +325,24 @@ impl<'g, 'a> GreenContext<'g, 'a> {
     /// The place of launches on its stream.
     pub fn place(&self) -> Place<'_> {
         Place { stream: self.stream(), module: self.module }
+    }
+
+    /// Has later work on its stream wait for all earlier work on another's.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn follow(&self, other: &Self) -> Result<(), Error> {
+        let cuda = self.gpu.cuda();
+        let mut event = core::ptr::null_mut();
+        // SAFETY: two live streams; the driver keeps what it still needs of the event.
+        unsafe {
+            cuda.event_create(&mut event, CU_EVENT_DISABLE_TIMING)?;
+            let waits = cuda
+                .event_record(event, other.stream().handle())
+                .and_then(|()| cuda.stream_wait_event(self.stream().handle(), event, 0));
+            cuda.event_destroy(event)?;
+            waits
+        }
     }
 
     /// How many SMs it has.

@@ -1,0 +1,261 @@
+//! One face for the ways in which launches are held to some TPCs.
+//!
+//! A [`Mechanism`] gives [`Lane`]s: a stream with a set, on which launches stay inside the set. Three are here: the mask in launch
+//! descriptors, the mask of a stream, and green contexts. They differ in what sets they offer and in what changing a set costs.
+
+use alloc::format;
+use alloc::rc::Rc;
+use core::ffi::CStr;
+
+use partita_core::TpcSet;
+
+use crate::error::Error;
+use crate::gpu::{Gpu, Grid, Launch, Place};
+use crate::green::{self, Coscheduling, GreenContext, GreenPool};
+use crate::process_masks::{ProcessMasks, Scope};
+use crate::stream::{Stream, StreamRef};
+use crate::stream_mask::StreamMasks;
+
+/// The sets that a mechanism offers, by size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// TPCs of the smallest set.
+    pub least_tpcs: u32,
+    /// TPCs between two sizes.
+    pub step_tpcs: u32,
+    /// Whether any TPCs can be chosen, or only unions of fixed groups.
+    pub any_tpcs: bool,
+}
+
+/// What it takes to change a lane's set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retarget {
+    /// A store: the next launch obeys, the stream stays.
+    InPlace,
+    /// Another context, which must be made once; later launches go to that context's stream.
+    Switch,
+}
+
+/// A way of holding launches to a set of TPCs.
+pub trait Mechanism<'g> {
+    /// Its name in tables: `mask`, `stream` or `green`.
+    fn name(&self) -> &'static str;
+
+    /// The sizes that it offers.
+    ///
+    /// # Errors
+    /// The driver's, where it must be asked.
+    fn step(&self) -> Result<Step, Error>;
+
+    /// What changing a lane's set takes.
+    fn retarget(&self) -> Retarget;
+
+    /// A lane on exactly `set`.
+    ///
+    /// # Errors
+    /// [`Error::NotOffered`] with the nearest sets, [`Error::Refused`] for a set that no launch could run on; the driver's.
+    fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error>;
+}
+
+/// A stream with a set, on which launches stay inside the set.
+pub struct Lane<'m> {
+    set: TpcSet,
+    gpu: &'m Gpu<'m>,
+    way: Way<'m>,
+}
+
+enum Way<'m> {
+    Mask { masks: ProcessMasks, stream: Stream<'m> },
+    Stream { masks: StreamMasks<'m>, stream: Stream<'m> },
+    Green { pool: Rc<GreenPool<'m, 'm>>, context: Rc<GreenContext<'m, 'm>> },
+}
+
+impl Lane<'_> {
+    /// Its set.
+    pub fn set(&self) -> TpcSet {
+        self.set
+    }
+
+    /// Its stream. Changing the set of a lane of green contexts changes the stream.
+    pub fn stream(&self) -> StreamRef<'_> {
+        self.place().stream()
+    }
+
+    /// The place of launches of Partita's own kernels on the lane, for [`crate::Census::at`].
+    pub fn place(&self) -> Place<'_> {
+        match &self.way {
+            Way::Mask { stream, .. } | Way::Stream { stream, .. } => self.gpu.place(stream.as_ref()),
+            Way::Green { context, .. } => context.place(),
+        }
+    }
+
+    /// Does `work`, of which every launch of this thread on the lane's stream stays inside the set. A mask in launch descriptors holds for
+    /// all launches of `work`, on whichever stream.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if launches cannot be masked any more; `work` is then not done.
+    pub fn within<R>(&self, work: impl FnOnce(Place<'_>) -> R) -> Result<R, Error> {
+        let _scope = match &self.way {
+            Way::Mask { masks, .. } => Some(Scope::enter(*masks, &self.set)?),
+            Way::Stream { .. } | Way::Green { .. } => None,
+        };
+        Ok(work(self.place()))
+    }
+
+    /// Prepares a launch of a known kernel on the lane; it is to be launched [`within`](Lane::within).
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As for [`Gpu::prepare`].
+    pub unsafe fn prepare(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<Launch<'_>, Error> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.gpu.prepare_at(self.place(), kernel, grid, arguments) }
+    }
+
+    /// Changes the set. Work that was launched before keeps the former one, and comes before work that is launched after.
+    ///
+    /// # Errors
+    /// As [`Mechanism::lane`]; for a lane of green contexts [`Error::Refused`] if the pool has no context for the set: it would have to be
+    /// made, which takes milliseconds, so it is to be [prepared](GreenMechanism::prepare) before. The lane is then as it was.
+    pub fn retarget(&mut self, set: &TpcSet) -> Result<(), Error> {
+        match &mut self.way {
+            Way::Mask { masks, .. } => check(*masks, set)?,
+            Way::Stream { masks, stream } => _ = masks.set(stream.as_ref(), set)?,
+            Way::Green { pool, context } => {
+                let next = pool.find(set).ok_or_else(|| {
+                    Error::Refused(format!(
+                        "no green context for TPCs {set} is prepared, and making one takes milliseconds"
+                    ))
+                })?;
+                next.follow(context)?;
+                *context = next;
+            }
+        }
+        self.set = *set;
+        Ok(())
+    }
+}
+
+/// Whether a set can be wished for: a wish that is taken back at once.
+fn check(masks: ProcessMasks, set: &TpcSet) -> Result<(), Error> {
+    Scope::enter(masks, set).map(drop)
+}
+
+/// Masks in launch descriptors.
+pub struct MaskMechanism<'g> {
+    gpu: &'g Gpu<'g>,
+    masks: ProcessMasks,
+}
+
+impl<'g> MaskMechanism<'g> {
+    /// With the process's masks.
+    pub fn new(gpu: &'g Gpu<'g>, masks: ProcessMasks) -> Self {
+        Self { gpu, masks }
+    }
+}
+
+impl<'g> Mechanism<'g> for MaskMechanism<'g> {
+    fn name(&self) -> &'static str {
+        "mask"
+    }
+
+    fn step(&self) -> Result<Step, Error> {
+        Ok(Step { least_tpcs: 1, step_tpcs: 1, any_tpcs: true })
+    }
+
+    fn retarget(&self) -> Retarget {
+        Retarget::InPlace
+    }
+
+    fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error> {
+        check(self.masks, set)?;
+        let way = Way::Mask { masks: self.masks, stream: Stream::new(self.gpu.cuda())? };
+        Ok(Lane { set: *set, gpu: self.gpu, way })
+    }
+}
+
+/// Masks of streams.
+pub struct StreamMechanism<'g> {
+    gpu: &'g Gpu<'g>,
+    masks: StreamMasks<'g>,
+}
+
+impl<'g> StreamMechanism<'g> {
+    /// With masks at a place that was proved.
+    pub fn new(gpu: &'g Gpu<'g>, masks: StreamMasks<'g>) -> Self {
+        Self { gpu, masks }
+    }
+}
+
+impl<'g> Mechanism<'g> for StreamMechanism<'g> {
+    fn name(&self) -> &'static str {
+        "stream"
+    }
+
+    fn step(&self) -> Result<Step, Error> {
+        Ok(Step { least_tpcs: 1, step_tpcs: 1, any_tpcs: true })
+    }
+
+    fn retarget(&self) -> Retarget {
+        Retarget::InPlace
+    }
+
+    fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error> {
+        let stream = Stream::new(self.gpu.cuda())?;
+        self.masks.set(stream.as_ref(), set)?;
+        Ok(Lane { set: *set, gpu: self.gpu, way: Way::Stream { masks: self.masks, stream } })
+    }
+}
+
+/// Green contexts out of a pool.
+pub struct GreenMechanism<'g> {
+    gpu: &'g Gpu<'g>,
+    pool: Rc<GreenPool<'g, 'g>>,
+    sms_per_tpc: u32,
+}
+
+impl<'g> GreenMechanism<'g> {
+    /// With an empty pool. Contexts can be made only while the process has no launch callback.
+    pub fn new(gpu: &'g Gpu<'g>, pool: GreenPool<'g, 'g>, sms_per_tpc: u32) -> Self {
+        Self { gpu, pool: Rc::new(pool), sms_per_tpc: sms_per_tpc.max(1) }
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &GreenPool<'g, 'g> {
+        &self.pool
+    }
+
+    /// Makes the contexts for `sets` now, so that lanes switch between them by a lookup.
+    ///
+    /// # Errors
+    /// As [`Mechanism::lane`].
+    pub fn prepare(&self, sets: &[TpcSet]) -> Result<(), Error> {
+        sets.iter().try_for_each(|set| self.pool.obtain(set).map(drop))
+    }
+}
+
+impl<'g> Mechanism<'g> for GreenMechanism<'g> {
+    fn name(&self) -> &'static str {
+        green::NAME
+    }
+
+    fn step(&self) -> Result<Step, Error> {
+        let sizes = self.pool.green().sizes(Coscheduling::Ignored)?;
+        Ok(Step {
+            least_tpcs: sizes.least_sms() / self.sms_per_tpc,
+            step_tpcs: sizes.step_sms() / self.sms_per_tpc,
+            any_tpcs: self.pool.green().groups(Coscheduling::Ignored).iter().all(|group| group.len() == 1),
+        })
+    }
+
+    fn retarget(&self) -> Retarget {
+        Retarget::Switch
+    }
+
+    fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error> {
+        let context = self.pool.obtain(set)?;
+        Ok(Lane { set: *set, gpu: self.gpu, way: Way::Green { pool: Rc::clone(&self.pool), context } })
+    }
+}
