@@ -30,6 +30,15 @@ pub const SPIN: &CStr = c"partita_spin";
 /// zeroed before the launch tells blocks that ran from ones that did not.
 pub const CENSUS: &CStr = c"partita_census";
 
+/// Counts the blocks that every SM ran.
+///
+/// Parameters: `u64 counts`, `u32 sms`.
+///
+/// Thread 0 of every block adds one, atomically, to the `u32` at `counts + 4 × %smid`; a `%smid` of `sms` or above
+/// counts at `sms`. So `counts` must have room for `sms + 1` numbers and be 4-byte aligned. The other threads do
+/// nothing. Whatever the grid, the counts tell exactly where its blocks ran, in memory that does not grow with it.
+pub const COUNT: &CStr = c"partita_count";
+
 /// Copies memory.
 ///
 /// Parameters: `u64 dst`, `u64 src`, `u64 bytes`.
@@ -85,6 +94,7 @@ pub fn parameter_bytes(kernel: &CStr) -> Option<&'static [usize]> {
 pub const KERNELS: &[(&CStr, &[usize])] = &[
     (SPIN, &[8]),
     (CENSUS, &[8, 8]),
+    (COUNT, &[8, 4]),
     (COPY, &[8, 8, 8]),
     (FMA, &[8, 8, 8, 8, 8, 4]),
     (MATMUL, &[8, 8, 8, 4]),

@@ -2,10 +2,11 @@
 //!
 //! Everything else runs at a declared cost, [`ENV_KERNEL_US`] for each block, and does nothing.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use partita_abi::CuResult;
-use partita_abi::kernels::{CENSUS, COPY, CensusRecord, FMA, MATMUL, SPIN, parameter_bytes};
+use partita_abi::kernels::{CENSUS, COPY, COUNT, CensusRecord, FMA, MATMUL, SPIN, parameter_bytes};
 use partita_sim::{BlockRecord, DeviceSpec, KernelWork};
 
 use super::effects::Reach;
@@ -15,6 +16,8 @@ use crate::shared::command::Rect;
 pub const ENV_KERNEL_US: &str = "PARTITA_SIM_KERNEL_US";
 /// Default of [`ENV_KERNEL_US`].
 const KERNEL_US: f64 = 10.0;
+/// What a block that counts itself costs: one atomic operation, which it does not wait for.
+const COUNT_NS: u64 = 500;
 
 /// Grid and block of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,8 @@ impl Shape {
 pub enum Run {
     /// Write a record for each block.
     Census { out: u64 },
+    /// Add one for each block to the count of its SM.
+    Count { counts: u64, sms: u32 },
     /// Copy bytes.
     Copy(Rect),
     /// Multiply and add.
@@ -87,7 +92,7 @@ pub fn prepare(
     params: &[u8],
     kernel: &mut KernelWork,
 ) -> Result<Option<Run>, CuResult> {
-    let Some(known) = [SPIN, CENSUS, COPY, FMA, MATMUL].into_iter().find(|k| k.to_bytes() == name.as_bytes())
+    let Some(known) = [SPIN, CENSUS, COUNT, COPY, FMA, MATMUL].into_iter().find(|k| k.to_bytes() == name.as_bytes())
     else {
         kernel.block_ns = unknown_ns();
         return Ok(None);
@@ -107,6 +112,10 @@ pub fn prepare(
         kernel.block_ns = params.u64();
         kernel.record_blocks = true;
         Run::Census { out }
+    } else if known == COUNT {
+        kernel.block_ns = COUNT_NS;
+        kernel.record_blocks = true;
+        Run::Count { counts: params.u64(), sms: params.u32() }
     } else if known == COPY {
         let (dst, src, bytes) = (params.u64(), params.u64(), params.u64());
         kernel.bytes_per_block = bytes.saturating_mul(2) / blocks;
@@ -149,7 +158,7 @@ fn write_floats(reach: &Reach<'_>, address: u64, values: &[f32]) -> Result<(), C
 impl Run {
     /// Whether the engine must keep the blocks' records for this kernel.
     pub fn wants_blocks(&self) -> bool {
-        matches!(self, Self::Census { .. })
+        matches!(self, Self::Census { .. } | Self::Count { .. })
     }
 
     /// Does to memory what the kernel does. With `dense`, SMs are numbered anew from 0 in their order among
@@ -175,6 +184,19 @@ impl Run {
                     let words = [record.smid, record.start_ns, record.stop_ns, record.block_plus_one];
                     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                     reach.write(out.wrapping_add(block.block.wrapping_mul(32)), &bytes)?;
+                }
+                Ok(())
+            }
+            Self::Count { counts, sms } => {
+                let mut by_sm: BTreeMap<u32, u32> = BTreeMap::new();
+                for block in blocks {
+                    *by_sm.entry(dense(block.sm).min(sms)).or_default() += 1;
+                }
+                for (sm, more) in by_sm {
+                    let at = counts.wrapping_add(u64::from(sm) * 4);
+                    let mut word = [0; 4];
+                    reach.read(at, &mut word)?;
+                    reach.write(at, &u32::from_le_bytes(word).wrapping_add(more).to_le_bytes())?;
                 }
                 Ok(())
             }
