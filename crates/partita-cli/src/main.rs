@@ -27,6 +27,7 @@ fn main() -> ExitCode {
 fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
     match command {
         Cmd::Devices(arguments) => commands::devices::devices(arguments),
+        Cmd::Topology(arguments) => commands::topology::topology(arguments),
         Cmd::Run(arguments) => commands::run::run(arguments),
         Cmd::Set(arguments) => commands::set::set(arguments),
         Cmd::Ps(arguments) => commands::ps::ps(arguments),

@@ -11,6 +11,7 @@ pub mod ps;
 pub mod run;
 pub mod set;
 pub mod sim;
+pub mod topology;
 
 use partita::gpu::{self, Gpu, Selector};
 use partita::install::Install;

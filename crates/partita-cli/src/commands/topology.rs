@@ -1,0 +1,38 @@
+//! `partita topology`.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use partita::install::Install;
+use partita::topology::{self, Ink};
+
+use crate::args::Topology;
+use crate::commands::select;
+use crate::fail::Failure;
+use crate::output::{print, print_json};
+
+/// Charts the GPU, prints it, and writes its picture if one is asked for.
+pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {
+    let install = Install::of_this_program()?;
+    let gpu = select(&install, &arguments.gpu)?;
+    let chart = topology::examine(&install, &gpu, arguments.fresh)?;
+    if let Some(path) = &arguments.svg {
+        fs::write(path, chart.to_svg()).map_err(|error| {
+            Failure::Told(format!("{}: {error}; name another file with --svg", path.display()))
+        })?;
+    }
+    if arguments.json {
+        print_json(&chart)?;
+    } else {
+        print(&chart.to_text(ink()))?;
+    }
+    Ok(if chart.agree { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Colours for a terminal that has them and a user who has not declined (no-color.org).
+fn ink() -> Ink {
+    let declined = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    if std::io::stdout().is_terminal() && !declined && !dumb { Ink::Colour } else { Ink::Plain }
+}
