@@ -22,6 +22,8 @@ use crate::gpu::{Gpu, fnv1a};
 use crate::install::{self, Install};
 use crate::topology::{self, Evidence};
 
+pub mod streams;
+
 /// The name of the job that measures.
 pub const JOB: &str = "calibrate";
 
@@ -154,16 +156,29 @@ impl Cache {
             gpu_uuid: gpu.facts.uuid.clone(),
             measured: measured.clone(),
         };
-        DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
-        let path = self.path(driver, gpu);
-        let fresh = path.with_extension(format!("new-{}", std::process::id()));
-        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(&fresh)?;
-        file.write_all(&serde_json::to_vec_pretty(&record)?)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&fresh, &path))
-            .inspect_err(|_| {
-                let _ = fs::remove_file(&fresh);
-            })
+        keep(&self.dir, &self.path(driver, gpu), &record)
+    }
+}
+
+/// Writes a record to its place in `dir`, whole or not at all.
+fn keep(dir: &Path, path: &Path, record: &impl Serialize) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    let fresh = path.with_extension(format!("new-{}", std::process::id()));
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(&fresh)?;
+    file.write_all(&serde_json::to_vec_pretty(record)?)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&fresh, path))
+        .inspect_err(|_| {
+            let _ = fs::remove_file(&fresh);
+        })
+}
+
+/// Whether a record was made under this driver and for this GPU.
+fn check_origin(made_under: &str, made_for: &str, driver: &str, gpu: &Gpu) -> Result<(), String> {
+    if made_under == driver && made_for == gpu.facts.uuid {
+        Ok(())
+    } else {
+        Err("another driver or GPU".to_owned())
     }
 }
 
@@ -173,9 +188,7 @@ fn check(record: Record, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
     if record.magic != MAGIC || record.version != VERSION {
         return Err("another format".to_owned());
     }
-    if record.driver != driver || record.gpu_uuid != gpu.facts.uuid {
-        return Err("another driver or GPU".to_owned());
-    }
+    check_origin(&record.driver, &record.gpu_uuid, driver, gpu)?;
     if record.measured.device_class != major * 10 + minor {
         return Err("another compute capability".to_owned());
     }
@@ -204,7 +217,13 @@ fn driver_build(install: &Install, gpu: &Gpu) -> Result<String, Error> {
     }
     let path = install.part(install::SIMCUDA)?;
     let meta = path.metadata().map_err(Error::io(path.display().to_string()))?;
-    let identity = format!("{}:{}:{}:{}", path.display(), meta.len(), meta.mtime(), meta.mtime_nsec());
+    let mut identity = format!("{}:{}:{}:{}", path.display(), meta.len(), meta.mtime(), meta.mtime_nsec());
+    // What the simulator takes the place of another driver by.
+    for variable in ["PARTITA_SIM_DRIVER", "PARTITA_SIM_STREAM_OFFSET"] {
+        if let Some(value) = std::env::var_os(variable) {
+            identity += &format!(":{variable}={}", value.display());
+        }
+    }
     Ok(format!("{}+sim.{:016x}", gpu.driver_version, fnv1a(identity.as_bytes())))
 }
 

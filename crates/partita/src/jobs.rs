@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::calibration::streams;
 use crate::child::{Outcome, result_line};
 use crate::{calibration, demo, doctor, facts};
 
@@ -18,6 +19,9 @@ pub fn run(name: &str, request: &str) -> Result<String, String> {
     match name {
         facts::JOB => job(request, |()| facts::read()),
         calibration::JOB => job(request, |()| calibration::measure_here()),
+        streams::SEARCH_JOB => job(request, |request| streams::search_here(&request)),
+        streams::ASK_JOB => job(request, |request| streams::ask_here(&request)),
+        streams::VERIFY_JOB => job(request, |request| streams::verify_here(&request)),
         demo::JOB => job(request, demo::act),
         doctor::jobs::CENSUS => job(request, doctor::jobs::census),
         doctor::jobs::QUOTA => job(request, doctor::jobs::quota),

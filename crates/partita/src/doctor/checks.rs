@@ -9,6 +9,7 @@ use partita_mps::ControlBinary;
 
 use super::jobs::{self, Beats, BeatsRequest, CensusResult, NumericsResult, QuotaResult};
 use super::{Check, State};
+use crate::calibration::streams::{self, FoundBy, PlaceRequest, StreamPlace, VerifyResult};
 use crate::calibration::{Cache, Measured};
 use crate::child::JobError;
 use crate::error::Error;
@@ -66,8 +67,16 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
     }
 
     pub(super) fn all(mut self) -> Result<Vec<Check>, Error> {
-        const ON_LAYOUT: [&str; 6] =
-            ["masks", "quota", "products (mask)", "mps service", "mps concurrency", "masks under mps"];
+        const ON_LAYOUT: [&str; 8] = [
+            "stream masks",
+            "masks",
+            "quota",
+            "products (mask)",
+            "mps service",
+            "mps concurrency",
+            "masks under mps",
+            "streams under mps",
+        ];
         let (install, gpu) = (self.install, self.gpu);
         self.make("driver", || Ok(driver(gpu)))?;
         self.make("gpu", || Ok(device(gpu)))?;
@@ -88,10 +97,12 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
             self.skip(&ON_LAYOUT, "the launch layout is not proved");
             return Ok(self.checks);
         };
+        let mut place = None;
+        self.make("stream masks", || stream_masks(install, gpu, &measured, &mut place))?;
         let mut sandbox = match Sandbox::new(install, gpu, &measured) {
             Ok(sandbox) => sandbox,
             Err(error) => {
-                self.skip(&ON_LAYOUT, &error.to_string());
+                self.skip(&ON_LAYOUT[1..], &error.to_string());
                 return Ok(self.checks);
             }
         };
@@ -99,7 +110,7 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
         self.make("quota", || quota(&mut sandbox))?;
         self.make("products (mask)", || products(gpu, &mut sandbox))?;
         if mps != State::Ok {
-            self.skip(&ON_LAYOUT[3..], "there is no MPS program");
+            self.skip(&ON_LAYOUT[4..], "there is no MPS program");
             return Ok(self.checks);
         }
         let service = self.make("mps service", || {
@@ -108,11 +119,19 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
             Ok(Check::ok("mps service", format!("starts and answers; clients get {percent} % of the SMs")))
         })?;
         if service != State::Ok {
-            self.skip(&ON_LAYOUT[4..], "the MPS service does not start");
+            self.skip(&ON_LAYOUT[5..], "the MPS service does not start");
             return Ok(self.checks);
         }
         self.make("mps concurrency", || concurrency(&mut sandbox))?;
         self.make("masks under mps", || masks("masks under mps", &mut sandbox, true))?;
+        match place {
+            None => self.skip(&ON_LAYOUT[7..], "their place is not proved"),
+            Some(place) => {
+                self.make("streams under mps", || {
+                    stream_masks_under_mps(&mut sandbox, &measured, &place)
+                })?;
+            }
+        }
         Ok(self.checks)
     }
 }
@@ -247,6 +266,53 @@ fn masks(name: &'static str, sandbox: &mut Sandbox<'_>, shared: bool) -> Result<
         }
     }
     Ok(Check::ok(name, format!("{} sets, {blocks} blocks, none on an SM outside its set", sets.len())))
+}
+
+/// Where the driver keeps the masks of streams. Programs that restrict their
+/// own streams need it; `partita run` does not.
+fn stream_masks(
+    install: &Install,
+    gpu: &Gpu,
+    measured: &Measured,
+    place: &mut Option<StreamPlace>,
+) -> Result<Check, Error> {
+    const NAME: &str = "stream masks";
+    let found = match Cache::open().renew_stream_place(install, gpu, measured) {
+        Ok(found) => found,
+        Err(Error::Unproved { reason, .. }) => {
+            let remedy = "programs cannot restrict single streams here; launches and processes they can";
+            return Ok(Check::not_checked(NAME, reason, remedy));
+        }
+        Err(error) => return Err(error),
+    };
+    *place = Some(found);
+    let by = match found.found_by {
+        FoundBy::Trace { places } => format!("found by tracing a launch, among {places} places"),
+        FoundBy::List => "listed for this driver's version".to_owned(),
+    };
+    let StreamPlace { offset_bytes, sets, blocks, .. } = found;
+    Ok(Check::ok(
+        NAME,
+        format!(
+            "offset {offset_bytes:#x}, {by}; {sets} sets, {blocks} blocks, none on an SM outside its set"
+        ),
+    ))
+}
+
+/// The same place in a client of the MPS service: where SM numbers are not the
+/// device's, by how many SMs there are, how many blocks run at once, and the
+/// launch descriptors.
+fn stream_masks_under_mps(
+    sandbox: &mut Sandbox<'_>,
+    measured: &Measured,
+    place: &StreamPlace,
+) -> Result<Check, Error> {
+    const NAME: &str = "streams under mps";
+    let request = PlaceRequest { measured: measured.clone(), offset_bytes: place.offset_bytes };
+    match sandbox.client_job(streams::VERIFY_JOB, &request)?.limit(JOB_LIMIT).run()? {
+        Ok(VerifyResult { sets, blocks }) => Ok(Check::ok(NAME, format!("{sets} sets, {blocks} blocks"))),
+        Err(error) => failed_job(NAME, error, ""),
+    }
 }
 
 fn quota(sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
