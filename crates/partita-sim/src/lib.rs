@@ -28,6 +28,7 @@ mod bandwidth;
 pub mod catalogue;
 #[cfg(test)]
 mod conservation;
+mod control;
 mod copy;
 mod dispatch;
 mod engine;
@@ -43,6 +44,7 @@ mod spec;
 mod turn;
 mod work;
 
+pub use control::{ControlSpec, TpcPlace};
 pub use engine::{Engine, Stats, Stuck, SubmitError, UnknownHandle};
 pub use event::{BlockRecord, Event, EventKind};
 pub use never::{NeverRuns, SmResource};

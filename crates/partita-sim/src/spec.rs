@@ -2,6 +2,8 @@
 
 use partita_core::Topology;
 
+use crate::control::ControlSpec;
+
 /// Everything that the model and the simulated driver know of one device.
 ///
 /// Plain data: [`crate::catalogue`] builds it, tests may change any field.
@@ -17,6 +19,8 @@ pub struct DeviceSpec {
     pub compute_capability: ComputeCapability,
     /// GPCs and TPCs: logical order and physical (QMD) numbers after floorsweeping.
     pub topology: Topology,
+    /// Where the kernel driver's control interface says that TPCs lie.
+    pub control: ControlSpec,
     /// Limits of one SM.
     pub sm: SmSpec,
     /// Device memory and the paths to it.

@@ -1,6 +1,7 @@
 //! NVIDIA A100 SXM4, 40 GB.
 
 use super::topology;
+use crate::control::ControlSpec;
 use crate::spec::{
     BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, SchedulerSpec,
     SmSpec, StreamMaskLayout, StreamMaskSpec,
@@ -31,6 +32,7 @@ pub(super) fn spec() -> DeviceSpec {
         architecture: "Ampere",
         compute_capability: ComputeCapability::new(8, 0),
         topology: topology(2, &TPCS),
+        control: ControlSpec::of(&topology(2, &TPCS)),
         // CUDA C++ Programming Guide, table of technical specifications, compute capability 8.0.
         sm: SmSpec {
             threads_max: 2048,

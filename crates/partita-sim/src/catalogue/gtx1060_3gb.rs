@@ -1,6 +1,7 @@
 //! NVIDIA GeForce GTX 1060 3GB: one SM per TPC, the device of the partitioning paper's figures 3 and 4.
 
 use super::topology;
+use crate::control::ControlSpec;
 use crate::spec::{
     BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, SchedulerSpec,
     SmSpec, StreamMaskLayout, StreamMaskSpec,
@@ -20,6 +21,7 @@ pub(super) fn spec() -> DeviceSpec {
         architecture: "Pascal",
         compute_capability: ComputeCapability::new(6, 1),
         topology: topology(1, &TPCS),
+        control: ControlSpec::of(&topology(1, &TPCS)),
         // CUDA C++ Programming Guide, table of technical specifications, compute capability 6.1.
         sm: SmSpec {
             threads_max: 2048,

@@ -1,6 +1,7 @@
 //! NVIDIA H200 SXM, 141 GB: the device that this project measures on.
 
 use super::topology;
+use crate::control::{ControlSpec, TpcPlace};
 use crate::spec::{
     BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, SchedulerSpec,
     SmSpec, StreamMaskLayout, StreamMaskSpec,
@@ -24,6 +25,39 @@ const TPCS: [(u8, u16); 66] = [
     (10, 81), (11, 83),
 ];
 
+/// GPC, TPC in it, virtual GPC, TPC in that, uGPU, CPC and virtual TPC of each TPC, in logical order, as GR_GET_GLOBAL_SM_ORDER of the
+/// same board says it. The singletons' virtual GPCs are 11, 14, 17 and 19; their bits in a launch mask are 64 more.
+#[rustfmt::skip]
+const PLACES: [(u16, u16, u16, u16, u16, u16, u16); 66] = [
+    (1, 0, 0, 0, 0, 0, 0), (2, 0, 1, 0, 1, 0, 0), (3, 0, 2, 0, 1, 0, 0), (4, 0, 3, 0, 1, 0, 0), (5, 0, 4, 0, 0, 0, 0), (6, 0, 5, 0, 0, 0, 0),
+    (0, 0, 6, 0, 0, 0, 0), (7, 0, 7, 0, 1, 0, 0), (1, 3, 0, 1, 0, 1, 1), (2, 3, 1, 1, 1, 1, 1), (3, 3, 2, 1, 1, 1, 1), (4, 3, 3, 1, 1, 1, 1),
+    (5, 3, 4, 1, 0, 1, 1), (6, 3, 5, 1, 0, 1, 1), (0, 3, 6, 1, 0, 1, 1), (7, 3, 7, 1, 1, 1, 1), (1, 6, 0, 2, 0, 2, 2), (2, 6, 1, 2, 1, 2, 2),
+    (3, 6, 2, 2, 1, 2, 2), (4, 6, 3, 2, 1, 2, 2), (5, 6, 4, 2, 0, 2, 2), (6, 6, 5, 2, 0, 2, 2), (0, 6, 6, 2, 0, 2, 2), (7, 6, 7, 2, 1, 2, 2),
+    (1, 1, 0, 3, 0, 0, 3), (2, 1, 1, 3, 1, 0, 3), (3, 1, 2, 3, 1, 0, 3), (4, 1, 3, 3, 1, 0, 3), (5, 1, 4, 3, 0, 0, 3), (6, 1, 5, 3, 0, 0, 3),
+    (0, 1, 6, 3, 0, 0, 3), (7, 1, 7, 3, 1, 0, 3), (2, 4, 1, 4, 1, 1, 4), (3, 4, 2, 4, 1, 1, 4), (4, 4, 3, 4, 1, 1, 4), (5, 4, 4, 4, 0, 1, 4),
+    (6, 4, 5, 4, 0, 1, 4), (0, 4, 6, 4, 0, 1, 4), (7, 4, 7, 4, 1, 1, 4), (2, 7, 1, 5, 1, 2, 5), (3, 7, 2, 5, 1, 2, 5), (4, 7, 3, 5, 1, 2, 5),
+    (5, 7, 4, 5, 0, 2, 5), (6, 7, 5, 5, 0, 2, 5), (0, 7, 6, 5, 0, 2, 5), (7, 7, 7, 5, 1, 2, 5), (2, 2, 1, 6, 1, 0, 6), (3, 2, 2, 6, 1, 0, 6),
+    (4, 2, 3, 6, 1, 0, 6), (5, 2, 4, 6, 0, 0, 6), (6, 2, 5, 6, 0, 0, 6), (0, 2, 6, 6, 0, 0, 6), (7, 2, 7, 6, 1, 0, 6), (2, 5, 1, 7, 1, 1, 7),
+    (3, 5, 2, 7, 1, 1, 7), (4, 5, 3, 7, 1, 1, 7), (5, 5, 4, 7, 0, 1, 7), (6, 5, 5, 7, 0, 1, 7), (0, 5, 6, 7, 0, 1, 7), (7, 5, 7, 7, 1, 1, 7),
+    (0, 8, 6, 8, 0, 2, 8), (7, 8, 7, 8, 1, 2, 8), (1, 4, 11, 0, 0, 1, 4), (1, 7, 14, 0, 0, 2, 5), (1, 2, 17, 0, 0, 0, 6), (1, 5, 19, 0, 0, 1, 7),
+];
+
+/// What GR_GET_TPC_MASK says of GPC 0 and following: not in the order of the GPCs above.
+const TPC_MASKS: [u32; 8] = [0x1ff, 0x1bf, 0x1bf, 0x1bf, 0x1bf, 0x1ff, 0x1bf, 0x1bf];
+
+fn control() -> ControlSpec {
+    let place = |&(gpc, tpc_in_gpc, virtual_gpc, migratable_tpc, ugpu, cpc, virtual_tpc)| TpcPlace {
+        gpc,
+        tpc_in_gpc,
+        virtual_gpc,
+        migratable_tpc,
+        ugpu,
+        cpc,
+        virtual_tpc,
+    };
+    ControlSpec { places: PLACES.iter().map(place).collect(), tpc_masks: TPC_MASKS.to_vec() }
+}
+
 /// The catalogue entry.
 pub(super) fn spec() -> DeviceSpec {
     DeviceSpec {
@@ -32,6 +66,7 @@ pub(super) fn spec() -> DeviceSpec {
         architecture: "Hopper",
         compute_capability: ComputeCapability::new(9, 0),
         topology: topology(2, &TPCS),
+        control: control(),
         // CUDA C++ Programming Guide, table of technical specifications, compute capability 9.0.
         sm: SmSpec {
             threads_max: 2048,
