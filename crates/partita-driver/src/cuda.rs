@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use partita_abi::types::{CUdevResource, CUlaunchConfig, CUuuid};
+use partita_abi::types::{CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUlaunchConfig, CUuuid};
 
 use crate::callback::GetExportTable;
 use crate::error::Error;
@@ -24,9 +24,14 @@ symbols! {
     fn ctx_set_current = "cuCtxSetCurrent"(context: *mut c_void);
     fn ctx_synchronize = "cuCtxSynchronize"();
     fn module_load_data = "cuModuleLoadData"(module: *mut *mut c_void, image: *const c_void);
+    fn module_unload = "cuModuleUnload"(module: *mut c_void);
     fn module_get_function = "cuModuleGetFunction"(function: *mut *mut c_void, module: *mut c_void, name: *const c_char);
     fn func_set_attribute = "cuFuncSetAttribute"(function: *mut c_void, attribute: c_uint, value: c_int);
     fn stream_create = "cuStreamCreate"(stream: *mut *mut c_void, flags: c_uint);
+    fn stream_create_with_priority = "cuStreamCreateWithPriority"(
+        stream: *mut *mut c_void, flags: c_uint, priority: c_int,
+    );
+    fn ctx_get_stream_priority_range = "cuCtxGetStreamPriorityRange"(least: *mut c_int, greatest: *mut c_int);
     fn stream_query = "cuStreamQuery"(stream: *mut c_void);
     fn stream_synchronize = "cuStreamSynchronize"(stream: *mut c_void);
     fn stream_destroy = "cuStreamDestroy_v2"(stream: *mut c_void);
@@ -67,6 +72,28 @@ symbols! {
         shared_bytes: c_uint, stream: *mut c_void,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
     );
+    fn launch_cooperative_kernel = "cuLaunchCooperativeKernel"(
+        function: *mut c_void,
+        grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: *mut c_void,
+        parameters: *mut *mut c_void,
+    );
+    fn occupancy_max_potential_cluster_size = "cuOccupancyMaxPotentialClusterSize"(
+        blocks: *mut c_int, function: *mut c_void, config: *const CUlaunchConfig,
+    );
+    fn graph_create = "cuGraphCreate"(graph: *mut *mut c_void, flags: c_uint);
+    fn graph_destroy = "cuGraphDestroy"(graph: *mut c_void);
+    fn graph_add_kernel_node = "cuGraphAddKernelNode"(
+        node: *mut *mut c_void, graph: *mut c_void, after: *const *mut c_void, after_count: usize,
+        parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    );
+    fn graph_instantiate = "cuGraphInstantiateWithFlags"(
+        exec: *mut *mut c_void, graph: *mut c_void, flags: u64,
+    );
+    fn graph_exec_destroy = "cuGraphExecDestroy"(exec: *mut c_void);
+    fn graph_node_set_enabled = "cuGraphNodeSetEnabled"(exec: *mut c_void, node: *mut c_void, enabled: c_uint);
+    fn graph_launch = "cuGraphLaunch"(exec: *mut c_void, stream: *mut c_void);
     fn launch_kernel_ex = "cuLaunchKernelEx"(
         config: *const CUlaunchConfig, function: *mut c_void,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,

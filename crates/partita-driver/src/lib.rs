@@ -24,6 +24,7 @@ pub mod mechanism;
 pub mod numerics;
 mod probe;
 mod process_masks;
+pub mod prove;
 mod stream;
 mod stream_mask;
 pub mod stream_proof;

@@ -1,6 +1,6 @@
 //! Streams: one of our own, and one that a program hands us.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
 
 use partita_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
@@ -54,6 +54,17 @@ impl<'a> Stream<'a> {
         let mut handle = core::ptr::null_mut();
         // SAFETY: a valid pointer.
         unsafe { cuda.stream_create(&mut handle, CU_STREAM_NON_BLOCKING)? };
+        Ok(Self { cuda, handle })
+    }
+
+    /// As [`Stream::new`], with a priority: a lower number goes first, 0 is the usual one.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn with_priority(cuda: &'a Cuda, priority: c_int) -> Result<Self, Error> {
+        let mut handle = core::ptr::null_mut();
+        // SAFETY: a valid pointer.
+        unsafe { cuda.stream_create_with_priority(&mut handle, CU_STREAM_NON_BLOCKING, priority)? };
         Ok(Self { cuda, handle })
     }
 

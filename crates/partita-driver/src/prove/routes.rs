@@ -1,0 +1,57 @@
+//! The ways in which kernels are launched.
+
+use core::fmt;
+
+/// How a kernel came to the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Route {
+    /// By a plain launch on a stream of the lowest priority, in blocks of 32 threads.
+    LowPriority,
+    /// On a stream of the default priority.
+    Stream,
+    /// On a stream of the highest priority.
+    HighPriority,
+    /// In blocks of 64 to 1024 threads.
+    LargeBlocks,
+    /// As nodes of a graph that was instantiated once and is armed anew for each mask.
+    Graph,
+    /// In clusters.
+    Cluster,
+    /// As a cooperative launch, all blocks resident at once.
+    Cooperative,
+}
+
+/// The most counters that a mask's launches take: two plain ones, two nodes of a graph, a cluster launch and a cooperative one.
+pub(super) const LAUNCHES_PER_MASK_MAX: u32 = 6;
+
+impl Route {
+    /// Every route.
+    pub const ALL: [Self; 7] = [
+        Self::LowPriority,
+        Self::Stream,
+        Self::HighPriority,
+        Self::LargeBlocks,
+        Self::Graph,
+        Self::Cluster,
+        Self::Cooperative,
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LowPriority => "stream, lowest priority",
+            Self::Stream => "stream",
+            Self::HighPriority => "stream, highest priority",
+            Self::LargeBlocks => "large blocks",
+            Self::Graph => "graph",
+            Self::Cluster => "cluster",
+            Self::Cooperative => "cooperative",
+        }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
