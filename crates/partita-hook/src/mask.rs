@@ -11,15 +11,10 @@ use partita_ledger::{HookState, Limits};
 
 use crate::tenant::{self, Tenant};
 
-/// Offset of the version byte in every supported descriptor (`partita_abi::qmd::version_byte`).
-const VERSION_BYTE: usize = 72;
-
 /// What the callback needs beside the ledger.
 pub struct LaunchMask {
     /// Where this device's descriptors keep their mask.
     layout: &'static QmdLayout,
-    /// The valid bit of a mask in its word; no bit where the version has none.
-    valid: (usize, u32),
     /// The physical numbers that carry a TPC on this board.
     live: [u32; 8],
     /// The disable words when the process attached, for a launch that finds the
@@ -40,8 +35,7 @@ impl LaunchMask {
                 *word |= 1 << (physical % 32);
             }
         }
-        let valid = layout.mask.valid.map_or((0, 0), |bit| (bit.word(), bit.mask()));
-        Ok(Self { layout, valid, live, at_start: limits.qmd_disable })
+        Ok(Self { layout, live, at_start: limits.qmd_disable })
     }
 }
 
@@ -62,30 +56,20 @@ pub unsafe extern "C" fn on_launch(
     }
     // SAFETY: every version of the descriptor is longer than this byte's offset.
     // The version is checked before anything else is touched.
-    if unsafe { *descriptor.cast::<u8>().add(VERSION_BYTE) } != layout.version.byte() {
+    let version = unsafe { *descriptor.cast::<u8>().add(usize::from(layout.version_offset_bytes)) };
+    if version != layout.version.byte() {
         return cannot_mask(tenant);
     }
     // SAFETY: a descriptor of this version has the layout's size, and the driver
     // lets its subscriber write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     tenant.slot.count_launch();
-    let mut disable = tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words);
-    let (word, bit) = tenant.mask.valid;
-    if bit == 0 || image[word] & bit != 0 {
-        disable = with_what_is_there(tenant, image, disable);
-    }
-    if qmd::write_disable_mask(image, layout, &disable).is_err() {
+    let disable = tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words);
+    // A mask may be there already: a narrower one of the program's own, or the
+    // driver's for a large cluster. Both hold, or the tenant's alone where
+    // together they leave nothing, because a launch with no TPC never ends.
+    if qmd::merge_live(image, layout, &disable, &tenant.mask.live).is_err() {
         cannot_mask(tenant);
-    }
-}
-
-/// A mask is there already: a narrower one of the program's own, or the driver's
-/// for a large cluster. Both hold.
-#[cold]
-fn with_what_is_there(tenant: &Tenant, image: &[u32], own: [u32; 8]) -> [u32; 8] {
-    match qmd::read_disable_mask(image, tenant.mask.layout) {
-        Some(asked) => intersect(&own, &asked, &tenant.mask.live),
-        None => own,
     }
 }
 
@@ -95,16 +79,4 @@ fn with_what_is_there(tenant: &Tenant, image: &[u32], own: [u32; 8]) -> [u32; 8]
 fn cannot_mask(tenant: &Tenant) {
     tenant.report(HookState::UNMASKED | HookState::REFUSED);
     tenant::refuse();
-}
-
-/// What both masks leave enabled; the tenant's alone where that is nothing,
-/// because a launch with no TPC never ends.
-fn intersect(own: &[u32; 8], asked: &[u32; 8], live: &[u32; 8]) -> [u32; 8] {
-    let mut both = *own;
-    let mut enabled = 0;
-    for word in 0..8 {
-        both[word] |= asked[word];
-        enabled |= !both[word] & live[word];
-    }
-    if enabled == 0 { *own } else { both }
 }

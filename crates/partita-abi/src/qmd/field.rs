@@ -41,6 +41,12 @@ impl QmdField {
         self.lo() + self.bits as usize - 1
     }
 
+    /// How many bits the field has: 1 to 32.
+    #[inline]
+    pub const fn bits(self) -> u32 {
+        self.bits as u32
+    }
+
     /// The greatest value that the field can hold.
     #[inline]
     pub const fn max(self) -> u32 {

@@ -8,7 +8,7 @@
 //! `classes/compute`. Every version up to V03_00 is 256 bytes long, V04_00 is
 //! 384 bytes long (highest defined bit 2047 and 3071).
 
-use super::{QmdCga, QmdField, QmdLayout, QmdMask, QmdProgram, QmdVersion};
+use super::{QmdCga, QmdField, QmdLayout, QmdMask, QmdMaskBeyond, QmdProgram, QmdVersion};
 
 const fn mw(hi: u16, lo: u16) -> QmdField {
     QmdField::mw(hi, lo)
@@ -16,7 +16,8 @@ const fn mw(hi: u16, lo: u16) -> QmdField {
 
 /// `SM_DISABLE_MASK_LOWER` MW(703:672) and `SM_DISABLE_MASK_UPPER`
 /// MW(735:704), without a bit that says whether the mask counts.
-const MASK_64: QmdMask = QmdMask { first_word: 672 / 32, words: 2, valid: None };
+const MASK_64: QmdMask =
+    QmdMask { first_word: 672 / 32, words: 2, beyond: QmdMaskBeyond::Nothing, valid: None };
 
 /// `CTA_RASTER_WIDTH`, `_HEIGHT` and `_DEPTH` of V01.
 const GRID_V01: [QmdField; 3] = [mw(415, 384), mw(431, 416), mw(447, 432)];
@@ -33,6 +34,7 @@ const PROGRAM_V02: QmdProgram = QmdProgram::Address { lower: mw(1567, 1536), upp
 /// Kepler.
 pub static V01_06: QmdLayout = QmdLayout {
     version: QmdVersion::V01_06,
+    version_offset_bytes: 72,
     bytes: 256,
     group_id: mw(197, 192),
     grid: GRID_V01,
@@ -48,6 +50,7 @@ pub static V01_06: QmdLayout = QmdLayout {
 /// Kepler to Pascal.
 pub static V01_07: QmdLayout = QmdLayout {
     version: QmdVersion::V01_07,
+    version_offset_bytes: 72,
     bytes: 256,
     group_id: mw(197, 192),
     grid: GRID_V01,
@@ -63,6 +66,7 @@ pub static V01_07: QmdLayout = QmdLayout {
 /// Pascal.
 pub static V02_00: QmdLayout = QmdLayout {
     version: QmdVersion::V02_00,
+    version_offset_bytes: 72,
     bytes: 256,
     group_id: mw(197, 192),
     grid: GRID_V02,
@@ -78,6 +82,7 @@ pub static V02_00: QmdLayout = QmdLayout {
 /// Pascal.
 pub static V02_01: QmdLayout = QmdLayout {
     version: QmdVersion::V02_01,
+    version_offset_bytes: 72,
     bytes: 256,
     group_id: mw(133, 128),
     grid: GRID_V02,
@@ -93,6 +98,7 @@ pub static V02_01: QmdLayout = QmdLayout {
 /// Volta.
 pub static V02_02: QmdLayout = QmdLayout {
     version: QmdVersion::V02_02,
+    version_offset_bytes: 72,
     bytes: 256,
     group_id: mw(133, 128),
     grid: GRID_V02,
@@ -108,6 +114,7 @@ pub static V02_02: QmdLayout = QmdLayout {
 /// Turing and Ampere.
 pub static V02_03: QmdLayout = QmdLayout {
     version: QmdVersion::V02_03,
+    version_offset_bytes: 72,
     bytes: 256,
     group_id: mw(133, 128),
     grid: GRID_V02,
@@ -123,6 +130,7 @@ pub static V02_03: QmdLayout = QmdLayout {
 /// Ampere and Ada.
 pub static V02_04: QmdLayout = QmdLayout {
     version: QmdVersion::V02_04,
+    version_offset_bytes: 72,
     bytes: 256,
     group_id: mw(133, 128),
     grid: GRID_V02,
@@ -139,6 +147,7 @@ pub static V02_04: QmdLayout = QmdLayout {
 /// layout does not describe.
 pub static V03_00: QmdLayout = QmdLayout {
     version: QmdVersion::V03_00,
+    version_offset_bytes: 72,
     bytes: 256,
     group_id: mw(133, 128),
     grid: GRID_V02,
@@ -154,6 +163,7 @@ pub static V03_00: QmdLayout = QmdLayout {
 /// Hopper.
 pub static V04_00: QmdLayout = QmdLayout {
     version: QmdVersion::V04_00,
+    version_offset_bytes: 72,
     bytes: 384,
     group_id: mw(21, 16),
     grid: [mw(1055, 1024), mw(1071, 1056), mw(1103, 1088)], // GRID_WIDTH, _HEIGHT, _DEPTH
@@ -173,7 +183,12 @@ pub static V04_00: QmdLayout = QmdLayout {
     }),
     // TPC_DISABLE_MASK(i) MW(2463+32i:2432+32i), i in 0..4, and
     // TPC_DISABLE_MASK_VALID.
-    mask: QmdMask { first_word: 2432 / 32, words: 4, valid: Some(mw(31, 31)) },
+    mask: QmdMask {
+        first_word: 2432 / 32,
+        words: 4,
+        beyond: QmdMaskBeyond::Nothing,
+        valid: Some(mw(31, 31)),
+    },
 };
 
 /// Every layout, in ascending order of version.

@@ -10,10 +10,15 @@
 
 mod field;
 pub mod layouts;
+mod mask;
 mod shape;
 mod version;
 
 pub use field::{QmdField, read_field, write_field};
+pub use mask::{
+    QmdMask, QmdMaskBeyond, clear_disable_mask, merge_disable_mask, merge_live, read_disable_mask,
+    write_disable_mask,
+};
 pub use shape::{
     LaunchShape, QMD_TYPE_GRID_CTA, QMD_TYPE_GRID_GPC_CGA, QMD_TYPE_GRID_GPU_CGA, QMD_TYPE_GRID_GPU_GPC_CGA,
     QmdCga,
@@ -32,6 +37,8 @@ pub const HOPPER_PRIORITY_GROUPS: [u32; 6] = [63, 37, 11, 10, 9, 8];
 pub struct QmdLayout {
     /// The version that the layout describes.
     pub version: QmdVersion,
+    /// Where the version byte stands, in bytes from the start of the descriptor.
+    pub version_offset_bytes: u16,
     /// Length of a descriptor, in bytes.
     pub bytes: usize,
     /// `QMD_GROUP_ID`: the work distributor's queue, and so the priority. An
@@ -73,26 +80,6 @@ pub enum QmdProgram {
     },
 }
 
-/// The TPC disable mask of a version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QmdMask {
-    /// The first word of the mask, counted from the start of the descriptor.
-    pub first_word: u16,
-    /// Length of the mask in 32-bit words: 2 or 4.
-    pub words: u8,
-    /// The bit that must be set for the mask to count; `None` where the mask
-    /// always counts.
-    pub valid: Option<QmdField>,
-}
-
-impl QmdMask {
-    /// How many TPCs the mask can name; a TPC with a greater physical number
-    /// cannot be disabled.
-    pub const fn tpcs_max(&self) -> u32 {
-        self.words as u32 * 32
-    }
-}
-
 impl QmdLayout {
     /// Length of a descriptor, in 32-bit words.
     #[inline]
@@ -104,8 +91,23 @@ impl QmdLayout {
     /// first [`QmdLayout::words`] words count.
     pub fn empty_image(&self) -> [u32; QMD_WORDS_MAX] {
         let mut image = [0; QMD_WORDS_MAX];
-        image[18] = self.version.byte() as u32;
+        let (word, shift) = self.version_place();
+        image[word] = u32::from(self.version.byte()) << shift;
         image
+    }
+
+    /// The word of the version byte, and its lowest bit there.
+    #[inline]
+    const fn version_place(&self) -> (usize, u32) {
+        (self.version_offset_bytes as usize / 4, self.version_offset_bytes as u32 % 4 * 8)
+    }
+
+    /// Whether the byte that says the version, at this version's place, says this version. The class must be the layout's: that place
+    /// holds other data in the descriptors of others.
+    #[inline]
+    pub fn is_version_of(&self, image: &[u32]) -> bool {
+        let (word, shift) = self.version_place();
+        image.get(word).is_some_and(|word| (word >> shift) as u8 == self.version.byte())
     }
 
     /// Checks that an image holds a whole descriptor.
@@ -126,100 +128,6 @@ impl QmdLayout {
             }
         })
     }
-}
-
-/// Writes a disable mask into a descriptor: every word that the version has,
-/// and the bit that makes the mask count. No other bit changes.
-///
-/// A set bit disables the TPC with that *physical* number; words that the
-/// version does not have are ignored. Whether the mask leaves a TPC that
-/// exists is the caller's to know: a launch whose mask does not never ends.
-///
-/// This runs once for every kernel launch of a tenant, so it is a length
-/// check, one predictable branch and five stores.
-///
-/// # Errors
-/// [`QmdError::ImageTooShort`]; nothing is then written.
-#[inline]
-pub fn write_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32; 8]) -> Result<(), QmdError> {
-    let words = image.len();
-    let Some(image) = image.get_mut(..layout.words()) else {
-        return Err(QmdError::ImageTooShort { version: layout.version, words });
-    };
-    let first = layout.mask.first_word as usize;
-    // Fixed lengths, so that no call to memcpy is made for 8 or 16 bytes.
-    if layout.mask.words == 4 {
-        image[first..first + 4].copy_from_slice(&disable[..4]);
-    } else {
-        image[first..first + 2].copy_from_slice(&disable[..2]);
-    }
-    if let Some(valid) = layout.mask.valid {
-        image[valid.word()] |= valid.mask();
-    }
-    Ok(())
-}
-
-/// Writes a disable mask into a descriptor as [`write_disable_mask`] does, and
-/// keeps disabled what the descriptor's own mask disables already.
-///
-/// A mask that is there before has a reason. Measured on an H200 with driver
-/// 580.159.04: a stream's own mask arrives here, and without one every launch
-/// of clusters of more than two blocks comes with TPCs 72 to 127 disabled, the
-/// numbers of TPCs that belong to no whole GPC. (With a stream's mask the
-/// driver leaves that out, and the clusters run all the same.)
-///
-/// The union can disable every TPC that exists where neither mask does, and
-/// such a launch never ends: the caller checks.
-///
-/// # Errors
-/// [`QmdError::ImageTooShort`]; nothing is then written.
-#[inline]
-pub fn merge_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32; 8]) -> Result<(), QmdError> {
-    let words = image.len();
-    let Some(image) = image.get_mut(..layout.words()) else {
-        return Err(QmdError::ImageTooShort { version: layout.version, words });
-    };
-    // Words without the valid bit are leftovers and not a mask. Where there is
-    // no such bit, no mask is words of zero, and keeping those changes nothing.
-    let keep = match layout.mask.valid {
-        Some(valid) if image[valid.word()] & valid.mask() == 0 => 0,
-        _ => u32::MAX,
-    };
-    let first = layout.mask.first_word as usize;
-    let merge = |own: &mut [u32]| {
-        for (own, disable) in own.iter_mut().zip(disable) {
-            *own = (*own & keep) | disable;
-        }
-    };
-    if layout.mask.words == 4 {
-        merge(&mut image[first..first + 4]);
-    } else {
-        merge(&mut image[first..first + 2]);
-    }
-    if let Some(valid) = layout.mask.valid {
-        image[valid.word()] |= valid.mask();
-    }
-    Ok(())
-}
-
-/// Reads the disable mask of a descriptor.
-///
-/// `None` when the descriptor has no mask: its valid bit is clear or, on
-/// versions without one, every word is zero; an image too short for its
-/// version has none either. Words that the version does not have read as
-/// zero, because TPCs beyond the mask cannot be disabled.
-#[inline]
-pub fn read_disable_mask(image: &[u32], layout: &QmdLayout) -> Option<[u32; 8]> {
-    let image = image.get(..layout.words())?;
-    let first = layout.mask.first_word as usize;
-    let count = layout.mask.words as usize;
-    let mut disable = [0; 8];
-    disable[..count].copy_from_slice(&image[first..first + count]);
-    let counts = match layout.mask.valid {
-        Some(valid) => valid.get(image[valid.word()]) != 0,
-        None => disable != [0; 8],
-    };
-    counts.then_some(disable)
 }
 
 #[cfg(test)]

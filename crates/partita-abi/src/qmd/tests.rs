@@ -30,9 +30,7 @@ fn fields(layout: &QmdLayout) -> Vec<QmdField> {
 
 /// The bits that [`write_disable_mask`] may change, word by word.
 fn mask_bits(layout: &QmdLayout) -> [u32; QMD_WORDS_MAX] {
-    let mut bits = [0; QMD_WORDS_MAX];
-    let first = layout.mask.first_word as usize;
-    bits[first..first + layout.mask.words as usize].fill(u32::MAX);
+    let mut bits = layout.mask.bits();
     if let Some(valid) = layout.mask.valid {
         bits[valid.word()] |= valid.mask();
     }
@@ -42,10 +40,7 @@ fn mask_bits(layout: &QmdLayout) -> [u32; QMD_WORDS_MAX] {
 #[test]
 fn no_two_fields_of_a_layout_overlap() {
     for layout in ALL {
-        let mut used = mask_bits(layout);
-        if let Some(valid) = layout.mask.valid {
-            used[valid.word()] &= !valid.mask();
-        }
+        let mut used = layout.mask.bits();
         for field in fields(layout) {
             assert_eq!(
                 used[field.word()] & field.mask(),
