@@ -1,5 +1,6 @@
 //! libcuda's entry points, as far as Partita itself launches work.
 
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use partita_abi::types::{CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUlaunchConfig, CUuuid};
@@ -107,6 +108,27 @@ impl Cuda {
     /// [`Error::Load`] where there is no driver.
     pub fn load(path: Option<&CStr>) -> Result<Self, Error> {
         Ok(Self::resolve(Library::open(path.unwrap_or(c"libcuda.so.1"))?))
+    }
+
+    /// The UUIDs of the GPUs that this process sees, in the driver's order.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn device_uuids(&self) -> Result<Vec<CUuuid>, Error> {
+        let mut count = 0;
+        // SAFETY: valid pointers and devices below the count.
+        unsafe {
+            self.init(0)?;
+            self.device_get_count(&mut count)?;
+            (0..count)
+                .map(|ordinal| {
+                    let (mut device, mut uuid) = (0, CUuuid { bytes: [0; 16] });
+                    self.device_get(&mut device, ordinal)?;
+                    self.device_get_uuid(&mut uuid, device)?;
+                    Ok(uuid)
+                })
+                .collect()
+        }
     }
 
     /// `cuGetExportTable`, for the launch callback.

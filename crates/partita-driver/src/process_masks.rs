@@ -28,6 +28,12 @@ pub struct ProcessMasks {
     state: &'static State,
 }
 
+impl core::fmt::Debug for ProcessMasks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ProcessMasks").field("process", &self.process()).finish_non_exhaustive()
+    }
+}
+
 /// What one thread wishes. Lives as long as the thread.
 #[derive(Default)]
 struct Wishes {

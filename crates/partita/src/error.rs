@@ -176,6 +176,12 @@ pub enum Error {
         /// Why, with the remedy.
         reason: String,
     },
+    /// A program's own launches cannot be restricted as it asked.
+    #[error("launches cannot be restricted so: {reason}")]
+    Restrict {
+        /// Why, with the remedy.
+        reason: String,
+    },
     /// The Multi-Process Service.
     #[error("{0}")]
     Mps(#[from] partita_mps::MpsError),

@@ -6,7 +6,8 @@
 //! [`mod@ps`], [`mod@kill`]). Real GPUs and simulated ones ([`simenv`]) go the same way.
 //!
 //! Whatever touches a driver happens in a child process ([`child`]): the
-//! library itself never loads one. That child is the `partita` program, so an
+//! library itself never loads one, except for a program that restricts its own
+//! launches ([`restrict`]) and so has one anyway. That child is the `partita` program, so an
 //! [`install::Install`] is needed for everything that starts something.
 //!
 //! ```no_run
@@ -48,6 +49,7 @@ pub mod process;
 pub mod program;
 pub mod ps;
 pub mod registry;
+pub mod restrict;
 pub mod run;
 pub mod sandbox;
 pub mod set;

@@ -75,7 +75,7 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
             "mps service",
             "mps concurrency",
             "masks under mps",
-            "streams under mps",
+            "streams (mps)",
         ];
         let (install, gpu) = (self.install, self.gpu);
         self.make("driver", || Ok(driver(gpu)))?;
@@ -127,9 +127,7 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
         match place {
             None => self.skip(&ON_LAYOUT[7..], "their place is not proved"),
             Some(place) => {
-                self.make("streams under mps", || {
-                    stream_masks_under_mps(&mut sandbox, &measured, &place)
-                })?;
+                self.make("streams (mps)", || stream_masks_under_mps(&mut sandbox, &measured, &place))?;
             }
         }
         Ok(self.checks)
@@ -307,7 +305,7 @@ fn stream_masks_under_mps(
     measured: &Measured,
     place: &StreamPlace,
 ) -> Result<Check, Error> {
-    const NAME: &str = "streams under mps";
+    const NAME: &str = "streams (mps)";
     let request = PlaceRequest { measured: measured.clone(), offset_bytes: place.offset_bytes };
     match sandbox.client_job(streams::VERIFY_JOB, &request)?.limit(JOB_LIMIT).run()? {
         Ok(VerifyResult { sets, blocks }) => Ok(Check::ok(NAME, format!("{sets} sets, {blocks} blocks"))),
