@@ -11,7 +11,9 @@ use common::{World, needs_simulator, text};
 fn help_and_manuals_are_complete() {
     let world = World::new();
     let help = world.ok("--help");
-    for command in ["devices", "run", "set", "ps", "kill", "doctor", "demo", "mps", "sim", "completions"] {
+    for command in
+        ["devices", "topology", "run", "set", "ps", "kill", "doctor", "demo", "mps", "sim", "completions"]
+    {
         assert!(help.contains(command), "{command} is not in {help}");
         let own = world.ok(&format!("{command} --help"));
         assert!(own.contains("Usage: partita"), "{own}");
@@ -127,7 +129,9 @@ fn doctor_finds_this_machine_healthy() {
         assert!(expected.contains(&check["state"].as_str().unwrap()), "{check}");
         assert!(!check["detail"].as_str().unwrap().is_empty(), "{check}");
     }
-    for name in ["launch layout", "masks", "quota", "mps service", "mps concurrency", "masks under mps"] {
+    for name in
+        ["launch layout", "topology", "masks", "quota", "mps service", "mps concurrency", "masks under mps"]
+    {
         assert!(checks.iter().any(|check| check["name"] == name), "{name} is missing");
     }
     assert_eq!(output.status.code(), Some(0));

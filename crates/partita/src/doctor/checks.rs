@@ -94,9 +94,11 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
         })?;
         let mps = self.make("mps program", || Ok(mps_program(gpu)))?;
         let Some(measured) = measured else {
+            self.skip(&["topology"], "the launch layout is not proved");
             self.skip(&ON_LAYOUT, "the launch layout is not proved");
             return Ok(self.checks);
         };
+        self.make("topology", || Ok(super::topology::check(gpu, &measured)))?;
         let mut place = None;
         self.make("stream masks", || stream_masks(install, gpu, &measured, &mut place))?;
         let mut sandbox = match Sandbox::new(install, gpu, &measured) {

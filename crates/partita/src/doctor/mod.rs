@@ -6,6 +6,7 @@
 
 mod checks;
 pub(crate) mod jobs;
+mod topology;
 
 use serde::Serialize;
 

@@ -19,6 +19,8 @@ pub(crate) use evidence::gather;
 pub use evidence::{ControlRecord, Evidence, SmRecord};
 pub use text::Ink;
 
+use partita_core::survey::NvdebugClaims;
+
 use crate::calibration::Cache;
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -50,11 +52,7 @@ pub fn examine(install: &Install, gpu: &Gpu, fresh: bool) -> Result<Chart, Error
         Some(measured) => measured,
         None => cache.renew(install, gpu)?,
     };
-    let nvdebug = match gpu.sim() {
-        Some(_) => Err("a simulated GPU has none of its files".to_owned()),
-        None => nvdebug::read(Path::new(nvdebug::PROC), gpu.facts.index),
-    };
-    let report = measured.survey(nvdebug).report();
+    let report = measured.survey(nvdebug_claims(gpu)).report();
     let tenants = Registry::open()?.lock()?.tenants()?;
     let key = gpu.key();
     let tenants = tenants.iter().filter(|tenant| tenant.gpu_key == key);
@@ -63,6 +61,14 @@ pub fn examine(install: &Install, gpu: &Gpu, fresh: bool) -> Result<Chart, Error
     let mut chart = Chart::new(gpu, &measured, &report, held);
     (chart.fresh, chart.took_s) = (anew, begin.elapsed().as_secs_f64());
     Ok(chart)
+}
+
+/// What the files of `nvdebug` say of a GPU.
+pub(crate) fn nvdebug_claims(gpu: &Gpu) -> Result<NvdebugClaims, String> {
+    match gpu.sim() {
+        Some(_) => Err("a simulated GPU has none of its files".to_owned()),
+        None => nvdebug::read(Path::new(nvdebug::PROC), gpu.facts.index),
+    }
 }
 
 #[cfg(test)]
