@@ -14,7 +14,7 @@ use partita_abi::callback::{
     PARAMS_OFFSET_BYTES, PARAMS_OFFSET_QMD, SubscribeFn, TABLE_BYTES_MIN, TABLE_INDEX_BYTES,
     TABLE_INDEX_ENABLE, TABLE_INDEX_SUBSCRIBE,
 };
-use partita_abi::qmd::{self, QmdLayout};
+use partita_abi::qmd::QmdLayout;
 use partita_abi::types::CUuuid;
 
 /// The C type of `cuGetExportTable`.
@@ -161,9 +161,9 @@ pub unsafe fn descriptor_of<'d>(parameters: *const c_void, layout: &QmdLayout) -
     if descriptor.is_null() {
         return None;
     }
-    // SAFETY: every version of the descriptor is at least 256 bytes.
-    let head = unsafe { core::slice::from_raw_parts(descriptor, 64) };
-    if qmd::version_byte(head) != Some(layout.version.byte()) {
+    // SAFETY: every version of the descriptor is longer than the offset of any version's byte.
+    let version = unsafe { *descriptor.cast::<u8>().add(usize::from(layout.version_offset_bytes)) };
+    if version != layout.version.byte() {
         return None;
     }
     // SAFETY: a descriptor of this version has the layout's size, and the driver lets its subscriber write it.

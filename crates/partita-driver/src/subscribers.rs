@@ -12,10 +12,13 @@ use crate::callback::{self, SubscribeError, Subscription};
 use crate::cuda::Cuda;
 use crate::error::Error;
 
-/// What `libpartita.so` exports for this: `int (void (*subscriber)(void *, int, int, const void *), void *argument)`, 0 for success. The
+/// What `libpartita.so` exports for this: `int (void (*subscriber)(void *, int, int, const void *), void *argument)`, 0 for success, 1 in a
+/// process that is no tenant's, 2 if there is one. The
 /// subscriber is called for every launch with the driver's own arguments, before the tenant's mask is united with what it leaves.
 pub const CHAIN_SYMBOL: &CStr = c"partita_chain_launches";
 
+/// It was preloaded and has no tenant: the driver's own place is free.
+const CHAIN_NOT_A_TENANT: c_int = 1;
 /// How many can share it.
 const SUBSCRIBERS_MAX: usize = 4;
 
@@ -83,10 +86,11 @@ fn first(cuda: &Cuda) -> Result<Subscription, Error> {
         // SAFETY: what libpartita.so exports under this name.
         let chain = unsafe { core::mem::transmute::<*mut c_void, Chain>(chain) };
         // SAFETY: the subscriber uses statics only.
-        return match unsafe { chain(dispatch, core::ptr::null_mut()) } {
-            0 => Ok(Subscription::chained()),
-            code => Err(SubscribeError::Refused(code).into()),
-        };
+        match unsafe { chain(dispatch, core::ptr::null_mut()) } {
+            0 => return Ok(Subscription::chained()),
+            CHAIN_NOT_A_TENANT => {}
+            code => return Err(SubscribeError::Refused(code).into()),
+        }
     }
     // SAFETY: the driver's own function; the subscriber uses statics only.
     Ok(unsafe { callback::subscribe(cuda.export_table()?, dispatch, core::ptr::null_mut())? })

@@ -25,6 +25,7 @@ extern crate alloc;
 
 mod allocations;
 mod attach;
+mod chain;
 mod driver;
 mod elf;
 mod graph;

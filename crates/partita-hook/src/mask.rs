@@ -9,6 +9,7 @@ use partita_abi::qmd::{self, QmdError, QmdLayout};
 use partita_driver::callback;
 use partita_ledger::{HookState, Limits};
 
+use crate::chain;
 use crate::tenant::{self, Tenant};
 
 /// What the callback needs beside the ledger.
@@ -42,13 +43,15 @@ impl LaunchMask {
 /// The subscriber: `argument` is the `Tenant`.
 pub unsafe extern "C" fn on_launch(
     argument: *mut c_void,
-    _domain: c_int,
-    _id: c_int,
+    domain: c_int,
+    id: c_int,
     parameters: *const c_void,
 ) {
     // SAFETY: attach() passed a leaked Tenant.
     let tenant = unsafe { &*argument.cast::<Tenant>() };
     let layout = tenant.mask.layout;
+    // SAFETY: the driver's own arguments.
+    unsafe { chain::call(domain, id, parameters) };
     // SAFETY: the driver's parameters, during the call.
     let descriptor = unsafe { callback::launch_descriptor(parameters) };
     if descriptor.is_null() {
