@@ -12,7 +12,7 @@ pub enum Policy {
     Attach,
     /// Hands out entry points; the hook's own are substituted in the answer.
     Resolve,
-    /// Answered with the tenant's quota in place of the device's total.
+    /// Answered with the tenant's quota in place of the device's total, or with what its partition can run.
     Query,
     /// Obtains device memory; reserved in the ledger before the driver is asked.
     Charge,
@@ -21,6 +21,9 @@ pub enum Policy {
     /// Launches work that can be too large for a partition: judged at the call,
     /// then masked by the launch callback.
     Launch,
+    /// Makes, changes or ends an executable graph. Its kernels keep the mask with which they were uploaded, so
+    /// the hook keeps track of them: after the limits change they are armed anew before the next launch.
+    Graph,
     /// Launches work; masked by the launch callback, no wrapper needed.
     Masked,
     /// A way around a limit that is not charged yet: refused, where that limit
@@ -65,9 +68,10 @@ exports! {
     Resolve {
         cuGetProcAddress cuGetProcAddress_v2
     }
-    // answers with the quota instead of the device
+    // answers with the quota, or the partition, instead of the device
     Query {
-        cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemGetInfo cuMemGetInfo_v2
+        cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemGetInfo cuMemGetInfo_v2 cuOccupancyMaxActiveClusters
+        cuOccupancyMaxPotentialClusterSize
     }
     // obtains device memory: reserved in the ledger first
     Charge {
@@ -87,10 +91,17 @@ exports! {
         cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel cuLaunchKernelEx
         cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload
     }
+    // executable graphs: their kernels are armed anew when the mask has changed
+    Graph {
+        cuGraphDestroy cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy
+        cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2 cuGraphExecNodeSetParams
+        cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphInstantiate cuGraphInstantiateWithFlags
+        cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2
+        cuGraphLaunch cuGraphLaunch_ptsz cuGraphUpload cuGraphUpload_ptsz
+    }
     // launches work: masked by the callback, no wrapper
     Masked {
-        cuGraphLaunch cuGraphLaunch_ptsz cuGraphUpload cuGraphUpload_ptsz cuLaunch cuLaunchGrid
-        cuLaunchGridAsync
+        cuLaunch cuLaunchGrid cuLaunchGridAsync
     }
     // cannot be enforced yet: refused where a limit would be escaped
     Refuse {
@@ -98,31 +109,32 @@ exports! {
     }
     // passed through untouched
     Pass {
-        cuGraphExecNodeSetParams cuGraphNodeSetParams
-        cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayGetDescriptor
+        cuGraphNodeSetParams cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayGetDescriptor
         cuArrayGetDescriptor_v2 cuArrayGetMemoryRequirements cuArrayGetPlane
         cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
         cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
         cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
-        cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
-        cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDetach cuCtxDisablePeerAccess
-        cuCtxEnablePeerAccess cuCtxFromGreenCtx cuCtxGetApiVersion cuCtxGetCacheConfig
-        cuCtxGetCurrent cuCtxGetDevResource cuCtxGetDevice cuCtxGetDevice_v2 cuCtxGetExecAffinity
-        cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange
-        cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxRecordEvent
-        cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetCurrent cuCtxSetFlags cuCtxSetLimit
-        cuCtxSetSharedMemConfig cuCtxSynchronize cuCtxSynchronize_v2 cuCtxWaitEvent
-        cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc
-        cuDevSmResourceSplitByCount cuDeviceCanAccessPeer cuDeviceComputeCapability cuDeviceGet
-        cuDeviceGetAttribute cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
-        cuDeviceGetDevResource cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
+        cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal
+        cuCtxAttach cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDetach
+        cuCtxDisablePeerAccess cuCtxEnablePeerAccess cuCtxFromGreenCtx cuCtxGetApiVersion
+        cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevResource cuCtxGetDevice cuCtxGetDevice_v2
+        cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig
+        cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxPushCurrent
+        cuCtxPushCurrent_v2 cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxSetCacheConfig
+        cuCtxSetCurrent cuCtxSetFlags cuCtxSetLimit cuCtxSetSharedMemConfig cuCtxSynchronize
+        cuCtxSynchronize_v2 cuCtxWaitEvent cuDestroyExternalMemory cuDestroyExternalSemaphore
+        cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceCanAccessPeer
+        cuDeviceComputeCapability cuDeviceGet cuDeviceGetAttribute cuDeviceGetByPCIBusId
+        cuDeviceGetCount cuDeviceGetDefaultMemPool cuDeviceGetDevResource
+        cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
         cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid cuDeviceGetMemPool cuDeviceGetName
         cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAttribute
-        cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid
-        cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain
-        cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2 cuDeviceRegisterAsyncNotification
-        cuDeviceSetGraphMemAttribute cuDeviceSetMemPool cuDeviceUnregisterAsyncNotification
-        cuDriverGetVersion cuEGLApiInit cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerConnect
+        cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth
+        cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState
+        cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2
+        cuDeviceRegisterAsyncNotification cuDeviceSetGraphMemAttribute cuDeviceSetMemPool
+        cuDeviceUnregisterAsyncNotification cuDriverGetVersion cuEGLApiInit
+        cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerConnect
         cuEGLStreamConsumerConnectWithFlags cuEGLStreamConsumerDisconnect
         cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect cuEGLStreamProducerDisconnect
         cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame cuEventCreate cuEventDestroy
@@ -144,28 +156,23 @@ exports! {
         cuGraphAddKernelNode_v2 cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode
         cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
         cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
-        cuGraphDestroy cuGraphDestroyNode cuGraphEventRecordNodeGetEvent
-        cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
-        cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy
-        cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
-        cuGraphExecExternalSemaphoresSignalNodeSetParams
+        cuGraphDestroyNode cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
+        cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
+        cuGraphExecBatchMemOpNodeSetParams cuGraphExecEventRecordNodeSetEvent
+        cuGraphExecEventWaitNodeSetEvent cuGraphExecExternalSemaphoresSignalNodeSetParams
         cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags
-        cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
-        cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams
-        cuGraphExecMemsetNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2
+        cuGraphExecHostNodeSetParams cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
         cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
         cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams
         cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetNodes cuGraphGetRootNodes
-        cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphInstantiate
-        cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
-        cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
-        cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetAttribute
-        cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2 cuGraphMemAllocNodeGetParams
-        cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
-        cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
-        cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
-        cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetType
-        cuGraphNodeSetEnabled cuGraphReleaseUserObject cuGraphRemoveDependencies
+        cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphKernelNodeCopyAttributes
+        cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2
+        cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2
+        cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams
+        cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams
+        cuGraphNodeFindInClone cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2
+        cuGraphNodeGetDependentNodes cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled
+        cuGraphNodeGetType cuGraphNodeSetEnabled cuGraphReleaseUserObject cuGraphRemoveDependencies
         cuGraphRemoveDependencies_v2 cuGraphRetainUserObject cuGraphicsEGLRegisterImage
         cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage cuGraphicsMapResources
         cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedEglFrame
@@ -189,18 +196,19 @@ exports! {
         cuMemBatchDecompressAsync_ptsz cuMemDiscardAndPrefetchBatchAsync
         cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
         cuMemExportToShareableHandle cuMemFreeHost cuMemGetAccess cuMemGetAddressRange
-        cuMemGetAddressRange_v2 cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle
-        cuMemGetAttribute cuMemGetAttribute_v2 cuMemGetDefaultMemPool cuMemGetHandleForAddressRange
-        cuMemGetMemPool cuMemHostAlloc cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2
-        cuMemHostGetFlags cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister
-        cuMemImportFromShareableHandle cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolCreate
-        cuMemPoolDestroy cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolGetAccess
-        cuMemPoolGetAttribute cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
-        cuMemPoolSetAccess cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPrefetchAsync
-        cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz
-        cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz cuMemRangeGetAttribute
-        cuMemRangeGetAttributes cuMemSetAccess cuMemSetMemPool cuMemcpy cuMemcpy2D cuMemcpy2DAsync
-        cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned cuMemcpy2DUnaligned_v2
+        cuMemGetAddressRange_v2 cuMemGetAllocationGranularity
+        cuMemGetAllocationPropertiesFromHandle cuMemGetAttribute cuMemGetAttribute_v2
+        cuMemGetDefaultMemPool cuMemGetHandleForAddressRange cuMemGetMemPool cuMemHostAlloc
+        cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister
+        cuMemHostRegister_v2 cuMemHostUnregister cuMemImportFromShareableHandle cuMemMapArrayAsync
+        cuMemMapArrayAsync_ptsz cuMemPoolCreate cuMemPoolDestroy cuMemPoolExportPointer
+        cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolGetAttribute
+        cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemPoolSetAccess
+        cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPrefetchAsync cuMemPrefetchAsync_ptsz
+        cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync
+        cuMemPrefetchBatchAsync_ptsz cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemSetAccess
+        cuMemSetMemPool cuMemcpy cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DAsync_v2
+        cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned cuMemcpy2DUnaligned_v2
         cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3D cuMemcpy3DAsync
         cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz
         cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz cuMemcpy3DPeer cuMemcpy3DPeerAsync
@@ -215,9 +223,9 @@ exports! {
         cuMemcpyDtoH_v2_ptds cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
         cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD
         cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2
-        cuMemcpyHtoD_v2_ptds cuMemcpyPeer cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz cuMemcpyPeer_ptds
-        cuMemcpy_ptds cuMemsetD16 cuMemsetD16Async cuMemsetD16Async_ptsz cuMemsetD16_v2
-        cuMemsetD16_v2_ptds cuMemsetD2D16 cuMemsetD2D16Async cuMemsetD2D16Async_ptsz
+        cuMemcpyHtoD_v2_ptds cuMemcpyPeer cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz
+        cuMemcpyPeer_ptds cuMemcpy_ptds cuMemsetD16 cuMemsetD16Async cuMemsetD16Async_ptsz
+        cuMemsetD16_v2 cuMemsetD16_v2_ptds cuMemsetD2D16 cuMemsetD2D16Async cuMemsetD2D16Async_ptsz
         cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds cuMemsetD2D32 cuMemsetD2D32Async
         cuMemsetD2D32Async_ptsz cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds cuMemsetD2D8
         cuMemsetD2D8Async cuMemsetD2D8Async_ptsz cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds cuMemsetD32
@@ -230,26 +238,26 @@ exports! {
         cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem
         cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind
         cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
-        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
-        cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
-        cuOccupancyMaxPotentialClusterSize cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
-        cuParamSetv cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxPotentialBlockSize
+        cuOccupancyMaxPotentialBlockSizeWithFlags cuParamSetSize cuParamSetTexRef cuParamSetf
+        cuParamSeti cuParamSetv cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute
         cuProfilerInitialize cuProfilerStart cuProfilerStop cuSignalExternalSemaphoresAsync
         cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz
         cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz cuStreamBatchMemOp
         cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz
         cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz
         cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
-        cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamCreate cuStreamCreateWithPriority
-        cuStreamDestroy cuStreamDestroy_v2 cuStreamEndCapture cuStreamEndCapture_ptsz
-        cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
-        cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
-        cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx cuStreamGetCtx_ptsz
-        cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz
-        cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz
-        cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz
-        cuStreamQuery cuStreamQuery_ptsz cuStreamSetAttribute cuStreamSetAttribute_ptsz
-        cuStreamSynchronize cuStreamSynchronize_ptsz cuStreamUpdateCaptureDependencies
+        cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamCreate
+        cuStreamCreateWithPriority cuStreamDestroy cuStreamDestroy_v2 cuStreamEndCapture
+        cuStreamEndCapture_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz
+        cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2
+        cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
+        cuStreamGetCtx cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
+        cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags cuStreamGetFlags_ptsz
+        cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz cuStreamGetPriority
+        cuStreamGetPriority_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz cuStreamQuery
+        cuStreamQuery_ptsz cuStreamSetAttribute cuStreamSetAttribute_ptsz cuStreamSynchronize
+        cuStreamSynchronize_ptsz cuStreamUpdateCaptureDependencies
         cuStreamUpdateCaptureDependencies_ptsz cuStreamUpdateCaptureDependencies_v2
         cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitEvent cuStreamWaitEvent_ptsz
         cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2

@@ -19,7 +19,7 @@ use crate::driver::{DriverCalls, export_table};
 use crate::lock::Mutex;
 use crate::mask::{LaunchMask, on_launch};
 use crate::tenant::{self, Tenant};
-use crate::{LEDGER_VARIABLE, is_tenant, real, report};
+use crate::{LEDGER_VARIABLE, graph_nodes, is_tenant, real, report};
 
 static ATTACHING: Mutex<()> = Mutex::new(());
 static FORK_HANDLER: AtomicBool = AtomicBool::new(false);
@@ -145,6 +145,7 @@ unsafe extern "C" fn in_fork_child() {
     unsafe {
         ATTACHING.reset_after_fork();
         real::reset_after_fork();
+        graph_nodes::reset_after_fork();
         tenant::forget_after_fork();
     }
 }

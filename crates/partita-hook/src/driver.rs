@@ -1,20 +1,26 @@
 //! The driver calls that the hook makes on its own account.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::types::{
+    CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue,
+};
 use partita_driver::callback::GetExportTable;
 
 use crate::real;
 
 macro_rules! calls {
-    ($($(#[$doc:meta])* $field:ident = $name:literal: fn($($type:ty),*);)*) => {
-        /// Entry points of the driver, resolved once when the process attaches.
-        pub struct DriverCalls {
+    ($(#[$about:meta])* struct $calls:ident;
+     $($(#[$doc:meta])* $field:ident = $name:literal: fn($($type:ty),*);)*) => {
+        $(#[$about])*
+        pub struct $calls {
             $($(#[$doc])* $field: unsafe extern "C" fn($($type),*) -> CuResult,)*
         }
 
-        impl DriverCalls {
+        impl $calls {
             /// Resolves them all.
             ///
             /// # Errors
@@ -40,6 +46,8 @@ macro_rules! calls {
 }
 
 calls! {
+    /// Entry points of the driver, resolved once when the process attaches.
+    struct DriverCalls;
     current_context = c"cuCtxGetCurrent": fn(*mut *mut c_void);
     retain_primary = c"cuDevicePrimaryCtxRetain": fn(*mut *mut c_void, c_int);
     release_primary = c"cuDevicePrimaryCtxRelease_v2": fn(c_int);
@@ -48,6 +56,96 @@ calls! {
     function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, *mut c_void);
     kernel_function = c"cuKernelGetFunction": fn(*mut *mut c_void, *mut c_void);
     blocks_per_sm = c"cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, *mut c_void, c_int, usize);
+}
+
+calls! {
+    /// Entry points that look into graphs, complete from CUDA 12.0 on.
+    struct GraphCalls;
+    nodes = c"cuGraphGetNodes": fn(*mut c_void, *mut *mut c_void, *mut usize);
+    node_type = c"cuGraphNodeGetType": fn(*mut c_void, *mut CUgraphNodeType);
+    child = c"cuGraphChildGraphNodeGetGraph": fn(*mut c_void, *mut *mut c_void);
+    kernel_parameters = c"cuGraphKernelNodeGetParams_v2": fn(*mut c_void, *mut CUDA_KERNEL_NODE_PARAMS_v2);
+    kernel_attribute = c"cuGraphKernelNodeGetAttribute": fn(*mut c_void, CUlaunchAttributeID, *mut CUlaunchAttributeValue);
+    set_enabled = c"cuGraphNodeSetEnabled": fn(*mut c_void, *mut c_void, c_uint);
+    get_enabled = c"cuGraphNodeGetEnabled": fn(*mut c_void, *mut c_void, *mut c_uint);
+    destroy = c"cuGraphDestroy": fn(*mut c_void);
+}
+
+impl GraphCalls {
+    /// The nodes of a graph.
+    pub fn nodes(&self, graph: *mut c_void) -> Option<Vec<*mut c_void>> {
+        let mut count = 0;
+        // SAFETY: a valid pointer; null asks for the number alone.
+        unsafe { (self.nodes)(graph, core::ptr::null_mut(), &mut count) }.ok().ok()?;
+        let mut nodes = vec![core::ptr::null_mut(); count];
+        // SAFETY: room for as many nodes as said.
+        unsafe { (self.nodes)(graph, nodes.as_mut_ptr(), &mut count) }.ok().ok()?;
+        nodes.truncate(count);
+        Some(nodes)
+    }
+
+    /// What a node does.
+    pub fn node_type(&self, node: *mut c_void) -> Option<CUgraphNodeType> {
+        let mut kind = 0;
+        // SAFETY: a valid pointer and a node that the driver gave.
+        unsafe { (self.node_type)(node, &mut kind) }.ok().ok()?;
+        Some(kind)
+    }
+
+    /// The graph embedded in a child graph node.
+    pub fn child(&self, node: *mut c_void) -> Option<*mut c_void> {
+        let mut graph = core::ptr::null_mut();
+        // SAFETY: as above.
+        unsafe { (self.child)(node, &mut graph) }.ok().ok()?;
+        Some(graph)
+    }
+
+    /// The parameters of a kernel node.
+    pub fn kernel_parameters(&self, node: *mut c_void) -> Option<CUDA_KERNEL_NODE_PARAMS_v2> {
+        let mut parameters = core::mem::MaybeUninit::zeroed();
+        // SAFETY: room for the structure of this version of the call, all of whose fields may be zero.
+        unsafe {
+            (self.kernel_parameters)(node, parameters.as_mut_ptr()).ok().ok()?;
+            Some(parameters.assume_init())
+        }
+    }
+
+    /// An attribute of a kernel node.
+    pub fn kernel_attribute(
+        &self,
+        node: *mut c_void,
+        id: CUlaunchAttributeID,
+    ) -> Option<CUlaunchAttributeValue> {
+        let mut value = CUlaunchAttributeValue::default();
+        // SAFETY: room for the union.
+        unsafe { (self.kernel_attribute)(node, id, &mut value) }.ok().ok()?;
+        Some(value)
+    }
+
+    /// Has the next launch or upload of an executable upload a kernel node anew. A node that the program has
+    /// disabled stays so; it is uploaded anew when the program enables it.
+    ///
+    /// # Errors
+    /// The driver's; CUDA_ERROR_INVALID_VALUE for a node that is not of the executable's graph any more.
+    pub fn arm(&self, executable: *mut c_void, node: *mut c_void) -> Result<(), CuResult> {
+        let mut enabled = 0;
+        // SAFETY: a valid pointer; the driver checks the handles.
+        unsafe { (self.get_enabled)(executable, node, &mut enabled) }.ok()?;
+        if enabled == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe {
+            (self.set_enabled)(executable, node, 0).ok()?;
+            (self.set_enabled)(executable, node, 1).ok()
+        }
+    }
+
+    /// Destroys a graph that the program has destroyed.
+    pub fn destroy(&self, graph: usize) {
+        // SAFETY: the program gave the graph up, and the hook kept it until now.
+        let _ = unsafe { (self.destroy)(graph as *mut c_void) };
+    }
 }
 
 /// `cuGetExportTable`, if the driver exports it.

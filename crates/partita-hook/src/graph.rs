@@ -1,16 +1,18 @@
-//! Graph nodes that allocate memory when a graph runs.
+//! Nodes that a program adds to a graph.
 //!
-//! Their memory is not charged yet, so a tenant with a memory quota is refused
-//! such nodes (`CUDA_ERROR_NOT_SUPPORTED`, which these calls document) rather
-//! than given a way around it. Without a quota they pass. (`cuGraphNodeSetParams`
-//! cannot turn a node into one: it does not support nodes that allocate.)
+//! The bodies of conditional nodes are noted, because the driver tells them
+//! nobody later. The memory of nodes that allocate is not charged yet, so a
+//! tenant with a memory quota is refused such nodes (`CUDA_ERROR_NOT_SUPPORTED`,
+//! which these calls document) rather than given a way around it. Without a quota
+//! they pass. (`cuGraphNodeSetParams` cannot turn a node into one: it does not
+//! support nodes that allocate.)
 
 use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
-use partita_abi::types::CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+use partita_abi::types::{CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUgraphNodeParams};
 
-use crate::tenant;
+use crate::{graph_nodes, tenant};
 
 fn has_quota() -> bool {
     tenant::current().is_some_and(|tenant| tenant.quota_bytes().is_some())
@@ -23,6 +25,24 @@ fn has_quota() -> bool {
 unsafe fn allocates(parameters: *const c_uint) -> bool {
     // SAFETY: see above.
     !parameters.is_null() && unsafe { *parameters } == CU_GRAPH_NODE_TYPE_MEM_ALLOC
+}
+
+/// Notes the bodies of a conditional node that the driver has just made.
+///
+/// # Safety
+/// Both pointers as the successful call was given them.
+unsafe fn note_conditional(node: *mut *mut c_void, parameters: *const c_uint) {
+    // SAFETY: the first member of the parameters is their type.
+    if tenant::current().is_none() || unsafe { *parameters } != CU_GRAPH_NODE_TYPE_CONDITIONAL {
+        return;
+    }
+    // SAFETY: the type says which member counts; the driver has filled in where it keeps as many bodies as were asked for.
+    unsafe {
+        let parameters = &*parameters.cast::<CUgraphNodeParams>();
+        let conditional = parameters.payload.conditional;
+        let bodies = core::slice::from_raw_parts(conditional.graphs_out, conditional.size as usize);
+        graph_nodes::note_bodies(*node as usize, bodies.iter().map(|body| body.0 as usize).collect());
+    }
 }
 
 type AddMemory =
@@ -61,7 +81,12 @@ pub unsafe fn add_node(
         return CuResult::NOT_SUPPORTED;
     }
     // SAFETY: the caller's arguments, passed on.
-    unsafe { real(node, graph, dependencies, count, parameters) }
+    let result = unsafe { real(node, graph, dependencies, count, parameters) };
+    if result.is_ok() {
+        // SAFETY: the call succeeded with them.
+        unsafe { note_conditional(node, parameters) };
+    }
+    result
 }
 
 type AddNodeV2 = unsafe extern "C" fn(
@@ -88,5 +113,10 @@ pub unsafe fn add_node_v2(
         return CuResult::NOT_SUPPORTED;
     }
     // SAFETY: the caller's arguments, passed on.
-    unsafe { real(node, graph, dependencies, edges, count, parameters) }
+    let result = unsafe { real(node, graph, dependencies, edges, count, parameters) };
+    if result.is_ok() {
+        // SAFETY: the call succeeded with them.
+        unsafe { note_conditional(node, parameters) };
+    }
+    result
 }

@@ -8,8 +8,9 @@
 //!
 //! What it does there: memory is charged to the tenant's ledger before the
 //! driver is asked ([`memory`], [`vmm`]), memory totals are the quota's
-//! ([`query`]), launches that could never fit are refused ([`launch`]), and every
-//! kernel's descriptor gets the tenant's mask ([`mask`]).
+//! ([`query`]), launches that could never fit are refused ([`launch`], [`misfit`]),
+//! every kernel's descriptor gets the tenant's mask ([`mask`]), and those of
+//! executable graphs get it anew when it changes ([`graph_exec`]).
 //!
 //! The process stays the tenant's: no thread, no signal handler, nothing on
 //! standard output, no exit. A process that never touches CUDA pays for a few
@@ -28,13 +29,18 @@ mod attach;
 mod chain;
 mod driver;
 mod elf;
+mod executables;
 mod graph;
+mod graph_exec;
+mod graph_nodes;
 mod heap;
 mod launch;
 mod linker;
 mod lock;
 mod mask;
 mod memory;
+mod misfit;
+mod occupancy;
 mod query;
 mod real;
 mod report;
@@ -43,6 +49,7 @@ mod table;
 mod tenant;
 mod unwind;
 mod vmm;
+mod widen;
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

@@ -11,6 +11,7 @@ use partita_ledger::{HookState, Limits};
 
 use crate::chain;
 use crate::tenant::{self, Tenant};
+use crate::widen;
 
 /// What the callback needs beside the ledger.
 pub struct LaunchMask {
@@ -67,6 +68,9 @@ pub unsafe extern "C" fn on_launch(
     // lets its subscriber write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     tenant.slot.count_launch();
+    if widen::is_wide() {
+        return;
+    }
     let disable = tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words);
     // A mask may be there already: a narrower one of the program's own, or the
     // driver's for a large cluster. Both hold, or the tenant's alone where

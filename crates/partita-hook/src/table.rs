@@ -12,10 +12,11 @@ use partita_abi::CuResult;
 use partita_abi::exports::{self, Policy};
 use partita_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeParams,
     CUlaunchConfig, CUmemAllocationProp,
 };
 
-use crate::{attach, graph, launch, memory, query, resolve, vmm};
+use crate::{attach, graph, graph_exec, launch, memory, occupancy, query, resolve, vmm};
 
 /// One wrapped export.
 pub struct Row {
@@ -113,6 +114,13 @@ hooks! {
     Query fn cuDeviceTotalMem(bytes: *mut c_uint, device: c_int) = query::total_mem;
     Query fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) = query::total_mem;
 
+    Query fn cuOccupancyMaxActiveClusters(
+        clusters: *mut c_int, function: *mut c_void, config: *const CUlaunchConfig,
+    ) = occupancy::active_clusters;
+    Query fn cuOccupancyMaxPotentialClusterSize(
+        blocks: *mut c_int, function: *mut c_void, config: *const CUlaunchConfig,
+    ) = occupancy::potential_cluster_size;
+
     Charge fn cuMemAlloc(pointer: *mut c_uint, bytes: c_uint) = memory::alloc;
     Charge fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) = memory::alloc;
     Charge fn cuMemAllocPitch(
@@ -192,6 +200,46 @@ hooks! {
     ) = launch::cooperative_kernel;
     Launch fn cuModuleUnload(module: *mut c_void) = launch::unload;
     Launch fn cuLibraryUnload(library: *mut c_void) = launch::unload;
+
+    Graph fn cuGraphInstantiate(
+        executable: *mut *mut c_void, graph: *mut c_void, bad_node: *mut *mut c_void, log: *mut c_char, bytes: usize,
+    ) = graph_exec::instantiate;
+    Graph fn cuGraphInstantiate_v2(
+        executable: *mut *mut c_void, graph: *mut c_void, bad_node: *mut *mut c_void, log: *mut c_char, bytes: usize,
+    ) = graph_exec::instantiate;
+    Graph fn cuGraphInstantiateWithFlags(
+        executable: *mut *mut c_void, graph: *mut c_void, flags: u64,
+    ) = graph_exec::instantiate_with_flags;
+    Graph fn cuGraphInstantiateWithParams(
+        executable: *mut *mut c_void, graph: *mut c_void, parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) = graph_exec::instantiate_with_params;
+    Graph fn cuGraphInstantiateWithParams_ptsz(
+        executable: *mut *mut c_void, graph: *mut c_void, parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) = graph_exec::instantiate_with_params;
+    Graph fn cuGraphLaunch(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
+    Graph fn cuGraphLaunch_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
+    Graph fn cuGraphUpload(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
+    Graph fn cuGraphUpload_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
+    Graph fn cuGraphExecUpdate(
+        executable: *mut c_void, graph: *mut c_void, bad_node: *mut *mut c_void, result: *mut c_uint,
+    ) = graph_exec::update;
+    Graph fn cuGraphExecUpdate_v2(
+        executable: *mut c_void, graph: *mut c_void, result: *mut c_void,
+    ) = graph_exec::update_v2;
+    Graph fn cuGraphExecKernelNodeSetParams(
+        executable: *mut c_void, node: *mut c_void, parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    ) = graph_exec::set_kernel;
+    Graph fn cuGraphExecKernelNodeSetParams_v2(
+        executable: *mut c_void, node: *mut c_void, parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    ) = graph_exec::set_kernel_v2;
+    Graph fn cuGraphExecNodeSetParams(
+        executable: *mut c_void, node: *mut c_void, parameters: *mut CUgraphNodeParams,
+    ) = graph_exec::set_node;
+    Graph fn cuGraphExecChildGraphNodeSetParams(
+        executable: *mut c_void, node: *mut c_void, graph: *mut c_void,
+    ) = graph_exec::set_child;
+    Graph fn cuGraphExecDestroy(executable: *mut c_void) = graph_exec::destroy_executable;
+    Graph fn cuGraphDestroy(graph: *mut c_void) = graph_exec::destroy_graph;
 
     Refuse fn cuLaunchCooperativeKernelMultiDevice(
         launches: *mut c_void, devices: c_uint, flags: c_uint,

@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use partita_ledger::{HookState, Limits, LimitsMap, NO_QUOTA, Slot};
 
 use crate::allocations::{Allocations, Kind};
-use crate::driver::DriverCalls;
+use crate::driver::{DriverCalls, GraphCalls};
+use crate::executables::Executables;
 use crate::lock::{Guard, Mutex};
 use crate::mask::LaunchMask;
 
@@ -29,7 +30,9 @@ pub struct Tenant {
     /// Compute capability of the GPU, major × 10 + minor.
     pub compute_capability: u32,
     driver: DriverCalls,
+    graph_calls: Option<GraphCalls>,
     allocations: Mutex<Allocations>,
+    executables: Mutex<Executables>,
 }
 
 /// The tenant, if the process has attached to it.
@@ -68,6 +71,7 @@ pub unsafe fn forget_after_fork() {
         // SAFETY: passed on to the caller.
         unsafe {
             tenant.allocations.reset_after_fork();
+            tenant.executables.reset_after_fork();
             // The copy is the only use from here on: nobody finds the tenant again.
             core::ptr::read(&tenant.slot).abandon_in_fork_child();
         }
@@ -84,7 +88,16 @@ impl Tenant {
         compute_capability: u32,
         driver: DriverCalls,
     ) -> Self {
-        Self { limits, slot, mask, compute_capability, driver, allocations: Mutex::new(Allocations::new()) }
+        Self {
+            limits,
+            slot,
+            mask,
+            compute_capability,
+            driver,
+            graph_calls: GraphCalls::resolve().ok(),
+            allocations: Mutex::new(Allocations::new()),
+            executables: Mutex::new(Executables::new()),
+        }
     }
 
     /// The memory quota in bytes, `None` without one.
@@ -118,6 +131,16 @@ impl Tenant {
     /// The driver's calls.
     pub fn driver(&self) -> &DriverCalls {
         &self.driver
+    }
+
+    /// The driver's calls that look into graphs, if it has them all.
+    pub fn graph_calls(&self) -> Option<&GraphCalls> {
+        self.graph_calls.as_ref()
+    }
+
+    /// The process's executable graphs, locked.
+    pub fn executables(&self) -> Guard<'_, Executables> {
+        self.executables.lock()
     }
 
     /// The process's holdings, locked.

@@ -64,7 +64,7 @@ mod view;
 pub use self::{
     account::{SLOTS, Totals},
     error::{LedgerError, LimitsFault, Problem},
-    limits::{Limits, NAME_BYTES_MAX, NO_QUOTA},
+    limits::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, Limits, NAME_BYTES_MAX, NO_QUOTA},
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     slot::{AccountError, HookState, Owner, Slot},
     usage::{USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},

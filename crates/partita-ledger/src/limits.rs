@@ -9,12 +9,17 @@ pub const NO_QUOTA: u64 = u64::MAX;
 /// The longest tenant name in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
+/// In [`Limits::flags`]: the device's GPCs are not proved, so clusters are held to one TPC.
+pub const FLAG_GPCS_UNPROVED: u32 = 1;
+/// In [`Limits::flags`]: a launch that can never fit the set runs on the whole GPU instead of being refused.
+pub const FLAG_ON_MISFIT_WIDEN: u32 = 2;
+
 /// Words that the limits take in the file.
 pub(crate) const WORDS: usize = 128;
 
 /// What a tenant may use on its GPU.
 ///
-/// Numbers whose meaning is not the ledger's (`mechanism`, `priority`, `flags`) pass through as they are.
+/// Numbers whose meaning is not the ledger's (`mechanism`, `priority`) pass through as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The GPU's UUID.
@@ -42,7 +47,7 @@ pub struct Limits {
     pub time_permille: u32,
     /// Priority of the tenant among those of the device.
     pub priority: u32,
-    /// Switches for the hook.
+    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`].
     pub flags: u32,
     /// How the partition is enforced.
     pub mechanism: u32,

@@ -196,6 +196,11 @@ impl Slot {
         self.map.cells(self.index).counters.launches.count();
     }
 
+    /// Counts a launch that did not fit the set and ran on the whole GPU.
+    pub fn count_widened(&self) {
+        self.map.cells(self.index).counters.widened.count();
+    }
+
     /// Reports how the hook stands, for `partita ps`.
     pub fn report(&self, state: HookState) {
         self.map.cells(self.index).holder.state.store(state.to_word());

@@ -39,6 +39,7 @@ pub(crate) struct SlotCells {
 pub(crate) struct Counters {
     pub(crate) launches: Word,
     pub(crate) refusals: Word,
+    pub(crate) widened: Word,
 }
 
 /// Who the owner is.

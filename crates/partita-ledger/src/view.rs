@@ -36,6 +36,8 @@ pub struct SlotInfo {
     pub launches: u64,
     /// Allocations refused for the quota so far.
     pub refusals: u64,
+    /// Launches so far that did not fit the set and ran on the whole GPU, as the tenant was allowed.
+    pub widened: u64,
     /// What its hook reports.
     pub state: HookState,
     /// Whether its owner holds the slot's lock. A dead owner's bytes are given back when the next process
@@ -121,6 +123,7 @@ impl UsageView {
             bytes,
             launches: word(&slot, counters + offset_of!(Counters, launches)),
             refusals: word(&slot, counters + offset_of!(Counters, refusals)),
+            widened: word(&slot, counters + offset_of!(Counters, widened)),
             state: HookState::from_word(word(&slot, holder + offset_of!(Holder, state))),
             live: lock::is_locked(&self.path, &self.fd, slot_offset(index), size_of::<SlotCells>())?,
         }))

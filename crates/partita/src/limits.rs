@@ -1,7 +1,7 @@
 //! From what was asked to what the ledger says.
 
 use partita_core::{ByteSize, Plan, Present, Share, Topology, Tpc, TpcSet};
-use partita_ledger::{Limits, NO_QUOTA};
+use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, NO_QUOTA};
 
 use crate::calibration::Measured;
 use crate::error::Error;
@@ -21,9 +21,6 @@ pub fn topology(limits: &Limits) -> Result<Topology, String> {
         .collect();
     Topology::new(limits.sms_per_tpc, tpcs).map_err(|error| error.to_string())
 }
-
-/// In the ledger's flags: the device's GPCs are not proved, so clusters are held to one TPC.
-pub const FLAG_GPCS_UNPROVED: u32 = 1;
 
 /// The limits of a new tenant: its partition as planned, its quota as checked.
 ///

@@ -51,7 +51,7 @@ pub fn set(registry: &Registry, request: &SetRequest) -> Result<SetOutcome, Erro
     let tenants = lock.tenants()?;
     let partition = match &request.share {
         Some(share) => {
-            limits::check_share(Some(share), before.flags & limits::FLAG_GPCS_UNPROVED == 0)?;
+            limits::check_share(Some(share), before.flags & partita_ledger::FLAG_GPCS_UNPROVED == 0)?;
             let present = RegistryLock::present(&tenants, &tenant.gpu_key)?;
             let plan = partita_core::replan(&topology, &present, &tenant.name, share)
                 .map_err(|error| Error::Plan { reason: error.to_string() })?;

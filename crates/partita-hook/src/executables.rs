@@ -1,0 +1,171 @@
+//! The executable graphs of this process, so that a changed mask reaches them.
+//!
+//! A kernel in an executable graph keeps the mask with which it was uploaded. The
+//! driver calls the launch callback again for a kernel node that was disabled and
+//! enabled (measured, `docs/hardware.md`), but only through a node of the graph
+//! from which the executable was made: such a graph outlives its end by the
+//! program until its last executable ends.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use hashbrown::HashMap;
+
+use crate::misfit::Shape;
+
+/// A kernel node and what it asks for, where that can be too much.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelNode {
+    /// The `CUgraphNode`, of the graph or of one embedded in it.
+    pub node: usize,
+    /// Blocks of its cluster, 1 for none.
+    pub cluster_blocks: u64,
+    /// What it launches.
+    pub shape: Shape,
+}
+
+impl KernelNode {
+    /// Whether a small enough partition could not run it.
+    pub fn is_demanding(&self) -> bool {
+        self.cluster_blocks > 1 || self.shape.cooperative
+    }
+}
+
+/// With what an executable's kernels were last uploaded, or will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Armed {
+    /// Never uploaded: the next launch calls back for every kernel.
+    Fresh,
+    /// With these disable words or later ones.
+    Masked([u32; 8]),
+    /// As the driver makes them: the graph holds what does not fit the partition.
+    Wide,
+}
+
+/// One executable graph.
+#[derive(Debug)]
+pub struct Executable {
+    /// The graph that it was made from.
+    graph: usize,
+    /// Its kernels.
+    pub kernels: Vec<KernelNode>,
+    /// Whether these are all of its kernels.
+    pub complete: bool,
+    /// What their uploaded descriptors carry.
+    pub armed: Armed,
+}
+
+impl Executable {
+    /// An executable made from `graph`.
+    pub fn new(graph: usize, kernels: Vec<KernelNode>, complete: bool, armed: Armed) -> Self {
+        Self { graph, kernels, complete, armed }
+    }
+}
+
+/// A graph that executables were made from.
+#[derive(Debug, Default)]
+struct Source {
+    executables: u32,
+    destroyed: bool,
+}
+
+/// Every executable graph of the process, and the graphs that they need.
+pub struct Executables {
+    executables: Option<HashMap<usize, Executable>>,
+    sources: Option<HashMap<usize, Source>>,
+}
+
+/// What the program's destroying a graph comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destroy {
+    /// The driver destroys it.
+    Now,
+    /// It waits for its executables.
+    Later,
+    /// It was destroyed before.
+    Twice,
+}
+
+impl Executables {
+    /// None.
+    pub const fn new() -> Self {
+        Self { executables: None, sources: None }
+    }
+
+    /// Records a new executable.
+    pub fn insert(&mut self, handle: usize, executable: Executable) {
+        self.sources.get_or_insert_default().entry(executable.graph).or_default().executables += 1;
+        // An older one of the same address was destroyed along a way that the hook does not see.
+        if let Some(older) = self.executables.get_or_insert_default().insert(handle, executable) {
+            self.let_go(older.graph);
+        }
+    }
+
+    /// An executable.
+    pub fn get(&mut self, executable: usize) -> Option<&mut Executable> {
+        self.executables.as_mut()?.get_mut(&executable)
+    }
+
+    /// Forgets an executable. Returns the graph that is now to be destroyed, if any.
+    pub fn remove(&mut self, executable: usize) -> Option<usize> {
+        let graph = self.executables.as_mut()?.remove(&executable)?.graph;
+        self.let_go(graph)
+    }
+
+    fn let_go(&mut self, graph: usize) -> Option<usize> {
+        let sources = self.sources.as_mut()?;
+        let source = sources.get_mut(&graph)?;
+        source.executables = source.executables.saturating_sub(1);
+        if source.executables > 0 {
+            return None;
+        }
+        sources.remove(&graph)?.destroyed.then_some(graph)
+    }
+
+    /// The program destroys a graph.
+    pub fn destroy(&mut self, graph: usize) -> Destroy {
+        match self.sources.as_mut().and_then(|sources| sources.get_mut(&graph)) {
+            None => Destroy::Now,
+            Some(source) if source.destroyed => Destroy::Twice,
+            Some(source) => {
+                source.destroyed = true;
+                Destroy::Later
+            }
+        }
+    }
+}
+
+/// Executables whose kernels carry the mask of the limits' epoch [`EPOCH`]: one
+/// word each, its address. A collision only costs a look at the table.
+static READY: [AtomicUsize; 512] = [const { AtomicUsize::new(0) }; 512];
+static EPOCH: AtomicU64 = AtomicU64::new(u64::MAX);
+
+fn ready(executable: usize) -> &'static AtomicUsize {
+    &READY[(executable >> 4) % READY.len()]
+}
+
+/// Whether the executable needs nothing before it is launched under the limits of
+/// this epoch. Two loads.
+#[inline]
+pub fn is_ready(executable: usize, epoch: u64) -> bool {
+    EPOCH.load(Ordering::Acquire) == epoch && ready(executable).load(Ordering::Acquire) == executable
+}
+
+/// Notes that it needs nothing. Called with the table locked, so that no other
+/// thread moves the epoch meanwhile.
+pub fn note_ready(executable: usize, epoch: u64) {
+    if EPOCH.load(Ordering::Relaxed) != epoch {
+        // No reader may find an old entry under the new epoch: none is left when it appears.
+        EPOCH.store(u64::MAX, Ordering::Release);
+        for entry in &READY {
+            entry.store(0, Ordering::Release);
+        }
+        EPOCH.store(epoch, Ordering::Release);
+    }
+    ready(executable).store(executable, Ordering::Release);
+}
+
+/// Has the next launch look at the table.
+pub fn forget_ready(executable: usize) {
+    let _ = ready(executable).compare_exchange(executable, 0, Ordering::AcqRel, Ordering::Relaxed);
+}

@@ -1,0 +1,181 @@
+//! Whether a launch can ever run inside the partition, and what is done if not.
+//!
+//! The hardware waits for ever for SMs that a mask has taken away: a cluster
+//! runs on as many SMs of one GPC as it has blocks, and a cooperative grid needs
+//! all its blocks resident at once. The driver's own checks do not see the mask,
+//! so the hook checks against the tenant's set.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use partita_abi::CuResult;
+use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
+
+use crate::driver::DriverCalls;
+use crate::tenant::Tenant;
+
+/// The first compute capability with clusters (Hopper).
+const CLUSTERS_SINCE: u32 = 90;
+/// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH`, `_HEIGHT`, `_DEPTH`.
+const REQUIRED_CLUSTER: [c_int; 3] = [11, 12, 13];
+
+/// Compiled-in cluster size of functions seen lately.
+///
+/// One word a function: its address in the upper 48 bits, the size in blocks
+/// below. A collision only costs asking the driver again.
+static CLUSTER_OF: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
+    &CLUSTER_OF[(function as usize >> 4) % CLUSTER_OF.len()]
+}
+
+/// Whether the function is known to have been compiled without clusters.
+#[inline(always)]
+pub fn is_known_plain(function: *mut c_void) -> bool {
+    entry_of(function).load(Ordering::Relaxed) == (function as u64) << 16 | 1
+}
+
+/// Forgets what was known of functions: what is loaded next may give another
+/// function the same address.
+pub fn forget_functions() {
+    for entry in &CLUSTER_OF {
+        entry.store(0, Ordering::Relaxed);
+    }
+}
+
+fn compiled_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
+    let (address, entry) = (function as u64, entry_of(function));
+    let known = entry.load(Ordering::Relaxed);
+    if known >> 16 == address & 0xffff_ffff_ffff && known != 0 {
+        return (known & 0xffff) as u32;
+    }
+    let blocks = REQUIRED_CLUSTER
+        .iter()
+        .map(|&attribute| driver.function_attribute(function, attribute).unwrap_or(0).max(1))
+        .fold(1u32, u32::saturating_mul)
+        .min(0xffff);
+    entry.store(address << 16 | u64::from(blocks), Ordering::Relaxed);
+    blocks
+}
+
+/// What a launch asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// The `CUfunction` or `CUkernel`.
+    pub function: *mut c_void,
+    /// Blocks of the grid.
+    pub grid_blocks: u64,
+    /// Threads of a block.
+    pub block_threads: u64,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// Blocks of a cluster given at the launch, 0 for none.
+    pub cluster_blocks: u64,
+    /// Whether all blocks must be resident at once.
+    pub cooperative: bool,
+}
+
+// SAFETY: the function is a handle, never read through by the hook.
+unsafe impl Send for Shape {}
+
+impl Shape {
+    /// A launch about which only its function can say anything.
+    pub fn plain(function: *mut c_void) -> Self {
+        Self {
+            function,
+            grid_blocks: 0,
+            block_threads: 0,
+            shared_bytes: 0,
+            cluster_blocks: 0,
+            cooperative: false,
+        }
+    }
+
+    /// Blocks of a cluster of this launch, 1 for none.
+    pub fn cluster(&self, tenant: &Tenant) -> u64 {
+        match self.cluster_blocks {
+            0 if tenant.compute_capability < CLUSTERS_SINCE => {
+                // No function has clusters; known from now on.
+                entry_of(self.function).store((self.function as u64) << 16 | 1, Ordering::Relaxed);
+                1
+            }
+            0 => u64::from(compiled_cluster_blocks(tenant.driver(), self.function)),
+            blocks => blocks,
+        }
+    }
+}
+
+/// x × y × z without overflow.
+pub fn volume([x, y, z]: [c_uint; 3]) -> u64 {
+    u64::from(x).saturating_mul(u64::from(y)).saturating_mul(u64::from(z))
+}
+
+/// How a launch may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Inside the partition.
+    Fits,
+    /// On the whole GPU: it does not fit, and the tenant is allowed that.
+    Widen,
+    /// Not at all.
+    Refuse(CuResult),
+}
+
+/// Judges a launch by the tenant's limits of this moment.
+pub fn judge(tenant: &Tenant, shape: &Shape) -> Verdict {
+    let cluster_blocks = shape.cluster(tenant);
+    if cluster_blocks <= 1 && !shape.cooperative {
+        return Verdict::Fits;
+    }
+    match tenant.limits_now() {
+        Some(limits) => judge_by(tenant, &limits, cluster_blocks, shape),
+        None => Verdict::Refuse(CuResult::LAUNCH_OUT_OF_RESOURCES),
+    }
+}
+
+/// Judges a launch whose cluster has `cluster_blocks` blocks by given limits.
+pub fn judge_by(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shape) -> Verdict {
+    let code = if cluster_blocks > 1 && cluster_blocks > u64::from(limits.max_cluster_sms) {
+        CuResult::INVALID_CLUSTER_SIZE
+    } else if shape.cooperative && !all_resident(tenant, limits, shape) {
+        CuResult::COOPERATIVE_LAUNCH_TOO_LARGE
+    } else {
+        return Verdict::Fits;
+    };
+    if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 { Verdict::Widen } else { Verdict::Refuse(code) }
+}
+
+fn all_resident(tenant: &Tenant, limits: &Limits, shape: &Shape) -> bool {
+    let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
+    // A launch that the driver cannot judge, it refuses itself.
+    tenant
+        .driver()
+        .blocks_per_sm(shape.function, threads, shape.shared_bytes)
+        .is_none_or(|blocks| shape.grid_blocks <= u64::from(sms(limits)) * u64::from(blocks))
+}
+
+/// SMs of the tenant's set.
+pub fn sms(limits: &Limits) -> u32 {
+    let tpcs: u32 = limits.set.iter().map(|word| word.count_ones()).sum();
+    tpcs * limits.sms_per_tpc
+}
+
+/// Clusters of `cluster_blocks` blocks that the set can run at once, when an SM
+/// holds `blocks_per_sm` blocks.
+///
+/// A cluster takes as many different SMs of one GPC as it has blocks (measured,
+/// `docs/hardware.md`), so a GPC with fewer enabled SMs runs none.
+pub fn active_clusters(limits: &Limits, cluster_blocks: u32, blocks_per_sm: u32) -> u32 {
+    if cluster_blocks == 0 || cluster_blocks > limits.max_cluster_sms {
+        return 0;
+    }
+    let mut enabled_sms = [0u32; 256];
+    for tpc in 0..limits.tpc_count as usize {
+        let enabled = limits.set.get(tpc / 64).is_some_and(|word| word >> (tpc % 64) & 1 != 0);
+        if enabled && let Some(&gpc) = limits.gpc_of_logical.get(tpc) {
+            enabled_sms[usize::from(gpc)] += limits.sms_per_tpc;
+        }
+    }
+    let of_gpc = |&sms: &u32| if sms < cluster_blocks { 0 } else { sms * blocks_per_sm / cluster_blocks };
+    enabled_sms.iter().map(of_gpc).sum()
+}

@@ -1,0 +1,56 @@
+//! What a program is told of clusters: what its partition can run.
+//!
+//! The driver answers for the whole device and does not see the mask. (How many
+//! blocks an SM holds is the same in a partition, and the number of SMs is the
+//! device's: libraries that are told another compute wrong products. So a
+//! cooperative grid sized by these two may be refused at its launch.)
+
+use core::ffi::{c_int, c_void};
+
+use partita_abi::CuResult;
+use partita_abi::types::CUlaunchConfig;
+
+use crate::misfit;
+use crate::tenant;
+use crate::{launch, misfit::Shape};
+
+type Query = unsafe extern "C" fn(*mut c_int, *mut c_void, *const CUlaunchConfig) -> CuResult;
+
+/// Wraps `cuOccupancyMaxActiveClusters`.
+pub unsafe fn active_clusters(
+    real: Query,
+    clusters: *mut c_int,
+    function: *mut c_void,
+    config: *const CUlaunchConfig,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(clusters, function, config) };
+    let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
+    let Some(limits) = tenant.limits_now() else { return result };
+    // SAFETY: the driver has just read the configuration and written the answer.
+    let (shape, answer): (Shape, &mut c_int) =
+        unsafe { (launch::shape_of(&*config, function), &mut *clusters) };
+    let size = u32::try_from(shape.cluster(tenant)).unwrap_or(u32::MAX);
+    let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
+    let blocks = tenant.driver().blocks_per_sm(function, threads, shape.shared_bytes).unwrap_or(0);
+    let inside = misfit::active_clusters(&limits, size, blocks);
+    *answer = (*answer).min(c_int::try_from(inside).unwrap_or(c_int::MAX));
+    result
+}
+
+/// Wraps `cuOccupancyMaxPotentialClusterSize`.
+pub unsafe fn potential_cluster_size(
+    real: Query,
+    blocks: *mut c_int,
+    function: *mut c_void,
+    config: *const CUlaunchConfig,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(blocks, function, config) };
+    let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
+    let Some(limits) = tenant.limits_now() else { return result };
+    // SAFETY: the driver has just written the answer.
+    let answer = unsafe { &mut *blocks };
+    *answer = (*answer).min(c_int::try_from(limits.max_cluster_sms).unwrap_or(c_int::MAX));
+    result
+}
