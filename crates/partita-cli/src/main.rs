@@ -34,6 +34,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Kill(arguments) => commands::kill::kill(arguments),
         Cmd::Doctor(arguments) => commands::doctor::doctor(arguments),
         Cmd::Demo(arguments) => commands::demo::demo(arguments),
+        Cmd::Prove(arguments) => commands::prove::prove(arguments),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),
         Cmd::Completions(arguments) => commands::generate::completions(arguments),

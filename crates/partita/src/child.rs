@@ -274,10 +274,27 @@ impl RunningJob {
     ///
     /// # Errors
     /// [`JobError`].
-    pub fn finish<T: DeserializeOwned>(mut self) -> Result<T, JobError> {
+    pub fn finish<T: DeserializeOwned>(self) -> Result<T, JobError> {
+        self.finish_hearing(MARK, |_| {})
+    }
+
+    /// As [`RunningJob::finish`]; `hear` gets the rest of each line before it that begins with `prefix`.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub fn finish_hearing<T: DeserializeOwned>(
+        mut self,
+        prefix: &str,
+        mut hear: impl FnMut(&str),
+    ) -> Result<T, JobError> {
         loop {
             let line = self.next_line()?;
-            let Some(json) = line.strip_prefix(MARK) else { continue };
+            let Some(json) = line.strip_prefix(MARK) else {
+                if let Some(rest) = line.strip_prefix(prefix) {
+                    hear(rest);
+                }
+                continue;
+            };
             self.reap();
             return match serde_json::from_str(json) {
                 Ok(Outcome::Done(result)) => Ok(result),

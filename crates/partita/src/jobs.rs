@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::calibration::streams;
 use crate::child::{Outcome, result_line};
-use crate::{calibration, demo, doctor, facts};
+use crate::{calibration, demo, doctor, facts, prove};
 
 /// Runs the job `name` in this process and returns the line to print as its result.
 ///
@@ -23,6 +23,7 @@ pub fn run(name: &str, request: &str) -> Result<String, String> {
         streams::ASK_JOB => job(request, |request| streams::ask_here(&request)),
         streams::VERIFY_JOB => job(request, |request| streams::verify_here(&request)),
         demo::JOB => job(request, demo::act),
+        prove::JOB => job(request, |order| prove::prove_here(&order)),
         doctor::jobs::CENSUS => job(request, doctor::jobs::census),
         doctor::jobs::QUOTA => job(request, doctor::jobs::quota),
         doctor::jobs::BEATS => job(request, |request| doctor::jobs::beats(&request)),

@@ -47,6 +47,7 @@ pub mod mps;
 pub mod offered;
 pub mod process;
 pub mod program;
+pub mod prove;
 pub mod ps;
 pub mod registry;
 pub mod restrict;

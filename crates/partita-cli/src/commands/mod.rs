@@ -7,6 +7,7 @@ pub mod generate;
 pub mod internal;
 pub mod kill;
 pub mod mps;
+pub mod prove;
 pub mod ps;
 pub mod run;
 pub mod set;

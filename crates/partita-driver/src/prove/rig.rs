@@ -30,28 +30,20 @@ const NODE_THREADS: [u32; 2] = [32, 128];
 const CLUSTER_BLOCKS_MAX: u32 = 16;
 const CLUSTER_BLOCKS_PORTABLE: u32 = 8;
 
-/// How the blocks of a mask are shared out over its launches.
+/// How the blocks of a mask are shared out over its launches. What these leave over, and what a route has no room for, goes by a plain launch.
 #[derive(Debug, Clone, Copy)]
 struct Portions {
+    blocks: u32,
     node: u32,
     cluster: u32,
     cooperative: u32,
     large: u32,
-    plain: u32,
 }
 
 impl Portions {
-    /// Of the whole: an eighth for each of the graph's nodes, an eighth in clusters, a sixteenth each in cooperative launches and in large
-    /// blocks, and the rest by plain launches. None is without a block.
     fn of(blocks: u64) -> Self {
         let part = |divisor: u64| (blocks / divisor).clamp(1, i32::MAX as u64) as u32;
-        Self {
-            node: part(8),
-            cluster: part(8),
-            cooperative: part(16),
-            large: part(16),
-            plain: (part(1) / 2).max(1),
-        }
+        Self { blocks: part(1), node: part(8), cluster: part(8), cooperative: part(16), large: part(16) }
     }
 }
 
@@ -255,7 +247,11 @@ impl<'g, 'a> Rig<'g, 'a> {
         let place = self.masks;
         self.masks += 1;
         let first = place * LAUNCHES_PER_MASK_MAX;
-        let mut note = |slot: u32, route, grid| expected.push((slot, Expected { mask, set, route, grid }));
+        let mut left = self.portions.blocks;
+        let mut note = |slot: u32, route, grid| {
+            left = left.saturating_sub(grid);
+            expected.push((slot, Expected { mask, set, route, grid }));
+        };
         let portions = self.portions;
 
         let stream = self.pick(chance);
@@ -270,11 +266,6 @@ impl<'g, 'a> Rig<'g, 'a> {
             slot += 1;
             slot - 1
         };
-
-        let stream = self.pick(chance);
-        let (route, at) = (self.streams[stream].0, next());
-        self.plain(stream, portions.plain, 32, at)?;
-        note(at, route, portions.plain);
 
         let stream = self.pick(chance);
         let (threads, at) = (64 << chance.below(5), next());
@@ -294,6 +285,10 @@ impl<'g, 'a> Rig<'g, 'a> {
         let (stream, grid, at) = (self.pick(chance), portions.cooperative.min(most), next());
         self.cooperative(stream, grid, at)?;
         note(at, Route::Cooperative, grid);
+
+        let (stream, grid, at) = (self.pick(chance), left.max(1), next());
+        self.plain(stream, grid, 32, at)?;
+        expected.push((at, Expected { mask, set, route: self.streams[stream].0, grid }));
         Ok(())
     }
 
