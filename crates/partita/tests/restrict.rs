@@ -1,0 +1,193 @@
+//! Programs that restrict their own launches, alone and as tenants.
+//!
+//! Each runs as a child of this test program on a simulated GPU of its own:
+//! the driver is found by the environment that a process starts with.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use partita::gpu::{self, Selector};
+use partita::install::Install;
+use partita::restrict::{Launch, Masks, Process, Stream};
+use partita_core::TpcSet;
+use partita_driver::{Census, Cuda, Grid, StreamRef};
+
+/// The directory of the programs and libraries, built if they are not up to date.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let executable = std::env::current_exe().unwrap();
+        // TARGET/PROFILE/deps/TEST
+        let profile = executable.ancestors().nth(2).expect("tests lie in a target directory").to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet"]);
+        for package in ["partita-cli", "partita-simcuda", "partita-simcuda-so", "partita-hook"] {
+            cargo.args(["--package", package]);
+        }
+        cargo.arg("--target-dir").arg(profile.parent().expect("a profile is in the target directory"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+        assert!(cargo.status().expect("cargo runs").success(), "the programs are built");
+        profile
+    })
+}
+
+/// Runs an ignored test of this program on a simulated H200, by `partita run` with these arguments or plainly.
+fn child(temp: &Path, test: &str, run: Option<&[&str]>) -> Output {
+    let own = std::env::current_exe().unwrap();
+    let arguments = [test, "--exact", "--ignored", "--nocapture", "--test-threads=1"];
+    let partita = built().join("partita");
+    let mut command = match run {
+        Some(options) => {
+            let mut command = Command::new(&partita);
+            command
+                .arg("run")
+                .args(["--gpu", "sim:h200", "--isolation", "own"])
+                .args(options)
+                .arg("--")
+                .arg(own);
+            command.args(arguments);
+            command
+        }
+        None => {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg("eval \"$(\"$0\" sim env --gpu sim:h200)\" && exec \"$@\"");
+            command.arg(&partita).arg(own).args(arguments);
+            command
+        }
+    };
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("PARTITA_") || text.starts_with("CUDA_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+        .env("PARTITA_RUN_DIR", temp.join("run"))
+        .env("PARTITA_CACHE_DIR", temp.join("cache"))
+        .env("PARTITA_SIM_DIR", temp.join("sim"))
+        .env("PARTITA_TEST_PROGRAM", &partita)
+        .output()
+        .unwrap()
+}
+
+fn succeeds(output: &Output) {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}{err}", output.status);
+    assert!(out.contains("1 passed"), "it ran: {out}");
+}
+
+fn set(text: &str) -> TpcSet {
+    text.parse().unwrap()
+}
+
+/// A program with a GPU and masks.
+struct Program<'g> {
+    gpu: &'g partita_driver::Gpu<'g>,
+    masks: &'g Masks,
+}
+
+impl Program<'_> {
+    /// The TPCs that a launch runs on.
+    fn runs_on(&self, stream: StreamRef<'_>) -> TpcSet {
+        let grid = Grid { blocks: self.gpu.facts().sms * 4, threads: 1024, cluster_blocks: 1 };
+        let census = Census::at(self.gpu, self.gpu.place(stream), grid, 20_000).unwrap();
+        let sms: BTreeSet<u32> = census.sms().unwrap();
+        self.masks.topology().logical_from_smids(sms).unwrap()
+    }
+}
+
+fn with_program(work: impl FnOnce(&Program<'_>)) {
+    // The program that was built beside this one.
+    let install = Install::of(std::env::var_os("PARTITA_TEST_PROGRAM").unwrap().into(), None);
+    let cuda = Cuda::load(None).unwrap();
+    let gpu = partita_driver::Gpu::open(&cuda, 0).unwrap();
+    let selected = gpu::select(&install, Some(&Selector::Sim("h200".to_owned()))).unwrap();
+    let masks = Masks::new(&install, &selected.gpu).unwrap();
+    work(&Program { gpu: &gpu, masks: &masks });
+}
+
+#[test]
+#[ignore = "run by the others as a program of its own"]
+fn child_alone() {
+    with_program(|program| {
+        let masks = program.masks;
+        let all = masks.topology().all();
+        let (one, other) = (
+            partita_driver::Stream::new(program.gpu.cuda()).unwrap(),
+            partita_driver::Stream::new(program.gpu.cuda()).unwrap(),
+        );
+        let on = |stream: &partita_driver::Stream<'_>| program.runs_on(stream.as_ref());
+        let process = Process::of(masks).unwrap();
+        let launch = Launch::of(masks).unwrap();
+        let stream = Stream::of(masks, one.as_ref());
+        assert_eq!((on(&one), process.restricted_to(), stream.restricted_to().unwrap()), (all, None, None));
+
+        let half = process.restrict(&set("0-32")).unwrap();
+        assert_eq!((on(&one), on(&other)), (set("0-32"), set("0-32")));
+        {
+            let _stream = stream.restrict(&set("40-49")).unwrap();
+            assert_eq!((on(&one), on(&other)), (set("40-49"), set("0-32")), "a stream's counts more");
+            assert_eq!(stream.restricted_to().unwrap(), Some(set("40-49")));
+            {
+                let _next = launch.restrict(&set("65")).unwrap();
+                assert_eq!(on(&one), set("65"), "and a launch's most");
+                assert_eq!((on(&one), launch.restricted_to()), (set("40-49"), None), "once");
+            }
+            drop(launch.restrict(&set("64")).unwrap());
+            assert_eq!(on(&one), set("40-49"), "a restriction that is dropped before any launch is none");
+            {
+                let _narrower = stream.restrict(&set("41")).unwrap();
+                assert_eq!(on(&one), set("41"));
+            }
+            assert_eq!(on(&one), set("40-49"), "what was before comes back");
+        }
+        assert_eq!(on(&one), set("0-32"));
+        drop(half);
+        assert_eq!((on(&one), on(&other)), (all, all));
+        process.restrict(&set("7")).unwrap().keep();
+        assert_eq!(on(&other), set("7"));
+
+        let refused = |result: Result<_, partita::Error>| result.map(drop).unwrap_err().to_string();
+        assert!(refused(process.restrict(&TpcSet::EMPTY)).contains("at least one"));
+        assert!(refused(stream.restrict(&set("0,99"))).contains("TPCs 99 are not there"));
+    });
+}
+
+#[test]
+#[ignore = "run by the others as a program of its own"]
+fn child_of_tpcs_10_to_19() {
+    with_program(|program| {
+        let masks = program.masks;
+        let one = partita_driver::Stream::new(program.gpu.cuda()).unwrap();
+        let on = || program.runs_on(one.as_ref());
+        assert_eq!(on(), set("10-19"));
+        {
+            let _process = Process::of(masks).unwrap().restrict(&set("0-14")).unwrap();
+            assert_eq!(on(), set("10-14"), "both hold");
+            let _stream = Stream::of(masks, one.as_ref()).restrict(&set("12-40")).unwrap();
+            assert_eq!(on(), set("12-19"), "both hold");
+            let _next = Launch::of(masks).unwrap().restrict(&set("15,60")).unwrap();
+            assert_eq!(on(), set("15"), "both hold");
+            let _beside = Stream::of(masks, one.as_ref()).restrict(&set("50-60")).unwrap();
+            assert_eq!(on(), set("10-19"), "nothing in common leaves the tenant's");
+        }
+        assert_eq!(on(), set("10-19"));
+    });
+}
+
+#[test]
+fn a_program_restricts_itself_and_what_was_before_comes_back() {
+    let temp = tempfile::Builder::new().prefix("pr").tempdir_in("/tmp").unwrap();
+    succeeds(&child(temp.path(), "child_alone", None));
+}
+
+#[test]
+fn a_tenant_narrows_its_partition_and_never_leaves_it() {
+    let temp = tempfile::Builder::new().prefix("pr").tempdir_in("/tmp").unwrap();
+    succeeds(&child(temp.path(), "child_of_tpcs_10_to_19", Some(&["--sm", "tpc:10-19"])));
+}
