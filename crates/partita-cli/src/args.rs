@@ -189,6 +189,9 @@ pub struct Run {
     /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
     #[arg(long, value_enum, default_value_t = IsolationArg::Shared)]
     pub isolation: IsolationArg,
+    /// What happens to launches that can never fit: clusters larger than a GPC of the partition, cooperative grids larger than its SMs
+    #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
+    pub on_misfit: OnMisfitArg,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
@@ -229,6 +232,15 @@ pub enum IsolationArg {
     Own,
 }
 
+/// `--on-misfit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnMisfitArg {
+    /// They get the CUDA error at the call
+    Error,
+    /// They run on the whole GPU, with a warning and a count
+    Widen,
+}
+
 /// Arguments of `set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -236,10 +248,18 @@ The new limits hold from the tenant's next launch and next allocation on. Kernel
 
 Examples:
   partita set train --sm 20%
-  partita set train --sm 10tpc --mem 30GiB")]
+  partita set train --sm 10tpc --mem 30GiB
+  partita set --pid 4242 --sm tpc:0-9")]
 pub struct Set {
     /// The tenant
-    pub name: String,
+    #[arg(required_unless_present = "pid", conflicts_with = "pid")]
+    pub name: Option<String>,
+    /// The tenant that this process is of
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// What happens to launches that can never fit
+    #[arg(long, value_enum)]
+    pub on_misfit: Option<OnMisfitArg>,
     /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9
     #[arg(long, value_name = "SHARE")]
     pub sm: Option<String>,
@@ -261,6 +281,9 @@ Examples:
   partita ps
   partita ps --json | jq '.[] | {name, sms, memory_used_bytes}'")]
 pub struct Ps {
+    /// Only the tenant that this process is of, with its TPCs and GPCs in full
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -126,6 +126,14 @@ pub enum Error {
         /// Who is there, or what to do.
         present: String,
     },
+    /// The process is of no tenant.
+    #[error("process {pid} is of no tenant: {reason}")]
+    NoTenantOfProcess {
+        /// Its number.
+        pid: u32,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// The tenant belongs to somebody else.
     #[error("tenant {name} belongs to {user}: only {user} and root may change or end it")]
     NotYours {

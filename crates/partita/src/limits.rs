@@ -1,7 +1,8 @@
 //! From what was asked to what the ledger says.
 
 use partita_core::{ByteSize, Plan, Present, Share, Topology, Tpc, TpcSet};
-use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, NO_QUOTA};
+use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, Limits, NO_QUOTA};
+use serde::Serialize;
 
 use crate::calibration::Measured;
 use crate::error::Error;
@@ -9,6 +10,33 @@ use crate::registry::Tenant;
 
 /// The mechanism number of QMD masks in the ledger.
 pub const MECHANISM_MASK: u32 = 1;
+
+/// What happens to a launch that can never fit its tenant's partition: a cluster larger than any GPC of it, a
+/// cooperative grid larger than its SMs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnMisfit {
+    /// It gets the CUDA error at the call.
+    #[default]
+    Error,
+    /// It runs on the whole GPU, and is counted.
+    Widen,
+}
+
+impl OnMisfit {
+    /// What limits say.
+    pub fn of(limits: &Limits) -> Self {
+        if limits.flags & FLAG_ON_MISFIT_WIDEN == 0 { Self::Error } else { Self::Widen }
+    }
+
+    /// Puts it into limits.
+    pub fn put(self, limits: &mut Limits) {
+        match self {
+            Self::Error => limits.flags &= !FLAG_ON_MISFIT_WIDEN,
+            Self::Widen => limits.flags |= FLAG_ON_MISFIT_WIDEN,
+        }
+    }
+}
 
 /// The topology that a ledger describes.
 ///
@@ -94,7 +122,7 @@ pub fn plan(topology: &Topology, present: &[Present], share: Option<&Share>) -> 
             if free.is_empty() { Share::Tpcs(1) } else { Share::Exact(free) }
         }
     };
-    partita_core::plan(topology, present, &share).map_err(|error| Error::Plan { reason: error.to_string() })
+    partita_core::plan(topology, present, share).map_err(|error| Error::Plan { reason: error.to_string() })
 }
 
 /// Checks a quota against the device and against what other tenants of the GPU were promised.

@@ -3,10 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_core::TpcSet;
-use partita_ledger::{HookState, NO_QUOTA};
+use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::limits::OnMisfit;
 use crate::process::user_name;
 use crate::registry::{Isolation, Registry, Tenant};
 
@@ -23,6 +24,8 @@ pub struct TenantRow {
     pub gpu_uuid: Option<String>,
     /// Its TPCs, logical, as ranges.
     pub tpcs: Option<String>,
+    /// The GPCs that they lie in, where these are proved.
+    pub gpcs: Option<Vec<GpcRow>>,
     /// How many SMs they have.
     pub sms: Option<u32>,
     /// How many SMs the device has.
@@ -35,6 +38,10 @@ pub struct TenantRow {
     pub memory_quota_bytes: Option<u64>,
     /// Kernel launches of its living processes so far.
     pub launches: Option<u64>,
+    /// What happens to its launches that can never fit its TPCs.
+    pub on_misfit: Option<OnMisfit>,
+    /// Launches of its living processes that did not fit and ran on the whole GPU.
+    pub widened_launches: Option<u64>,
     /// Its processes that use CUDA.
     pub processes: Vec<ProcessRow>,
     /// Whether it runs beside the others or takes turns with them.
@@ -58,10 +65,45 @@ pub struct ProcessRow {
     pub memory_bytes: u64,
     /// Its kernel launches so far.
     pub launches: u64,
+    /// Its launches that did not fit the tenant's TPCs and ran on the whole GPU.
+    pub widened_launches: u64,
     /// Its allocations that the quota refused.
     pub refused_allocations: u64,
     /// Whether its hook proved the mask and sets it on every launch.
     pub mask_verified: bool,
+}
+
+/// What a tenant holds of a GPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct GpcRow {
+    /// The GPC.
+    pub gpc: u8,
+    /// TPCs of it that the tenant holds.
+    pub tpcs: u32,
+    /// TPCs that it has.
+    pub tpcs_of_gpc: u32,
+}
+
+/// The tenant that a process is of.
+///
+/// # Errors
+/// [`Error::NoTenantOfProcess`], [`Error::RunDirectory`], [`Error::Io`].
+pub fn ps_of(registry: &Registry, pid: u32) -> Result<TenantRow, Error> {
+    Ok(row(&registry.lock()?.tenant_of(pid)?))
+}
+
+fn gpcs(limits: &Limits, set: &TpcSet) -> Option<Vec<GpcRow>> {
+    // Where GPCs are not proved there is nothing to say of them.
+    if limits.flags & FLAG_GPCS_UNPROVED != 0 {
+        return None;
+    }
+    let topology = crate::limits::topology(limits).ok()?;
+    let rows = topology.gpcs().iter().map(|gpc| GpcRow {
+        gpc: gpc.id,
+        tpcs: (gpc.tpcs & *set).len(),
+        tpcs_of_gpc: gpc.tpcs.len(),
+    });
+    Some(rows.filter(|row| row.tpcs > 0).collect())
 }
 
 /// Every living tenant of this machine, by GPU and name.
@@ -94,6 +136,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             pid: slot.pid,
             memory_bytes: slot.bytes,
             launches: slot.launches,
+            widened_launches: slot.widened,
             refused_allocations: slot.refusals,
             mask_verified: slot.state.flags & HookState::MASK_VERIFIED != 0,
         });
@@ -105,12 +148,17 @@ fn row(tenant: &Tenant) -> TenantRow {
         gpu: meta.map_or_else(|| tenant.gpu_key.clone(), |meta| meta.gpu.label.clone()),
         gpu_uuid: meta.map(|meta| meta.gpu.uuid.clone()),
         tpcs: set.map(|set| set.to_string()),
+        gpcs: limits.zip(set).and_then(|(limits, set)| gpcs(limits, &set)),
         sms: limits.zip(set).map(|(limits, set)| set.len() * limits.sms_per_tpc),
         sms_of_device: limits.map(|limits| limits.tpc_count * limits.sms_per_tpc),
         memory_used_bytes: totals.map(|totals| totals.used),
         memory_peak_bytes: totals.map(|totals| totals.peak),
         memory_quota_bytes: limits.map(|limits| limits.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
         launches: usage.as_ref().map(|_| processes.iter().map(|process| process.launches).sum()),
+        on_misfit: limits.map(OnMisfit::of),
+        widened_launches: usage
+            .as_ref()
+            .map(|_| processes.iter().map(|process| process.widened_launches).sum()),
         processes,
         isolation: meta.map(|meta| meta.isolation),
         started: meta.map(|meta| meta.child.is_some()),

@@ -15,7 +15,7 @@ use crate::calibration::{Cache, without_mps};
 use crate::error::Error;
 use crate::gpu::{self, Gpu, Selector};
 use crate::install::{self, Install};
-use crate::limits;
+use crate::limits::{self, OnMisfit};
 use crate::mps;
 use crate::process::ProcessId;
 use crate::program;
@@ -38,6 +38,8 @@ pub struct RunRequest {
     pub name: Option<String>,
     /// `--isolation`.
     pub isolation: Isolation,
+    /// `--on-misfit`.
+    pub on_misfit: OnMisfit,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
@@ -140,8 +142,10 @@ fn plan(
         let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
         limits::check_quota(quota, measured.memory_total_bytes, &gpu.label(), others)?;
     }
-    let limits = limits::new_limits(name, &gpu.facts.uuid, &measured, &topology, &plan.set, request.memory)
-        .map_err(unproved)?;
+    let mut limits =
+        limits::new_limits(name, &gpu.facts.uuid, &measured, &topology, &plan.set, request.memory)
+            .map_err(unproved)?;
+    request.on_misfit.put(&mut limits);
     lock.create(&key, new_meta(request, gpu, name)?, &limits)
 }
 

@@ -8,18 +8,42 @@ use partita_ledger::{LimitsFile, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::limits;
-use crate::registry::{Registry, RegistryLock, c_path};
+use crate::limits::{self, OnMisfit};
+use crate::registry::{Registry, RegistryLock, Tenant, c_path};
+
+/// Which tenant.
+#[derive(Debug, Clone)]
+pub enum Whose {
+    /// The one of this name.
+    Name(String),
+    /// The one that this process is of.
+    Pid(u32),
+}
+
+impl Whose {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::Io`].
+    pub fn find(&self, lock: &RegistryLock<'_>) -> Result<Tenant, Error> {
+        match self {
+            Self::Name(name) => lock.tenant(name),
+            Self::Pid(pid) => lock.tenant_of(*pid),
+        }
+    }
+}
 
 /// What to change. What is none stays.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct SetRequest {
     /// The tenant.
-    pub name: String,
+    pub whose: Whose,
     /// `--sm`.
     pub share: Option<Share>,
     /// `--mem`.
     pub memory: Option<ByteSize>,
+    /// `--on-misfit`.
+    pub on_misfit: Option<OnMisfit>,
 }
 
 /// The limits as they are now.
@@ -35,16 +59,18 @@ pub struct SetOutcome {
     pub memory_quota_bytes: Option<u64>,
     /// What it holds of it, in bytes.
     pub memory_used_bytes: u64,
+    /// What happens to launches that cannot fit.
+    pub on_misfit: OnMisfit,
 }
 
 /// Changes a tenant's limits.
 ///
 /// # Errors
-/// [`Error::NoSuchTenant`], [`Error::NotYours`], [`Error::Plan`], the quota
+/// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::NotYours`], [`Error::Plan`], the quota
 /// errors, and [`Error::DamagedTenant`]; the limits are unchanged then.
 pub fn set(registry: &Registry, request: &SetRequest) -> Result<SetOutcome, Error> {
     let lock = registry.lock()?;
-    let tenant = lock.tenant(&request.name)?;
+    let tenant = request.whose.find(&lock)?;
     tenant.check_yours()?;
     let before = tenant.limits()?.clone();
     let topology = limits::topology(&before).map_err(|reason| tenant.damaged_limits(&reason))?;
@@ -74,6 +100,9 @@ pub fn set(registry: &Registry, request: &SetRequest) -> Result<SetOutcome, Erro
         if let Some(quota) = request.memory {
             limits.memory_quota_bytes = quota.0;
         }
+        if let Some(on_misfit) = request.on_misfit {
+            on_misfit.put(limits);
+        }
     })
     .map_err(|error| tenant.damaged_limits(&error.to_string()))?;
     let (_, now) = file.load().map_err(|error| tenant.damaged_limits(&error.to_string()))?;
@@ -87,6 +116,7 @@ pub fn set(registry: &Registry, request: &SetRequest) -> Result<SetOutcome, Erro
         tpcs: set.to_string(),
         sms: set.len() * now.sms_per_tpc,
         memory_quota_bytes: Some(now.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
+        on_misfit: OnMisfit::of(&now),
         memory_used_bytes: tenant.usage()?.totals().map_or(0, |totals| totals.used),
     })
 }

@@ -16,10 +16,11 @@ pub mod topology;
 
 use partita::gpu::{self, Gpu, Selector};
 use partita::install::Install;
+use partita::limits::OnMisfit;
 use partita::offered::{Priority, TimeShare};
 use partita_core::{ByteSize, Share};
 
-use crate::args::{GpuOption, PriorityArg};
+use crate::args::{GpuOption, OnMisfitArg, PriorityArg};
 use crate::fail::{Failure, tell};
 
 /// The selector of `--gpu`, if it was given.
@@ -49,6 +50,13 @@ fn memory(text: Option<&str>) -> Result<Option<ByteSize>, Failure> {
 
 fn time(text: Option<&str>) -> Result<TimeShare, Failure> {
     text.map_or(Ok(TimeShare::default()), |text| text.parse().map_err(Failure::Told))
+}
+
+fn on_misfit(argument: OnMisfitArg) -> OnMisfit {
+    match argument {
+        OnMisfitArg::Error => OnMisfit::Error,
+        OnMisfitArg::Widen => OnMisfit::Widen,
+    }
 }
 
 fn priority(argument: PriorityArg) -> Priority {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use partita::ps::{self, TenantRow};
+use partita::ps::{self, GpcRow, TenantRow};
 use partita::registry::{Isolation, Registry};
 
 use crate::args::Ps;
@@ -13,6 +13,9 @@ use crate::table::Table;
 
 /// Lists the tenants.
 pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
+    if let Some(pid) = arguments.pid {
+        return of_process(pid, arguments.json);
+    }
     let rows = ps::ps(&Registry::open()?)?;
     if arguments.json {
         print_json(&rows)?;
@@ -36,9 +39,45 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     }
     print(&table.render())?;
     for row in &rows {
+        if let Some(widened) = row.widened_launches.filter(|&widened| widened > 0) {
+            tell(&format!(
+                "{}: {widened} launches did not fit its SMs and ran on the whole GPU (--on-misfit widen)",
+                row.name
+            ));
+        }
         if let Some(problem) = &row.problem {
             tell(&format!("{}: {problem}", row.name));
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The tenant of one process, with its TPCs and GPCs in full.
+fn of_process(pid: u32, json: bool) -> Result<ExitCode, Failure> {
+    let row = ps::ps_of(&Registry::open()?, pid)?;
+    if json {
+        print_json(&row)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let unknown = || "?".to_owned();
+    let sms = row.sms.zip(row.sms_of_device).map_or_else(unknown, |(sms, all)| format!("{sms}/{all}"));
+    let gpcs = match &row.gpcs {
+        None => "not proved on this GPU".to_owned(),
+        Some(gpcs) => {
+            let part = |gpc: &GpcRow| match gpc.tpcs == gpc.tpcs_of_gpc {
+                true => gpc.gpc.to_string(),
+                false => format!("{} ({} of {} TPCs)", gpc.gpc, gpc.tpcs, gpc.tpcs_of_gpc),
+            };
+            gpcs.iter().map(part).collect::<Vec<_>>().join(", ")
+        }
+    };
+    let tpcs = row.tpcs.clone().unwrap_or_else(unknown);
+    print(&format!(
+        "process {pid}: tenant {} on {}\n  SMs   {sms}\n  TPCs  {tpcs}\n  GPCs  {gpcs}\n",
+        row.name, row.gpu
+    ))?;
+    if let Some(problem) = &row.problem {
+        tell(&format!("{}: {problem}", row.name));
     }
     Ok(ExitCode::SUCCESS)
 }

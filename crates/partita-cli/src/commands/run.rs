@@ -8,7 +8,7 @@ use partita::registry::Isolation;
 use partita::run::{self, RunRequest};
 
 use crate::args::{IsolationArg, Run, ViaArg};
-use crate::commands::{memory, priority, selector, share, time};
+use crate::commands::{memory, on_misfit, priority, selector, share, time};
 use crate::fail::{Failure, tell};
 
 /// Runs the program and ends with its exit code.
@@ -30,6 +30,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
             IsolationArg::Shared => Isolation::Shared,
             IsolationArg::Own => Isolation::Own,
         },
+        on_misfit: on_misfit(arguments.on_misfit),
         command: arguments.command.clone(),
     };
     let code = run::run(&Install::of_this_program()?, &request, tell)?;

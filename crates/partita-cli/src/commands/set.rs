@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use partita::offered::{self, Priority, Via};
 use partita::registry::Registry;
-use partita::set::{self, SetRequest};
+use partita::set::{self, SetRequest, Whose};
 
 use crate::args::Set;
-use crate::commands::{bytes, memory, priority, share, time};
+use crate::commands::{bytes, memory, on_misfit, priority, share, time};
 use crate::fail::{Failure, tell};
 use crate::output::print;
 
@@ -18,15 +18,24 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         arguments.priority.map_or(Priority::default(), priority),
         time(arguments.time.as_deref())?,
     )?;
+    // One of both is there: clap sees to that.
+    let whose = match (&arguments.name, arguments.pid) {
+        (Some(name), _) => Whose::Name(name.clone()),
+        (None, pid) => Whose::Pid(pid.unwrap_or(0)),
+    };
     let request = SetRequest {
-        name: arguments.name.clone(),
         share: share(arguments.sm.as_deref())?,
         memory: memory(arguments.mem.as_deref())?,
+        on_misfit: arguments.on_misfit.map(on_misfit),
+        whose,
     };
-    if request.share.is_none() && request.memory.is_none() {
+    if request.share.is_none() && request.memory.is_none() && request.on_misfit.is_none() {
+        let whose = match &request.whose {
+            Whose::Name(name) => name.clone(),
+            Whose::Pid(pid) => format!("--pid {pid}"),
+        };
         return Err(Failure::Told(format!(
-            "set {}: nothing to change; give --sm or --mem, see `partita set --help`",
-            arguments.name
+            "set {whose}: nothing to change; give --sm, --mem or --on-misfit, see `partita set --help`"
         )));
     }
     let now = set::set(&Registry::open()?, &request)?;

@@ -15,6 +15,8 @@ use super::{
     make, open_regular, shared_dir,
 };
 use crate::error::Error;
+use crate::process::ProcessId;
+use crate::run::LEDGER_VARIABLE;
 
 /// Holders need milliseconds; this covers a machine that swaps.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
@@ -97,6 +99,35 @@ impl<'a> RegistryLock<'a> {
             format!("there are {}; see `partita ps`", names.join(", "))
         };
         Err(Error::NoSuchTenant { name: name.to_owned(), present })
+    }
+
+    /// The living tenant that a process is of: the program that `partita run` started, any descendant of it that
+    /// kept its environment, or `partita run` itself.
+    ///
+    /// # Errors
+    /// [`Error::NoTenantOfProcess`]; [`Error::Io`].
+    pub fn tenant_of(&self, pid: u32) -> Result<Tenant, Error> {
+        let refuse = |reason: String| Error::NoTenantOfProcess { pid, reason };
+        let Some(process) = ProcessId::living(pid) else {
+            return Err(refuse("there is no such process".to_owned()));
+        };
+        // The environment is readable for its owner alone; the slots of those that use CUDA are for all.
+        let ledger = process.variable(LEDGER_VARIABLE);
+        let is_of = |tenant: &Tenant| {
+            let by_slot = tenant.usage().is_ok_and(|usage| {
+                usage.slots().flatten().any(|slot| {
+                    slot.live && u32::try_from(slot.pid) == Ok(pid) && slot.start_ticks == process.start_ticks
+                })
+            });
+            let by_meta =
+                tenant.meta.as_ref().is_ok_and(|meta| meta.run == process || meta.child == Some(process));
+            by_slot || by_meta || ledger.as_ref().is_some_and(|ledger| Path::new(ledger) == tenant.dir)
+        };
+        self.tenants()?.into_iter().find(is_of).ok_or_else(|| {
+            refuse(
+                "it was not started by `partita run`, or its tenant has ended; see `partita ps`".to_owned(),
+            )
+        })
     }
 
     /// The tenants of one GPU as the planner takes them.
