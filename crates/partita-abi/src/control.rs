@@ -69,6 +69,10 @@ pub const CLASS_SUBDEVICE: u32 = 0x2080;
 /// Bytes of the parameters of [`CLASS_SUBDEVICE`].
 pub const CLASS_SUBDEVICE_BYTES: usize = 4;
 
+/// `NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS`, of a client: ids of the GPUs whose nodes are open, `0xffffffff` behind the last.
+pub const GPU_GET_ATTACHED_IDS: u32 = 0x201;
+/// Bytes of its parameters.
+pub const GPU_GET_ATTACHED_IDS_BYTES: usize = 128;
 /// `NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2`, of a client: `{u32 gpuId in, flags, device, subdevice, …}`.
 pub const GPU_GET_ID_INFO_V2: u32 = 0x205;
 /// Bytes of its parameters.
@@ -81,6 +85,19 @@ pub const ID_INFO_SUBDEVICE_AT: usize = 12;
 pub const GR_GET_NUM_TPCS_FOR_GPC: u32 = 0x2080_1234;
 /// Bytes of its parameters.
 pub const GR_GET_NUM_TPCS_FOR_GPC_BYTES: usize = 8;
+/// `NV2080_CTRL_CMD_GR_GET_GPC_MASK`, of a subdevice: a route, `{u32 mask}`. Answered with no bits on an H200.
+pub const GR_GET_GPC_MASK: u32 = 0x2080_122a;
+/// Bytes of its parameters.
+pub const GR_GET_GPC_MASK_BYTES: usize = 24;
+/// `NV2080_CTRL_CMD_GR_GET_TPC_MASK`, of a subdevice: a route, `{u32 gpc in, mask}`. An H200 numbers the GPCs in another way than its
+/// SM order does.
+pub const GR_GET_TPC_MASK: u32 = 0x2080_122b;
+/// Bytes of its parameters.
+pub const GR_GET_TPC_MASK_BYTES: usize = 24;
+/// `NV2080_CTRL_CMD_GRMGR_GET_GR_FS_INFO`, of a subdevice. Refused on an H200 whatever is asked.
+pub const GRMGR_GET_GR_FS_INFO: u32 = 0x2080_3801;
+/// Bytes of its parameters.
+pub const GRMGR_GET_GR_FS_INFO_BYTES: usize = 3080;
 /// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER`, of a subdevice: [`SmOrderLayout`].
 pub const GR_GET_GLOBAL_SM_ORDER: u32 = 0x2080_121b;
 

@@ -1,10 +1,11 @@
 //! A simulated CUDA driver: `libcuda.so.1` and `libnvidia-ml.so.1` with the real C ABI over the model of a GPU
 //! in `partita-sim`, so that programs written for a GPU run, unchanged, on a machine without one.
 //!
-//! Three parts. [`client`] and [`nvml`] are the libraries in a program's process: one shared object, reached
+//! Four parts. [`client`] and [`nvml`] are the libraries in a program's process: one shared object, reached
 //! under both names through symbolic links. [`board`] is the process `partita-simgpu`, which owns the engine,
 //! the clock and the device's memory; the first client starts it and it ends shortly after the last one has
-//! gone. [`mps`] is a stand-in for `nvidia-cuda-mps-control`.
+//! gone. [`kernel`] stands for the kernel driver's device nodes. [`mps`] is a stand-in for
+//! `nvidia-cuda-mps-control`.
 //!
 //! A launch travels as on hardware: the client fills a launch descriptor (QMD) of the device's generation,
 //! lets the debug callback see it, and publishes it in a ring in shared memory; the board reads grid, block,
@@ -24,6 +25,7 @@
 
 pub mod board;
 pub mod client;
+pub mod kernel;
 pub mod mps;
 pub mod nvml;
 pub mod shared;
