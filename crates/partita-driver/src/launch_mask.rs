@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use partita_abi::qmd::{self, QmdLayout};
+use partita_abi::qmd::{self, QMD_HEAD_WORDS, QmdError, QmdLayout};
 
 use crate::callback::{self, Subscription};
 use crate::cuda::Cuda;
@@ -17,8 +17,8 @@ static DISABLE: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 static LAYOUT: AtomicPtr<QmdLayout> = AtomicPtr::new(core::ptr::null_mut());
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
-/// Version byte of the last descriptor, plus 256 once one was seen.
-static VERSION: AtomicU32 = AtomicU32::new(0);
+/// The first words of the last descriptor, which tell its version.
+static HEAD: [AtomicU32; QMD_HEAD_WORDS] = [const { AtomicU32::new(0) }; QMD_HEAD_WORDS];
 
 /// The right to mask this process's launches. One a process.
 #[derive(Debug)]
@@ -43,10 +43,16 @@ impl LaunchMask {
         Ok(self.0.call(on)?)
     }
 
-    /// The version byte of the descriptor last launched, `None` before any launch.
-    pub fn version_byte(&self) -> Option<u8> {
-        let seen = VERSION.load(Ordering::Acquire);
-        (seen >= 256).then_some((seen & 0xff) as u8)
+    /// The layout of the descriptor last launched, told by the GPU's compute capability (major × 10 + minor) and its version byte;
+    /// `None` before any launch.
+    ///
+    /// # Errors
+    /// [`QmdError`] for a descriptor that cannot be masked.
+    pub fn layout(&self, compute_capability: u32) -> Option<Result<&'static QmdLayout, QmdError>> {
+        (self.launches() > 0).then(|| {
+            let head: [u32; QMD_HEAD_WORDS] = core::array::from_fn(|word| HEAD[word].load(Ordering::Relaxed));
+            qmd::layout_of(compute_capability, &head)
+        })
     }
 
     /// Launches seen so far.
@@ -75,18 +81,20 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
     if descriptor.is_null() {
         return;
     }
+    // SAFETY: every version of the descriptor is longer than its head.
+    let head = unsafe { core::slice::from_raw_parts(descriptor, QMD_HEAD_WORDS) };
+    for (kept, word) in HEAD.iter().zip(head) {
+        kept.store(*word, Ordering::Relaxed);
+    }
+    // After the head, which layout() reads once a launch has been counted.
     LAUNCHES.fetch_add(1, Ordering::AcqRel);
-    // SAFETY: every version of the descriptor is at least 256 bytes.
-    let head = unsafe { core::slice::from_raw_parts(descriptor, 64) };
-    let version = qmd::version_byte(head).unwrap_or(0);
-    VERSION.store(256 + u32::from(version), Ordering::Release);
     let layout = LAYOUT.load(Ordering::Acquire);
     if !ACTIVE.load(Ordering::Acquire) || layout.is_null() {
         return;
     }
     // SAFETY: set() stored a static layout.
     let layout = unsafe { &*layout };
-    if version != layout.version.byte() {
+    if !layout.is_version_of(head) {
         return;
     }
     let mut disable = [0; 8];
@@ -96,10 +104,5 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
     // SAFETY: a descriptor of this version has the layout's size, and its subscriber may write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     // The driver masks large clusters itself; both masks hold.
-    if let Some(asked) = qmd::read_disable_mask(image, layout) {
-        for (word, more) in disable.iter_mut().zip(asked) {
-            *word |= more;
-        }
-    }
-    let _ = qmd::write_disable_mask(image, layout, &disable);
+    let _ = qmd::merge_disable_mask(image, layout, &disable);
 }

@@ -76,10 +76,9 @@ pub fn probe_with(gpu: &Gpu<'_>, mask: &mut LaunchMask) -> Result<Probe, Error> 
     let census = Census::new(gpu, grid, CENSUS_NS)?;
 
     let all = full_census(&census, facts.sms)?;
-    let version = mask
-        .version_byte()
-        .ok_or_else(|| Error::Disproved("a kernel ran without the launch callback being called".into()))?;
-    let layout = qmd::layout_for(facts.compute_capability, version)?;
+    let layout = mask
+        .layout(facts.compute_capability)
+        .ok_or_else(|| Error::Disproved("a kernel ran without the launch callback being called".into()))??;
 
     let found = bits(mask, layout, &census, &all)?;
     let sms_per_tpc = found.first().map_or(0, |(_, sms)| sms.len() as u32);
@@ -88,7 +87,7 @@ pub fn probe_with(gpu: &Gpu<'_>, mask: &mut LaunchMask) -> Result<Probe, Error> 
 
     let mut probe = Probe {
         facts,
-        qmd_version: version,
+        qmd_version: layout.version.byte(),
         sms_per_tpc,
         tpcs: tpcs.iter().map(|&physical| ProbedTpc { physical, gpc: 0 }).collect(),
         gpcs_proved: false,

@@ -48,15 +48,6 @@ impl QmdMask {
         self.words as u32 * 32 + beyond
     }
 
-    /// Whether the mask can name every TPC of `numbers`, a set bit for each physical number.
-    pub fn names_all(&self, numbers: &[u32; 8]) -> bool {
-        let tpcs = self.tpcs_max();
-        (0_u32..).zip(numbers).all(|(word, bits)| {
-            let known = tpcs.saturating_sub(word * 32).min(32);
-            bits & !low(known) == 0
-        })
-    }
-
     /// The bits of a descriptor that hold the mask, without the valid bit.
     pub fn bits(&self) -> [u32; QMD_WORDS_MAX] {
         let mut bits = [0; QMD_WORDS_MAX];
@@ -111,11 +102,6 @@ impl QmdMask {
         }
         disable
     }
-}
-
-/// The low `bits` bits, 0 to 32 of them.
-const fn low(bits: u32) -> u32 {
-    if bits >= 32 { u32::MAX } else { (1 << bits) - 1 }
 }
 
 impl QmdLayout {

@@ -8,22 +8,28 @@
 //! A QMD is handled as a slice of 32-bit words in host byte order, which on
 //! every platform that CUDA supports is the GPU's (little-endian).
 
+mod class;
+mod error;
 mod field;
 pub mod layouts;
 mod mask;
+mod program;
 mod shape;
 mod version;
 
+pub use class::{CLASSES, QMD_HEAD_WORDS, QmdClass, class_for, layout_for, layout_of};
+pub use error::QmdError;
 pub use field::{QmdField, read_field, write_field};
 pub use mask::{
     QmdMask, QmdMaskBeyond, clear_disable_mask, merge_disable_mask, merge_live, read_disable_mask,
     write_disable_mask,
 };
+pub use program::{QmdProgram, QmdSize};
 pub use shape::{
     LaunchShape, QMD_TYPE_GRID_CTA, QMD_TYPE_GRID_GPC_CGA, QMD_TYPE_GRID_GPU_CGA, QMD_TYPE_GRID_GPU_GPC_CGA,
     QmdCga,
 };
-pub use version::{CLASSES, QmdClass, QmdError, QmdVersion, class_for, layout_for, version_byte};
+pub use version::QmdVersion;
 
 /// Length of the longest descriptor known here, in 32-bit words.
 pub const QMD_WORDS_MAX: usize = 96;
@@ -37,7 +43,7 @@ pub const HOPPER_PRIORITY_GROUPS: [u32; 6] = [63, 37, 11, 10, 9, 8];
 pub struct QmdLayout {
     /// The version that the layout describes.
     pub version: QmdVersion,
-    /// Where the version byte stands, in bytes from the start of the descriptor.
+    /// Where the version byte stands, in bytes from the start of the descriptor ([`QmdVersion::offset_bytes`]).
     pub version_offset_bytes: u16,
     /// Length of a descriptor, in bytes.
     pub bytes: usize,
@@ -51,8 +57,8 @@ pub struct QmdLayout {
     /// Threads of a block in x, y and z.
     pub block: [QmdField; 3],
     /// Shared memory of a block: static, dynamic and what the driver reserves
-    /// (1 KiB on Hopper), in bytes; on Hopper a multiple of 128.
-    pub shared_memory_bytes: QmdField,
+    /// (1 KiB on Hopper); on Hopper a multiple of 128 bytes.
+    pub shared_memory: QmdSize,
     /// Registers of a thread, as allocated: an H200 with driver 580.159.04
     /// writes 16 for kernels of fewer.
     pub registers_per_thread: QmdField,
@@ -66,20 +72,6 @@ pub struct QmdLayout {
     pub mask: QmdMask,
 }
 
-/// How a version says where the kernel's code is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QmdProgram {
-    /// Before Volta: a byte offset into the program region of the channel.
-    Offset(QmdField),
-    /// A virtual address.
-    Address {
-        /// The low 32 bits.
-        lower: QmdField,
-        /// The bits above.
-        upper: QmdField,
-    },
-}
-
 impl QmdLayout {
     /// Length of a descriptor, in 32-bit words.
     #[inline]
@@ -91,42 +83,20 @@ impl QmdLayout {
     /// first [`QmdLayout::words`] words count.
     pub fn empty_image(&self) -> [u32; QMD_WORDS_MAX] {
         let mut image = [0; QMD_WORDS_MAX];
-        let (word, shift) = self.version_place();
+        let (word, shift) = self.version.place();
         image[word] = u32::from(self.version.byte()) << shift;
         image
     }
 
-    /// The word of the version byte, and its lowest bit there.
-    #[inline]
-    const fn version_place(&self) -> (usize, u32) {
-        (self.version_offset_bytes as usize / 4, self.version_offset_bytes as u32 % 4 * 8)
-    }
-
-    /// Whether the byte that says the version, at this version's place, says this version. The class must be the layout's: that place
-    /// holds other data in the descriptors of others.
+    /// Whether a descriptor says, at this version's place, that it is of this version. The GPU's class must be the layout's.
     #[inline]
     pub fn is_version_of(&self, image: &[u32]) -> bool {
-        let (word, shift) = self.version_place();
-        image.get(word).is_some_and(|word| (word >> shift) as u8 == self.version.byte())
+        self.version.stands_in(image)
     }
 
     /// Checks that an image holds a whole descriptor.
     fn whole<'a>(&self, image: &'a [u32]) -> Result<&'a [u32], QmdError> {
         image.get(..self.words()).ok_or(QmdError::ImageTooShort { version: self.version, words: image.len() })
-    }
-
-    /// The address of the kernel's code, or its offset before Volta.
-    ///
-    /// # Errors
-    /// [`QmdError::ImageTooShort`].
-    pub fn program(&self, image: &[u32]) -> Result<u64, QmdError> {
-        let image = self.whole(image)?;
-        Ok(match self.program {
-            QmdProgram::Offset(offset) => u64::from(offset.get(image[offset.word()])),
-            QmdProgram::Address { lower, upper } => {
-                u64::from(lower.get(image[lower.word()])) | u64::from(upper.get(image[upper.word()])) << 32
-            }
-        })
     }
 }
 

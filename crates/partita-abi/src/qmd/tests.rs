@@ -7,17 +7,17 @@ use std::vec::Vec;
 fn fields(layout: &QmdLayout) -> Vec<QmdField> {
     let mut all = std::vec![
         layout.group_id,
-        layout.shared_memory_bytes,
+        layout.shared_memory.field,
         layout.registers_per_thread,
         layout.barriers,
-        QmdField::mw(579, 576),
-        QmdField::mw(583, 580),
+        QmdField::mw(layout.version_offset_bytes * 8 + 3, layout.version_offset_bytes * 8),
+        QmdField::mw(layout.version_offset_bytes * 8 + 7, layout.version_offset_bytes * 8 + 4),
     ];
     all.extend(layout.grid);
     all.extend(layout.block);
     match layout.program {
         QmdProgram::Offset(offset) => all.push(offset),
-        QmdProgram::Address { lower, upper } => all.extend([lower, upper]),
+        QmdProgram::Address { lower, upper, .. } => all.extend([lower, upper]),
     }
     if let Some(cga) = layout.cga {
         all.extend([cga.kind, cga.distribution]);
@@ -57,17 +57,54 @@ fn no_two_fields_of_a_layout_overlap() {
     }
 }
 
+/// The bit of a descriptor that disables a TPC, straight from the headers' `MW` numbers.
+fn header_bit(layout: &QmdLayout, tpc: usize) -> Option<usize> {
+    use QmdVersion as V;
+    let ada = core::ptr::eq(layout, &layouts::V03_00_ADA);
+    match (layout.version, tpc) {
+        (V::V04_00 | V::V04_01, 0..128) => Some(2432 + tpc),
+        (V::V04_01, 128..256) => Some(2688 + tpc - 128),
+        (V::V05_00, 0..256) => Some(2240 + tpc),
+        (V::V04_00, _) => None,
+        (_, 0..64) => Some(672 + tpc),
+        (_, 64..70) if ada => Some(372 + tpc - 64),
+        (_, 70..72) if ada => Some(379 + tpc - 70),
+        _ => None,
+    }
+}
+
+/// The bit that makes a mask count, straight from the headers.
+fn header_valid_bit(layout: &QmdLayout) -> Option<usize> {
+    match layout.version {
+        QmdVersion::V04_00 | QmdVersion::V04_01 => Some(31),
+        QmdVersion::V05_00 => Some(159),
+        _ => None,
+    }
+}
+
+fn bit(image: &[u32], bit: usize) -> bool {
+    image[bit / 32] >> (bit % 32) & 1 != 0
+}
+
 #[test]
-fn masks_lie_where_the_headers_put_them() {
+fn masks_are_as_long_as_the_headers_say() {
     for layout in ALL {
-        let byte = layout.mask.first_word as usize * 4;
-        if layout.version == QmdVersion::V04_00 {
-            assert_eq!((byte, layout.mask.tpcs_max(), layout.bytes), (304, 128, 384));
-            assert_eq!(layout.mask.valid, Some(QmdField::mw(31, 31)));
-        } else {
-            assert_eq!((byte, layout.mask.tpcs_max(), layout.bytes), (84, 64, 256));
-            assert_eq!(layout.mask.valid, None);
-        }
+        let named = (0..300).filter(|tpc| header_bit(layout, *tpc).is_some()).count();
+        assert_eq!(layout.mask.tpcs_max() as usize, named, "{}", layout.version);
+        let bytes = if layout.version < QmdVersion::V04_00 { 256 } else { 384 };
+        assert_eq!((layout.bytes, layout.version_offset_bytes), (bytes, layout.version.offset_bytes()));
+    }
+}
+
+/// Bit 26 of word 11, between Ada's additional mask bits, is `API_VISIBLE_CALL_LIMIT`.
+#[test]
+fn adas_call_limit_is_kept() {
+    for before in [0, 0xffff_ffff, 0x0400_0000] {
+        let mut image = [0; QMD_WORDS_MAX];
+        image[11] = before;
+        write_disable_mask(&mut image, &layouts::V03_00_ADA, &[0, 0, 0xa5, 0, 0, 0, 0, 0]).unwrap();
+        // 0xa5: TPCs 64, 66, 69 and 71.
+        assert_eq!(image[11], before & !0x1bf0_0000 | 0x1250_0000);
     }
 }
 
@@ -99,12 +136,12 @@ const MEASURED_PLAIN: [(usize, u32); 11] = [
 #[test]
 fn a_measured_hopper_descriptor_reads_as_it_was_launched() {
     let image = measured(&MEASURED_PLAIN);
-    let layout = layout_for(90, version_byte(&image).unwrap()).unwrap();
+    let layout = layout_of(90, &image).unwrap();
     let shape = layout.shape(&image).unwrap();
     assert_eq!(shape, LaunchShape { grid: [8, 4, 2], cluster: [1; 3], cooperative: Some(false) });
     assert_eq!((shape.grid_blocks(), shape.cluster_blocks()), (64, 1));
     assert_eq!(layout.block.map(|field| read_field(&image, field).unwrap()), [64, 2, 1]);
-    assert_eq!(read_field(&image, layout.shared_memory_bytes), Some(4096 + 1024));
+    assert_eq!(layout.shared_memory.read_bytes(&image), Some(4096 + 1024));
     assert_eq!(read_field(&image, layout.registers_per_thread), Some(16));
     assert_eq!(read_field(&image, layout.barriers), Some(1));
     assert_eq!(read_field(&image, layout.group_id), Some(63));
@@ -161,7 +198,7 @@ fn shapes_that_a_version_cannot_hold_are_refused() {
     let plain = LaunchShape { grid: [70_000, 3, 2], cluster: [1; 3], cooperative: None };
     for layout in ALL {
         let mut image = layout.empty_image();
-        assert_eq!(version_byte(&image), Some(layout.version.byte()));
+        assert!(layout.is_version_of(&image));
         layout.write_shape(&mut image, &LaunchShape { cooperative: Some(false), ..plain }).unwrap();
         assert_eq!(layout.shape(&image).unwrap().grid, plain.grid);
 
@@ -180,6 +217,26 @@ fn shapes_that_a_version_cannot_hold_are_refused() {
         layouts::V04_00.shape(&empty),
         Err(QmdError::NotAGrid { version: QmdVersion::V04_00, kind: 0 })
     );
+}
+
+#[test]
+fn code_and_sizes_are_kept_in_the_versions_own_units() {
+    let v05 = &layouts::V05_00;
+    let mut image = v05.empty_image();
+    v05.write_program(&mut image, 0x01ab_cdef_1234_5670).unwrap();
+    assert_eq!((image[32], image[33]), (0xf123_4567, 0x001a_bcde));
+    assert_eq!(v05.program(&image), Ok(0x01ab_cdef_1234_5670));
+    assert!(v05.shared_memory.write_bytes(&mut image, 228 << 10));
+    assert_eq!((image[36], v05.shared_memory.read_bytes(&image)), (1824, Some(228 << 10)));
+    assert!(!v05.shared_memory.write_bytes(&mut image, 100));
+    for (layout, address) in
+        [(v05, 0x1_2345_6788), (v05, 1 << 57), (&layouts::V02_02, 1 << 49), (&layouts::V01_07, 1 << 32)]
+    {
+        let error = QmdError::ProgramDoesNotFit { version: layout.version, address };
+        let before = image;
+        assert_eq!(layout.write_program(&mut image, address), Err(error));
+        assert_eq!(image, before);
+    }
 }
 
 #[test]
@@ -232,19 +289,55 @@ proptest! {
         let mut image: [u32; QMD_WORDS_MAX] = seed.clone().try_into().unwrap();
         write_disable_mask(&mut image, layout, &disable).unwrap();
 
+        let mut expected = seed.clone();
+        let mut named = [0_u32; 8];
+        for tpc in 0..256 {
+            let off = bit(&disable, tpc);
+            if let Some(at) = header_bit(layout, tpc) {
+                expected[at / 32] = expected[at / 32] & !(1 << (at % 32)) | u32::from(off) << (at % 32);
+                named[tpc / 32] |= u32::from(off) << (tpc % 32);
+            }
+        }
+        if let Some(at) = header_valid_bit(layout) {
+            expected[at / 32] |= 1 << (at % 32);
+        }
+        prop_assert_eq!(&image[..], &expected[..]);
+
+        let read = read_disable_mask(&image, layout);
+        prop_assert_eq!(read, (header_valid_bit(layout).is_some() || named != [0; 8]).then_some(named));
+
+        clear_disable_mask(&mut image, layout).unwrap();
+        prop_assert_eq!(read_disable_mask(&image, layout), None);
         let touched = mask_bits(layout);
         for word in 0..QMD_WORDS_MAX {
-            prop_assert_eq!(image[word] & !touched[word], seed[word] & !touched[word]);
+            prop_assert_eq!(image[word], seed[word] & !touched[word]);
         }
-        let words = layout.mask.words as usize;
-        let mut expected = [0; 8];
-        expected[..words].copy_from_slice(&disable[..words]);
-        let read = read_disable_mask(&image, layout);
-        if layout.mask.valid.is_some() || expected != [0; 8] {
-            prop_assert_eq!(read, Some(expected));
-        } else {
-            prop_assert_eq!(read, None);
+    }
+
+    #[test]
+    fn merging_for_the_living_never_leaves_none(
+        seed in proptest::collection::vec(any::<u32>(), QMD_WORDS_MAX),
+        own in proptest::array::uniform8(any::<u32>()),
+        disable in proptest::array::uniform8(any::<u32>()),
+        live in proptest::collection::btree_set(0_usize..256, 1..12),
+        index in 0..ALL.len(),
+    ) {
+        let layout = ALL[index];
+        let mut words = [0_u32; 8];
+        for tpc in live.iter().filter(|tpc| header_bit(layout, **tpc).is_some()) {
+            words[tpc / 32] |= 1 << (tpc % 32);
         }
+        let mut image = seed.clone();
+        write_disable_mask(&mut image, layout, &own).unwrap();
+        let before = read_disable_mask(&image, layout).unwrap_or_default();
+        let both: [u32; 8] = std::array::from_fn(|word| disable[word] | before[word]);
+        let left = (0..8).any(|word| !both[word] & words[word] != 0);
+        let kept = merge_live(&mut image, layout, &disable, &words).unwrap();
+        let had_one = layout.mask.valid.is_some() || before != [0; 8];
+        prop_assert_eq!(kept, left || !had_one);
+        let mut expected = seed.clone();
+        write_disable_mask(&mut expected, layout, if kept { &both } else { &disable }).unwrap();
+        prop_assert_eq!(image, expected);
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod routes;
 use alloc::format;
 use alloc::vec::Vec;
 
-use partita_abi::qmd::{self, QmdLayout};
+use partita_abi::qmd::QmdLayout;
 use partita_core::{Topology, TpcSet};
 
 use crate::census::Census;
@@ -189,10 +189,10 @@ impl Proof {
 fn layout(gpu: &Gpu<'_>, mask: &LaunchMask) -> Result<&'static QmdLayout, Error> {
     let grid = Grid { blocks: 1, threads: 32, cluster_blocks: 1 };
     Census::new(gpu, grid, 0)?.sms()?;
-    let version = mask
-        .version_byte()
-        .ok_or_else(|| Error::Disproved("a kernel ran without the launch callback being called".into()))?;
-    Ok(qmd::layout_for(gpu.facts().compute_capability, version)?)
+    let layout = mask
+        .layout(gpu.facts().compute_capability)
+        .ok_or_else(|| Error::Disproved("a kernel ran without the launch callback being called".into()))??;
+    Ok(layout)
 }
 
 /// The set with one TPC more, if there is one.

@@ -414,7 +414,7 @@ impl Board {
             *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
         let layout = self.qmd;
-        if partita_abi::qmd::version_byte(&image) != Some(layout.version.byte()) {
+        if !layout.is_version_of(&image) {
             return Err(CuResult::ILLEGAL_INSTRUCTION);
         }
         let unreadable = |_| CuResult::ILLEGAL_INSTRUCTION;
@@ -434,7 +434,7 @@ impl Board {
         );
         kernel.regs_per_thread = read_field(&image, layout.registers_per_thread).unwrap_or(0);
         // The engine adds what the system takes of each block; the descriptor says it already.
-        let shared_bytes = read_field(&image, layout.shared_memory_bytes).unwrap_or(0);
+        let shared_bytes = layout.shared_memory.read_bytes(&image).unwrap_or(0);
         kernel.smem_per_block = shared_bytes.saturating_sub(self.spec.sm.shared_reserved_per_block_bytes);
         kernel.cluster_blocks = launch.cluster_blocks().max(1);
         kernel.cooperative = launch.cooperative.unwrap_or(head.flags & LaunchHead::COOPERATIVE != 0);

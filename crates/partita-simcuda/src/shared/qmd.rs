@@ -2,7 +2,7 @@
 
 use partita_abi::CuResult;
 use partita_abi::qmd::{
-    HOPPER_PRIORITY_GROUPS, LaunchShape, QMD_WORDS_MAX, QmdLayout, QmdProgram, QmdVersion, write_field,
+    self, HOPPER_PRIORITY_GROUPS, LaunchShape, QMD_WORDS_MAX, QmdLayout, QmdVersion, write_field,
 };
 use partita_core::Topology;
 use partita_sim::SmSpec;
@@ -19,15 +19,8 @@ const REGISTERS_MIN: u32 = 16;
 /// `INVALID_VALUE` when one of them does not fit its field.
 pub fn template(layout: &QmdLayout, program: u64, registers: u32) -> Result<Image, CuResult> {
     let mut image = layout.empty_image();
-    let addressed = match layout.program {
-        QmdProgram::Offset(offset) => write_field(&mut image, offset, program as u32),
-        QmdProgram::Address { lower, upper } => {
-            write_field(&mut image, lower, program as u32)
-                && write_field(&mut image, upper, (program >> 32) as u32)
-        }
-    };
-    let fits = addressed
-        && write_field(&mut image, layout.registers_per_thread, registers.max(REGISTERS_MIN))
+    layout.write_program(&mut image, program).map_err(|_| CuResult::INVALID_VALUE)?;
+    let fits = write_field(&mut image, layout.registers_per_thread, registers.max(REGISTERS_MIN))
         && write_field(&mut image, layout.barriers, 1);
     if fits { Ok(image) } else { Err(CuResult::INVALID_VALUE) }
 }
@@ -52,7 +45,7 @@ pub fn fill(
     sm: &SmSpec,
 ) -> Result<(), CuResult> {
     layout.write_shape(image, shape).map_err(|_| CuResult::INVALID_VALUE)?;
-    let mut fits = write_field(image, layout.shared_memory_bytes, shared_field_bytes(sm, shared_bytes));
+    let mut fits = layout.shared_memory.write_bytes(image, shared_field_bytes(sm, shared_bytes));
     for (field, threads) in layout.block.iter().zip(block) {
         fits &= write_field(image, *field, threads);
     }
@@ -76,40 +69,39 @@ pub fn leave_out_singletons(image: &mut Image, layout: &QmdLayout, topology: &To
         .filter_map(|gpc| topology.physical_set(&gpc.tpcs).last_tpc())
         .max()
         .unwrap_or(u8::MAX);
-    for bit in usize::from(last) + 1..usize::from(layout.mask.words) * 32 {
-        image[usize::from(layout.mask.first_word) + bit / 32] |= 1 << (bit % 32);
+    let mut disable = [0; 8];
+    for bit in u32::from(last) + 1..layout.mask.tpcs_max() {
+        disable[bit as usize / 32] |= 1 << (bit % 32);
     }
-    set_valid(image, layout);
+    merge(image, layout, &disable);
 }
 
 /// Merges a stream's mask (set bits disable, logical numbers) into a descriptor, as the driver does: numbers
 /// that belong to no TPC stay clear.
 #[inline]
 pub fn merge_stream_mask(image: &mut Image, layout: &QmdLayout, disable: &[u32; 4], topology: &Topology) {
+    let mut physical = [0; 8];
     for (logical, tpc) in topology.tpcs().iter().enumerate().take(128) {
-        let bit = usize::from(tpc.physical);
-        if disable[logical / 32] >> (logical % 32) & 1 != 0 && bit < usize::from(layout.mask.words) * 32 {
-            image[usize::from(layout.mask.first_word) + bit / 32] |= 1 << (bit % 32);
+        if disable[logical / 32] >> (logical % 32) & 1 != 0 {
+            physical[usize::from(tpc.physical) / 32] |= 1 << (tpc.physical % 32);
         }
     }
-    set_valid(image, layout);
+    merge(image, layout, &physical);
 }
 
-fn set_valid(image: &mut Image, layout: &QmdLayout) {
-    if let Some(valid) = layout.mask.valid {
-        image[valid.word()] |= valid.mask();
-    }
+/// Every image here has the length of the longest descriptor.
+fn merge(image: &mut Image, layout: &QmdLayout, disable: &[u32; 8]) {
+    let merged = qmd::merge_disable_mask(image, layout, disable);
+    debug_assert!(merged.is_ok());
 }
 
 /// Takes the mask of another descriptor over.
 pub fn copy_mask(image: &mut Image, from: &Image, layout: &QmdLayout) {
-    let first = usize::from(layout.mask.first_word);
-    let words = first..first + usize::from(layout.mask.words);
-    image[words.clone()].copy_from_slice(&from[words]);
-    if let Some(valid) = layout.mask.valid {
-        let word = valid.word();
-        image[word] = image[word] & !valid.mask() | from[word] & valid.mask();
-    }
+    let copied = match qmd::read_disable_mask(from, layout) {
+        Some(disable) => qmd::write_disable_mask(image, layout, &disable),
+        None => qmd::clear_disable_mask(image, layout),
+    };
+    debug_assert!(copied.is_ok());
 }
 
 /// The descriptor's bytes.
