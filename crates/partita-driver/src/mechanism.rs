@@ -7,12 +7,13 @@ use alloc::format;
 use alloc::rc::Rc;
 use core::ffi::CStr;
 
+use partita_abi::kernels;
 use partita_core::TpcSet;
 
 use crate::error::Error;
-use crate::gpu::{Gpu, Grid, Launch, Place};
+use crate::gpu::{Buffer, Gpu, Grid, Launch, Place};
 use crate::green::{self, Coscheduling, GreenContext, GreenPool};
-use crate::process_masks::{ProcessMasks, Scope};
+use crate::process_masks::{PreparedMask, ProcessMasks, Scope};
 use crate::stream::{Stream, StreamRef};
 use crate::stream_mask::StreamMasks;
 
@@ -65,7 +66,7 @@ pub struct Lane<'m> {
 }
 
 enum Way<'m> {
-    Mask { masks: ProcessMasks, stream: Stream<'m> },
+    Mask { masks: ProcessMasks, mask: PreparedMask, stream: Stream<'m> },
     Stream { masks: StreamMasks<'m>, stream: Stream<'m> },
     Green { pool: Rc<GreenPool<'m, 'm>>, context: Rc<GreenContext<'m, 'm>> },
 }
@@ -96,7 +97,7 @@ impl Lane<'_> {
     /// [`Error::Refused`] if launches cannot be masked any more; `work` is then not done.
     pub fn within<R>(&self, work: impl FnOnce(Place<'_>) -> R) -> Result<R, Error> {
         let _scope = match &self.way {
-            Way::Mask { masks, .. } => Some(Scope::enter(*masks, &self.set)?),
+            Way::Mask { masks, mask, .. } => Some(Scope::with(*masks, *mask)?),
             Way::Stream { .. } | Way::Green { .. } => None,
         };
         Ok(work(self.place()))
@@ -114,6 +115,39 @@ impl Lane<'_> {
         unsafe { self.gpu.prepare_at(self.place(), kernel, grid, arguments) }
     }
 
+    /// Prepares `partita_spin` on the lane, as [`Gpu::prepare_spin`] does elsewhere.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prepare_spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<Launch<'_>, Error> {
+        // SAFETY: the kernel takes a duration and no address.
+        unsafe { self.prepare(kernels::SPIN, Grid { blocks, threads, cluster_blocks: 1 }, &[duration_ns]) }
+    }
+
+    /// Prepares `partita_fma` on the lane, as [`Gpu::prepare_fma`] does elsewhere.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prepare_fma<'b>(
+        &'b self,
+        grid: Grid,
+        values: &'b Buffer<'_>,
+        rounds: u32,
+    ) -> Result<Launch<'b>, Error> {
+        let (address, count) = (values.address(), values.bytes() as u64 / 4);
+        let arguments = [address, address, address, address, count, u64::from(rounds)];
+        // SAFETY: the kernel takes four addresses of `count` numbers, which may be the same; the launch borrows the buffer.
+        unsafe { self.prepare(kernels::FMA, grid, &arguments) }
+    }
+
+    /// Waits for everything launched on the lane.
+    ///
+    /// # Errors
+    /// [`Error::Hang`] at the deadline; the driver's.
+    pub fn wait(&self, what: &'static str, deadline_ms: u64) -> Result<(), Error> {
+        self.gpu.wait_on(self.stream(), what, deadline_ms)
+    }
+
     /// Changes the set. Work that was launched before keeps the former one, and comes before work that is launched after.
     ///
     /// # Errors
@@ -121,7 +155,7 @@ impl Lane<'_> {
     /// made, which takes milliseconds, so it is to be [prepared](GreenMechanism::prepare) before. The lane is then as it was.
     pub fn retarget(&mut self, set: &TpcSet) -> Result<(), Error> {
         match &mut self.way {
-            Way::Mask { masks, .. } => check(*masks, set)?,
+            Way::Mask { masks, mask, .. } => *mask = masks.prepare(set)?,
             Way::Stream { masks, stream } => _ = masks.set(stream.as_ref(), set)?,
             Way::Green { pool, context } => {
                 let next = pool.find(set).ok_or_else(|| {
@@ -136,11 +170,6 @@ impl Lane<'_> {
         self.set = *set;
         Ok(())
     }
-}
-
-/// Whether a set can be wished for: a wish that is taken back at once.
-fn check(masks: ProcessMasks, set: &TpcSet) -> Result<(), Error> {
-    Scope::enter(masks, set).map(drop)
 }
 
 /// Masks in launch descriptors.
@@ -170,8 +199,8 @@ impl<'g> Mechanism<'g> for MaskMechanism<'g> {
     }
 
     fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error> {
-        check(self.masks, set)?;
-        let way = Way::Mask { masks: self.masks, stream: Stream::new(self.gpu.cuda())? };
+        let mask = self.masks.prepare(set)?;
+        let way = Way::Mask { masks: self.masks, mask, stream: Stream::new(self.gpu.cuda())? };
         Ok(Lane { set: *set, gpu: self.gpu, way })
     }
 }

@@ -128,17 +128,16 @@ impl ProcessMasks {
     /// # Errors
     /// [`Error::Refused`] for a set that no launch could run on, and once a launch went by that could not be masked.
     pub fn set_next(&self, set: Option<&TpcSet>) -> Result<Option<TpcSet>, Error> {
-        let words = self.words(set)?;
+        let words = set.map(|set| self.words(set)).transpose()?;
         Ok(self.wishes()?.next.replace(words).map(|words| self.set_of(&words)))
     }
 
-    /// Has every launch of this thread run on `set` only, until it is changed back. Returns the former.
+    /// Looks a set up, for a [`Scope`] that is entered often.
     ///
     /// # Errors
     /// As [`ProcessMasks::set_next`].
-    pub fn set_scope(&self, set: Option<&TpcSet>) -> Result<Option<TpcSet>, Error> {
-        let words = self.words(set)?;
-        Ok(self.wishes()?.scope.replace(words).map(|words| self.set_of(&words)))
+    pub fn prepare(&self, set: &TpcSet) -> Result<PreparedMask, Error> {
+        self.words(set).map(PreparedMask)
     }
 
     /// Has every launch of this process run on `set` only, except those with a nearer wish. Returns the former.
@@ -146,7 +145,7 @@ impl ProcessMasks {
     /// # Errors
     /// As [`ProcessMasks::set_next`].
     pub fn set_process(&self, set: Option<&TpcSet>) -> Result<Option<TpcSet>, Error> {
-        let words = self.words(set)?;
+        let words = set.map(|set| self.words(set)).transpose()?;
         Ok(self.state.process.replace(words).map(|words| self.set_of(&words)))
     }
 
@@ -172,7 +171,7 @@ impl ProcessMasks {
         &self.state.topology
     }
 
-    fn words(&self, set: Option<&TpcSet>) -> Result<Option<Words>, Error> {
+    fn words(&self, set: &TpcSet) -> Result<Words, Error> {
         if self.unmasked() > 0 {
             return Err(Error::Refused(
                 "the driver makes launch descriptors of another version than the one proved here: prove it anew with `partita doctor`"
@@ -180,16 +179,18 @@ impl ProcessMasks {
             ));
         }
         let all = self.state.topology.all();
-        match set {
-            None => Ok(None),
-            Some(set) if set.is_empty() => Err(Error::Refused(
+        if set.is_empty() {
+            return Err(Error::Refused(
                 "an empty set: a launch with no TPC would never end; name at least one".into(),
-            )),
-            Some(set) if !set.is_subset(&all) => {
-                Err(Error::Refused(format!("TPCs {} are not there: the device has TPCs {all}", *set - all)))
-            }
-            Some(set) => Ok(Some(self.state.topology.disable_words(set))),
+            ));
         }
+        if !set.is_subset(&all) {
+            return Err(Error::Refused(format!(
+                "TPCs {} are not there: the device has TPCs {all}",
+                *set - all
+            )));
+        }
+        Ok(self.state.topology.disable_words(set))
     }
 
     fn set_of(&self, disable: &Words) -> TpcSet {
@@ -321,30 +322,44 @@ impl Published {
     }
 }
 
+/// A set as descriptors hold it, looked up once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PreparedMask(Words);
+
 /// A thread's scope with a set, changed back when dropped.
 #[must_use = "the scope ends when this is dropped"]
 pub struct Scope {
     masks: ProcessMasks,
-    former: Option<TpcSet>,
+    former: Option<Words>,
     /// Belongs to the thread that made it.
     _thread: PhantomData<*mut ()>,
 }
 
 impl Scope {
-    /// Has every launch of this thread run on `set` only until the result is dropped.
+    /// Has every launch of this thread run on `set` only until the result is dropped. A scope inside another counts more.
     ///
     /// # Errors
-    /// As [`ProcessMasks::set_scope`].
+    /// As [`ProcessMasks::set_next`].
     pub fn enter(masks: ProcessMasks, set: &TpcSet) -> Result<Self, Error> {
-        let former = masks.set_scope(Some(set))?;
+        Self::with(masks, masks.prepare(set)?)
+    }
+
+    /// As [`Scope::enter`], at the cost of two stores.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] without memory for this thread's masks.
+    pub fn with(masks: ProcessMasks, mask: PreparedMask) -> Result<Self, Error> {
+        let former = masks.wishes()?.scope.replace(Some(mask.0));
         Ok(Self { masks, former, _thread: PhantomData })
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        // The former set was accepted before.
-        let _ = self.masks.set_scope(self.former.as_ref());
+        // The thread has wishes since the scope was entered.
+        if let Ok(wishes) = self.masks.wishes() {
+            wishes.scope.set(self.former);
+        }
     }
 }
 
