@@ -43,7 +43,7 @@ pub use gpu::{Buffer, Gpu, GpuFacts, Grid, Launch, Place};
 pub use launch_mask::LaunchMask;
 pub use library::Library;
 pub use probe::{Probe, ProbedTpc, probe, probe_with, prove_gpcs};
-pub use process_masks::{ProcessMasks, Scope};
+pub use process_masks::{PreparedMask, ProcessMasks, Scope};
 pub use stream::{Stream, StreamRef};
 pub use stream_mask::{FormerMask, StreamField, StreamMasks};
 pub use subscribers::CHAIN_SYMBOL;
