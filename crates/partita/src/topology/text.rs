@@ -38,11 +38,11 @@ struct Place {
 
 /// Renders the picture and what it rests on.
 pub(super) fn render(chart: &Chart, ink: Ink) -> String {
+    // The label of a real GPU has the name already.
+    let name = if chart.gpu.contains(&chart.name) { String::new() } else { format!(" ({})", chart.name) };
     let mut text = format!(
-        "{}{}: {} SMs in {} TPCs, compute capability {}, driver {}\n",
+        "{}{name}: {} SMs in {} TPCs\nCompute capability {}, driver {}\n",
         ink.paint(BOLD, &chart.gpu),
-        // The label of a real GPU has the name already.
-        if chart.gpu.contains(&chart.name) { String::new() } else { format!(" ({})", chart.name) },
         chart.sms,
         chart.tpcs,
         chart.compute_capability,

@@ -262,11 +262,9 @@ fn gpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
     if let (Some(scheduled), Ok(groups)) = (scheduled_gpcs(survey), &survey.clusters) {
         // That a cluster ran proves its TPCs together; that two groups are apart is not proved by clusters.
         let groups = partition((0..tpcs).map(|tpc| groups.get(tpc).map(|&group| group.into())));
-        for (tpc, (together, control)) in (0u8..=u8::MAX).zip(groups.iter().zip(&scheduled)) {
-            if !together.is_subset(control) {
-                let (together, control) = (*together, *control);
-                found.push(Disagreement::Cluster { tpc, together, control });
-            }
+        for tpc in strays(&groups, &scheduled) {
+            let (together, control) = (groups[usize::from(tpc)], scheduled[usize::from(tpc)]);
+            found.push(Disagreement::Cluster { tpc, together, control });
         }
     }
     own_counts(survey, found);
@@ -285,11 +283,22 @@ fn own_counts(survey: &Survey, found: &mut Vec<Disagreement>) {
 }
 
 fn neighbours(found: &mut Vec<Disagreement>, one: (Source, &[TpcSet]), other: (Source, &[TpcSet])) {
-    for (tpc, (mine, theirs)) in (0u8..=u8::MAX).zip(one.1.iter().zip(other.1)) {
-        if mine != theirs {
-            found.push(Disagreement::Neighbours { tpc, one: (one.0, *mine), other: (other.0, *theirs) });
-        }
+    let strays = strays(one.1, other.1).union(&strays(other.1, one.1)).copied().collect::<BTreeSet<u8>>();
+    for tpc in strays {
+        let set = |side: (Source, &[TpcSet])| (side.0, side.1[usize::from(tpc)]);
+        found.push(Disagreement::Neighbours { tpc, one: set(one), other: set(other) });
     }
+}
+
+/// The TPCs that are not in the same set of `other` as most of their set of `one`. Both tell of each TPC the set that it is in; what
+/// is named is the TPC that went astray, and not all that it left behind.
+fn strays(one: &[TpcSet], other: &[TpcSet]) -> BTreeSet<u8> {
+    let most = |set: &TpcSet| {
+        let theirs = set.iter().filter_map(|tpc| other.get(usize::from(tpc)));
+        theirs.rev().max_by_key(|theirs| (**theirs & *set).len())
+    };
+    let apart = |(_, (set, theirs)): &(u8, (&TpcSet, &TpcSet))| most(set) != Some(*theirs);
+    (0u8..=u8::MAX).zip(one.iter().zip(other)).filter(apart).map(|(tpc, _)| tpc).collect()
 }
 
 /// For each TPC the set of those that the control interface places in the same GPC of the chip, or of whatever `key` tells.
