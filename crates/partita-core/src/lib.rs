@@ -14,6 +14,7 @@
 //! | [`compact`], [`repack`] | the same with others making room: the fewest moves, and an order to make them in |
 //! | [`Clusters`] | what clusters of thread blocks a set of TPCs can run |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
+//! | [`kept`] | the names under which calibrations are kept |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ extern crate alloc;
 extern crate std;
 
 mod gpc_set;
+pub mod kept;
 mod plan;
 mod share;
 mod size;

@@ -12,13 +12,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use partita_core::{Topology, Tpc};
+use partita_core::{Topology, Tpc, kept};
 use partita_driver::{Cuda, LaunchMask};
 use serde::{Deserialize, Serialize};
 
 use crate::child::Job;
 use crate::error::Error;
-use crate::gpu::{Gpu, fnv1a};
+use crate::gpu::Gpu;
 use crate::install::{self, Install};
 use crate::topology::{self, Evidence};
 
@@ -27,10 +27,8 @@ pub mod streams;
 /// The name of the job that measures.
 pub const JOB: &str = "calibrate";
 
-const MAGIC: &str = "partita-calibration";
-const VERSION: u32 = 3;
-/// A calibration file is some kilobytes; what is longer is none.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
+const MAGIC: &str = kept::BOARD.0;
+const VERSION: u32 = kept::BOARD.1;
 /// Some hundred launches and a context: seconds at most. A probe that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -89,7 +87,7 @@ impl Cache {
         let variable = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
         let dir = variable("PARTITA_CACHE_DIR").unwrap_or_else(|| {
             if rustix::process::geteuid().is_root() {
-                return PathBuf::from("/var/cache/partita");
+                return PathBuf::from(kept::ROOT_DIRECTORY);
             }
             variable("XDG_CACHE_HOME")
                 .or_else(|| variable("HOME").map(|home| home.join(".cache")))
@@ -132,13 +130,8 @@ impl Cache {
     }
 
     fn path(&self, driver: &str, gpu: &Gpu) -> PathBuf {
-        let safe = |text: &str| -> String {
-            text.chars()
-                .map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' })
-                .collect()
-        };
-        let (major, minor) = gpu.facts.compute_capability;
-        self.dir.join(format!("{}-{}-sm{major}{minor}.json", safe(&gpu.facts.uuid), safe(driver)))
+        let stem = kept::file_stem(&gpu.facts.uuid, driver, gpu.facts.compute_capability);
+        self.dir.join(format!("{stem}.json"))
     }
 
     fn read(&self, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
@@ -203,28 +196,26 @@ fn read_trusted(path: &Path) -> Result<Vec<u8>, String> {
     if !meta.is_file() || (meta.uid() != user && meta.uid() != 0) || meta.mode() & 0o022 != 0 {
         return Err("others could have written it".to_owned());
     }
-    if meta.len() > FILE_BYTES_MAX {
+    if meta.len() > kept::FILE_BYTES_MAX {
         return Err("it is too long".to_owned());
     }
     fs::read(path).map_err(|error| error.to_string())
 }
 
-/// What identifies the driver that a calibration holds for. The simulated
-/// driver changes with every build and keeps its version, so its file counts.
+/// What identifies the driver that a calibration holds for.
 fn driver_build(install: &Install, gpu: &Gpu) -> Result<String, Error> {
     if gpu.sim().is_none() {
         return Ok(gpu.driver_version.clone());
     }
     let path = install.part(install::SIMCUDA)?;
     let meta = path.metadata().map_err(Error::io(path.display().to_string()))?;
-    let mut identity = format!("{}:{}:{}:{}", path.display(), meta.len(), meta.mtime(), meta.mtime_nsec());
-    // What the simulator takes the place of another driver by.
-    for variable in ["PARTITA_SIM_DRIVER", "PARTITA_SIM_STREAM_OFFSET"] {
-        if let Some(value) = std::env::var_os(variable) {
-            identity += &format!(":{variable}={}", value.display());
-        }
-    }
-    Ok(format!("{}+sim.{:016x}", gpu.driver_version, fnv1a(identity.as_bytes())))
+    Ok(kept::simulated_build(
+        &gpu.driver_version,
+        &path.display().to_string(),
+        meta.len(),
+        (meta.mtime(), meta.mtime_nsec()),
+        |variable| std::env::var_os(variable).map(|value| value.display().to_string()),
+    ))
 }
 
 fn measure(install: &Install, gpu: &Gpu) -> Result<Measured, Error> {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use partita_core::kept::fnv1a;
+
 use crate::child::{Job, JobError};
 use crate::error::Error;
 use crate::facts::{self, GpuFacts, Inventory, Reading};
@@ -130,14 +132,6 @@ impl Gpu {
 /// The device of a simulated GPU's [`Gpu::key`].
 pub(crate) fn simulated_device(key: &str) -> Option<&str> {
     key.strip_prefix("sim-")?.rsplit_once('-').map(|(device, _)| device)
-}
-
-/// The 64-bit FNV-1a hash. Names made with it must stay the same between
-/// versions, which the standard library's hashes do not promise.
-pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 /// What a selection came to.

@@ -12,8 +12,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use partita_core::kept::fnv1a;
+
 use crate::error::Error;
-use crate::gpu::fnv1a;
 use crate::install::{self, Install};
 
 /// The simulated devices, as `--gpu sim:NAME` takes them.

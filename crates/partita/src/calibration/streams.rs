@@ -6,6 +6,7 @@
 //! GPU. Nothing but stream masks needs it, so it is looked for when those are
 //! first wanted.
 
+use partita_core::kept;
 use partita_driver::Cuda;
 use partita_driver::stream_proof::{self, Board, Found};
 use serde::{Deserialize, Serialize};
@@ -23,8 +24,8 @@ pub const ASK_JOB: &str = "ask-stream-mask";
 /// Verifies one place by writing to it.
 pub const VERIFY_JOB: &str = "verify-stream-mask";
 
-const MAGIC: &str = "partita-stream-mask";
-const VERSION: u32 = 1;
+const MAGIC: &str = kept::STREAM_PLACE.0;
+const VERSION: u32 = kept::STREAM_PLACE.1;
 /// The most places that are asked each in a process of its own. An H200's driver leaves 12.
 const PLACES_MAX: usize = 64;
 
