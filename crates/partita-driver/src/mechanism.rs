@@ -15,7 +15,7 @@ use crate::gpu::{Buffer, Gpu, Grid, Launch, Place};
 use crate::green::{self, Coscheduling, GreenContext, GreenPool};
 use crate::process_masks::{PreparedMask, ProcessMasks, Scope};
 use crate::stream::{Stream, StreamRef};
-use crate::stream_mask::StreamMasks;
+use crate::stream_mask::{MaskPlace, StreamMasks};
 
 /// The sets that a mechanism offers, by size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Lane<'m> {
 
 enum Way<'m> {
     Mask { masks: ProcessMasks, mask: PreparedMask, stream: Stream<'m> },
-    Stream { masks: StreamMasks<'m>, stream: Stream<'m> },
+    Stream { masks: StreamMasks<'m>, at: MaskPlace, stream: Stream<'m> },
     Green { pool: Rc<GreenPool<'m, 'm>>, context: Rc<GreenContext<'m, 'm>> },
 }
 
@@ -148,6 +148,15 @@ impl Lane<'_> {
         self.gpu.wait_on(self.stream(), what, deadline_ms)
     }
 
+    /// Waits for everything launched on the lane, however long it takes.
+    ///
+    /// # Errors
+    /// The driver's, if a kernel failed.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        // SAFETY: the lane's own stream.
+        unsafe { self.gpu.cuda().stream_synchronize(self.stream().handle()) }
+    }
+
     /// Changes the set. Work that was launched before keeps the former one, and comes before work that is launched after.
     ///
     /// # Errors
@@ -156,7 +165,7 @@ impl Lane<'_> {
     pub fn retarget(&mut self, set: &TpcSet) -> Result<(), Error> {
         match &mut self.way {
             Way::Mask { masks, mask, .. } => *mask = masks.prepare(set)?,
-            Way::Stream { masks, stream } => _ = masks.set(stream.as_ref(), set)?,
+            Way::Stream { masks, at, stream } => _ = masks.set_at(*at, stream.as_ref(), set)?,
             Way::Green { pool, context } => {
                 let next = pool.find(set).ok_or_else(|| {
                     Error::Refused(format!(
@@ -233,8 +242,9 @@ impl<'g> Mechanism<'g> for StreamMechanism<'g> {
 
     fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error> {
         let stream = Stream::new(self.gpu.cuda())?;
-        self.masks.set(stream.as_ref(), set)?;
-        Ok(Lane { set: *set, gpu: self.gpu, way: Way::Stream { masks: self.masks, stream } })
+        let at = self.masks.find(stream.as_ref())?;
+        self.masks.set_at(at, stream.as_ref(), set)?;
+        Ok(Lane { set: *set, gpu: self.gpu, way: Way::Stream { masks: self.masks, at, stream } })
     }
 }
 

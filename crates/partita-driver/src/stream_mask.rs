@@ -66,12 +66,25 @@ impl StreamField {
 
     /// The words in the structure; those that the layout does not have are zero.
     pub(crate) fn read(&self, stream: StreamRef<'_>) -> Result<[u32; 5], Error> {
+        self.read_at(self.address(stream)?, stream)
+    }
+
+    fn read_at(&self, at: usize, stream: StreamRef<'_>) -> Result<[u32; 5], Error> {
         let mut bytes = [0u8; 20];
         let wanted = &mut bytes[..self.layout.bytes()];
-        if read_memory(self.address(stream)?, wanted) < wanted.len() {
+        if read_memory(at, wanted) < wanted.len() {
             return Err(unreadable(stream));
         }
         Ok(words_of(&bytes))
+    }
+
+    /// The words, if they are those of a mask or of none.
+    fn checked(&self, words: [u32; 5]) -> Result<[u32; 5], Error> {
+        let plausible = match self.layout {
+            StreamMaskLayout::EnabledWords => words[0] <= 1,
+            StreamMaskLayout::UpperLower => true,
+        };
+        if plausible { Ok(words) } else { Err(not_a_mask(&words)) }
     }
 
     /// The address of the words in a stream's structure.
@@ -127,11 +140,20 @@ impl<'a> StreamMasks<'a> {
     /// [`Error::Refused`] for a set that is empty, has TPCs that the device has not, or leaves out TPCs that this driver's masks cannot
     /// name; and if the words found are not those of a mask.
     pub fn set(&self, stream: StreamRef<'_>, set: &TpcSet) -> Result<FormerMask, Error> {
+        self.set_at(self.find(stream)?, stream, set)
+    }
+
+    /// As [`StreamMasks::set`], for a stream whose mask was found before, and that is alive since: a few loads and stores.
+    pub(crate) fn set_at(
+        &self,
+        at: MaskPlace,
+        stream: StreamRef<'_>,
+        set: &TpcSet,
+    ) -> Result<FormerMask, Error> {
         let words = self.words(set).map_err(Error::Refused)?;
-        let former = self.checked(stream)?;
-        let at = self.field.address(stream)?;
+        let former = self.field.checked(at.words(self.field.layout))?;
         let change = Change { layout: self.field.layout, former, words, tpc_count: self.tpc_count };
-        if !change.make(at, || is_sound(self.cuda, stream)) {
+        if !change.make(at.0, || is_sound(self.cuda, stream)) {
             return Err(unreadable(stream));
         }
         Ok(FormerMask(former))
@@ -142,10 +164,9 @@ impl<'a> StreamMasks<'a> {
     /// # Errors
     /// As [`StreamMasks::set`].
     pub fn clear(&self, stream: StreamRef<'_>) -> Result<FormerMask, Error> {
-        let former = self.checked(stream)?;
-        let at = self.field.address(stream)?;
-        let width = self.field.layout.words();
-        store(at, 0, &[0; 5][..width]);
+        let at = self.find(stream)?;
+        let former = at.words(self.field.layout);
+        store(at.0, 0, &[0; 5][..self.field.layout.words()]);
         Ok(FormerMask(former))
     }
 
@@ -186,14 +207,29 @@ impl<'a> StreamMasks<'a> {
         Ok(self.field.layout.encode(&[disable[0], disable[1], disable[2], disable[3]]))
     }
 
-    /// The words that are there, if they are those of a mask or of none.
-    fn checked(&self, stream: StreamRef<'_>) -> Result<[u32; 5], Error> {
-        let words = self.field.read(stream)?;
-        let plausible = match self.field.layout {
-            StreamMaskLayout::EnabledWords => words[0] <= 1,
-            StreamMaskLayout::UpperLower => true,
-        };
-        if plausible { Ok(words) } else { Err(not_a_mask(&words)) }
+    /// Finds a stream's mask, through the kernel, and makes sure that one is there.
+    pub(crate) fn find(&self, stream: StreamRef<'_>) -> Result<MaskPlace, Error> {
+        let at = self.field.address(stream)?;
+        self.field.checked(self.field.read_at(at, stream)?)?;
+        Ok(MaskPlace(at))
+    }
+}
+
+/// The address of a stream's mask, which was found to be readable and to hold one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MaskPlace(usize);
+
+impl MaskPlace {
+    /// The words that are there now.
+    fn words(self, layout: StreamMaskLayout) -> [u32; 5] {
+        core::array::from_fn(|number| {
+            if number >= layout.words() {
+                return 0;
+            }
+            let place: *mut u32 = core::ptr::with_exposed_provenance_mut(self.0 + 4 * number);
+            // SAFETY: a live stream's words, found by find(), 4-byte aligned.
+            unsafe { AtomicU32::from_ptr(place) }.load(Ordering::Acquire)
+        })
     }
 }
 
