@@ -60,7 +60,7 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
     let path = dir.file("usage");
     let map = UsageMap::create(&path, 0o600).unwrap();
     let view = UsageView::open(&path).unwrap();
-    let [stop, peer_rounds, peer_pid] = shared_words::<3>();
+    let [stop, peer_rounds, peer_pid, victim_rounds] = shared_words::<4>();
     let peer = fork(|| {
         peer_pid.store(std::process::id().into(), SeqCst);
         work(&path, PEER_BYTES_MAX, 1, || {
@@ -74,12 +74,20 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
     let mut random = Random::new(Instant::now().elapsed().as_nanos() as u64 + u64::from(std::process::id()));
     let (mut died_with_bytes, mut died_idle) = (0, 0);
     for kill in 0..KILLS {
+        victim_rounds.store(0, SeqCst);
         let victim = fork(|| {
-            work(&path, VICTIM_BYTES_MAX, kill + 2, || true);
+            work(&path, VICTIM_BYTES_MAX, kill + 2, || {
+                victim_rounds.fetch_add(1, SeqCst);
+                true
+            });
             0
         });
-        // From before it has opened the file to after hundreds of operations.
-        let delay = Duration::from_micros(random.below(1500));
+        // From before it has opened the file to after hundreds of operations, whatever else the machine does.
+        let rounds = if kill % 8 == 0 { 0 } else { random.below(400) };
+        while victim_rounds.load(SeqCst) < rounds {
+            std::hint::spin_loop();
+        }
+        let delay = Duration::from_micros(random.below(20));
         let start = Instant::now();
         while start.elapsed() < delay {
             std::hint::spin_loop();
