@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use partita::install::Install;
 use partita::topology::{self, Ink};
@@ -14,9 +15,10 @@ use crate::output::{print, print_json};
 
 /// Charts the GPU, prints it, and writes its picture if one is asked for.
 pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {
+    let begin = Instant::now();
     let install = Install::of_this_program()?;
     let gpu = select(&install, &arguments.gpu)?;
-    let chart = topology::examine(&install, &gpu, arguments.fresh)?;
+    let chart = topology::examine(&install, &gpu, arguments.fresh, begin)?;
     if let Some(path) = &arguments.svg {
         fs::write(path, chart.to_svg()).map_err(|error| {
             Failure::Told(format!("{}: {error}; name another file with --svg", path.display()))

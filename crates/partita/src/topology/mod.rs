@@ -39,12 +39,12 @@ impl Chart {
     }
 }
 
-/// Charts `gpu`. Its calibration is the kept one, or a new one if there is none or `fresh` is set.
+/// Charts `gpu`. Its calibration is the kept one, or a new one if there is none or `fresh` is set. The time that the chart says it took
+/// counts from `begin`.
 ///
 /// # Errors
 /// [`Error::Unproved`] if the GPU cannot be measured; [`Error::RunDirectory`].
-pub fn examine(install: &Install, gpu: &Gpu, fresh: bool) -> Result<Chart, Error> {
-    let begin = Instant::now();
+pub fn examine(install: &Install, gpu: &Gpu, fresh: bool, begin: Instant) -> Result<Chart, Error> {
     let cache = Cache::open();
     let kept = if fresh { None } else { cache.kept(install, gpu) };
     let anew = kept.is_none();
@@ -59,7 +59,8 @@ pub fn examine(install: &Install, gpu: &Gpu, fresh: bool) -> Result<Chart, Error
     // One whose limits cannot be read is told of by `ps`; it cannot launch either.
     let held = tenants.filter_map(|tenant| Some((tenant.name.clone(), tenant.set().ok()?))).collect();
     let mut chart = Chart::new(gpu, &measured, &report, held);
-    (chart.fresh, chart.took_s) = (anew, begin.elapsed().as_secs_f64());
+    chart.fresh = anew;
+    chart.took_s = begin.elapsed().as_secs_f64();
     Ok(chart)
 }
 

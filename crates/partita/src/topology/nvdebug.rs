@@ -1,8 +1,7 @@
 //! The files of the `nvdebug` kernel module, where somebody has loaded it.
 //!
-//! They are registers of the chip as hexadecimal text, below `/proc/gpuN`; N counts the GPUs in the order of their PCI addresses, as
-//! NVML does. A set bit of a mask is a unit that is switched off. `CWD_GPC_TPC_ID<i>` has a byte for each of four TPCs of the device:
-//! the GPC in the upper half, the number inside it in the lower.
+//! They lie below `/proc/gpuN`; N counts the GPUs in the order of their PCI addresses, as NVML does. What they say is read in
+//! `partita_core::survey`.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -13,67 +12,17 @@ use partita_core::survey::NvdebugClaims;
 /// Where the files are.
 pub const PROC: &str = "/proc";
 
-/// Registers of a GPU that is switched off read so, in their upper half.
-const OFF: u64 = 0xbadf;
-/// The most that a chip can have; more is not a count.
-const GPCS_MAX: u64 = 32;
-const TPCS_PER_GPC_MAX: u64 = 16;
-/// A number is 18 characters; a file that is longer is another one.
-const FILE_BYTES_MAX: u64 = 64;
-
 /// Reads the files of GPU `index` below `proc`, which is [`PROC`] but in tests.
 ///
 /// # Errors
 /// Why there is nothing to be read.
 pub fn read(proc: &Path, index: u32) -> Result<NvdebugClaims, String> {
     let dir = proc.join(format!("gpu{index}"));
-    if !dir.join("gpc_mask").exists() {
-        return Err("its kernel module is not loaded".to_owned());
-    }
-    let register = |name: &str| -> Result<u64, String> {
-        optional(&dir.join(name))?.ok_or_else(|| format!("{} is missing", dir.join(name).display()))
-    };
-    let count = |name: &str, most: u64| -> Result<u64, String> {
-        let value = register(name)?;
-        let refuse = || format!("{}: {value} cannot be", dir.join(name).display());
-        (1..=most).contains(&value).then_some(value).ok_or_else(refuse)
-    };
-    let gpcs = count("num_gpcs", GPCS_MAX)?;
-    let tpcs_per_gpc = count("num_tpc_per_gpc", TPCS_PER_GPC_MAX)?;
-    let gpc_mask = register("gpc_mask")?;
-    let mut tpc_disable_masks = Vec::new();
-    let mut tpcs = 0;
-    for gpc in (0..gpcs).filter(|gpc| gpc_mask & 1 << gpc == 0) {
-        let mask = register(&format!("gpc{gpc}_tpc_mask"))? & ((1 << tpcs_per_gpc) - 1);
-        tpcs += tpcs_per_gpc - u64::from(mask.count_ones());
-        tpc_disable_masks.push((gpc as u16, mask));
-    }
-    let mut places = Vec::new();
-    for index in 0..tpcs.div_ceil(4) {
-        match optional(&dir.join(format!("CWD_GPC_TPC_ID{index}")))? {
-            Some(four) => {
-                places.extend(
-                    (0..4)
-                        .map(|byte| four >> (8 * byte))
-                        .map(|tpc| ((tpc >> 4 & 15) as u16, (tpc & 15) as u16)),
-                );
-            }
-            // Newer chips have other registers.
-            None if index == 0 => break,
-            None => return Err(format!("{}/CWD_GPC_TPC_ID{index} is missing", dir.display())),
-        }
-    }
-    places.truncate(tpcs as usize);
-    Ok(NvdebugClaims {
-        chip_gpcs: gpcs as u32,
-        chip_tpcs_per_gpc: tpcs_per_gpc as u32,
-        tpc_disable_masks,
-        places,
-    })
+    NvdebugClaims::read(|name| text(&dir.join(name)))
 }
 
-/// A register; none if there is no such file.
-fn optional(path: &Path) -> Result<Option<u64>, String> {
+/// A register's text; none if there is no such file.
+fn text(path: &Path) -> Result<Option<String>, String> {
     let refuse = |reason: String| format!("{}: {reason}", path.display());
     let file = match File::open(path) {
         Ok(file) => file,
@@ -81,19 +30,10 @@ fn optional(path: &Path) -> Result<Option<u64>, String> {
         Err(error) => return Err(refuse(error.to_string())),
     };
     let mut text = String::new();
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| refuse(error.to_string()))?;
-    let digits = text.trim();
-    let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    // `from_str_radix` would take a sign.
-    let value = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    let value = value.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    let value = value.ok_or_else(|| refuse(format!("{:?} is no hexadecimal number", text.trim())))?;
-    if value >> 16 == OFF {
-        return Err(
-            "the GPU is switched off, so its registers cannot be read: run something on it first".to_owned()
-        );
-    }
-    Ok(Some(value))
+    file.take(NvdebugClaims::FILE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(|error| refuse(error.to_string()))?;
+    Ok(Some(text))
 }
 
 #[cfg(test)]

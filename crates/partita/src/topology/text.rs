@@ -256,7 +256,12 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
     };
     line("result", &verdict);
     let how = if chart.fresh { "measured now" } else { "as measured before; --fresh measures anew" };
-    line("took", &format!("{:.2} s, {how}", chart.took_s));
+    let took = if chart.took_s < 0.1 {
+        format!("{:.0} ms", chart.took_s * 1000.0)
+    } else {
+        format!("{:.2} s", chart.took_s)
+    };
+    line("took", &format!("{took}, {how}"));
 }
 
 fn count(number: u32, of: &str) -> String {
