@@ -24,8 +24,6 @@ pub enum Policy {
     /// Makes, changes or ends an executable graph. Its kernels keep the mask with which they were uploaded, so
     /// the hook keeps track of them: after the limits change they are armed anew before the next launch.
     Graph,
-    /// Launches work; masked by the launch callback, no wrapper needed.
-    Masked,
     /// A way around a limit that is not charged yet: refused, where that limit
     /// is set, with an error that the call documents.
     Refuse,
@@ -36,7 +34,7 @@ pub enum Policy {
 impl Policy {
     /// Whether the hook wraps calls of this kind in a function of its own.
     pub const fn is_wrapped(self) -> bool {
-        !matches!(self, Policy::Masked | Policy::Pass)
+        !matches!(self, Policy::Pass)
     }
 }
 
@@ -88,7 +86,8 @@ exports! {
     }
     // launches work that may not fit the partition: judged, then masked
     Launch {
-        cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel cuLaunchKernelEx
+        cuFuncSetAttribute cuKernelSetAttribute cuLaunch cuLaunchCooperativeKernel
+        cuLaunchCooperativeKernel_ptsz cuLaunchGrid cuLaunchGridAsync cuLaunchKernel cuLaunchKernelEx
         cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload
     }
     // executable graphs: their kernels are armed anew when the mask has changed
@@ -97,11 +96,7 @@ exports! {
         cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2 cuGraphExecNodeSetParams
         cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphInstantiate cuGraphInstantiateWithFlags
         cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2
-        cuGraphLaunch cuGraphLaunch_ptsz cuGraphUpload cuGraphUpload_ptsz
-    }
-    // launches work: masked by the callback, no wrapper
-    Masked {
-        cuLaunch cuLaunchGrid cuLaunchGridAsync
+        cuGraphLaunch cuGraphLaunch_ptsz cuGraphNodeSetEnabled cuGraphUpload cuGraphUpload_ptsz
     }
     // cannot be enforced yet: refused where a limit would be escaped
     Refuse {
@@ -142,7 +137,7 @@ exports! {
         cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuEventRecord_ptsz cuEventSynchronize
         cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
         cuFlushGPUDirectRDMAWrites cuFuncGetAttribute cuFuncGetModule cuFuncGetName
-        cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuFuncSetAttribute cuFuncSetBlockShape
+        cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuFuncSetBlockShape
         cuFuncSetCacheConfig cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGLCtxCreate
         cuGLCtxCreate_v2 cuGLGetDevices cuGLGetDevices_v2 cuGLInit cuGLMapBufferObject
         cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz
@@ -172,7 +167,7 @@ exports! {
         cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams
         cuGraphNodeFindInClone cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2
         cuGraphNodeGetDependentNodes cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled
-        cuGraphNodeGetType cuGraphNodeSetEnabled cuGraphReleaseUserObject cuGraphRemoveDependencies
+        cuGraphNodeGetType cuGraphReleaseUserObject cuGraphRemoveDependencies
         cuGraphRemoveDependencies_v2 cuGraphRetainUserObject cuGraphicsEGLRegisterImage
         cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage cuGraphicsMapResources
         cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedEglFrame
@@ -185,7 +180,7 @@ exports! {
         cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory cuImportExternalSemaphore
         cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle
         cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuKernelGetAttribute cuKernelGetFunction
-        cuKernelGetLibrary cuKernelGetName cuKernelGetParamInfo cuKernelSetAttribute
+        cuKernelGetLibrary cuKernelGetName cuKernelGetParamInfo
         cuKernelSetCacheConfig cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLibraryEnumerateKernels
         cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetKernelCount cuLibraryGetManaged
         cuLibraryGetModule cuLibraryGetUnifiedFunction cuLibraryLoadData cuLibraryLoadFromFile

@@ -14,7 +14,7 @@ use crate::real;
 
 macro_rules! calls {
     ($(#[$about:meta])* struct $calls:ident;
-     $($(#[$doc:meta])* $field:ident = $name:literal: fn($($type:ty),*);)*) => {
+     $($(#[$doc:meta])* $field:ident = $name:literal $(or $older:literal)?: fn($($type:ty),*);)*) => {
         $(#[$about])*
         pub struct $calls {
             $($(#[$doc])* $field: unsafe extern "C" fn($($type),*) -> CuResult,)*
@@ -29,6 +29,7 @@ macro_rules! calls {
                 Ok(Self {
                     $($field: {
                         let address = real::symbol($name);
+                        $(let address = if address.is_null() { real::symbol($older) } else { address };)?
                         if address.is_null() {
                             return Err($name);
                         }
@@ -59,16 +60,19 @@ calls! {
 }
 
 calls! {
-    /// Entry points that look into graphs, complete from CUDA 12.0 on.
+    /// Entry points that look into graphs, complete from CUDA 11.6 on.
     struct GraphCalls;
     nodes = c"cuGraphGetNodes": fn(*mut c_void, *mut *mut c_void, *mut usize);
     node_type = c"cuGraphNodeGetType": fn(*mut c_void, *mut CUgraphNodeType);
     child = c"cuGraphChildGraphNodeGetGraph": fn(*mut c_void, *mut *mut c_void);
-    kernel_parameters = c"cuGraphKernelNodeGetParams_v2": fn(*mut c_void, *mut CUDA_KERNEL_NODE_PARAMS_v2);
+    // The structure of CUDA 10 and 11 is the first part of the later one.
+    kernel_parameters = c"cuGraphKernelNodeGetParams_v2" or c"cuGraphKernelNodeGetParams": fn(*mut c_void, *mut CUDA_KERNEL_NODE_PARAMS_v2);
     kernel_attribute = c"cuGraphKernelNodeGetAttribute": fn(*mut c_void, CUlaunchAttributeID, *mut CUlaunchAttributeValue);
     set_enabled = c"cuGraphNodeSetEnabled": fn(*mut c_void, *mut c_void, c_uint);
     get_enabled = c"cuGraphNodeGetEnabled": fn(*mut c_void, *mut c_void, *mut c_uint);
+    upload = c"cuGraphUpload": fn(*mut c_void, *mut c_void);
     destroy = c"cuGraphDestroy": fn(*mut c_void);
+    destroy_executable = c"cuGraphExecDestroy": fn(*mut c_void);
 }
 
 impl GraphCalls {
@@ -122,23 +126,38 @@ impl GraphCalls {
         Some(value)
     }
 
-    /// Has the next launch or upload of an executable upload a kernel node anew. A node that the program has
-    /// disabled stays so; it is uploaded anew when the program enables it.
+    /// Whether a kernel node of an executable runs, as far as the program is concerned.
     ///
     /// # Errors
     /// The driver's; CUDA_ERROR_INVALID_VALUE for a node that is not of the executable's graph any more.
-    pub fn arm(&self, executable: *mut c_void, node: *mut c_void) -> Result<(), CuResult> {
+    pub fn is_enabled(&self, executable: *mut c_void, node: *mut c_void) -> Result<bool, CuResult> {
         let mut enabled = 0;
         // SAFETY: a valid pointer; the driver checks the handles.
-        unsafe { (self.get_enabled)(executable, node, &mut enabled) }.ok()?;
-        if enabled == 0 {
-            return Ok(());
-        }
-        // SAFETY: as above.
-        unsafe {
-            (self.set_enabled)(executable, node, 0).ok()?;
-            (self.set_enabled)(executable, node, 1).ok()
-        }
+        unsafe { (self.get_enabled)(executable, node, &mut enabled) }.ok().map(|()| enabled != 0)
+    }
+
+    /// Enables or disables a node of an executable from its next launch on.
+    ///
+    /// # Errors
+    /// As [`GraphCalls::is_enabled`].
+    pub fn set_enabled(&self, executable: *mut c_void, node: *mut c_void, on: bool) -> Result<(), CuResult> {
+        // SAFETY: the driver checks the handles.
+        unsafe { (self.set_enabled)(executable, node, c_uint::from(on)) }.ok()
+    }
+
+    /// Uploads an executable.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn upload(&self, executable: *mut c_void, stream: *mut c_void) -> Result<(), CuResult> {
+        // SAFETY: the program's handles; the driver checks them.
+        unsafe { (self.upload)(executable, stream) }.ok()
+    }
+
+    /// Destroys an executable that the program was never given.
+    pub fn destroy_executable(&self, executable: *mut c_void) {
+        // SAFETY: the driver has just made it, and nobody else knows it.
+        let _ = unsafe { (self.destroy_executable)(executable) };
     }
 
     /// Destroys a graph that the program has destroyed.

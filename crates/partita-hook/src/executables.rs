@@ -22,6 +22,10 @@ pub struct KernelNode {
     pub cluster_blocks: u64,
     /// What it launches.
     pub shape: Shape,
+    /// Whether it does not fit the partition, and is to run on the whole GPU.
+    pub misfit: bool,
+    /// Whether the hook has disabled it and not yet enabled it again.
+    pub owed: bool,
 }
 
 impl KernelNode {
@@ -31,15 +35,15 @@ impl KernelNode {
     }
 }
 
-/// With what an executable's kernels were last uploaded, or will be.
+/// What the uploaded descriptors of an executable's kernels carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Armed {
     /// Never uploaded: the next launch calls back for every kernel.
     Fresh,
-    /// With these disable words or later ones.
+    /// These disable words; none in the kernels that do not fit the partition, if the tenant may widen them.
     Masked([u32; 8]),
-    /// As the driver makes them: the graph holds what does not fit the partition.
-    Wide,
+    /// Nobody knows: the limits changed during the upload, or it failed.
+    Unknown,
 }
 
 /// One executable graph.
@@ -49,16 +53,18 @@ pub struct Executable {
     graph: usize,
     /// Its kernels.
     pub kernels: Vec<KernelNode>,
-    /// Whether these are all of its kernels.
+    /// Whether the hook knows what each of them launches.
     pub complete: bool,
     /// What their uploaded descriptors carry.
     pub armed: Armed,
+    /// Whether some of them carry no mask, because they do not fit the partition.
+    pub wide: bool,
 }
 
 impl Executable {
     /// An executable made from `graph`.
-    pub fn new(graph: usize, kernels: Vec<KernelNode>, complete: bool, armed: Armed) -> Self {
-        Self { graph, kernels, complete, armed }
+    pub fn new(graph: usize, kernels: Vec<KernelNode>, armed: Armed) -> Self {
+        Self { graph, kernels, complete: true, armed, wide: false }
     }
 }
 
@@ -92,13 +98,13 @@ impl Executables {
         Self { executables: None, sources: None }
     }
 
-    /// Records a new executable.
-    pub fn insert(&mut self, handle: usize, executable: Executable) {
+    /// Records a new executable. Returns a graph that is now to be destroyed: an older executable of the
+    /// same address was destroyed along a way that the hook does not see, with its context for one.
+    #[must_use]
+    pub fn insert(&mut self, handle: usize, executable: Executable) -> Option<usize> {
         self.sources.get_or_insert_default().entry(executable.graph).or_default().executables += 1;
-        // An older one of the same address was destroyed along a way that the hook does not see.
-        if let Some(older) = self.executables.get_or_insert_default().insert(handle, executable) {
-            self.let_go(older.graph);
-        }
+        let older = self.executables.get_or_insert_default().insert(handle, executable)?;
+        self.let_go(older.graph)
     }
 
     /// An executable.

@@ -3,19 +3,22 @@
 //! Before a launch or an upload, an executable whose kernels carry another mask
 //! than the tenant's is armed anew, kernel by kernel; then the driver calls back for
 //! each and the mask of that moment enters its descriptor. An unchanged launch
-//! costs two loads more. Where an executable cannot be armed (a node that the
-//! program has destroyed, a conditional node from a clone), it runs on as long as
-//! the TPCs that it was uploaded with are the tenant's, and is refused after that.
+//! costs two loads more. Where an executable cannot be armed (the program has
+//! destroyed a node of its graph), it runs on as long as the TPCs that it was
+//! uploaded with are the tenant's, and is refused after that.
 
-use alloc::vec::Vec;
 use core::ffi::{c_char, c_uint, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::types::{CU_GRAPH_NODE_TYPE_KERNEL, CUDA_GRAPH_INSTANTIATE_PARAMS};
-use partita_abi::types::{CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeParams};
+use partita_abi::types::{
+    CU_GRAPH_NODE_TYPE_KERNEL, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
+    CUDA_KERNEL_NODE_PARAMS_v2, CUcontext, CUgraphNodeParams, CUkernel,
+};
 use partita_ledger::Limits;
 
-use crate::executables::{self, Armed, Destroy, Executable, KernelNode};
+use crate::driver::GraphCalls;
+use crate::executables::{self, Armed, Destroy, Executable};
 use crate::misfit::{self, Verdict};
 use crate::tenant::{self, Tenant};
 use crate::{graph_nodes, report, widen};
@@ -24,86 +27,205 @@ use crate::{graph_nodes, report, widen};
 const FLAG_UPLOAD: u64 = 2;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`.
 const FLAG_DEVICE_LAUNCH: u64 = 4;
+/// `CUDA_GRAPH_INSTANTIATE_SUCCESS`.
+const INSTANTIATE_SUCCESS: u32 = 0;
+/// `CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED`.
+const INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED: u32 = 3;
 
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> CuResult;
 
-/// Wraps `cuGraphLaunch` and `cuGraphUpload`.
+/// Wraps `cuGraphLaunch`.
 pub unsafe fn launch(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    let launch = || unsafe { real(executable, stream) };
+    ready_or_prepared(executable, stream, widen::run, || unsafe { real(executable, stream) })
+}
+
+/// Wraps `cuGraphLaunch_ptsz`.
+pub unsafe fn launch_per_thread(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    ready_or_prepared(executable, per_thread(stream), widen::run, || unsafe { real(executable, stream) })
+}
+
+/// Wraps `cuGraphUpload`.
+pub unsafe fn upload(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    ready_or_prepared(
+        executable,
+        stream,
+        |_, call| widen::unmasked(call),
+        || unsafe { real(executable, stream) },
+    )
+}
+
+/// Wraps `cuGraphUpload_ptsz`.
+pub unsafe fn upload_per_thread(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let call = || unsafe { real(executable, stream) };
+    ready_or_prepared(executable, per_thread(stream), |_, call| widen::unmasked(call), call)
+}
+
+/// The stream that a null one means to calls of the per-thread variant.
+fn per_thread(stream: *mut c_void) -> *mut c_void {
+    /// `CU_STREAM_PER_THREAD`.
+    const PER_THREAD: usize = 2;
+    if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream }
+}
+
+/// Runs `call` on an executable, armed for the tenant's limits; by `wide` if some of its kernels leave the
+/// partition.
+#[inline]
+fn ready_or_prepared<C: FnOnce() -> CuResult>(
+    executable: *mut c_void,
+    stream: *mut c_void,
+    wide: impl FnOnce(&'static Tenant, C) -> CuResult,
+    call: C,
+) -> CuResult {
     let Some(tenant) = tenant::current() else {
-        return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { launch() };
+        return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { call() };
     };
     if executables::is_ready(executable as usize, tenant.limits.epoch()) {
-        return launch();
+        return call();
     }
-    match prepare(tenant, executable) {
-        Verdict::Fits => launch(),
-        Verdict::Widen => widen::run(tenant, launch),
-        Verdict::Refuse(code) => code,
-    }
+    prepared(tenant, executable, stream, wide, call)
 }
 
-/// Judges an executable by the limits of this moment and arms it for them.
 #[cold]
-fn prepare(tenant: &Tenant, handle: *mut c_void) -> Verdict {
-    let mut table = tenant.executables();
-    let Ok((epoch, limits)) = tenant.limits.load() else {
-        return Verdict::Refuse(CuResult::LAUNCH_OUT_OF_RESOURCES);
+fn prepared<C: FnOnce() -> CuResult>(
+    tenant: &'static Tenant,
+    executable: *mut c_void,
+    stream: *mut c_void,
+    wide: impl FnOnce(&'static Tenant, C) -> CuResult,
+    call: C,
+) -> CuResult {
+    let (epoch, is_wide) = match prepare(tenant, executable, stream) {
+        Ok(prepared) => prepared,
+        Err(code) => return code,
     };
-    let Some(executable) = table.get(handle as usize) else {
-        // Not an executable of this process: the driver says so.
-        return Verdict::Fits;
-    };
-    let verdict = judge(tenant, &limits, &executable.kernels);
-    let wanted = match verdict {
-        Verdict::Fits => Armed::Masked(limits.qmd_disable),
-        Verdict::Widen => Armed::Wide,
-        Verdict::Refuse(_) => return verdict,
-    };
-    if executable.armed != wanted {
-        if executable.armed != Armed::Fresh && !arm(tenant, handle, executable) {
-            if stays_inside(executable.armed, &limits) {
-                return Verdict::Fits;
-            }
-            report::line(format_args!(
-                "an executable graph cannot be held to the tenant's new limits and is refused: instantiate it again"
-            ));
-            return Verdict::Refuse(CuResult::INVALID_VALUE);
+    let result = if is_wide { wide(tenant, call) } else { call() };
+    // Each kernel was uploaded with the mask of its own moment.
+    if result.is_err() || tenant.limits.epoch() != epoch {
+        executables::forget_ready(executable as usize);
+        if let Some(executable) = tenant.executables().get(executable as usize) {
+            executable.armed = Armed::Unknown;
         }
-        executable.armed = wanted;
     }
-    if verdict == Verdict::Fits {
+    result
+}
+
+/// Judges an executable by the limits of this moment and arms it for them. Returns their epoch, and whether
+/// some of its kernels leave the partition.
+fn prepare(tenant: &Tenant, handle: *mut c_void, stream: *mut c_void) -> Result<(u64, bool), CuResult> {
+    let mut table = tenant.executables();
+    let (epoch, limits) = tenant.limits.load().map_err(|_| CuResult::LAUNCH_OUT_OF_RESOURCES)?;
+    let (Some(executable), Some(driver)) = (table.get(handle as usize), tenant.graph_calls()) else {
+        // Not an executable of this process: the driver says so.
+        return Ok((epoch, false));
+    };
+    let wide = judge(tenant, driver, &limits, handle, executable)?;
+    let wanted = Armed::Masked(limits.qmd_disable);
+    if executable.armed != wanted || executable.wide != wide {
+        match arm(driver, handle, stream, executable, wide) {
+            Ok(()) => (executable.armed, executable.wide) = (wanted, wide),
+            Err(_) => run_on(executable, &limits, wide)?,
+        }
+    }
+    if !wide && executable.armed == wanted {
         executables::note_ready(handle as usize, epoch);
     }
-    verdict
+    Ok((epoch, wide))
 }
 
-/// The hardest verdict on any of the kernels.
-fn judge(tenant: &Tenant, limits: &Limits, kernels: &[KernelNode]) -> Verdict {
-    let mut hardest = Verdict::Fits;
-    for kernel in kernels.iter().filter(|kernel| kernel.is_demanding()) {
-        match misfit::judge_by(tenant, limits, kernel.cluster_blocks, &kernel.shape) {
-            Verdict::Fits => {}
-            Verdict::Widen => hardest = Verdict::Widen,
-            refusal @ Verdict::Refuse(_) => return refusal,
+/// Marks the kernels that do not fit the partition; whether there are any.
+///
+/// # Errors
+/// The code for one that may not run outside of it.
+fn judge(
+    tenant: &Tenant,
+    driver: &GraphCalls,
+    limits: &Limits,
+    handle: *mut c_void,
+    executable: &mut Executable,
+) -> Result<bool, CuResult> {
+    let mut wide = false;
+    for kernel in executable.kernels.iter_mut().filter(|kernel| kernel.is_demanding()) {
+        let verdict = misfit::judge_by(tenant, limits, kernel.cluster_blocks, &kernel.shape);
+        // What the program has disabled runs nowhere.
+        kernel.misfit = verdict != Verdict::Fits
+            && (kernel.owed || driver.is_enabled(handle, kernel.node as *mut c_void).unwrap_or(true));
+        match verdict {
+            Verdict::Refuse(code) if kernel.misfit => return Err(code),
+            _ => wide |= kernel.misfit,
         }
     }
-    hardest
+    Ok(wide)
 }
 
-fn arm(tenant: &Tenant, handle: *mut c_void, executable: &Executable) -> bool {
-    let Some(driver) = tenant.graph_calls() else { return false };
-    executable.complete
-        && executable.kernels.iter().all(|kernel| driver.arm(handle, kernel.node as *mut c_void).is_ok())
+/// Has the next launch call back for every kernel, and for nothing but the misfits if there are some: the
+/// others are uploaded before, so that only the misfits go without the mask.
+fn arm(
+    driver: &GraphCalls,
+    handle: *mut c_void,
+    stream: *mut c_void,
+    executable: &mut Executable,
+    wide: bool,
+) -> Result<(), CuResult> {
+    if !executable.complete {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let fresh = executable.armed == Armed::Fresh;
+    for kernel in executable.kernels.iter_mut().filter(|kernel| !fresh || kernel.misfit || kernel.owed) {
+        let node = kernel.node as *mut c_void;
+        if !kernel.owed {
+            if !driver.is_enabled(handle, node)? {
+                // It is uploaded when the program enables it.
+                continue;
+            }
+            driver.set_enabled(handle, node, false)?;
+            kernel.owed = true;
+        }
+        if !kernel.misfit {
+            driver.set_enabled(handle, node, true)?;
+            kernel.owed = false;
+        }
+    }
+    if wide {
+        driver.upload(handle, stream)?;
+        for kernel in executable.kernels.iter_mut().filter(|kernel| kernel.misfit) {
+            driver.set_enabled(handle, kernel.node as *mut c_void, true)?;
+            kernel.owed = false;
+        }
+    }
+    Ok(())
 }
 
-/// Whether every TPC that an armed executable may use is the tenant's now.
-fn stays_inside(armed: Armed, limits: &Limits) -> bool {
-    match armed {
-        Armed::Masked(disable) => limits.qmd_disable.iter().zip(disable).all(|(now, then)| now & !then == 0),
-        Armed::Fresh => true,
-        Armed::Wide => false,
+/// Lets an executable that could not be armed run on with the masks that it has, if they lie inside the
+/// tenant's set.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` if they do not, or nobody knows them, and a line that says so.
+fn run_on(executable: &mut Executable, limits: &Limits, wide: bool) -> Result<(), CuResult> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let now = &limits.qmd_disable;
+    match executable.armed {
+        Armed::Masked(then)
+            if !wide
+                && !executable.wide
+                && executable.kernels.iter().all(|kernel| !kernel.owed)
+                && now.iter().zip(then).all(|(now, then)| now & !then == 0) =>
+        {
+            // Some kernels may have been armed: every one has these disabled.
+            executable.armed = Armed::Masked(core::array::from_fn(|word| now[word] & then[word]));
+            Ok(())
+        }
+        _ => {
+            if !TOLD.swap(true, Ordering::Relaxed) {
+                report::line(format_args!(
+                    "an executable graph cannot be held to the tenant's new limits (the program has destroyed nodes of \
+                     its graph) and is refused; instantiate it again"
+                ));
+            }
+            Err(CuResult::INVALID_VALUE)
+        }
     }
 }
 
@@ -127,19 +249,31 @@ unsafe fn made(
         ));
         return CuResult::INVALID_VALUE;
     }
-    let armed = match (flags & FLAG_UPLOAD, tenant.limits.disable_words()) {
-        (0, _) => Armed::Fresh,
-        (_, Ok((_, disable))) => Armed::Masked(disable),
-        (_, Err(_)) => return CuResult::INVALID_VALUE,
-    };
+    let before = tenant.limits.disable_words();
     let result = real();
-    if result.is_ok() {
-        let kernels = graph_nodes::kernels(tenant, graph as usize);
-        let complete = kernels.is_some();
-        // SAFETY: the driver has just written through it.
-        let handle = unsafe { *executable } as usize;
-        let kernels = kernels.unwrap_or_default();
-        tenant.executables().insert(handle, Executable::new(graph as usize, kernels, complete, armed));
+    if result.is_err() {
+        return result;
+    }
+    // SAFETY: the driver has just written through it.
+    let handle = unsafe { *executable };
+    let Some(kernels) = graph_nodes::kernels(tenant, graph as usize) else {
+        report::line(format_args!(
+            "a graph whose kernels the driver does not tell cannot be held to a partition that may change, and is refused"
+        ));
+        if let Some(driver) = tenant.graph_calls() {
+            driver.destroy_executable(handle);
+        }
+        return CuResult::INVALID_VALUE;
+    };
+    let armed = match before {
+        _ if flags & FLAG_UPLOAD == 0 => Armed::Fresh,
+        Ok((epoch, disable)) if tenant.limits.epoch() == epoch => Armed::Masked(disable),
+        _ => Armed::Unknown,
+    };
+    let unused =
+        tenant.executables().insert(handle as usize, Executable::new(graph as usize, kernels, armed));
+    if let (Some(graph), Some(driver)) = (unused, tenant.graph_calls()) {
+        driver.destroy(graph);
     }
     result
 }
@@ -184,7 +318,15 @@ pub unsafe fn instantiate_with_params(
     // SAFETY: the caller's parameters, null or valid.
     let flags = unsafe { parameters.as_ref() }.map_or(0, |parameters| parameters.flags);
     // SAFETY: the caller's arguments, passed on.
-    unsafe { made(executable, graph, flags, || real(executable, graph, parameters)) }
+    let result = unsafe { made(executable, graph, flags, || real(executable, graph, parameters)) };
+    // SAFETY: as above.
+    if let Some(parameters) = unsafe { parameters.as_mut() }
+        && result.is_err()
+        && parameters.result_out == INSTANTIATE_SUCCESS
+    {
+        parameters.result_out = INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED;
+    }
+    result
 }
 
 /// Wraps `cuGraphExecDestroy`.
@@ -236,9 +378,24 @@ fn changed(
         executables::forget_ready(executable as usize);
         if let Some(executable) = tenant.executables().get(executable as usize) {
             record(tenant, executable);
+            if executable.wide {
+                // What changed is uploaded by the next launch, which must not be without the mask for all of it.
+                executable.armed = Armed::Unknown;
+            }
         }
     }
     result
+}
+
+/// Wraps `cuGraphNodeSetEnabled`: what runs from now on is judged again.
+pub unsafe fn set_enabled(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, c_uint) -> CuResult,
+    executable: *mut c_void,
+    node: *mut c_void,
+    enabled: c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(executable, || unsafe { real(executable, node, enabled) }, |_, _| {})
 }
 
 /// Wraps `cuGraphExecUpdate`, which since CUDA 12 reports through one structure and before through two.
@@ -285,10 +442,8 @@ fn take_shapes(tenant: &Tenant, executable: &mut Executable, graph: *mut c_void)
             (own.cluster_blocks, own.shape) = (other.cluster_blocks, other.shape);
         }
     } else {
-        // The driver found them alike; if the hook cannot, it no longer vouches for a change of the mask.
-        executable.complete = false;
-        let demanding: Vec<KernelNode> = others.into_iter().filter(KernelNode::is_demanding).collect();
-        executable.kernels.extend(demanding);
+        // The driver found them alike; if the hook cannot, it vouches for nothing any more.
+        (executable.complete, executable.armed) = (false, Armed::Unknown);
     }
 }
 
@@ -332,8 +487,8 @@ pub unsafe fn set_kernel(
                 shared_mem_bytes: v1.shared_mem_bytes,
                 kernel_params: v1.kernel_params,
                 extra: v1.extra,
-                kern: partita_abi::types::CUkernel(null),
-                ctx: partita_abi::types::CUcontext(null),
+                kern: CUkernel(null),
+                ctx: CUcontext(null),
             };
             replace_shape(tenant, executable, node, &parameters);
         },
@@ -390,7 +545,7 @@ pub unsafe fn set_child(
             let own = embedded.and_then(|embedded| graph_nodes::kernels(tenant, embedded as usize));
             let new = graph_nodes::kernels(tenant, graph as usize);
             let (Some(own), Some(new)) = (own, new) else {
-                executable.complete = false;
+                (executable.complete, executable.armed) = (false, Armed::Unknown);
                 return;
             };
             // The nodes stay those of the embedded graph; what they launch is the new graph's.

@@ -1,6 +1,6 @@
 //! Launches, judged at the call by what the partition can run ([`misfit`]).
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
@@ -172,6 +172,62 @@ pub unsafe fn shape_of(config: &CUlaunchConfig, function: *mut c_void) -> Shape 
         }
     }
     shape
+}
+
+/// Wraps `cuLaunch`, which knows no clusters but those that the function was compiled for.
+pub unsafe fn legacy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, function: *mut c_void) -> CuResult {
+    // SAFETY: the caller's function, passed on.
+    judged(|| Shape::plain(function), || unsafe { real(function) })
+}
+
+/// Wraps `cuLaunchGrid`.
+pub unsafe fn legacy_grid(
+    real: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> CuResult,
+    function: *mut c_void,
+    width: c_int,
+    height: c_int,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    judged(|| Shape::plain(function), || unsafe { real(function, width, height) })
+}
+
+/// Wraps `cuLaunchGridAsync`.
+pub unsafe fn legacy_grid_async(
+    real: unsafe extern "C" fn(*mut c_void, c_int, c_int, *mut c_void) -> CuResult,
+    function: *mut c_void,
+    width: c_int,
+    height: c_int,
+    stream: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    judged(|| Shape::plain(function), || unsafe { real(function, width, height, stream) })
+}
+
+/// Wraps `cuFuncSetAttribute`, which can give a function a cluster.
+pub unsafe fn set_attribute(
+    real: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> CuResult,
+    function: *mut c_void,
+    attribute: c_int,
+    value: c_int,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(function, attribute, value) };
+    misfit::attribute_changed(attribute);
+    result
+}
+
+/// Wraps `cuKernelSetAttribute`.
+pub unsafe fn set_kernel_attribute(
+    real: unsafe extern "C" fn(c_int, c_int, *mut c_void, c_int) -> CuResult,
+    attribute: c_int,
+    value: c_int,
+    kernel: *mut c_void,
+    device: c_int,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(attribute, value, kernel, device) };
+    misfit::attribute_changed(attribute);
+    result
 }
 
 /// Wraps `cuModuleUnload` and `cuLibraryUnload`: what is loaded next may give

@@ -43,6 +43,13 @@ pub fn forget_functions() {
     }
 }
 
+/// A function's attribute was set: one of a cluster's size makes what is known of functions wrong.
+pub fn attribute_changed(attribute: c_int) {
+    if REQUIRED_CLUSTER.contains(&attribute) {
+        forget_functions();
+    }
+}
+
 fn compiled_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
     let (address, entry) = (function as u64, entry_of(function));
     let known = entry.load(Ordering::Relaxed);
@@ -127,6 +134,13 @@ pub fn judge(tenant: &Tenant, shape: &Shape) -> Verdict {
     if cluster_blocks <= 1 && !shape.cooperative {
         return Verdict::Fits;
     }
+    // A cluster alone is judged by two words, which cost a launch no more than its mask does.
+    if !shape.cooperative
+        && let Ok((cluster_sms_max, _)) = tenant.limits.misfit_words()
+        && cluster_blocks <= u64::from(cluster_sms_max)
+    {
+        return Verdict::Fits;
+    }
     match tenant.limits_now() {
         Some(limits) => judge_by(tenant, &limits, cluster_blocks, shape),
         None => Verdict::Refuse(CuResult::LAUNCH_OUT_OF_RESOURCES),
@@ -137,7 +151,7 @@ pub fn judge(tenant: &Tenant, shape: &Shape) -> Verdict {
 pub fn judge_by(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shape) -> Verdict {
     let code = if cluster_blocks > 1 && cluster_blocks > u64::from(limits.max_cluster_sms) {
         CuResult::INVALID_CLUSTER_SIZE
-    } else if shape.cooperative && !all_resident(tenant, limits, shape) {
+    } else if shape.cooperative && !all_resident(tenant, limits, cluster_blocks, shape) {
         CuResult::COOPERATIVE_LAUNCH_TOO_LARGE
     } else {
         return Verdict::Fits;
@@ -145,17 +159,21 @@ pub fn judge_by(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &S
     if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 { Verdict::Widen } else { Verdict::Refuse(code) }
 }
 
-fn all_resident(tenant: &Tenant, limits: &Limits, shape: &Shape) -> bool {
+fn all_resident(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shape) -> bool {
     let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
-    // A launch that the driver cannot judge, it refuses itself.
-    tenant
-        .driver()
-        .blocks_per_sm(shape.function, threads, shape.shared_bytes)
-        .is_none_or(|blocks| shape.grid_blocks <= u64::from(sms(limits)) * u64::from(blocks))
+    let Some(per_sm) = tenant.driver().blocks_per_sm(shape.function, threads, shape.shared_bytes) else {
+        // A launch that the driver cannot judge, it refuses itself.
+        return true;
+    };
+    let resident = match u32::try_from(cluster_blocks) {
+        Ok(size) if size > 1 => u64::from(active_clusters(limits, size, per_sm)) * cluster_blocks,
+        _ => u64::from(sms(limits)) * u64::from(per_sm),
+    };
+    shape.grid_blocks <= resident
 }
 
 /// SMs of the tenant's set.
-pub fn sms(limits: &Limits) -> u32 {
+fn sms(limits: &Limits) -> u32 {
     let tpcs: u32 = limits.set.iter().map(|word| word.count_ones()).sum();
     tpcs * limits.sms_per_tpc
 }

@@ -3,16 +3,18 @@
 //! The driver answers for the whole device and does not see the mask. (How many
 //! blocks an SM holds is the same in a partition, and the number of SMs is the
 //! device's: libraries that are told another compute wrong products. So a
-//! cooperative grid sized by these two may be refused at its launch.)
+//! cooperative grid sized by these two may be refused at its launch.) Where the
+//! tenant may run what does not fit on the whole GPU, the driver's answer stands for
+//! what would.
 
 use core::ffi::{c_int, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::CUlaunchConfig;
+use partita_ledger::FLAG_ON_MISFIT_WIDEN;
 
-use crate::misfit;
-use crate::tenant;
-use crate::{launch, misfit::Shape};
+use crate::misfit::{self, Shape};
+use crate::{launch, tenant};
 
 type Query = unsafe extern "C" fn(*mut c_int, *mut c_void, *const CUlaunchConfig) -> CuResult;
 
@@ -33,6 +35,9 @@ pub unsafe fn active_clusters(
     let size = u32::try_from(shape.cluster(tenant)).unwrap_or(u32::MAX);
     let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
     let blocks = tenant.driver().blocks_per_sm(function, threads, shape.shared_bytes).unwrap_or(0);
+    if size > limits.max_cluster_sms && limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {
+        return result;
+    }
     let inside = misfit::active_clusters(&limits, size, blocks);
     *answer = (*answer).min(c_int::try_from(inside).unwrap_or(c_int::MAX));
     result
@@ -49,8 +54,13 @@ pub unsafe fn potential_cluster_size(
     let result = unsafe { real(blocks, function, config) };
     let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
     let Some(limits) = tenant.limits_now() else { return result };
+    if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {
+        return result;
+    }
+    // The driver answers with powers of two, and programs divide their grids by what it answers.
+    let inside = limits.max_cluster_sms.checked_ilog2().map_or(0, |power| 1 << power);
     // SAFETY: the driver has just written the answer.
     let answer = unsafe { &mut *blocks };
-    *answer = (*answer).min(c_int::try_from(limits.max_cluster_sms).unwrap_or(c_int::MAX));
+    *answer = (*answer).min(inside);
     result
 }

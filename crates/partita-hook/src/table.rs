@@ -198,6 +198,15 @@ hooks! {
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void,
     ) = launch::cooperative_kernel;
+    Launch fn cuLaunch(function: *mut c_void) = launch::legacy;
+    Launch fn cuLaunchGrid(function: *mut c_void, width: c_int, height: c_int) = launch::legacy_grid;
+    Launch fn cuLaunchGridAsync(
+        function: *mut c_void, width: c_int, height: c_int, stream: *mut c_void,
+    ) = launch::legacy_grid_async;
+    Launch fn cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) = launch::set_attribute;
+    Launch fn cuKernelSetAttribute(
+        attribute: c_int, value: c_int, kernel: *mut c_void, device: c_int,
+    ) = launch::set_kernel_attribute;
     Launch fn cuModuleUnload(module: *mut c_void) = launch::unload;
     Launch fn cuLibraryUnload(library: *mut c_void) = launch::unload;
 
@@ -217,9 +226,9 @@ hooks! {
         executable: *mut *mut c_void, graph: *mut c_void, parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     ) = graph_exec::instantiate_with_params;
     Graph fn cuGraphLaunch(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
-    Graph fn cuGraphLaunch_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
-    Graph fn cuGraphUpload(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
-    Graph fn cuGraphUpload_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
+    Graph fn cuGraphLaunch_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch_per_thread;
+    Graph fn cuGraphUpload(executable: *mut c_void, stream: *mut c_void) = graph_exec::upload;
+    Graph fn cuGraphUpload_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::upload_per_thread;
     Graph fn cuGraphExecUpdate(
         executable: *mut c_void, graph: *mut c_void, bad_node: *mut *mut c_void, result: *mut c_uint,
     ) = graph_exec::update;
@@ -238,6 +247,9 @@ hooks! {
     Graph fn cuGraphExecChildGraphNodeSetParams(
         executable: *mut c_void, node: *mut c_void, graph: *mut c_void,
     ) = graph_exec::set_child;
+    Graph fn cuGraphNodeSetEnabled(
+        executable: *mut c_void, node: *mut c_void, enabled: c_uint,
+    ) = graph_exec::set_enabled;
     Graph fn cuGraphExecDestroy(executable: *mut c_void) = graph_exec::destroy_executable;
     Graph fn cuGraphDestroy(graph: *mut c_void) = graph_exec::destroy_graph;
 

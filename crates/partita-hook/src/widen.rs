@@ -39,17 +39,7 @@ fn is_noted() -> bool {
 
 /// Runs a launch on the whole GPU and counts it.
 pub fn run(tenant: &Tenant, launch: impl FnOnce() -> CuResult) -> CuResult {
-    let own = this_thread();
-    let free =
-        |place: &&AtomicUsize| place.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    let Some(place) = THREADS.iter().find(free) else {
-        // Masked, the launch would wait for ever.
-        return CuResult::LAUNCH_OUT_OF_RESOURCES;
-    };
-    COUNT.fetch_add(1, Ordering::Relaxed);
-    let result = launch();
-    COUNT.fetch_sub(1, Ordering::Relaxed);
-    place.store(0, Ordering::Relaxed);
+    let result = unmasked(launch);
     if result.is_ok() {
         tenant.slot.count_widened();
         if !WARNED.swap(true, Ordering::Relaxed) {
@@ -58,5 +48,21 @@ pub fn run(tenant: &Tenant, launch: impl FnOnce() -> CuResult) -> CuResult {
             ));
         }
     }
+    result
+}
+
+/// Runs a call whose launches and uploads keep the descriptors that the driver makes.
+pub fn unmasked(call: impl FnOnce() -> CuResult) -> CuResult {
+    let own = this_thread();
+    let free =
+        |place: &&AtomicUsize| place.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    let Some(place) = THREADS.iter().find(free) else {
+        // Masked, the launch would wait for ever.
+        return CuResult::LAUNCH_OUT_OF_RESOURCES;
+    };
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    let result = call();
+    COUNT.fetch_sub(1, Ordering::Relaxed);
+    place.store(0, Ordering::Relaxed);
     result
 }

@@ -72,4 +72,4 @@ pub use self::{
 };
 
 /// The version of both files' layout.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;

@@ -16,6 +16,10 @@ pub const FLAG_ON_MISFIT_WIDEN: u32 = 2;
 
 /// Words that the limits take in the file.
 pub(crate) const WORDS: usize = 128;
+/// The word whose low half is [`Limits::max_cluster_sms`].
+pub(crate) const MAX_CLUSTER_WORD: usize = 14;
+/// The word whose low half is [`Limits::flags`].
+pub(crate) const FLAGS_WORD: usize = 16;
 
 /// What a tenant may use on its GPU.
 ///

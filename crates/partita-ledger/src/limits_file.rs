@@ -257,6 +257,17 @@ impl LimitsMap {
         Ok((epoch, [w0, w1, w2, w3, w4, w5, w6, w7]))
     }
 
+    /// The largest cluster that fits into the partition, in SMs, and the switches ([`Limits::flags`]): what a
+    /// launch in clusters is judged by. As cheap as [`LimitsMap::disable_words`], but for more loads.
+    ///
+    /// # Errors
+    /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
+    #[inline]
+    pub fn misfit_words(&self) -> Result<(u32, u32), LimitsBusy> {
+        let (_, words) = self.limits().read::<{ crate::limits::FLAGS_WORD + 1 }>().ok_or(LimitsBusy)?;
+        Ok((words[crate::limits::MAX_CLUSTER_WORD] as u32, words[crate::limits::FLAGS_WORD] as u32))
+    }
+
     /// The memory quota ([`NO_QUOTA`](crate::NO_QUOTA) for none) and the device's memory, in bytes. As cheap as
     /// [`LimitsMap::disable_words`].
     ///

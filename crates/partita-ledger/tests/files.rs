@@ -26,6 +26,7 @@ fn limits_reach_the_reader_whole() {
     assert_eq!(file.store(&second).unwrap(), 2);
     assert_eq!(map.load().unwrap(), (2, second.clone()));
     assert_eq!(map.disable_words().unwrap(), (2, second.qmd_disable));
+    assert_eq!(map.misfit_words().unwrap(), (second.max_cluster_sms, second.flags));
 
     let mut other = LimitsFile::open_rw(&path).unwrap();
     assert_eq!(other.update(|limits| limits.time_permille = 250).unwrap(), 3);

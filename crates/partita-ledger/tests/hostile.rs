@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileExt, symlink};
 
 use common::{as_path, dir, owner, sample_limits};
 use partita_ledger::{
-    LIMITS_FILE_BYTES, LedgerError, Limits, LimitsFault, LimitsFile, LimitsMap, Problem, SLOTS,
-    USAGE_FILE_BYTES, UsageMap, UsageView,
+    LAYOUT_VERSION, LIMITS_FILE_BYTES, LedgerError, Limits, LimitsFault, LimitsFile, LimitsMap, Problem,
+    SLOTS, USAGE_FILE_BYTES, UsageMap, UsageView,
 };
 use proptest::prelude::*;
 
@@ -85,8 +85,13 @@ fn wrong_headers() {
         refused(&with(0, b"\x7fELF\x02\x01\x01\0"), openers, &foreign(b"\x7fELF\x02\x01\x01\0"), "\\x7fELF");
         refused(&with(0, b"PARTITAX"), openers, &foreign(b"PARTITAX"), "is no ledger file");
         refused(&vec![0; content.len()], openers, &foreign(&[0; 8]), "was never finished");
-        let version = Problem::Version { found: 2, expected: 1 };
-        refused(&with(8, &2u32.to_ne_bytes()), openers, &version, "one release");
+        let (found, expected) = (LAYOUT_VERSION - 1, LAYOUT_VERSION);
+        refused(
+            &with(8, &found.to_ne_bytes()),
+            openers,
+            &Problem::Version { found, expected },
+            "one release",
+        );
         let size = Problem::HeaderSize { found: 12, expected: content.len() as u32 };
         refused(&with(12, &12u32.to_ne_bytes()), openers, &size, "damaged");
     }
