@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::string::String;
 
 /// What the file of a calibration says that it is, and the version of its form.
-pub const BOARD: (&str, u32) = ("partita-calibration", 3);
+pub const BOARD: (&str, u32) = ("partita-calibration", 4);
 /// The same for the file that says where the driver keeps the mask of a stream.
 pub const STREAM_PLACE: (&str, u32) = ("partita-stream-mask", 1);
 /// No such file is longer, in bytes.

@@ -202,7 +202,8 @@ fn assign_gpcs(
     layout: &'static QmdLayout,
     probe: &mut Probe,
 ) -> Result<(), Error> {
-    if probe.facts.compute_capability != 90 {
+    // Only descriptors of version 4.0 number bits by GPC, as far as is known.
+    if probe.facts.compute_capability != 90 || probe.qmd_version != 0x40 {
         return Ok(());
     }
     let group = |bit: u16| {
@@ -244,6 +245,15 @@ pub fn prove_gpcs(
     mask.clear();
     probe.launches = mask.launches();
     Ok(())
+}
+
+/// Whether the driver launches clusters of blocks on a GPU; one that does not know the question does not.
+#[must_use]
+pub fn runs_clusters(gpu: &Gpu<'_>) -> bool {
+    let mut value = 0;
+    let attribute = partita_abi::attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH;
+    // SAFETY: a valid pointer, and the device that `gpu` opened.
+    unsafe { gpu.cuda().device_get_attribute(&mut value, attribute, gpu.device()) }.is_ok() && value != 0
 }
 
 /// Runs clusters that fill each group, as far as the device's largest cluster reaches, each overlapping the one before.

@@ -127,6 +127,10 @@ pub struct NvdebugClaims {
 pub struct Survey {
     /// Compute capability, major × 10 + minor.
     pub compute_capability: u32,
+    /// The version byte of its launch descriptors.
+    pub qmd_version: u8,
+    /// Whether the driver launches clusters of blocks on it.
+    pub runs_clusters: bool,
     /// One-bit probing. Without it there is no mask, so it is always there.
     pub probe: ProbeClaims,
     /// The control interface.
@@ -138,24 +142,30 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Whether TPCs left over from a GPC are scheduled as GPCs of their own, as on Hopper.
-    pub(crate) fn has_singletons(&self) -> bool {
-        self.compute_capability >= 90
+    /// Whether an SM is of a singleton: a TPC left over from a GPC and scheduled as a GPC of its own, as on Hopper.
+    pub(crate) fn is_singleton(&self, place: &SmPlace) -> bool {
+        self.compute_capability == 90 && place.virtual_gpc >= HOPPER_SINGLETONS
+    }
+
+    /// The GPC by which work is scheduled onto an SM, as the control interface numbers it.
+    pub(crate) fn scheduled_gpc(&self, place: &SmPlace) -> u16 {
+        if self.compute_capability >= 90 { place.virtual_gpc } else { place.gpc }
     }
 
     /// The bit of a launch mask that the control interface's numbers stand for, where a rule is known.
     ///
-    /// Up to Ada it is the TPC's number (source: libsmctrl). On Hopper it is 9 × virtual GPC + migratable TPC, and 72 + n for the n-th
-    /// singleton (measured on H200, every TPC). Later chips are numbered in other ways, which nobody documents.
+    /// Up to descriptors of version 3.0 it is the TPC's number (source: libsmctrl). In those of version 4.0, Hopper's, it is 9 × virtual
+    /// GPC + migratable TPC, and 72 + n for the n-th singleton (measured on H200, every TPC). Later ones are numbered in other ways,
+    /// which nobody documents.
     #[must_use]
     pub fn predicted_bit(&self, place: &SmPlace) -> Option<u16> {
         let virtual_gpc = place.virtual_gpc;
-        match self.compute_capability {
-            0..90 => Some(place.tpc),
-            90 if virtual_gpc < HOPPER_SINGLETONS => {
+        match (self.qmd_version, self.compute_capability) {
+            (..=0x30, _) => Some(place.tpc),
+            (0x40, 90) if virtual_gpc < HOPPER_SINGLETONS => {
                 Some((HOPPER_PLACES_PER_GPC * virtual_gpc).saturating_add(place.migratable_tpc))
             }
-            90 => Some(
+            (0x40, 90) => Some(
                 (HOPPER_PLACES_PER_GPC * HOPPER_SINGLETONS).saturating_add(virtual_gpc - HOPPER_SINGLETONS),
             ),
             _ => None,

@@ -21,13 +21,15 @@ pub struct Evidence {
     pub control: Result<ControlRecord, String>,
     /// Whether clusters of blocks ran in every GPC, or why they did not.
     pub clusters: Result<(), String>,
+    /// Whether the driver launches clusters on this device at all.
+    pub runs_clusters: bool,
 }
 
 impl Default for Evidence {
     /// Nothing was asked.
     fn default() -> Self {
         let silent = || "it was not asked".to_owned();
-        Self { control: Err(silent()), clusters: Err(silent()) }
+        Self { control: Err(silent()), clusters: Err(silent()), runs_clusters: true }
     }
 }
 
@@ -87,6 +89,8 @@ impl Measured {
     pub fn survey(&self, nvdebug: Result<NvdebugClaims, String>) -> Survey {
         Survey {
             compute_capability: self.device_class,
+            qmd_version: self.qmd_version,
+            runs_clusters: self.evidence.runs_clusters,
             probe: ProbeClaims {
                 sms_per_tpc: self.sms_per_tpc,
                 bits: self.tpcs.iter().map(|&(_, bit)| bit).collect(),
@@ -118,6 +122,8 @@ pub(crate) fn gather(
     let control = ask_control(cuda, &probe.facts.uuid);
     let mut survey = Survey {
         compute_capability: probe.facts.compute_capability,
+        qmd_version: probe.qmd_version,
+        runs_clusters: partita_driver::runs_clusters(gpu),
         probe: ProbeClaims {
             sms_per_tpc: probe.sms_per_tpc,
             bits: probe.tpcs.iter().map(|tpc| tpc.physical).collect(),
@@ -126,7 +132,7 @@ pub(crate) fn gather(
         clusters: Err("this device runs no clusters".to_owned()),
         nvdebug: Err("it was not asked".to_owned()),
     };
-    if probe.facts.compute_capability >= 90 && !probe.gpcs_proved {
+    if survey.runs_clusters && !probe.gpcs_proved {
         survey.clusters = Err("no source says which TPCs to run them on".to_owned());
         if let Some(groups) = survey.control_groups() {
             partita_driver::prove_gpcs(gpu, mask, probe, &groups).map_err(|error| error.to_string())?;
@@ -140,6 +146,7 @@ pub(crate) fn gather(
     let evidence = Evidence {
         control: survey.control.as_ref().map(ControlRecord::from).map_err(Clone::clone),
         clusters: survey.clusters.map(|_| ()),
+        runs_clusters: survey.runs_clusters,
     };
     Ok((gpcs, grouping != partita_core::survey::Grouping::Unproved, evidence))
 }
@@ -189,7 +196,8 @@ mod tests {
             virtual_tpc: Some(8),
         };
         let claims = ControlClaims { sms: vec![place], tpc_counts: vec![(1, 9)] };
-        let evidence = Evidence { control: Ok(ControlRecord::from(&claims)), clusters: Ok(()) };
+        let evidence =
+            Evidence { control: Ok(ControlRecord::from(&claims)), clusters: Ok(()), runs_clusters: true };
         let text = serde_json::to_string(&evidence).unwrap();
         let again: Evidence = serde_json::from_str(&text).unwrap();
         assert_eq!(again, evidence);

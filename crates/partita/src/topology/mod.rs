@@ -105,7 +105,8 @@ pub(crate) mod tests {
 
     fn record(sms: &[SmPlace]) -> Evidence {
         let sms = sms.iter().map(SmRecord::from).collect();
-        Evidence { control: Ok(ControlRecord { sms, tpc_counts: Vec::new() }), clusters: Ok(()) }
+        let control = Ok(ControlRecord { sms, tpc_counts: Vec::new() });
+        Evidence { control, clusters: Ok(()), runs_clusters: true }
     }
 
     /// As measured, with two tenants and a name that means something to a terminal and to a picture.
@@ -168,7 +169,7 @@ pub(crate) mod tests {
             })
             .collect();
         let mut evidence = record(&sms);
-        evidence.clusters = Err("this device runs no clusters".to_owned());
+        (evidence.clusters, evidence.runs_clusters) = (Err("this device runs no clusters".to_owned()), false);
         let measured = Measured {
             device_class: 80,
             qmd_version: 0x30,

@@ -309,8 +309,7 @@ fn control_gpcs(survey: &Survey, key: impl Fn(&super::SmPlace) -> u16) -> Option
 
 /// For each TPC the set of those that it can share a cluster with, by the control interface.
 pub(super) fn scheduled_gpcs(survey: &Survey) -> Option<Vec<TpcSet>> {
-    let singletons = survey.has_singletons();
-    control_gpcs(survey, |place| if singletons { place.virtual_gpc } else { place.gpc })
+    control_gpcs(survey, |place| survey.scheduled_gpc(place))
 }
 
 /// For each TPC the set of those with the same key. Without a key it is alone.

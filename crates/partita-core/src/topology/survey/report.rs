@@ -162,7 +162,7 @@ impl Survey {
             };
         }
         match self.control_groups() {
-            Some(groups) if self.compute_capability < 90 => (groups, Grouping::Control),
+            Some(groups) if !self.runs_clusters => (groups, Grouping::Control),
             _ => unproved(),
         }
     }
@@ -176,10 +176,7 @@ impl Survey {
             return None;
         }
         let sets = scheduled_gpcs(self)?;
-        let key = |tpc: usize| {
-            let place = self.place_of(tpc)?;
-            Some(if self.has_singletons() { place.virtual_gpc } else { place.gpc })
-        };
+        let key = |tpc: usize| self.place_of(tpc).map(|place| self.scheduled_gpc(place));
         let mut numbers: Vec<u16> = (0..sets.len()).map(key).collect::<Option<_>>()?;
         numbers.sort_unstable();
         numbers.dedup();

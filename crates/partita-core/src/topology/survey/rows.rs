@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::{HOPPER_PLACES_PER_GPC, HOPPER_SINGLETONS, Survey, Unit};
+use super::{HOPPER_PLACES_PER_GPC, Survey, Unit};
 
 /// One place of a GPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(super) fn rows(survey: &Survey, units: &[Unit]) -> (Vec<Row>, (u32, bool)) {
 }
 
 fn is_singleton(survey: &Survey, unit: &Unit) -> bool {
-    survey.has_singletons() && unit.place.is_some_and(|place| place.virtual_gpc >= HOPPER_SINGLETONS)
+    unit.place.is_some_and(|place| survey.is_singleton(&place))
 }
 
 /// Parts the TPCs of a GPC by CPC, and fills up with holes to `places` in all. `numbers` are the CPCs that GPCs of this chip have.

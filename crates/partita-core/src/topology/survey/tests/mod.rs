@@ -46,6 +46,8 @@ fn h200() -> Survey {
         |bit: u16| if bit < 72 { bit / 9 } else { [75, 78, 81, 83].partition_point(|&b| b < bit) as u16 + 8 };
     Survey {
         compute_capability: 90,
+        qmd_version: 0x40,
+        runs_clusters: true,
         probe: ProbeClaims { sms_per_tpc: 2, bits: H200_BITS.to_vec() },
         control: Ok(ControlClaims { sms: h200_order(), tpc_counts: Vec::new() }),
         clusters: Ok(H200_BITS.iter().map(|&bit| group(bit) as u8).collect()),
@@ -73,6 +75,8 @@ fn a100() -> Survey {
     });
     Survey {
         compute_capability: 80,
+        qmd_version: 0x30,
+        runs_clusters: false,
         probe: ProbeClaims { sms_per_tpc: 2, bits: (0..54).collect() },
         control: Ok(ControlClaims { sms: sms.collect(), tpc_counts: Vec::new() }),
         clusters: silent(),
@@ -153,9 +157,13 @@ fn before_hopper_the_control_interface_proves_gpcs_that_the_probe_confirms() {
 
     // Where clusters exist, only clusters prove that they run.
     let mut blackwell = a100();
-    blackwell.compute_capability = 120;
+    (blackwell.compute_capability, blackwell.qmd_version, blackwell.runs_clusters) = (120, 0x50, true);
     assert_eq!(blackwell.gpcs().1, Grouping::Unproved);
-    assert!(blackwell.control_groups().is_some());
+    assert_eq!(blackwell.control_groups(), Some(a100().gpcs().0), "what clusters have to prove");
+    // Hopper with a driver that knows no clusters numbers bits as before.
+    let mut hopper = a100();
+    hopper.compute_capability = 90;
+    assert_eq!(hopper.gpcs(), (a100().gpcs().0, Grouping::Control));
 }
 
 #[test]
@@ -272,6 +280,8 @@ fn truthful(topology: &Topology) -> Survey {
     });
     Survey {
         compute_capability: 86,
+        qmd_version: 0x24,
+        runs_clusters: false,
         probe: ProbeClaims {
             sms_per_tpc: topology.sms_per_tpc(),
             bits: (0..topology.tpc_count() as u16).collect(),
@@ -346,11 +356,14 @@ proptest! {
         sms in prop::collection::vec(place(), 0..300),
         bits in prop::collection::vec(any::<u16>(), 1..256),
         (sms_per_tpc, capability) in (1..4u32, prop_oneof![Just(61u32), Just(80), Just(90), Just(120)]),
+        qmd_version in prop_oneof![Just(0x21u8), Just(0x30), Just(0x40), Just(0x50)],
         clusters in prop::option::of(prop::collection::vec(any::<u8>(), 0..256)),
         nvdebug in prop::option::of((any::<u32>(), prop::collection::vec((any::<u16>(), any::<u64>()), 0..16))),
     ) {
         let survey = Survey {
             compute_capability: capability,
+            qmd_version,
+            runs_clusters: capability >= 90,
             probe: ProbeClaims { sms_per_tpc, bits },
             control: Ok(ControlClaims { sms, tpc_counts: vec![(3, 7)] }),
             clusters: clusters.ok_or_else(String::new),
