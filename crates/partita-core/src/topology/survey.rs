@@ -7,6 +7,7 @@
 //! of them see differently.
 
 mod compare;
+mod nvdebug;
 mod report;
 mod rows;
 #[cfg(test)]
