@@ -150,6 +150,11 @@ pub(crate) fn trace(
     } else {
         Err(Error::Refused("the pages of a stream's structure cannot be closed".into()))
     };
+    if IS_COPY.load(Ordering::Acquire) {
+        // The driver gave up before it came to a descriptor. A copy goes no further than the launch.
+        // SAFETY: ends this copy without running anything of it.
+        unsafe { libc::_exit(1) };
+    }
     ARMED.store(false, Ordering::SeqCst);
     protect(libc::PROT_READ | libc::PROT_WRITE);
     finish_copies();
@@ -476,6 +481,23 @@ mod tests {
             assert_eq!(trace.report.map(|report| report[..5].to_vec()), Some(expected.to_vec()));
             assert_eq!(seen, [0; 4], "here nothing was answered");
         }
+    }
+
+    #[test]
+    fn a_copy_goes_no_further_than_the_launch() {
+        let _one = ONE.lock().unwrap();
+        let structure = pages();
+        let answer = Answer::InCopy { offset_bytes: 4 * 327, words: Some(([1; 5], 5)) };
+        let original = std::process::id();
+        let trace = trace(structure.expose_provenance(), Some(answer), || {
+            // SAFETY: our pages.
+            match unsafe { driver(structure, 327) } {
+                [0, 0, 0, 0] => Ok(()),
+                _ => Err(Error::Refused("the driver gives up".into())),
+            }
+        });
+        assert_eq!(std::process::id(), original);
+        assert_eq!(trace.unwrap().report, None);
     }
 
     #[test]
