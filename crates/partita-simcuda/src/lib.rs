@@ -11,6 +11,10 @@
 //! lets the debug callback see it, and publishes it in a ring in shared memory; the board reads grid, block,
 //! resources, program and TPC mask back out of the descriptor.
 //!
+//! A write beside the mask in a stream's structure is a corruption of the driver's state, as on hardware: it is
+//! found at the next launch that relies on the word, or when the stream is waited for, reported on standard error,
+//! counted (`partita_sim_corruptions`), and the process's GPU work ends with `CUDA_ERROR_UNKNOWN`.
+//!
 //! # Environment
 //! | variable | meaning |
 //! |---|---|
@@ -21,7 +25,8 @@
 //! | `PARTITA_SIM_KERNEL_US` | cost of a block of an unknown kernel, microseconds; default 10 |
 //! | `PARTITA_SIM_WATCHDOG_MS` | give up on launches that can never run after this many milliseconds |
 //! | `PARTITA_SIM_MPS_VIRTUAL_SMID` | `1`: `%smid` counts from 0 for each limited MPS client |
-//! | `PARTITA_SIM_STRICT` | `1`: a write beside the mask in a stream structure ends the program |
+//! | `PARTITA_SIM_DRIVER` | the driver's CUDA version, as `12.9`; default the device's own |
+//! | `PARTITA_SIM_STREAM_OFFSET` | where that driver keeps streams' masks, in bytes, as `0x51c` |
 
 pub mod board;
 pub mod client;

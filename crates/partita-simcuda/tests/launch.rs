@@ -36,17 +36,8 @@ fn the_callback_sees_and_masks_genuine_descriptors() {
 }
 
 #[test]
-fn stream_structures_carry_masks_and_are_guarded() {
-    let world = World::new("stream");
-    let output = world.output("launch", "stream_mask", &[]);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("offset 0x530"), "{text}");
-    let output = world.output("launch", "stream_mask", &[("PARTITA_SIM_STRICT", "1")]);
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        !output.status.success() && printed.contains("before") && !printed.contains("after"),
-        "{printed}"
-    );
+fn stream_structures_carry_masks() {
+    World::new("stream").run("launch", "stream_mask");
 }
 
 #[test]

@@ -229,7 +229,12 @@ fn play_board(place: &Place) -> Arc<Mutex<Script>> {
                     }
                     Request::Status => {
                         let processes = script.processes.clone();
-                        Reply::Status(BoardStatus { used_bytes: 0, busy_percent: 0, processes })
+                        Reply::Status(BoardStatus {
+                            used_bytes: 0,
+                            busy_percent: 0,
+                            corruptions: 0,
+                            processes,
+                        })
                     }
                     other => {
                         script.heard.push(other);

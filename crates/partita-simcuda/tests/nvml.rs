@@ -146,7 +146,7 @@ fn busy() {
         vec![process(10, 600 * MIB, None), process(11, 20 * MIB, Some(9)), process(12, MIB, Some(9))];
     play_board(
         &Place::from_env().unwrap(),
-        BoardStatus { used_bytes: 621 * MIB, busy_percent: 80, processes },
+        BoardStatus { used_bytes: 621 * MIB, busy_percent: 80, corruptions: 0, processes },
     );
     let nvml = nvml();
     let device = nvml.device_by_index(0).unwrap();

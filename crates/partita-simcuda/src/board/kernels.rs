@@ -92,7 +92,8 @@ pub fn prepare(
     params: &[u8],
     kernel: &mut KernelWork,
 ) -> Result<Option<Run>, CuResult> {
-    let Some(known) = [SPIN, CENSUS, COUNT, COPY, FMA, MATMUL].into_iter().find(|k| k.to_bytes() == name.as_bytes())
+    let Some(known) =
+        [SPIN, CENSUS, COUNT, COPY, FMA, MATMUL].into_iter().find(|k| k.to_bytes() == name.as_bytes())
     else {
         kernel.block_ns = unknown_ns();
         return Ok(None);

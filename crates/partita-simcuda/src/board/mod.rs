@@ -158,6 +158,8 @@ struct Board {
     /// Clients to be told of progress at the end of the pass.
     dirty: HashSet<ClientId>,
     busy: Busy,
+    /// How often a client reported that the driver's state was written to.
+    corruptions: u64,
     smid_virtual: bool,
 }
 
@@ -193,6 +195,7 @@ impl Board {
             mps_groups: HashMap::new(),
             dirty: HashSet::new(),
             busy: Busy::default(),
+            corruptions: 0,
             smid_virtual: std::env::var("PARTITA_SIM_MPS_VIRTUAL_SMID").is_ok_and(|value| value == "1"),
             spec,
             place,

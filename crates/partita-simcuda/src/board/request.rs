@@ -98,7 +98,12 @@ impl Board {
                 }
             })
             .collect();
-        BoardStatus { used_bytes: self.memory.used(), busy_percent: self.busy.last_percent, processes }
+        BoardStatus {
+            used_bytes: self.memory.used(),
+            busy_percent: self.busy.last_percent,
+            corruptions: self.corruptions,
+            processes,
+        }
     }
 
     fn client_request(&mut self, id: ClientId, request: Request, descriptors: Vec<OwnedFd>) -> Answer {
@@ -157,6 +162,15 @@ impl Board {
                         let _ = self.engine.remove_stream(lane);
                     }
                 }
+                plain(Reply::Done)
+            }
+            Request::Corrupted { offset_bytes, word } => {
+                self.corruptions += 1;
+                let pid = self.client(id)?.pid;
+                eprintln!(
+                    "partita-simgpu: process {pid} wrote {word:#010x} at offset {offset_bytes:#x} of a stream's structure"
+                );
+                self.fail(id, CuResult::UNKNOWN);
                 plain(Reply::Done)
             }
             Request::Status => plain(Reply::Status(self.status())),

@@ -116,7 +116,7 @@ impl Context {
         runtime.healthy()?;
         let reply = runtime.call(&Request::CtxCreate { sms })?;
         let Reply::Ctx { ctx, sms: granted, legacy, seq } = reply else { return Err(CuResult::UNKNOWN) };
-        let legacy = Stream::adopt(runtime, std::ptr::null_mut(), legacy, seq, 0, 0);
+        let legacy = Stream::adopt(runtime, std::ptr::null_mut(), legacy, seq, 0, 0)?;
         let context: &'static Self = Box::leak(Box::new(Self {
             mark: Mark::live(Self::KIND),
             number: ctx,
@@ -192,7 +192,7 @@ impl Context {
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
         }
         for stream in streams {
-            stream.inspect(runtime);
+            stream.inspect(runtime)?;
             stream.synchronize(runtime)?;
         }
         Ok(())

@@ -285,7 +285,7 @@ unsafe fn launch(
     if stream.capturing.load(Ordering::Relaxed) {
         return capture::add_kernel(runtime, stream, function, launch, params.bytes());
     }
-    let mask = stream.mask(runtime);
+    let mask = stream.enter_launch(runtime)?;
     let mut image =
         launch.describe(runtime, function, mask.as_ref(), stream.priority.load(Ordering::Relaxed))?;
     callback::show(&mut image);

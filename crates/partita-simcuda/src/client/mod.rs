@@ -81,6 +81,7 @@ pub mod region;
 pub mod runtime;
 pub mod stream;
 pub mod stream_ops;
+pub mod structure;
 pub mod vmm;
 pub mod worker;
 

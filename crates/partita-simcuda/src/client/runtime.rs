@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 use partita_abi::qmd::{QmdLayout, layout_for};
-use partita_abi::stream::StreamMaskLayout;
 use partita_sim::DeviceSpec;
 
 use super::region::Regions;
 use super::stream::Stream;
+use super::structure::Shape;
 use super::worker::HostWorks;
 use crate::mps;
 use crate::shared::channel::{Channel, Producer};
@@ -41,8 +41,10 @@ pub struct Runtime {
     pub spec: DeviceSpec,
     /// Layout of its launch descriptors.
     pub qmd: &'static QmdLayout,
-    /// Shape of the mask in its stream structures.
-    pub mask_layout: StreamMaskLayout,
+    /// Layout of its streams' structures.
+    pub structure: Shape,
+    /// This process's id when it connected. A copy that was made without fork handlers has another.
+    pub process: u32,
     /// Its identifier.
     pub uuid: [u8; 16],
     /// Whether `CUDA_VISIBLE_DEVICES` shows it.
@@ -321,7 +323,8 @@ impl Runtime {
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         Ok(Self {
             qmd: layout_for(capability, spec.driver.qmd_version).map_err(io::Error::other)?,
-            mask_layout: StreamMaskLayout::of(spec.driver.cuda_version),
+            structure: Shape::of(&spec),
+            process: std::process::id(),
             uuid,
             visible: is_visible(visible.as_deref(), uuid),
             sms,

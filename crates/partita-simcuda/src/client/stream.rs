@@ -14,24 +14,21 @@ use super::context::{Context, current};
 use super::object::{Mark, Object, Used, object};
 use super::put;
 use super::runtime::{Runtime, runtime};
+use super::structure::{Foreign, Structure};
 use crate::shared::protocol::{Reply, Request, StreamKind};
 
-/// Length of the private structure, in bytes: that of the longest offset known, with room behind it.
-const BLOCK_BYTES: usize = 0x800;
-/// Watched bytes on each side of the mask.
-const GUARD_BYTES: usize = 64;
-/// What the watched words hold.
-const GUARD_WORD: u32 = 0x5eed_c0de;
-
-static WRITES_BESIDE: AtomicU32 = AtomicU32::new(0);
+/// Words of streams' structures that somebody else than the driver wrote, in this process.
+static CORRUPTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// A stream. Programs that know the driver's layout follow the first word to a private structure; everything
 /// after it is this library's own.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Stream {
-    block: AtomicPtr<u8>,
+    structure: AtomicPtr<u8>,
     mark: Mark,
+    /// Launches, as the structure counts them.
+    launches: AtomicU64,
     /// The slot of its progress.
     pub slot: AtomicU32,
     /// Number of the last command that was published.
@@ -61,6 +58,9 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Stream {
     /// Makes a stream around a slot that the board gave.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`.
     pub fn adopt(
         runtime: &Runtime,
         ctx: *mut Context,
@@ -68,12 +68,13 @@ impl Stream {
         seq: u64,
         flags: u32,
         priority: i32,
-    ) -> &'static Self {
-        let stream = USED.take().unwrap_or_else(|| {
-            let block: &'static mut [u64] = Box::leak(vec![0u64; BLOCK_BYTES / 8].into_boxed_slice());
-            Box::leak(Box::new(Self {
-                block: AtomicPtr::new(block.as_mut_ptr().cast()),
+    ) -> Result<&'static Self, CuResult> {
+        let stream = match USED.take() {
+            Some(used) => used,
+            None => Box::leak(Box::new(Self {
+                structure: AtomicPtr::new(Structure::new().ok_or(CuResult::OUT_OF_MEMORY)?.address()),
                 mark: Mark::live(0),
+                launches: AtomicU64::new(0),
                 slot: AtomicU32::new(0),
                 submitted: AtomicU64::new(0),
                 ctx: AtomicPtr::new(std::ptr::null_mut()),
@@ -81,8 +82,8 @@ impl Stream {
                 priority: AtomicI32::new(0),
                 id: AtomicU64::new(0),
                 capturing: AtomicBool::new(false),
-            }))
-        });
+            })),
+        };
         stream.slot.store(slot, Ordering::Relaxed);
         stream.submitted.store(seq, Ordering::Relaxed);
         stream.ctx.store(ctx, Ordering::Relaxed);
@@ -90,9 +91,10 @@ impl Stream {
         stream.priority.store(priority, Ordering::Relaxed);
         stream.id.store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         stream.capturing.store(false, Ordering::Relaxed);
-        stream.arm(runtime);
+        stream.launches.store(0, Ordering::Relaxed);
+        stream.structure().arm(&runtime.structure);
         stream.mark.revive(Self::KIND);
-        stream
+        Ok(stream)
     }
 
     /// Asks the board for a stream.
@@ -105,7 +107,7 @@ impl Stream {
             if flags & CU_STREAM_NON_BLOCKING != 0 { StreamKind::NonBlocking } else { StreamKind::Blocking };
         let request = Request::StreamCreate { ctx: ctx.number, priority, kind };
         let Reply::Stream { stream, seq } = runtime.call(&request)? else { return Err(CuResult::UNKNOWN) };
-        Ok(Self::adopt(runtime, std::ptr::from_ref(ctx).cast_mut(), stream, seq, flags, priority))
+        Self::adopt(runtime, std::ptr::from_ref(ctx).cast_mut(), stream, seq, flags, priority)
     }
 
     /// Ends the object. The board ends the stream once its work is done.
@@ -130,60 +132,34 @@ impl Stream {
 
     // ---- the private structure ----
 
-    fn word(&self, offset: usize) -> *mut u32 {
-        // SAFETY: callers stay below BLOCK_BYTES, which the block has.
-        unsafe { self.block.load(Ordering::Relaxed).add(offset).cast() }
+    fn structure(&self) -> Structure {
+        // SAFETY: set when the object was made, to a structure's address.
+        unsafe { Structure::at(self.structure.load(Ordering::Relaxed)) }
     }
 
-    fn guards(runtime: &Runtime) -> impl Iterator<Item = usize> + use<> {
-        let start = runtime.spec.driver.stream_mask.offset_bytes as usize;
-        let end = start + runtime.mask_layout.bytes();
-        (start.saturating_sub(GUARD_BYTES)..start).chain(end..end + GUARD_BYTES).step_by(4)
-    }
-
-    /// Clears the mask and lays the guards around it.
-    fn arm(&self, runtime: &Runtime) {
-        for offset in (0..BLOCK_BYTES).step_by(4) {
-            // SAFETY: inside the block.
-            unsafe { self.word(offset).write(0) };
-        }
-        for offset in Self::guards(runtime) {
-            // SAFETY: inside the block.
-            unsafe { self.word(offset).write(GUARD_WORD) };
-        }
-    }
-
-    /// The mask that a program wrote into the structure, if it is in force.
+    /// What a launch takes from the structure: the mask that a program wrote there, if it is in force.
+    ///
+    /// # Errors
+    /// `UNKNOWN` when the driver's own words there were changed; the error is sticky.
     #[inline]
-    pub fn mask(&self, runtime: &Runtime) -> Option<[u32; 4]> {
-        let start = runtime.spec.driver.stream_mask.offset_bytes as usize;
-        let mut words = [0u32; 5];
-        for (index, word) in words.iter_mut().enumerate().take(runtime.mask_layout.words()) {
-            // SAFETY: inside the block. Volatile, because programs write there behind the compiler's back.
-            *word = unsafe { self.word(start + 4 * index).read_volatile() };
-        }
-        runtime.mask_layout.decode(&words)
+    pub fn enter_launch(&self, runtime: &Runtime) -> Result<Option<[u32; 4]>, CuResult> {
+        let mask = self.structure().launch(&runtime.structure);
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        mask.map_err(|foreign| corrupted(runtime, foreign))
     }
 
-    /// Finds writes beside the mask. On hardware they would have destroyed the driver's own state.
-    pub fn inspect(&self, runtime: &Runtime) {
-        for offset in Self::guards(runtime) {
-            // SAFETY: inside the block.
-            let word = unsafe { self.word(offset).read_volatile() };
-            if word != GUARD_WORD {
-                let count = WRITES_BESIDE.fetch_add(1, Ordering::Relaxed) + 1;
-                eprintln!(
-                    "partita-sim: a program wrote {word:#010x} at offset {offset:#x} of a stream structure, where \
-                     the driver keeps its own state; the mask of this driver lies at {:#x} ({count} so far)",
-                    runtime.spec.driver.stream_mask.offset_bytes
-                );
-                if std::env::var("PARTITA_SIM_STRICT").is_ok_and(|value| value == "1") {
-                    std::process::exit(134);
-                }
-                // SAFETY: inside the block.
-                unsafe { self.word(offset).write(GUARD_WORD) };
-            }
-        }
+    /// Looks for words that somebody else than the driver wrote.
+    ///
+    /// # Errors
+    /// As [`Self::enter_launch`].
+    pub fn inspect(&self, runtime: &Runtime) -> Result<(), CuResult> {
+        self.structure().inspect(&runtime.structure).map_err(|foreign| corrupted(runtime, foreign))
+    }
+
+    fn inspect_all(&self, runtime: &Runtime) -> Result<(), CuResult> {
+        let launches = self.launches.load(Ordering::Relaxed);
+        let inspected = self.structure().inspect_all(&runtime.structure, launches);
+        inspected.map_err(|foreign| corrupted(runtime, foreign))
     }
 
     // ---- waiting ----
@@ -202,6 +178,35 @@ impl Stream {
         let seq = self.submitted.load(Ordering::Acquire);
         runtime.wait(|| self.reached(runtime, seq))
     }
+}
+
+/// Notes that the driver's state was destroyed. As on hardware nothing of this process's GPU work is good for anything then.
+#[cold]
+fn corrupted(runtime: &Runtime, foreign: Foreign) -> CuResult {
+    // A process whose work has ended for this reason already is not told twice of one word.
+    if runtime.healthy() == Err(CuResult::UNKNOWN) {
+        return CuResult::UNKNOWN;
+    }
+    CORRUPTIONS.fetch_add(1, Ordering::Relaxed);
+    let Foreign { offset_bytes, word } = foreign;
+    eprintln!(
+        "partita-sim: a program wrote {word:#010x} at offset {offset_bytes:#x} of a stream structure, where the driver keeps \
+         its own state; the mask of this driver lies at {:#x}",
+        runtime.structure.mask_at()
+    );
+    // A copy of the process that was made behind the driver's back shares the board with the original, whose state is sound.
+    if std::process::id() == runtime.process {
+        let report = Request::Corrupted { offset_bytes: offset_bytes as u32, word };
+        // Nothing more can be done if the board is gone.
+        let _ = runtime.call(&report);
+    }
+    CuResult::UNKNOWN
+}
+
+/// How many words of its streams' structures the driver has found changed by somebody else, in this process.
+#[unsafe(no_mangle)]
+pub extern "C" fn partita_sim_corruptions() -> u64 {
+    CORRUPTIONS.load(Ordering::Relaxed)
 }
 
 /// The stream that a handle means in a call of either flavour.
@@ -254,7 +259,7 @@ driver_api! {
             return Err(CuResult::INVALID_HANDLE);
         }
         let ended: &'static Stream = object(stream.0)?;
-        ended.inspect(runtime);
+        let sound = ended.inspect_all(runtime);
         capture::abandon(ended);
         let slot = ended.slot.load(Ordering::Relaxed);
         ended.context().remove_stream(ended);
@@ -263,8 +268,8 @@ driver_api! {
         }
         match runtime.call(&Request::StreamDestroy { stream: slot }) {
             // After a sticky error there is nothing left to end.
-            Err(_) if runtime.healthy().is_err() => Ok(()),
-            result => result.map(drop),
+            Err(_) if runtime.healthy().is_err() => sound,
+            result => sound.and(result.map(drop)),
         }
     }
 
@@ -278,7 +283,7 @@ driver_api! {
         let runtime = runtime()?;
         let stream = resolve(stream, per_thread)?;
         capture::refuse_sync(stream)?;
-        stream.inspect(runtime);
+        stream.inspect(runtime)?;
         stream.synchronize(runtime)
     }
 
@@ -288,6 +293,7 @@ driver_api! {
         runtime.healthy()?;
         let stream = resolve(stream, per_thread)?;
         capture::refuse_sync(stream)?;
+        stream.inspect(runtime)?;
         let seq = stream.submitted.load(Ordering::Acquire);
         if stream.reached(runtime, seq) { Ok(()) } else { Err(CuResult::NOT_READY) }
     }

@@ -120,7 +120,7 @@ impl Device {
     pub fn status(&self) -> BoardStatus {
         match observe(&self.place, &Request::Status) {
             Some(Reply::Status(status)) => status,
-            _ => BoardStatus { used_bytes: 0, busy_percent: 0, processes: Vec::new() },
+            _ => BoardStatus { used_bytes: 0, busy_percent: 0, corruptions: 0, processes: Vec::new() },
         }
     }
 }

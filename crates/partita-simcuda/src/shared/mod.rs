@@ -2,6 +2,7 @@
 
 pub mod channel;
 pub mod command;
+pub mod driver;
 pub mod page;
 pub mod place;
 pub mod protocol;

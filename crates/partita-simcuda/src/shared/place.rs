@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use partita_sim::{DeviceSpec, catalogue};
 
-use super::socket;
+use super::{driver, socket};
 
 /// Which device is simulated: a catalogue name, with or without `sim:`. Default `h200`.
 pub const ENV_DEVICE: &str = "PARTITA_SIM_DEVICE";
@@ -50,13 +50,15 @@ impl Place {
         Self::new(name.as_deref().unwrap_or(catalogue::DEFAULT), std::env::var_os(ENV_DIR))
     }
 
-    /// The place of a named device in `dir`, or in the default directory.
+    /// The place of a named device in `dir`, or in the default directory. Its driver is the one that the environment
+    /// names.
     ///
     /// # Errors
-    /// An unknown device.
+    /// An unknown device, a driver that cannot be.
     pub fn new(device: &str, dir: Option<OsString>) -> io::Result<Self> {
-        let spec =
+        let mut spec =
             catalogue::device(device).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
+        driver::from_env(&mut spec)?;
         let dir = match dir {
             Some(dir) if !dir.is_empty() => PathBuf::from(dir),
             // SAFETY: takes no arguments and cannot fail.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Command, LaunchHead};
 
 /// Raised whenever a message or the shared memory changes its form.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Pages that device memory is handed out in, as on hardware.
 pub const PAGE_BYTES: u64 = 2 << 20;
@@ -334,6 +334,13 @@ pub enum Request {
         /// Which.
         graph: u64,
     },
+    /// Says that a program wrote into the driver's own state: the client's GPU work ends.
+    Corrupted {
+        /// Where in a stream's structure.
+        offset_bytes: u32,
+        /// What the driver found there.
+        word: u32,
+    },
     /// Reads the board's state.
     Status,
     /// Ends the GPU work of an MPS client.
@@ -374,6 +381,8 @@ pub struct BoardStatus {
     pub used_bytes: u64,
     /// Share of the last period in which a kernel ran, in percent.
     pub busy_percent: u32,
+    /// How often a program wrote into the driver's own state.
+    pub corruptions: u64,
     /// Processes, in the order in which they came.
     pub processes: Vec<ProcessStatus>,
 }

@@ -31,4 +31,21 @@ static void masks(void) {
     OK(cuCtxSynchronize());
 }
 
-CASES({"masks", masks})
+// Prints the driver's version and which of three entry points of different ages it has: of 12.0, 12.4 and 11.2.
+static void versions(void) {
+    int version;
+    OK(cuInit(0));
+    OK(cuDriverGetVersion(&version));
+    static const char *const names[] = {"cuLibraryLoadData", "cuGreenCtxCreate", "cuMemAllocAsync"};
+    printf("%d", version);
+    for (int i = 0; i < 3; i++) {
+        void *address = NULL;
+        int status;
+        CUresult found = cuGetProcAddress_v2(names[i], &address, 13000, 0, &status);
+        TRUE((address != NULL) == (found == 0 && status == 0));
+        printf(" %d", address != NULL);
+    }
+    printf("\n");
+}
+
+CASES({"masks", masks}, {"versions", versions})
