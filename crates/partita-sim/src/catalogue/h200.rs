@@ -1,10 +1,10 @@
 //! NVIDIA H200 SXM, 141 GB: the device that this project measures on.
 
-use super::topology;
+use super::{hopper, sm, topology};
 use crate::control::{ControlSpec, TpcPlace};
 use crate::spec::{
     BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, SchedulerSpec,
-    SmSpec, StreamMaskLayout, StreamMaskSpec,
+    StreamMaskLayout, StreamMaskSpec,
 };
 
 /// `(gpc, bit in the launch descriptor's mask)` of each TPC, in logical (`%smid`) order.
@@ -58,34 +58,25 @@ fn control() -> ControlSpec {
     ControlSpec { places: PLACES.iter().map(place).collect(), tpc_masks: TPC_MASKS.to_vec() }
 }
 
-/// The catalogue entry.
-pub(super) fn spec() -> DeviceSpec {
+/// The catalogue entry; seed 0 is the board that was measured.
+pub(super) fn spec(seed: u64) -> DeviceSpec {
+    let (topology, control) = match seed {
+        0 => (topology(2, &TPCS), control()),
+        // Another board; without singletons, as how a board comes to have them is not known.
+        _ => {
+            let topology = hopper::PLAN.topology(seed);
+            let control = ControlSpec::of(&topology);
+            (topology, control)
+        }
+    };
     DeviceSpec {
         id: "h200",
         name: "NVIDIA H200",
         architecture: "Hopper",
         compute_capability: ComputeCapability::new(9, 0),
-        topology: topology(2, &TPCS),
-        control: control(),
-        // CUDA C++ Programming Guide, table of technical specifications, compute capability 9.0.
-        sm: SmSpec {
-            threads_max: 2048,
-            blocks_max: 32,
-            threads_per_block_max: 1024,
-            warp_threads: 32,
-            registers: 65_536,
-            registers_per_block_max: 65_536,
-            registers_per_thread_max: 255,
-            register_unit: 256,
-            shared_bytes: 228 << 10,
-            shared_per_block_bytes: 48 << 10,
-            shared_per_block_optin_bytes: 227 << 10,
-            shared_reserved_per_block_bytes: 1 << 10,
-            shared_unit_bytes: 128,
-            // Hopper tuning guide: 8 portably, 16 with the non-portable attribute.
-            cluster_blocks_max: 16,
-            fp32_lanes: 128,
-        },
+        topology,
+        control,
+        sm: sm::CC_9_0,
         memory: MemorySpec {
             // NVML on the measured board.
             capacity_bytes: 143_771 << 20,
@@ -118,7 +109,7 @@ pub(super) fn spec() -> DeviceSpec {
             queues_max: 32,
             priority_least: 0,
             priority_greatest: -5,
-            ..super::DELAYS
+            ..super::parts::DELAYS
         },
         driver: DriverSpec {
             version: "580.159.04",

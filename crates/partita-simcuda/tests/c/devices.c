@@ -6,9 +6,9 @@ static void masks(void) {
     unsigned long offset = strtoul(getenv("MASK_OFFSET"), NULL, 0);
     int words = atoi(getenv("MASK_WORDS"));
     start();
-    int sms, major;
+    int sms, clusters;
     OK(cuDeviceGetAttribute(&sms, 16, 0));
-    OK(cuDeviceGetAttribute(&major, 75, 0));
+    OK(cuDeviceGetAttribute(&clusters, 120, 0));
     int all = census(NULL, 4 * (unsigned)sms, 512, 10000, NULL);
     CUstream stream;
     OK(cuStreamCreate(&stream, 1));
@@ -19,13 +19,13 @@ static void masks(void) {
     int first = 1000;
     for (int i = 0; i < 16; i++) first = (int)records[i].smid < first ? (int)records[i].smid : first;
     printf("%d %d %d %d\n", sms, all, masked, first);
-    // Clusters exist from compute capability 9 on.
+    // Clusters exist where the device says so: from compute capability 9 on, if its descriptors can hold them.
     uint64_t ns = 1000;
     void *params[] = {&ns};
     Attribute cluster = {.id = 4, .u.dim = {2, 1, 1}};
     Config config = {{8, 1, 1}, {32, 1, 1}, 0, NULL, &cluster, 1};
     CUresult launched = cuLaunchKernelEx(&config, function("partita_spin"), params, NULL);
-    if (major >= 9) OK(launched);
+    if (clusters) OK(launched);
     else TRUE(launched != 0);
     OK(cuLaunchCooperativeKernel(function("partita_spin"), (unsigned)sms, 1, 1, 64, 1, 1, 0, NULL, params));
     OK(cuCtxSynchronize());
