@@ -8,34 +8,28 @@
 //! Measured on an H200 (driver 580.159.04): groups of 8 SMs, each within one GPC, and a rest of 12; of 2 SMs without co-scheduling. The
 //! driver makes no green contexts (CUDA_ERROR_NOT_SUPPORTED) once the process has subscribed to the launch callback.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+mod context;
+mod pool;
+
 use alloc::format;
-use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::{Cell, RefCell};
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_uint;
 
 use partita_abi::CuResult;
-use partita_abi::kernels;
 use partita_abi::types::{
-    CU_DEV_RESOURCE_TYPE_SM, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, CU_EVENT_DISABLE_TIMING,
-    CU_GREEN_CTX_DEFAULT_STREAM, CU_STREAM_NON_BLOCKING, CUdevResource, CUdevSmResource,
+    CU_DEV_RESOURCE_TYPE_SM, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, CU_GREEN_CTX_DEFAULT_STREAM,
+    CUdevResource, CUdevSmResource,
 };
 use partita_core::TpcSet;
 
-use crate::census::Census;
-use crate::cuda::Cuda;
+pub use context::GreenContext;
+pub use pool::GreenPool;
+
 use crate::error::Error;
-use crate::gpu::{Gpu, Grid, Place};
-use crate::stream::{Stream, StreamRef};
+use crate::gpu::Gpu;
 
 /// The mechanism's name in errors and tables.
 pub const NAME: &str = "green";
-/// Spin of a census block, as in the calibration: blocks cover every SM before the first ends.
-const CENSUS_NS: u64 = 20_000;
-/// Censuses until one that missed an SM counts as a contradiction.
-const ROUNDS_MAX: u32 = 8;
-
 /// Whether the SMs of a group keep together for clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Coscheduling {
@@ -275,195 +269,6 @@ impl<'g, 'a> Green<'g, 'a> {
             // SAFETY: just made, and owned by nobody else.
             Ok(()) => unsafe { GreenContext::adopt(self.gpu, handle, coscheduling, sms) },
         }
-    }
-}
-
-/// A green context with one stream. Destroyed when dropped.
-pub struct GreenContext<'g, 'a> {
-    gpu: &'g Gpu<'a>,
-    /// Dropped, and so destroyed, before the context.
-    stream: Option<Stream<'a>>,
-    handle: *mut c_void,
-    module: *mut c_void,
-    coscheduling: Coscheduling,
-    sms: u32,
-}
-
-impl<'g, 'a> GreenContext<'g, 'a> {
-    /// # Safety
-    /// `handle` is a green context of `gpu` that nobody else destroys.
-    unsafe fn adopt(
-        gpu: &'g Gpu<'a>,
-        handle: *mut c_void,
-        coscheduling: Coscheduling,
-        sms: u32,
-    ) -> Result<Self, Error> {
-        let cuda = gpu.cuda();
-        let module = core::ptr::null_mut();
-        let mut green = Self { gpu, stream: None, handle, module, coscheduling, sms };
-        let (mut stream, mut context) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the context just made; valid pointers. Kernels are loaded in it, which is how launches on its streams were tried.
-        unsafe {
-            cuda.ctx_from_green_ctx(&mut context, handle)?;
-            let _current = Current::switch(cuda, context)?;
-            cuda.module_load_data(&mut green.module, kernels::PTX_MODULE.as_ptr().cast())?;
-            match cuda.green_ctx_stream_create(&mut stream, handle, CU_STREAM_NON_BLOCKING, 0) {
-                // Before CUDA 12.5 a stream belongs to the context that is current.
-                Err(Error::MissingSymbol(_)) => cuda.stream_create(&mut stream, CU_STREAM_NON_BLOCKING)?,
-                other => other?,
-            }
-            green.stream = Some(Stream::adopt(cuda, stream));
-        }
-        Ok(green)
-    }
-
-    /// Its stream.
-    pub fn stream(&self) -> StreamRef<'_> {
-        self.stream.as_ref().map(Stream::as_ref).expect("set when the context is made")
-    }
-
-    /// The place of launches on its stream.
-    pub fn place(&self) -> Place<'_> {
-        Place { stream: self.stream(), module: self.module }
-    }
-
-    /// Has later work on its stream wait for all earlier work on another's.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn follow(&self, other: &Self) -> Result<(), Error> {
-        let cuda = self.gpu.cuda();
-        let mut event = core::ptr::null_mut();
-        // SAFETY: two live streams; the driver keeps what it still needs of the event.
-        unsafe {
-            cuda.event_create(&mut event, CU_EVENT_DISABLE_TIMING)?;
-            let waits = cuda
-                .event_record(event, other.stream().handle())
-                .and_then(|()| cuda.stream_wait_event(self.stream().handle(), event, 0));
-            cuda.event_destroy(event)?;
-            waits
-        }
-    }
-
-    /// How many SMs it has.
-    pub fn sms(&self) -> u32 {
-        self.sms
-    }
-
-    /// Whether its groups keep together for clusters.
-    pub fn coscheduling(&self) -> Coscheduling {
-        self.coscheduling
-    }
-
-    /// The TPCs that its blocks run on.
-    fn census(&self, sms_per_tpc: u32) -> Result<TpcSet, Error> {
-        let grid = Grid { blocks: self.gpu.facts().sms * 4, threads: 1024, cluster_blocks: 1 };
-        let census = Census::at(self.gpu, self.place(), grid, CENSUS_NS)?;
-        let mut seen = BTreeSet::new();
-        // A census may miss an SM while another process has the GPU.
-        for _ in 0..ROUNDS_MAX {
-            seen.extend(census.sms()?);
-            if seen.len() as u32 >= self.sms {
-                break;
-            }
-        }
-        let tpcs: TpcSet = seen.iter().filter_map(|sm| u8::try_from(sm / sms_per_tpc).ok()).collect();
-        if seen.len() as u32 != self.sms || tpcs.len() * sms_per_tpc != self.sms {
-            let sms = self.sms;
-            return Err(Error::Disproved(format!("a green context of {sms} SMs ran blocks on SMs {seen:?}")));
-        }
-        Ok(tpcs)
-    }
-}
-
-impl Drop for GreenContext<'_, '_> {
-    fn drop(&mut self) {
-        self.stream = None;
-        // SAFETY: made by us and destroyed once, after its stream.
-        let _ = unsafe { self.gpu.cuda().green_ctx_destroy(self.handle) };
-    }
-}
-
-/// A context made current for a while.
-struct Current<'a> {
-    cuda: &'a Cuda,
-    former: *mut c_void,
-}
-
-impl<'a> Current<'a> {
-    /// # Safety
-    /// `context` is alive.
-    unsafe fn switch(cuda: &'a Cuda, context: *mut c_void) -> Result<Self, Error> {
-        let mut former = core::ptr::null_mut();
-        // SAFETY: a valid pointer; the caller vouches for the context.
-        unsafe {
-            cuda.ctx_get_current(&mut former)?;
-            cuda.ctx_set_current(context)?;
-        }
-        Ok(Self { cuda, former })
-    }
-}
-
-impl Drop for Current<'_> {
-    fn drop(&mut self) {
-        // SAFETY: it was current before.
-        let _ = unsafe { self.cuda.ctx_set_current(self.former) };
-    }
-}
-
-/// Contexts made in advance, so that switching between sizes costs a lookup and not a creation.
-pub struct GreenPool<'g, 'a> {
-    green: Green<'g, 'a>,
-    contexts: RefCell<BTreeMap<TpcSet, Rc<GreenContext<'g, 'a>>>>,
-    created: Cell<u32>,
-}
-
-impl<'g, 'a> GreenPool<'g, 'a> {
-    /// The most contexts that a pool keeps; each holds device memory.
-    pub const CONTEXTS_MAX: usize = 64;
-
-    /// An empty pool.
-    pub fn new(green: Green<'g, 'a>) -> Self {
-        Self { green, contexts: RefCell::new(BTreeMap::new()), created: Cell::new(0) }
-    }
-
-    /// The green contexts' splits.
-    pub fn green(&self) -> &Green<'g, 'a> {
-        &self.green
-    }
-
-    /// How many contexts were made so far.
-    pub fn created(&self) -> u32 {
-        self.created.get()
-    }
-
-    /// The context for `set` if it is in the pool.
-    pub fn find(&self, set: &TpcSet) -> Option<Rc<GreenContext<'g, 'a>>> {
-        self.contexts.borrow().get(set).cloned()
-    }
-
-    /// The context for `set`, made now if it is not in the pool.
-    ///
-    /// # Errors
-    /// As [`Green::context`]; [`Error::Refused`] if the pool is full of contexts in use.
-    pub fn obtain(&self, set: &TpcSet) -> Result<Rc<GreenContext<'g, 'a>>, Error> {
-        if let Some(context) = self.find(set) {
-            return Ok(context);
-        }
-        let mut contexts = self.contexts.borrow_mut();
-        if contexts.len() >= Self::CONTEXTS_MAX {
-            contexts.retain(|_, context| Rc::strong_count(context) > 1);
-            if contexts.len() >= Self::CONTEXTS_MAX {
-                return Err(Error::Refused(format!(
-                    "all {} green contexts of the pool are in use: drop a lane first",
-                    Self::CONTEXTS_MAX
-                )));
-            }
-        }
-        let context = Rc::new(self.green.context(set)?);
-        self.created.set(self.created.get() + 1);
-        contexts.insert(*set, Rc::clone(&context));
-        Ok(context)
     }
 }
 

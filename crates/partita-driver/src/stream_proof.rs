@@ -1,6 +1,6 @@
 //! Where this driver keeps the mask of a stream: found and proved in a sacrificial process.
 //!
-//! The search writes nothing. One launch is traced ([`crate::stream_trace`]): a place where the driver read a word, where the words are
+//! The search writes nothing. One launch is traced (`stream_trace.rs`): a place where the driver read a word, where the words are
 //! those of no mask and were not written, may be it. Each such place is then answered, for one launch, with the mask of a random set; the
 //! one that is the mask comes out in that launch's descriptor, translated to the board's physical numbers, bit by bit. On an H200 (driver
 //! 580.159.04) 29 places look like a mask, 12 of them pass the filter, and one answers.
@@ -9,33 +9,28 @@
 //! and how many run at once under MPS, where SM numbers are not the device's), by the descriptor, and by a neighbour stream that must
 //! not change. On machines where nothing can be traced the listed offset of the driver's version is verified alone.
 
-use alloc::collections::BTreeSet;
+mod verification;
+mod watch;
+
 use alloc::format;
 use alloc::vec::Vec;
-use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::kernels;
-use partita_abi::qmd::{self, QmdLayout};
+use partita_abi::qmd::QmdLayout;
 use partita_abi::stream::{STREAM_HINTS, StreamMaskLayout, StreamPlatform};
 use partita_core::{Topology, TpcSet};
 
-use crate::callback::{self, SubscribeError};
-use crate::census::{BlockRecord, Census};
 use crate::error::Error;
 use crate::gpu::{Gpu, Grid, Launch};
-use crate::stream::{Stream, StreamRef};
+use crate::stream::Stream;
 use crate::stream_mask::{self, STRUCTURE_BYTES, StreamField, StreamMasks};
 use crate::stream_trace::{self, Answer, Trace};
-use crate::subscribers;
 use crate::time::now_ns;
+use verification::{Verification, census, together};
+use watch::Watch;
 
-/// Spin of a census block, as in the calibration.
-const CENSUS_NS: u64 = 20_000;
 /// Under MPS blocks are counted while they run together, so they run for longer.
 const TOGETHER_NS: u64 = 200_000;
-/// Censuses until one that missed an SM counts as a contradiction.
-const ROUNDS_MAX: u32 = 8;
 const DEADLINE_MS: u64 = 10_000;
 
 /// What is known of a board before its streams are looked at.
@@ -309,90 +304,6 @@ impl<'g, 'a> Search<'g, 'a> {
     }
 }
 
-struct Verification<'g, 'a> {
-    gpu: &'g Gpu<'a>,
-    board: Board<'g>,
-    per_sm: u32,
-}
-
-impl Verification<'_, '_> {
-    /// Runs censuses on a stream that must keep to `set`, or to nothing. Returns how many blocks ran.
-    fn runs_on(&self, stream: StreamRef<'_>, set: Option<&TpcSet>) -> Result<u64, Error> {
-        let topology = self.board.topology;
-        let wanted = set.copied().unwrap_or(topology.all());
-        let expected: BTreeSet<u32> = wanted.iter().flat_map(|tpc| topology.sms_of(tpc)).collect();
-        let under_mps = self.gpu.facts().under_mps;
-        let mut seen = BTreeSet::new();
-        let mut blocks = 0;
-        // A census may miss an SM while another process has the GPU.
-        for _ in 0..ROUNDS_MAX {
-            let (sms, records) = census(self.gpu, stream, if under_mps { TOGETHER_NS } else { CENSUS_NS })?;
-            self.descriptor(set)?;
-            blocks += records.len() as u64;
-            seen.extend(sms);
-            let most = expected.len() * self.per_sm as usize;
-            if together(&records) > most {
-                return Err(Error::Disproved(format!(
-                    "with {} SMs enabled, {} blocks ran at once, and no more than {most} can",
-                    expected.len(),
-                    together(&records)
-                )));
-            }
-            if seen.len() >= expected.len() {
-                break;
-            }
-        }
-        // Under MPS the enabled SMs are numbered anew from 0.
-        let right = if under_mps { seen.len() == expected.len() } else { seen == expected };
-        if !right {
-            return Err(Error::Disproved(format!(
-                "with TPCs {wanted} enabled on a stream, its blocks ran on SMs {seen:?}"
-            )));
-        }
-        Ok(blocks)
-    }
-
-    /// Whether the last launch's descriptor had just this set, or no mask.
-    fn descriptor(&self, set: Option<&TpcSet>) -> Result<(), Error> {
-        match (Watch::last(), set) {
-            (None, None) => Ok(()),
-            (Some(disable), Some(set)) if shows(self.board.topology, &disable, set) => Ok(()),
-            (disable, Some(set)) => Err(Error::Disproved(format!(
-                "a stream's mask for TPCs {set} came out in the launch descriptor as {disable:x?}"
-            ))),
-            (Some(disable), None) => Err(Error::Disproved(format!(
-                "a stream without a mask was launched with {disable:x?}: the masks of two streams are mixed up"
-            ))),
-        }
-    }
-}
-
-/// One census on a stream: the SMs and the records.
-fn census(
-    gpu: &Gpu<'_>,
-    stream: StreamRef<'_>,
-    duration_ns: u64,
-) -> Result<(BTreeSet<u32>, Vec<BlockRecord>), Error> {
-    let grid = Grid { blocks: gpu.facts().sms * 4, threads: 1024, cluster_blocks: 1 };
-    let census = Census::at(gpu, gpu.place(stream), grid, duration_ns)?;
-    let sms = census.sms()?;
-    Ok((sms, census.records()?))
-}
-
-/// The most blocks that ran at the same time.
-fn together(records: &[BlockRecord]) -> usize {
-    let mut edges: Vec<(u64, i32)> =
-        records.iter().flat_map(|record| [(record.start_ns, 1), (record.stop_ns, -1)]).collect();
-    // Of one moment the ends come first.
-    edges.sort_unstable();
-    let (mut now, mut most) = (0i32, 0);
-    for (_, change) in edges {
-        now += change;
-        most = most.max(now);
-    }
-    usize::try_from(most).unwrap_or(0)
-}
-
 /// Whether a descriptor's mask leaves exactly `set` of the board's TPCs enabled.
 fn shows(topology: &Topology, disable: &[u32; 8], set: &TpcSet) -> bool {
     (0..).zip(topology.tpcs()).all(|(tpc, place)| {
@@ -463,54 +374,10 @@ impl Random {
     }
 }
 
-static LAYOUT: AtomicPtr<QmdLayout> = AtomicPtr::new(core::ptr::null_mut());
-static SEEN: AtomicU64 = AtomicU64::new(0);
-static MASKED: AtomicBool = AtomicBool::new(false);
-static DISABLE: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
-
-/// Looks at the mask of every launch of this process.
-struct Watch;
-
-impl Watch {
-    fn install(gpu: &Gpu<'_>, layout: &'static QmdLayout) -> Result<(), Error> {
-        LAYOUT.store(core::ptr::from_ref(layout).cast_mut(), Ordering::Release);
-        // SAFETY: the subscriber uses statics only, which are set.
-        match unsafe { subscribers::add(gpu.cuda(), on_launch, core::ptr::null_mut()) } {
-            Ok(_) | Err(Error::Subscribe(SubscribeError::Again)) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Launches seen so far.
-    fn seen() -> u64 {
-        SEEN.load(Ordering::Acquire)
-    }
-
-    /// The disable words of the last launch, if it had a mask.
-    fn last() -> Option<[u32; 8]> {
-        MASKED
-            .load(Ordering::Acquire)
-            .then(|| core::array::from_fn(|word| DISABLE[word].load(Ordering::Acquire)))
-    }
-}
-
-unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, parameters: *const c_void) {
-    // SAFETY: install() stored a static layout before it subscribed.
-    let layout = unsafe { &*LAYOUT.load(Ordering::Acquire) };
-    // SAFETY: the driver's parameters, during the call.
-    let Some(image) = (unsafe { callback::descriptor_of(parameters, layout) }) else { return };
-    let mask = qmd::read_disable_mask(image, layout);
-    stream_trace::report_if_copy(mask);
-    for (slot, word) in DISABLE.iter().zip(mask.unwrap_or([0; 8])) {
-        slot.store(word, Ordering::Release);
-    }
-    MASKED.store(mask.is_some(), Ordering::Release);
-    SEEN.fetch_add(1, Ordering::AcqRel);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::census::BlockRecord;
     use alloc::vec;
     use partita_core::Tpc;
 

@@ -23,8 +23,7 @@
 //! ```no_run
 //! use partita::gpu;
 //! use partita::install::Install;
-//! use partita::restrict::{Launch, Masks, Process, Stream};
-//! use partita_driver::StreamRef;
+//! use partita::restrict::{Launch, Masks, Process, Stream, StreamRef};
 //!
 //! # fn work() {}
 //! # fn example(raw_stream: *mut std::ffi::c_void) -> Result<(), Box<dyn std::error::Error>> {
@@ -54,7 +53,8 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use partita_core::{Topology, TpcSet};
-use partita_driver::{Cuda, FormerMask, ProcessMasks, StreamField, StreamMasks, StreamRef};
+pub use partita_driver::StreamRef;
+use partita_driver::{Cuda, FormerMask, ProcessMasks, StreamField, StreamMasks};
 
 use crate::calibration::{Cache, Measured};
 use crate::error::Error;
