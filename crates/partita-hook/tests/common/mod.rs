@@ -3,8 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::ffi::CString;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use partita_ledger::{LIMITS_FILE_NAME, Limits, LimitsFile, USAGE_FILE_NAME, UsageMap, UsageView};
 
@@ -25,8 +26,12 @@ pub fn library() -> PathBuf {
         .clone()
 }
 
+fn programs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+}
+
 fn cc(arguments: &[&str], source: &str, output: &Path) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
+    let source = programs().join(source);
     let given = Command::new("cc")
         .args(["-O1", "-w", "-o"])
         .arg(output)
@@ -35,6 +40,14 @@ fn cc(arguments: &[&str], source: &str, output: &Path) {
         .output()
         .expect("the tests need a C compiler, `cc`");
     assert!(given.status.success(), "{}", String::from_utf8_lossy(&given.stderr));
+}
+
+/// What a program has said.
+pub struct Said {
+    /// On standard output, but for what was answered.
+    pub lines: Vec<String>,
+    /// On standard error.
+    pub complaints: Vec<String>,
 }
 
 /// A directory with a stub `libcuda.so.1`, a tenant's ledger and programs.
@@ -46,7 +59,9 @@ impl Fixture {
     /// Builds the stub driver and creates the ledger with these limits.
     pub fn new(limits: &Limits) -> Self {
         let fixture = Self { directory: tempfile::tempdir().expect("a temporary directory") };
-        cc(&["-shared", "-fPIC"], "stub_driver.c", &fixture.path("libcuda.so.1"));
+        let graphs = programs().join("stub_graphs.c");
+        let graphs = graphs.to_str().expect("UTF-8");
+        cc(&["-shared", "-fPIC", graphs], "stub_driver.c", &fixture.path("libcuda.so.1"));
         LimitsFile::create(&fixture.file(LIMITS_FILE_NAME.to_str().expect("ASCII")), limits, 0o644)
             .expect("limits");
         UsageMap::create(&fixture.file(USAGE_FILE_NAME.to_str().expect("ASCII")), 0o644).expect("usage");
@@ -63,17 +78,48 @@ impl Fixture {
         CString::new(self.path(name).to_str().expect("UTF-8")).expect("no zero byte")
     }
 
-    /// Compiles a program of `tests/programs` and runs it as the tenant.
-    pub fn run(&self, source: &str, arguments: &[&str]) -> Output {
+    /// The tenant's limits, to change them.
+    pub fn limits_file(&self) -> LimitsFile {
+        LimitsFile::open_rw(&self.file(LIMITS_FILE_NAME.to_str().expect("ASCII"))).expect("limits")
+    }
+
+    /// A program of `tests/programs`, compiled, to be run as the tenant.
+    pub fn command(&self, source: &str, arguments: &[&str]) -> Command {
         let program = self.path(source.trim_end_matches(".c"));
         cc(&["-rdynamic", "-ldl", "-pthread"], source, &program);
-        Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .env("LD_PRELOAD", library())
             .env("LD_LIBRARY_PATH", self.directory.path())
-            .env("PARTITA_LEDGER", self.directory.path())
-            .output()
-            .expect("the program starts")
+            .env("PARTITA_LEDGER", self.directory.path());
+        command
+    }
+
+    /// Compiles a program of `tests/programs` and runs it as the tenant.
+    pub fn run(&self, source: &str, arguments: &[&str]) -> Output {
+        self.command(source, arguments).output().expect("the program starts")
+    }
+
+    /// Runs a program that asks on its standard output: `answer` has an answer to a line, or lets it be one of
+    /// the program's results.
+    pub fn talk(&self, source: &str, mut answer: impl FnMut(&str) -> Option<String>) -> Said {
+        let mut command = self.command(source, &[]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let mut input = child.stdin.take().expect("a pipe");
+        let mut lines = Vec::new();
+        for line in BufReader::new(child.stdout.take().expect("a pipe")).lines() {
+            let line = line.expect("UTF-8");
+            match answer(&line) {
+                Some(answer) => writeln!(input, "{answer}").expect("the program reads"),
+                None => lines.push(line),
+            }
+        }
+        let output = child.wait_with_output().expect("the program ends");
+        let complaints = String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect();
+        assert!(output.status.success(), "{:?} {lines:#?} {complaints:?}", output.status);
+        Said { lines, complaints }
     }
 
     /// What the tenant's processes have reported.

@@ -1,14 +1,13 @@
 /* A libcuda that does nothing but call its launch callback: what is left of a
  * launch through it is the hook's own work. Prototypes after cuda.h. */
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "stub.h"
 
 typedef void (*callback)(void *, int, int, const void *);
 static callback subscriber;
 static void *argument;
 static int enabled;
-static uint32_t qmd[96];
+/* Each stream has a descriptor buffer of its own; here each thread has. */
+static __thread uint32_t qmd[96];
 
 int subscribe(uint32_t *handle, callback function, void *user) {
     subscriber = function;
@@ -38,18 +37,22 @@ int cuInit(unsigned flags) { return flags ? 1 : 0; }
 /* What the program looks at afterwards: the descriptor as the hook left it. */
 uint32_t *stub_descriptor(void) { return qmd; }
 
-int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void *stream, void **parameters, void **extra) {
+void stub_show(uint32_t *image, const uint32_t *own_mask) {
     uint64_t block[11] = {0};
-    memset(qmd, 0, sizeof qmd);
-    ((unsigned char *)qmd)[72] = 0x40; /* QMD version 4.0 */
-    if (stream) { /* stands for a launch whose mask the program has set itself */
-        qmd[0] = 0x80000000u;
-        memcpy(&qmd[76], stream, 16);
+    memset(image, 0, sizeof qmd);
+    ((unsigned char *)image)[72] = 0x40; /* QMD version 4.0 */
+    if (own_mask) {
+        image[0] = 0x80000000u;
+        memcpy(&image[76], own_mask, 16);
     }
     block[0] = sizeof block | 0x7ffd00000000ull; /* the upper half is garbage on real drivers */
-    block[4] = (uintptr_t)qmd;
+    block[4] = (uintptr_t)image;
     if (enabled) subscriber(argument, 0xb, 1, block);
+}
+
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *stream, void **parameters, void **extra) {
+    stub_show(qmd, stream); /* a stream stands for a launch whose mask the program has set itself */
     return 0;
 }
 
