@@ -1,0 +1,76 @@
+//! Green contexts: the sizes that a driver offers, contexts of composed groups, and switching between prepared ones.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::Sim;
+use partita_core::{Topology, TpcSet};
+use partita_driver::green::{Coscheduling, Green, GreenPool};
+use partita_driver::mechanism::{GreenMechanism, Lane, Mechanism, Retarget};
+use partita_driver::{Census, Error, Gpu, Grid, ProcessMasks};
+
+/// The TPCs that launches on a lane run on.
+fn seen(gpu: &Gpu<'_>, topology: &Topology, lane: &Lane<'_>) -> TpcSet {
+    let grid = Grid { blocks: gpu.facts().sms * 4, threads: 1024, cluster_blocks: 1 };
+    let sms: BTreeSet<u32> =
+        lane.within(|place| Census::at(gpu, place, grid, 20_000).unwrap().sms().unwrap()).unwrap();
+    topology.logical_from_smids(sms).unwrap()
+}
+
+#[test]
+#[ignore = "the tests run it in child processes"]
+fn child_makes_green_contexts() {
+    let cuda = common::cuda();
+    let gpu = Gpu::open(&cuda, 0).unwrap();
+    // No probe: the driver makes no green contexts beside a launch callback. An H200 has 66 TPCs in logical order.
+    let tpcs = (0..66).map(|tpc| partita_core::Tpc { gpc: 0, physical: tpc }).collect::<Vec<_>>();
+    let topology = Topology::new(2, tpcs).unwrap();
+    let green = match Green::survey(&gpu, 2) {
+        Ok(green) => green,
+        Err(error @ Error::Call { .. }) => return common::say(format!("not offered: {error}")),
+        Err(error) => panic!("{error}"),
+    };
+    let kept = green.sizes(Coscheduling::Kept).unwrap();
+    let ignored = green.sizes(Coscheduling::Ignored).unwrap();
+    common::say(format!("kept {}+{} SMs", kept.least_sms(), kept.step_sms()));
+    common::say(format!("ignored {}+{} SMs", ignored.least_sms(), ignored.step_sms()));
+    let together = green.groups(Coscheduling::Kept)[0];
+    common::say(format!("groups {}", green.groups(Coscheduling::Ignored).len()));
+
+    let mechanism = GreenMechanism::new(&gpu, GreenPool::new(green), 2);
+    assert_eq!(mechanism.retarget(), Retarget::Switch);
+    let sets = [TpcSet::first(33), TpcSet::single(65), "1,4,7,20-30".parse().unwrap(), together];
+    mechanism.prepare(&sets).unwrap();
+    assert_eq!(mechanism.pool().created(), 4);
+    let mut lane = mechanism.lane(&sets[0]).unwrap();
+    for set in sets.iter().chain(sets.iter().rev()) {
+        lane.retarget(set).unwrap();
+        assert_eq!((lane.set(), seen(&gpu, &topology, &lane)), (*set, *set));
+    }
+    drop(lane);
+    assert_eq!(mechanism.pool().created(), 4, "switching makes none");
+    // A set that is not prepared is not made behind the caller's back, and the lane stays as it was.
+    let mut lane = mechanism.lane(&sets[0]).unwrap();
+    assert!(matches!(lane.retarget(&TpcSet::first(5)), Err(Error::Refused(_))));
+    assert_eq!(seen(&gpu, &topology, &lane), sets[0]);
+    // Beside a launch callback there are only those that were made before.
+    ProcessMasks::install(&cuda, &topology, partita_abi::qmd::layout_for(90, 0x40).unwrap()).unwrap();
+    assert_eq!(seen(&gpu, &topology, &lane), sets[0]);
+    let refused = mechanism.lane(&TpcSet::first(5)).err().unwrap().to_string();
+    assert!(refused.contains("launch callback"), "{refused}");
+    common::say("switched");
+}
+
+#[test]
+fn sizes_are_asked_for_and_switching_makes_no_context() {
+    let sim = Sim::new("green", "h200");
+    let said = sim.child_says("child_makes_green_contexts", &[]);
+    if said[0].starts_with("not offered: ") {
+        // Whatever else may be wrong, a driver without green contexts says so at the first call.
+        assert!(said[0].contains("cuDeviceGetDevResource") && said[0].contains("NOT_SUPPORTED"), "{said:?}");
+        return eprintln!("skipped: {}", said[0]);
+    }
+    // As measured on an H200.
+    assert_eq!(said, ["kept 8+8 SMs", "ignored 2+2 SMs", "groups 66", "switched"]);
+}
