@@ -124,6 +124,27 @@ fn gpcs_are_proved_where_there_are_no_clusters() {
 }
 
 #[test]
+fn every_simulated_device_is_placed_by_sources_that_agree() {
+    if needs_simulator("it is about the catalogue") {
+        return;
+    }
+    let world = World::new();
+    // The refusal of an unknown name lists those that are known.
+    let known = world.refused("topology --gpu sim:none");
+    let devices: Vec<&str> = known
+        .split([' ', ',', ')', '('])
+        .filter(|word| word.starts_with("sim:") && !word.contains("NAME"))
+        .collect();
+    assert!(devices.contains(&"sim:h200") && devices.len() >= 3, "{known}");
+    for device in devices {
+        let chart = chart(&world, &format!("--gpu {device}"));
+        check(&chart);
+        let by_clusters = speaking(&chart).contains(&"clusters");
+        assert_eq!(chart["gpcs_proved_by"], if by_clusters { "clusters" } else { "control" }, "{device}");
+    }
+}
+
+#[test]
 fn tenants_are_drawn_with_their_letters() {
     let world = World::new();
     let serve = world.idle("--name serve --sm 4tpc");
