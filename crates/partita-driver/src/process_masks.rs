@@ -41,9 +41,20 @@ struct Wishes {
     scope: Cell<Option<Words>>,
 }
 
+/// How the layout of launch descriptors is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// It was proved on this board under this driver.
+    Proved(&'static QmdLayout),
+    /// By the compute capability, once a descriptor shows its version.
+    ByClass(u32),
+}
+
 struct State {
     topology: Topology,
-    layout: &'static QmdLayout,
+    told: Told,
+    /// Null until it is known.
+    layout: AtomicPtr<QmdLayout>,
     /// The physical numbers that carry a TPC on this board.
     live: Words,
     /// Those of TPCs that are the only ones of their GPC, which the driver leaves out of launches of large clusters.
@@ -64,6 +75,26 @@ impl ProcessMasks {
     /// [`Error::Subscribe`]; [`Error::Refused`] if the process sees several GPUs, whose launches the callback could not tell apart, or if it
     /// has installed the masks of another board.
     pub fn install(cuda: &Cuda, topology: &Topology, layout: &'static QmdLayout) -> Result<Self, Error> {
+        Self::install_as(cuda, topology, Told::Proved(layout))
+    }
+
+    /// As [`ProcessMasks::install`], where nobody has proved the version of this driver's launch descriptors: the first descriptor tells
+    /// it, if its class (compute capability, major × 10 + minor) knows that version. `topology` must be known for certain all the same.
+    ///
+    /// # Errors
+    /// As [`ProcessMasks::install`]; [`Error::Qmd`] for a capability without a class.
+    pub fn install_by_class(
+        cuda: &Cuda,
+        topology: &Topology,
+        compute_capability: u32,
+    ) -> Result<Self, Error> {
+        if qmd::class_for(compute_capability).is_none() {
+            return Err(qmd::QmdError::UnknownCapability { compute_capability }.into());
+        }
+        Self::install_as(cuda, topology, Told::ByClass(compute_capability))
+    }
+
+    fn install_as(cuda: &Cuda, topology: &Topology, told: Told) -> Result<Self, Error> {
         let mut devices = 0;
         // SAFETY: a valid pointer.
         unsafe {
@@ -79,17 +110,17 @@ impl ProcessMasks {
         while INSTALLING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             core::hint::spin_loop();
         }
-        let installed = Self::install_alone(cuda, topology, layout);
+        let installed = Self::install_alone(cuda, topology, told);
         INSTALLING.store(false, Ordering::Release);
         installed
     }
 
-    fn install_alone(cuda: &Cuda, topology: &Topology, layout: &'static QmdLayout) -> Result<Self, Error> {
+    fn install_alone(cuda: &Cuda, topology: &Topology, told: Told) -> Result<Self, Error> {
         let present = STATE.load(Ordering::Acquire);
         if !present.is_null() {
             // SAFETY: stored below and never freed.
             let state = unsafe { &*present };
-            if state.topology != *topology || state.layout != layout {
+            if state.topology != *topology || state.told != told {
                 return Err(Error::Refused("this process masks the launches of another GPU already".into()));
             }
             return Ok(Self { state });
@@ -106,7 +137,11 @@ impl ProcessMasks {
         // Kept for ever: launches on any thread read it.
         let state: &'static State = Box::leak(Box::new(State {
             topology: topology.clone(),
-            layout,
+            told,
+            layout: AtomicPtr::new(match told {
+                Told::Proved(layout) => core::ptr::from_ref(layout).cast_mut(),
+                Told::ByClass(_) => core::ptr::null_mut(),
+            }),
             live: topology.physical_set(&topology.all()).to_words32(),
             single: topology.physical_set(&alone).to_words32(),
             process: Published::new(),
@@ -238,31 +273,70 @@ unsafe extern "C" fn on_launch(argument: *mut c_void, _domain: c_int, _id: c_int
     // SAFETY: install() passed a leaked State.
     let state = unsafe { &*argument.cast::<State>() };
     // SAFETY: the driver's parameters, during the call.
-    let Some(image) = (unsafe { callback::descriptor_of(parameters, state.layout) }) else {
+    let Some((layout, image)) = (unsafe { descriptor(state, parameters) }) else {
         state.unmasked.fetch_add(1, Ordering::AcqRel);
         return;
     };
     // SAFETY: used during the call only.
     let wishes = unsafe { thread_wishes(state.key) };
     if let Some(words) = wishes.and_then(|wishes| wishes.next.take().or(wishes.scope.get())) {
-        let _ = qmd::write_disable_mask(image, state.layout, &words);
+        let _ = qmd::write_disable_mask(image, layout, &words);
         return;
     }
     let Some(words) = state.process.load() else { return };
-    let words = match qmd::read_disable_mask(image, state.layout) {
+    let words = match qmd::read_disable_mask(image, layout) {
         None => words,
         // The driver's own, for a large cluster: both hold.
         Some(asked) if is_drivers_own(state, &asked) => both(state, &words, &asked),
         // The stream's, or a green context's, which is nearer.
         Some(_) => return,
     };
-    let _ = qmd::write_disable_mask(image, state.layout, &words);
+    let _ = qmd::write_disable_mask(image, layout, &words);
 }
 
-/// Whether a mask leaves out nothing but TPCs that are alone in their GPC, which the driver does for clusters (measured on an H200).
+/// The descriptor of a launch and its layout, if the layout is known.
+///
+/// # Safety
+/// `parameters` is what the driver passed to a subscriber, and the result is not used after the subscriber has returned.
+#[inline]
+unsafe fn descriptor<'d>(
+    state: &State,
+    parameters: *const c_void,
+) -> Option<(&'static QmdLayout, &'d mut [u32])> {
+    let layout = state.layout.load(Ordering::Acquire);
+    // SAFETY: null, or a static layout.
+    let layout = match unsafe { layout.as_ref() } {
+        Some(layout) => layout,
+        // SAFETY: passed on to the caller.
+        None => unsafe { first_layout(state, parameters) }?,
+    };
+    // SAFETY: passed on to the caller.
+    Some((layout, unsafe { callback::descriptor_of(parameters, layout) }?))
+}
+
+/// # Safety
+/// As for [`descriptor`].
+#[cold]
+unsafe fn first_layout(state: &State, parameters: *const c_void) -> Option<&'static QmdLayout> {
+    let Told::ByClass(compute_capability) = state.told else { return None };
+    // SAFETY: passed on to the caller.
+    let descriptor = unsafe { callback::launch_descriptor(parameters) };
+    if descriptor.is_null() {
+        return None;
+    }
+    // SAFETY: every version of the descriptor is longer than its head.
+    let head = unsafe { core::slice::from_raw_parts(descriptor, qmd::QMD_HEAD_WORDS) };
+    let layout = qmd::layout_of(compute_capability, head).ok()?;
+    state.layout.store(core::ptr::from_ref(layout).cast_mut(), Ordering::Release);
+    Some(layout)
+}
+
+/// Whether a mask leaves out nothing but TPCs that are alone in their GPC, which the driver does for clusters (measured on an H200). One
+/// that leaves out none at all is a stream's own wish for the whole GPU.
 #[cold]
 fn is_drivers_own(state: &State, asked: &Words) -> bool {
-    (0..8).all(|word| asked[word] & state.live[word] & !state.single[word] == 0)
+    let off: Words = core::array::from_fn(|word| asked[word] & state.live[word]);
+    off != [0; 8] && (0..8).all(|word| off[word] & !state.single[word] == 0)
 }
 
 /// What both masks leave enabled; the wish alone where that is nothing, because a launch with no TPC never ends.

@@ -17,6 +17,7 @@ mod session;
 mod tests;
 mod wire;
 
+use alloc::vec::Vec;
 use core::ffi::c_int;
 
 use partita_abi::attribute;
@@ -42,6 +43,14 @@ pub fn read(
     minor: Option<u32>,
 ) -> Result<ControlClaims, ControlError> {
     session::read(kernel, address, minor)
+}
+
+/// The GPUs of this machine in the order of their PCI addresses, whether this process sees them through CUDA or not.
+///
+/// # Errors
+/// Which call failed.
+pub fn list(kernel: &impl KernelDriver) -> Result<Vec<Card>, ControlError> {
+    session::list(kernel)
 }
 
 /// The PCI address of one of the GPUs that CUDA sees in this process.

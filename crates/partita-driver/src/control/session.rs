@@ -160,10 +160,21 @@ pub(super) fn read<K: KernelDriver>(
     Ok(ControlClaims { sms, tpc_counts })
 }
 
-fn find_card<K: KernelDriver>(control: &Node<'_, K>, address: PciAddress) -> Result<Card, ControlError> {
+/// See [`super::list`].
+pub(super) fn list<K: KernelDriver>(kernel: &K) -> Result<Vec<Card>, ControlError> {
+    let mut cards = list_by(&Node::open(kernel, CONTROL_NODE)?)?;
+    cards.sort_unstable_by_key(|card| (card.address.domain, card.address.bus, card.address.slot));
+    Ok(cards)
+}
+
+fn list_by<K: KernelDriver>(control: &Node<'_, K>) -> Result<Vec<Card>, ControlError> {
     let mut answer = vec![0; CARDS_MAX * CARD_BYTES];
     control.send("the list of cards", CARD_INFO, &mut answer)?;
-    let cards = cards(&answer);
+    Ok(cards(&answer))
+}
+
+fn find_card<K: KernelDriver>(control: &Node<'_, K>, address: PciAddress) -> Result<Card, ControlError> {
+    let cards = list_by(control)?;
     let card = cards.iter().find(|card| card.address == address).copied();
     card.ok_or_else(|| ControlError::NoCard {
         address,
