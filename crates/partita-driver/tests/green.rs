@@ -26,11 +26,7 @@ fn child_makes_green_contexts() {
     // No probe: the driver makes no green contexts beside a launch callback. An H200 has 66 TPCs in logical order.
     let tpcs = (0..66).map(|tpc| partita_core::Tpc { gpc: 0, physical: tpc }).collect::<Vec<_>>();
     let topology = Topology::new(2, tpcs).unwrap();
-    let green = match Green::survey(&gpu, 2) {
-        Ok(green) => green,
-        Err(error @ Error::Call { .. }) => return common::say(format!("not offered: {error}")),
-        Err(error) => panic!("{error}"),
-    };
+    let green = Green::survey(&gpu, 2).unwrap();
     let kept = green.sizes(Coscheduling::Kept).unwrap();
     let ignored = green.sizes(Coscheduling::Ignored).unwrap();
     common::say(format!("kept {}+{} SMs", kept.least_sms(), kept.step_sms()));
@@ -66,11 +62,6 @@ fn child_makes_green_contexts() {
 fn sizes_are_asked_for_and_switching_makes_no_context() {
     let sim = Sim::new("green", "h200");
     let said = sim.child_says("child_makes_green_contexts", &[]);
-    if said[0].starts_with("not offered: ") {
-        // Whatever else may be wrong, a driver without green contexts says so at the first call.
-        assert!(said[0].contains("cuDeviceGetDevResource") && said[0].contains("NOT_SUPPORTED"), "{said:?}");
-        return eprintln!("skipped: {}", said[0]);
-    }
     // As measured on an H200.
     assert_eq!(said, ["kept 8+8 SMs", "ignored 2+2 SMs", "groups 66", "switched"]);
 }

@@ -27,6 +27,8 @@ pub struct GreenContext<'g, 'a> {
     stream: Option<Stream<'a>>,
     handle: *mut c_void,
     module: *mut c_void,
+    /// Marks the end of its work for a context that follows.
+    event: *mut c_void,
     coscheduling: Coscheduling,
     sms: u32,
 }
@@ -41,14 +43,15 @@ impl<'g, 'a> GreenContext<'g, 'a> {
         sms: u32,
     ) -> Result<Self, Error> {
         let cuda = gpu.cuda();
-        let module = core::ptr::null_mut();
-        let mut green = Self { gpu, stream: None, handle, module, coscheduling, sms };
+        let (module, event) = (core::ptr::null_mut(), core::ptr::null_mut());
+        let mut green = Self { gpu, stream: None, handle, module, event, coscheduling, sms };
         let (mut stream, mut context) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: the context just made; valid pointers. Kernels are loaded in it, which is how launches on its streams were tried.
         unsafe {
             cuda.ctx_from_green_ctx(&mut context, handle)?;
             let _current = Current::switch(cuda, context)?;
             cuda.module_load_data(&mut green.module, kernels::PTX_MODULE.as_ptr().cast())?;
+            cuda.event_create(&mut green.event, CU_EVENT_DISABLE_TIMING)?;
             match cuda.green_ctx_stream_create(&mut stream, handle, CU_STREAM_NON_BLOCKING, 0) {
                 // Before CUDA 12.5 a stream belongs to the context that is current.
                 Err(Error::MissingSymbol(_)) => cuda.stream_create(&mut stream, CU_STREAM_NON_BLOCKING)?,
@@ -75,15 +78,10 @@ impl<'g, 'a> GreenContext<'g, 'a> {
     /// The driver's.
     pub fn follow(&self, other: &Self) -> Result<(), Error> {
         let cuda = self.gpu.cuda();
-        let mut event = core::ptr::null_mut();
-        // SAFETY: two live streams; the driver keeps what it still needs of the event.
+        // SAFETY: live streams and the other context's own event, whose former use the wait has taken over.
         unsafe {
-            cuda.event_create(&mut event, CU_EVENT_DISABLE_TIMING)?;
-            let waits = cuda
-                .event_record(event, other.stream().handle())
-                .and_then(|()| cuda.stream_wait_event(self.stream().handle(), event, 0));
-            cuda.event_destroy(event)?;
-            waits
+            cuda.event_record(other.event, other.stream().handle())?;
+            cuda.stream_wait_event(self.stream().handle(), other.event, 0)
         }
     }
 
@@ -121,8 +119,12 @@ impl<'g, 'a> GreenContext<'g, 'a> {
 impl Drop for GreenContext<'_, '_> {
     fn drop(&mut self) {
         self.stream = None;
-        // SAFETY: made by us and destroyed once, after its stream.
-        let _ = unsafe { self.gpu.cuda().green_ctx_destroy(self.handle) };
+        let cuda = self.gpu.cuda();
+        // SAFETY: made by us and destroyed once, after its stream. An event that was never made is null, which the driver refuses.
+        unsafe {
+            let _ = cuda.event_destroy(self.event);
+            let _ = cuda.green_ctx_destroy(self.handle);
+        }
     }
 }
 
