@@ -17,7 +17,7 @@ static DISABLE: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 static LAYOUT: AtomicPtr<QmdLayout> = AtomicPtr::new(core::ptr::null_mut());
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
-/// The first words of the last descriptor, which tell its version.
+/// The first words of the first descriptor, which tell its version.
 static HEAD: [AtomicU32; QMD_HEAD_WORDS] = [const { AtomicU32::new(0) }; QMD_HEAD_WORDS];
 
 /// The right to mask this process's launches. One a process.
@@ -43,7 +43,7 @@ impl LaunchMask {
         Ok(self.0.call(on)?)
     }
 
-    /// The layout of the descriptor last launched, told by the GPU's compute capability (major × 10 + minor) and its version byte;
+    /// The layout of the first descriptor launched, told by the GPU's compute capability (major × 10 + minor) and its version byte;
     /// `None` before any launch.
     ///
     /// # Errors
@@ -83,8 +83,11 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
     }
     // SAFETY: every version of the descriptor is longer than its head.
     let head = unsafe { core::slice::from_raw_parts(descriptor, QMD_HEAD_WORDS) };
-    for (kept, word) in HEAD.iter().zip(head) {
-        kept.store(*word, Ordering::Relaxed);
+    // Once is enough, and reading what the driver has just written so differently costs more than all the rest here.
+    if LAUNCHES.load(Ordering::Relaxed) == 0 {
+        for (kept, word) in HEAD.iter().zip(head) {
+            kept.store(*word, Ordering::Relaxed);
+        }
     }
     // After the head, which layout() reads once a launch has been counted.
     LAUNCHES.fetch_add(1, Ordering::AcqRel);
