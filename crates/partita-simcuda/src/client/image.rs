@@ -22,6 +22,8 @@ pub struct Loaded {
     pub kernels: Vec<KernelInfo>,
     /// Global variables.
     pub globals: Vec<Global>,
+    /// The target (90 for `sm_90`) that PTX on its own is written for: no older device runs it.
+    pub ptx_target: Option<u32>,
 }
 
 impl Loaded {

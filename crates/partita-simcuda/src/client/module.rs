@@ -44,6 +44,11 @@ static KERNELS: Registry<(usize, Arc<str>)> = Registry::new(KERNELS_AT);
 
 fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     let runtime = runtime()?;
+    let capability = runtime.spec.compute_capability;
+    // The driver's compiler does not go below the target.
+    if image.ptx_target > Some(u32::from(capability.major) * 10 + u32::from(capability.minor)) {
+        return Err(CuResult::INVALID_PTX);
+    }
     let specs: Vec<FunctionSpec> = image
         .kernels
         .iter()

@@ -86,7 +86,7 @@ pub fn parse(text: &str) -> Result<Loaded, CuResult> {
     }
     let ptx_version = version(&text, ".version");
     let target = text.split(".target").nth(1).and_then(|rest| number_after(rest, "sm_")).unwrap_or(0);
-    let mut loaded = Loaded::default();
+    let mut loaded = Loaded { ptx_target: Some(target), ..Loaded::default() };
     let mut parts = text.split(".entry");
     globals(parts.next().unwrap_or_default(), &mut loaded);
     for part in parts {

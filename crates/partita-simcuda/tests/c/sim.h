@@ -278,7 +278,7 @@ static inline const char *error_name(CUresult code) {
 
 // The device code of the kernels that the simulator knows: entries and parameters are all that it reads.
 static const char PTX[] =
-    ".version 7.0\n.target sm_60\n.address_size 64\n"
+    ".version 6.0\n.target sm_30\n.address_size 64\n"
     ".visible .global .align 8 .b8 table[64];\n"
     ".visible .entry partita_spin(.param .u64 a){ret;}\n"
     ".visible .entry partita_census(.param .u64 a,.param .u64 b){ret;}\n"

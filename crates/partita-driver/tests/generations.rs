@@ -1,0 +1,164 @@
+//! Every generation: each device of the catalogue is calibrated, and its launches are masked by what that found.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::Sim;
+use partita_abi::qmd::{QmdLayout, layouts};
+use partita_core::{Topology, TpcSet};
+use partita_driver::{Census, Gpu, Grid, LaunchMask, Probe, probe_with, prove_gpcs, runs_clusters};
+use partita_sim::{DeviceSpec, catalogue};
+
+/// Random masks of each device, beside those that every device is tried with.
+const RANDOM_MASKS: usize = 16;
+/// Long enough that blocks cover every enabled SM before the first ends.
+const SPIN_NS: u64 = 20_000;
+
+/// One test a device.
+macro_rules! devices {
+    ($($test:ident = $device:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            let sim = Sim::new(concat!("gen-", $device), $device);
+            assert_eq!(sim.child_says("child_is_calibrated_and_masked", &[]), ["done"]);
+        })*
+
+        const DEVICES: &[&str] = &[$($device),*];
+    };
+}
+
+devices! {
+    h200 = "h200";
+    a100 = "a100";
+    gtx1060_3gb = "gtx1060-3gb";
+    gtx_680 = "gtx-680";
+    tesla_k40 = "tesla-k40";
+    gtx970 = "gtx970";
+    p100 = "p100";
+    titan_v = "titan-v";
+    xavier = "xavier";
+    rtx2060 = "rtx2060";
+    rtx3070 = "rtx3070";
+    rtx6000_ada = "rtx6000-ada";
+    l40s = "l40s";
+    h100 = "h100";
+    h100_v3 = "h100-v3";
+    b200 = "b200";
+    gb10 = "gb10";
+}
+
+#[test]
+fn no_device_and_no_version_is_left_out() {
+    for name in catalogue::NAMES {
+        assert!(DEVICES.contains(&name), "add {name} to the devices of this file");
+    }
+    // One of them launches with each version that has a mask.
+    for layout in layouts::ALL {
+        let launches = |spec: &DeviceSpec| core::ptr::eq(layout_of(spec), *layout);
+        assert!(catalogue::all().iter().any(launches), "no device launches with {}", layout.version);
+    }
+}
+
+fn layout_of(spec: &DeviceSpec) -> &'static QmdLayout {
+    let capability = spec.compute_capability;
+    let class = u32::from(capability.major) * 10 + u32::from(capability.minor);
+    partita_abi::qmd::layout_for(class, spec.driver.qmd_version).unwrap()
+}
+
+#[test]
+#[ignore = "the tests run it in child processes"]
+fn child_is_calibrated_and_masked() {
+    let spec = catalogue::device(&std::env::var("PARTITA_SIM_DEVICE").unwrap()).unwrap();
+    let cuda = common::cuda();
+    let gpu = Gpu::open(&cuda, 0).unwrap();
+    let mut mask = LaunchMask::install(&cuda).unwrap();
+    assert!(mask.layout(gpu.facts().compute_capability).is_none());
+
+    let mut probe = probe_with(&gpu, &mut mask).unwrap();
+    let layout = mask.layout(gpu.facts().compute_capability).unwrap().unwrap();
+    assert!(core::ptr::eq(layout, layout_of(&spec)));
+    assert_eq!(probe.qmd_version, layout.version.byte());
+    is_the_board(&probe, &spec);
+    gpcs_are_proved(&gpu, &mut mask, &mut probe, &spec);
+
+    // What follows trusts the catalogue, not the probe.
+    let topology = &spec.topology;
+    let all = topology.all();
+    for tpc in all.iter() {
+        masked(&gpu, &mut mask, layout, topology, TpcSet::from_iter([tpc]));
+    }
+    let beyond = |bit: u16| -> TpcSet {
+        all.iter().filter(|tpc| topology.tpcs()[usize::from(*tpc)].physical >= bit).collect()
+    };
+    for set in [all, beyond(64), all - beyond(64), beyond(128), all - beyond(128)] {
+        if !set.is_empty() {
+            masked(&gpu, &mut mask, layout, topology, set);
+        }
+    }
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for _ in 0..RANDOM_MASKS {
+        let mut chosen = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random >> 32 & 1 != 0
+        };
+        let set: TpcSet = all.iter().filter(|_| chosen()).collect();
+        if !set.is_empty() {
+            masked(&gpu, &mut mask, layout, topology, set);
+        }
+    }
+
+    // A mask for another version is not written.
+    let other = layouts::ALL.iter().find(|other| other.version != layout.version).unwrap();
+    mask.set(other, &topology.disable_words(&TpcSet::first(1)));
+    assert_eq!(seen(&gpu, topology), all);
+    mask.clear();
+    common::say("done");
+}
+
+/// The probe found the board's bits in logical order.
+fn is_the_board(probe: &Probe, spec: &DeviceSpec) {
+    assert_eq!(probe.sms_per_tpc, spec.topology.sms_per_tpc());
+    let found: Vec<u16> = probe.tpcs.iter().map(|tpc| tpc.physical).collect();
+    let expected: Vec<u16> = spec.topology.tpcs().iter().map(|tpc| tpc.physical).collect();
+    assert_eq!(found, expected);
+}
+
+/// Clusters prove the board's GPCs, where there are clusters.
+fn gpcs_are_proved(gpu: &Gpu<'_>, mask: &mut LaunchMask, probe: &mut Probe, spec: &DeviceSpec) {
+    assert_eq!(runs_clusters(gpu), spec.sm.cluster_blocks_max > 1);
+    if !runs_clusters(gpu) {
+        assert!(!probe.gpcs_proved);
+        return;
+    }
+    let groups: Vec<u8> = spec.topology.tpcs().iter().map(|tpc| tpc.gpc).collect();
+    if !probe.gpcs_proved {
+        prove_gpcs(gpu, mask, probe, &groups).unwrap();
+    }
+    assert!(probe.gpcs_proved);
+    let found: Vec<u8> = probe.tpcs.iter().map(|tpc| tpc.gpc).collect();
+    assert_eq!(found, groups);
+}
+
+/// Blocks of a launch that is masked to a set run on all of its TPCs and on no other.
+fn masked(
+    gpu: &Gpu<'_>,
+    mask: &mut LaunchMask,
+    layout: &'static QmdLayout,
+    topology: &Topology,
+    set: TpcSet,
+) {
+    mask.set(layout, &topology.disable_words(&set));
+    assert_eq!(seen(gpu, topology), set, "{} {}", gpu.facts().name, layout.version);
+}
+
+/// The TPCs that a launch runs on; every SM of each of them must have run blocks.
+fn seen(gpu: &Gpu<'_>, topology: &Topology) -> TpcSet {
+    let grid = Grid { blocks: gpu.facts().sms * 4, threads: 1024, cluster_blocks: 1 };
+    let sms: BTreeSet<u32> = Census::new(gpu, grid, SPIN_NS).unwrap().sms().unwrap();
+    let tpcs = topology.logical_from_smids(sms.iter().copied()).unwrap();
+    assert_eq!(sms.len() as u32, tpcs.len() * topology.sms_per_tpc());
+    tpcs
+}
