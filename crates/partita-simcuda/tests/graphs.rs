@@ -33,3 +33,8 @@ fn recording_nodes_count() {
 fn graphs_hold_memory_and_objects() {
     World::new("belongings").run("graphs", "belongings");
 }
+
+#[test]
+fn nodes_of_nested_graphs_are_rearmed_by_their_own_names() {
+    World::new("nested").run("graphs", "nested");
+}

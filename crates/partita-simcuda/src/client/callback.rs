@@ -23,6 +23,8 @@ const PARAMS_LEFTOVER: u32 = 0x7ffd;
 const HANDLE: u32 = 1;
 
 const REFUSED: c_int = 1;
+/// What the real driver answers to a second subscriber (measured).
+const TAKEN: c_int = 210;
 
 /// The subscriber: function and argument. There is one place for it in the driver.
 static SUBSCRIBER: Mutex<Option<(CallbackFn, usize)>> = Mutex::new(None);
@@ -35,8 +37,11 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn subscribe(handle: *mut u32, callback: CallbackFn, user: *mut c_void) -> c_int {
     let mut subscriber = lock(&SUBSCRIBER);
-    if subscriber.is_some() || handle.is_null() {
+    if handle.is_null() {
         return REFUSED;
+    }
+    if subscriber.is_some() {
+        return TAKEN;
     }
     *subscriber = Some((callback, user as usize));
     USER.store(user as usize, Ordering::Relaxed);
@@ -79,6 +84,11 @@ static TABLE: Table = {
 /// The table of an identifier.
 pub fn export_table(id: &CUuuid) -> Option<*const c_void> {
     (*id == EXPORT_TABLE_UUID).then_some((&raw const TABLE.0).cast())
+}
+
+/// Whether there is a subscriber, enabled or not.
+pub fn is_subscribed() -> bool {
+    FUNCTION.load(Ordering::Acquire) != 0
 }
 
 /// Shows a descriptor to the subscriber, who may change it.

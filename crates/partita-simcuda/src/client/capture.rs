@@ -297,7 +297,7 @@ pub fn add_kernel(
     params: &[u8],
 ) -> Result<(), CuResult> {
     let priority = stream.priority.load(Ordering::Relaxed);
-    let node = KernelNode::new(function, *launch, params, stream.enter_launch(runtime)?, priority);
+    let node = KernelNode::new(function, *launch, params, stream.confines(runtime)?, priority);
     add(stream, NodeKind::Kernel(node))
 }
 

@@ -11,6 +11,7 @@ use partita_abi::types::{
     CUdevice, CUexecAffinityParam, CUexecAffinityType,
 };
 
+use super::green::Green;
 use super::object::{Mark, Object, object};
 use super::runtime::{Runtime, lock, runtime};
 use super::stream::Stream;
@@ -36,6 +37,7 @@ pub struct Context {
     pub legacy: &'static Stream,
     /// Whether it is the device's primary context.
     pub primary: bool,
+    green: Option<Green>,
     affinity: Option<u32>,
     streams: Mutex<Vec<&'static Stream>>,
     threads: Mutex<Vec<(u64, &'static Stream)>>,
@@ -112,6 +114,23 @@ impl Context {
     /// # Errors
     /// `OUT_OF_MEMORY` and the board's other refusals.
     pub fn create(flags: u32, sms: Option<u32>, primary: bool) -> Result<&'static Self, CuResult> {
+        Self::make(flags, sms, primary, None)
+    }
+
+    /// Makes a context that is held to some SMs.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_green(green: Green) -> Result<&'static Self, CuResult> {
+        Self::make(green.primary.flags.load(Ordering::Relaxed), None, false, Some(green))
+    }
+
+    fn make(
+        flags: u32,
+        sms: Option<u32>,
+        primary: bool,
+        green: Option<Green>,
+    ) -> Result<&'static Self, CuResult> {
         let runtime = runtime()?;
         runtime.healthy()?;
         let reply = runtime.call(&Request::CtxCreate { sms })?;
@@ -125,6 +144,7 @@ impl Context {
             sms: granted,
             legacy,
             primary,
+            green,
             affinity: sms.map(|_| granted),
             streams: Mutex::new(Vec::new()),
             threads: Mutex::new(Vec::new()),
@@ -142,7 +162,19 @@ impl Context {
         CUcontext(std::ptr::from_ref(self).cast_mut().cast())
     }
 
+    /// What makes it a green context.
+    #[inline]
+    pub fn green(&self) -> Option<&Green> {
+        self.green.as_ref()
+    }
+
+    /// The context that owns what is made in this one: a green context's is the primary one.
+    pub fn home(&'static self) -> &'static Self {
+        self.green.as_ref().map_or(self, |green| green.primary)
+    }
+
     /// Whether it is alive.
+    #[inline]
     pub fn is_alive(&self) -> bool {
         self.mark.is(Self::KIND)
     }
@@ -208,8 +240,10 @@ impl Context {
             return Err(CuResult::CONTEXT_IS_DESTROYED);
         }
         lock(&ALL).retain(|context| !std::ptr::eq(*context, self));
-        for stream in self.all_streams() {
-            stream.retire();
+        if self.green.is_none() {
+            for stream in self.all_streams() {
+                stream.retire();
+            }
         }
         lock(&self.streams).clear();
         lock(&self.threads).clear();
@@ -310,7 +344,7 @@ driver_api! {
     fn cuCtxDestroy_v2(context: CUcontext) {
         runtime()?;
         let context: &'static Context = object(context.0)?;
-        if context.primary {
+        if context.primary || context.green.is_some() {
             return Err(CuResult::INVALID_CONTEXT);
         }
         with_stack(|stack| {
@@ -507,9 +541,12 @@ driver_api! {
 
 /// The context of a handle, or the current one for null.
 ///
+/// # Errors
+/// `INVALID_CONTEXT`, and those of [`current`].
+///
 /// # Safety
 /// The handle is null or came from this library.
-unsafe fn context_or_current(context: CUcontext) -> Result<&'static Context, CuResult> {
+pub unsafe fn context_or_current(context: CUcontext) -> Result<&'static Context, CuResult> {
     if context.is_null() {
         return current();
     }

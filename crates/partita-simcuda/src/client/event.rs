@@ -136,6 +136,34 @@ impl Event {
     }
 }
 
+/// Records an event after all that a context's streams have been given.
+///
+/// # Errors
+/// Those of recording.
+pub fn record_context(context: &'static Context, event: &'static Event) -> Result<(), CuResult> {
+    let runtime = runtime()?;
+    // The legacy stream waits for the blocking ones by itself; the others are joined by events.
+    for stream in context.all_streams() {
+        if stream.flags.load(Ordering::Relaxed) & CU_STREAM_NON_BLOCKING != 0 {
+            event.record(runtime, stream)?;
+            if let Some(wait) = event.last_recording(runtime)? {
+                runtime.command(context.legacy, &wait)?;
+            }
+        }
+    }
+    event.record(runtime, context.legacy)
+}
+
+/// Holds all streams of a context until an event's last recording is complete.
+///
+/// # Errors
+/// Those of waiting for an event.
+pub fn wait_context(context: &'static Context, event: &'static Event) -> Result<(), CuResult> {
+    let runtime = runtime()?;
+    let Some(wait) = event.last_recording(runtime)? else { return Ok(()) };
+    context.all_streams().into_iter().try_for_each(|stream| runtime.command(stream, &wait).map(drop))
+}
+
 driver_api! {
     /// Makes an event.
     fn cuEventCreate(event: *mut CUevent, flags: u32) {
@@ -242,27 +270,13 @@ driver_api! {
 
     /// Records an event after all that a context's streams have been given.
     fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
-        let runtime = runtime()?;
-        let context: &'static Context = object(context.0)?;
-        let event: &'static Event = object(event.0)?;
-        // The legacy stream waits for the blocking ones by itself; the others are joined by events.
-        for stream in context.all_streams() {
-            if stream.flags.load(Ordering::Relaxed) & CU_STREAM_NON_BLOCKING != 0 {
-                event.record(runtime, stream)?;
-                if let Some(wait) = event.last_recording(runtime)? {
-                    runtime.command(context.legacy, &wait)?;
-                }
-            }
-        }
-        event.record(runtime, context.legacy)
+        runtime()?;
+        record_context(object(context.0)?, object(event.0)?)
     }
 
     /// Holds all streams of a context until an event's last recording is complete.
     fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
-        let runtime = runtime()?;
-        let context: &'static Context = object(context.0)?;
-        let event: &'static Event = object(event.0)?;
-        let Some(wait) = event.last_recording(runtime)? else { return Ok(()) };
-        context.all_streams().into_iter().try_for_each(|stream| runtime.command(stream, &wait).map(drop))
+        runtime()?;
+        wait_context(object(context.0)?, object(event.0)?)
     }
 }

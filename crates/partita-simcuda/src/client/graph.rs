@@ -7,6 +7,7 @@ use partita_abi::types::*;
 
 use super::event::Event;
 use super::function::Function;
+use super::green::Confines;
 use super::launch::Launch;
 use super::memset::Fill;
 use super::object::Registry;
@@ -24,8 +25,8 @@ pub struct KernelNode {
     pub params: Arc<[u8]>,
     /// Where each of them lies, for programs that ask.
     pub pointers: Arc<[usize]>,
-    /// The mask of the stream that it was captured on.
-    pub mask: Option<[u32; 4]>,
+    /// What the stream that it was captured on held launches to.
+    pub confines: Confines,
     /// The priority of the stream that it was captured on.
     pub priority: i32,
 }
@@ -36,13 +37,20 @@ impl KernelNode {
         function: &'static Function,
         launch: Launch,
         params: &[u8],
-        mask: Option<[u32; 4]>,
+        confines: Confines,
         priority: i32,
     ) -> Self {
         let params: Arc<[u8]> = params.into();
         let pointers =
             function.info.params.iter().map(|(offset, _)| params.as_ptr().addr() + offset).collect();
-        Self { function, launch, params, pointers, mask, priority }
+        Self { function, launch, params, pointers, confines, priority }
+    }
+
+    /// Whether it launches what another one launches.
+    pub fn is_launch_of(&self, other: &Self) -> bool {
+        std::ptr::eq(self.function, other.function)
+            && self.launch == other.launch
+            && self.params == other.params
     }
 }
 

@@ -9,6 +9,7 @@ use partita_abi::types::*;
 use super::event::Event;
 use super::function::Function;
 use super::graph::{self, KernelNode, Node, NodeKind};
+use super::green::Confines;
 use super::launch::{Launch, ParamBuffer};
 use super::memcpy::rect_3d;
 use super::memset::Fill;
@@ -51,7 +52,7 @@ unsafe fn kernel(
     launch.check(runtime, function)?;
     // SAFETY: by the caller's word.
     let params = unsafe { ParamBuffer::gather(function, params, extra)? };
-    Ok(NodeKind::Kernel(KernelNode::new(function, launch, params.bytes(), None, 0)))
+    Ok(NodeKind::Kernel(KernelNode::new(function, launch, params.bytes(), Confines::default(), 0)))
 }
 
 /// A kernel node of the older structure.

@@ -1,8 +1,10 @@
 //! Executable graphs.
 //!
 //! As measured on hardware: the debug callback sees a kernel node when the executable is first uploaded, and its
-//! answer is baked in. Later launches, and new parameters, keep the baked mask. A node that was disabled and
-//! enabled again is shown anew at the next launch.
+//! answer is baked in. Later launches, and new parameters that are the old ones, keep the baked mask. A node that
+//! was disabled and enabled again, or whose parameters were changed, is shown anew at the next launch. An upload of
+//! the first kind calls the callback once more, for the launch itself. Nodes are named by the graph that the
+//! executable was made of, as long as it lives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,18 +21,7 @@ use super::worker::{self, HostWork};
 use super::{callback, capture, get, put, put_if};
 use crate::shared::command::Command;
 use crate::shared::protocol::{GraphNode, NodeWork, Request};
-use crate::shared::qmd::{self, Image};
-
-/// What the board must still be told of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pending {
-    /// Nothing.
-    Nothing,
-    /// Everything; a kernel is shown to the subscriber.
-    Upload,
-    /// New parameters; a kernel keeps its baked mask.
-    Change,
-}
+use crate::shared::qmd;
 
 /// A node, flattened out of its graphs.
 #[derive(Debug)]
@@ -40,14 +31,16 @@ struct ExecNode {
     kind: NodeKind,
     after: Vec<u32>,
     enabled: bool,
-    pending: Pending,
-    baked: Option<Image>,
+    /// Whether the board must still be told of it; a kernel is shown to the subscriber then.
+    pending: bool,
     token: Option<u64>,
 }
 
 #[derive(Debug)]
 struct State {
     nodes: Vec<ExecNode>,
+    /// Whether the launch itself is to be shown to the subscriber at the next upload.
+    rearmed: bool,
     last: Option<(&'static Stream, u64)>,
 }
 
@@ -86,15 +79,7 @@ fn flatten(handle: usize, after: &[u32], into: &mut Vec<ExecNode>) -> Result<Vec
         }
         let kind = lock(&node.kind).clone();
         let mut push = |kind, after: Vec<u32>| {
-            into.push(ExecNode {
-                source,
-                kind,
-                after,
-                enabled: true,
-                pending: Pending::Upload,
-                baked: None,
-                token: None,
-            });
+            into.push(ExecNode { source, kind, after, enabled: true, pending: true, token: None });
             into.len() as u32 - 1
         };
         let last = match kind {
@@ -134,31 +119,20 @@ fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> {
         super::graph_memory::retain(*object, *count)?;
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let exec = Exec { number, flags, state: Mutex::new(State { nodes, last: None }), objects };
+    let exec = Exec { number, flags, state: Mutex::new(State { nodes, rearmed: true, last: None }), objects };
     Ok(EXECS.insert(Arc::new(exec)))
 }
 
 impl ExecNode {
-    /// The descriptor of a kernel node, shown to the subscriber when it is uploaded and with the baked mask
-    /// when it only changed.
-    fn bake(&mut self, runtime: &Runtime, kernel: &KernelNode) -> Result<Image, CuResult> {
-        let mut image =
-            kernel.launch.describe(runtime, kernel.function, kernel.mask.as_ref(), kernel.priority)?;
-        match (self.pending, &self.baked) {
-            (Pending::Change, Some(baked)) => qmd::copy_mask(&mut image, baked, runtime.qmd),
-            _ => callback::show(&mut image),
-        }
-        self.baked = Some(image);
-        Ok(image)
-    }
-
     fn work(&mut self, runtime: &'static Runtime) -> Result<NodeWork, CuResult> {
         if !self.enabled {
             return Ok(NodeWork::Empty);
         }
         let command = match self.kind.clone() {
             NodeKind::Kernel(kernel) => {
-                let image = self.bake(runtime, &kernel)?;
+                let KernelNode { function, confines, priority, .. } = &kernel;
+                let mut image = kernel.launch.describe(runtime, function, confines, *priority)?;
+                callback::show(&mut image);
                 return Ok(NodeWork::Kernel {
                     head: kernel.launch.head(runtime, kernel.params.len()),
                     qmd: qmd::bytes(&image, runtime.qmd).to_vec(),
@@ -219,11 +193,11 @@ fn upload(runtime: &'static Runtime, exec: &Exec, state: &mut State) -> Result<(
         runtime.call(&Request::GraphNodes { graph: exec.number, nodes }).map(drop)
     };
     for (index, node) in state.nodes.iter_mut().enumerate() {
-        if node.pending == Pending::Nothing && !node.is_counted() {
+        if !node.pending && !node.is_counted() {
             continue;
         }
         let work = node.work(runtime)?;
-        node.pending = Pending::Nothing;
+        node.pending = false;
         let bytes = match &work {
             NodeWork::Kernel { qmd, params, .. } => qmd.len() + params.len(),
             _ => 128,
@@ -236,7 +210,13 @@ fn upload(runtime: &'static Runtime, exec: &Exec, state: &mut State) -> Result<(
         room = room.saturating_sub(bytes);
         batch.push(GraphNode { index: index as u32, after: node.after.clone(), work });
     }
-    send(batch)
+    send(batch)?;
+    let kernels = state.nodes.iter().any(|node| matches!(node.kind, NodeKind::Kernel(_)));
+    if std::mem::take(&mut state.rearmed) && kernels {
+        // The launch of the graph as a whole, which runs nowhere here.
+        callback::show(&mut runtime.qmd.empty_image());
+    }
+    Ok(())
 }
 
 fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> {
@@ -247,6 +227,8 @@ fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> 
         capture::invalidate(stream);
         return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
     }
+    // A graph's nodes have the masks that they were given; the driver looks at the rest of the structure.
+    stream.enter_launch(runtime)?;
     let mut state = lock(&exec.state);
     if state.nodes.iter().any(ExecNode::is_counted)
         && let Some((last, seq)) = state.last
@@ -260,25 +242,39 @@ fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> 
     Ok(())
 }
 
+/// The place of the node that was made of `source`, which must live.
+fn place(state: &State, source: CUgraphNode) -> Result<usize, CuResult> {
+    graph::node(source.addr())?;
+    let found = state.nodes.iter().position(|node| node.source == source.addr());
+    found.ok_or(CuResult::INVALID_VALUE)
+}
+
+/// Gives a node new parameters. A captured node keeps what the stream that it was captured on held it to.
+fn replace(node: &mut ExecNode, new: NodeKind) {
+    let new = match (&node.kind, new) {
+        (NodeKind::Kernel(old), NodeKind::Kernel(new)) => {
+            let new = KernelNode { confines: old.confines, priority: old.priority, ..new };
+            if new.is_launch_of(old) {
+                return;
+            }
+            NodeKind::Kernel(new)
+        }
+        (_, new) => new,
+    };
+    node.kind = new;
+    node.pending = true;
+}
+
 /// Changes the node that was made of `source`.
 fn change(handle: CUgraphExec, source: CUgraphNode, new: NodeKind) -> Result<(), CuResult> {
     let exec = exec(handle)?;
     let mut state = lock(&exec.state);
-    let found = state.nodes.iter_mut().find(|node| node.source == source.addr());
-    let node = found.ok_or(CuResult::INVALID_VALUE)?;
+    let at = place(&state, source)?;
+    let node = &mut state.nodes[at];
     if node.kind.number() != new.number() {
         return Err(CuResult::INVALID_VALUE);
     }
-    node.kind = match (&node.kind, new) {
-        // A captured node keeps the mask of the stream that it was captured on.
-        (NodeKind::Kernel(old), NodeKind::Kernel(new)) => {
-            NodeKind::Kernel(KernelNode { mask: old.mask, priority: old.priority, ..new })
-        }
-        (_, new) => new,
-    };
-    if node.pending == Pending::Nothing {
-        node.pending = Pending::Change;
-    }
+    replace(node, new);
     Ok(())
 }
 
@@ -302,15 +298,7 @@ fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (u32, usize)
         }
     }
     for (old, new) in state.nodes.iter_mut().zip(nodes) {
-        old.kind = match (&old.kind, new.kind) {
-            (NodeKind::Kernel(before), NodeKind::Kernel(new)) => {
-                NodeKind::Kernel(KernelNode { mask: before.mask, priority: before.priority, ..new })
-            }
-            (_, new) => new,
-        };
-        if old.pending == Pending::Nothing {
-            old.pending = Pending::Change;
-        }
+        replace(old, new.kind);
     }
     Ok(Ok(()))
 }
@@ -430,14 +418,15 @@ driver_api! {
     fn cuGraphNodeSetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: u32) {
         let exec = exec(handle)?;
         let mut state = lock(&exec.state);
-        let found = state.nodes.iter_mut().find(|node| node.source == source.addr());
-        let node = found.ok_or(CuResult::INVALID_VALUE)?;
+        let at = place(&state, source)?;
+        let node = &mut state.nodes[at];
         if !matches!(node.kind, NodeKind::Kernel(_) | NodeKind::Copy(..) | NodeKind::Fill(_)) {
             return Err(CuResult::INVALID_VALUE);
         }
         if node.enabled != (enabled != 0) {
             node.enabled = enabled != 0;
-            node.pending = Pending::Upload;
+            node.pending = true;
+            state.rearmed = true;
         }
         Ok(())
     }
@@ -446,8 +435,7 @@ driver_api! {
     fn cuGraphNodeGetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: *mut u32) {
         let exec = exec(handle)?;
         let state = lock(&exec.state);
-        let node = state.nodes.iter().find(|node| node.source == source.addr());
-        put(enabled, u32::from(node.ok_or(CuResult::INVALID_VALUE)?.enabled))
+        put(enabled, u32::from(state.nodes[place(&state, source)?].enabled))
     }
 
     /// Changes a kernel node of an executable.

@@ -50,7 +50,7 @@ fn allocate(runtime: &Runtime, bytes: usize, flags: u32) -> Result<*mut c_void, 
     }
     let mut region = Region::new(address, bytes as u64, Kind::HostOwned);
     region.flags = flags;
-    region.ctx = current()?.id;
+    region.ctx = current()?.home().id;
     runtime.regions.insert(region);
     Ok(base)
 }
@@ -152,7 +152,7 @@ driver_api! {
         runtime.call(&Request::HostMap { address: address as u64, bytes: bytes as u64 })?;
         let mut region = Region::new(address as u64, bytes as u64, Kind::Registered);
         region.flags = flags;
-        region.ctx = context.id;
+        region.ctx = context.home().id;
         runtime.regions.insert(region);
         Ok(())
     }

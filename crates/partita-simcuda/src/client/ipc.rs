@@ -72,7 +72,7 @@ driver_api! {
         };
         let mut region = Region::new(at, bytes, Kind::Device);
         region.extents = extents;
-        region.ctx = context.id;
+        region.ctx = context.home().id;
         region.imported = true;
         runtime.regions.insert(region);
         put(address, at)

@@ -15,6 +15,7 @@ use partita_abi::types::{
 };
 
 use super::function::Function;
+use super::green::Confines;
 use super::object::object;
 use super::runtime::{Runtime, lock, runtime};
 use super::stream::{Stream, resolve};
@@ -102,7 +103,7 @@ impl Launch {
         Ok(())
     }
 
-    /// Fills a descriptor for a launch on a stream of that mask and priority.
+    /// Fills a descriptor for a launch that is held to these TPCs and has this priority.
     ///
     /// # Errors
     /// `INVALID_VALUE` for dimensions that no descriptor can hold.
@@ -111,7 +112,7 @@ impl Launch {
         &self,
         runtime: &Runtime,
         function: &Function,
-        mask: Option<&[u32; 4]>,
+        confines: &Confines,
         priority: i32,
     ) -> Result<Image, CuResult> {
         let mut image = function.template;
@@ -122,7 +123,7 @@ impl Launch {
         let priority = self.priority.unwrap_or(priority);
         let shared = function.info.shared_bytes + self.dynamic_shared;
         qmd::fill(&mut image, runtime.qmd, &shape, self.block, shared, priority, &runtime.spec.sm)?;
-        match mask {
+        match &confines.mask {
             Some(disable) => {
                 qmd::merge_stream_mask(&mut image, runtime.qmd, disable, &runtime.spec.topology);
             }
@@ -130,6 +131,9 @@ impl Launch {
                 qmd::leave_out_singletons(&mut image, runtime.qmd, &runtime.spec.topology);
             }
             None => {}
+        }
+        if let Some(disable) = &confines.green {
+            qmd::merge(&mut image, runtime.qmd, disable);
         }
         Ok(image)
     }
@@ -285,9 +289,8 @@ unsafe fn launch(
     if stream.capturing.load(Ordering::Relaxed) {
         return capture::add_kernel(runtime, stream, function, launch, params.bytes());
     }
-    let mask = stream.enter_launch(runtime)?;
-    let mut image =
-        launch.describe(runtime, function, mask.as_ref(), stream.priority.load(Ordering::Relaxed))?;
+    let confines = stream.confines(runtime)?;
+    let mut image = launch.describe(runtime, function, &confines, stream.priority.load(Ordering::Relaxed))?;
     callback::show(&mut image);
     let head = launch.head(runtime, params.bytes().len());
     let parts = [head.as_bytes(), qmd::bytes(&image, runtime.qmd), params.bytes()];

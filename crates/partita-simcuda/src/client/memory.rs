@@ -18,8 +18,14 @@ pub const PITCH_BYTES: usize = 512;
 ///
 /// # Errors
 /// `INVALID_VALUE` for nothing, `OUT_OF_MEMORY`.
-pub fn allocate(runtime: &Runtime, context: &Context, bytes: u64, kind: AllocKind) -> Result<u64, CuResult> {
+pub fn allocate(
+    runtime: &Runtime,
+    context: &'static Context,
+    bytes: u64,
+    kind: AllocKind,
+) -> Result<u64, CuResult> {
     runtime.healthy()?;
+    let context = context.home();
     let reply = runtime.call(&Request::Alloc { ctx: context.number, bytes, kind })?;
     let Reply::Memory { address, extents } = reply else { return Err(CuResult::UNKNOWN) };
     let host = kind == AllocKind::Managed;

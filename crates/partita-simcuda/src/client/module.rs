@@ -44,6 +44,7 @@ static KERNELS: Registry<(usize, Arc<str>)> = Registry::new(KERNELS_AT);
 
 fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     let runtime = runtime()?;
+    let context = context.home();
     let capability = runtime.spec.compute_capability;
     // The driver's compiler does not go below the target.
     if image.ptx_target > Some(u32::from(capability.major) * 10 + u32::from(capability.minor)) {
@@ -133,7 +134,7 @@ fn library(handle: CUlibrary) -> Result<Arc<Library>, CuResult> {
 
 /// The library's module in the current context, loaded when it is not.
 fn module_of(library: &Library) -> Result<usize, CuResult> {
-    let context = current()?;
+    let context = current()?.home();
     let mut modules = lock(&library.modules);
     if let Some(handle) = modules.get(&context.id) {
         return Ok(*handle);

@@ -53,7 +53,7 @@ fn pool(handle: CUmemoryPool) -> Result<Pool, CuResult> {
 /// `OUT_OF_MEMORY`, `INVALID_VALUE`.
 pub fn allocate(runtime: &Runtime, bytes: u64, handle: usize) -> Result<u64, CuResult> {
     runtime.healthy()?;
-    let context = current()?;
+    let context = current()?.home();
     let Pool { number, .. } = POOLS.get(handle).ok_or(CuResult::INVALID_VALUE)?;
     let request = Request::Alloc { ctx: context.number, bytes, kind: AllocKind::Pool(number) };
     let Reply::Memory { address, extents } = runtime.call(&request)? else { return Err(CuResult::UNKNOWN) };

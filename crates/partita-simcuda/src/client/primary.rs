@@ -20,6 +20,41 @@ struct Primary {
 
 static PRIMARY: Mutex<Primary> = Mutex::new(Primary { context: None, references: 0, flags: 0 });
 
+/// Makes the primary context, or adds a reference to it.
+///
+/// # Errors
+/// Those of making a context.
+pub fn retain(device: CUdevice) -> Result<&'static Context, CuResult> {
+    check_device(device)?;
+    let mut primary = lock(&PRIMARY);
+    let held = match primary.context {
+        Some(held) => held,
+        None => Context::create(primary.flags, None, true)?,
+    };
+    primary.context = Some(held);
+    primary.references += 1;
+    Ok(held)
+}
+
+/// Drops a reference to the primary context; the last one destroys it.
+///
+/// # Errors
+/// `INVALID_CONTEXT` for one reference too many.
+pub fn release(device: CUdevice) -> Result<(), CuResult> {
+    check_device(device)?;
+    let mut primary = lock(&PRIMARY);
+    if primary.references == 0 {
+        return Err(CuResult::INVALID_CONTEXT);
+    }
+    primary.references -= 1;
+    if primary.references == 0
+        && let Some(context) = primary.context.take()
+    {
+        return context.destroy();
+    }
+    Ok(())
+}
+
 driver_api! {
     /// Makes the primary context, or adds a reference to it.
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
@@ -27,28 +62,12 @@ driver_api! {
         if context.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        let mut primary = lock(&PRIMARY);
-        let held = match primary.context {
-            Some(held) => held,
-            None => Context::create(primary.flags, None, true)?,
-        };
-        primary.context = Some(held);
-        primary.references += 1;
-        put(context, held.handle())
+        put(context, retain(device)?.handle())
     }
 
     /// Drops a reference to the primary context; the last one destroys it.
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
-        check_device(device)?;
-        let mut primary = lock(&PRIMARY);
-        if primary.references == 0 {
-            return Err(CuResult::INVALID_CONTEXT);
-        }
-        primary.references -= 1;
-        if primary.references == 0 && let Some(context) = primary.context.take() {
-            return context.destroy();
-        }
-        Ok(())
+        release(device)
     }
 
     /// As `cuDevicePrimaryCtxRelease_v2`.

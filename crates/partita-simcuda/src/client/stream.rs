@@ -212,7 +212,8 @@ pub extern "C" fn partita_sim_corruptions() -> u64 {
 /// The stream that a handle means in a call of either flavour.
 ///
 /// # Errors
-/// `INVALID_CONTEXT` for a default stream without a current context, `INVALID_HANDLE` for a bad handle.
+/// `INVALID_CONTEXT` for a default stream without a current context, `INVALID_HANDLE` for a bad handle,
+/// `CONTEXT_IS_DESTROYED` for a stream that its green context has left behind.
 ///
 /// # Safety
 /// The handle came from this library.
@@ -222,9 +223,19 @@ pub unsafe fn resolve(handle: CUstream, per_thread: bool) -> Result<&'static Str
         0 if per_thread => current()?.thread_stream(),
         0 | 1 => Ok(current()?.legacy),
         2 => current()?.thread_stream(),
-        // SAFETY: by the caller's word.
-        _ => unsafe { object(handle.0) },
+        _ => {
+            // SAFETY: by the caller's word.
+            let stream: &'static Stream = unsafe { object(handle.0)? };
+            // Only a green context leaves its streams behind.
+            if stream.context().is_alive() { Ok(stream) } else { Err(CuResult::CONTEXT_IS_DESTROYED) }
+        }
     }
+}
+
+/// Moves a priority into the range that there is.
+pub fn clamp_priority(runtime: &Runtime, priority: c_int) -> c_int {
+    let scheduler = &runtime.spec.scheduler;
+    priority.clamp(scheduler.priority_greatest, scheduler.priority_least)
 }
 
 fn check_flags(flags: u32) -> Result<(), CuResult> {
@@ -245,9 +256,7 @@ driver_api! {
     fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: u32, priority: c_int) {
         check_flags(flags)?;
         let context = current()?;
-        let scheduler = &runtime()?.spec.scheduler;
-        let priority = priority.clamp(scheduler.priority_greatest, scheduler.priority_least);
-        let made = Stream::create(context, flags, priority)?;
+        let made = Stream::create(context, flags, clamp_priority(runtime()?, priority))?;
         context.add_stream(made);
         put(stream, made.handle())
     }
@@ -258,7 +267,7 @@ driver_api! {
         if stream.is_default() {
             return Err(CuResult::INVALID_HANDLE);
         }
-        let ended: &'static Stream = object(stream.0)?;
+        let ended: &'static Stream = resolve(stream, false)?;
         let sound = ended.inspect_all(runtime);
         capture::abandon(ended);
         let slot = ended.slot.load(Ordering::Relaxed);
@@ -318,15 +327,15 @@ driver_api! {
         put(context, resolve(stream, per_thread)?.context().handle())
     }
 
-    /// A stream's context; no stream here belongs to a green one.
+    /// A stream's context, or its green context and the primary one.
     fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz [per_thread] (
         stream: CUstream,
         context: *mut CUcontext,
         green: *mut *mut c_void,
     ) {
-        let found = resolve(stream, per_thread)?.context().handle();
-        put(context, found)?;
-        put(green, std::ptr::null_mut())
+        let found = resolve(stream, per_thread)?.context();
+        put(context, found.home().handle())?;
+        put(green, super::green::handle_of(found))
     }
 
     /// A stream's device.

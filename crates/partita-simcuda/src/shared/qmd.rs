@@ -89,19 +89,11 @@ pub fn merge_stream_mask(image: &mut Image, layout: &QmdLayout, disable: &[u32; 
     merge(image, layout, &physical);
 }
 
-/// Every image here has the length of the longest descriptor.
-fn merge(image: &mut Image, layout: &QmdLayout, disable: &[u32; 8]) {
+/// Merges physical disable words into a descriptor's mask. Every image here has the length of the longest descriptor.
+#[inline]
+pub fn merge(image: &mut Image, layout: &QmdLayout, disable: &[u32; 8]) {
     let merged = qmd::merge_disable_mask(image, layout, disable);
     debug_assert!(merged.is_ok());
-}
-
-/// Takes the mask of another descriptor over.
-pub fn copy_mask(image: &mut Image, from: &Image, layout: &QmdLayout) {
-    let copied = match qmd::read_disable_mask(from, layout) {
-        Some(disable) => qmd::write_disable_mask(image, layout, &disable),
-        None => qmd::clear_disable_mask(image, layout),
-    };
-    debug_assert!(copied.is_ok());
 }
 
 /// The descriptor's bytes.

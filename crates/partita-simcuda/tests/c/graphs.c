@@ -1,28 +1,8 @@
 // Graphs: made by hand and by capture, launched, changed, masked.
-#include "sim.h"
+#include "watch.h"
 
-static struct { int calls, write; uint32_t mask[4], last[96]; } seen;
-
-static void callback(void *user, int domain, int id, const void *params) {
-    (void)user, (void)domain, (void)id;
-    uint32_t *qmd = ((uint32_t *const *)params)[4];
-    seen.calls++;
-    memcpy(seen.last, qmd, sizeof seen.last);
-    if (seen.write) {
-        memcpy((char *)qmd + 304, seen.mask, 16);
-        qmd[0] |= 1u << 31;
-    }
-}
-
-static void subscribe(void) {
-    static const CUuuid id = {{0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e, 0x90, 0xdd, 0x54, 0x71, 0x9f, 0xe5,
-                               0xf7, 0x4b}};
-    const void *table;
-    uint32_t handle;
-    OK(cuGetExportTable(&table, &id));
-    EQ(((int (*)(uint32_t *, void *, void *))((void *const *)table)[3])(&handle, (void *)callback, &seen), 0);
-    EQ(((int (*)(uint32_t, uint32_t, int, int))((void *const *)table)[6])(1, handle, 0xb, 1), 0);
-}
+CUresult cuGraphNodeFindInClone(CUgraphNode *, CUgraphNode, CUgraph);
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode, CUgraph *);
 
 static int sms(CUdeviceptr out, unsigned blocks) {
     Record *records = malloc(blocks * sizeof *records);
@@ -183,11 +163,11 @@ static void masks(void) {
     seen.mask[0] = ~3u;
     seen.write = 1;
     OK(cuGraphUpload(exec, NULL));
-    EQ(seen.calls, 2); // once for each kernel node
+    EQ(seen.calls, 3); // once for each kernel node, and once for the launch
     OK(cuGraphLaunch(exec, NULL));
     OK(cuCtxSynchronize());
     EQ(sms(out, BLOCKS), 4);
-    // The mask is baked in: no call, and no other mask, at later launches, uploads, changes and updates.
+    // The mask is baked in: no call, and no other mask, at later launches and uploads, and where nothing is changed.
     seen.mask[0] = ~0xfu;
     OK(cuGraphUpload(exec, NULL));
     OK(cuGraphLaunch(exec, NULL));
@@ -202,16 +182,37 @@ static void masks(void) {
     OK(cuGraphLaunch(exec, NULL));
     OK(cuCtxSynchronize());
     EQ(sms(out, BLOCKS), 4);
-    EQ(seen.calls, 2);
-    // Switching a node off and on brings the callback back, for that node.
+    EQ(seen.calls, 3);
+    // Switching a node off and on brings the callback back, for that node and for the launch.
     OK(cuGraphNodeSetEnabled(exec, node, 0));
     OK(cuGraphNodeGetEnabled(exec, node, &enabled));
     EQ(enabled, 0);
     OK(cuGraphNodeSetEnabled(exec, node, 1));
     OK(cuGraphLaunch(exec, NULL));
     OK(cuCtxSynchronize());
-    EQ(seen.calls, 3);
+    EQ(seen.calls, 5);
     EQ(sms(out, BLOCKS), 8);
+    // Other parameters bring it back for the node whose they are.
+    seen.mask[0] = ~1u;
+    kn.grid[0] = BLOCKS / 2;
+    OK(cuGraphExecKernelNodeSetParams_v2(exec, node, &kn));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 6);
+    EQ(sms(out, BLOCKS / 2), 2);
+    // So does an update from a graph in which one node differs.
+    CUgraph changed;
+    OK(cuGraphClone(&changed, graph));
+    seen.mask[0] = ~3u;
+    OK(cuGraphExecUpdate_v2(exec, changed, info));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 7);
+    EQ(sms(out, BLOCKS), 4);
+    // The nodes of a copy are not the executable's.
+    CUgraphNode copied;
+    OK(cuGraphNodeFindInClone(&copied, node, changed));
+    IS(1, cuGraphNodeSetEnabled(exec, copied, 0));
     // A node that is off does nothing.
     OK(cuGraphNodeSetEnabled(exec, node, 0));
     OK(cuGraphLaunch(exec, NULL));
@@ -238,6 +239,67 @@ static void masks(void) {
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
     EQ(sms(out, BLOCKS), 2);
+}
+
+// Nodes of graphs inside graphs are switched by the nodes that the outer graph has of them, and by no others.
+static void nested(void) {
+    start();
+    subscribe();
+    CUgraph inner, middle, outer, embedded, deeper;
+    CUgraphExec exec;
+    CUgraphNode top, original, in_middle, in_outer, all[4];
+    uint64_t ns = 1000;
+    void *params[] = {&ns};
+    KernelNode kn = {.func = function("partita_spin"), .grid = {4, 1, 1}, .block = {32, 1, 1}, .params = params};
+    OK(cuGraphCreate(&inner, 0));
+    OK(cuGraphAddKernelNode_v2(&original, inner, NULL, 0, &kn));
+    OK(cuGraphAddKernelNode_v2(&all[0], inner, &original, 1, &kn));
+    OK(cuGraphCreate(&middle, 0));
+    OK(cuGraphAddChildGraphNode(&in_middle, middle, NULL, 0, inner));
+    OK(cuGraphCreate(&outer, 0));
+    OK(cuGraphAddKernelNode_v2(&top, outer, NULL, 0, &kn));
+    OK(cuGraphAddChildGraphNode(&in_outer, outer, &top, 1, middle));
+    OK(cuGraphInstantiateWithFlags(&exec, outer, 0));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 4);
+    // The graphs that were put in are others than those that are in.
+    IS(1, cuGraphNodeSetEnabled(exec, original, 0));
+    IS(1, cuGraphNodeSetEnabled(exec, in_middle, 0));
+    IS(1, cuGraphNodeSetEnabled(exec, in_outer, 0));
+    OK(cuGraphChildGraphNodeGetGraph(in_outer, &embedded));
+    size_t count = 4;
+    OK(cuGraphGetNodes(embedded, all, &count));
+    EQ(count, 1);
+    OK(cuGraphChildGraphNodeGetGraph(all[0], &deeper));
+    count = 4;
+    OK(cuGraphGetNodes(deeper, all, &count));
+    EQ(count, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        OK(cuGraphNodeSetEnabled(exec, all[i], 0));
+        OK(cuGraphNodeSetEnabled(exec, all[i], 1));
+    }
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuGraphLaunch(exec, NULL));
+    EQ(seen.calls, 7);
+    // While it runs, for the next launch.
+    OK(cuGraphNodeSetEnabled(exec, top, 0));
+    OK(cuGraphNodeSetEnabled(exec, top, 1));
+    OK(cuGraphUpload(exec, NULL));
+    EQ(seen.calls, 9);
+    OK(cuGraphLaunch(exec, NULL));
+    EQ(seen.calls, 9);
+    OK(cuCtxSynchronize());
+    // Without the graph that it was made of an executable lives on, and its nodes have no names any more.
+    OK(cuGraphDestroy(outer));
+    unsigned enabled;
+    IS(1, cuGraphNodeSetEnabled(exec, top, 0));
+    IS(1, cuGraphNodeSetEnabled(exec, all[0], 0));
+    IS(1, cuGraphNodeGetEnabled(exec, top, &enabled));
+    IS(1, cuGraphExecKernelNodeSetParams_v2(exec, top, &kn));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 9);
 }
 
 static void capture(void) {
@@ -396,4 +458,4 @@ static void belongings(void) {
     OK(cuEventSynchronize(event));
 }
 
-CASES({"belongings", belongings}, {"by_hand", by_hand}, {"branches", branches}, {"masks", masks}, {"capture", capture}, {"events", events})
+CASES({"belongings", belongings}, {"by_hand", by_hand}, {"branches", branches}, {"masks", masks}, {"nested", nested}, {"capture", capture}, {"events", events})

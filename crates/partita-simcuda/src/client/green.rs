@@ -1,0 +1,252 @@
+//! Green contexts: the primary context, held to some of the device's SMs.
+//!
+//! As measured on an H200 (driver 580.159.04): launches on their streams come to the debug callback with a valid mask in the descriptor,
+//! the streams' structures show none, a mask of the stream's own takes the place of it, and no green context can be made in a process
+//! that has subscribed to the callback.
+
+use core::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+use partita_core::TpcSet;
+
+use super::context::{Context, check_device, context_or_current};
+use super::event::{Event, record_context, wait_context};
+use super::object::{Registry, object};
+use super::resource::{self, SmSet};
+use super::runtime::{Runtime, runtime};
+use super::stream::{Stream, clamp_priority, resolve};
+use super::{callback, get, list, primary, put, put_if};
+
+/// The first driver with them.
+const CUDA_VERSION_MIN: u32 = 12_040;
+
+/// What a context has to be a green one.
+#[derive(Debug)]
+pub struct Green {
+    /// The primary context, which owns all that is made here.
+    pub primary: &'static Context,
+    sms: SmSet,
+    /// The physical disable words of its launches.
+    pub disable: [u32; 8],
+}
+
+static GREENS: Registry<&'static Context> = Registry::new(0x1c00_0000_0000);
+static DESCRIPTORS: Registry<Arc<SmSet>> = Registry::new(0x1d00_0000_0000);
+
+fn supported() -> Result<&'static Runtime, CuResult> {
+    let runtime = runtime()?;
+    if runtime.spec.driver.cuda_version < CUDA_VERSION_MIN {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    Ok(runtime)
+}
+
+/// The words of a launch's mask: everything but the set disabled, fused-off numbers included, as far as words have a number that is
+/// live. On an H200 with numbers up to 83 the fourth word is 0.
+fn disable_words(runtime: &Runtime, set: &TpcSet) -> [u32; 8] {
+    let topology = &runtime.spec.topology;
+    let last = topology.physical_set(&topology.all()).last_tpc().unwrap_or(0);
+    let mut words = topology.disable_words(set);
+    words[usize::from(last) / 32 + 1..].fill(0);
+    words
+}
+
+fn whole(runtime: &Runtime) -> SmSet {
+    let topology = &runtime.spec.topology;
+    SmSet::whole(&runtime.spec, topology.all().lowest(runtime.sms.div_ceil(topology.sms_per_tpc())))
+}
+
+fn resource_of(runtime: &Runtime, context: &Context) -> CUdevResource {
+    let sms = match context.green() {
+        // What a context has may be split again.
+        Some(green) => SmSet { split: 0, ..green.sms },
+        None => whole(runtime),
+    };
+    sms.resource(runtime.spec.topology.sms_per_tpc())
+}
+
+fn check_type(kind: CUdevResourceType) -> Result<(), CuResult> {
+    if kind == CU_DEV_RESOURCE_TYPE_SM { Ok(()) } else { Err(CuResult::INVALID_RESOURCE_TYPE) }
+}
+
+fn green(handle: *mut c_void) -> Result<&'static Context, CuResult> {
+    supported()?;
+    let context = GREENS.get(handle.addr()).ok_or(CuResult::INVALID_CONTEXT)?;
+    if context.is_alive() { Ok(context) } else { Err(CuResult::CONTEXT_IS_DESTROYED) }
+}
+
+/// The handle of the green context that a context is, or null.
+pub fn handle_of(context: &Context) -> *mut c_void {
+    let found = GREENS.all().into_iter().find(|(_, green)| std::ptr::eq(*green, context));
+    found.map_or(std::ptr::null_mut(), |(handle, _)| std::ptr::without_provenance_mut(handle))
+}
+
+fn create(device: CUdevice, sms: SmSet) -> Result<usize, CuResult> {
+    let runtime = supported()?;
+    let primary = primary::retain(device)?;
+    let green = Green { primary, disable: disable_words(runtime, &sms.set), sms };
+    match Context::create_green(green) {
+        Ok(context) => Ok(GREENS.insert(context)),
+        Err(error) => {
+            primary::release(device)?;
+            Err(error)
+        }
+    }
+}
+
+driver_api! {
+    /// A device's SMs, to be split.
+    fn cuDeviceGetDevResource(device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType) {
+        check_device(device)?;
+        let runtime = supported()?;
+        check_type(kind)?;
+        put(resource, whole(runtime).resource(runtime.spec.topology.sms_per_tpc()))
+    }
+
+    /// The SMs of a context.
+    fn cuCtxGetDevResource(context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) {
+        let runtime = supported()?;
+        let context = context_or_current(context)?;
+        check_type(kind)?;
+        put(resource, resource_of(runtime, context))
+    }
+
+    /// The SMs of a green context.
+    fn cuGreenCtxGetDevResource(
+        handle: *mut c_void,
+        resource: *mut CUdevResource,
+        kind: CUdevResourceType,
+    ) {
+        let runtime = supported()?;
+        let context = green(handle)?;
+        check_type(kind)?;
+        put(resource, resource_of(runtime, context))
+    }
+
+    /// Splits SMs into groups of one size.
+    fn cuDevSmResourceSplitByCount(
+        groups: *mut CUdevResource,
+        count: *mut u32,
+        input: *const CUdevResource,
+        rest: *mut CUdevResource,
+        flags: u32,
+        wanted_sms: u32,
+    ) {
+        let spec = &supported()?.spec;
+        let (wanted, input) = (get(count.cast_const())?, SmSet::of(&get(input)?)?);
+        let room = if groups.is_null() { None } else { Some(wanted) };
+        if room == Some(0) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let split = resource::split(spec, &input, wanted_sms, flags, room)?;
+        let sms_per_tpc = spec.topology.sms_per_tpc();
+        put(count, split.groups.len() as u32)?;
+        if !groups.is_null() {
+            for (index, group) in split.groups.iter().enumerate() {
+                put(groups.add(index), group.resource(sms_per_tpc))?;
+            }
+        }
+        put_if(rest, split.rest.resource(sms_per_tpc));
+        Ok(())
+    }
+
+    /// Makes of resources what a green context is made of.
+    fn cuDevResourceGenerateDesc(
+        descriptor: *mut *mut c_void,
+        resources: *mut CUdevResource,
+        count: u32,
+    ) {
+        supported()?;
+        let parts: Result<Vec<SmSet>, CuResult> =
+            list(resources.cast_const(), count as usize)?.iter().map(SmSet::of).collect();
+        let made = DESCRIPTORS.insert(Arc::new(resource::unite(&parts?)?));
+        put(descriptor, std::ptr::without_provenance_mut(made))
+    }
+
+    /// Makes a green context.
+    fn cuGreenCtxCreate(handle: *mut *mut c_void, descriptor: *mut c_void, device: CUdevice, flags: u32) {
+        supported()?;
+        check_device(device)?;
+        if handle.is_null() || flags != CU_GREEN_CTX_DEFAULT_STREAM {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let sms = DESCRIPTORS.get(descriptor.addr()).ok_or(CuResult::INVALID_VALUE)?;
+        if callback::is_subscribed() {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        put(handle, std::ptr::without_provenance_mut(create(device, *sms)?))
+    }
+
+    /// Destroys a green context. Its streams stay, and are good for nothing.
+    fn cuGreenCtxDestroy(handle: *mut c_void) {
+        let context = green(handle)?;
+        context.destroy()?;
+        primary::release(0)
+    }
+
+    /// The context as which a green one is made current.
+    fn cuCtxFromGreenCtx(context: *mut CUcontext, handle: *mut c_void) {
+        put(context, green(handle)?.handle())
+    }
+
+    /// Makes a stream whose launches stay on the green context's SMs.
+    fn cuGreenCtxStreamCreate(stream: *mut CUstream, handle: *mut c_void, flags: u32, priority: c_int) {
+        let context = green(handle)?;
+        if flags != CU_STREAM_NON_BLOCKING || stream.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let made = Stream::create(context, flags, clamp_priority(runtime()?, priority))?;
+        context.add_stream(made);
+        put(stream, made.handle())
+    }
+
+    /// Records an event after all that a green context's streams have been given.
+    fn cuGreenCtxRecordEvent(handle: *mut c_void, event: CUevent) {
+        let event: &'static Event = object(event.0)?;
+        record_context(green(handle)?, event)
+    }
+
+    /// Holds all streams of a green context until an event's last recording is complete.
+    fn cuGreenCtxWaitEvent(handle: *mut c_void, event: CUevent) {
+        let event: &'static Event = object(event.0)?;
+        wait_context(green(handle)?, event)
+    }
+
+    /// The green context of a stream, or null.
+    fn cuStreamGetGreenCtx(stream: CUstream, handle: *mut *mut c_void) {
+        supported()?;
+        put(handle, handle_of(resolve(stream, false)?.context()))
+    }
+
+    /// A number that no other context of the process has.
+    fn cuGreenCtxGetId(handle: *mut c_void, id: *mut u64) {
+        put(id, green(handle)?.id)
+    }
+}
+
+/// What streams hold their launches to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Confines {
+    /// A mask in the stream's structure: logical, set bits disable.
+    pub mask: Option<[u32; 4]>,
+    /// The physical disable words of a green context, where there is no such mask.
+    pub green: Option<[u32; 8]>,
+}
+
+impl Stream {
+    /// What holds the launch that begins now.
+    ///
+    /// # Errors
+    /// Those of [`Stream::enter_launch`].
+    #[inline]
+    pub fn confines(&self, runtime: &Runtime) -> Result<Confines, CuResult> {
+        let mask = self.enter_launch(runtime)?;
+        let green = match mask {
+            None => self.context().green().map(|green| green.disable),
+            Some(_) => None,
+        };
+        Ok(Confines { mask, green })
+    }
+}
