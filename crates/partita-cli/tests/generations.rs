@@ -1,0 +1,88 @@
+//! A tenant on every simulated device: the whole way from `partita run` through the hook into each generation's launch descriptors.
+
+mod common;
+
+use common::{World, gpu_program, needs_simulator, sms, text};
+use serde_json::Value;
+
+/// The SMs that a program's blocks ran on, as a tenant with these TPCs.
+fn census(world: &World, device: &str, set: &str) -> Vec<u32> {
+    let (program, kernels) = gpu_program();
+    let mut command =
+        world.partita(["run", "--isolation", "own", "--mem", "64MiB", "--gpu", device, "--sm", set, "--"]);
+    let output = command.arg(program).arg(kernels).arg("census").output().expect("partita runs");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{device} {set}: {out}{err}");
+    sms(out.lines().last().unwrap_or_default())
+}
+
+fn tenants_stay_in_their_tpcs(device: &str) {
+    if needs_simulator("it is about the catalogue") {
+        return;
+    }
+    let world = World::new();
+    let chart: Value =
+        serde_json::from_str(&world.ok(&format!("topology --json --gpu {device}"))).expect("JSON");
+    let (all, tpcs) = (chart["sms"].as_u64().unwrap() as u32, chart["tpcs"].as_u64().unwrap() as u32);
+    let per_tpc = all / tpcs;
+    let expected =
+        |tpcs: std::ops::Range<u32>| -> Vec<u32> { (tpcs.start * per_tpc..tpcs.end * per_tpc).collect() };
+    // The least a partition can be, at both ends of the device: beyond 64 TPCs where it has as many.
+    assert_eq!(census(&world, device, "tpc:0"), expected(0..1));
+    assert_eq!(census(&world, device, &format!("tpc:{}", tpcs - 1)), expected(tpcs - 1..tpcs));
+    let half = tpcs / 2;
+    assert_eq!(census(&world, device, &format!("tpc:{half}-{}", tpcs - 1)), expected(half..tpcs));
+    // And nothing is masked that was not asked for.
+    assert_eq!(census(&world, device, "100%"), expected(0..tpcs));
+}
+
+/// One test a device.
+macro_rules! devices {
+    ($($test:ident = $device:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            tenants_stay_in_their_tpcs(concat!("sim:", $device));
+        })*
+
+        const DEVICES: &[&str] = &[$(concat!("sim:", $device)),*];
+    };
+}
+
+devices! {
+    h200 = "h200";
+    a100 = "a100";
+    gtx1060_3gb = "gtx1060-3gb";
+    gtx_680 = "gtx-680";
+    tesla_k40 = "tesla-k40";
+    gtx970 = "gtx970";
+    p100 = "p100";
+    titan_v = "titan-v";
+    xavier = "xavier";
+    rtx2060 = "rtx2060";
+    rtx3070 = "rtx3070";
+    rtx6000_ada = "rtx6000-ada";
+    l40s = "l40s";
+    h100 = "h100";
+    h100_v3 = "h100-v3";
+    b200 = "b200";
+    gb10 = "gb10";
+}
+
+#[test]
+fn no_device_of_the_catalogue_is_left_out() {
+    if needs_simulator("it is about the catalogue") {
+        return;
+    }
+    // The refusal of an unknown name lists those that are known.
+    let known = World::new().refused("topology --gpu sim:none");
+    let known: Vec<&str> = known
+        .split([' ', ',', ')', '('])
+        .filter(|word| word.starts_with("sim:") && *word != "sim:none")
+        .collect();
+    for device in DEVICES {
+        assert!(known.contains(device), "{device} is not in the catalogue: {known:?}");
+    }
+    for device in known.iter().filter(|device| !device.contains("NAME")) {
+        assert!(DEVICES.contains(device), "add {device} to the devices of this file");
+    }
+}
