@@ -14,7 +14,8 @@ pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The directory of root's files.
 pub const ROOT_DIRECTORY: &str = "/var/cache/partita";
 /// What takes a simulated driver's place by another; part of its build.
-pub const SIMULATOR_VARIABLES: [&str; 2] = ["PARTITA_SIM_DRIVER", "PARTITA_SIM_STREAM_OFFSET"];
+pub const SIMULATOR_VARIABLES: [&str; 3] =
+    ["PARTITA_SIM_DRIVER", "PARTITA_SIM_STREAM_OFFSET", "PARTITA_SIM_QMD"];
 
 /// The file of a board under a driver build, without its extension: `.json` is the calibration's, `.stream.json` that of the place of
 /// stream masks. `uuid` is `GPU-…`, `compute_capability` major and minor.

@@ -82,7 +82,7 @@ pub fn probe_with(gpu: &Gpu<'_>, mask: &mut LaunchMask) -> Result<Probe, Error> 
 
     let found = bits(mask, layout, &census, &all)?;
     let sms_per_tpc = found.first().map_or(0, |(_, sms)| sms.len() as u32);
-    let tpcs = order(&found, &all, sms_per_tpc)?;
+    let tpcs = order(&found, &all, sms_per_tpc, layout)?;
     confirm(mask, layout, &census, &tpcs, sms_per_tpc)?;
 
     let mut probe = Probe {
@@ -139,7 +139,12 @@ fn bits(
 }
 
 /// Brings the live bits into logical order, and checks that they part the SMs without a gap or an overlap.
-fn order(found: &[(u16, BTreeSet<u32>)], all: &BTreeSet<u32>, sms_per_tpc: u32) -> Result<Vec<u16>, Error> {
+fn order(
+    found: &[(u16, BTreeSet<u32>)],
+    all: &BTreeSet<u32>,
+    sms_per_tpc: u32,
+    layout: &QmdLayout,
+) -> Result<Vec<u16>, Error> {
     if found.is_empty() {
         return Err(Error::Disproved("no bit of the mask disables any SM".into()));
     }
@@ -158,7 +163,14 @@ fn order(found: &[(u16, BTreeSet<u32>)], all: &BTreeSet<u32>, sms_per_tpc: u32) 
     }
     let mut tpcs = Vec::with_capacity(physical.len());
     for (tpc, bit) in physical.into_iter().enumerate() {
-        tpcs.push(bit.ok_or_else(|| Error::Disproved(format!("no mask bit disables TPC {tpc}")))?);
+        tpcs.push(bit.ok_or_else(|| {
+            Error::Disproved(format!(
+                "no mask bit disables TPC {tpc}: launch descriptors {} of this driver have {} bits, and the device has {} TPCs",
+                layout.version,
+                layout.mask.tpcs_max(),
+                all.len() as u32 / sms_per_tpc
+            ))
+        })?);
     }
     Ok(tpcs)
 }
@@ -203,7 +215,7 @@ fn assign_gpcs(
     probe: &mut Probe,
 ) -> Result<(), Error> {
     // Only descriptors of version 4.0 number bits by GPC, as far as is known.
-    if probe.facts.compute_capability != 90 || probe.qmd_version != 0x40 {
+    if probe.facts.compute_capability != 90 || probe.qmd_version != 0x40 || !runs_clusters(gpu) {
         return Ok(());
     }
     let group = |bit: u16| {

@@ -5,9 +5,9 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::Sim;
-use partita_abi::qmd::{QmdLayout, layouts};
+use partita_abi::qmd::{self, QmdLayout, layouts};
 use partita_core::{Topology, TpcSet};
-use partita_driver::{Census, Gpu, Grid, LaunchMask, Probe, probe_with, prove_gpcs, runs_clusters};
+use partita_driver::{Census, Error, Gpu, Grid, LaunchMask, Probe, probe_with, prove_gpcs, runs_clusters};
 use partita_sim::{DeviceSpec, catalogue};
 
 /// Random masks of each device, beside those that every device is tried with.
@@ -22,6 +22,7 @@ macro_rules! devices {
         fn $test() {
             let sim = Sim::new(concat!("gen-", $device), $device);
             assert_eq!(sim.child_says("child_is_calibrated_and_masked", &[]), ["done"]);
+            other_versions($device);
         })*
 
         const DEVICES: &[&str] = &[$($device),*];
@@ -48,6 +49,31 @@ devices! {
     gb10 = "gb10";
 }
 
+/// A device's driver may launch with any version that the device's compute class knows. Each is told by the descriptor alone, and either
+/// masks every TPC or is refused.
+fn other_versions(device: &str) {
+    let spec = catalogue::device(device).unwrap();
+    let own = layout_of(&spec);
+    let class = qmd::class_for(capability(&spec)).unwrap();
+    for version in class.masked.iter().filter(|version| **version != own.version) {
+        let byte = version.byte();
+        let layout = qmd::layout_for(capability(&spec), byte).unwrap();
+        let last = spec.topology.tpcs().iter().map(|tpc| u32::from(tpc.physical)).max().unwrap();
+        let sim = Sim::new(&format!("gen-{device}-{byte:x}"), device);
+        let variables = [("PARTITA_SIM_QMD", format!("{}.{}", byte >> 4, byte & 15))];
+        let said = sim.child_says("child_is_calibrated_and_masked", &variables);
+        if last < layout.mask.tpcs_max() {
+            assert_eq!(said, ["done"], "{device} {version}");
+        } else {
+            // TPCs that no bit stands for cannot be kept free of a tenant.
+            let [said] = &said[..] else { panic!("{said:?}") };
+            let reason =
+                format!("launch descriptors {version} of this driver have {} bits", layout.mask.tpcs_max());
+            assert!(said.contains("no mask bit disables TPC") && said.contains(&reason), "{said}");
+        }
+    }
+}
+
 #[test]
 fn no_device_and_no_version_is_left_out() {
     for name in catalogue::NAMES {
@@ -60,22 +86,35 @@ fn no_device_and_no_version_is_left_out() {
     }
 }
 
+fn capability(spec: &DeviceSpec) -> u32 {
+    u32::from(spec.compute_capability.major) * 10 + u32::from(spec.compute_capability.minor)
+}
+
 fn layout_of(spec: &DeviceSpec) -> &'static QmdLayout {
-    let capability = spec.compute_capability;
-    let class = u32::from(capability.major) * 10 + u32::from(capability.minor);
-    partita_abi::qmd::layout_for(class, spec.driver.qmd_version).unwrap()
+    qmd::layout_for(capability(spec), spec.driver.qmd_version).unwrap()
 }
 
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_is_calibrated_and_masked() {
-    let spec = catalogue::device(&std::env::var("PARTITA_SIM_DEVICE").unwrap()).unwrap();
+    let mut spec = catalogue::device(&std::env::var("PARTITA_SIM_DEVICE").unwrap()).unwrap();
+    if let Ok(version) = std::env::var("PARTITA_SIM_QMD") {
+        let (major, minor) = version.split_once('.').unwrap();
+        spec.driver.qmd_version = major.parse::<u8>().unwrap() << 4 | minor.parse::<u8>().unwrap();
+        if layout_of(&spec).cga.is_none() {
+            spec.sm.cluster_blocks_max = 1;
+        }
+    }
     let cuda = common::cuda();
     let gpu = Gpu::open(&cuda, 0).unwrap();
     let mut mask = LaunchMask::install(&cuda).unwrap();
     assert!(mask.layout(gpu.facts().compute_capability).is_none());
 
-    let mut probe = probe_with(&gpu, &mut mask).unwrap();
+    let mut probe = match probe_with(&gpu, &mut mask) {
+        Ok(probe) => probe,
+        Err(error @ Error::Disproved(_)) => return common::say(error),
+        Err(error) => panic!("{error}"),
+    };
     let layout = mask.layout(gpu.facts().compute_capability).unwrap().unwrap();
     assert!(core::ptr::eq(layout, layout_of(&spec)));
     assert_eq!(probe.qmd_version, layout.version.byte());

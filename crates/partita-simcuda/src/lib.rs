@@ -18,7 +18,7 @@
 //! # Environment
 //! | variable | meaning |
 //! |---|---|
-//! | `PARTITA_SIM_DEVICE` | the device: `h200` (default), `a100`, `gtx1060-3gb` |
+//! | `PARTITA_SIM_DEVICE` | the device: `h200` (default) or another of [`partita_sim::catalogue`] |
 //! | `PARTITA_SIM_DIR` | the board's directory; default one per user in the temporary directory |
 //! | `PARTITA_SIM_SPEED` | simulated seconds per second, set by whoever starts the board; default 1 |
 //! | `PARTITA_SIMGPU` | the board's program; default `partita-simgpu` beside the library |
@@ -27,6 +27,7 @@
 //! | `PARTITA_SIM_MPS_VIRTUAL_SMID` | `1`: `%smid` counts from 0 for each limited MPS client |
 //! | `PARTITA_SIM_DRIVER` | the driver's CUDA version, as `12.9`; default the device's own |
 //! | `PARTITA_SIM_STREAM_OFFSET` | where that driver keeps streams' masks, in bytes, as `0x51c` |
+//! | `PARTITA_SIM_QMD` | the version of its launch descriptors, as `3.0`; default the device's own |
 
 pub mod board;
 pub mod client;

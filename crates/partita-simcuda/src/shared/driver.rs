@@ -1,7 +1,8 @@
-//! Which driver is simulated: its versions, and where it keeps streams' masks.
+//! Which driver is simulated: its versions, where it keeps streams' masks, and the version of its launch descriptors.
 
 use std::io;
 
+use partita_abi::qmd::layout_for;
 use partita_abi::stream::{self, StreamPlatform};
 use partita_sim::{ComputeCapability, DeviceSpec, StreamMaskLayout, StreamMaskSpec};
 
@@ -10,6 +11,10 @@ pub const ENV_DRIVER: &str = "PARTITA_SIM_DRIVER";
 /// Where this driver keeps a stream's mask, in bytes from the stream's structure, decimal or `0x…`. Default: the place that is known
 /// for the version, or one that the simulation invents.
 pub const ENV_STREAM_OFFSET: &str = "PARTITA_SIM_STREAM_OFFSET";
+
+/// The version of this driver's launch descriptors, as `2.4`: one that the device's compute class knows and that has a mask. Default:
+/// that of the device in the catalogue.
+pub const ENV_QMD: &str = "PARTITA_SIM_QMD";
 
 /// Length of a stream's structure, in bytes. An H200's driver reads no further than 0x8e4.
 pub const STRUCTURE_BYTES: u32 = 0x900;
@@ -66,7 +71,11 @@ fn served(capability: ComputeCapability) -> (u32, u32) {
         (12, 1..) => 12_090,
         _ => 12_080,
     };
-    let last = if capability < ComputeCapability::new(7, 5) { 13_000 } else { u32::MAX };
+    let last = match (capability.major, capability.minor) {
+        (..=3, _) => 11_040,
+        (..=6, _) | (7, 0..=4) => 13_000,
+        _ => u32::MAX,
+    };
     (first, last)
 }
 
@@ -140,10 +149,31 @@ pub fn set_stream_offset(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> 
     }
 }
 
+/// Has a device launched with descriptors of another version. Where they have no fields for clusters, the device has none.
+///
+/// # Errors
+/// `InvalidInput` for a version that is not one of the device's class, or that has no mask.
+pub fn set_descriptors(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> {
+    let parsed = wanted.split_once('.').and_then(|(major, minor)| {
+        let (major, minor) = (major.parse::<u8>().ok()?, minor.parse::<u8>().ok()?);
+        (major < 16 && minor < 16).then_some(major << 4 | minor)
+    });
+    let byte =
+        parsed.ok_or_else(|| invalid(format!("{ENV_QMD} is '{wanted}'; it takes a version such as 2.4")))?;
+    let capability = u32::from(spec.compute_capability.major) * 10 + u32::from(spec.compute_capability.minor);
+    let layout =
+        layout_for(capability, byte).map_err(|error| invalid(format!("{ENV_QMD} is '{wanted}': {error}")))?;
+    spec.driver.qmd_version = byte;
+    if layout.cga.is_none() {
+        spec.sm.cluster_blocks_max = 1;
+    }
+    Ok(())
+}
+
 /// Applies what the environment says of the driver.
 ///
 /// # Errors
-/// Those of [`set_version`] and [`set_stream_offset`].
+/// Those of [`set_version`], [`set_stream_offset`] and [`set_descriptors`].
 pub fn from_env(spec: &mut DeviceSpec) -> io::Result<()> {
     let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(wanted) = value(ENV_DRIVER) {
@@ -151,6 +181,9 @@ pub fn from_env(spec: &mut DeviceSpec) -> io::Result<()> {
     }
     if let Some(wanted) = value(ENV_STREAM_OFFSET) {
         set_stream_offset(spec, &wanted)?;
+    }
+    if let Some(wanted) = value(ENV_QMD) {
+        set_descriptors(spec, &wanted)?;
     }
     Ok(())
 }
@@ -188,5 +221,24 @@ mod tests {
         assert!(error(set_stream_offset(&mut h200, "2300")).contains("0x8ec"));
         set_stream_offset(&mut h200, "0x8ec").unwrap();
         assert_eq!(h200.driver.stream_mask.offset_bytes, 0x8ec);
+    }
+
+    #[test]
+    fn descriptors_are_of_a_version_of_the_class_with_a_mask() {
+        let mut ada = catalogue::device("l40s").unwrap();
+        set_descriptors(&mut ada, "2.4").unwrap();
+        assert_eq!(ada.driver.qmd_version, 0x24);
+        let mut hopper = catalogue::device("h200").unwrap();
+        set_descriptors(&mut hopper, "3.0").unwrap();
+        assert_eq!((hopper.driver.qmd_version, hopper.sm.cluster_blocks_max), (0x30, 1));
+        for (wanted, part) in
+            [("4", "such as 2.4"), ("2.4", "uses V03_00 or V04_00"), ("99.1", "such as 2.4")]
+        {
+            let said = set_descriptors(&mut hopper, wanted).unwrap_err().to_string();
+            assert!(said.starts_with("PARTITA_SIM_QMD is '") && said.contains(part), "{said}");
+        }
+        let mut b200 = catalogue::device("b200").unwrap();
+        let said = set_descriptors(&mut b200, "5.1").unwrap_err().to_string();
+        assert!(said.contains("V05_01") && said.contains("has no TPC mask"), "{said}");
     }
 }
