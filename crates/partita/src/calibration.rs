@@ -22,6 +22,7 @@ use crate::gpu::Gpu;
 use crate::install::{self, Install};
 use crate::topology::{self, Evidence};
 
+pub mod serve;
 pub mod streams;
 
 /// The name of the job that measures.

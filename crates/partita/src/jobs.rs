@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::calibration::streams;
+use crate::calibration::{serve, streams};
 use crate::child::{Outcome, result_line};
 use crate::{calibration, demo, doctor, facts, prove};
 
@@ -19,6 +19,7 @@ pub fn run(name: &str, request: &str) -> Result<String, String> {
     match name {
         facts::JOB => job(request, |()| facts::read()),
         calibration::JOB => job(request, |()| calibration::measure_here()),
+        serve::JOB => job(request, |request| serve::keep_here(&request)),
         streams::SEARCH_JOB => job(request, |request| streams::search_here(&request)),
         streams::ASK_JOB => job(request, |request| streams::ask_here(&request)),
         streams::VERIFY_JOB => job(request, |request| streams::verify_here(&request)),

@@ -1,0 +1,63 @@
+//! [`Fault`]: why a call did not do what it was asked to.
+
+use alloc::string::{String, ToString};
+use core::ffi::c_int;
+use core::fmt;
+
+use partita_driver::Error;
+use partita_driver::callback::SubscribeError;
+use partita_driver::control::ControlError;
+
+/// An error as C programs get it: a number of `errno.h`, and a text for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The number.
+    pub code: c_int,
+    /// What, why, and what to do.
+    pub text: String,
+}
+
+impl Fault {
+    /// A fault with this number and text.
+    pub fn new(code: c_int, text: impl fmt::Display) -> Self {
+        Self { code, text: text.to_string() }
+    }
+
+    /// A null pointer where a result should go.
+    pub fn null(name: &str) -> Self {
+        Self::new(libc::EFAULT, format_args!("{name} is a null pointer"))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::Load(_) => libc::ENODEV,
+            Error::MissingSymbol(_) => libc::ENOSYS,
+            Error::Subscribe(SubscribeError::Refused(_) | SubscribeError::Again) => libc::EBUSY,
+            Error::Subscribe(_) | Error::Qmd(_) | Error::NotOffered { .. } => libc::ENOTSUP,
+            Error::Hang { .. } => libc::ETIMEDOUT,
+            Error::DefaultStream(_) => libc::EINVAL,
+            Error::Refused(_) => libc::ENOTSUP,
+            _ => libc::EIO,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<ControlError> for Fault {
+    fn from(error: ControlError) -> Self {
+        let code = match error {
+            ControlError::Open { errno, .. } => errno,
+            ControlError::NoCard { .. } => libc::ENODEV,
+            _ => libc::EIO,
+        };
+        Self::new(code, format_args!("the driver's control interface: {error}"))
+    }
+}

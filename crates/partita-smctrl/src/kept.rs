@@ -1,0 +1,240 @@
+//! Calibrations that Partita's programs have kept. One holds for one board under one driver build, and for nothing else.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use partita_abi::CuResult;
+use partita_abi::qmd::{self, QmdLayout};
+use partita_core::{Topology, Tpc, kept};
+use partita_driver::Cuda;
+
+use crate::files;
+use crate::json::Value;
+
+/// Whose calibration: a GPU under a driver build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// `GPU-…`.
+    pub uuid: String,
+    /// The build of the driver.
+    pub driver: String,
+    /// Compute capability, major × 10 + minor.
+    pub compute_capability: u32,
+}
+
+/// A board as it was measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// Its TPCs, their bits and GPCs.
+    pub topology: Topology,
+    /// Whether the GPCs are proved; if not, all TPCs count as one.
+    pub gpcs_proved: bool,
+    /// The layout of its launch descriptors.
+    pub layout: &'static QmdLayout,
+}
+
+impl Origin {
+    fn file(&self, ending: &str) -> String {
+        let capability = (self.compute_capability / 10, self.compute_capability % 10);
+        format!("{}/{}{ending}", directory(), kept::file_stem(&self.uuid, &self.driver, capability))
+    }
+
+    /// The kept calibration of the board.
+    ///
+    /// # Errors
+    /// Why there is none that can be believed.
+    pub fn measured(&self) -> Result<Measured, String> {
+        let record = self.record(".json", kept::BOARD)?;
+        self.measured_in(record.get("measured").ok_or("it has no measurement")?)
+    }
+
+    /// The kept offset of the mask in a stream's structure, in bytes.
+    ///
+    /// # Errors
+    /// Why there is none that can be believed.
+    pub fn stream_offset(&self) -> Result<u32, String> {
+        let record = self.record(".stream.json", kept::STREAM_PLACE)?;
+        offset_in(record.get("place").ok_or("it has no place")?)
+    }
+
+    /// A file's record, if it is this board's under this driver.
+    fn record(&self, ending: &str, (magic, version): (&str, u32)) -> Result<Value, String> {
+        let path = self.file(ending);
+        let refuse = |reason: String| format!("{path}: {reason}");
+        let text = files::read_trusted(&path, kept::FILE_BYTES_MAX).map_err(refuse)?;
+        let record = Value::parse(&text).ok_or_else(|| refuse("it is damaged".to_string()))?;
+        let says = |key: &str, value: &str| record.get(key).and_then(Value::text) == Some(value);
+        if !says("magic", magic) || record.get("version").and_then(Value::number::<u32>) != Some(version) {
+            return Err(refuse("it has another format".to_string()));
+        }
+        if !says("driver", &self.driver) || !says("gpu_uuid", &self.uuid) {
+            return Err(refuse("it is another driver's or GPU's".to_string()));
+        }
+        Ok(record)
+    }
+
+    /// A measurement in the form in which it is kept.
+    ///
+    /// # Errors
+    /// What of it cannot be.
+    pub fn measured_in(&self, value: &Value) -> Result<Measured, String> {
+        let number =
+            |key: &str| value.get(key).and_then(Value::number::<u32>).ok_or(format!("it has no {key}"));
+        if number("device_class")? != self.compute_capability {
+            return Err("it is of another compute capability".to_string());
+        }
+        let version = u8::try_from(number("qmd_version")?).map_err(|error| error.to_string())?;
+        let layout = qmd::layout_for(self.compute_capability, version).map_err(|error| error.to_string())?;
+        let tpc = |pair: &Value| match pair.list()? {
+            [gpc, physical] => Some(Tpc { gpc: gpc.number()?, physical: physical.number()? }),
+            _ => None,
+        };
+        let tpcs: Option<Vec<Tpc>> =
+            value.get("tpcs").and_then(Value::list).and_then(|tpcs| tpcs.iter().map(tpc).collect());
+        let topology = Topology::new(number("sms_per_tpc")?, tpcs.ok_or("it has no TPCs")?)
+            .map_err(|error| error.to_string())?;
+        let gpcs_proved = value.get("gpcs_proved") == Some(&Value::Bool(true));
+        Ok(Measured { topology, gpcs_proved, layout })
+    }
+}
+
+/// The offset of a place in the form in which it is kept.
+///
+/// # Errors
+/// If there is none.
+pub fn offset_in(place: &Value) -> Result<u32, String> {
+    place.get("offset_bytes").and_then(Value::number).ok_or("it has no offset".to_string())
+}
+
+/// `PARTITA_CACHE_DIR`, else root's directory, else `partita` in the user's cache directory; the same as the command's.
+fn directory() -> String {
+    if let Some(directory) = files::variable(c"PARTITA_CACHE_DIR") {
+        return directory;
+    }
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        return kept::ROOT_DIRECTORY.to_string();
+    }
+    let user = files::variable(c"XDG_CACHE_HOME")
+        .or_else(|| files::variable(c"HOME").map(|home| format!("{home}/.cache")))
+        .or_else(|| files::variable(c"TMPDIR"))
+        .unwrap_or_else(|| "/tmp".to_string());
+    format!("{user}/partita")
+}
+
+/// Whether libcuda is the simulator's.
+pub fn is_simulated(cuda: &Cuda) -> bool {
+    !cuda.library().symbol(c"partita_sim_control_open").is_null()
+}
+
+/// The build of the driver that this process runs on.
+///
+/// # Errors
+/// Why it cannot be told.
+pub fn driver_build(cuda: &Cuda) -> Result<String, String> {
+    if is_simulated(cuda) {
+        return simulated_build(cuda);
+    }
+    if let Ok(text) = files::read("/sys/module/nvidia/version", 256) {
+        return Ok(text.trim().to_string());
+    }
+    let path = "/proc/driver/nvidia/version";
+    let text = files::read(path, 4096).map_err(|errno| format!("{path}: system error {errno}"))?;
+    version_in(&text).map(ToString::to_string).ok_or_else(|| format!("{path} names no version"))
+}
+
+/// The first word that is a version, as `580.159.04`.
+fn version_in(text: &str) -> Option<&str> {
+    text.split_ascii_whitespace().find(|word| {
+        let mut parts = word.split('.');
+        parts.clone().count() >= 2
+            && parts.all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    })
+}
+
+/// The simulated driver's version is its management library's, which is in the same file.
+fn simulated_build(cuda: &Cuda) -> Result<String, String> {
+    let library = cuda.library();
+    let (start, version, stop) = (
+        library.symbol(c"nvmlInit_v2"),
+        library.symbol(c"nvmlSystemGetDriverVersion"),
+        library.symbol(c"nvmlShutdown"),
+    );
+    if start.is_null() || version.is_null() || stop.is_null() {
+        return Err("the simulated driver has no management library".to_string());
+    }
+    type Plain = unsafe extern "C" fn() -> c_int;
+    type Version = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
+    let mut text = [0u8; 96];
+    // SAFETY: the prototypes of these names in nvml.h, and the length that goes with the buffer.
+    let told = unsafe {
+        let start = core::mem::transmute::<*mut c_void, Plain>(start);
+        let version = core::mem::transmute::<*mut c_void, Version>(version);
+        let stop = core::mem::transmute::<*mut c_void, Plain>(stop);
+        if start() != 0 {
+            return Err("the simulated management library does not start".to_string());
+        }
+        let told = version(text.as_mut_ptr().cast(), text.len() as c_uint - 1);
+        stop();
+        told
+    };
+    let version = CStr::from_bytes_until_nul(&text).ok().and_then(|text| text.to_str().ok());
+    let (0, Some(version)) = (told, version) else {
+        return Err("the simulated driver does not tell its version".to_string());
+    };
+    let path = files::object_of(start).ok_or("the simulated driver's file is not found")?;
+    let (bytes, changed) = files::length_and_change(&path).ok_or("the simulated driver's file is gone")?;
+    let variable = |name: &str| {
+        let name = alloc::ffi::CString::new(name).ok()?;
+        files::variable(&name)
+    };
+    Ok(kept::simulated_build(version, &path, bytes, changed, variable))
+}
+
+/// Whether a result of the driver's means that all is well.
+pub(crate) fn is_ok(code: CuResult) -> bool {
+    code.ok().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin() -> Origin {
+        Origin { uuid: "GPU-1".into(), driver: "580.1".into(), compute_capability: 90 }
+    }
+
+    const MEASURED: &str = r#"{"device_class": 90, "qmd_version": 64, "sms_per_tpc": 2,
+        "tpcs": [[0, 0], [1, 9], [0, 2]], "gpcs_proved": true, "evidence": {"control": {"Err": "x"}}}"#;
+
+    #[test]
+    fn measurements_are_read_and_impossible_ones_are_not() {
+        let read = |text: &str| origin().measured_in(&Value::parse(text).unwrap());
+        let measured = read(MEASURED).unwrap();
+        assert_eq!(measured.topology.tpcs()[1], Tpc { gpc: 1, physical: 9 });
+        assert!(measured.gpcs_proved && measured.layout.version.byte() == 0x40);
+        for (from, to) in [
+            (": 90", ": 80"),
+            (": 64", ": 80"),
+            (": 64", ": 300"),
+            ("\"sms_per_tpc\": 2", "\"sms_per_tpc\": 0"),
+            ("[1, 9]", "[1, 0]"),
+            ("[1, 9]", "[1]"),
+            ("tpcs", "spct"),
+        ] {
+            let other = MEASURED.replacen(from, to, 1);
+            assert_ne!(other, MEASURED);
+            assert!(read(&other).is_err(), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn versions_are_found() {
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (a@b)  1\nGCC version:  13.2.0";
+        assert_eq!(version_in(open), Some("580.159.04"));
+        assert_eq!(version_in("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57  Tue"), Some("470.57"));
+        assert_eq!(version_in("none . 1. .2"), None);
+    }
+}

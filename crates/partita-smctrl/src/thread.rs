@@ -1,0 +1,155 @@
+//! What belongs to one thread: its last error, and the arrays that it was given.
+
+use alloc::boxed::Box;
+use alloc::ffi::CString;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::{Cell, UnsafeCell};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::fault::Fault;
+use crate::lock::Mutex;
+
+/// One thread's memory; freed when the thread ends.
+#[derive(Default)]
+struct Own {
+    code: Cell<c_int>,
+    text: UnsafeCell<CString>,
+    gpcs_64: UnsafeCell<Vec<u64>>,
+    gpcs_128: UnsafeCell<Vec<u128>>,
+}
+
+/// 1 more than the key of the threads' memory; 0 before there is one.
+static KEY: AtomicU32 = AtomicU32::new(0);
+static MAKING: Mutex<()> = Mutex::new(());
+
+fn key() -> Option<libc::pthread_key_t> {
+    if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
+        return Some(key);
+    }
+    let _making = MAKING.lock();
+    if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
+        return Some(key);
+    }
+    let mut key = 0;
+    // SAFETY: a valid pointer; the destructor takes what own() stores.
+    if unsafe { libc::pthread_key_create(&mut key, Some(forget)) } != 0 {
+        return None;
+    }
+    KEY.store(key + 1, Ordering::Release);
+    Some(key)
+}
+
+unsafe extern "C" fn forget(own: *mut c_void) {
+    // SAFETY: made by own() for the thread that ends.
+    drop(unsafe { Box::from_raw(own.cast::<Own>()) });
+}
+
+/// This thread's memory, made at the first use. None if the process has too many keys.
+fn own() -> Option<*const Own> {
+    let key = key()?;
+    // SAFETY: a live key, and what was stored on this very thread.
+    unsafe {
+        let own = libc::pthread_getspecific(key).cast::<Own>();
+        if !own.is_null() {
+            return Some(own);
+        }
+        let own = Box::into_raw(Box::<Own>::default());
+        if libc::pthread_setspecific(key, own.cast()) != 0 {
+            drop(Box::from_raw(own));
+            return None;
+        }
+        Some(own)
+    }
+}
+
+/// Remembers how the call went, and gives its number.
+pub fn record(result: Result<(), Fault>) -> c_int {
+    let (code, text) = match result {
+        Ok(()) => (0, None),
+        Err(fault) => (fault.code, Some(fault.text)),
+    };
+    if let Some(own) = own() {
+        // SAFETY: this thread's memory, which no reference outlives a call of.
+        unsafe {
+            (*own).code.set(code);
+            if let Some(text) = text {
+                *(*own).text.get() = c_string(text);
+            }
+        }
+    }
+    code
+}
+
+fn c_string(text: String) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
+}
+
+/// The number of the thread's last call.
+pub fn code() -> c_int {
+    // SAFETY: as in record().
+    own().map_or(0, |own| unsafe { (*own).code.get() })
+}
+
+/// The text of the thread's last call; empty if it went well.
+pub fn text() -> *const c_char {
+    const NOTHING: &CStr = c"";
+    match own() {
+        // SAFETY: as in record().
+        Some(own) if unsafe { (*own).code.get() } != 0 => unsafe { (*(*own).text.get()).as_ptr() },
+        _ => NOTHING.as_ptr(),
+    }
+}
+
+/// Keeps an array until this thread asks for another, and gives its address.
+pub fn keep_64(masks: Vec<u64>) -> *mut u64 {
+    // SAFETY: as in record().
+    own().map_or(ptr::null_mut(), |own| unsafe {
+        *(*own).gpcs_64.get() = masks;
+        (*(*own).gpcs_64.get()).as_mut_ptr()
+    })
+}
+
+/// As [`keep_64`].
+pub fn keep_128(masks: Vec<u128>) -> *mut u128 {
+    // SAFETY: as in record().
+    own().map_or(ptr::null_mut(), |own| unsafe {
+        *(*own).gpcs_128.get() = masks;
+        (*(*own).gpcs_128.get()).as_mut_ptr()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said() -> String {
+        // SAFETY: a string of this thread's.
+        unsafe { CStr::from_ptr(text()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn each_thread_has_its_own_last_error() {
+        assert_eq!((code(), said()), (0, String::new()));
+        assert_eq!(record(Err(Fault::new(22, "a\0b"))), 22);
+        assert_eq!((code(), said()), (22, "a b".into()));
+        std::thread::spawn(|| assert_eq!((code(), said()), (0, String::new()))).join().unwrap();
+        assert_eq!(record(Ok(())), 0);
+        assert_eq!((code(), said()), (0, String::new()));
+    }
+
+    #[test]
+    fn arrays_last_until_the_next() {
+        let first = keep_64(vec![1, 2]);
+        // SAFETY: the array just kept.
+        assert_eq!(unsafe { core::slice::from_raw_parts(first, 2) }, [1, 2]);
+        let wide = keep_128(vec![1 << 100]);
+        assert_eq!(wide.addr() % 16, 0);
+        // SAFETY: as above; another thread's arrays do not touch it.
+        std::thread::spawn(|| _ = keep_64(vec![9; 2])).join().unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { (*first, *wide) }, (1, 1 << 100));
+    }
+}

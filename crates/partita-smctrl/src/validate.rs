@@ -1,0 +1,168 @@
+//! Whether a stream's launches stay where they should: the blocks of a kernel say themselves on which SM they ran.
+
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ffi::c_void;
+
+use partita_abi::{CuResult, attribute, kernels};
+use partita_core::TpcSet;
+use partita_driver::{Cuda, Error, now_ns};
+
+use crate::board::{Device, number};
+use crate::fault::Fault;
+use crate::report;
+use crate::state::State;
+
+/// Bytes that a block of the census writes, and where in them its SM and its mark are, in 8-byte words.
+const RECORD_BYTES: usize = 32;
+const SM_AT: usize = 0;
+const MARK_AT: usize = 3;
+/// Long enough that blocks cover every enabled SM before the first ends.
+const SPIN_NS: u64 = 20_000;
+const THREADS: u32 = 1024;
+/// The census runs for microseconds; on a GPU shared in time it waits for its turn.
+const LIMIT_NS: u64 = 10_000_000_000;
+
+/// Runs a kernel on the stream and checks that its blocks ran on TPCs from `low` up to `high`, exclusive.
+///
+/// # Errors
+/// `ERANGE` if one ran elsewhere; `ENOTSUP` under MPS, where no process sees on which SMs its blocks run; `ETIMEDOUT`; the driver's.
+///
+/// # Safety
+/// The handle is that of a live stream of this process's driver.
+pub unsafe fn stream(handle: *mut c_void, low: i32, high: i32, echo: bool) -> Result<(), Fault> {
+    if low < 0 || high <= low {
+        return Err(Fault::new(libc::EINVAL, format!("TPCs {low} to {high}, exclusive, are none")));
+    }
+    let state = State::get()?;
+    // SAFETY: passed on to the caller.
+    let (context, device) = unsafe { state.place_of(handle)? };
+    let cuda = state.cuda();
+    if number(cuda, device.handle, attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED).unwrap_or(0) != 0 {
+        return Err(Fault::new(
+            libc::ENOTSUP,
+            "under MPS the SM numbers that blocks see are not the device's: check without MPS, or with `partita prove`",
+        ));
+    }
+    // A mask for this thread's next launch is not for this one.
+    let launches = state.masks_launches().then(|| state.launches()).transpose()?;
+    let next = launches.map(|launches| launches.set_next(None)).transpose()?.flatten();
+    let ran = with_context(cuda, context, || tpcs_of_launch(cuda, device, handle));
+    if let (Some(launches), Some(next)) = (launches, next) {
+        launches.set_next(Some(&next))?;
+    }
+    let ran = ran?;
+    let allowed = TpcSet::range(low as u16..high.min(TpcSet::CAPACITY as i32) as u16);
+    if echo {
+        report::write(
+            format!("libsmctrl: stream {handle:?}: blocks ran on TPCs {ran}, allowed are {allowed}\n")
+                .as_bytes(),
+        );
+    }
+    if ran.is_subset(&allowed) {
+        return Ok(());
+    }
+    Err(Fault::new(
+        libc::ERANGE,
+        format!("blocks of stream {handle:?} ran on TPCs {}, outside of {allowed}", ran - allowed),
+    ))
+}
+
+/// Does `work` with a context current to this thread, and puts back what was.
+fn with_context<T>(
+    cuda: &Cuda,
+    context: *mut c_void,
+    work: impl FnOnce() -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let mut former = core::ptr::null_mut();
+    // SAFETY: a valid pointer; a stream's own context, which lives as long as the stream.
+    unsafe {
+        cuda.ctx_get_current(&mut former)?;
+        if former != context {
+            cuda.ctx_set_current(context)?;
+        }
+    }
+    let result = work();
+    if former != context {
+        // SAFETY: what was current before.
+        unsafe { cuda.ctx_set_current(former)? };
+    }
+    result
+}
+
+/// A module, and memory of the device; given back when dropped.
+struct Loaned<'a> {
+    cuda: &'a Cuda,
+    module: *mut c_void,
+    memory: u64,
+}
+
+impl Drop for Loaned<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made below and given back once; failure means that the context is gone, and both with it.
+        unsafe {
+            if self.memory != 0 {
+                let _ = self.cuda.mem_free(self.memory);
+            }
+            let _ = self.cuda.module_unload(self.module);
+        }
+    }
+}
+
+fn tpcs_of_launch(cuda: &Cuda, device: &Device, stream: *mut c_void) -> Result<TpcSet, Fault> {
+    let per_tpc = device.sms_per_tpc()?;
+    let blocks = device.sms * 4;
+    let mut records = vec![0u8; blocks as usize * RECORD_BYTES];
+    let mut loaned = Loaned { cuda, module: core::ptr::null_mut(), memory: 0 };
+    let mut function = core::ptr::null_mut();
+    // SAFETY: valid pointers and names; the kernel takes the address of a record for each block and a duration; both are given back
+    // after the launch has ended.
+    unsafe {
+        cuda.module_load_data(&mut loaned.module, kernels::PTX_MODULE.as_ptr().cast())?;
+        cuda.module_get_function(&mut function, loaned.module, kernels::CENSUS.as_ptr())?;
+        cuda.mem_alloc(&mut loaned.memory, records.len())?;
+        cuda.memcpy_to_device(loaned.memory, records.as_ptr().cast(), records.len())?;
+        let (mut out, mut duration_ns) = (loaned.memory, SPIN_NS);
+        let mut parameters = [(&raw mut out).cast::<c_void>(), (&raw mut duration_ns).cast::<c_void>()];
+        let none = core::ptr::null_mut();
+        cuda.launch_kernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters.as_mut_ptr(), none)?;
+    }
+    if let Err(fault) = wait(cuda, stream) {
+        // The kernel may still run.
+        core::mem::forget(loaned);
+        return Err(fault);
+    }
+    // SAFETY: both ranges are valid for that many bytes.
+    unsafe { cuda.memcpy_to_host(records.as_mut_ptr().cast(), loaned.memory, records.len())? };
+    let words: Vec<u64> = records
+        .chunks_exact(8)
+        .map(|bytes| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+        .collect();
+    let mut ran = TpcSet::EMPTY;
+    for (block, record) in (1u64..).zip(words.chunks_exact(RECORD_BYTES / 8)) {
+        let (Some(&sm), Some(&mark)) = (record.get(SM_AT), record.get(MARK_AT)) else { continue };
+        let tpc = u8::try_from(sm / u64::from(per_tpc)).ok().filter(|_| mark == block);
+        ran.insert(tpc.ok_or_else(|| Fault::new(libc::EIO, format!("block {block} left no sound record")))?);
+    }
+    Ok(ran)
+}
+
+fn wait(cuda: &Cuda, stream: *mut c_void) -> Result<(), Fault> {
+    let until = now_ns() + LIMIT_NS;
+    loop {
+        // SAFETY: a live stream by the caller's promise.
+        match unsafe { cuda.stream_query(stream) } {
+            Ok(()) => return Ok(()),
+            Err(Error::Call { code, .. }) if code == CuResult::NOT_READY => {}
+            Err(error) => return Err(error.into()),
+        }
+        if now_ns() > until {
+            return Err(
+                Error::Hang { what: "the check of a stream", deadline_ms: LIMIT_NS / 1_000_000 }.into()
+            );
+        }
+        // SAFETY: no pointers.
+        unsafe { libc::usleep(50) };
+    }
+}
