@@ -6,11 +6,13 @@
 //! from which the executable was made: such a graph outlives its end by the
 //! program until its last executable ends.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 
+use crate::carried::Carried;
 use crate::misfit::Shape;
 
 /// A kernel node and what it asks for, where that can be too much.
@@ -59,12 +61,14 @@ pub struct Executable {
     pub armed: Armed,
     /// Whether some of them carry no mask, because they do not fit the partition.
     pub wide: bool,
+    /// What each of its descriptors carries. Shared with the call that is uploading them.
+    pub carried: Arc<Carried>,
 }
 
 impl Executable {
     /// An executable made from `graph`.
-    pub fn new(graph: usize, kernels: Vec<KernelNode>, armed: Armed) -> Self {
-        Self { graph, kernels, complete: true, armed, wide: false }
+    pub fn new(graph: usize, kernels: Vec<KernelNode>, armed: Armed, carried: Arc<Carried>) -> Self {
+        Self { graph, kernels, complete: true, armed, wide: false, carried }
     }
 }
 

@@ -7,6 +7,7 @@
 //! destroyed a node of its graph), it runs on as long as the TPCs that it was
 //! uploaded with are the tenant's, and is refused after that.
 
+use alloc::sync::Arc;
 use core::ffi::{c_char, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,6 +18,8 @@ use partita_abi::types::{
 };
 use partita_ledger::Limits;
 
+use crate::calls::{self, Call};
+use crate::carried::Carried;
 use crate::driver::GraphCalls;
 use crate::executables::{self, Armed, Destroy, Executable};
 use crate::misfit::{self, Verdict};
@@ -37,31 +40,25 @@ type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> CuResult;
 /// Wraps `cuGraphLaunch`.
 pub unsafe fn launch(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, stream, widen::run, || unsafe { real(executable, stream) })
+    ready_or_prepared(executable, stream, true, || unsafe { real(executable, stream) })
 }
 
 /// Wraps `cuGraphLaunch_ptsz`.
 pub unsafe fn launch_per_thread(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, per_thread(stream), widen::run, || unsafe { real(executable, stream) })
+    ready_or_prepared(executable, per_thread(stream), true, || unsafe { real(executable, stream) })
 }
 
 /// Wraps `cuGraphUpload`.
 pub unsafe fn upload(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(
-        executable,
-        stream,
-        |_, call| widen::unmasked(call),
-        || unsafe { real(executable, stream) },
-    )
+    ready_or_prepared(executable, stream, false, || unsafe { real(executable, stream) })
 }
 
 /// Wraps `cuGraphUpload_ptsz`.
 pub unsafe fn upload_per_thread(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    let call = || unsafe { real(executable, stream) };
-    ready_or_prepared(executable, per_thread(stream), |_, call| widen::unmasked(call), call)
+    ready_or_prepared(executable, per_thread(stream), false, || unsafe { real(executable, stream) })
 }
 
 /// The stream that a null one means to calls of the per-thread variant.
@@ -71,14 +68,13 @@ fn per_thread(stream: *mut c_void) -> *mut c_void {
     if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream }
 }
 
-/// Runs `call` on an executable, armed for the tenant's limits; by `wide` if some of its kernels leave the
-/// partition.
+/// Runs `call`, a launch or an upload of an executable, armed for the tenant's limits.
 #[inline]
-fn ready_or_prepared<C: FnOnce() -> CuResult>(
+fn ready_or_prepared(
     executable: *mut c_void,
     stream: *mut c_void,
-    wide: impl FnOnce(&'static Tenant, C) -> CuResult,
-    call: C,
+    is_launch: bool,
+    call: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { call() };
@@ -86,22 +82,26 @@ fn ready_or_prepared<C: FnOnce() -> CuResult>(
     if executables::is_ready(executable as usize, tenant.limits.epoch()) {
         return call();
     }
-    prepared(tenant, executable, stream, wide, call)
+    prepared(tenant, executable, stream, is_launch, call)
 }
 
 #[cold]
-fn prepared<C: FnOnce() -> CuResult>(
+fn prepared(
     tenant: &'static Tenant,
     executable: *mut c_void,
     stream: *mut c_void,
-    wide: impl FnOnce(&'static Tenant, C) -> CuResult,
-    call: C,
+    is_launch: bool,
+    call: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    let (epoch, is_wide) = match prepare(tenant, executable, stream) {
+    let Prepared { epoch, wide, carried } = match prepare(tenant, executable, stream) {
         Ok(prepared) => prepared,
         Err(code) => return code,
     };
-    let result = if is_wide { wide(tenant, call) } else { call() };
+    let noted = Call { unmasked: wide, carried: carried.as_deref() };
+    let result = calls::within(&noted, call).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
+    if wide && is_launch {
+        return widen::count(tenant, result);
+    }
     // Each kernel was uploaded with the mask of its own moment.
     if result.is_err() || tenant.limits.epoch() != epoch {
         executables::forget_ready(executable as usize);
@@ -112,14 +112,23 @@ fn prepared<C: FnOnce() -> CuResult>(
     result
 }
 
-/// Judges an executable by the limits of this moment and arms it for them. Returns their epoch, and whether
-/// some of its kernels leave the partition.
-fn prepare(tenant: &Tenant, handle: *mut c_void, stream: *mut c_void) -> Result<(u64, bool), CuResult> {
+/// What a launch or an upload goes on with.
+struct Prepared {
+    /// The epoch of the limits that the executable was armed for.
+    epoch: u64,
+    /// Whether some of its kernels leave the partition.
+    wide: bool,
+    /// What its descriptors carry.
+    carried: Option<Arc<Carried>>,
+}
+
+/// Judges an executable by the limits of this moment and arms it for them.
+fn prepare(tenant: &Tenant, handle: *mut c_void, stream: *mut c_void) -> Result<Prepared, CuResult> {
     let mut table = tenant.executables();
     let (epoch, limits) = tenant.limits.load().map_err(|_| CuResult::LAUNCH_OUT_OF_RESOURCES)?;
     let (Some(executable), Some(driver)) = (table.get(handle as usize), tenant.graph_calls()) else {
         // Not an executable of this process: the driver says so.
-        return Ok((epoch, false));
+        return Ok(Prepared { epoch, wide: false, carried: None });
     };
     let wide = judge(tenant, driver, &limits, handle, executable)?;
     let wanted = Armed::Masked(limits.qmd_disable);
@@ -132,7 +141,7 @@ fn prepare(tenant: &Tenant, handle: *mut c_void, stream: *mut c_void) -> Result<
     if !wide && executable.armed == wanted {
         executables::note_ready(handle as usize, epoch);
     }
-    Ok((epoch, wide))
+    Ok(Prepared { epoch, wide, carried: Some(Arc::clone(&executable.carried)) })
 }
 
 /// Marks the kernels that do not fit the partition; whether there are any.
@@ -189,7 +198,9 @@ fn arm(
         }
     }
     if wide {
-        driver.upload(handle, stream)?;
+        let noted = Call { unmasked: false, carried: Some(&executable.carried) };
+        calls::within(&noted, || driver.upload(handle, stream))
+            .unwrap_or(Err(CuResult::LAUNCH_OUT_OF_RESOURCES))?;
         for kernel in executable.kernels.iter_mut().filter(|kernel| kernel.misfit) {
             driver.set_enabled(handle, kernel.node as *mut c_void, true)?;
             kernel.owed = false;
@@ -250,7 +261,9 @@ unsafe fn made(
         return CuResult::INVALID_VALUE;
     }
     let before = tenant.limits.disable_words();
-    let result = real();
+    let carried = Arc::new(Carried::new());
+    let noted = Call { unmasked: false, carried: Some(&carried) };
+    let result = calls::within(&noted, real).unwrap_or(CuResult::OUT_OF_MEMORY);
     if result.is_err() {
         return result;
     }
@@ -270,8 +283,9 @@ unsafe fn made(
         Ok((epoch, disable)) if tenant.limits.epoch() == epoch => Armed::Masked(disable),
         _ => Armed::Unknown,
     };
-    let unused =
-        tenant.executables().insert(handle as usize, Executable::new(graph as usize, kernels, armed));
+    let unused = tenant
+        .executables()
+        .insert(handle as usize, Executable::new(graph as usize, kernels, armed, carried));
     if let (Some(graph), Some(driver)) = (unused, tenant.graph_calls()) {
         driver.destroy(graph);
     }

@@ -26,6 +26,8 @@ extern crate alloc;
 
 mod allocations;
 mod attach;
+mod calls;
+mod carried;
 mod chain;
 mod driver;
 mod elf;

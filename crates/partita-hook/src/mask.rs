@@ -9,9 +9,9 @@ use partita_abi::qmd::{self, QmdError, QmdLayout};
 use partita_driver::callback;
 use partita_ledger::{HookState, Limits};
 
+use crate::calls::{self, Call};
 use crate::chain;
 use crate::tenant::{self, Tenant};
-use crate::widen;
 
 /// What the callback needs beside the ledger.
 pub struct LaunchMask {
@@ -68,10 +68,28 @@ pub unsafe extern "C" fn on_launch(
     // lets its subscriber write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     tenant.slot.count_launch();
-    if widen::is_wide() {
+    // SAFETY: used in this callback only.
+    let call = unsafe { calls::current() };
+    if let Some(Call { unmasked: true, carried: None }) = call {
         return;
     }
     let disable = tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words);
+    if let Some(Call { unmasked, carried: Some(carried) }) = call {
+        let own = carried.own(descriptor as usize, qmd::read_disable_mask(image, layout));
+        let wanted = match (own, unmasked) {
+            (own, true) => own,
+            (own, false) => Some(qmd::union_live(&disable, own.as_ref(), &tenant.mask.live)),
+        };
+        let written = match wanted {
+            Some(disable) => qmd::write_disable_mask(image, layout, &disable),
+            None => qmd::clear_disable_mask(image, layout),
+        };
+        carried.note(descriptor as usize, qmd::read_disable_mask(image, layout), own);
+        if written.is_err() {
+            cannot_mask(tenant);
+        }
+        return;
+    }
     // A mask may be there already: a narrower one of the program's own, or the
     // driver's for a large cluster. Both hold, or the tenant's alone where
     // together they leave nothing, because a launch with no TPC never ends.

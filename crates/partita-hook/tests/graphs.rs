@@ -49,7 +49,7 @@ fn graphs_carry_the_mask_of_the_limits_at_their_launch() {
         "wider 0 AA calls 0",
         "elsewhere 1 AA calls 0",
         "misfit 912 -- calls 0",
-        "without 0 A. calls 1",
+        "without 0 A. calls 2",
         "widened 0 A- calls 2",
         "widened 0 A- calls 0",
         "widened 0 B- calls 2",

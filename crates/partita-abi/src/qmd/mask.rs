@@ -79,6 +79,27 @@ impl QmdMask {
         }
     }
 
+    /// Whether a descriptor has a mask. The image must hold a whole one.
+    #[inline]
+    fn counts(&self, image: &[u32]) -> bool {
+        if let Some(valid) = self.valid {
+            // Words without the valid bit are leftovers and not a mask.
+            return image[valid.word()] & valid.mask() != 0;
+        }
+        let first = self.first_word as usize;
+        let some = image[first..first + self.words as usize].iter().any(|word| *word != 0);
+        some || match self.beyond {
+            QmdMaskBeyond::Nothing => false,
+            QmdMaskBeyond::Fields { lower, upper } => {
+                image[lower.word()] & lower.mask() != 0 || image[upper.word()] & upper.mask() != 0
+            }
+            QmdMaskBeyond::Words4 { first_word } => {
+                let beyond = first_word as usize;
+                image[beyond..beyond + 4].iter().any(|word| *word != 0)
+            }
+        }
+    }
+
     /// The image must hold a whole descriptor.
     #[inline]
     fn get(&self, image: &[u32]) -> [u32; 8] {
@@ -160,10 +181,10 @@ pub fn clear_disable_mask(image: &mut [u32], layout: &QmdLayout) -> Result<(), Q
 /// [`QmdError::ImageTooShort`]; nothing is then written.
 #[inline]
 pub fn merge_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32; 8]) -> Result<(), QmdError> {
-    match read_disable_mask(image, layout) {
-        None => write_disable_mask(image, layout, disable),
-        Some(own) => write_disable_mask(image, layout, &union(disable, &own)),
+    if !has_disable_mask(image, layout) {
+        return write_disable_mask(image, layout, disable);
     }
+    write_disable_mask(image, layout, &union(disable, &layout.mask.get(image)))
 }
 
 /// As [`merge_disable_mask`], for a launch that must end: where both masks together leave none of `live` enabled, `disable` alone is
@@ -182,10 +203,10 @@ pub fn merge_live(
     disable: &[u32; 8],
     live: &[u32; 8],
 ) -> Result<bool, QmdError> {
-    let Some(own) = read_disable_mask(image, layout) else {
+    if !has_disable_mask(image, layout) {
         return write_disable_mask(image, layout, disable).map(|()| true);
-    };
-    let both = union(disable, &own);
+    }
+    let both = union(disable, &layout.mask.get(image));
     let left = both.iter().zip(live).any(|(off, live)| !off & live != 0);
     write_disable_mask(image, layout, if left { &both } else { disable })?;
     Ok(left)
@@ -195,19 +216,17 @@ fn union(a: &[u32; 8], b: &[u32; 8]) -> [u32; 8] {
     core::array::from_fn(|word| a[word] | b[word])
 }
 
-/// Reads the disable mask of a descriptor.
+/// Whether a descriptor has a disable mask: its valid bit is set or, on versions without one, a bit of its mask is; an image too short
+/// for its version has none.
+#[inline]
+pub fn has_disable_mask(image: &[u32], layout: &QmdLayout) -> bool {
+    image.get(..layout.words()).is_some_and(|image| layout.mask.counts(image))
+}
+
+/// Reads the disable mask of a descriptor, `None` when it has none ([`has_disable_mask`]).
 ///
-/// `None` when the descriptor has no mask: its valid bit is clear or, on versions without one, every bit is zero; an image too short
-/// for its version has none either. Numbers that the version has no bit for read as enabled, because those TPCs cannot be disabled.
+/// Numbers that the version has no bit for read as enabled, because those TPCs cannot be disabled.
 #[inline]
 pub fn read_disable_mask(image: &[u32], layout: &QmdLayout) -> Option<[u32; 8]> {
-    let image = image.get(..layout.words())?;
-    // Words without the valid bit are leftovers and not a mask.
-    if let Some(valid) = layout.mask.valid
-        && valid.get(image[valid.word()]) == 0
-    {
-        return None;
-    }
-    let disable = layout.mask.get(image);
-    (layout.mask.valid.is_some() || disable != [0; 8]).then_some(disable)
+    has_disable_mask(image, layout).then(|| layout.mask.get(image))
 }

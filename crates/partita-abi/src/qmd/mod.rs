@@ -21,8 +21,8 @@ pub use class::{CLASSES, QMD_HEAD_WORDS, QmdClass, class_for, layout_for, layout
 pub use error::QmdError;
 pub use field::{QmdField, read_field, write_field};
 pub use mask::{
-    QmdMask, QmdMaskBeyond, clear_disable_mask, merge_disable_mask, merge_live, read_disable_mask,
-    write_disable_mask,
+    QmdMask, QmdMaskBeyond, clear_disable_mask, has_disable_mask, merge_disable_mask, merge_live,
+    read_disable_mask, union_live, write_disable_mask,
 };
 pub use program::{QmdProgram, QmdSize};
 pub use shape::{

@@ -37,14 +37,17 @@ int cuInit(unsigned flags) { return flags ? 1 : 0; }
 /* What the program looks at afterwards: the descriptor as the hook left it. */
 uint32_t *stub_descriptor(void) { return qmd; }
 
-void stub_show(uint32_t *image, const uint32_t *own_mask) {
-    uint64_t block[11] = {0};
+void stub_build(uint32_t *image, const uint32_t *own_mask) {
     memset(image, 0, sizeof qmd);
     ((unsigned char *)image)[72] = 0x40; /* QMD version 4.0 */
     if (own_mask) {
         image[0] = 0x80000000u;
         memcpy(&image[76], own_mask, 16);
     }
+}
+
+void stub_show(uint32_t *image) {
+    uint64_t block[11] = {0};
     block[0] = sizeof block | 0x7ffd00000000ull; /* the upper half is garbage on real drivers */
     block[4] = (uintptr_t)image;
     if (enabled) subscriber(argument, 0xb, 1, block);
@@ -52,7 +55,8 @@ void stub_show(uint32_t *image, const uint32_t *own_mask) {
 
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **parameters, void **extra) {
-    stub_show(qmd, stream); /* a stream stands for a launch whose mask the program has set itself */
+    stub_build(qmd, stream); /* a stream stands for a launch whose mask the program has set itself */
+    stub_show(qmd);
     return 0;
 }
 

@@ -18,7 +18,7 @@ struct graph {
     int count, alive;
 };
 struct exec {
-    struct { struct node *source; int enabled, pending; uint32_t qmd[96]; } kernels[NODES];
+    struct { struct node *source; int enabled, pending, built; uint32_t qmd[96]; } kernels[NODES];
     int count;
 };
 
@@ -153,9 +153,13 @@ int cuGraphNodeGetEnabled(struct exec *exec, struct node *node, unsigned *enable
 
 int cuGraphUpload(struct exec *exec, void *stream) {
     for (int i = 0; i < exec->count; i++) {
-        if (!exec->kernels[i].pending || !exec->kernels[i].enabled) continue;
+        /* Built once, and shown even if it is disabled; armed anew, it is shown as the subscriber left it. */
+        int first = !exec->kernels[i].built;
+        if (!exec->kernels[i].pending || (!exec->kernels[i].enabled && !first)) continue;
+        if (first) stub_build(exec->kernels[i].qmd, NULL);
+        exec->kernels[i].built = 1;
         if (before_call) before_call();
-        stub_show(exec->kernels[i].qmd, NULL);
+        stub_show(exec->kernels[i].qmd);
         exec->kernels[i].pending = 0;
         calls++;
     }
@@ -168,5 +172,6 @@ int cuGraphExecKernelNodeSetParams_v2(struct exec *exec, struct node *node, cons
     int i = find(exec, node);
     if (i < 0) return 1;
     exec->kernels[i].pending = 1;
+    exec->kernels[i].built = 0;
     return 0;
 }

@@ -1,0 +1,52 @@
+//! The masks that the descriptors of an executable graph carry.
+//!
+//! The driver builds the descriptor of a kernel node once and keeps it: when the
+//! node is armed anew, the callback finds the mask there that it wrote itself the
+//! time before (measured on an H200, `docs/hardware.md`). Taken for the program's
+//! own, it would hold for ever. So what is written is noted, descriptor by
+//! descriptor, beside the mask that was there first.
+
+use hashbrown::HashMap;
+
+use crate::lock::Mutex;
+
+type Words = [u32; 8];
+
+/// What was written into one descriptor.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    /// The mask that the callback left, `None` for no mask.
+    left: Option<Words>,
+    /// The mask that came with the descriptor: the program's for its stream, or the driver's for a cluster.
+    own: Option<Words>,
+}
+
+/// The descriptors of one executable, by their addresses.
+pub struct Carried(Mutex<Option<HashMap<usize, Written>>>);
+
+impl core::fmt::Debug for Carried {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Carried")
+    }
+}
+
+impl Carried {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// The mask that came with a descriptor in which `found` stands now.
+    pub fn own(&self, descriptor: usize, found: Option<Words>) -> Option<Words> {
+        match self.0.lock().get_or_insert_default().get(&descriptor) {
+            // Untouched since: the driver did not build it anew.
+            Some(written) if written.left == found => written.own,
+            _ => found,
+        }
+    }
+
+    /// Notes that `left` was left in a descriptor that came with `own`, both as they are read from it.
+    pub fn note(&self, descriptor: usize, left: Option<Words>, own: Option<Words>) {
+        self.0.lock().get_or_insert_default().insert(descriptor, Written { left, own });
+    }
+}
