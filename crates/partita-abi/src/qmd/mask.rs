@@ -212,6 +212,14 @@ pub fn merge_live(
     Ok(left)
 }
 
+/// `disable` united with a descriptor's own mask, or alone where together they leave none of `live` enabled.
+#[inline]
+pub fn union_live(disable: &[u32; 8], own: Option<&[u32; 8]>, live: &[u32; 8]) -> [u32; 8] {
+    let both = own.map_or(*disable, |own| union(disable, own));
+    let left = both.iter().zip(live).any(|(off, live)| !off & live != 0);
+    if left { both } else { *disable }
+}
+
 fn union(a: &[u32; 8], b: &[u32; 8]) -> [u32; 8] {
     core::array::from_fn(|word| a[word] | b[word])
 }
