@@ -287,7 +287,9 @@ unsafe extern "C" fn on_launch(argument: *mut c_void, _domain: c_int, _id: c_int
     let words = match qmd::read_disable_mask(image, layout) {
         None => words,
         // The driver's own, for a large cluster: both hold.
-        Some(asked) if is_drivers_own(state, &asked) => both(state, &words, &asked),
+        Some(asked) if is_drivers_own(state, &asked) && may_be_clusters(layout, image) => {
+            both(state, &words, &asked)
+        }
         // The stream's, or a green context's, which is nearer.
         Some(_) => return,
     };
@@ -329,6 +331,12 @@ unsafe fn first_layout(state: &State, parameters: *const c_void) -> Option<&'sta
     let layout = qmd::layout_of(compute_capability, head).ok()?;
     state.layout.store(core::ptr::from_ref(layout).cast_mut(), Ordering::Release);
     Some(layout)
+}
+
+/// Whether a launch is of clusters of blocks, or of a shape that is not understood.
+#[cold]
+fn may_be_clusters(layout: &QmdLayout, image: &[u32]) -> bool {
+    layout.shape(image).map_or(true, |shape| shape.cluster_blocks() > 1)
 }
 
 /// Whether a mask leaves out nothing but TPCs that are alone in their GPC, which the driver does for clusters (measured on an H200). One
