@@ -345,6 +345,25 @@ pub struct Demo {
     pub json: bool,
 }
 
+/// `--routes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RouteArg {
+    /// Streams of the lowest priority
+    Low,
+    /// Streams of the default priority
+    Stream,
+    /// Streams of the highest priority
+    High,
+    /// Blocks of 64 to 1024 threads
+    Large,
+    /// Graphs that are armed anew for each mask
+    Graph,
+    /// Clusters
+    Cluster,
+    /// Cooperative launches
+    Cooperative,
+}
+
 /// Arguments of `prove`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -373,6 +392,12 @@ pub struct Prove {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Only these routes [default: all that the GPU offers]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROUTES")]
+    pub routes: Vec<RouteArg>,
+    /// Masks whose launches are in flight together; 1 waits for each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub in_flight: Option<u32>,
     /// To prove the proof: every so many masks one TPC too many is enabled
     #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
     pub fault_every: u32,

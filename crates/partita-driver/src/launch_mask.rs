@@ -106,6 +106,12 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
     }
     // SAFETY: a descriptor of this version has the layout's size, and its subscriber may write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
-    // The driver masks large clusters itself; both masks hold.
-    let _ = qmd::merge_disable_mask(image, layout, &disable);
+    // The driver masks large clusters itself; both masks hold. Any other mask is a leftover: a graph's descriptor keeps what was written
+    // into it when it was launched last (measured on an H200).
+    let clustered = layout.shape(image).is_ok_and(|shape| shape.cluster.iter().product::<u32>() > 1);
+    let _ = if clustered {
+        qmd::merge_disable_mask(image, layout, &disable)
+    } else {
+        qmd::write_disable_mask(image, layout, &disable)
+    };
 }

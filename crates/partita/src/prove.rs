@@ -7,7 +7,7 @@ use std::io::Write;
 use std::mem::forget;
 use std::time::{Duration, Instant};
 
-use partita_driver::prove::{Proof, ProofRequest};
+use partita_driver::prove::{MASKS_IN_FLIGHT_MAX, Proof, ProofRequest, Route, Routes};
 use partita_driver::{Cuda, Gpu as Device, prove as driver};
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ const GPU_DEFAULTS: (u64, u32) = (100_000_000, 2_000);
 const SIM_DEFAULTS: (u64, u32) = (1_000_000, 400);
 
 /// How much to prove.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ProveRequest {
     /// Blocks to run at least; none for what takes seconds.
     pub blocks: Option<u64>,
@@ -38,6 +38,10 @@ pub struct ProveRequest {
     pub masks: Option<u32>,
     /// What makes the masks and the order of launches.
     pub seed: u64,
+    /// Names of routes; empty for all of them.
+    pub routes: Vec<String>,
+    /// Masks whose launches are in flight together; none for as many as the proof has room for.
+    pub masks_in_flight: Option<u32>,
     /// To prove the proof: every so many masks one TPC more is enabled than the check is told; 0 for never.
     pub fault_every: u32,
 }
@@ -140,6 +144,8 @@ pub(crate) struct Order {
     blocks: u64,
     masks: u32,
     seed: u64,
+    routes: Vec<String>,
+    masks_in_flight: u32,
     fault_every: u32,
 }
 
@@ -162,6 +168,8 @@ pub fn prove(
         blocks: request.blocks.unwrap_or(blocks),
         masks: request.masks.unwrap_or(masks),
         seed: request.seed,
+        routes: request.routes.clone(),
+        masks_in_flight: request.masks_in_flight.unwrap_or(MASKS_IN_FLIGHT_MAX),
         fault_every: request.fault_every,
     };
     // Far below what any GPU and the model do.
@@ -199,6 +207,13 @@ pub(crate) fn prove_here(order: &Order) -> Result<Found, String> {
         blocks: order.blocks,
         masks: order.masks,
         seed: order.seed,
+        routes: match order.routes.as_slice() {
+            [] => Routes::ALL,
+            named => {
+                Route::ALL.into_iter().filter(|route| named.iter().any(|name| name == route.key())).collect()
+            }
+        },
+        masks_in_flight: order.masks_in_flight,
         fault_every: order.fault_every,
     };
     let mut told = Instant::now();

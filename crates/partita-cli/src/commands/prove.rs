@@ -4,10 +4,11 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use clap::ValueEnum;
 use partita::install::Install;
 use partita::prove::{self, ProveRequest, Report};
 
-use crate::args::Prove;
+use crate::args::{Prove, RouteArg};
 use crate::commands::select;
 use crate::fail::Failure;
 use crate::output::{print, print_json};
@@ -23,6 +24,8 @@ pub fn prove(arguments: &Prove) -> Result<ExitCode, Failure> {
         blocks: arguments.blocks,
         masks: arguments.masks,
         seed: arguments.seed.unwrap_or_else(now),
+        routes: arguments.routes.iter().map(|route| route_name(*route)).collect(),
+        masks_in_flight: arguments.in_flight,
         fault_every: arguments.fault_every,
     };
     let watched = std::io::stderr().is_terminal();
@@ -49,6 +52,11 @@ pub fn prove(arguments: &Prove) -> Result<ExitCode, Failure> {
         print(&text(&report))?;
     }
     Ok(if report.found.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The name by which the proof knows a route: the one on the command line.
+fn route_name(route: RouteArg) -> String {
+    route.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 fn text(report: &Report) -> String {

@@ -28,10 +28,10 @@ pub use check::Escape;
 use check::{Expected, judge};
 use masks::Masks;
 use rig::Rig;
-pub use routes::Route;
+pub use routes::{Route, Routes};
 
-/// Masks whose launches are in flight together.
-const MASKS_PER_BATCH: u32 = 32;
+/// Masks whose launches are in flight together, at most and unless told otherwise.
+pub const MASKS_IN_FLIGHT_MAX: u32 = 32;
 /// Blocks for one mask at most, so that a batch takes well below its deadline; more blocks are more masks.
 const BLOCKS_PER_MASK_MAX: u64 = 1 << 21;
 /// How long a batch may take: it takes milliseconds on a GPU and seconds on a simulated one, and waits for its turn on a GPU shared in time.
@@ -48,6 +48,10 @@ pub struct ProofRequest {
     pub masks: u32,
     /// What makes the masks and the order of launches: the same seed, the same proof.
     pub seed: u64,
+    /// The routes to launch by; streams of the default priority if no stream is among them.
+    pub routes: Routes,
+    /// Masks whose launches are in flight together: 1 waits for each.
+    pub masks_in_flight: u32,
     /// To prove the proof: every so many masks the mask that is set enables one TPC more than the check is told. 0 for never.
     pub fault_every: u32,
 }
@@ -111,8 +115,8 @@ pub fn prove(
     let layout = layout(gpu, &mask)?;
     let request = ProofRequest { masks: request.masks.max(1), ..*request };
     let per_mask = request.blocks.div_ceil(u64::from(request.masks)).clamp(1, BLOCKS_PER_MASK_MAX);
-    let slots = MASKS_PER_BATCH * routes::LAUNCHES_PER_MASK_MAX;
-    let mut rig = Rig::new(gpu, topology, gpcs_proved, slots, per_mask)?;
+    let slots = request.masks_in_flight.clamp(1, MASKS_IN_FLIGHT_MAX) * routes::LAUNCHES_PER_MASK_MAX;
+    let mut rig = Rig::new(gpu, topology, gpcs_proved, slots, per_mask, request.routes)?;
     let proof = run(&mut rig, &mut mask, layout, &request, &mut progress);
     mask.clear();
     if matches!(proof, Err(Error::Hang { .. })) {
@@ -140,7 +144,8 @@ fn run(
     while proof.masks < request.masks || proof.blocks < request.blocks {
         let mut expected: Vec<(u32, Expected)> = Vec::new();
         rig.clear()?;
-        for _ in 0..MASKS_PER_BATCH.min(request.masks.saturating_sub(proof.masks).max(1)) {
+        let in_flight = request.masks_in_flight.clamp(1, MASKS_IN_FLIGHT_MAX);
+        for _ in 0..in_flight.min(request.masks.saturating_sub(proof.masks).max(1)) {
             let set = masks.next(&mut chance);
             proof.masks += 1;
             if !expected.is_empty() && rig.is_busy()? {

@@ -1,5 +1,6 @@
 //! What launches the kernels of a batch: streams, graphs and counters, made once.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
 
@@ -15,7 +16,7 @@ use partita_core::{Topology, TpcSet};
 use super::chance::Chance;
 use super::check::Expected;
 use super::graph::{CountGraph, Node};
-use super::routes::{LAUNCHES_PER_MASK_MAX, Route};
+use super::routes::{LAUNCHES_PER_MASK_MAX, Route, Routes};
 use crate::error::Error;
 use crate::gpu::{Buffer, Gpu};
 use crate::stream::{Stream, StreamRef};
@@ -64,6 +65,7 @@ pub(super) struct Rig<'g, 'a> {
     /// Masks since the counters were cleared.
     masks: u32,
     last_stream: usize,
+    routes: Routes,
 }
 
 impl<'g, 'a> Rig<'g, 'a> {
@@ -77,6 +79,7 @@ impl<'g, 'a> Rig<'g, 'a> {
         gpcs_proved: bool,
         slots: u32,
         blocks: u64,
+        routes: Routes,
     ) -> Result<Self, Error> {
         let cuda = gpu.cuda();
         let counters = gpu.alloc(slots as usize * Self::slot_bytes(topology))?;
@@ -89,9 +92,13 @@ impl<'g, 'a> Rig<'g, 'a> {
             cuda.ctx_get_stream_priority_range(&mut least, &mut greatest)?;
         }
         let mut streams = Vec::new();
-        for (route, priority) in
-            [(Route::LowPriority, least), (Route::Stream, 0), (Route::HighPriority, greatest)]
-        {
+        let mut kinds =
+            vec![(Route::LowPriority, least), (Route::Stream, 0), (Route::HighPriority, greatest)];
+        kinds.retain(|(route, _)| routes.contains(*route));
+        if kinds.is_empty() {
+            kinds.push((Route::Stream, 0));
+        }
+        for (route, priority) in kinds {
             for _ in 0..STREAMS_EACH {
                 streams.push((route, Stream::with_priority(cuda, priority)?));
             }
@@ -110,8 +117,11 @@ impl<'g, 'a> Rig<'g, 'a> {
             slots,
             masks: 0,
             last_stream: 0,
+            routes,
         };
-        rig.make_graphs()?;
+        if routes.contains(Route::Graph) {
+            rig.make_graphs()?;
+        }
         rig.cluster_blocks_max = rig.cluster_limit();
         Ok(rig)
     }
@@ -267,13 +277,15 @@ impl<'g, 'a> Rig<'g, 'a> {
             slot - 1
         };
 
-        let stream = self.pick(chance);
-        let (threads, at) = (64 << chance.below(5), next());
-        self.plain(stream, portions.large, threads, at)?;
-        note(at, Route::LargeBlocks, portions.large);
+        if self.routes.contains(Route::LargeBlocks) {
+            let stream = self.pick(chance);
+            let (threads, at) = (64 << chance.below(5), next());
+            self.plain(stream, portions.large, threads, at)?;
+            note(at, Route::LargeBlocks, portions.large);
+        }
 
         let sizes = [2, 4, 8, 16].into_iter().filter(|&size| size <= self.cluster_room(set)).count();
-        if sizes > 0 {
+        if sizes > 0 && self.routes.contains(Route::Cluster) {
             let size = 2 << chance.below(sizes as u32);
             let (stream, at) = (self.pick(chance), next());
             let grid = portions.cluster.next_multiple_of(size);
@@ -282,9 +294,11 @@ impl<'g, 'a> Rig<'g, 'a> {
         }
 
         let most = set.len() * self.topology.sms_per_tpc() * COOPERATIVE_BLOCKS_PER_SM;
-        let (stream, grid, at) = (self.pick(chance), portions.cooperative.min(most), next());
-        self.cooperative(stream, grid, at)?;
-        note(at, Route::Cooperative, grid);
+        if self.routes.contains(Route::Cooperative) {
+            let (stream, grid, at) = (self.pick(chance), portions.cooperative.min(most), next());
+            self.cooperative(stream, grid, at)?;
+            note(at, Route::Cooperative, grid);
+        }
 
         let (stream, grid, at) = (self.pick(chance), left.max(1), next());
         self.plain(stream, grid, 32, at)?;

@@ -21,6 +21,26 @@ pub enum Route {
     Cooperative,
 }
 
+/// Some of the routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Routes(u8);
+
+impl Routes {
+    /// All of them.
+    pub const ALL: Self = Self(0x7f);
+
+    /// Whether a route is among them.
+    pub fn contains(self, route: Route) -> bool {
+        self.0 >> route as u8 & 1 != 0
+    }
+}
+
+impl FromIterator<Route> for Routes {
+    fn from_iter<I: IntoIterator<Item = Route>>(routes: I) -> Self {
+        Self(routes.into_iter().fold(0, |all, route| all | 1 << route as u8))
+    }
+}
+
 /// The most counters that a mask's launches take: two plain ones, two nodes of a graph, a cluster launch and a cooperative one.
 pub(super) const LAUNCHES_PER_MASK_MAX: u32 = 6;
 
@@ -35,6 +55,19 @@ impl Route {
         Self::Cluster,
         Self::Cooperative,
     ];
+
+    /// Its name on the command line.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::LowPriority => "low",
+            Self::Stream => "stream",
+            Self::HighPriority => "high",
+            Self::LargeBlocks => "large",
+            Self::Graph => "graph",
+            Self::Cluster => "cluster",
+            Self::Cooperative => "cooperative",
+        }
+    }
 
     /// Its name in tables.
     pub fn name(self) -> &'static str {
