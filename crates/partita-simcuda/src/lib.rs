@@ -19,6 +19,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `PARTITA_SIM_DEVICE` | the device: `h200` (default) or another of [`partita_sim::catalogue`] |
+//! | `PARTITA_SIM_GPUS` | how many of them the machine has; default 1 |
 //! | `PARTITA_SIM_DIR` | the board's directory; default one per user in the temporary directory |
 //! | `PARTITA_SIM_SPEED` | simulated seconds per second, set by whoever starts the board; default 1 |
 //! | `PARTITA_SIMGPU` | the board's program; default `partita-simgpu` beside the library |

@@ -10,7 +10,7 @@ use partita_simcuda::shared::place::Place;
 fn the_device_is_the_catalogues() {
     let world = World::new("identity");
     let printed = world.run("basics", "identity");
-    let place = Place::new("h200", Some(world.dir().into())).unwrap();
+    let place = Place::new("h200", 0, Some(world.dir().into())).unwrap();
     assert_eq!(format!("GPU-{}", printed.trim()), uuid_text(device_uuid(&place)));
 }
 
@@ -20,7 +20,7 @@ fn visible_devices_hide_it() {
     for list in ["", "-1", "1", "GPU-00000000-0000-0000-0000-000000000000", "x"] {
         world.run_with("basics", "hidden", &[("CUDA_VISIBLE_DEVICES", list)]);
     }
-    let place = Place::new("h200", Some(world.dir().into())).unwrap();
+    let place = Place::new("h200", 0, Some(world.dir().into())).unwrap();
     let uuid = uuid_text(device_uuid(&place));
     for list in ["0", "0,1", uuid.as_str(), &uuid[..12]] {
         world.run_with("basics", "forked", &[("CUDA_VISIBLE_DEVICES", list)]);

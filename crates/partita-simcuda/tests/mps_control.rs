@@ -37,7 +37,7 @@ impl Dirs {
     }
 
     fn place(&self) -> Place {
-        Place::new("h200", Some(self.temp.path().join("board").into_os_string())).unwrap()
+        Place::new("h200", 0, Some(self.temp.path().join("board").into_os_string())).unwrap()
     }
 
     fn log(&self, name: &str) -> String {

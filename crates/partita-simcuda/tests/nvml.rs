@@ -30,9 +30,15 @@ fn nvml() -> Nvml {
 
 /// Runs the ignored test `case` in a process of its own that sees `device` in `dir`.
 fn run(case: &str, device: &str, dir: &Path) {
+    run_on(case, device, "1", dir);
+}
+
+/// As [`run`], on a machine with several GPUs.
+fn run_on(case: &str, device: &str, gpus: &str, dir: &Path) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", case, "--ignored", "--nocapture"])
         .env("PARTITA_SIM_DEVICE", device)
+        .env("PARTITA_SIM_GPUS", gpus)
         .env("PARTITA_SIM_DIR", dir)
         .output()
         .unwrap();
@@ -131,6 +137,38 @@ fn idle() {
     assert!(matches!(nvml.device_by_index(1), Err(NvmlError::InvalidArg)));
     assert!(matches!(nvml.device_by_uuid("GPU-none"), Err(NvmlError::NotFound)));
     assert!(matches!(nvml.device_by_pci_bus_id("0000:02:00.0"), Err(NvmlError::NotFound)));
+}
+
+#[test]
+fn every_gpu_of_the_machine_is_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    run_on("several", "a100", "3", dir.path());
+}
+
+#[test]
+#[ignore = "run by another test in a process of its own"]
+fn several() {
+    let nvml = nvml();
+    let places = Place::all_from_env().unwrap();
+    assert_eq!((nvml.device_count().unwrap(), places.len()), (3, 3));
+    for (index, place) in (0..).zip(&places) {
+        let device = nvml.device_by_index(index).unwrap();
+        let (uuid, bus) = (device.uuid().unwrap(), device.pci_info().unwrap().bus_id);
+        assert_eq!(uuid, uuid_text(device_uuid(place)));
+        assert_eq!(bus, format!("00000000:{:02X}:00.0", 0x1b + index));
+        assert_eq!((device.index().unwrap(), device.minor_number().unwrap()), (index, index));
+        for same in [nvml.device_by_uuid(uuid).unwrap(), nvml.device_by_pci_bus_id(bus).unwrap()] {
+            assert_eq!(same.index().unwrap(), index);
+        }
+        let other = nvml.device_by_index((index + 1) % 3).unwrap();
+        assert!(!device.is_on_same_board_as(&other).unwrap());
+    }
+    assert!(matches!(nvml.device_by_index(3), Err(NvmlError::InvalidArg)));
+    // The state of one board is not that of another.
+    let processes = vec![process(std::process::id(), 7 * MIB, None)];
+    play_board(&places[1], BoardStatus { used_bytes: 7 * MIB, busy_percent: 0, corruptions: 0, processes });
+    let used = |index| nvml.device_by_index(index).unwrap().memory_info().unwrap().used;
+    assert_eq!([0, 1, 2].map(used), [0, 7 * MIB, 0]);
 }
 
 #[test]

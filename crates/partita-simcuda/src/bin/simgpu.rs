@@ -5,32 +5,36 @@ use std::io::{Read, Write};
 use std::process::ExitCode;
 
 use partita_simcuda::board;
-use partita_simcuda::shared::place::Place;
+use partita_simcuda::shared::place::{GPUS_MAX, Place};
 
-const USAGE: &str = "usage: partita-simgpu --device NAME --dir DIR [--foreground]
+const USAGE: &str = "usage: partita-simgpu --device NAME --dir DIR [--index N] [--foreground]
 
 The simulated GPU's board. Programs start it as they need it; it ends shortly after its last client.
 PARTITA_SIM_SPEED sets how many simulated seconds pass in a second (default 1).";
 
 struct Arguments {
     device: String,
+    index: u32,
     dir: OsString,
     foreground: bool,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let (mut device, mut dir, mut foreground) = (None, None, false);
+    let (mut device, mut index, mut dir, mut foreground) = (None, Some(0), None, false);
     let mut words = std::env::args_os().skip(1);
     while let Some(word) = words.next() {
         match word.to_str() {
             Some("--device") => device = words.next().and_then(|name| name.into_string().ok()),
+            Some("--index") => {
+                index = words.next().and_then(|index| index.to_str()?.parse().ok()).filter(|i| *i < GPUS_MAX);
+            }
             Some("--dir") => dir = words.next(),
             Some("--foreground") => foreground = true,
             _ => return Err(format!("unknown argument '{}'\n{USAGE}", word.to_string_lossy())),
         }
     }
-    match (device, dir) {
-        (Some(device), Some(dir)) => Ok(Arguments { device, dir, foreground }),
+    match (device, index, dir) {
+        (Some(device), Some(index), Some(dir)) => Ok(Arguments { device, index, dir, foreground }),
         _ => Err(USAGE.to_owned()),
     }
 }
@@ -100,8 +104,8 @@ fn main() -> ExitCode {
     close_inherited();
     let prepared =
         arguments().and_then(|arguments| Ok((speed()?, arguments))).and_then(|(speed, arguments)| {
-            let place =
-                Place::new(&arguments.device, Some(arguments.dir)).map_err(|error| error.to_string())?;
+            let place = Place::new(&arguments.device, arguments.index, Some(arguments.dir))
+                .map_err(|error| error.to_string())?;
             Ok((place, speed, arguments.foreground))
         });
     let (place, speed, foreground) = match prepared {

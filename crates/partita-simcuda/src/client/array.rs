@@ -11,7 +11,7 @@ use partita_abi::types::{
 use super::context::current;
 use super::memory::{self, PITCH_BYTES};
 use super::object::Registry;
-use super::runtime::runtime;
+use super::runtime::{runtime, runtime_at};
 use super::{get, put};
 use crate::shared::protocol::AllocKind;
 
@@ -107,7 +107,7 @@ pub fn shape(handle: CUarray) -> Result<Shape, CuResult> {
 fn create(descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CuResult> {
     let mut shape = Shape::of(&descriptor)?;
     let bytes = shape.bytes()? as u64;
-    shape.address = memory::allocate(runtime()?, current()?, bytes, AllocKind::Device)?;
+    shape.address = memory::allocate(current()?, bytes, AllocKind::Device)?;
     Ok(CUarray::from_addr(ARRAYS.insert(Arc::new(Array { descriptor, shape, level: false }))))
 }
 
@@ -157,14 +157,14 @@ driver_api! {
 
     /// Destroys an array, after all work of the context.
     fn cuArrayDestroy(handle: CUarray) {
-        let runtime = runtime()?;
+        runtime()?;
         let found = array(handle)?;
         if found.level {
             return Err(CuResult::INVALID_HANDLE);
         }
-        current()?.synchronize(runtime)?;
+        current()?.synchronize()?;
         ARRAYS.remove(handle.addr()).ok_or(CuResult::INVALID_HANDLE)?;
-        memory::free(runtime, found.shape.address)
+        memory::free(runtime_at(found.shape.address)?, found.shape.address)
     }
 
     /// Makes an array with ever smaller copies of itself.
@@ -196,7 +196,7 @@ driver_api! {
         for (_, shape) in &parts {
             bytes = bytes.checked_add(shape.bytes()?).ok_or(CuResult::OUT_OF_MEMORY)?;
         }
-        let address = memory::allocate(runtime()?, current()?, bytes as u64, AllocKind::Device)?;
+        let address = memory::allocate(current()?, bytes as u64, AllocKind::Device)?;
         let mut at = address;
         let mut made = Vec::new();
         for (descriptor, mut shape) in parts {
@@ -218,13 +218,13 @@ driver_api! {
 
     /// Destroys a mip-mapped array, after all work of the context.
     fn cuMipmappedArrayDestroy(handle: CUmipmappedArray) {
-        let runtime = runtime()?;
-        current()?.synchronize(runtime)?;
+        runtime()?;
+        current()?.synchronize()?;
         let found = MIPMAPPED.remove(handle.addr()).ok_or(CuResult::INVALID_HANDLE)?;
         for level in &found.levels {
             ARRAYS.remove(*level);
         }
-        memory::free(runtime, found.address)
+        memory::free(runtime_at(found.address)?, found.address)
     }
 
     /// Bytes and alignment of the memory behind an array.

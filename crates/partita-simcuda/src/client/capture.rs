@@ -12,7 +12,7 @@ use super::function::Function;
 use super::graph::{self, KernelNode, NodeKind};
 use super::launch::Launch;
 use super::memset::Fill;
-use super::runtime::{Runtime, lock};
+use super::runtime::lock;
 use super::stream::Stream;
 use crate::shared::command::{Command, Rect};
 
@@ -290,14 +290,13 @@ pub fn add_free(stream: &'static Stream, address: u64) -> Result<(), CuResult> {
 /// # Errors
 /// Those of adding a node.
 pub fn add_kernel(
-    runtime: &Runtime,
     stream: &'static Stream,
     function: &'static Function,
     launch: &Launch,
     params: &[u8],
 ) -> Result<(), CuResult> {
     let priority = stream.priority.load(Ordering::Relaxed);
-    let node = KernelNode::new(function, *launch, params, stream.confines(runtime)?, priority);
+    let node = KernelNode::new(function, *launch, params, stream.confines()?, priority);
     add(stream, NodeKind::Kernel(node))
 }
 

@@ -13,7 +13,7 @@ use partita_abi::types::{
 
 use super::green::Green;
 use super::object::{Mark, Object, object};
-use super::runtime::{Runtime, lock, runtime};
+use super::runtime::{Runtime, lock, runtime, set_current, visible};
 use super::stream::Stream;
 use super::{get, list, put, put_if};
 use crate::shared::protocol::{Reply, Request};
@@ -25,6 +25,8 @@ const API_VERSION: u32 = 3020;
 #[derive(Debug)]
 pub struct Context {
     mark: Mark,
+    /// Its GPU.
+    pub runtime: &'static Runtime,
     /// The board's number.
     pub number: u32,
     /// A number that no other context of this process has.
@@ -88,7 +90,13 @@ pub fn by_id(id: u64) -> Option<&'static Context> {
 }
 
 fn with_stack<R>(action: impl FnOnce(&mut Vec<&'static Context>) -> R) -> Result<R, CuResult> {
-    STACK.try_with(|stack| action(&mut stack.borrow_mut())).map_err(|_| CuResult::DEINITIALIZED)
+    let act = |stack: &RefCell<Vec<&'static Context>>| {
+        let mut stack = stack.borrow_mut();
+        let result = action(&mut stack);
+        set_current(stack.last().map(|top| top.runtime));
+        result
+    };
+    STACK.try_with(act).map_err(|_| CuResult::DEINITIALIZED)
 }
 
 /// Checks a device's number: there is one, and `CUDA_VISIBLE_DEVICES` may hide it.
@@ -96,11 +104,9 @@ fn with_stack<R>(action: impl FnOnce(&mut Vec<&'static Context>) -> R) -> Result
 /// # Errors
 /// `NOT_INITIALIZED`, `INVALID_DEVICE`.
 pub fn check_device(device: CUdevice) -> Result<&'static Runtime, CuResult> {
-    let runtime = runtime()?;
-    if device != 0 || !runtime.visible {
-        return Err(CuResult::INVALID_DEVICE);
-    }
-    Ok(runtime)
+    runtime()?;
+    let index = usize::try_from(device).map_err(|_| CuResult::INVALID_DEVICE)?;
+    visible().get(index).copied().ok_or(CuResult::INVALID_DEVICE)
 }
 
 fn default_limits() -> [usize; 10] {
@@ -113,8 +119,13 @@ impl Context {
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` and the board's other refusals.
-    pub fn create(flags: u32, sms: Option<u32>, primary: bool) -> Result<&'static Self, CuResult> {
-        Self::make(flags, sms, primary, None)
+    pub fn create(
+        runtime: &'static Runtime,
+        flags: u32,
+        sms: Option<u32>,
+        primary: bool,
+    ) -> Result<&'static Self, CuResult> {
+        Self::make(runtime, flags, sms, primary, None)
     }
 
     /// Makes a context that is held to some SMs.
@@ -122,22 +133,24 @@ impl Context {
     /// # Errors
     /// As [`Self::create`].
     pub fn create_green(green: Green) -> Result<&'static Self, CuResult> {
-        Self::make(green.primary.flags.load(Ordering::Relaxed), None, false, Some(green))
+        let flags = green.primary.flags.load(Ordering::Relaxed);
+        Self::make(green.primary.runtime, flags, None, false, Some(green))
     }
 
     fn make(
+        runtime: &'static Runtime,
         flags: u32,
         sms: Option<u32>,
         primary: bool,
         green: Option<Green>,
     ) -> Result<&'static Self, CuResult> {
-        let runtime = runtime()?;
         runtime.healthy()?;
         let reply = runtime.call(&Request::CtxCreate { sms })?;
         let Reply::Ctx { ctx, sms: granted, legacy, seq } = reply else { return Err(CuResult::UNKNOWN) };
         let legacy = Stream::adopt(runtime, std::ptr::null_mut(), legacy, seq, 0, 0)?;
         let context: &'static Self = Box::leak(Box::new(Self {
             mark: Mark::live(Self::KIND),
+            runtime,
             number: ctx,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             flags: AtomicU32::new(flags),
@@ -217,15 +230,16 @@ impl Context {
     ///
     /// # Errors
     /// Those of [`Runtime::wait`]; `STREAM_CAPTURE_UNSUPPORTED` while one of its streams captures.
-    pub fn synchronize(&self, runtime: &Runtime) -> Result<(), CuResult> {
+    pub fn synchronize(&self) -> Result<(), CuResult> {
+        let runtime = self.runtime;
         runtime.healthy()?;
         let streams = self.all_streams();
         if streams.iter().any(|stream| stream.capturing.load(Ordering::Relaxed)) {
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
         }
         for stream in streams {
-            stream.inspect(runtime)?;
-            stream.synchronize(runtime)?;
+            stream.inspect()?;
+            stream.synchronize()?;
         }
         Ok(())
     }
@@ -235,7 +249,7 @@ impl Context {
     /// # Errors
     /// `CONTEXT_IS_DESTROYED` when somebody did already.
     pub fn destroy(&'static self) -> Result<(), CuResult> {
-        let runtime = runtime()?;
+        let runtime = self.runtime;
         if !self.mark.kill(Self::KIND) {
             return Err(CuResult::CONTEXT_IS_DESTROYED);
         }
@@ -276,11 +290,14 @@ pub fn check_flags(flags: u32) -> Result<u32, CuResult> {
 ///
 /// # Safety
 /// The pointer is null or points to `count` entries.
-unsafe fn affinity(params: *const CUexecAffinityParam, count: c_int) -> Result<Option<u32>, CuResult> {
+unsafe fn affinity(
+    runtime: &Runtime,
+    params: *const CUexecAffinityParam,
+    count: c_int,
+) -> Result<Option<u32>, CuResult> {
     // SAFETY: by the caller's word.
     let params = unsafe { list(params, usize::try_from(count).map_err(|_| CuResult::INVALID_VALUE)?)? };
     let Some(last) = params.last() else { return Ok(None) };
-    let runtime = runtime()?;
     if params.iter().any(|param| param.kind != CU_EXEC_AFFINITY_TYPE_SM_COUNT) || last.sm_count == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -291,11 +308,16 @@ unsafe fn affinity(params: *const CUexecAffinityParam, count: c_int) -> Result<O
     Ok(Some(last.sm_count.next_multiple_of(2).max(8)))
 }
 
-fn create_and_push(context: *mut CUcontext, flags: u32, sms: Option<u32>) -> Result<(), CuResult> {
+fn create_and_push(
+    runtime: &'static Runtime,
+    context: *mut CUcontext,
+    flags: u32,
+    sms: Option<u32>,
+) -> Result<(), CuResult> {
     if context.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
-    let made = Context::create(check_flags(flags)?, sms, false)?;
+    let made = Context::create(runtime, check_flags(flags)?, sms, false)?;
     with_stack(|stack| stack.push(made))?;
     // SAFETY: not null, so valid by the program's word.
     unsafe { put(context, made.handle()) }
@@ -304,8 +326,7 @@ fn create_and_push(context: *mut CUcontext, flags: u32, sms: Option<u32>) -> Res
 driver_api! {
     /// Makes a context and makes it current.
     fn cuCtxCreate_v2(context: *mut CUcontext, flags: u32, device: CUdevice) {
-        check_device(device)?;
-        create_and_push(context, flags, None)
+        create_and_push(check_device(device)?, context, flags, None)
     }
 
     /// As `cuCtxCreate_v2`.
@@ -321,13 +342,13 @@ driver_api! {
         flags: u32,
         device: CUdevice,
     ) {
-        check_device(device)?;
-        create_and_push(context, flags, affinity(params, count)?)
+        let runtime = check_device(device)?;
+        create_and_push(runtime, context, flags, affinity(runtime, params, count)?)
     }
 
     /// Makes a context, with an optional list of wishes.
     fn cuCtxCreate_v4(context: *mut CUcontext, params: *mut CUctxCreateParams, flags: u32, device: CUdevice) {
-        check_device(device)?;
+        let runtime = check_device(device)?;
         let sms = if params.is_null() {
             None
         } else {
@@ -335,9 +356,9 @@ driver_api! {
             if !params.cig_params.is_null() {
                 return Err(CuResult::NOT_SUPPORTED);
             }
-            affinity(params.exec_affinity_params, params.num_exec_affinity_params)?
+            affinity(runtime, params.exec_affinity_params, params.num_exec_affinity_params)?
         };
-        create_and_push(context, flags, sms)
+        create_and_push(runtime, context, flags, sms)
     }
 
     /// Destroys a context.
@@ -404,14 +425,12 @@ driver_api! {
 
     /// The current context's device.
     fn cuCtxGetDevice(device: *mut CUdevice) {
-        current()?;
-        put(device, 0)
+        put(device, current()?.runtime.ordinal)
     }
 
     /// A context's device.
     fn cuCtxGetDevice_v2(device: *mut CUdevice, context: CUcontext) {
-        context_or_current(context)?;
-        put(device, 0)
+        put(device, context_or_current(context)?.runtime.ordinal)
     }
 
     /// The current context's flags.
@@ -433,12 +452,12 @@ driver_api! {
 
     /// Waits for all work of the current context.
     fn cuCtxSynchronize() {
-        current()?.synchronize(runtime()?)
+        current()?.synchronize()
     }
 
     /// Waits for all work of a context.
     fn cuCtxSynchronize_v2(context: CUcontext) {
-        context_or_current(context)?.synchronize(runtime()?)
+        context_or_current(context)?.synchronize()
     }
 
     /// Sets a limit of the current context.

@@ -5,20 +5,18 @@ use core::ffi::{c_char, c_int};
 use partita_abi::CuResult;
 use partita_abi::attribute::*;
 use partita_abi::types::{
+    CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
     CU_EXEC_AFFINITY_TYPE_SM_COUNT, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUcontext, CUdevice,
     CUexecAffinityType, CUuuid,
 };
 
 use super::context::check_device;
-use super::runtime::{Runtime, runtime};
+use super::runtime::{Runtime, runtime, visible};
 use super::{put, put_text, text};
 
-/// Where the simulated board sits.
-pub const PCI_BUS: u32 = 0x1b;
-
-/// `0000:1b:00.0`.
-pub fn pci_bus_id() -> String {
-    format!("0000:{PCI_BUS:02x}:00.0")
+/// Where a simulated board sits: `0000:1b:00.0` for the first.
+fn pci_bus_id(runtime: &Runtime) -> String {
+    format!("0000:{:02x}:00.0", runtime.pci_bus)
 }
 
 /// Bytes of device memory that programs see in all: what the board has without what the driver keeps.
@@ -50,7 +48,7 @@ fn attribute(runtime: &Runtime, attribute: CUdevice_attribute) -> Result<c_int, 
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => runtime.sms.into(),
         CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => spec.copy.engines.into(),
         CU_DEVICE_ATTRIBUTE_ECC_ENABLED => spec.memory.ecc.into(),
-        CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => PCI_BUS.into(),
+        CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => runtime.pci_bus.into(),
         CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => spec.memory.bus_bits.into(),
         CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => spec.memory.l2_bytes.into(),
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => sm.threads_max.into(),
@@ -136,7 +134,8 @@ fn attribute(runtime: &Runtime, attribute: CUdevice_attribute) -> Result<c_int, 
 driver_api! {
     /// Counts the devices that `CUDA_VISIBLE_DEVICES` shows.
     fn cuDeviceGetCount(count: *mut c_int) {
-        put(count, c_int::from(runtime()?.visible))
+        runtime()?;
+        put(count, visible().len() as c_int)
     }
 
     /// The device of an ordinal.
@@ -179,24 +178,21 @@ driver_api! {
 
     /// The device at a place on the bus.
     fn cuDeviceGetByPCIBusId(device: *mut CUdevice, bus: *const c_char) {
-        let runtime = runtime()?;
+        runtime()?;
         let wanted = text(bus)?.to_ascii_lowercase();
-        let ours = pci_bus_id();
-        // The domain and the function may be left out.
-        let short = ours.trim_start_matches("0000:").to_owned();
-        let same = [ours.as_str(), short.as_str()]
-            .iter()
-            .any(|known| *known == wanted || known.trim_end_matches(".0") == wanted);
-        if !same || !runtime.visible {
-            return Err(CuResult::INVALID_DEVICE);
-        }
-        put(device, 0)
+        let found = visible().iter().find(|runtime| {
+            let known = pci_bus_id(runtime);
+            // The domain and the function may be left out.
+            [known.as_str(), known.trim_start_matches("0000:")]
+                .iter()
+                .any(|known| *known == wanted || known.trim_end_matches(".0") == wanted)
+        });
+        put(device, found.ok_or(CuResult::INVALID_DEVICE)?.ordinal)
     }
 
     /// Where the device sits on the bus.
     fn cuDeviceGetPCIBusId(bus: *mut c_char, length: c_int, device: CUdevice) {
-        check_device(device)?;
-        put_text(bus, length, &pci_bus_id())
+        put_text(bus, length, &pci_bus_id(check_device(device)?))
     }
 
     /// Whether contexts can be limited to some SMs: under MPS.
@@ -208,29 +204,32 @@ driver_api! {
         put(supported, c_int::from(runtime.mps.is_some()))
     }
 
-    /// Whether one device reaches another: there is no other.
+    /// Whether one device reaches another's memory by itself: none does here.
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
         check_device(device)?;
         check_device(peer)?;
         put(can, 0)
     }
 
-    /// How devices reach one another: there is no other.
+    /// How devices reach one another: not by themselves.
     fn cuDeviceGetP2PAttribute(value: *mut c_int, attribute: u32, from: CUdevice, to: CUdevice) {
         check_device(from)?;
         check_device(to)?;
-        let _ = (value, attribute);
-        Err(CuResult::INVALID_DEVICE)
+        let known = CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK..=CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED;
+        if from == to || !known.contains(&attribute) {
+            return Err(if from == to { CuResult::INVALID_DEVICE } else { CuResult::INVALID_VALUE });
+        }
+        put(value, 0)
     }
 
-    /// Reaches into another device: there is no other.
+    /// Reaches into another device, which none does here.
     fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) {
         super::context::current()?;
         let _ = (peer, flags);
         Err(CuResult::PEER_ACCESS_UNSUPPORTED)
     }
 
-    /// Stops reaching into another device: there is no other.
+    /// Stops reaching into another device, which none does here.
     fn cuCtxDisablePeerAccess(peer: CUcontext) {
         super::context::current()?;
         let _ = peer;

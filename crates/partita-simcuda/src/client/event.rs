@@ -1,7 +1,7 @@
 //! Events.
 
 use core::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
@@ -15,6 +15,7 @@ use super::object::{Mark, Object, Used, object};
 use super::put;
 use super::runtime::{Runtime, runtime};
 use super::stream::{Stream, resolve};
+use super::worker::{self, HostWork};
 use crate::shared::command::Command;
 use crate::shared::page::EventSlot;
 use crate::shared::protocol::{Reply, Request};
@@ -23,6 +24,7 @@ use crate::shared::protocol::{Reply, Request};
 #[derive(Debug)]
 pub struct Event {
     mark: Mark,
+    runtime: AtomicPtr<Runtime>,
     /// Its slot.
     pub slot: AtomicU32,
     /// What lets another process open it.
@@ -47,10 +49,11 @@ static USED: Used<Event> = Used::new();
 
 impl Event {
     /// Makes the object of a slot.
-    pub fn adopt(slot: u32, secret: u64, base: u64, flags: u32) -> &'static Self {
+    pub fn adopt(runtime: &'static Runtime, slot: u32, secret: u64, base: u64, flags: u32) -> &'static Self {
         let event = USED.take().unwrap_or_else(|| {
             Box::leak(Box::new(Self {
                 mark: Mark::live(0),
+                runtime: AtomicPtr::new(std::ptr::null_mut()),
                 slot: AtomicU32::new(0),
                 secret: AtomicU64::new(0),
                 base: AtomicU64::new(0),
@@ -58,6 +61,7 @@ impl Event {
                 captured: AtomicBool::new(false),
             }))
         });
+        event.runtime.store(std::ptr::from_ref(runtime).cast_mut(), Ordering::Relaxed);
         event.slot.store(slot, Ordering::Relaxed);
         event.secret.store(secret, Ordering::Relaxed);
         event.base.store(base, Ordering::Relaxed);
@@ -67,13 +71,19 @@ impl Event {
         event
     }
 
-    fn shared<'a>(&self, runtime: &'a Runtime) -> Result<&'a EventSlot, CuResult> {
-        runtime.page.event(self.slot.load(Ordering::Relaxed)).ok_or(CuResult::INVALID_HANDLE)
+    /// Its GPU.
+    pub fn runtime(&self) -> &'static Runtime {
+        // SAFETY: set when the event is made, to a runtime that is never unmapped.
+        unsafe { &*self.runtime.load(Ordering::Relaxed) }
+    }
+
+    fn shared(&self) -> Result<&'static EventSlot, CuResult> {
+        self.runtime().page.event(self.slot.load(Ordering::Relaxed)).ok_or(CuResult::INVALID_HANDLE)
     }
 
     /// The last recording that was asked for, or `None` when there was none.
-    pub fn recorded(&self, runtime: &Runtime) -> Result<Option<u64>, CuResult> {
-        let count = self.shared(runtime)?.recorded.load(Ordering::Acquire);
+    pub fn recorded(&self) -> Result<Option<u64>, CuResult> {
+        let count = self.shared()?.recorded.load(Ordering::Acquire);
         Ok((count > self.base.load(Ordering::Relaxed)).then_some(count))
     }
 
@@ -81,8 +91,8 @@ impl Event {
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
-    pub fn next_recording(&self, runtime: &Runtime) -> Result<Command, CuResult> {
-        let count = self.shared(runtime)?.recorded.fetch_add(1, Ordering::AcqRel) + 1;
+    pub fn next_recording(&self) -> Result<Command, CuResult> {
+        let count = self.shared()?.recorded.fetch_add(1, Ordering::AcqRel) + 1;
         self.captured.store(false, Ordering::Relaxed);
         Ok(Command::Record { event: self.slot.load(Ordering::Relaxed), count })
     }
@@ -91,38 +101,57 @@ impl Event {
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
-    pub fn last_recording(&self, runtime: &Runtime) -> Result<Option<Command>, CuResult> {
+    pub fn last_recording(&self) -> Result<Option<Command>, CuResult> {
         let event = self.slot.load(Ordering::Relaxed);
-        Ok(self.recorded(runtime)?.map(|count| Command::Wait { event, count }))
+        Ok(self.recorded()?.map(|count| Command::Wait { event, count }))
     }
 
     /// Records it after what a stream has been given so far.
     ///
     /// # Errors
     /// Those of publishing.
-    pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<(), CuResult> {
+    pub fn record(&self, stream: &Stream) -> Result<(), CuResult> {
+        let runtime = stream.runtime();
+        // An event can be waited for on every device and recorded on its own.
+        if !std::ptr::eq(runtime, self.runtime()) {
+            return Err(CuResult::INVALID_HANDLE);
+        }
         runtime.healthy()?;
-        let command = self.next_recording(runtime)?;
+        let command = self.next_recording()?;
         runtime.command(stream, &command).map(drop)
     }
 
+    /// Holds a stream, of whatever device, until the last recording is complete.
+    ///
+    /// # Errors
+    /// Those of publishing.
+    pub fn hold(&self, stream: &Stream) -> Result<(), CuResult> {
+        let Some(count) = self.recorded()? else { return Ok(()) };
+        let (here, there) = (stream.runtime(), self.runtime());
+        let event = self.slot.load(Ordering::Relaxed);
+        let command = if std::ptr::eq(here, there) {
+            Command::Wait { event, count }
+        } else {
+            Command::Host { token: worker::prepare(here, HostWork::Elsewhere(there, event, count), false) }
+        };
+        here.command(stream, &command).map(drop)
+    }
+
     /// Whether its last recording is complete; one that never happened is.
-    fn complete(&self, runtime: &Runtime) -> Result<bool, CuResult> {
-        let Some(count) = self.recorded(runtime)? else { return Ok(true) };
-        Ok(self.shared(runtime)?.completed.load(Ordering::Acquire) >= count)
+    fn complete(&self) -> Result<bool, CuResult> {
+        let Some(count) = self.recorded()? else { return Ok(true) };
+        Ok(self.shared()?.completed.load(Ordering::Acquire) >= count)
     }
 
     /// When its last recording completed, in virtual nanoseconds.
-    fn time_ns(&self, runtime: &Runtime) -> Result<u64, CuResult> {
-        if self.flags.load(Ordering::Relaxed) & CU_EVENT_DISABLE_TIMING != 0
-            || self.recorded(runtime)?.is_none()
-        {
+    fn time_ns(&self) -> Result<u64, CuResult> {
+        if self.flags.load(Ordering::Relaxed) & CU_EVENT_DISABLE_TIMING != 0 || self.recorded()?.is_none() {
             return Err(CuResult::INVALID_HANDLE);
         }
-        if !self.complete(runtime)? {
+        if !self.complete()? {
             return Err(CuResult::NOT_READY);
         }
-        Ok(self.shared(runtime)?.time_ns.load(Ordering::Acquire))
+        Ok(self.shared()?.time_ns.load(Ordering::Acquire))
     }
 
     /// The slot's count when it was made.
@@ -141,17 +170,14 @@ impl Event {
 /// # Errors
 /// Those of recording.
 pub fn record_context(context: &'static Context, event: &'static Event) -> Result<(), CuResult> {
-    let runtime = runtime()?;
     // The legacy stream waits for the blocking ones by itself; the others are joined by events.
     for stream in context.all_streams() {
         if stream.flags.load(Ordering::Relaxed) & CU_STREAM_NON_BLOCKING != 0 {
-            event.record(runtime, stream)?;
-            if let Some(wait) = event.last_recording(runtime)? {
-                runtime.command(context.legacy, &wait)?;
-            }
+            event.record(stream)?;
+            event.hold(context.legacy)?;
         }
     }
-    event.record(runtime, context.legacy)
+    event.record(context.legacy)
 }
 
 /// Holds all streams of a context until an event's last recording is complete.
@@ -159,9 +185,7 @@ pub fn record_context(context: &'static Context, event: &'static Event) -> Resul
 /// # Errors
 /// Those of waiting for an event.
 pub fn wait_context(context: &'static Context, event: &'static Event) -> Result<(), CuResult> {
-    let runtime = runtime()?;
-    let Some(wait) = event.last_recording(runtime)? else { return Ok(()) };
-    context.all_streams().into_iter().try_for_each(|stream| runtime.command(stream, &wait).map(drop))
+    context.all_streams().into_iter().try_for_each(|stream| event.hold(stream))
 }
 
 driver_api! {
@@ -179,13 +203,14 @@ driver_api! {
             return Err(CuResult::UNKNOWN);
         };
         let base = runtime.page.event(slot).map_or(0, |shared| shared.recorded.load(Ordering::Acquire));
-        put(event, Event::adopt(slot, secret, base, flags).handle())
+        put(event, Event::adopt(runtime, slot, secret, base, flags).handle())
     }
 
     /// Lets an event go.
     fn cuEventDestroy_v2(event: CUevent) {
-        let runtime = runtime()?;
+        runtime()?;
         let ended: &'static Event = object(event.0)?;
+        let runtime = ended.runtime();
         capture::forget_event(ended);
         let slot = ended.slot.load(Ordering::Relaxed);
         if !ended.mark.kill(Event::KIND) {
@@ -202,13 +227,13 @@ driver_api! {
 
     /// Records an event in a stream.
     fn cuEventRecord | cuEventRecord_ptsz [per_thread] (event: CUevent, stream: CUstream) {
-        let runtime = runtime()?;
+        runtime()?;
         let event: &'static Event = object(event.0)?;
         let stream = resolve(stream, per_thread)?;
         if stream.capturing.load(Ordering::Relaxed) {
             return capture::record_event(stream, event, false);
         }
-        event.record(runtime, stream)
+        event.record(stream)
     }
 
     /// Records an event; with a flag it becomes a node of a captured graph.
@@ -220,46 +245,52 @@ driver_api! {
         if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        let runtime = runtime()?;
+        runtime()?;
         let event: &'static Event = object(event.0)?;
         let stream = resolve(stream, per_thread)?;
         if stream.capturing.load(Ordering::Relaxed) {
             return capture::record_event(stream, event, flags == CU_EVENT_RECORD_EXTERNAL);
         }
-        event.record(runtime, stream)
+        event.record(stream)
     }
 
     /// Whether an event's last recording is complete.
     fn cuEventQuery(event: CUevent) {
-        let runtime = runtime()?;
-        runtime.healthy()?;
+        runtime()?;
         let event: &'static Event = object(event.0)?;
+        let runtime = event.runtime();
+        runtime.healthy()?;
         if event.captured.load(Ordering::Relaxed) {
             return Err(CuResult::CAPTURED_EVENT);
         }
-        if event.complete(runtime)? { Ok(()) } else { Err(CuResult::NOT_READY) }
+        if event.complete()? { Ok(()) } else { Err(CuResult::NOT_READY) }
     }
 
     /// Waits for an event's last recording.
     fn cuEventSynchronize(event: CUevent) {
-        let runtime = runtime()?;
-        runtime.healthy()?;
+        runtime()?;
         let event: &'static Event = object(event.0)?;
+        let runtime = event.runtime();
+        runtime.healthy()?;
         if event.captured.load(Ordering::Relaxed) {
             return Err(CuResult::CAPTURED_EVENT);
         }
-        let Some(count) = event.recorded(runtime)? else { return Ok(()) };
-        let shared = event.shared(runtime)?;
+        let Some(count) = event.recorded()? else { return Ok(()) };
+        let shared = event.shared()?;
         runtime.wait(|| shared.completed.load(Ordering::Acquire) >= count)
     }
 
     /// Simulated milliseconds between two recordings.
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) {
-        let runtime = runtime()?;
-        runtime.healthy()?;
+        runtime()?;
         let start: &'static Event = object(start.0)?;
         let end: &'static Event = object(end.0)?;
-        let (start, end) = (start.time_ns(runtime)?, end.time_ns(runtime)?);
+        // Clocks of different devices do not agree.
+        if !std::ptr::eq(start.runtime(), end.runtime()) {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+        start.runtime().healthy()?;
+        let (start, end) = (start.time_ns()?, end.time_ns()?);
         put(milliseconds, (end as f64 - start as f64) as f32 / 1e6)
     }
 

@@ -52,6 +52,8 @@ pub struct Function {
     pub module: usize,
     /// Its context's number in this process.
     pub ctx: u64,
+    /// Its device's ordinal.
+    ordinal: i32,
     /// Bytes of all parameters.
     pub param_bytes: usize,
     /// Registers of a thread.
@@ -102,8 +104,18 @@ impl Function {
             program,
             module,
             ctx,
+            ordinal: runtime.ordinal,
             info,
         })))
+    }
+
+    /// Checks that it was loaded for a device.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` when it was loaded for another.
+    #[inline]
+    pub fn check_device(&self, runtime: &Runtime) -> Result<(), CuResult> {
+        if self.ordinal == runtime.ordinal { Ok(()) } else { Err(CuResult::INVALID_HANDLE) }
     }
 
     /// Ends it.

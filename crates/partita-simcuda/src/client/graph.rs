@@ -207,7 +207,7 @@ fn discard(handle: usize) {
         }
         NodeKind::Alloc(address, _) => {
             // Freed by the program meanwhile, perhaps.
-            if let Ok(runtime) = super::runtime::runtime() {
+            if let Ok(runtime) = super::runtime::runtime_at(address) {
                 let _ = super::memory::free(runtime, address);
             }
         }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::event::Event;
 use super::graph::{self, KernelNode, NodeKind};
 use super::memcpy::{Plan, moves, plan};
 use super::object::{Registry, object};
@@ -21,7 +22,7 @@ use super::worker::{self, HostWork};
 use super::{callback, capture, get, put, put_if};
 use crate::shared::command::Command;
 use crate::shared::protocol::{GraphNode, NodeWork, Request};
-use crate::shared::qmd;
+use crate::shared::qmd::{self, Image};
 
 /// A node, flattened out of its graphs.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ struct ExecNode {
     /// Whether the board must still be told of it; a kernel is shown to the subscriber then.
     pending: bool,
     token: Option<u64>,
+    /// A kernel's descriptor as the subscriber left it. The driver builds it once and shows it as it is when the node is armed anew.
+    image: Option<Box<Image>>,
 }
 
 #[derive(Debug)]
@@ -47,6 +50,8 @@ struct State {
 /// An executable graph.
 #[derive(Debug)]
 struct Exec {
+    /// Its GPU.
+    runtime: &'static Runtime,
     /// The board's number.
     number: u64,
     flags: u64,
@@ -79,7 +84,15 @@ fn flatten(handle: usize, after: &[u32], into: &mut Vec<ExecNode>) -> Result<Vec
         }
         let kind = lock(&node.kind).clone();
         let mut push = |kind, after: Vec<u32>| {
-            into.push(ExecNode { source, kind, after, enabled: true, pending: true, token: None });
+            into.push(ExecNode {
+                source,
+                kind,
+                after,
+                enabled: true,
+                pending: true,
+                token: None,
+                image: None,
+            });
             into.len() as u32 - 1
         };
         let last = match kind {
@@ -119,23 +132,49 @@ fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> {
         super::graph_memory::retain(*object, *count)?;
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let exec = Exec { number, flags, state: Mutex::new(State { nodes, rearmed: true, last: None }), objects };
+    let exec = Exec {
+        runtime: runtime()?,
+        number,
+        flags,
+        state: Mutex::new(State { nodes, rearmed: true, last: None }),
+        objects,
+    };
     Ok(EXECS.insert(Arc::new(exec)))
 }
 
+/// Events of other devices are no part of graphs here.
+fn own(runtime: &Runtime, event: &Event) -> Result<(), CuResult> {
+    if std::ptr::eq(runtime, event.runtime()) { Ok(()) } else { Err(CuResult::NOT_SUPPORTED) }
+}
+
 impl ExecNode {
+    /// Builds a kernel's descriptor, if it has none, and shows it; at the first upload that of a disabled node too.
+    fn describe(&mut self, runtime: &'static Runtime) -> Result<(), CuResult> {
+        if let (NodeKind::Kernel(kernel), None) = (&self.kind, &self.image) {
+            let KernelNode { function, confines, priority, .. } = kernel;
+            let mut image = Box::new(kernel.launch.describe(runtime, function, confines, *priority)?);
+            callback::show(&mut image);
+            self.image = Some(image);
+        }
+        Ok(())
+    }
+
     fn work(&mut self, runtime: &'static Runtime) -> Result<NodeWork, CuResult> {
         if !self.enabled {
+            self.describe(runtime)?;
             return Ok(NodeWork::Empty);
         }
         let command = match self.kind.clone() {
             NodeKind::Kernel(kernel) => {
-                let KernelNode { function, confines, priority, .. } = &kernel;
-                let mut image = kernel.launch.describe(runtime, function, confines, *priority)?;
-                callback::show(&mut image);
+                kernel.function.check_device(runtime)?;
+                match &mut self.image {
+                    Some(image) => callback::show(image),
+                    None => self.describe(runtime)?,
+                }
+                let image = self.image.as_deref().ok_or(CuResult::UNKNOWN)?;
                 return Ok(NodeWork::Kernel {
                     head: kernel.launch.head(runtime, kernel.params.len()),
-                    qmd: qmd::bytes(&image, runtime.qmd).to_vec(),
+                    qmd: qmd::bytes(image, runtime.qmd).to_vec(),
                     params: kernel.params.to_vec(),
                 });
             }
@@ -152,8 +191,11 @@ impl ExecNode {
             NodeKind::Host(function, data) => {
                 Command::Host { token: self.lasting(runtime, HostWork::Function(function, data)) }
             }
-            NodeKind::Record(event) => event.next_recording(runtime)?,
-            NodeKind::Wait(event) => match event.last_recording(runtime)? {
+            NodeKind::Record(event) => {
+                own(runtime, event)?;
+                event.next_recording()?
+            }
+            NodeKind::Wait(event) => match own(runtime, event).and_then(|()| event.last_recording())? {
                 Some(wait) => wait,
                 None => return Ok(NodeWork::Empty),
             },
@@ -184,7 +226,8 @@ impl ExecNode {
 }
 
 /// Tells the board what it does not know yet.
-fn upload(runtime: &'static Runtime, exec: &Exec, state: &mut State) -> Result<(), CuResult> {
+fn upload(exec: &Exec, state: &mut State) -> Result<(), CuResult> {
+    let runtime = exec.runtime;
     let (mut batch, mut room) = (Vec::new(), MESSAGE_ROOM);
     let send = |nodes: Vec<GraphNode>| {
         if nodes.is_empty() {
@@ -220,23 +263,27 @@ fn upload(runtime: &'static Runtime, exec: &Exec, state: &mut State) -> Result<(
 }
 
 fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> {
-    let runtime = runtime()?;
-    runtime.healthy()?;
     let exec = exec(handle)?;
+    let runtime = exec.runtime;
+    runtime.healthy()?;
+    // An executable belongs to the device of the context that it was made in.
+    if !std::ptr::eq(runtime, stream.runtime()) {
+        return Err(CuResult::INVALID_VALUE);
+    }
     if stream.capturing.load(Ordering::Relaxed) {
         capture::invalidate(stream);
         return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
     }
     // A graph's nodes have the masks that they were given; the driver looks at the rest of the structure.
-    stream.enter_launch(runtime)?;
+    stream.enter_launch()?;
     let mut state = lock(&exec.state);
     if state.nodes.iter().any(ExecNode::is_counted)
         && let Some((last, seq)) = state.last
     {
         // The board's copy must not change under a launch that is still to run.
-        runtime.wait(|| last.reached(runtime, seq))?;
+        runtime.wait(|| last.reached(seq))?;
     }
-    upload(runtime, &exec, &mut state)?;
+    upload(&exec, &mut state)?;
     let seq = runtime.command(stream, &Command::Graph { graph: exec.number })?;
     state.last = Some((stream, seq));
     Ok(())
@@ -263,6 +310,7 @@ fn replace(node: &mut ExecNode, new: NodeKind) {
     };
     node.kind = new;
     node.pending = true;
+    node.image = None;
 }
 
 /// Changes the node that was made of `source`.
@@ -343,7 +391,7 @@ driver_api! {
         graph: CUgraph,
         params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     ) {
-        let runtime = runtime()?;
+        runtime()?;
         let mut wanted = get(params.cast_const())?;
         wanted.err_node_out = CUgraphNode::NULL;
         let made = instantiate(graph.addr(), wanted.flags);
@@ -354,7 +402,7 @@ driver_api! {
         if wanted.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
             resolve(wanted.upload_stream, per_thread)?;
             let exec = exec(made)?;
-            upload(runtime, &exec, &mut lock(&exec.state))?;
+            upload(&exec, &mut lock(&exec.state))?;
         }
         put(handle, made)
     }
@@ -366,11 +414,10 @@ driver_api! {
 
     /// Uploads an executable, so that its launch does not have to.
     fn cuGraphUpload | cuGraphUpload_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
-        let runtime = runtime()?;
         resolve(stream, per_thread)?;
         let exec = exec(handle)?;
         let mut state = lock(&exec.state);
-        upload(runtime, &exec, &mut state)
+        upload(&exec, &mut state)
     }
 
     /// Launches an executable.
@@ -380,10 +427,11 @@ driver_api! {
 
     /// Lets an executable go; launches that are under way complete.
     fn cuGraphExecDestroy(handle: CUgraphExec) {
-        let runtime = runtime()?;
+        runtime()?;
         let gone = EXECS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
+        let runtime = gone.runtime;
         let state = lock(&gone.state);
-        let idle = state.last.is_none_or(|(stream, seq)| stream.reached(runtime, seq));
+        let idle = state.last.is_none_or(|(stream, seq)| stream.reached(seq));
         for (object, count) in &gone.objects {
             super::graph_memory::release(*object, *count)?;
         }

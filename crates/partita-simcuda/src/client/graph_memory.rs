@@ -11,7 +11,7 @@ use super::graph::{self, NodeKind};
 use super::graph_api::handles;
 use super::object::Registry;
 use super::pool;
-use super::runtime::{lock, runtime};
+use super::runtime::{lock, runtime, runtime_at};
 use super::{get, put};
 
 /// Something of the program's with a count and a function that ends it.
@@ -66,7 +66,7 @@ driver_api! {
         count: usize,
         params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
     ) {
-        let runtime = runtime()?;
+        runtime()?;
         let mut wanted = get(params.cast_const())?;
         let properties = &wanted.pool_props;
         if made.is_null()
@@ -76,11 +76,11 @@ driver_api! {
         {
             return Err(CuResult::INVALID_VALUE);
         }
-        check_device(properties.location.id)?;
+        let runtime = check_device(properties.location.id)?;
         let after = handles(after, count)?;
         graph::graph(owner.addr())?;
         let bytes = wanted.bytesize as u64;
-        wanted.dptr = pool::allocate(runtime, bytes, pool::present())?;
+        wanted.dptr = pool::allocate(bytes, pool::present(runtime))?;
         match graph::add(owner.addr(), &after, NodeKind::Alloc(wanted.dptr, bytes)) {
             Ok(node) => {
                 put(params, wanted)?;
@@ -101,7 +101,7 @@ driver_api! {
         let properties = CUmemPoolProps {
             alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
             handle_types: CU_MEM_HANDLE_TYPE_NONE,
-            location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 0 },
+            location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: runtime_at(address)?.ordinal },
             win32_security_attributes: std::ptr::null_mut(),
             max_size: 0,
             usage: 0,
@@ -126,11 +126,11 @@ driver_api! {
         count: usize,
         address: CUdeviceptr,
     ) {
-        let runtime = runtime()?;
+        runtime()?;
         if made.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        runtime.regions.find(address).filter(|region| region.start == address).ok_or(CuResult::INVALID_VALUE)?;
+        runtime_at(address)?.regions.find(address).filter(|region| region.start == address).ok_or(CuResult::INVALID_VALUE)?;
         let node = graph::add(owner.addr(), &handles(after, count)?, NodeKind::Free(address))?;
         put(made, CUgraphNode::from_addr(node))
     }

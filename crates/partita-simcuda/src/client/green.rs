@@ -35,12 +35,10 @@ pub struct Green {
 static GREENS: Registry<&'static Context> = Registry::new(0x1c00_0000_0000);
 static DESCRIPTORS: Registry<Arc<SmSet>> = Registry::new(0x1d00_0000_0000);
 
-fn supported() -> Result<&'static Runtime, CuResult> {
-    let runtime = runtime()?;
-    if runtime.spec.driver.cuda_version < CUDA_VERSION_MIN {
-        return Err(CuResult::NOT_SUPPORTED);
-    }
-    Ok(runtime)
+/// Refuses what an old driver does not have. All GPUs of a machine have one driver.
+fn supported() -> Result<(), CuResult> {
+    let version = runtime()?.spec.driver.cuda_version;
+    if version < CUDA_VERSION_MIN { Err(CuResult::NOT_SUPPORTED) } else { Ok(()) }
 }
 
 /// The words of a launch's mask: everything but the set disabled, fused-off numbers included, as far as words have a number that is
@@ -55,10 +53,15 @@ fn disable_words(runtime: &Runtime, set: &TpcSet) -> [u32; 8] {
 
 fn whole(runtime: &Runtime) -> SmSet {
     let topology = &runtime.spec.topology;
-    SmSet::whole(&runtime.spec, topology.all().lowest(runtime.sms.div_ceil(topology.sms_per_tpc())))
+    SmSet::whole(
+        &runtime.spec,
+        runtime.ordinal,
+        topology.all().lowest(runtime.sms.div_ceil(topology.sms_per_tpc())),
+    )
 }
 
-fn resource_of(runtime: &Runtime, context: &Context) -> CUdevResource {
+fn resource_of(context: &Context) -> CUdevResource {
+    let runtime = context.runtime;
     let sms = match context.green() {
         // What a context has may be split again.
         Some(green) => SmSet { split: 0, ..green.sms },
@@ -84,9 +87,8 @@ pub fn handle_of(context: &Context) -> *mut c_void {
 }
 
 fn create(device: CUdevice, sms: SmSet) -> Result<usize, CuResult> {
-    let runtime = supported()?;
     let primary = primary::retain(device)?;
-    let green = Green { primary, disable: disable_words(runtime, &sms.set), sms };
+    let green = Green { primary, disable: disable_words(primary.runtime, &sms.set), sms };
     match Context::create_green(green) {
         Ok(context) => Ok(GREENS.insert(context)),
         Err(error) => {
@@ -99,18 +101,18 @@ fn create(device: CUdevice, sms: SmSet) -> Result<usize, CuResult> {
 driver_api! {
     /// A device's SMs, to be split.
     fn cuDeviceGetDevResource(device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType) {
-        check_device(device)?;
-        let runtime = supported()?;
+        let runtime = check_device(device)?;
+        supported()?;
         check_type(kind)?;
         put(resource, whole(runtime).resource(runtime.spec.topology.sms_per_tpc()))
     }
 
     /// The SMs of a context.
     fn cuCtxGetDevResource(context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) {
-        let runtime = supported()?;
+        supported()?;
         let context = context_or_current(context)?;
         check_type(kind)?;
-        put(resource, resource_of(runtime, context))
+        put(resource, resource_of(context))
     }
 
     /// The SMs of a green context.
@@ -119,10 +121,9 @@ driver_api! {
         resource: *mut CUdevResource,
         kind: CUdevResourceType,
     ) {
-        let runtime = supported()?;
         let context = green(handle)?;
         check_type(kind)?;
-        put(resource, resource_of(runtime, context))
+        put(resource, resource_of(context))
     }
 
     /// Splits SMs into groups of one size.
@@ -134,8 +135,9 @@ driver_api! {
         flags: u32,
         wanted_sms: u32,
     ) {
-        let spec = &supported()?.spec;
+        supported()?;
         let (wanted, input) = (get(count.cast_const())?, SmSet::of(&get(input)?)?);
+        let spec = &check_device(input.device)?.spec;
         let room = if groups.is_null() { None } else { Some(wanted) };
         if room == Some(0) {
             return Err(CuResult::INVALID_VALUE);
@@ -173,6 +175,9 @@ driver_api! {
             return Err(CuResult::INVALID_VALUE);
         }
         let sms = DESCRIPTORS.get(descriptor.addr()).ok_or(CuResult::INVALID_VALUE)?;
+        if sms.device != device {
+            return Err(CuResult::INVALID_DEVICE);
+        }
         if callback::is_subscribed() {
             return Err(CuResult::NOT_SUPPORTED);
         }
@@ -183,7 +188,7 @@ driver_api! {
     fn cuGreenCtxDestroy(handle: *mut c_void) {
         let context = green(handle)?;
         context.destroy()?;
-        primary::release(0)
+        primary::release(context.runtime.ordinal)
     }
 
     /// The context as which a green one is made current.
@@ -197,7 +202,7 @@ driver_api! {
         if flags != CU_STREAM_NON_BLOCKING || stream.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        let made = Stream::create(context, flags, clamp_priority(runtime()?, priority))?;
+        let made = Stream::create(context, flags, clamp_priority(context.runtime, priority))?;
         context.add_stream(made);
         put(stream, made.handle())
     }
@@ -241,8 +246,8 @@ impl Stream {
     /// # Errors
     /// Those of [`Stream::enter_launch`].
     #[inline]
-    pub fn confines(&self, runtime: &Runtime) -> Result<Confines, CuResult> {
-        let mask = self.enter_launch(runtime)?;
+    pub fn confines(&self) -> Result<Confines, CuResult> {
+        let mask = self.enter_launch()?;
         let green = match mask {
             None => self.context().green().map(|green| green.disable),
             Some(_) => None,

@@ -1,7 +1,7 @@
 //! Host memory that the device can reach: allocated here, or the program's own and registered.
 
 use core::ffi::c_void;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
@@ -13,15 +13,16 @@ use partita_abi::types::{
 use super::context::current;
 use super::put;
 use super::region::{Kind, Region};
-use super::runtime::{Runtime, runtime};
+use super::runtime::{Runtime, runtime, visible};
 use crate::shared::protocol::Request;
 use crate::shared::sys::memfd;
 
 const PAGE: usize = 4096;
 
 /// Allocates host memory that the board maps as well.
-fn allocate(runtime: &Runtime, bytes: usize, flags: u32) -> Result<*mut c_void, CuResult> {
-    runtime.healthy()?;
+fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CuResult> {
+    let context = current()?;
+    context.runtime.healthy()?;
     let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length > 0);
     let length = length.ok_or(CuResult::INVALID_VALUE)?;
     let file = memfd(c"partita-sim-host", length as u64).map_err(|_| CuResult::OUT_OF_MEMORY)?;
@@ -42,17 +43,36 @@ fn allocate(runtime: &Runtime, bytes: usize, flags: u32) -> Result<*mut c_void, 
     // SAFETY: the range was just mapped. A child must not write into memory that the parent's device uses.
     unsafe { libc::madvise(base, length, libc::MADV_DONTFORK) };
     let address = base as u64;
-    let told = runtime.call_with(&Request::HostMap { address, bytes: length as u64 }, &[file.as_fd()]);
-    if let Err(error) = told {
+    let mut region = Region::new(address, bytes as u64, Kind::HostOwned);
+    region.flags = flags;
+    region.ctx = context.home().id;
+    if let Err(error) = announce(&region, length as u64, &[file.as_fd()]) {
         // SAFETY: mapped above and handed to nobody.
         unsafe { libc::munmap(base, length) };
         return Err(error);
     }
-    let mut region = Region::new(address, bytes as u64, Kind::HostOwned);
-    region.flags = flags;
-    region.ctx = current()?.home().id;
-    runtime.regions.insert(region);
     Ok(base)
+}
+
+/// Tells the boards of host memory. As under unified addressing every GPU of the process can reach it.
+fn announce(region: &Region, length: u64, descriptors: &[BorrowedFd<'_>]) -> Result<(), CuResult> {
+    let request = Request::HostMap { address: region.start, bytes: length };
+    for (told, runtime) in visible().iter().enumerate() {
+        if let Err(error) = runtime.call_with(&request, descriptors) {
+            for runtime in &visible()[..told] {
+                withdraw(runtime, region.start)?;
+            }
+            return Err(error);
+        }
+        runtime.regions.insert(region.clone());
+    }
+    Ok(())
+}
+
+fn withdraw(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
+    let is_host = |region: &Region| matches!(region.kind, Kind::HostOwned | Kind::Registered);
+    runtime.regions.remove(address, is_host);
+    forget(runtime, address)
 }
 
 /// Forgets host memory that starts at an address.
@@ -86,7 +106,7 @@ driver_api! {
         if address.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        put(address, allocate(runtime()?, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)?)
+        put(address, allocate(bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)?)
     }
 
     /// Allocates host memory, with flags.
@@ -96,7 +116,7 @@ driver_api! {
         if address.is_null() || flags & !known != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        put(address, allocate(runtime()?, bytes, flags)?)
+        put(address, allocate(bytes, flags)?)
     }
 
     /// Frees host memory, after all work of the context.
@@ -107,12 +127,9 @@ driver_api! {
         }
         let found = runtime.regions.find(address as u64);
         found.filter(|r| r.start == address as u64 && r.kind == Kind::HostOwned).ok_or(CuResult::INVALID_VALUE)?;
-        current()?.synchronize(runtime)?;
-        let region = runtime
-            .regions
-            .remove(address as u64, |region| region.kind == Kind::HostOwned)
-            .ok_or(CuResult::INVALID_VALUE)?;
-        forget(runtime, region.start)?;
+        current()?.synchronize()?;
+        let region = runtime.regions.find(address as u64).ok_or(CuResult::INVALID_VALUE)?;
+        visible().iter().try_for_each(|runtime| withdraw(runtime, region.start))?;
         let length = (region.bytes as usize).next_multiple_of(PAGE);
         // SAFETY: mapped by `allocate` with this length, and no longer in the table of regions.
         unsafe { libc::munmap(address, length) };
@@ -139,7 +156,6 @@ driver_api! {
 
     /// Makes a program's own memory reachable for the device.
     fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: u32) {
-        let runtime = runtime()?;
         let context = current()?;
         let known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
         if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
@@ -148,13 +164,11 @@ driver_api! {
         if address.is_null() || bytes == 0 || flags & !known != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        permit_board(runtime);
-        runtime.call(&Request::HostMap { address: address as u64, bytes: bytes as u64 })?;
+        permit_board(context.runtime);
         let mut region = Region::new(address as u64, bytes as u64, Kind::Registered);
         region.flags = flags;
         region.ctx = context.home().id;
-        runtime.regions.insert(region);
-        Ok(())
+        announce(&region, bytes as u64, &[])
     }
 
     /// Undoes `cuMemHostRegister_v2`, after all work of the context.
@@ -167,8 +181,7 @@ driver_api! {
         found
             .filter(|region| region.start == address as u64 && region.kind == Kind::Registered)
             .ok_or(CuResult::HOST_MEMORY_NOT_REGISTERED)?;
-        current()?.synchronize(runtime)?;
-        runtime.regions.remove(address as u64, |region| region.kind == Kind::Registered);
-        forget(runtime, address as u64)
+        current()?.synchronize()?;
+        visible().iter().try_for_each(|runtime| withdraw(runtime, address as u64))
     }
 }

@@ -45,16 +45,12 @@ fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<(*const c_void, u3
 }
 
 driver_api! {
-    /// Connects this process to the board, which is started when none runs.
+    /// Connects this process to the boards of the GPUs that it sees; they are started when they do not run.
     fn cuInit(flags: u32) {
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        runtime::initialize()?;
-        if !runtime::runtime()?.visible {
-            return Err(CuResult::NO_DEVICE);
-        }
-        Ok(())
+        runtime::initialize()
     }
 
     /// The CUDA version of the simulated driver.

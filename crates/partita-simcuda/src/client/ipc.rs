@@ -13,7 +13,7 @@ use super::event::Event;
 use super::object::object;
 use super::put;
 use super::region::{Kind, Region};
-use super::runtime::runtime;
+use super::runtime::{runtime, runtime_at, visible};
 use crate::shared::protocol::{Reply, Request};
 use crate::shared::sys::pid;
 
@@ -40,7 +40,7 @@ fn unpack(bytes: &[u8; 64]) -> [u64; 8] {
 driver_api! {
     /// The handle by which another process opens an allocation.
     fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) {
-        let runtime = runtime()?;
+        let runtime = runtime_at(address)?;
         let region = runtime.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
         if region.kind != Kind::Device || region.imported || region.pool != 0 {
             return Err(CuResult::INVALID_VALUE);
@@ -85,18 +85,19 @@ driver_api! {
 
     /// Closes another process's allocation, after all work of the context.
     fn cuIpcCloseMemHandle(address: CUdeviceptr) {
-        let runtime = runtime()?;
+        let runtime = runtime_at(address)?;
         let opened = |region: &Region| region.imported && region.ctx != 0;
         runtime.regions.find(address).filter(opened).ok_or(CuResult::INVALID_VALUE)?;
-        current()?.synchronize(runtime)?;
+        current()?.synchronize()?;
         runtime.regions.remove(address, opened).ok_or(CuResult::INVALID_VALUE)?;
         runtime.call(&Request::Free { address }).map(drop)
     }
 
     /// The handle by which another process opens an event.
     fn cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent) {
-        let runtime = runtime()?;
+        runtime()?;
         let event: &'static Event = object(event.0)?;
+        let runtime = event.runtime();
         if event.flags.load(Ordering::Relaxed) & CU_EVENT_INTERPROCESS == 0 {
             return Err(CuResult::INVALID_HANDLE);
         }
@@ -107,11 +108,13 @@ driver_api! {
 
     /// Opens another process's event.
     fn cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle) {
-        let runtime = runtime()?;
         current()?;
         let [kind, instance, slot, secret, base, owner, _, _] = unpack(&handle.reserved);
         let slot = u32::try_from(slot).map_err(|_| CuResult::INVALID_VALUE)?;
-        if event.is_null() || kind != EVENT || instance != runtime.instance {
+        // The board that it belongs to need not be the current context's.
+        let runtime = visible().iter().copied().find(|runtime| runtime.instance == instance);
+        let runtime = runtime.ok_or(CuResult::INVALID_VALUE)?;
+        if event.is_null() || kind != EVENT {
             return Err(CuResult::INVALID_VALUE);
         }
         if owner == u64::from(pid()) {
@@ -119,6 +122,6 @@ driver_api! {
         }
         runtime.call(&Request::EventOpen { event: slot, secret })?;
         let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
-        put(event, Event::adopt(slot, secret, base, flags).handle())
+        put(event, Event::adopt(runtime, slot, secret, base, flags).handle())
     }
 }

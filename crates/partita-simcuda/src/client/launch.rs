@@ -17,7 +17,7 @@ use partita_abi::types::{
 use super::function::Function;
 use super::green::Confines;
 use super::object::object;
-use super::runtime::{Runtime, lock, runtime};
+use super::runtime::{Runtime, lock};
 use super::stream::{Stream, resolve};
 use super::{callback, capture, get, list, module};
 use crate::shared::command::{KIND_LAUNCH, LaunchHead};
@@ -275,7 +275,7 @@ unsafe fn launch(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<(), CuResult> {
-    let runtime = runtime()?;
+    super::runtime::runtime()?;
     let function: &'static Function = match module::kernel_as_function(function) {
         Some(function) => function?,
         // SAFETY: handles by the caller's word.
@@ -283,13 +283,15 @@ unsafe fn launch(
     };
     // SAFETY: as above.
     let stream: &'static Stream = unsafe { resolve(stream, per_thread)? };
+    let runtime = stream.runtime();
+    function.check_device(runtime)?;
     launch.check(runtime, function)?;
     // SAFETY: by the caller's word.
     let params = unsafe { ParamBuffer::gather(function, params, extra)? };
     if stream.capturing.load(Ordering::Relaxed) {
-        return capture::add_kernel(runtime, stream, function, launch, params.bytes());
+        return capture::add_kernel(stream, function, launch, params.bytes());
     }
-    let confines = stream.confines(runtime)?;
+    let confines = stream.confines()?;
     let mut image = launch.describe(runtime, function, &confines, stream.priority.load(Ordering::Relaxed))?;
     callback::show(&mut image);
     let head = launch.head(runtime, params.bytes().len());

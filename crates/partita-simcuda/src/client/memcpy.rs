@@ -14,7 +14,7 @@ use partita_abi::types::{
 };
 
 use super::region::Kind;
-use super::runtime::{Runtime, runtime};
+use super::runtime::{Runtime, are_several, owner};
 use super::stream::{Stream, resolve};
 use super::worker::{self, HostWork};
 use super::{array, capture, get, list};
@@ -67,10 +67,16 @@ pub struct Move {
 /// # Errors
 /// `INVALID_VALUE` when a row leaves the device memory that it starts in.
 pub fn moves(runtime: &Runtime, rect: &Rect) -> Result<Vec<Move>, CuResult> {
+    moves_between(runtime, runtime, rect)
+}
+
+/// As [`moves`], where the two ends may be known to different GPUs.
+fn moves_between(to: &Runtime, from: &Runtime, rect: &Rect) -> Result<Vec<Move>, CuResult> {
     let mut moves = Vec::new();
+    let (target, source) = (to, from);
     for (dst, src) in rect.rows() {
-        let to = runtime.regions.pieces(&runtime.memory, dst, rect.width).ok_or(CuResult::INVALID_VALUE)?;
-        let from = runtime.regions.pieces(&runtime.memory, src, rect.width).ok_or(CuResult::INVALID_VALUE)?;
+        let to = target.regions.pieces(&target.memory, dst, rect.width).ok_or(CuResult::INVALID_VALUE)?;
+        let from = source.regions.pieces(&source.memory, src, rect.width).ok_or(CuResult::INVALID_VALUE)?;
         let (mut to, mut from) = (to.into_iter(), from.into_iter());
         let (mut target, mut source) = (to.next(), from.next());
         while let (Some((dst, room)), Some((src, left))) = (target, source) {
@@ -105,43 +111,39 @@ pub fn write_device(runtime: &Runtime, address: u64, bytes: &[u8]) -> Result<(),
 
 /// Checks that device memory covers a rectangle's rows, as the driver does before it accepts a copy.
 fn check(runtime: &Runtime, rect: &Rect) -> Result<(), CuResult> {
+    check_side(runtime, rect, rect.dst, rect.dst_pitch, rect.dst_slice)?;
+    check_side(runtime, rect, rect.src, rect.src_pitch, rect.src_slice)
+}
+
+fn check_side(runtime: &Runtime, rect: &Rect, first: u64, pitch: u64, slice: u64) -> Result<(), CuResult> {
     if rect.bytes() == 0 {
         return Ok(());
     }
-    for (first, pitch, slice) in
-        [(rect.dst, rect.dst_pitch, rect.dst_slice), (rect.src, rect.src_pitch, rect.src_slice)]
-    {
-        if first == 0 {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let in_window = first.wrapping_sub(runtime.window) < crate::shared::protocol::WINDOW_BYTES;
-        let rows = pitch.saturating_mul(rect.height - 1).saturating_add(slice.saturating_mul(rect.depth - 1));
-        let last = first.saturating_add(rows).saturating_add(rect.width - 1);
-        let covered = match runtime.regions.find(first) {
-            None => !in_window,
-            Some(region) => {
-                region.kind != Kind::Reserved
-                    && (last - region.start < region.bytes || runtime.regions.kind(last) == Some(region.kind))
-            }
-        };
-        if !covered {
-            return Err(CuResult::INVALID_VALUE);
-        }
+    if first == 0 {
+        return Err(CuResult::INVALID_VALUE);
     }
-    Ok(())
+    let rows = pitch.saturating_mul(rect.height - 1).saturating_add(slice.saturating_mul(rect.depth - 1));
+    let last = first.saturating_add(rows).saturating_add(rect.width - 1);
+    let covered = match runtime.regions.find(first) {
+        None => !runtime.has(first),
+        Some(region) => {
+            region.kind != Kind::Reserved
+                && (last - region.start < region.bytes || runtime.regions.kind(last) == Some(region.kind))
+        }
+    };
+    if covered { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
 }
 
 /// Copies in stream order and, with `wait`, waits for it.
 ///
 /// # Errors
 /// `INVALID_VALUE` for ranges that are not there; those of waiting.
-pub fn copy(
-    runtime: &'static Runtime,
-    stream: &'static Stream,
-    rect: Rect,
-    wait: bool,
-) -> Result<(), CuResult> {
+pub fn copy(stream: &'static Stream, rect: Rect, wait: bool) -> Result<(), CuResult> {
+    let runtime = stream.runtime();
     runtime.healthy()?;
+    if are_several() && [rect.dst, rect.src].into_iter().any(|end| is_elsewhere(runtime, end)) {
+        return copy_across(stream, &rect);
+    }
     check(runtime, &rect)?;
     if stream.capturing.load(Ordering::Relaxed) {
         if wait {
@@ -150,13 +152,13 @@ pub fn copy(
         return capture::add_copy(stream, rect);
     }
     if rect.bytes() == 0 {
-        return if wait { stream.synchronize(runtime) } else { Ok(()) };
+        return if wait { stream.synchronize() } else { Ok(()) };
     }
     let bytes = rect.bytes();
     match plan(runtime, &rect) {
         Plan::Board(route) => {
             let seq = runtime.command(stream, &Command::Copy { route, rect })?;
-            if wait { runtime.wait(|| stream.reached(runtime, seq)) } else { Ok(()) }
+            if wait { runtime.wait(|| stream.reached(seq)) } else { Ok(()) }
         }
         Plan::Pinned(route) if !wait => {
             let work = HostWork::Copy(moves(runtime, &rect)?.into());
@@ -166,11 +168,33 @@ pub fn copy(
         Plan::Pinned(route) | Plan::Pageable(route) => {
             let moves = moves(runtime, &rect)?;
             let seq = runtime.command(stream, &Command::HostCopy { route, bytes, token: 0 })?;
-            runtime.wait(|| stream.reached(runtime, seq))?;
+            runtime.wait(|| stream.reached(seq))?;
             perform(&moves);
             Ok(())
         }
     }
+}
+
+/// Whether an address is another GPU's.
+fn is_elsewhere(runtime: &Runtime, address: u64) -> bool {
+    !runtime.has(address) && owner(address).is_some()
+}
+
+/// Copies where another GPU's memory takes part: this thread does, when the stream has come to it. No simulated time
+/// passes for it.
+fn copy_across(stream: &'static Stream, rect: &Rect) -> Result<(), CuResult> {
+    if stream.capturing.load(Ordering::Relaxed) {
+        capture::invalidate(stream);
+        return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    let side = |address: u64| owner(address).unwrap_or(stream.runtime());
+    let (to, from) = (side(rect.dst), side(rect.src));
+    check_side(to, rect, rect.dst, rect.dst_pitch, rect.dst_slice)?;
+    check_side(from, rect, rect.src, rect.src_pitch, rect.src_slice)?;
+    let moves = moves_between(to, from, rect)?;
+    stream.synchronize()?;
+    perform(&moves);
+    Ok(())
 }
 
 fn line(dst: u64, src: u64, bytes: usize) -> Rect {
@@ -293,7 +317,7 @@ pub fn rect_3d(copy: &CUDA_MEMCPY3D) -> Result<Rect, CuResult> {
 /// A copy in a default stream, waited for.
 fn now(rect: Rect, per_thread: bool) -> Result<(), CuResult> {
     // SAFETY: null is a default stream.
-    copy(runtime()?, unsafe { resolve(CUstream::NULL, per_thread)? }, rect, true)
+    copy(unsafe { resolve(CUstream::NULL, per_thread)? }, rect, true)
 }
 
 driver_api! {
@@ -309,7 +333,7 @@ driver_api! {
         bytes: usize,
         stream: CUstream,
     ) {
-        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src, bytes), false)
+        copy(resolve(stream, per_thread)?, line(dst, src, bytes), false)
     }
 
     /// Copies to the device.
@@ -324,7 +348,7 @@ driver_api! {
         bytes: usize,
         stream: CUstream,
     ) {
-        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src as u64, bytes), false)
+        copy(resolve(stream, per_thread)?, line(dst, src as u64, bytes), false)
     }
 
     /// Copies to the host.
@@ -339,12 +363,12 @@ driver_api! {
         bytes: usize,
         stream: CUstream,
     ) {
-        copy(runtime()?, resolve(stream, per_thread)?, line(dst as u64, src, bytes), false)
+        copy(resolve(stream, per_thread)?, line(dst as u64, src, bytes), false)
     }
 
     /// Copies inside the device. Does not wait, as on hardware.
     fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds [per_thread] (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
-        copy(runtime()?, resolve(CUstream::NULL, per_thread)?, line(dst, src, bytes), false)
+        copy(resolve(CUstream::NULL, per_thread)?, line(dst, src, bytes), false)
     }
 
     /// Copies inside the device, in stream order.
@@ -354,10 +378,10 @@ driver_api! {
         bytes: usize,
         stream: CUstream,
     ) {
-        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src, bytes), false)
+        copy(resolve(stream, per_thread)?, line(dst, src, bytes), false)
     }
 
-    /// Copies between contexts, which share the one device here.
+    /// Copies between contexts. Addresses say which.
     fn cuMemcpyPeer | cuMemcpyPeer_ptds [per_thread] (
         dst: CUdeviceptr,
         dst_context: CUcontext,
@@ -379,7 +403,7 @@ driver_api! {
         stream: CUstream,
     ) {
         let _ = (dst_context, src_context);
-        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src, bytes), false)
+        copy(resolve(stream, per_thread)?, line(dst, src, bytes), false)
     }
 
     /// Copies into an array.
@@ -448,7 +472,7 @@ driver_api! {
         stream: CUstream,
     ) {
         let dst = array::shape(dst)?.inside(offset, bytes)?;
-        copy(runtime()?, resolve(stream, per_thread)?, line(dst, src as u64, bytes), false)
+        copy(resolve(stream, per_thread)?, line(dst, src as u64, bytes), false)
     }
 
     /// Copies out of an array, in stream order.
@@ -460,7 +484,7 @@ driver_api! {
         stream: CUstream,
     ) {
         let src = array::shape(src)?.inside(offset, bytes)?;
-        copy(runtime()?, resolve(stream, per_thread)?, line(dst as u64, src, bytes), false)
+        copy(resolve(stream, per_thread)?, line(dst as u64, src, bytes), false)
     }
 
     /// Copies a rectangle.
@@ -478,7 +502,7 @@ driver_api! {
         wanted: *const CUDA_MEMCPY2D,
         stream: CUstream,
     ) {
-        copy(runtime()?, resolve(stream, per_thread)?, rect_2d(&get(wanted)?)?, false)
+        copy(resolve(stream, per_thread)?, rect_2d(&get(wanted)?)?, false)
     }
 
     /// Copies a box.
@@ -491,7 +515,7 @@ driver_api! {
         wanted: *const CUDA_MEMCPY3D,
         stream: CUstream,
     ) {
-        copy(runtime()?, resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
+        copy(resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
     }
 
     /// Several copies in stream order; their attributes are hints here.
@@ -510,10 +534,10 @@ driver_api! {
         if stream.addr() == 0 || count == 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        let (runtime, stream) = (runtime()?, resolve(stream, per_thread)?);
+        let stream = resolve(stream, per_thread)?;
         let (dsts, srcs, sizes) = (list(dsts, count)?, list(srcs, count)?, list(sizes, count)?);
         for ((dst, src), bytes) in dsts.iter().zip(srcs).zip(sizes) {
-            copy(runtime, stream, line(*dst, *src, *bytes), false)?;
+            copy(stream, line(*dst, *src, *bytes), false)?;
         }
         Ok(())
     }
@@ -540,7 +564,7 @@ driver_api! {
         done
     }
 
-    /// Copies a box between contexts, which share the one device here.
+    /// Copies a box between contexts. Addresses say which.
     fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds [per_thread] (wanted: *const CUDA_MEMCPY3D) {
         now(rect_3d(&get(wanted)?)?, per_thread)
     }
@@ -550,6 +574,6 @@ driver_api! {
         wanted: *const CUDA_MEMCPY3D,
         stream: CUstream,
     ) {
-        copy(runtime()?, resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
+        copy(resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
     }
 }

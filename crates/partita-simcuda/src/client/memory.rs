@@ -7,7 +7,7 @@ use partita_abi::types::{CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH
 
 use super::context::{Context, current};
 use super::region::{Kind, Region};
-use super::runtime::{Runtime, runtime};
+use super::runtime::{Runtime, runtime_at};
 use super::{put, put_if};
 use crate::shared::protocol::{AllocKind, Extent, Reply, Request};
 
@@ -18,14 +18,10 @@ pub const PITCH_BYTES: usize = 512;
 ///
 /// # Errors
 /// `INVALID_VALUE` for nothing, `OUT_OF_MEMORY`.
-pub fn allocate(
-    runtime: &Runtime,
-    context: &'static Context,
-    bytes: u64,
-    kind: AllocKind,
-) -> Result<u64, CuResult> {
-    runtime.healthy()?;
+pub fn allocate(context: &'static Context, bytes: u64, kind: AllocKind) -> Result<u64, CuResult> {
     let context = context.home();
+    let runtime = context.runtime;
+    runtime.healthy()?;
     let reply = runtime.call(&Request::Alloc { ctx: context.number, bytes, kind })?;
     let Reply::Memory { address, extents } = reply else { return Err(CuResult::UNKNOWN) };
     let host = kind == AllocKind::Managed;
@@ -113,7 +109,7 @@ driver_api! {
         if address.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        put(address, allocate(runtime()?, context, bytes as u64, AllocKind::Device)?)
+        put(address, allocate(context, bytes as u64, AllocKind::Device)?)
     }
 
     /// Allocates rows of device memory.
@@ -135,7 +131,7 @@ driver_api! {
         }
         let row = width_bytes.checked_next_multiple_of(PITCH_BYTES).ok_or(CuResult::OUT_OF_MEMORY)?;
         let bytes = row.checked_mul(height).ok_or(CuResult::OUT_OF_MEMORY)?;
-        put(address, allocate(runtime()?, context, bytes as u64, AllocKind::Device)?)?;
+        put(address, allocate(context, bytes as u64, AllocKind::Device)?)?;
         put(pitch, row)
     }
 
@@ -146,25 +142,25 @@ driver_api! {
         if address.is_null() || flags == CU_MEM_ATTACH_SINGLE {
             return Err(CuResult::INVALID_VALUE);
         }
-        put(address, allocate(runtime()?, context, bytes as u64, AllocKind::Managed)?)
+        put(address, allocate(context, bytes as u64, AllocKind::Managed)?)
     }
 
     /// Frees device memory, after all work of the context.
     fn cuMemFree_v2(address: CUdeviceptr) {
-        let runtime = runtime()?;
+        let runtime = runtime_at(address)?;
         if address == 0 {
             return Ok(());
         }
         let region = runtime.regions.find(address).filter(|region| region.start == address);
         region.filter(|region| !region.imported).ok_or(CuResult::INVALID_VALUE)?;
-        current()?.synchronize(runtime)?;
+        current()?.synchronize()?;
         free(runtime, address)
     }
 
     /// Free and total device memory.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
-        current()?;
-        let Reply::MemInfo { free: left, total: all } = runtime()?.call(&Request::MemInfo)? else {
+        let runtime = current()?.runtime;
+        let Reply::MemInfo { free: left, total: all } = runtime.call(&Request::MemInfo)? else {
             return Err(CuResult::UNKNOWN);
         };
         put(free, left as usize)?;
@@ -174,7 +170,7 @@ driver_api! {
     /// The allocation that holds an address.
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr) {
         current()?;
-        let region = runtime()?.regions.find(address).ok_or(CuResult::NOT_FOUND)?;
+        let region = runtime_at(address)?.regions.find(address).ok_or(CuResult::NOT_FOUND)?;
         if region.kind == Kind::Reserved {
             return Err(CuResult::NOT_FOUND);
         }
@@ -191,8 +187,8 @@ driver_api! {
         stream: partita_abi::types::CUstream,
     ) {
         super::stream::resolve(stream, per_thread)?;
-        if !(-1..=0).contains(&device) {
-            return Err(CuResult::INVALID_DEVICE);
+        if device != -1 {
+            super::context::check_device(device)?;
         }
         check_managed(address, bytes)
     }
@@ -250,7 +246,7 @@ driver_api! {
 }
 
 fn check_managed(address: u64, bytes: usize) -> Result<(), CuResult> {
-    let region = runtime()?.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
+    let region = runtime_at(address)?.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
     let inside = address - region.start + bytes as u64 <= region.bytes;
     if region.kind == Kind::Managed && inside { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
 }

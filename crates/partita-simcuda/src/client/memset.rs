@@ -7,7 +7,7 @@ use partita_abi::types::{CUdeviceptr, CUstream};
 
 use super::capture;
 use super::region::Kind;
-use super::runtime::runtime;
+use super::runtime::{owner, runtime_at};
 use super::stream::{Stream, resolve};
 use crate::shared::command::Command;
 
@@ -38,7 +38,7 @@ impl Fill {
     /// # Errors
     /// `INVALID_VALUE` for memory that is not there, is not the device's, or is not aligned to the element.
     pub fn command(&self) -> Result<Command, CuResult> {
-        let runtime = runtime()?;
+        let runtime = runtime_at(self.dst)?;
         let size = u64::from(self.element_bytes);
         let width = self.width.checked_mul(size).ok_or(CuResult::INVALID_VALUE)?;
         let pitch = if self.height > 1 { self.pitch } else { width };
@@ -76,7 +76,11 @@ impl Fill {
         if stream.capturing.load(Ordering::Relaxed) {
             return capture::add_fill(stream, *self);
         }
-        runtime()?.command(stream, &command).map(drop)
+        let runtime = stream.runtime();
+        if owner(self.dst).is_some_and(|owner| !std::ptr::eq(owner, runtime)) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        runtime.command(stream, &command).map(drop)
     }
 }
 

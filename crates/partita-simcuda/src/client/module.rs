@@ -13,13 +13,14 @@ use super::image::{self, Loaded};
 use super::launch::note_unknown;
 use super::memory;
 use super::object::Registry;
-use super::runtime::{lock, runtime};
+use super::runtime::{Runtime, lock, runtime};
 use super::{put, put_if, text};
 use crate::shared::protocol::{AllocKind, FunctionSpec, Reply, Request};
 
 /// A module: an image in a context.
 #[derive(Debug)]
 pub struct Module {
+    runtime: &'static Runtime,
     ctx: u64,
     functions: Vec<&'static Function>,
     globals: Vec<(String, u64, u64)>,
@@ -43,8 +44,8 @@ static LIBRARIES: Registry<Arc<Library>> = Registry::new(0x1200_0000_0000);
 static KERNELS: Registry<(usize, Arc<str>)> = Registry::new(KERNELS_AT);
 
 fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
-    let runtime = runtime()?;
     let context = context.home();
+    let runtime = context.runtime;
     let capability = runtime.spec.compute_capability;
     // The driver's compiler does not go below the target.
     if image.ptx_target > Some(u32::from(capability.major) * 10 + u32::from(capability.minor)) {
@@ -65,28 +66,32 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     }
     let mut globals = Vec::new();
     for global in &image.globals {
-        let address = memory::allocate(runtime, context, global.bytes.max(1), AllocKind::Device)?;
+        let address = memory::allocate(context, global.bytes.max(1), AllocKind::Device)?;
         if !global.initial.is_empty() {
             super::memcpy::write_device(runtime, address, &global.initial)?;
         }
         globals.push((global.name.clone(), address, global.bytes));
     }
     // The handle is needed to make the functions and the functions to make the module.
-    let handle =
-        MODULES.insert(Arc::new(Module { ctx: context.id, functions: Vec::new(), globals: Vec::new() }));
+    let handle = MODULES.insert(Arc::new(Module {
+        runtime,
+        ctx: context.id,
+        functions: Vec::new(),
+        globals: Vec::new(),
+    }));
     let functions: Result<Vec<_>, CuResult> = image
         .kernels
         .iter()
         .zip(programs)
         .map(|(info, program)| Function::create(runtime, info.clone(), program, handle, context.id))
         .collect();
-    MODULES.replace(handle, Arc::new(Module { ctx: context.id, functions: functions?, globals }));
+    MODULES.replace(handle, Arc::new(Module { runtime, ctx: context.id, functions: functions?, globals }));
     Ok(handle)
 }
 
 fn unload(handle: usize) -> Result<(), CuResult> {
     let module = MODULES.remove(handle).ok_or(CuResult::INVALID_HANDLE)?;
-    let runtime = runtime()?;
+    let runtime = module.runtime;
     for function in &module.functions {
         function.retire();
     }

@@ -7,7 +7,7 @@ use partita_abi::attribute::*;
 use partita_abi::types::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CUcontext, CUdeviceptr};
 
 use super::region::{Kind, Region};
-use super::runtime::runtime;
+use super::runtime::runtime_at;
 use super::{context, get, list, put};
 
 /// Stores an attribute of a region, or of ordinary memory (`None`).
@@ -47,7 +47,7 @@ unsafe fn store(
             CU_POINTER_ATTRIBUTE_IS_MANAGED => put(data.cast(), u32::from(region?.kind == Kind::Managed)),
             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
                 region?;
-                put(data.cast::<c_int>(), 0)
+                put(data.cast::<c_int>(), runtime_at(address)?.ordinal)
             }
             CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
                 let region = region?;
@@ -97,7 +97,7 @@ unsafe fn store_nothing(data: *mut c_void, attribute: CUpointer_attribute) -> Re
 driver_api! {
     /// One attribute of an address. Ordinary memory has none.
     fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr) {
-        let region = runtime()?.regions.find(address);
+        let region = runtime_at(address)?.regions.find(address);
         store(data, attribute, region.as_ref(), address)
     }
 
@@ -108,7 +108,7 @@ driver_api! {
         data: *const *mut c_void,
         address: CUdeviceptr,
     ) {
-        let region = runtime()?.regions.find(address);
+        let region = runtime_at(address)?.regions.find(address);
         for (index, attribute) in list(attributes, count as usize)?.iter().enumerate() {
             let to = get(data.add(index))?;
             if store(to, *attribute, region.as_ref(), address).is_err() {
@@ -121,7 +121,7 @@ driver_api! {
     /// Sets an attribute of an address; the one that can be set changes nothing here.
     fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, address: CUdeviceptr) {
         let _ = get(value.cast::<u32>())?;
-        runtime()?.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
+        runtime_at(address)?.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
         if attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
     }
 }

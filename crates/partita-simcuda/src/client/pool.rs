@@ -10,35 +10,42 @@ use partita_abi::types::*;
 use super::context::{check_device, current};
 use super::object::Registry;
 use super::region::{Kind, Region};
-use super::runtime::{Runtime, lock, runtime};
+use super::runtime::{Runtime, lock, runtime, runtime_at, visible};
 use super::stream::{Stream, resolve};
 use super::{capture, get, list, put, put_if};
 use crate::shared::command::Command;
 use crate::shared::protocol::{AllocKind, PoolStatus, Reply, Request};
 
-/// The board's number of a pool, and its settings that change nothing here.
+/// A pool: its GPU, the board's number of it, and its settings that change nothing here.
 #[derive(Clone, Copy, Debug)]
 struct Pool {
+    runtime: &'static Runtime,
     number: u32,
     reuse: [c_int; 3],
 }
 
 static POOLS: Registry<Pool> = Registry::new(0x1600_0000_0000);
-/// The device's default pool and the one it uses now.
-static DEVICE: Mutex<Option<(usize, usize)>> = Mutex::new(None);
+/// Each device's default pool and the one it uses now, by ordinal.
+static DEVICES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-/// The device's default pool and its present one.
-fn device_pools() -> (usize, usize) {
-    *lock(&DEVICE).get_or_insert_with(|| {
+fn with_pools<R>(runtime: &Runtime, action: impl FnOnce(&mut (usize, usize)) -> R) -> R {
+    let mut devices = lock(&DEVICES);
+    for runtime in &visible()[devices.len()..] {
         // The board has it from the start, as number 0.
-        let handle = POOLS.insert(Pool { number: 0, reuse: [1; 3] });
-        (handle, handle)
-    })
+        let handle = POOLS.insert(Pool { runtime, number: 0, reuse: [1; 3] });
+        devices.push((handle, handle));
+    }
+    action(&mut devices[runtime.ordinal as usize])
 }
 
-/// The pool that the device allocates from.
-pub fn present() -> usize {
-    device_pools().1
+/// A device's default pool and its present one.
+fn device_pools(runtime: &Runtime) -> (usize, usize) {
+    with_pools(runtime, |pools| *pools)
+}
+
+/// The pool that a device allocates from.
+pub fn present(runtime: &Runtime) -> usize {
+    device_pools(runtime).1
 }
 
 fn pool(handle: CUmemoryPool) -> Result<Pool, CuResult> {
@@ -51,10 +58,13 @@ fn pool(handle: CUmemoryPool) -> Result<Pool, CuResult> {
 ///
 /// # Errors
 /// `OUT_OF_MEMORY`, `INVALID_VALUE`.
-pub fn allocate(runtime: &Runtime, bytes: u64, handle: usize) -> Result<u64, CuResult> {
+pub fn allocate(bytes: u64, handle: usize) -> Result<u64, CuResult> {
+    let Pool { runtime, number, .. } = POOLS.get(handle).ok_or(CuResult::INVALID_VALUE)?;
     runtime.healthy()?;
     let context = current()?.home();
-    let Pool { number, .. } = POOLS.get(handle).ok_or(CuResult::INVALID_VALUE)?;
+    if !std::ptr::eq(context.runtime, runtime) {
+        return Err(CuResult::INVALID_CONTEXT);
+    }
     let request = Request::Alloc { ctx: context.number, bytes, kind: AllocKind::Pool(number) };
     let Reply::Memory { address, extents } = runtime.call(&request)? else { return Err(CuResult::UNKNOWN) };
     let mut region = Region::new(address, bytes, Kind::Device);
@@ -73,7 +83,7 @@ fn allocate_async(
     if address.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
-    let at = if bytes == 0 { 0 } else { allocate(runtime()?, bytes as u64, handle)? };
+    let at = if bytes == 0 { 0 } else { allocate(bytes as u64, handle)? };
     if stream.capturing.load(Ordering::Relaxed) {
         capture::add_alloc(stream, at, bytes as u64)?;
     }
@@ -81,8 +91,8 @@ fn allocate_async(
     unsafe { put(address, at) }
 }
 
-fn info(number: u32) -> Result<PoolStatus, CuResult> {
-    match runtime()?.call(&Request::PoolInfo { pool: number })? {
+fn info(pool: &Pool) -> Result<PoolStatus, CuResult> {
+    match pool.runtime.call(&Request::PoolInfo { pool: pool.number })? {
         Reply::PoolInfo(status) => Ok(status),
         _ => Err(CuResult::UNKNOWN),
     }
@@ -91,28 +101,27 @@ fn info(number: u32) -> Result<PoolStatus, CuResult> {
 driver_api! {
     /// The device's default pool.
     fn cuDeviceGetDefaultMemPool(handle: *mut CUmemoryPool, device: CUdevice) {
-        check_device(device)?;
-        put(handle, CUmemoryPool::from_addr(device_pools().0))
+        put(handle, CUmemoryPool::from_addr(device_pools(check_device(device)?).0))
     }
 
     /// The pool that the device allocates from.
     fn cuDeviceGetMemPool(handle: *mut CUmemoryPool, device: CUdevice) {
-        check_device(device)?;
-        put(handle, CUmemoryPool::from_addr(device_pools().1))
+        put(handle, CUmemoryPool::from_addr(device_pools(check_device(device)?).1))
     }
 
     /// Sets the pool that the device allocates from.
     fn cuDeviceSetMemPool(device: CUdevice, handle: CUmemoryPool) {
-        check_device(device)?;
-        pool(handle)?;
-        let (default, _) = device_pools();
-        *lock(&DEVICE) = Some((default, handle.addr()));
+        let runtime = check_device(device)?;
+        if !std::ptr::eq(pool(handle)?.runtime, runtime) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        with_pools(runtime, |pools| pools.1 = handle.addr());
         Ok(())
     }
 
     /// Makes a pool.
     fn cuMemPoolCreate(handle: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
-        let runtime = runtime()?;
+        runtime()?;
         let properties = get(properties)?;
         if properties.alloc_type != CU_MEM_ALLOCATION_TYPE_PINNED || handle.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -120,37 +129,38 @@ driver_api! {
         if properties.location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        check_device(properties.location.id)?;
+        let runtime = check_device(properties.location.id)?;
         let Reply::Pool(number) = runtime.call(&Request::PoolCreate { threshold: 0 })? else {
             return Err(CuResult::UNKNOWN);
         };
-        put(handle, CUmemoryPool::from_addr(POOLS.insert(Pool { number, reuse: [1; 3] })))
+        put(handle, CUmemoryPool::from_addr(POOLS.insert(Pool { runtime, number, reuse: [1; 3] })))
     }
 
     /// Ends a pool. Its memory goes with its last allocation.
     fn cuMemPoolDestroy(handle: CUmemoryPool) {
-        let runtime = runtime()?;
-        let (default, present) = device_pools();
-        if handle.addr() == default {
+        let runtime = pool(handle)?.runtime;
+        if handle.addr() == device_pools(runtime).0 {
             return Err(CuResult::INVALID_VALUE);
         }
         let gone = POOLS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
-        if handle.addr() == present {
-            *lock(&DEVICE) = Some((default, default));
-        }
+        with_pools(runtime, |(default, present)| {
+            if handle.addr() == *present {
+                *present = *default;
+            }
+        });
         runtime.call(&Request::PoolDestroy { pool: gone.number }).map(drop)
     }
 
     /// Gives unused memory back, down to a number of bytes.
     fn cuMemPoolTrimTo(handle: CUmemoryPool, keep: usize) {
-        let pool = pool(handle)?.number;
-        runtime()?.call(&Request::PoolTrim { pool, keep: keep as u64 }).map(drop)
+        let Pool { runtime, number: pool, .. } = pool(handle)?;
+        runtime.call(&Request::PoolTrim { pool, keep: keep as u64 }).map(drop)
     }
 
     /// Sets an attribute of a pool.
     fn cuMemPoolSetAttribute(handle: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void) {
         let mut found = pool(handle)?;
-        let runtime = runtime()?;
+        let runtime = found.runtime;
         let pool = found.number;
         match attribute {
             CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
@@ -179,7 +189,7 @@ driver_api! {
     /// Reads an attribute of a pool.
     fn cuMemPoolGetAttribute(handle: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void) {
         let found = pool(handle)?;
-        let status = info(found.number)?;
+        let status = info(&found)?;
         let number = match attribute {
             CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
             | CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
@@ -196,7 +206,7 @@ driver_api! {
         put(value.cast::<u64>(), number)
     }
 
-    /// Sets who may use a pool: its own device always may, and there is no other.
+    /// Sets who may use a pool: its own device always may, and no other can.
     fn cuMemPoolSetAccess(handle: CUmemoryPool, access: *const CUmemAccessDesc, count: usize) {
         pool(handle)?;
         for wanted in list(access, count)? {
@@ -222,7 +232,8 @@ driver_api! {
         stream: CUstream,
     ) {
         runtime()?;
-        allocate_async(address, bytes, present(), resolve(stream, per_thread)?)
+        let stream = resolve(stream, per_thread)?;
+        allocate_async(address, bytes, present(stream.runtime()), stream)
     }
 
     /// Allocates from a pool, in stream order.
@@ -238,13 +249,16 @@ driver_api! {
 
     /// Frees, in stream order.
     fn cuMemFreeAsync | cuMemFreeAsync_ptsz [per_thread] (address: CUdeviceptr, stream: CUstream) {
-        let runtime = runtime()?;
+        let runtime = runtime_at(address)?;
         let stream = resolve(stream, per_thread)?;
         if address == 0 {
             return Ok(());
         }
         if stream.capturing.load(Ordering::Relaxed) {
             return capture::add_free(stream, address);
+        }
+        if !std::ptr::eq(runtime, stream.runtime()) {
+            return Err(CuResult::INVALID_VALUE);
         }
         let owned = |region: &Region| matches!(region.kind, Kind::Device | Kind::Managed) && !region.imported;
         let region = runtime.regions.remove(address, owned).ok_or(CuResult::INVALID_VALUE)?;
@@ -258,8 +272,7 @@ driver_api! {
         if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || kind != CU_MEM_ALLOCATION_TYPE_PINNED {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        check_device(location.id)?;
-        put_if(handle, CUmemoryPool::from_addr(device_pools().0));
+        put_if(handle, CUmemoryPool::from_addr(device_pools(check_device(location.id)?).0));
         Ok(())
     }
 
@@ -269,8 +282,7 @@ driver_api! {
         if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || kind != CU_MEM_ALLOCATION_TYPE_PINNED {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        check_device(location.id)?;
-        put(handle, CUmemoryPool::from_addr(present()))
+        put(handle, CUmemoryPool::from_addr(present(check_device(location.id)?)))
     }
 
     /// Sets the pool of a place.

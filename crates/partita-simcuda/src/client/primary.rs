@@ -1,15 +1,16 @@
-//! The primary context of the device.
+//! The primary contexts of the devices.
 
 use core::ffi::c_int;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard};
 
 use partita_abi::CuResult;
 use partita_abi::types::{CUcontext, CUdevice};
 
 use super::context::{Context, check_device, check_flags};
 use super::put;
-use super::runtime::lock;
+use super::runtime::{Runtime, lock};
+use crate::shared::place::GPUS_MAX;
 
 #[derive(Debug)]
 struct Primary {
@@ -18,18 +19,26 @@ struct Primary {
     flags: u32,
 }
 
-static PRIMARY: Mutex<Primary> = Mutex::new(Primary { context: None, references: 0, flags: 0 });
+/// By ordinal.
+static PRIMARY: [Mutex<Primary>; GPUS_MAX as usize] =
+    [const { Mutex::new(Primary { context: None, references: 0, flags: 0 }) }; GPUS_MAX as usize];
+
+/// The GPU of an ordinal and its primary context.
+fn primary_of(device: CUdevice) -> Result<(&'static Runtime, MutexGuard<'static, Primary>), CuResult> {
+    let runtime = check_device(device)?;
+    let primary = PRIMARY.get(runtime.ordinal as usize).ok_or(CuResult::INVALID_DEVICE)?;
+    Ok((runtime, lock(primary)))
+}
 
 /// Makes the primary context, or adds a reference to it.
 ///
 /// # Errors
 /// Those of making a context.
 pub fn retain(device: CUdevice) -> Result<&'static Context, CuResult> {
-    check_device(device)?;
-    let mut primary = lock(&PRIMARY);
+    let (runtime, mut primary) = primary_of(device)?;
     let held = match primary.context {
         Some(held) => held,
-        None => Context::create(primary.flags, None, true)?,
+        None => Context::create(runtime, primary.flags, None, true)?,
     };
     primary.context = Some(held);
     primary.references += 1;
@@ -41,8 +50,7 @@ pub fn retain(device: CUdevice) -> Result<&'static Context, CuResult> {
 /// # Errors
 /// `INVALID_CONTEXT` for one reference too many.
 pub fn release(device: CUdevice) -> Result<(), CuResult> {
-    check_device(device)?;
-    let mut primary = lock(&PRIMARY);
+    let (_, mut primary) = primary_of(device)?;
     if primary.references == 0 {
         return Err(CuResult::INVALID_CONTEXT);
     }
@@ -77,8 +85,7 @@ driver_api! {
 
     /// Destroys the primary context whatever its references.
     fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
-        check_device(device)?;
-        let mut primary = lock(&PRIMARY);
+        let (_, mut primary) = primary_of(device)?;
         primary.references = 0;
         primary.context.take().map_or(Ok(()), Context::destroy)
     }
@@ -90,8 +97,7 @@ driver_api! {
 
     /// Sets the flags of the primary context.
     fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) {
-        check_device(device)?;
-        let mut primary = lock(&PRIMARY);
+        let (_, mut primary) = primary_of(device)?;
         primary.flags = check_flags(flags)?;
         if let Some(context) = primary.context {
             context.flags.store(flags, Ordering::Relaxed);
@@ -106,8 +112,7 @@ driver_api! {
 
     /// Flags of the primary context, and whether there is one.
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut c_int) {
-        check_device(device)?;
-        let primary = lock(&PRIMARY);
+        let (_, primary) = primary_of(device)?;
         put(flags, primary.flags)?;
         put(active, c_int::from(primary.context.is_some()))
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use partita_abi::CuResult;
 use partita_abi::types::{
     CU_DEV_RESOURCE_TYPE_INVALID, CU_DEV_RESOURCE_TYPE_SM, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING,
-    CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE, CUdevResource, CUdevSmResource,
+    CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE, CUdevResource, CUdevSmResource, CUdevice,
 };
 use partita_core::{Topology, TpcSet};
 use partita_sim::DeviceSpec;
@@ -25,6 +25,8 @@ static NEXT_SPLIT: AtomicU32 = AtomicU32::new(1);
 /// The SMs of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmSet {
+    /// The device's ordinal.
+    pub device: CUdevice,
     /// The TPCs, logical.
     pub set: TpcSet,
     /// Which split it came from; 0 for one that may be split.
@@ -46,9 +48,9 @@ fn sizes(spec: &DeviceSpec) -> (u32, u32) {
 
 impl SmSet {
     /// All SMs that may be split.
-    pub fn whole(spec: &DeviceSpec, set: TpcSet) -> Self {
+    pub fn whole(spec: &DeviceSpec, device: CUdevice, set: TpcSet) -> Self {
         let (least_sms, together_sms) = sizes(spec);
-        Self { set, split: 0, least_sms, together_sms }
+        Self { device, set, split: 0, least_sms, together_sms }
     }
 
     /// Reads a resource.
@@ -67,10 +69,16 @@ impl SmSet {
         if word() != MAGIC {
             return Err(CuResult::INVALID_VALUE);
         }
-        let split = word() as u32;
+        let (split, device) = (word() as u32, word() as CUdevice);
         let set = TpcSet::from_words(std::array::from_fn(|_| word()));
         let CUdevSmResource { min_sm_partition_size, sm_coscheduled_alignment, .. } = resource.sm;
-        Ok(Self { set, split, least_sms: min_sm_partition_size, together_sms: sm_coscheduled_alignment })
+        Ok(Self {
+            device,
+            set,
+            split,
+            least_sms: min_sm_partition_size,
+            together_sms: sm_coscheduled_alignment,
+        })
     }
 
     /// Makes a resource; one of no SMs is of no type.
@@ -85,7 +93,7 @@ impl SmSet {
             return resource;
         }
         resource.kind = CU_DEV_RESOURCE_TYPE_SM;
-        let words = [MAGIC, u64::from(self.split)].into_iter().chain(self.set.to_words());
+        let words = [MAGIC, u64::from(self.split), self.device as u64].into_iter().chain(self.set.to_words());
         for (to, word) in resource.internal_padding.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
@@ -175,8 +183,9 @@ pub fn split(
         }
     }
     let split = NEXT_SPLIT.fetch_add(1, Ordering::Relaxed);
-    let groups = parts.into_iter().map(|set| SmSet { set, split, least_sms, together_sms }).collect();
-    let rest = SmSet { set: left, split, least_sms: FINEST_SMS, together_sms: FINEST_SMS };
+    let device = input.device;
+    let groups = parts.into_iter().map(|set| SmSet { device, set, split, least_sms, together_sms }).collect();
+    let rest = SmSet { device, set: left, split, least_sms: FINEST_SMS, together_sms: FINEST_SMS };
     Ok(Split { groups, rest })
 }
 
@@ -205,7 +214,7 @@ mod tests {
 
     fn of(device: &str, wanted: u32, flags: u32) -> (usize, u32, u32) {
         let spec = catalogue::device(device).unwrap();
-        let whole = SmSet::whole(&spec, spec.topology.all());
+        let whole = SmSet::whole(&spec, 0, spec.topology.all());
         let split = split(&spec, &whole, wanted, flags, None).unwrap();
         let per_tpc = spec.topology.sms_per_tpc();
         let sizes: Vec<u32> = split.groups.iter().map(|group| group.set.len() * per_tpc).collect();
@@ -249,7 +258,7 @@ mod tests {
     #[test]
     fn resources_keep_what_they_are_and_cannot_be_forged() {
         let spec = catalogue::device("h200").unwrap();
-        let whole = SmSet::whole(&spec, spec.topology.all());
+        let whole = SmSet::whole(&spec, 0, spec.topology.all());
         let resource = whole.resource(2);
         assert_eq!((resource.sm.sm_count, resource.sm.min_sm_partition_size), (132, 8));
         assert_eq!(SmSet::of(&resource), Ok(whole));

@@ -1,10 +1,12 @@
-//! This process's connection to its board: made by `cuInit`, used by every other call.
+//! This process's connections to its boards, one for each GPU that it sees: made by `cuInit`, used by every other
+//! call.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
@@ -19,7 +21,7 @@ use crate::mps;
 use crate::shared::channel::{Channel, Producer};
 use crate::shared::command::{Command, KIND_COMMAND};
 use crate::shared::page::BoardPage;
-use crate::shared::place::{Place, usable_bytes};
+use crate::shared::place::{GPUS_MAX, Place, usable_bytes};
 use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Request, Role, WINDOW_BYTES};
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 use crate::shared::sys::{SharedMap, eventfd_signal, futex_wait};
@@ -39,6 +41,10 @@ const ENV_WATCHDOG: &str = "PARTITA_SIM_WATCHDOG_MS";
 pub struct Runtime {
     /// The simulated device.
     pub spec: DeviceSpec,
+    /// Its number in this process.
+    pub ordinal: i32,
+    /// The bus that it sits on.
+    pub pci_bus: u32,
     /// Layout of its launch descriptors.
     pub qmd: &'static QmdLayout,
     /// Layout of its streams' structures.
@@ -47,8 +53,6 @@ pub struct Runtime {
     pub process: u32,
     /// Its identifier.
     pub uuid: [u8; 16],
-    /// Whether `CUDA_VISIBLE_DEVICES` shows it.
-    pub visible: bool,
     /// SMs that this process may use.
     pub sms: u32,
     /// This process's MPS server.
@@ -71,6 +75,8 @@ pub struct Runtime {
     pub regions: Regions,
     /// Host work that streams will ask for.
     pub host_work: HostWorks,
+    /// Whether the thread that does it was started.
+    pub worker: Once,
     next_token: AtomicU64,
     producer: Mutex<Producer>,
     doorbell: OwnedFd,
@@ -79,18 +85,28 @@ pub struct Runtime {
     watchdog: Option<Duration>,
 }
 
+/// That of the first GPU; null before `cuInit`.
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
+/// Those of all GPUs that the process sees, by ordinal. Filled before [`RUNTIME`] is set.
+static ALL: OnceLock<Vec<&'static Runtime>> = OnceLock::new();
+/// Whether there are several: then the context decides.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
 static STARTING: Mutex<()> = Mutex::new(());
 /// Set in a child that was forked from a process with a runtime: CUDA does not survive that.
 static FORKED: AtomicBool = AtomicBool::new(false);
-static SOCKET_TO_CLOSE: AtomicI32 = AtomicI32::new(-1);
+static SOCKETS_TO_CLOSE: [AtomicI32; GPUS_MAX as usize] = [const { AtomicI32::new(-1) }; GPUS_MAX as usize];
+
+thread_local! {
+    /// The GPU of this thread's current context.
+    static CURRENT: Cell<Option<&'static Runtime>> = const { Cell::new(None) };
+}
 
 /// Locks; a panic elsewhere cannot have happened (the workspace aborts on panics).
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The runtime.
+/// The runtime of the current context's GPU; of the first GPU where no context is current.
 ///
 /// # Errors
 /// `NOT_INITIALIZED` before `cuInit` and in a child of an initialised process.
@@ -98,28 +114,93 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn runtime() -> Result<&'static Runtime, CuResult> {
     let runtime = RUNTIME.load(Ordering::Acquire);
     // SAFETY: the pointer is null or was leaked from a box that is never freed.
-    unsafe { runtime.as_ref() }.ok_or(CuResult::NOT_INITIALIZED)
+    let first = unsafe { runtime.as_ref() }.ok_or(CuResult::NOT_INITIALIZED)?;
+    if SEVERAL.load(Ordering::Relaxed) {
+        return Ok(CURRENT.try_with(Cell::get).ok().flatten().unwrap_or(first));
+    }
+    Ok(first)
+}
+
+/// The GPUs that the process sees, by ordinal.
+pub fn visible() -> &'static [&'static Runtime] {
+    ALL.get().map_or(&[], Vec::as_slice)
+}
+
+/// Whether the process sees more than one GPU.
+#[inline]
+pub fn are_several() -> bool {
+    SEVERAL.load(Ordering::Relaxed)
+}
+
+/// Says which GPU's context is current in this thread.
+pub fn set_current(runtime: Option<&'static Runtime>) {
+    // A thread that ends has no use for it any more.
+    let _ = CURRENT.try_with(|current| current.set(runtime));
+}
+
+/// The GPU in whose window a device address lies. Addresses of host memory are no GPU's.
+pub fn owner(address: u64) -> Option<&'static Runtime> {
+    visible().iter().copied().find(|runtime| runtime.has(address))
+}
+
+/// The runtime that knows an address: its GPU's, or for host memory that of the current context.
+///
+/// # Errors
+/// Those of [`runtime`].
+#[inline]
+pub fn runtime_at(address: u64) -> Result<&'static Runtime, CuResult> {
+    let current = runtime()?;
+    if !are_several() || current.has(address) {
+        return Ok(current);
+    }
+    Ok(owner(address).unwrap_or(current))
 }
 
 /// Connects, once.
 ///
 /// # Errors
-/// `NOT_INITIALIZED` in a forked child; `NO_DEVICE` when no board can be reached, with the reason on stderr;
-/// an MPS error when the MPS server refuses.
+/// `NOT_INITIALIZED` in a forked child; `NO_DEVICE` when none is visible, and when no board can be reached, with
+/// the reason on stderr; an MPS error when the MPS server refuses.
 pub fn initialize() -> Result<(), CuResult> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CuResult::NOT_INITIALIZED);
     }
     let _starting = lock(&STARTING);
     if runtime().is_ok() {
-        return Ok(());
+        return if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) };
     }
-    let runtime = Box::leak(Box::new(Runtime::connect()?));
-    SOCKET_TO_CLOSE.store(runtime.socket_raw, Ordering::Relaxed);
-    // SAFETY: the handler only stores to atomics and closes a descriptor, both allowed after a fork.
+    let places = Place::all_from_env().map_err(complain)?;
+    let uuids: Vec<[u8; 16]> = places.iter().map(device_uuid).collect();
+    let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let connect = |index: usize, ordinal| -> Result<&'static Runtime, CuResult> {
+        Ok(Box::leak(Box::new(Runtime::connect(&places[index], ordinal)?)))
+    };
+    let shown = visible_devices(list.as_deref(), &uuids);
+    let runtimes: Result<Vec<_>, _> =
+        shown.iter().zip(0..).map(|(index, ordinal)| connect(*index, ordinal)).collect();
+    let runtimes = runtimes?;
+    // A process that sees nothing has a driver nevertheless, which tells it so.
+    let first = match runtimes.first() {
+        Some(first) => *first,
+        None => connect(0, 0)?,
+    };
+    let sockets = runtimes.iter().copied().chain(runtimes.is_empty().then_some(first));
+    for (runtime, socket) in sockets.zip(&SOCKETS_TO_CLOSE) {
+        socket.store(runtime.socket_raw, Ordering::Relaxed);
+    }
+    SEVERAL.store(runtimes.len() > 1, Ordering::Relaxed);
+    if ALL.set(runtimes).is_err() {
+        return Err(CuResult::UNKNOWN);
+    }
+    // SAFETY: the handler only stores to atomics and closes descriptors, both allowed after a fork.
     unsafe { libc::pthread_atfork(None, None, Some(forget_after_fork)) };
-    RUNTIME.store(runtime, Ordering::Release);
-    Ok(())
+    RUNTIME.store(std::ptr::from_ref(first).cast_mut(), Ordering::Release);
+    if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) }
+}
+
+fn complain(error: io::Error) -> CuResult {
+    eprintln!("partita-sim: {error}");
+    CuResult::NO_DEVICE
 }
 
 extern "C" fn forget_after_fork() {
@@ -127,23 +208,29 @@ extern "C" fn forget_after_fork() {
         FORKED.store(true, Ordering::Relaxed);
     }
     // The board sees a client's end by its socket; a child that kept it open would hide the parent's death.
-    let socket = SOCKET_TO_CLOSE.swap(-1, Ordering::Relaxed);
-    if socket >= 0 {
-        // SAFETY: the descriptor belongs to the runtime that was just forgotten and is used by nobody here.
-        unsafe { libc::close(socket) };
+    for socket in &SOCKETS_TO_CLOSE {
+        let socket = socket.swap(-1, Ordering::Relaxed);
+        if socket >= 0 {
+            // SAFETY: the descriptor belongs to a runtime that was just forgotten and is used by nobody here.
+            unsafe { libc::close(socket) };
+        }
     }
 }
 
 extern "C" fn say_goodbye() {
-    let Ok(runtime) = runtime() else { return };
-    // The thread that ends the process may be the one that was interrupted in a call; then the board finds out
-    // by itself.
-    for _ in 0..100 {
-        if let Ok(socket) = runtime.socket.try_lock() {
-            let _ = exchange(socket.as_fd(), &Request::Bye, &[]);
-            return;
+    if runtime().is_err() {
+        return;
+    }
+    for runtime in visible() {
+        // The thread that ends the process may be the one that was interrupted in a call; then the board finds
+        // out by itself.
+        for _ in 0..100 {
+            if let Ok(socket) = runtime.socket.try_lock() {
+                let _ = exchange(socket.as_fd(), &Request::Bye, &[]);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -180,6 +267,9 @@ pub fn device_uuid(place: &Place) -> [u8; 16] {
     for (half, part) in uuid.chunks_exact_mut(8).enumerate() {
         let mut hasher = DefaultHasher::new();
         (half, place.spec.id, &place.dir).hash(&mut hasher);
+        if place.index > 0 {
+            place.index.hash(&mut hasher);
+        }
         part.copy_from_slice(&hasher.finish().to_be_bytes());
     }
     // A random (version 4) identifier by its marked bits, as real boards have.
@@ -193,18 +283,35 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     format!("GPU-{}", partita_abi::types::CUuuid { bytes: uuid })
 }
 
-/// Whether `CUDA_VISIBLE_DEVICES` shows the one device: by index, by identifier or by a unique part of one.
-/// As with the real driver the list ends at the first entry that names nothing.
-pub fn is_visible(list: Option<&str>, uuid: [u8; 16]) -> bool {
-    let Some(list) = list else { return true };
-    let text = uuid_text(uuid);
-    list.split(',').next().is_some_and(|first| {
-        let first = first.trim();
-        first == "0"
-            || (first.len() > 4
-                && first.starts_with("GPU-")
-                && text.starts_with(&first.to_lowercase().replacen("gpu-", "GPU-", 1)))
-    })
+/// Whether an entry of `CUDA_VISIBLE_DEVICES` names a device: by index, by identifier or by the start of one.
+fn names(entry: &str, index: u32, uuid: [u8; 16]) -> bool {
+    let entry = entry.trim();
+    if let Ok(number) = entry.parse::<u32>() {
+        return number == index;
+    }
+    entry.len() > 4
+        && entry.starts_with("GPU-")
+        && uuid_text(uuid).starts_with(&entry.to_lowercase().replacen("gpu-", "GPU-", 1))
+}
+
+/// The devices that `CUDA_VISIBLE_DEVICES` shows, in its order. As with the real driver the list ends at the first
+/// entry that names nothing, that could be one of several, or that was there already.
+pub fn visible_devices(list: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
+    let Some(list) = list else { return (0..uuids.len()).collect() };
+    let mut shown = Vec::new();
+    for entry in list.split(',') {
+        let mut named = (0..uuids.len()).filter(|index| names(entry, *index as u32, uuids[*index]));
+        match (named.next(), named.next()) {
+            (Some(index), None) if !shown.contains(&index) => shown.push(index),
+            _ => break,
+        }
+    }
+    shown
+}
+
+/// Whether `CUDA_VISIBLE_DEVICES` shows one device, for somebody who knows of no others.
+pub fn is_visible(list: Option<&str>, index: u32, uuid: [u8; 16]) -> bool {
+    list.is_none_or(|list| list.split(',').any(|entry| names(entry, index, uuid)))
 }
 
 /// Reserves the window of device addresses; touching one from the host faults, as on hardware.
@@ -259,13 +366,8 @@ pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
 }
 
 impl Runtime {
-    fn connect() -> Result<Self, CuResult> {
-        let complain = |error: io::Error| {
-            eprintln!("partita-sim: {error}");
-            CuResult::NO_DEVICE
-        };
-        let place = Place::from_env().map_err(complain)?;
-        let attached = mps::client::attach(&place)?;
+    fn connect(place: &Place, ordinal: i32) -> Result<Self, CuResult> {
+        let attached = mps::client::attach(place)?;
         let (identity, mps_connection) = match attached {
             Some((identity, connection)) => (Some(identity), Some(connection)),
             None => (None, None),
@@ -283,7 +385,8 @@ impl Runtime {
             match exchange(socket.as_fd(), &hello, &[]) {
                 Ok((Reply::Welcome { instance, sms, .. }, descriptors)) => {
                     return Self::assemble(
-                        &place,
+                        place,
+                        ordinal,
                         socket,
                         window,
                         identity,
@@ -305,6 +408,7 @@ impl Runtime {
     #[allow(clippy::too_many_arguments)]
     fn assemble(
         place: &Place,
+        ordinal: i32,
         socket: OwnedFd,
         window: u64,
         mps: Option<MpsIdentity>,
@@ -320,13 +424,14 @@ impl Runtime {
         let capability = spec.compute_capability;
         let capability = u32::from(capability.major) * 10 + u32::from(capability.minor);
         let uuid = device_uuid(place);
-        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         Ok(Self {
             qmd: layout_for(capability, spec.driver.qmd_version).map_err(io::Error::other)?,
             structure: Shape::of(&spec),
             process: std::process::id(),
+            ordinal,
+            pci_bus: place.pci_bus(),
+            worker: Once::new(),
             uuid,
-            visible: is_visible(visible.as_deref(), uuid),
             sms,
             mps,
             mps_connection,
@@ -349,6 +454,12 @@ impl Runtime {
                 .map(Duration::from_millis),
             spec,
         })
+    }
+
+    /// Whether a device address is in its window.
+    #[inline]
+    pub fn has(&self, address: u64) -> bool {
+        address.wrapping_sub(self.window) < WINDOW_BYTES
     }
 
     // ---- slow path ----
@@ -525,13 +636,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_is_visible_by_index_and_by_identifier() {
+    fn devices_are_visible_by_index_and_by_identifier() {
         let uuid = *b"\x12\x34\x56\x78\x9a\xbc\x4d\xef\x80\x12\x34\x56\x78\x9a\xbc\xde";
+        let other = *b"\x12\x99\x56\x78\x9a\xbc\x4d\xef\x80\x12\x34\x56\x78\x9a\xbc\xde";
         assert_eq!(uuid_text(uuid), "GPU-12345678-9abc-4def-8012-3456789abcde");
-        let shows = |list| is_visible(Some(list), uuid);
-        assert!(is_visible(None, uuid));
-        assert!(shows("0") && shows("0,1") && shows("GPU-12345678-9abc-4def-8012-3456789abcde"));
-        assert!(shows("GPU-1234"));
-        assert!(!shows("") && !shows("1,0") && !shows("-1") && !shows("GPU-999") && !shows("GPU-"));
+        let one = |list| visible_devices(Some(list), &[uuid]) == [0];
+        assert_eq!(visible_devices(None, &[uuid, other]), [0, 1]);
+        assert!(one("0") && one("0,1") && one("GPU-12345678-9abc-4def-8012-3456789abcde") && one("GPU-1234"));
+        assert!(!one("") && !one("1,0") && !one("-1") && !one("GPU-999") && !one("GPU-"));
+        let two = |list| visible_devices(Some(list), &[uuid, other]);
+        assert_eq!(two("1,0"), [1, 0]);
+        assert_eq!(two("1"), [1]);
+        assert_eq!(two("GPU-1299, GPU-1234"), [1, 0]);
+        assert_eq!(two("0,0"), [0]);
+        // Both begin so.
+        assert_eq!(two("GPU-12"), []);
+        assert_eq!(two("2,0"), []);
+        assert!(
+            is_visible(Some("1,0"), 0, uuid) && !is_visible(Some("1"), 0, uuid) && is_visible(None, 0, uuid)
+        );
     }
 }

@@ -102,7 +102,7 @@ impl Stream {
     /// # Errors
     /// The board's refusal.
     pub fn create(ctx: &'static Context, flags: u32, priority: i32) -> Result<&'static Self, CuResult> {
-        let runtime = runtime()?;
+        let runtime = ctx.runtime;
         let kind =
             if flags & CU_STREAM_NON_BLOCKING != 0 { StreamKind::NonBlocking } else { StreamKind::Blocking };
         let request = Request::StreamCreate { ctx: ctx.number, priority, kind };
@@ -125,6 +125,12 @@ impl Stream {
         unsafe { &*self.ctx.load(Ordering::Relaxed) }
     }
 
+    /// Its GPU.
+    #[inline]
+    pub fn runtime(&self) -> &'static Runtime {
+        self.context().runtime
+    }
+
     /// Its handle.
     pub fn handle(&self) -> CUstream {
         CUstream(std::ptr::from_ref(self).cast_mut().cast())
@@ -142,7 +148,8 @@ impl Stream {
     /// # Errors
     /// `UNKNOWN` when the driver's own words there were changed; the error is sticky.
     #[inline]
-    pub fn enter_launch(&self, runtime: &Runtime) -> Result<Option<[u32; 4]>, CuResult> {
+    pub fn enter_launch(&self) -> Result<Option<[u32; 4]>, CuResult> {
+        let runtime = self.runtime();
         let mask = self.structure().launch(&runtime.structure);
         self.launches.fetch_add(1, Ordering::Relaxed);
         mask.map_err(|foreign| corrupted(runtime, foreign))
@@ -152,11 +159,13 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Self::enter_launch`].
-    pub fn inspect(&self, runtime: &Runtime) -> Result<(), CuResult> {
+    pub fn inspect(&self) -> Result<(), CuResult> {
+        let runtime = self.runtime();
         self.structure().inspect(&runtime.structure).map_err(|foreign| corrupted(runtime, foreign))
     }
 
-    fn inspect_all(&self, runtime: &Runtime) -> Result<(), CuResult> {
+    fn inspect_all(&self) -> Result<(), CuResult> {
+        let runtime = self.runtime();
         let launches = self.launches.load(Ordering::Relaxed);
         let inspected = self.structure().inspect_all(&runtime.structure, launches);
         inspected.map_err(|foreign| corrupted(runtime, foreign))
@@ -165,18 +174,18 @@ impl Stream {
     // ---- waiting ----
 
     /// Whether everything up to a command's number is complete.
-    pub fn reached(&self, runtime: &Runtime, seq: u64) -> bool {
+    pub fn reached(&self, seq: u64) -> bool {
         let slot = self.slot.load(Ordering::Relaxed) as usize;
-        runtime.channel.head().streams[slot].completed.load(Ordering::Acquire) >= seq
+        self.runtime().channel.head().streams[slot].completed.load(Ordering::Acquire) >= seq
     }
 
     /// Waits for all that was submitted so far.
     ///
     /// # Errors
     /// Those of [`Runtime::wait`].
-    pub fn synchronize(&self, runtime: &Runtime) -> Result<(), CuResult> {
+    pub fn synchronize(&self) -> Result<(), CuResult> {
         let seq = self.submitted.load(Ordering::Acquire);
-        runtime.wait(|| self.reached(runtime, seq))
+        self.runtime().wait(|| self.reached(seq))
     }
 }
 
@@ -263,12 +272,13 @@ driver_api! {
 
     /// Ends a stream once its work is done.
     fn cuStreamDestroy_v2(stream: CUstream) {
-        let runtime = runtime()?;
+        runtime()?;
         if stream.is_default() {
             return Err(CuResult::INVALID_HANDLE);
         }
         let ended: &'static Stream = resolve(stream, false)?;
-        let sound = ended.inspect_all(runtime);
+        let runtime = ended.runtime();
+        let sound = ended.inspect_all();
         capture::abandon(ended);
         let slot = ended.slot.load(Ordering::Relaxed);
         ended.context().remove_stream(ended);
@@ -289,22 +299,22 @@ driver_api! {
 
     /// Waits for a stream's work.
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz [per_thread] (stream: CUstream) {
-        let runtime = runtime()?;
+        runtime()?;
         let stream = resolve(stream, per_thread)?;
         capture::refuse_sync(stream)?;
-        stream.inspect(runtime)?;
-        stream.synchronize(runtime)
+        stream.inspect()?;
+        stream.synchronize()
     }
 
     /// Whether a stream's work is done.
     fn cuStreamQuery | cuStreamQuery_ptsz [per_thread] (stream: CUstream) {
-        let runtime = runtime()?;
-        runtime.healthy()?;
+        runtime()?;
         let stream = resolve(stream, per_thread)?;
+        stream.runtime().healthy()?;
         capture::refuse_sync(stream)?;
-        stream.inspect(runtime)?;
+        stream.inspect()?;
         let seq = stream.submitted.load(Ordering::Acquire);
-        if stream.reached(runtime, seq) { Ok(()) } else { Err(CuResult::NOT_READY) }
+        if stream.reached(seq) { Ok(()) } else { Err(CuResult::NOT_READY) }
     }
 
     /// A stream's priority.
@@ -340,8 +350,7 @@ driver_api! {
 
     /// A stream's device.
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz [per_thread] (stream: CUstream, device: *mut CUdevice) {
-        resolve(stream, per_thread)?;
-        put(device, 0)
+        put(device, resolve(stream, per_thread)?.runtime().ordinal)
     }
 
     /// Copies attributes between streams; the simulated ones are fixed at creation.

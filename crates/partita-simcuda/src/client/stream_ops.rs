@@ -13,7 +13,7 @@ use partita_abi::types::{
 
 use super::event::Event;
 use super::object::object;
-use super::runtime::runtime;
+use super::runtime::{runtime, runtime_at};
 use super::stream::{Stream, resolve};
 use super::worker::{self, HostWork};
 use super::{capture, list};
@@ -44,7 +44,7 @@ pub fn write_command(address: u64, value: u64, flags: u32, wide: bool) -> Result
 
 fn check_word(address: u64, wide: bool) -> Result<(), CuResult> {
     let aligned = address.is_multiple_of(if wide { 8 } else { 4 });
-    if !aligned || runtime()?.regions.kind(address).is_none() {
+    if !aligned || runtime_at(address)?.regions.kind(address).is_none() {
         return Err(CuResult::INVALID_VALUE);
     }
     Ok(())
@@ -54,7 +54,7 @@ fn submit(stream: &'static Stream, command: Command) -> Result<(), CuResult> {
     if stream.capturing.load(Ordering::Relaxed) {
         return capture::add_command(stream, command);
     }
-    runtime()?.command(stream, &command).map(drop)
+    stream.runtime().command(stream, &command).map(drop)
 }
 
 /// The command of one operation of a batch; `None` for barriers, which order nothing here.
@@ -78,7 +78,7 @@ pub fn batch_command(operation: &CUstreamBatchMemOpParams) -> Result<Option<Comm
 driver_api! {
     /// Holds a stream until an event's last recording is complete.
     fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz [per_thread] (stream: CUstream, event: CUevent, flags: u32) {
-        let runtime = runtime()?;
+        runtime()?;
         if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -87,10 +87,7 @@ driver_api! {
         if event.captured.load(Ordering::Relaxed) || stream.capturing.load(Ordering::Relaxed) {
             return capture::wait_event(stream, event, flags == CU_EVENT_WAIT_EXTERNAL);
         }
-        match event.last_recording(runtime)? {
-            Some(command) => runtime.command(stream, &command).map(drop),
-            None => Ok(()),
-        }
+        event.hold(stream)
     }
 
     /// Calls a host function in stream order.
@@ -99,8 +96,9 @@ driver_api! {
         function: CUhostFn,
         data: *mut c_void,
     ) {
-        let runtime = runtime()?;
+        runtime()?;
         let stream = resolve(stream, per_thread)?;
+        let runtime = stream.runtime();
         if function.is_none() {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -118,8 +116,9 @@ driver_api! {
         data: *mut c_void,
         flags: u32,
     ) {
-        let runtime = runtime()?;
+        runtime()?;
         let stream = resolve(handle, per_thread)?;
+        let runtime = stream.runtime();
         if callback.is_none() || flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }

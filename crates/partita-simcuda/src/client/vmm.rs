@@ -8,11 +8,11 @@ use partita_abi::types::*;
 
 use super::context::check_device;
 use super::region::{Kind, Region};
-use super::runtime::{Runtime, runtime};
+use super::runtime::{Runtime, runtime, runtime_at, visible};
 use super::{get, list, put};
 use crate::shared::protocol::{PAGE_BYTES, Reply, Request};
 
-fn check_properties(properties: &CUmemAllocationProp) -> Result<(), CuResult> {
+fn check_properties(properties: &CUmemAllocationProp) -> Result<&'static Runtime, CuResult> {
     let known = CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if properties.kind != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(CuResult::INVALID_VALUE);
@@ -22,15 +22,30 @@ fn check_properties(properties: &CUmemAllocationProp) -> Result<(), CuResult> {
     {
         return Err(CuResult::NOT_SUPPORTED);
     }
-    check_device(properties.location.id).map(drop)
+    check_device(properties.location.id)
 }
 
-/// The properties of all memory here.
-fn properties() -> CUmemAllocationProp {
+/// Where a handle has the ordinal of its device; below it is the board's number.
+const ORDINAL_SHIFT: u32 = 48;
+
+/// A handle of a device's physical memory.
+fn handle_of(runtime: &Runtime, phys: u64) -> CUmemGenericAllocationHandle {
+    (runtime.ordinal as u64) << ORDINAL_SHIFT | phys
+}
+
+/// The device of a handle, and the board's number.
+fn phys_of_handle(handle: CUmemGenericAllocationHandle) -> Result<(&'static Runtime, u64), CuResult> {
+    runtime()?;
+    let runtime = visible().get((handle >> ORDINAL_SHIFT) as usize).ok_or(CuResult::INVALID_VALUE)?;
+    Ok((runtime, handle & ((1 << ORDINAL_SHIFT) - 1)))
+}
+
+/// The properties of a device's memory.
+fn properties(runtime: &Runtime) -> CUmemAllocationProp {
     CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
         requested_handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 0 },
+        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: runtime.ordinal },
         win32_handle_meta_data: std::ptr::null_mut(),
         alloc_flags: CUmemAllocationPropFlags::default(),
     }
@@ -44,9 +59,9 @@ fn phys_of(reply: Reply) -> Result<u64, CuResult> {
 }
 
 /// Waits for all work of the process: nothing may use addresses that are about to go.
-fn settle(runtime: &Runtime) -> Result<(), CuResult> {
+fn settle() -> Result<(), CuResult> {
     match super::context::current() {
-        Ok(context) => context.synchronize(runtime),
+        Ok(context) => context.synchronize(),
         // These calls need no context, and without one there is no work.
         Err(_) => Ok(()),
     }
@@ -60,28 +75,31 @@ driver_api! {
         wanted: *const CUmemAllocationProp,
         flags: u64,
     ) {
-        let runtime = runtime()?;
+        runtime()?;
         let wanted = get(wanted)?;
         if flags != 0 || bytes == 0 || !(bytes as u64).is_multiple_of(PAGE_BYTES) || handle.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        check_properties(&wanted)?;
-        put(handle, phys_of(runtime.call(&Request::PhysCreate { bytes: bytes as u64 })?)?)
+        let runtime = check_properties(&wanted)?;
+        let phys = phys_of(runtime.call(&Request::PhysCreate { bytes: bytes as u64 })?)?;
+        put(handle, handle_of(runtime, phys))
     }
 
     /// Drops a reference to physical memory.
     fn cuMemRelease(handle: CUmemGenericAllocationHandle) {
-        runtime()?.call(&Request::PhysRelease { phys: handle }).map(drop)
+        let (runtime, phys) = phys_of_handle(handle)?;
+        runtime.call(&Request::PhysRelease { phys }).map(drop)
     }
 
     /// Adds a reference to the physical memory behind an address.
     fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void) {
-        let runtime = runtime()?;
+        let runtime = runtime_at(address as u64)?;
         let region = runtime.regions.find(address as u64).ok_or(CuResult::INVALID_VALUE)?;
         if !region.imported || region.ctx != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        put(handle, phys_of(runtime.call(&Request::PhysRetain { address: address as u64 })?)?)
+        let phys = phys_of(runtime.call(&Request::PhysRetain { address: address as u64 })?)?;
+        put(handle, handle_of(runtime, phys))
     }
 
     /// Reserves addresses.
@@ -103,7 +121,7 @@ driver_api! {
 
     /// Returns reserved addresses.
     fn cuMemAddressFree(address: CUdeviceptr, bytes: usize) {
-        runtime()?.call(&Request::Unreserve { address, bytes: bytes as u64 }).map(drop)
+        runtime_at(address)?.call(&Request::Unreserve { address, bytes: bytes as u64 }).map(drop)
     }
 
     /// Maps physical memory at reserved addresses.
@@ -114,12 +132,17 @@ driver_api! {
         handle: CUmemGenericAllocationHandle,
         flags: u64,
     ) {
-        let runtime = runtime()?;
+        let runtime = runtime_at(address)?;
+        let (owner, phys) = phys_of_handle(handle)?;
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
+        // Each GPU has a range of addresses of its own here.
+        if !std::ptr::eq(owner, runtime) {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
         let (bytes, offset) = (bytes as u64, offset as u64);
-        let request = Request::Map { address, bytes, offset, phys: handle };
+        let request = Request::Map { address, bytes, offset, phys };
         let Reply::Memory { extents, .. } = runtime.call(&request)? else { return Err(CuResult::UNKNOWN) };
         let mut region = Region::new(address, bytes, Kind::Device);
         region.extents = extents;
@@ -131,8 +154,8 @@ driver_api! {
 
     /// Undoes whole maps, after all work of the context.
     fn cuMemUnmap(address: CUdeviceptr, bytes: usize) {
-        let runtime = runtime()?;
-        settle(runtime)?;
+        let runtime = runtime_at(address)?;
+        settle()?;
         let bytes = bytes as u64;
         runtime.call(&Request::Unmap { address, bytes })?;
         let end = address + bytes;
@@ -142,12 +165,14 @@ driver_api! {
 
     /// Sets who may use mapped memory.
     fn cuMemSetAccess(address: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize) {
-        let runtime = runtime()?;
+        let runtime = runtime_at(address)?;
         for wanted in list(access, count)? {
             if wanted.location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
                 return Err(CuResult::NOT_SUPPORTED);
             }
-            check_device(wanted.location.id)?;
+            if !std::ptr::eq(check_device(wanted.location.id)?, runtime) {
+                return Err(CuResult::NOT_SUPPORTED);
+            }
             let access = match wanted.flags {
                 CU_MEM_ACCESS_FLAGS_PROT_NONE => 0,
                 CU_MEM_ACCESS_FLAGS_PROT_READ => 1,
@@ -166,7 +191,7 @@ driver_api! {
 
     /// Who may use mapped memory.
     fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: CUdeviceptr) {
-        let runtime = runtime()?;
+        let runtime = runtime_at(address)?;
         check_device(get(location)?.id)?;
         let region = runtime.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
         put(flags, u64::from(region.flags))
@@ -183,9 +208,7 @@ driver_api! {
 
     /// The properties of physical memory.
     fn cuMemGetAllocationPropertiesFromHandle(found: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle) {
-        runtime()?;
-        let _ = handle;
-        put(found, properties())
+        put(found, properties(phys_of_handle(handle)?.0))
     }
 
     /// Makes a descriptor that another process can open physical memory by.
@@ -195,14 +218,14 @@ driver_api! {
         kind: CUmemAllocationHandleType,
         flags: u64,
     ) {
-        let runtime = runtime()?;
+        let (runtime, phys) = phys_of_handle(handle)?;
         if flags != 0 || shared.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
         if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        let (_, descriptors) = runtime.call_with(&Request::PhysExport { phys: handle }, &[])?;
+        let (_, descriptors) = runtime.call_with(&Request::PhysExport { phys }, &[])?;
         let descriptor = descriptors.into_iter().next().ok_or(CuResult::UNKNOWN)?;
         put(shared.cast::<c_int>(), descriptor.into_raw_fd())
     }
@@ -213,7 +236,7 @@ driver_api! {
         shared: *mut c_void,
         kind: CUmemAllocationHandleType,
     ) {
-        let runtime = runtime()?;
+        runtime()?;
         if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(CuResult::NOT_SUPPORTED);
         }
@@ -225,7 +248,14 @@ driver_api! {
         }
         // A copy of the program's descriptor, owned by nobody else.
         let copy = OwnedFd::from_raw_fd(copy);
-        let (reply, _) = runtime.call_with(&Request::PhysImport, &[copy.as_fd()])?;
-        put(handle, phys_of(reply)?)
+        // The descriptor does not say whose it is; its own board knows it.
+        let mut last = Err(CuResult::INVALID_VALUE);
+        for runtime in visible() {
+            match runtime.call_with(&Request::PhysImport, &[copy.as_fd()]) {
+                Ok((reply, _)) => return put(handle, handle_of(runtime, phys_of(reply)?)),
+                Err(error) => last = Err(error),
+            }
+        }
+        last
     }
 }

@@ -1,17 +1,18 @@
-//! The one thread that does a process's host work in stream order: host functions, stream callbacks and
+//! The one thread for each GPU that does a process's host work in stream order: host functions, stream callbacks and
 //! copies that touch pinned host memory. It is started when the first of these is asked for.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 
 use partita_abi::CuResult;
 use partita_abi::types::{CUhostFn, CUstream, CUstreamCallback};
 
 use super::memcpy::{Move, perform};
-use super::runtime::{Runtime, lock, runtime};
+use super::runtime::{Runtime, lock};
 use crate::shared::channel::pop_host_work;
+use crate::shared::page::EventSlot;
 use crate::shared::sys::futex_wait;
 
 /// Something that the worker does when its stream reaches it.
@@ -23,6 +24,8 @@ pub enum HostWork {
     Function(CUhostFn, usize),
     /// Call a stream callback.
     Callback(CUstreamCallback, usize, usize),
+    /// Wait for a recording of an event of another GPU.
+    Elsewhere(&'static Runtime, u32, u64),
 }
 
 #[derive(Debug)]
@@ -36,13 +39,11 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct HostWorks(Mutex<HashMap<u64, Entry>>);
 
-static STARTED: Once = Once::new();
-
 /// Names a piece of host work, so that a command can refer to it, once or, if it is `lasting`, for ever.
 pub fn prepare(runtime: &'static Runtime, work: HostWork, lasting: bool) -> u64 {
-    STARTED.call_once(|| {
+    runtime.worker.call_once(|| {
         // A process that cannot make a thread cannot run a real driver either.
-        let _ = std::thread::Builder::new().name("cuda-sim-host".to_owned()).spawn(serve);
+        let _ = std::thread::Builder::new().name("cuda-sim-host".to_owned()).spawn(move || serve(runtime));
     });
     let token = runtime.token();
     lock(&runtime.host_work.0).insert(token, Entry { work, lasting });
@@ -54,8 +55,7 @@ pub fn forget(runtime: &Runtime, token: u64) {
     lock(&runtime.host_work.0).remove(&token);
 }
 
-fn serve() {
-    let Ok(runtime) = runtime() else { return };
+fn serve(runtime: &'static Runtime) {
     // Signals are the program's own threads' business.
     // SAFETY: sigfillset and pthread_sigmask work on a local set.
     unsafe {
@@ -67,16 +67,15 @@ fn serve() {
     loop {
         let seen = bell.load(Ordering::SeqCst);
         match pop_host_work(&runtime.channel) {
-            Some(token) => {
-                run(runtime, token);
-                runtime.host_done(token);
-            }
+            Some(token) if run(runtime, token) => runtime.host_done(token),
+            Some(_) => {}
             None => futex_wait(bell, seen, None),
         }
     }
 }
 
-fn run(runtime: &'static Runtime, token: u64) {
+/// Does a piece of work. `false` when somebody else will say that it is done.
+fn run(runtime: &'static Runtime, token: u64) -> bool {
     let work = {
         let mut works = lock(&runtime.host_work.0);
         match works.get(&token) {
@@ -98,5 +97,16 @@ fn run(runtime: &'static Runtime, token: u64) {
         }
         // Entry points refuse null functions.
         Some(HostWork::Function(None, _) | HostWork::Callback(None, ..)) => {}
+        Some(HostWork::Elsewhere(other, event, count)) => {
+            // What it waits for may itself wait for this worker, so the wait is another thread's.
+            let waited = std::thread::Builder::new().name("cuda-sim-event".to_owned()).spawn(move || {
+                let completed = |slot: &EventSlot| slot.completed.load(Ordering::Acquire) >= count;
+                // After an error there is nothing left to wait for.
+                let _ = other.wait(|| other.page.event(event).is_none_or(completed));
+                runtime.host_done(token);
+            });
+            return waited.is_err();
+        }
     }
+    true
 }

@@ -21,7 +21,6 @@ use partita_abi::control::{
 };
 use partita_sim::DeviceSpec;
 
-use crate::client::device::PCI_BUS;
 use crate::client::runtime::lock;
 use crate::shared::place::Place;
 use object::{Clients, Object, status};
@@ -72,8 +71,8 @@ static KERNEL: Mutex<Option<Kernel>> = Mutex::new(None);
 fn with_kernel<R>(action: impl FnOnce(&mut Kernel) -> Result<R, Errno>) -> Result<R, Errno> {
     let mut kernel = lock(&KERNEL);
     if kernel.is_none() {
-        let place = Place::from_env().map_err(|_| libc::ENODEV)?;
-        let gpus = vec![Gpu { spec: place.spec, bus: PCI_BUS }];
+        let places = Place::all_from_env().map_err(|_| libc::ENODEV)?;
+        let gpus = places.into_iter().map(|place| Gpu { bus: place.pci_bus(), spec: place.spec }).collect();
         *kernel = Some(Kernel { gpus, nodes: BTreeMap::new(), clients: Clients::default() });
     }
     kernel.as_mut().map_or(Err(libc::ENODEV), action)

@@ -29,6 +29,7 @@ pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult>
     let percentage = std::env::var(ENV_PERCENTAGE).ok().and_then(|text| limits::percentage(&text).ok());
     let attach = Attach {
         device: place.spec.id.to_owned(),
+        index: place.index,
         dir: dir.as_os_str().as_bytes().to_vec(),
         percentage,
         command: command_line(),

@@ -187,7 +187,7 @@ impl Daemon {
     fn attach(&mut self, id: PeerId, attach: Attach) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let dir = OsString::from_vec(attach.dir);
-        let Ok(place) = Place::new(&attach.device, Some(dir)) else {
+        let Ok(place) = Place::new(&attach.device, attach.index, Some(dir)) else {
             self.refuse(id, CuResult::NO_DEVICE);
             return;
         };
@@ -244,7 +244,7 @@ impl Daemon {
         let Role::Waiting(candidate) = &peer.role else { return Err(CuResult::MPS_SERVER_NOT_READY) };
         let (pid, server_pid) = (peer.pid, server.pid());
         let uuid = device_uuid(&candidate.place);
-        if !is_visible(self.visible.as_deref(), uuid) {
+        if !is_visible(self.visible.as_deref(), candidate.place.index, uuid) {
             return Err(CuResult::NO_DEVICE);
         }
         if members >= CLIENTS_MAX {

@@ -31,6 +31,8 @@ pub enum Message {
 pub struct Attach {
     /// Catalogue name of its device.
     pub device: String,
+    /// Which of the machine's GPUs that is.
+    pub index: u32,
     /// Directory of its board, as bytes of a path.
     pub dir: Vec<u8>,
     /// Its own `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, which can only lower the server's.

@@ -4,10 +4,10 @@
 //! them say `NVML_ERROR_NOT_SUPPORTED`, which programs expect of boards that lack something; before the
 //! library is started they say that.
 
-use super::{NvmlReturn, the_device};
+use super::{NvmlReturn, first_device};
 
 fn answer() -> NvmlReturn {
-    the_device().err().unwrap_or(NvmlReturn::NOT_SUPPORTED)
+    first_device().err().unwrap_or(NvmlReturn::NOT_SUPPORTED)
 }
 
 macro_rules! absent {

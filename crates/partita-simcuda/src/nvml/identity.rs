@@ -1,10 +1,8 @@
-//! Finding the device, and what never changes about it.
+//! Finding devices, and what never changes about them.
 
 use std::ffi::{c_char, c_int};
 
-use crate::client::device::PCI_BUS;
-
-use super::{Device, Handle, NvmlReturn, device, pci, put, put_text, text, the_device, the_handle};
+use super::{Device, Handle, NvmlReturn, device, devices, handle_of, pci, put, put_text, text};
 
 /// `nvmlComputeMode_t`: anybody may use the device.
 const COMPUTE_MODE_DEFAULT: u32 = 0;
@@ -16,26 +14,32 @@ const BRAND_NVIDIA: u32 = 14;
 const BUS_TYPE_PCIE: u32 = 2;
 
 nvml_api! {
-    /// Devices: one.
-    fn nvmlDeviceGetCount_v2(count: *mut u32) { the_device().and_then(|_| put(count, 1)) }
-    /// Devices: one.
-    fn nvmlDeviceGetCount(count: *mut u32) { the_device().and_then(|_| put(count, 1)) }
-    /// The device of a number; the only one is 0.
-    fn nvmlDeviceGetHandleByIndex_v2(index: u32, to: *mut Handle) { find(index == 0, to, NvmlReturn::INVALID_ARGUMENT) }
-    /// The device of a number; the only one is 0.
-    fn nvmlDeviceGetHandleByIndex(index: u32, to: *mut Handle) { find(index == 0, to, NvmlReturn::INVALID_ARGUMENT) }
+    /// How many devices there are.
+    fn nvmlDeviceGetCount_v2(count: *mut u32) { put(count, devices()?.len() as u32) }
+    /// How many devices there are.
+    fn nvmlDeviceGetCount(count: *mut u32) { put(count, devices()?.len() as u32) }
+    /// The device of a number.
+    fn nvmlDeviceGetHandleByIndex_v2(index: u32, to: *mut Handle) {
+        find(|device| device.place.index == index, to, NvmlReturn::INVALID_ARGUMENT)
+    }
+    /// The device of a number.
+    fn nvmlDeviceGetHandleByIndex(index: u32, to: *mut Handle) {
+        find(|device| device.place.index == index, to, NvmlReturn::INVALID_ARGUMENT)
+    }
     /// The device of an identifier `GPU-…`.
     fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, to: *mut Handle) {
-        let found = text(uuid)? == the_device()?.uuid;
-        find(found, to, NvmlReturn::NOT_FOUND)
+        let wanted = text(uuid)?;
+        find(|device| device.uuid == wanted, to, NvmlReturn::NOT_FOUND)
     }
     /// The device at a place on the bus.
     fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, to: *mut Handle) {
-        find(pci::is_here(text(id)?), to, NvmlReturn::NOT_FOUND)
+        let wanted = text(id)?;
+        find(|device| pci::is_here(device, wanted), to, NvmlReturn::NOT_FOUND)
     }
     /// The device at a place on the bus.
     fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, to: *mut Handle) {
-        find(pci::is_here(text(id)?), to, NvmlReturn::NOT_FOUND)
+        let wanted = text(id)?;
+        find(|device| pci::is_here(device, wanted), to, NvmlReturn::NOT_FOUND)
     }
 
     /// Product name.
@@ -60,23 +64,23 @@ nvml_api! {
     }
     /// Whether two devices are on one board: a device and itself are.
     fn nvmlDeviceOnSameBoard(one: Handle, other: Handle, same: *mut c_int) {
-        device(one)?;
-        device(other)?;
-        put(same, 1)
+        let (one, other) = (device(one)?, device(other)?);
+        put(same, c_int::from(one.place.index == other.place.index))
     }
 }
 
-/// Stores the handle when the device is meant.
+/// Stores the handle of the device that is meant.
 ///
 /// # Safety
 /// The pointer is null or valid for writing a handle.
-unsafe fn find(found: bool, to: *mut Handle, otherwise: NvmlReturn) -> Result<(), NvmlReturn> {
-    the_device()?;
-    if !found {
-        return Err(otherwise);
-    }
+unsafe fn find(
+    is_meant: impl Fn(&Device) -> bool,
+    to: *mut Handle,
+    otherwise: NvmlReturn,
+) -> Result<(), NvmlReturn> {
+    let found = devices()?.into_iter().find(|device| is_meant(device)).ok_or(otherwise)?;
     // SAFETY: the caller's own demand.
-    unsafe { put(to, the_handle()) }
+    unsafe { put(to, handle_of(&found)) }
 }
 
 fn ecc(device: &Device) -> Result<bool, NvmlReturn> {
@@ -107,11 +111,11 @@ fn brand(device: &Device) -> u32 {
 
 nvml_getters! {
     /// Number of the device.
-    fn nvmlDeviceGetIndex -> u32 = |_device| 0;
+    fn nvmlDeviceGetIndex -> u32 = |device| device.place.index;
     /// Number of the device node.
-    fn nvmlDeviceGetMinorNumber -> u32 = |_device| 0;
+    fn nvmlDeviceGetMinorNumber -> u32 = |device| device.place.index;
     /// Number that devices of one board share.
-    fn nvmlDeviceGetBoardId -> u32 = |_device| PCI_BUS << 8;
+    fn nvmlDeviceGetBoardId -> u32 = |device| device.place.pci_bus() << 8;
     /// Whether the board has several GPUs.
     fn nvmlDeviceGetMultiGpuBoard -> u32 = |_device| 0;
     /// Brand.

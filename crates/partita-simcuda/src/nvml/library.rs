@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::{NvmlReturn, end, put, put_text, start, the_device};
+use super::{NvmlReturn, end, first_device, put, put_text, start};
 
 nvml_api! {
     /// Starts the library; may be called again, each call wants its own end.
@@ -16,24 +16,24 @@ nvml_api! {
 
     /// Version of the simulated driver.
     fn nvmlSystemGetDriverVersion(version: *mut c_char, length: u32) {
-        put_text(version, length, the_device()?.place.spec.driver.version)
+        put_text(version, length, first_device()?.place.spec.driver.version)
     }
     /// Version of this library: its own CUDA version before the driver's, as the real one prints it.
     fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: u32) {
-        let driver = the_device()?.place.spec.driver;
+        let driver = first_device()?.place.spec.driver;
         put_text(version, length, &format!("{}.{}", driver.cuda_version / 1000, driver.version))
     }
     /// Newest CUDA that the simulated driver serves, thousands for the major.
     fn nvmlSystemGetCudaDriverVersion(version: *mut c_int) {
-        put(version, the_device()?.place.spec.driver.cuda_version as c_int)
+        put(version, first_device()?.place.spec.driver.cuda_version as c_int)
     }
     /// Newest CUDA that the simulated driver serves, thousands for the major.
     fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) {
-        put(version, the_device()?.place.spec.driver.cuda_version as c_int)
+        put(version, first_device()?.place.spec.driver.cuda_version as c_int)
     }
     /// The program that a process runs, cut to the buffer's length.
     fn nvmlSystemGetProcessName(pid: u32, name: *mut c_char, length: u32) {
-        the_device()?;
+        first_device()?;
         if name.is_null() || length == 0 {
             return Err(NvmlReturn::INVALID_ARGUMENT);
         }

@@ -1,9 +1,10 @@
 //! The management library: the functions of `nvml.h` that monitoring programs call, exported with the C ABI
 //! from the same shared object as the driver API.
 //!
-//! There is one device, the one that `PARTITA_SIM_DEVICE` names. What it is comes from the catalogue; what
-//! happens on it comes from its board, asked anew by each call. Looking never starts a board: without one
-//! the device is idle, its memory is free and no process runs on it.
+//! The devices are those that `PARTITA_SIM_DEVICE` and `PARTITA_SIM_GPUS` name, whatever
+//! `CUDA_VISIBLE_DEVICES` shows. What they are comes from the catalogue; what happens on one comes from its
+//! board, asked anew by each call. Looking never starts a board: without one the device is idle, its memory is
+//! free and no process runs on it.
 //!
 //! | module | functions |
 //! |---|---|
@@ -66,7 +67,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::client::runtime::{device_uuid, observe, uuid_text};
-use crate::shared::place::Place;
+use crate::shared::place::{GPUS_MAX, Place};
 use crate::shared::protocol::{BoardStatus, Reply, Request};
 
 /// `nvmlReturn_t`. The numbers are those of `nvml.h`.
@@ -97,7 +98,7 @@ impl NvmlReturn {
 /// `nvmlDevice_t`: opaque to programs.
 pub type Handle = *mut c_void;
 
-/// The one device, as found when the library was started.
+/// A device, as found when the library was started.
 #[derive(Debug)]
 pub(crate) struct Device {
     /// Which device and where its board is.
@@ -107,13 +108,13 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    fn find() -> Result<Self, NvmlReturn> {
-        let place = Place::from_env().map_err(|error| {
+    fn all() -> Result<Vec<Arc<Self>>, NvmlReturn> {
+        let places = Place::all_from_env().map_err(|error| {
             eprintln!("partita-sim: {error}");
             NvmlReturn::UNKNOWN
         })?;
-        let uuid = uuid_text(device_uuid(&place));
-        Ok(Self { place, uuid })
+        let device = |place| Arc::new(Self { uuid: uuid_text(device_uuid(&place)), place });
+        Ok(places.into_iter().map(device).collect())
     }
 
     /// The board's state; that of an idle device when no board runs.
@@ -125,22 +126,22 @@ impl Device {
     }
 }
 
-/// How often the library was started and not yet ended, and the device meanwhile.
+/// How often the library was started and not yet ended, and the devices meanwhile.
 #[derive(Debug)]
 struct Library {
     starts: u32,
-    device: Option<Arc<Device>>,
+    devices: Vec<Arc<Device>>,
 }
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library { starts: 0, device: None });
+static LIBRARY: Mutex<Library> = Mutex::new(Library { starts: 0, devices: Vec::new() });
 
-/// What a valid handle points to. Never read: its address is the handle.
-static HANDLE: u8 = 0;
+/// What valid handles point to. Never read: the addresses are the handles.
+static HANDLES: [u8; GPUS_MAX as usize] = [0; GPUS_MAX as usize];
 
 fn start() -> Result<(), NvmlReturn> {
     let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     if library.starts == 0 {
-        library.device = Some(Arc::new(Device::find()?));
+        library.devices = Device::all()?;
     }
     library.starts += 1;
     Ok(())
@@ -150,25 +151,31 @@ fn end() -> Result<(), NvmlReturn> {
     let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     library.starts = library.starts.checked_sub(1).ok_or(NvmlReturn::UNINITIALIZED)?;
     if library.starts == 0 {
-        library.device = None;
+        library.devices.clear();
     }
     Ok(())
 }
 
-/// The device, whatever the program names it by.
-fn the_device() -> Result<Arc<Device>, NvmlReturn> {
+/// All devices. There is at least one.
+fn devices() -> Result<Vec<Arc<Device>>, NvmlReturn> {
     let library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
-    library.device.clone().ok_or(NvmlReturn::UNINITIALIZED)
+    if library.starts == 0 { Err(NvmlReturn::UNINITIALIZED) } else { Ok(library.devices.clone()) }
+}
+
+/// The first device, for what they have in common.
+fn first_device() -> Result<Arc<Device>, NvmlReturn> {
+    devices()?.into_iter().next().ok_or(NvmlReturn::UNKNOWN)
 }
 
 /// The device behind a handle.
 fn device(handle: Handle) -> Result<Arc<Device>, NvmlReturn> {
-    let device = the_device()?;
-    if handle == the_handle() { Ok(device) } else { Err(NvmlReturn::INVALID_ARGUMENT) }
+    let index = handle.addr().wrapping_sub((&raw const HANDLES).addr());
+    devices()?.get(index).cloned().ok_or(NvmlReturn::INVALID_ARGUMENT)
 }
 
-fn the_handle() -> Handle {
-    (&raw const HANDLE).cast_mut().cast()
+/// The handle of a device.
+fn handle_of(device: &Device) -> Handle {
+    (&raw const HANDLES[device.place.index as usize]).cast_mut().cast()
 }
 
 /// Stores a result where the program wants it.

@@ -2,8 +2,6 @@
 
 use std::ffi::c_char;
 
-use crate::client::device::PCI_BUS as BUS;
-
 use super::{Device, Handle, NvmlReturn, device, put};
 
 /// PCI domain of the simulated device.
@@ -39,14 +37,15 @@ const _: () = assert!(size_of::<PciInfo>() == 68);
 impl PciInfo {
     fn of(device: &Device) -> Self {
         let board = device.place.spec.board;
+        let bus = device.place.pci_bus();
         Self {
-            bus_id_legacy: chars(&format!("{DOMAIN:04X}:{BUS:02X}:{DEVICE:02X}.0")),
+            bus_id_legacy: chars(&format!("{DOMAIN:04X}:{bus:02X}:{DEVICE:02X}.0")),
             domain: DOMAIN,
-            bus: BUS,
+            bus,
             device: DEVICE,
             pci_device_id: u32::from(board.pci_device_id) << 16 | VENDOR,
             pci_sub_system_id: board.pci_subsystem_id,
-            bus_id: chars(&format!("{DOMAIN:08X}:{BUS:02X}:{DEVICE:02X}.0")),
+            bus_id: chars(&format!("{DOMAIN:08X}:{bus:02X}:{DEVICE:02X}.0")),
         }
     }
 }
@@ -61,8 +60,8 @@ fn chars<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 /// Whether `[domain:]bus:device[.function]`, in hexadecimal, names the device.
-pub(super) fn is_here(id: &str) -> bool {
-    parse(id) == Some((DOMAIN, BUS, DEVICE))
+pub(super) fn is_here(device: &Device, id: &str) -> bool {
+    parse(id) == Some((DOMAIN, device.place.pci_bus(), DEVICE))
 }
 
 fn parse(id: &str) -> Option<(u32, u32, u32)> {
@@ -143,10 +142,10 @@ mod tests {
     #[test]
     fn addresses_of_every_common_form_are_read() {
         for id in ["00000000:1B:00.0", "0000:1b:00.0", "0:1b:0", "1B:00.0", "1b:0"] {
-            assert!(is_here(id), "{id}");
+            assert_eq!(parse(id), Some((0, 0x1b, 0)), "{id}");
         }
         for id in ["", "1b", "0000:02:00.0", "0001:1b:00.0", "0000:1b:00.1", "0000:1b:00.x", "a:b:c:d"] {
-            assert!(!is_here(id), "{id}");
+            assert_ne!(parse(id), Some((0, 0x1b, 0)), "{id}");
         }
     }
 }

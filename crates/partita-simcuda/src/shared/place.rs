@@ -1,7 +1,8 @@
 //! Where a board lives: which device, which directory, how to reach the process there and how to start it.
 //!
 //! A board of device `h200` in directory `D` listens at `D/h200.sock`; `D/h200.lock` is held (flock) by whoever
-//! starts or ends it, so that there is never more than one and never a client between two.
+//! starts or ends it, so that there is never more than one and never a client between two. A machine's further
+//! GPUs have boards of their own there: `D/h200-1.sock` and so on.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -19,6 +20,8 @@ use super::{driver, socket};
 pub const ENV_DEVICE: &str = "PARTITA_SIM_DEVICE";
 /// The board's directory. Default: one per user in the temporary directory.
 pub const ENV_DIR: &str = "PARTITA_SIM_DIR";
+/// How many GPUs of that kind the machine has. Default 1. Each is a board of its own.
+pub const ENV_GPUS: &str = "PARTITA_SIM_GPUS";
 /// The board's program. Default: `partita-simgpu` beside this library.
 pub const ENV_PROGRAM: &str = "PARTITA_SIMGPU";
 
@@ -31,11 +34,18 @@ pub fn usable_bytes(spec: &DeviceSpec) -> u64 {
     spec.memory.capacity_bytes - DRIVER_BYTES.min(spec.memory.capacity_bytes / 64)
 }
 
-/// A device and a directory.
+/// The most GPUs of a machine: as many as a kernel driver numbers.
+pub const GPUS_MAX: u32 = 32;
+/// The bus on which the first board sits; the others follow.
+const PCI_BUS: u32 = 0x1b;
+
+/// A GPU of the simulated machine and a directory.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The device.
     pub spec: DeviceSpec,
+    /// Which of the machine's GPUs it is.
+    pub index: u32,
     /// Where its board's files lie.
     pub dir: PathBuf,
 }
@@ -47,15 +57,34 @@ impl Place {
     /// An unknown device.
     pub fn from_env() -> io::Result<Self> {
         let name = std::env::var(ENV_DEVICE).ok().filter(|name| !name.is_empty());
-        Self::new(name.as_deref().unwrap_or(catalogue::DEFAULT), std::env::var_os(ENV_DIR))
+        Self::new(name.as_deref().unwrap_or(catalogue::DEFAULT), 0, std::env::var_os(ENV_DIR))
     }
 
-    /// The place of a named device in `dir`, or in the default directory. Its driver is the one that the environment
+    /// The places of all GPUs of the machine that the environment names.
+    ///
+    /// # Errors
+    /// An unknown device; a number of GPUs that is none or more than [`GPUS_MAX`].
+    pub fn all_from_env() -> io::Result<Vec<Self>> {
+        let first = Self::from_env()?;
+        let count = match std::env::var(ENV_GPUS).ok().filter(|count| !count.is_empty()) {
+            None => 1,
+            Some(text) => {
+                let count = text.parse().ok().filter(|count| (1..=GPUS_MAX).contains(count));
+                count.ok_or_else(|| {
+                    let text = format!("{ENV_GPUS} is '{text}'; it takes a number from 1 to {GPUS_MAX}");
+                    io::Error::new(io::ErrorKind::InvalidInput, text)
+                })?
+            }
+        };
+        Ok((0..count).map(|index| Self { index, ..first.clone() }).collect())
+    }
+
+    /// The place of a GPU of a named kind in `dir`, or in the default directory. Its driver is the one that the environment
     /// names.
     ///
     /// # Errors
     /// An unknown device, a driver that cannot be.
-    pub fn new(device: &str, dir: Option<OsString>) -> io::Result<Self> {
+    pub fn new(device: &str, index: u32, dir: Option<OsString>) -> io::Result<Self> {
         let mut spec =
             catalogue::device(device).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
         driver::from_env(&mut spec)?;
@@ -64,17 +93,31 @@ impl Place {
             // SAFETY: takes no arguments and cannot fail.
             _ => std::env::temp_dir().join(format!("partita-sim-{}", unsafe { libc::geteuid() })),
         };
-        Ok(Self { spec, dir })
+        Ok(Self { spec, index, dir })
+    }
+
+    /// The bus that the GPU sits on; domain, slot and function are 0.
+    pub fn pci_bus(&self) -> u32 {
+        PCI_BUS + self.index
+    }
+
+    fn file(&self, suffix: &str) -> PathBuf {
+        let id = self.spec.id;
+        self.dir.join(if self.index == 0 {
+            format!("{id}{suffix}")
+        } else {
+            format!("{id}-{}{suffix}", self.index)
+        })
     }
 
     /// Path of the socket.
     pub fn socket(&self) -> PathBuf {
-        self.dir.join(format!("{}.sock", self.spec.id))
+        self.file(".sock")
     }
 
     /// Path of the lock.
     pub fn lock(&self) -> PathBuf {
-        self.dir.join(format!("{}.lock", self.spec.id))
+        self.file(".lock")
     }
 
     /// Makes the directory, for this user alone.
@@ -164,6 +207,7 @@ impl Place {
         };
         let mut command = Command::new(&program);
         command.arg("--device").arg(self.spec.id).arg("--dir").arg(&self.dir);
+        command.arg("--index").arg(self.index.to_string());
         // The board outlives its first client and is no part of it: of the client's environment it gets what is
         // meant for the simulation, and what says where things are.
         command.env_clear().envs(std::env::vars_os().filter(|(name, _)| {
