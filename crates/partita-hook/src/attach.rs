@@ -19,7 +19,7 @@ use crate::driver::{DriverCalls, export_table};
 use crate::lock::Mutex;
 use crate::mask::{LaunchMask, on_launch};
 use crate::tenant::{self, Tenant};
-use crate::{LEDGER_VARIABLE, graph_nodes, is_tenant, real, report};
+use crate::{LEDGER_VARIABLE, counter, graph_nodes, is_tenant, real, report};
 
 static ATTACHING: Mutex<()> = Mutex::new(());
 static FORK_HANDLER: AtomicBool = AtomicBool::new(false);
@@ -72,6 +72,7 @@ fn attach() -> Result<&'static Tenant, String> {
 
     let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;
     follow_forks()?;
+    counter::prepare();
     // Kept for ever: launches on any thread read it.
     let tenant: &'static Tenant =
         Box::leak(Box::new(Tenant::new(limits_map, slot, mask, limits.device_class, driver)));
@@ -146,6 +147,7 @@ unsafe extern "C" fn in_fork_child() {
         ATTACHING.reset_after_fork();
         real::reset_after_fork();
         graph_nodes::reset_after_fork();
+        counter::reset_after_fork();
         tenant::forget_after_fork();
     }
 }

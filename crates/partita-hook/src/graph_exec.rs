@@ -99,9 +99,6 @@ fn prepared(
     };
     let noted = Call { unmasked: wide, carried: carried.as_deref() };
     let result = calls::within(&noted, call).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
-    if wide && is_launch {
-        return widen::count(tenant, result);
-    }
     // Each kernel was uploaded with the mask of its own moment.
     if result.is_err() || tenant.limits.epoch() != epoch {
         executables::forget_ready(executable as usize);
@@ -109,7 +106,7 @@ fn prepared(
             executable.armed = Armed::Unknown;
         }
     }
-    result
+    if wide && is_launch { widen::count(tenant, result) } else { result }
 }
 
 /// What a launch or an upload goes on with.

@@ -29,6 +29,7 @@ mod attach;
 mod calls;
 mod carried;
 mod chain;
+mod counter;
 mod driver;
 mod elf;
 mod executables;

@@ -11,6 +11,7 @@ use partita_ledger::{HookState, Limits};
 
 use crate::calls::{self, Call};
 use crate::chain;
+use crate::counter;
 use crate::tenant::{self, Tenant};
 
 /// What the callback needs beside the ledger.
@@ -67,33 +68,45 @@ pub unsafe extern "C" fn on_launch(
     // SAFETY: a descriptor of this version has the layout's size, and the driver
     // lets its subscriber write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
-    tenant.slot.count_launch();
+    tenant.slot.count_launch_in(counter::of_this_thread());
     // SAFETY: used in this callback only.
     let call = unsafe { calls::current() };
-    if let Some(Call { unmasked: true, carried: None }) = call {
-        return;
+    if let Some(call) = call {
+        return in_noted_call(tenant, call, image);
     }
-    let disable = tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words);
-    if let Some(Call { unmasked, carried: Some(carried) }) = call {
-        let own = carried.own(descriptor as usize, qmd::read_disable_mask(image, layout));
-        let wanted = match (own, unmasked) {
-            (own, true) => own,
-            (own, false) => Some(qmd::union_live(&disable, own.as_ref(), &tenant.mask.live)),
-        };
-        let written = match wanted {
-            Some(disable) => qmd::write_disable_mask(image, layout, &disable),
-            None => qmd::clear_disable_mask(image, layout),
-        };
-        carried.note(descriptor as usize, qmd::read_disable_mask(image, layout), own);
-        if written.is_err() {
-            cannot_mask(tenant);
-        }
-        return;
-    }
+    let disable = disable_now(tenant);
     // A mask may be there already: a narrower one of the program's own, or the
     // driver's for a large cluster. Both hold, or the tenant's alone where
     // together they leave nothing, because a launch with no TPC never ends.
     if qmd::merge_live(image, layout, &disable, &tenant.mask.live).is_err() {
+        cannot_mask(tenant);
+    }
+}
+
+/// The tenant's disable words of this moment.
+#[inline]
+fn disable_now(tenant: &Tenant) -> [u32; 8] {
+    tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words)
+}
+
+/// A launch that may leave the partition, or the upload of a graph.
+#[cold]
+fn in_noted_call(tenant: &Tenant, call: &Call<'_>, image: &mut [u32]) {
+    let layout = tenant.mask.layout;
+    // A launch that may leave the partition keeps the descriptor that the driver made.
+    let Some(carried) = call.carried else { return };
+    let descriptor = image.as_ptr() as usize;
+    let own = carried.own(descriptor, qmd::read_disable_mask(image, layout));
+    let wanted = match call.unmasked {
+        true => own,
+        false => Some(qmd::union_live(&disable_now(tenant), own.as_ref(), &tenant.mask.live)),
+    };
+    let written = match wanted {
+        Some(disable) => qmd::write_disable_mask(image, layout, &disable),
+        None => qmd::clear_disable_mask(image, layout),
+    };
+    carried.note(descriptor, qmd::read_disable_mask(image, layout), own);
+    if written.is_err() {
         cannot_mask(tenant);
     }
 }

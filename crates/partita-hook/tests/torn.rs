@@ -44,6 +44,8 @@ fn no_launch_carries_parts_of_two_masks() {
     let numbers: Vec<u64> = said.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     let [launches, torn, changes, last] = numbers[..] else { panic!("{said}") };
     println!("{flips} changes in {spent:.1?}; {launches} launches saw {changes} of them; torn masks: {torn}");
+    let slot = fixture.usage().slots().next().expect("one slot").expect("readable");
+    assert_eq!(slot.launches, launches + 1, "every launch is counted once, on whatever thread");
     assert_eq!(torn, 0, "of {launches} launches");
     assert_eq!(last, flips % 2, "a launch after the last change carries its mask");
     // Else nothing was tried.

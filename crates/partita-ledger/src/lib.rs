@@ -67,7 +67,7 @@ pub use self::{
     limits::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, Limits, NAME_BYTES_MAX, NO_QUOTA},
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     slot::{AccountError, HookState, Owner, Slot},
-    usage::{USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},
+    usage::{LAUNCH_COUNTERS, USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},
     view::{SlotInfo, UsageView},
 };
 

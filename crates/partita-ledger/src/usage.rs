@@ -37,10 +37,14 @@ pub(crate) struct SlotCells {
 /// What the owner counts.
 #[repr(C, align(64))]
 pub(crate) struct Counters {
-    pub(crate) launches: Word,
     pub(crate) refusals: Word,
     pub(crate) widened: Word,
+    /// The launches are the sum. Each but the last has one thread at a time that writes it; the last is for all others.
+    pub(crate) launches: [Word; LAUNCH_COUNTERS],
 }
+
+/// Counters of launches in a slot: what is left of their cache line.
+pub const LAUNCH_COUNTERS: usize = 6;
 
 /// Who the owner is.
 #[repr(C, align(64))]
@@ -161,7 +165,7 @@ impl UsageMap {
                 if lock::try_lock(&self.path, &self.fd, slot_offset(index), size_of::<SlotCells>())? {
                     self.vacate(index)?;
                     let cells = self.cells(index);
-                    cells.counters.launches.store(0);
+                    cells.counters.launches.iter().for_each(|counter| counter.store(0));
                     cells.counters.refusals.store(0);
                     cells.holder.state.store(0);
                     cells.holder.start_ticks.store(owner.start_ticks);

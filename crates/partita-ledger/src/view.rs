@@ -13,7 +13,9 @@ use crate::error::{LedgerError, Problem};
 use crate::file::{Access, Fd};
 use crate::lock;
 use crate::slot::HookState;
-use crate::usage::{Counters, Holder, KIND, LAST_OFFSET, SlotCells, USAGE_FILE_BYTES, slot_offset};
+use crate::usage::{
+    Counters, Holder, KIND, LAST_OFFSET, LAUNCH_COUNTERS, SlotCells, USAGE_FILE_BYTES, slot_offset,
+};
 
 /// How often an observer looks for two copies that agree.
 const LOOKS_MAX: u32 = 64;
@@ -121,7 +123,11 @@ impl UsageView {
             pid: i32::try_from(pid).unwrap_or(0),
             start_ticks: word(&slot, holder + offset_of!(Holder, start_ticks)),
             bytes,
-            launches: word(&slot, counters + offset_of!(Counters, launches)),
+            launches: (0..LAUNCH_COUNTERS)
+                .map(|counter| {
+                    word(&slot, counters + offset_of!(Counters, launches) + counter * size_of::<u64>())
+                })
+                .fold(0, u64::wrapping_add),
             refusals: word(&slot, counters + offset_of!(Counters, refusals)),
             widened: word(&slot, counters + offset_of!(Counters, widened)),
             state: HookState::from_word(word(&slot, holder + offset_of!(Holder, state))),
