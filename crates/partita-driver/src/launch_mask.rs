@@ -55,7 +55,7 @@ impl LaunchMask {
         })
     }
 
-    /// Launches seen so far.
+    /// Launches seen so far, of a process that launches on one thread at a time.
     pub fn launches(&self) -> u64 {
         LAUNCHES.load(Ordering::Acquire)
     }
@@ -83,14 +83,16 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
     }
     // SAFETY: every version of the descriptor is longer than its head.
     let head = unsafe { core::slice::from_raw_parts(descriptor, QMD_HEAD_WORDS) };
-    // Once is enough, and reading what the driver has just written so differently costs more than all the rest here.
-    if LAUNCHES.load(Ordering::Relaxed) == 0 {
+    // Once is enough.
+    let launches = LAUNCHES.load(Ordering::Relaxed);
+    if launches == 0 {
         for (kept, word) in HEAD.iter().zip(head) {
             kept.store(*word, Ordering::Relaxed);
         }
     }
-    // After the head, which layout() reads once a launch has been counted.
-    LAUNCHES.fetch_add(1, Ordering::AcqRel);
+    // After the head, which layout() reads once a launch has been counted. No atomic addition: on x86 it would wait for everything that the
+    // driver has just stored. Threads that launch at the same time may be counted once.
+    LAUNCHES.store(launches.wrapping_add(1), Ordering::Release);
     let layout = LAYOUT.load(Ordering::Acquire);
     if !ACTIVE.load(Ordering::Acquire) || layout.is_null() {
         return;
