@@ -23,9 +23,9 @@
  * WHICH MASK COUNTS
  *   next, then stream, then global. Each is a wish of its own: a next or
  *   stream mask of 0 is "all TPCs", whatever the farther masks say; the
- *   libsmctrl_clear_ functions take a wish away. (Before Hopper the hardware
- *   cannot tell a stream's "all TPCs" from no mask, so the global one applies
- *   to such a stream there.) The next mask belongs to one
+ *   libsmctrl_clear_ functions take a wish away. (The launch descriptors of
+ *   most GPUs before Hopper cannot tell a stream's "all TPCs" from no mask, so
+ *   the global one applies to such a stream there.) The next mask belongs to one
  *   launch of the calling thread and is gone after it; the first launch of a
  *   CUDA graph counts as one launch for each of its kernels. Work that is
  *   launched keeps the mask that it was launched with.

@@ -61,3 +61,43 @@ impl From<ControlError> for Fault {
         Self::new(code, format_args!("the driver's control interface: {error}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::c_void;
+    use partita_abi::CuResult;
+    use partita_abi::types::CUuuid;
+    use partita_driver::callback;
+
+    /// Refuses, and leaves something that is no table behind.
+    unsafe extern "C" fn refuse(table: *mut *const c_void, _: *const CUuuid) -> CuResult {
+        // SAFETY: the caller's pointer.
+        unsafe { *table = core::ptr::without_provenance(8) };
+        CuResult::NOT_SUPPORTED
+    }
+
+    unsafe extern "C" fn never(_: *mut c_void, _: c_int, _: c_int, _: *const c_void) {}
+
+    #[test]
+    fn a_driver_that_refuses_its_table_is_not_asked_further() {
+        // SAFETY: nothing is subscribed.
+        let refused = unsafe { callback::subscribe(refuse, never, core::ptr::null_mut()) }.unwrap_err();
+        let fault = Fault::from(Error::from(refused));
+        assert!(fault.code == libc::ENOTSUP && fault.text.contains("no launch-callback table"), "{fault}");
+    }
+
+    #[test]
+    fn what_callers_can_act_on_has_a_number_of_its_own() {
+        for (error, code) in [
+            (Error::Load("x".into()), libc::ENODEV),
+            (Error::Subscribe(SubscribeError::Refused(210)), libc::EBUSY),
+            (Error::DefaultStream(1), libc::EINVAL),
+            (Error::MissingSymbol("cuX"), libc::ENOSYS),
+        ] {
+            assert_eq!(Fault::from(error).code, code);
+        }
+        let closed = ControlError::Open { path: "/dev/nvidiactl".into(), errno: libc::EACCES };
+        assert_eq!(Fault::from(closed).code, libc::EACCES);
+    }
+}

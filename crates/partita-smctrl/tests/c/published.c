@@ -32,16 +32,16 @@ int main(int count, char **arguments)
     libsmctrl_set_global_mask(~0x1ull);
     RUNS_ON(stream, tpcs(0, 1));
     RUNS_ON(NULL, tpcs(0, 1));
-    libsmctrl_set_stream_mask(stream, ~0xf0ull);
-    RUNS_ON(stream, tpcs(4, 8));
+    libsmctrl_set_stream_mask(stream, ~0xcull);
+    RUNS_ON(stream, tpcs(2, 4));
     RUNS_ON(other, tpcs(0, 1));
     libsmctrl_set_next_mask(~0x6ull);
     RUNS_ON(stream, tpcs(1, 3));
-    RUNS_ON(stream, tpcs(4, 8));
+    RUNS_ON(stream, tpcs(2, 4));
     libsmctrl_set_stream_mask_ext(other, ~((uint128_t) 3 << (gpu_tpcs - 2)));
     RUNS_ON(other, tpcs(gpu_tpcs - 2, gpu_tpcs));
     libsmctrl_set_global_mask(0);
     RUNS_ON(NULL, all());
-    RUNS_ON(stream, tpcs(4, 8));
+    RUNS_ON(stream, tpcs(2, 4));
     return 0;
 }
