@@ -36,6 +36,11 @@ fn the_callback_sees_and_masks_genuine_descriptors() {
 }
 
 #[test]
+fn clusters_are_counted_over_the_whole_device() {
+    World::new("count").run("launch", "clusters");
+}
+
+#[test]
 fn stream_structures_carry_masks() {
     World::new("stream").run("launch", "stream_mask");
 }

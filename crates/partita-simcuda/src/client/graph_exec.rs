@@ -12,61 +12,61 @@ use std::sync::{Arc, Mutex};
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::copy::{Plan, moves, plan};
 use super::event::Event;
 use super::graph::{self, KernelNode, NodeKind};
-use super::memcpy::{Plan, moves, plan};
-use super::object::{Registry, object};
+use super::object::Registry;
 use super::runtime::{Runtime, lock, runtime};
-use super::stream::{Stream, resolve};
+use super::stream::Stream;
 use super::worker::{self, HostWork};
-use super::{callback, capture, get, put, put_if};
+use super::{callback, capture};
 use crate::shared::command::Command;
 use crate::shared::protocol::{GraphNode, NodeWork, Request};
 use crate::shared::qmd::{self, Image};
 
 /// A node, flattened out of its graphs.
 #[derive(Debug)]
-struct ExecNode {
+pub(super) struct ExecNode {
     /// The node that it was made of.
     source: usize,
-    kind: NodeKind,
+    pub(super) kind: NodeKind,
     after: Vec<u32>,
-    enabled: bool,
+    pub(super) enabled: bool,
     /// Whether the board must still be told of it; a kernel is shown to the subscriber then.
-    pending: bool,
-    token: Option<u64>,
+    pub(super) pending: bool,
+    pub(super) token: Option<u64>,
     /// A kernel's descriptor as the subscriber left it. The driver builds it once and shows it as it is when the node is armed anew.
     image: Option<Box<Image>>,
 }
 
 #[derive(Debug)]
-struct State {
-    nodes: Vec<ExecNode>,
+pub(super) struct State {
+    pub(super) nodes: Vec<ExecNode>,
     /// Whether the launch itself is to be shown to the subscriber at the next upload.
-    rearmed: bool,
-    last: Option<(&'static Stream, u64)>,
+    pub(super) rearmed: bool,
+    pub(super) last: Option<(&'static Stream, u64)>,
 }
 
 /// An executable graph.
 #[derive(Debug)]
-struct Exec {
+pub(super) struct Exec {
     /// Its GPU.
-    runtime: &'static Runtime,
+    pub(super) runtime: &'static Runtime,
     /// The board's number.
-    number: u64,
-    flags: u64,
-    state: Mutex<State>,
+    pub(super) number: u64,
+    pub(super) flags: u64,
+    pub(super) state: Mutex<State>,
     /// Objects of the program that it holds, as its graph did when it was made.
-    objects: Vec<(usize, u32)>,
+    pub(super) objects: Vec<(usize, u32)>,
 }
 
-static EXECS: Registry<Arc<Exec>> = Registry::new(0x1900_0000_0000);
+pub(super) static EXECS: Registry<Arc<Exec>> = Registry::new(0x1900_0000_0000);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Roughly how many bytes of nodes go into one message.
 const MESSAGE_ROOM: usize = 48 * 1024;
 
-fn exec(handle: CUgraphExec) -> Result<Arc<Exec>, CuResult> {
+pub(super) fn exec(handle: CUgraphExec) -> Result<Arc<Exec>, CuResult> {
     runtime()?;
     EXECS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
 }
@@ -115,7 +115,7 @@ fn flatten(handle: usize, after: &[u32], into: &mut Vec<ExecNode>) -> Result<Vec
     Ok(ends.flat_map(|(_, places)| places).collect())
 }
 
-fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> {
+pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> {
     let known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
         | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
         | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
@@ -226,7 +226,7 @@ impl ExecNode {
 }
 
 /// Tells the board what it does not know yet.
-fn upload(exec: &Exec, state: &mut State) -> Result<(), CuResult> {
+pub(super) fn upload(exec: &Exec, state: &mut State) -> Result<(), CuResult> {
     let runtime = exec.runtime;
     let (mut batch, mut room) = (Vec::new(), MESSAGE_ROOM);
     let send = |nodes: Vec<GraphNode>| {
@@ -262,7 +262,7 @@ fn upload(exec: &Exec, state: &mut State) -> Result<(), CuResult> {
     Ok(())
 }
 
-fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> {
+pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> {
     let exec = exec(handle)?;
     let runtime = exec.runtime;
     runtime.healthy()?;
@@ -290,7 +290,7 @@ fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> 
 }
 
 /// The place of the node that was made of `source`, which must live.
-fn place(state: &State, source: CUgraphNode) -> Result<usize, CuResult> {
+pub(super) fn place(state: &State, source: CUgraphNode) -> Result<usize, CuResult> {
     graph::node(source.addr())?;
     let found = state.nodes.iter().position(|node| node.source == source.addr());
     found.ok_or(CuResult::INVALID_VALUE)
@@ -314,7 +314,7 @@ fn replace(node: &mut ExecNode, new: NodeKind) {
 }
 
 /// Changes the node that was made of `source`.
-fn change(handle: CUgraphExec, source: CUgraphNode, new: NodeKind) -> Result<(), CuResult> {
+pub(super) fn change(handle: CUgraphExec, source: CUgraphNode, new: NodeKind) -> Result<(), CuResult> {
     let exec = exec(handle)?;
     let mut state = lock(&exec.state);
     let at = place(&state, source)?;
@@ -327,7 +327,7 @@ fn change(handle: CUgraphExec, source: CUgraphNode, new: NodeKind) -> Result<(),
 }
 
 /// Takes all parameters from another graph of the same shape: result, node at fault.
-fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (u32, usize)>, CuResult> {
+pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (u32, usize)>, CuResult> {
     const TOPOLOGY_CHANGED: u32 = 2;
     const NODE_TYPE_CHANGED: u32 = 3;
     let exec = exec(handle)?;
@@ -349,206 +349,4 @@ fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (u32, usize)
         replace(old, new.kind);
     }
     Ok(Ok(()))
-}
-
-driver_api! {
-    /// Makes an executable graph.
-    fn cuGraphInstantiateWithFlags(handle: *mut CUgraphExec, graph: CUgraph, flags: u64) {
-        runtime()?;
-        put(handle, CUgraphExec::from_addr(instantiate(graph.addr(), flags)?))
-    }
-
-    /// As `cuGraphInstantiateWithFlags`, with room for a report.
-    fn cuGraphInstantiate(
-        handle: *mut CUgraphExec,
-        graph: CUgraph,
-        error_node: *mut CUgraphNode,
-        log: *mut core::ffi::c_char,
-        log_bytes: usize,
-    ) {
-        runtime()?;
-        put_if(error_node, CUgraphNode::NULL);
-        if !log.is_null() && log_bytes > 0 {
-            put(log, 0)?;
-        }
-        put(handle, CUgraphExec::from_addr(instantiate(graph.addr(), 0)?))
-    }
-
-    /// As `cuGraphInstantiate`.
-    fn cuGraphInstantiate_v2(
-        handle: *mut CUgraphExec,
-        graph: CUgraph,
-        error_node: *mut CUgraphNode,
-        log: *mut core::ffi::c_char,
-        log_bytes: usize,
-    ) {
-        cuGraphInstantiate(handle, graph, error_node, log, log_bytes).ok()
-    }
-
-    /// Makes an executable graph and, if asked, uploads it.
-    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz [per_thread] (
-        handle: *mut CUgraphExec,
-        graph: CUgraph,
-        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-    ) {
-        runtime()?;
-        let mut wanted = get(params.cast_const())?;
-        wanted.err_node_out = CUgraphNode::NULL;
-        let made = instantiate(graph.addr(), wanted.flags);
-        // CUDA_GRAPH_INSTANTIATE_SUCCESS and _ERROR.
-        wanted.result_out = u32::from(made.is_err());
-        put(params, wanted)?;
-        let made = CUgraphExec::from_addr(made?);
-        if wanted.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
-            resolve(wanted.upload_stream, per_thread)?;
-            let exec = exec(made)?;
-            upload(&exec, &mut lock(&exec.state))?;
-        }
-        put(handle, made)
-    }
-
-    /// The flags that an executable was made with.
-    fn cuGraphExecGetFlags(handle: CUgraphExec, flags: *mut u64) {
-        put(flags, exec(handle)?.flags)
-    }
-
-    /// Uploads an executable, so that its launch does not have to.
-    fn cuGraphUpload | cuGraphUpload_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
-        resolve(stream, per_thread)?;
-        let exec = exec(handle)?;
-        let mut state = lock(&exec.state);
-        upload(&exec, &mut state)
-    }
-
-    /// Launches an executable.
-    fn cuGraphLaunch | cuGraphLaunch_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
-        launch(handle, resolve(stream, per_thread)?)
-    }
-
-    /// Lets an executable go; launches that are under way complete.
-    fn cuGraphExecDestroy(handle: CUgraphExec) {
-        runtime()?;
-        let gone = EXECS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
-        let runtime = gone.runtime;
-        let state = lock(&gone.state);
-        let idle = state.last.is_none_or(|(stream, seq)| stream.reached(seq));
-        for (object, count) in &gone.objects {
-            super::graph_memory::release(*object, *count)?;
-        }
-        if idle {
-            state.nodes.iter().filter_map(|node| node.token).for_each(|token| worker::forget(runtime, token));
-        }
-        match runtime.call(&Request::GraphDrop { graph: gone.number }) {
-            Err(_) if runtime.healthy().is_err() => Ok(()),
-            result => result.map(drop),
-        }
-    }
-
-    /// Takes all parameters from a graph of the same shape.
-    fn cuGraphExecUpdate_v2(handle: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
-        let result = update(handle, graph)?;
-        let (code, node) = result.err().unwrap_or((0, 0));
-        let error_node = CUgraphNode::from_addr(node);
-        put(info, CUgraphExecUpdateResultInfo { result: code, error_node, error_from_node: CUgraphNode::NULL })?;
-        if code == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
-    }
-
-    /// As `cuGraphExecUpdate_v2`.
-    fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
-        let result = update(handle, graph)?;
-        let (found, at) = result.err().unwrap_or((0, 0));
-        put_if(node, CUgraphNode::from_addr(at));
-        put(code, found)?;
-        if found == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
-    }
-
-    /// Switches a node of an executable on or off. Kernels, copies and fills can be.
-    fn cuGraphNodeSetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: u32) {
-        let exec = exec(handle)?;
-        let mut state = lock(&exec.state);
-        let at = place(&state, source)?;
-        let node = &mut state.nodes[at];
-        if !matches!(node.kind, NodeKind::Kernel(_) | NodeKind::Copy(..) | NodeKind::Fill(_)) {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        if node.enabled != (enabled != 0) {
-            node.enabled = enabled != 0;
-            node.pending = true;
-            state.rearmed = true;
-        }
-        Ok(())
-    }
-
-    /// Whether a node of an executable is switched on.
-    fn cuGraphNodeGetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: *mut u32) {
-        let exec = exec(handle)?;
-        let state = lock(&exec.state);
-        put(enabled, u32::from(state.nodes[place(&state, source)?].enabled))
-    }
-
-    /// Changes a kernel node of an executable.
-    fn cuGraphExecKernelNodeSetParams(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-    ) {
-        change(handle, source, super::graph_api::kernel_v1(params)?)
-    }
-
-    /// Changes a kernel node of an executable.
-    fn cuGraphExecKernelNodeSetParams_v2(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_KERNEL_NODE_PARAMS_v2,
-    ) {
-        change(handle, source, super::graph_api::kernel_v2(params)?)
-    }
-
-    /// Changes a copy node of an executable.
-    fn cuGraphExecMemcpyNodeSetParams(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_MEMCPY3D,
-        context: CUcontext,
-    ) {
-        let _ = context;
-        change(handle, source, super::graph_api::copy_kind(&get(params)?)?)
-    }
-
-    /// Changes a fill node of an executable.
-    fn cuGraphExecMemsetNodeSetParams(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_MEMSET_NODE_PARAMS_v1,
-        context: CUcontext,
-    ) {
-        let _ = context;
-        change(handle, source, super::graph_api::fill_kind(&get(params)?)?)
-    }
-
-    /// Changes a host node of an executable.
-    fn cuGraphExecHostNodeSetParams(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_HOST_NODE_PARAMS,
-    ) {
-        let params = get(params)?;
-        change(handle, source, NodeKind::Host(params.func, params.user_data as usize))
-    }
-
-    /// Changes a recording node of an executable.
-    fn cuGraphExecEventRecordNodeSetEvent(handle: CUgraphExec, source: CUgraphNode, event: CUevent) {
-        change(handle, source, NodeKind::Record(object(event.0)?))
-    }
-
-    /// Changes a waiting node of an executable.
-    fn cuGraphExecEventWaitNodeSetEvent(handle: CUgraphExec, source: CUgraphNode, event: CUevent) {
-        change(handle, source, NodeKind::Wait(object(event.0)?))
-    }
-
-    /// Changes a node of an executable.
-    fn cuGraphExecNodeSetParams(handle: CUgraphExec, source: CUgraphNode, params: *mut CUgraphNodeParams) {
-        let kind = super::graph_api::kind_of(&get(params.cast_const())?)?;
-        change(handle, source, kind)
-    }
 }

@@ -8,7 +8,7 @@ use partita_abi::types::*;
 
 use super::context::check_device;
 use super::graph::{self, NodeKind};
-use super::graph_api::handles;
+use super::graph_kind::handles;
 use super::object::Registry;
 use super::pool;
 use super::runtime::{lock, runtime, runtime_at};

@@ -6,7 +6,7 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::graph::{self, Node};
-use super::graph_api::{check_edges, handles};
+use super::graph_kind::{check_edges, handles};
 use super::runtime::{lock, runtime};
 use super::{get, put};
 

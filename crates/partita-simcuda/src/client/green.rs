@@ -32,6 +32,13 @@ pub struct Green {
     pub disable: [u32; 8],
 }
 
+impl Green {
+    /// Its TPCs, logical.
+    pub fn set(&self) -> TpcSet {
+        self.sms.set
+    }
+}
+
 static GREENS: Registry<&'static Context> = Registry::new(0x1c00_0000_0000);
 static DESCRIPTORS: Registry<Arc<SmSet>> = Registry::new(0x1d00_0000_0000);
 

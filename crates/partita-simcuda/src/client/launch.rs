@@ -26,7 +26,7 @@ use crate::shared::qmd::{self, Image};
 /// The longest parameter list, in bytes, as `cuda.h` documents it for devices from Volta on.
 pub const PARAM_BYTES_MAX: usize = 32764;
 /// Clusters of more blocks than this need a function's consent.
-const CLUSTER_PORTABLE_MAX: u32 = 8;
+pub const CLUSTER_PORTABLE_MAX: u32 = 8;
 
 /// A launch as programs ask for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

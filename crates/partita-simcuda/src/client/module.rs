@@ -68,7 +68,7 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     for global in &image.globals {
         let address = memory::allocate(context, global.bytes.max(1), AllocKind::Device)?;
         if !global.initial.is_empty() {
-            super::memcpy::write_device(runtime, address, &global.initial)?;
+            super::copy::write_device(runtime, address, &global.initial)?;
         }
         globals.push((global.name.clone(), address, global.bytes));
     }

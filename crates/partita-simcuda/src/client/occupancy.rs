@@ -1,6 +1,8 @@
-//! Occupancy. Like the real calls these look at function and device only: a TPC mask is unknown to them.
+//! Occupancy. Like the real calls these look at function, device and green context only: a TPC mask is unknown to
+//! them.
 
 use core::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
 use partita_abi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize};
@@ -8,10 +10,11 @@ use partita_core::TpcSet;
 use partita_sim::{Footprint, KernelWork};
 
 use super::function::Function;
-use super::launch::configured;
+use super::launch::{CLUSTER_PORTABLE_MAX, Launch, configured};
 use super::object::object;
 use super::put;
 use super::runtime::{Runtime, runtime};
+use super::stream::{Stream, resolve};
 
 fn work(function: &Function, threads: u32, dynamic_shared: u32) -> KernelWork {
     let mut work = KernelWork::new(1, threads.max(1), 0, TpcSet::EMPTY);
@@ -79,20 +82,30 @@ unsafe fn potential(
     Ok((grid as c_int, best as c_int))
 }
 
-/// How many clusters of a launch the device holds at once, or 0.
-fn clusters(function: CUfunction, config: *const CUlaunchConfig, size: Option<u32>) -> Result<u32, CuResult> {
-    let runtime = runtime()?;
-    let function = function_of(function)?;
-    // SAFETY: by the word of the entry point's caller.
-    let (launch, _) = unsafe { configured(config)? };
-    if runtime.spec.sm.cluster_blocks_max < 2 {
+/// The largest cluster that a function consents to.
+fn cluster_limit(runtime: &Runtime, function: &Function) -> Result<u32, CuResult> {
+    let most = runtime.spec.sm.cluster_blocks_max;
+    if most < 2 {
         return Err(CuResult::NOT_SUPPORTED);
     }
-    let size = size.unwrap_or(launch.cluster.iter().product());
-    let mut work = work(function, launch.block.iter().product(), launch.dynamic_shared);
+    let consents = function.non_portable.load(Ordering::Relaxed);
+    Ok(if consents { most } else { most.min(CLUSTER_PORTABLE_MAX) })
+}
+
+/// How many clusters of `size` blocks are resident at once, on all that a launch may use: a green context's SMs
+/// where its stream is one's, and the whole device otherwise.
+fn clusters(runtime: &Runtime, function: &Function, launch: &Launch, stream: &Stream, size: u32) -> u32 {
+    let threads: u32 = launch.block.iter().product();
+    if threads > function.threads_max(runtime) {
+        return 0;
+    }
+    let mut work = work(function, threads, launch.dynamic_shared);
     work.cluster_blocks = size;
-    work.enabled = runtime.spec.topology.all();
-    Ok((work.resident_blocks_max(&runtime.spec) / u64::from(size.max(1))) as u32)
+    work.enabled = match stream.context().green() {
+        Some(green) => green.set(),
+        None => runtime.spec.topology.all(),
+    };
+    (work.resident_blocks_max(&runtime.spec) / u64::from(size)) as u32
 }
 
 driver_api! {
@@ -171,17 +184,27 @@ driver_api! {
 
     /// The largest cluster that can run.
     fn cuOccupancyMaxPotentialClusterSize(size: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) {
-        let most = runtime()?.spec.sm.cluster_blocks_max;
-        let portable = function_of(function)?.non_portable.load(std::sync::atomic::Ordering::Relaxed);
-        let mut found = if portable { most } else { most.min(8) };
-        while found > 1 && clusters(function, config, Some(found))? == 0 {
-            found /= 2;
-        }
-        put(size, found as c_int)
+        let function = function_of(function)?;
+        let (launch, stream) = configured(config)?;
+        let stream = resolve(stream, false)?;
+        let runtime = stream.runtime();
+        let limit = cluster_limit(runtime, function)?;
+        // Sizes are powers of two, and whatever size the launch itself has does not matter.
+        let sizes = (0..=limit.ilog2()).rev().map(|power| 1 << power);
+        let found = sizes.into_iter().find(|size| clusters(runtime, function, &launch, stream, *size) > 0);
+        put(size, found.unwrap_or(0) as c_int)
     }
 
-    /// Clusters that the device holds at once.
+    /// Clusters that are resident at once.
     fn cuOccupancyMaxActiveClusters(count: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) {
-        put(count, clusters(function, config, None)? as c_int)
+        let function = function_of(function)?;
+        let (launch, stream) = configured(config)?;
+        let stream = resolve(stream, false)?;
+        let runtime = stream.runtime();
+        let size = launch.cluster.iter().product();
+        if size > cluster_limit(runtime, function)? {
+            return Err(CuResult::INVALID_CLUSTER_SIZE);
+        }
+        put(count, clusters(runtime, function, &launch, stream, size) as c_int)
     }
 }

@@ -1,18 +1,20 @@
-//! This process's connections to its boards, one for each GPU that it sees: made by `cuInit`, used by every other
-//! call.
+//! This process's connection to the board of one GPU.
 
-use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 use partita_abi::qmd::{QmdLayout, layout_for};
 use partita_sim::DeviceSpec;
 
+pub use super::gpus::{are_several, initialize, owner, runtime, runtime_at, set_current, visible};
+pub use super::visible::{device_uuid, is_visible, uuid_text};
+
+use super::gpus::complain;
 use super::region::Regions;
 use super::stream::Stream;
 use super::structure::Shape;
@@ -21,7 +23,7 @@ use crate::mps;
 use crate::shared::channel::{Channel, Producer};
 use crate::shared::command::{Command, KIND_COMMAND};
 use crate::shared::page::BoardPage;
-use crate::shared::place::{GPUS_MAX, Place, usable_bytes};
+use crate::shared::place::{Place, usable_bytes};
 use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Request, Role, WINDOW_BYTES};
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 use crate::shared::sys::{SharedMap, eventfd_signal, futex_wait};
@@ -81,163 +83,14 @@ pub struct Runtime {
     producer: Mutex<Producer>,
     doorbell: OwnedFd,
     socket: Mutex<OwnedFd>,
-    socket_raw: i32,
+    pub(super) socket_raw: i32,
     watchdog: Option<Duration>,
-}
-
-/// That of the first GPU; null before `cuInit`.
-static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
-/// Those of all GPUs that the process sees, by ordinal. Filled before [`RUNTIME`] is set.
-static ALL: OnceLock<Vec<&'static Runtime>> = OnceLock::new();
-/// Whether there are several: then the context decides.
-static SEVERAL: AtomicBool = AtomicBool::new(false);
-static STARTING: Mutex<()> = Mutex::new(());
-/// Set in a child that was forked from a process with a runtime: CUDA does not survive that.
-static FORKED: AtomicBool = AtomicBool::new(false);
-static SOCKETS_TO_CLOSE: [AtomicI32; GPUS_MAX as usize] = [const { AtomicI32::new(-1) }; GPUS_MAX as usize];
-
-thread_local! {
-    /// The GPU of this thread's current context.
-    static CURRENT: Cell<Option<&'static Runtime>> = const { Cell::new(None) };
 }
 
 /// Locks; a panic elsewhere cannot have happened (the workspace aborts on panics).
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// The runtime of the current context's GPU; of the first GPU where no context is current.
-///
-/// # Errors
-/// `NOT_INITIALIZED` before `cuInit` and in a child of an initialised process.
-#[inline]
-pub fn runtime() -> Result<&'static Runtime, CuResult> {
-    let runtime = RUNTIME.load(Ordering::Acquire);
-    // SAFETY: the pointer is null or was leaked from a box that is never freed.
-    let first = unsafe { runtime.as_ref() }.ok_or(CuResult::NOT_INITIALIZED)?;
-    if SEVERAL.load(Ordering::Relaxed) {
-        return Ok(CURRENT.try_with(Cell::get).ok().flatten().unwrap_or(first));
-    }
-    Ok(first)
-}
-
-/// The GPUs that the process sees, by ordinal.
-pub fn visible() -> &'static [&'static Runtime] {
-    ALL.get().map_or(&[], Vec::as_slice)
-}
-
-/// Whether the process sees more than one GPU.
-#[inline]
-pub fn are_several() -> bool {
-    SEVERAL.load(Ordering::Relaxed)
-}
-
-/// Says which GPU's context is current in this thread.
-pub fn set_current(runtime: Option<&'static Runtime>) {
-    // A thread that ends has no use for it any more.
-    let _ = CURRENT.try_with(|current| current.set(runtime));
-}
-
-/// The GPU in whose window a device address lies. Addresses of host memory are no GPU's.
-pub fn owner(address: u64) -> Option<&'static Runtime> {
-    visible().iter().copied().find(|runtime| runtime.has(address))
-}
-
-/// The runtime that knows an address: its GPU's, or for host memory that of the current context.
-///
-/// # Errors
-/// Those of [`runtime`].
-#[inline]
-pub fn runtime_at(address: u64) -> Result<&'static Runtime, CuResult> {
-    let current = runtime()?;
-    if !are_several() || current.has(address) {
-        return Ok(current);
-    }
-    Ok(owner(address).unwrap_or(current))
-}
-
-/// Connects, once.
-///
-/// # Errors
-/// `NOT_INITIALIZED` in a forked child; `NO_DEVICE` when none is visible, and when no board can be reached, with
-/// the reason on stderr; an MPS error when the MPS server refuses.
-pub fn initialize() -> Result<(), CuResult> {
-    if FORKED.load(Ordering::Relaxed) {
-        return Err(CuResult::NOT_INITIALIZED);
-    }
-    let _starting = lock(&STARTING);
-    if runtime().is_ok() {
-        return if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) };
-    }
-    let places = Place::all_from_env().map_err(complain)?;
-    let uuids: Vec<[u8; 16]> = places.iter().map(device_uuid).collect();
-    let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let connect = |index: usize, ordinal| -> Result<&'static Runtime, CuResult> {
-        Ok(Box::leak(Box::new(Runtime::connect(&places[index], ordinal)?)))
-    };
-    let shown = visible_devices(list.as_deref(), &uuids);
-    let runtimes: Result<Vec<_>, _> =
-        shown.iter().zip(0..).map(|(index, ordinal)| connect(*index, ordinal)).collect();
-    let runtimes = runtimes?;
-    // A process that sees nothing has a driver nevertheless, which tells it so.
-    let first = match runtimes.first() {
-        Some(first) => *first,
-        None => connect(0, 0)?,
-    };
-    let sockets = runtimes.iter().copied().chain(runtimes.is_empty().then_some(first));
-    for (runtime, socket) in sockets.zip(&SOCKETS_TO_CLOSE) {
-        socket.store(runtime.socket_raw, Ordering::Relaxed);
-    }
-    SEVERAL.store(runtimes.len() > 1, Ordering::Relaxed);
-    if ALL.set(runtimes).is_err() {
-        return Err(CuResult::UNKNOWN);
-    }
-    // SAFETY: the handler only stores to atomics and closes descriptors, both allowed after a fork.
-    unsafe { libc::pthread_atfork(None, None, Some(forget_after_fork)) };
-    RUNTIME.store(std::ptr::from_ref(first).cast_mut(), Ordering::Release);
-    if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) }
-}
-
-fn complain(error: io::Error) -> CuResult {
-    eprintln!("partita-sim: {error}");
-    CuResult::NO_DEVICE
-}
-
-extern "C" fn forget_after_fork() {
-    if !RUNTIME.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null() {
-        FORKED.store(true, Ordering::Relaxed);
-    }
-    // The board sees a client's end by its socket; a child that kept it open would hide the parent's death.
-    for socket in &SOCKETS_TO_CLOSE {
-        let socket = socket.swap(-1, Ordering::Relaxed);
-        if socket >= 0 {
-            // SAFETY: the descriptor belongs to a runtime that was just forgotten and is used by nobody here.
-            unsafe { libc::close(socket) };
-        }
-    }
-}
-
-extern "C" fn say_goodbye() {
-    if runtime().is_err() {
-        return;
-    }
-    for runtime in visible() {
-        // The thread that ends the process may be the one that was interrupted in a call; then the board finds
-        // out by itself.
-        for _ in 0..100 {
-            if let Ok(socket) = runtime.socket.try_lock() {
-                let _ = exchange(socket.as_fd(), &Request::Bye, &[]);
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-/// Runs when the process ends in order.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = say_goodbye;
 
 /// The path of the file that this code was loaded from.
 pub fn own_path() -> Option<PathBuf> {
@@ -258,60 +111,6 @@ pub fn own_path() -> Option<PathBuf> {
     };
     let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
     std::fs::canonicalize(name).ok()
-}
-
-/// The identifier of a simulated device: the same for everybody who looks at the same place.
-pub fn device_uuid(place: &Place) -> [u8; 16] {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut uuid = [0u8; 16];
-    for (half, part) in uuid.chunks_exact_mut(8).enumerate() {
-        let mut hasher = DefaultHasher::new();
-        (half, place.spec.id, &place.dir).hash(&mut hasher);
-        if place.index > 0 {
-            place.index.hash(&mut hasher);
-        }
-        part.copy_from_slice(&hasher.finish().to_be_bytes());
-    }
-    // A random (version 4) identifier by its marked bits, as real boards have.
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    uuid
-}
-
-/// `GPU-` and the identifier in the usual groups.
-pub fn uuid_text(uuid: [u8; 16]) -> String {
-    format!("GPU-{}", partita_abi::types::CUuuid { bytes: uuid })
-}
-
-/// Whether an entry of `CUDA_VISIBLE_DEVICES` names a device: by index, by identifier or by the start of one.
-fn names(entry: &str, index: u32, uuid: [u8; 16]) -> bool {
-    let entry = entry.trim();
-    if let Ok(number) = entry.parse::<u32>() {
-        return number == index;
-    }
-    entry.len() > 4
-        && entry.starts_with("GPU-")
-        && uuid_text(uuid).starts_with(&entry.to_lowercase().replacen("gpu-", "GPU-", 1))
-}
-
-/// The devices that `CUDA_VISIBLE_DEVICES` shows, in its order. As with the real driver the list ends at the first
-/// entry that names nothing, that could be one of several, or that was there already.
-pub fn visible_devices(list: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
-    let Some(list) = list else { return (0..uuids.len()).collect() };
-    let mut shown = Vec::new();
-    for entry in list.split(',') {
-        let mut named = (0..uuids.len()).filter(|index| names(entry, *index as u32, uuids[*index]));
-        match (named.next(), named.next()) {
-            (Some(index), None) if !shown.contains(&index) => shown.push(index),
-            _ => break,
-        }
-    }
-    shown
-}
-
-/// Whether `CUDA_VISIBLE_DEVICES` shows one device, for somebody who knows of no others.
-pub fn is_visible(list: Option<&str>, index: u32, uuid: [u8; 16]) -> bool {
-    list.is_none_or(|list| list.split(',').any(|entry| names(entry, index, uuid)))
 }
 
 /// Reserves the window of device addresses; touching one from the host faults, as on hardware.
@@ -366,7 +165,11 @@ pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
 }
 
 impl Runtime {
-    fn connect(place: &Place, ordinal: i32) -> Result<Self, CuResult> {
+    /// Connects to a board, which is started when none runs.
+    ///
+    /// # Errors
+    /// `NO_DEVICE` when it cannot be reached, with the reason on stderr; an MPS error when the MPS server refuses.
+    pub(super) fn connect(place: &Place, ordinal: i32) -> Result<Self, CuResult> {
         let attached = mps::client::attach(place)?;
         let (identity, mps_connection) = match attached {
             Some((identity, connection)) => (Some(identity), Some(connection)),
@@ -618,6 +421,19 @@ impl Runtime {
         }
     }
 
+    /// Tells the board that the process ends in order.
+    pub(super) fn say_goodbye(&self) {
+        // The thread that ends the process may be the one that was interrupted in a call; then the board finds
+        // out by itself.
+        for _ in 0..100 {
+            if let Ok(socket) = self.socket.try_lock() {
+                let _ = exchange(socket.as_fd(), &Request::Bye, &[]);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The board's process, as far as this process can see it.
     pub fn board_pid(&self) -> Option<u32> {
         socket::peer(lock(&self.socket).as_fd()).ok().map(|(pid, _)| pid).filter(|pid| *pid != 0)
@@ -628,32 +444,5 @@ impl Runtime {
         // SAFETY: one entry, a local.
         let ready = unsafe { libc::poll(&mut poll, 1, 0) };
         ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR) != 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_visible_by_index_and_by_identifier() {
-        let uuid = *b"\x12\x34\x56\x78\x9a\xbc\x4d\xef\x80\x12\x34\x56\x78\x9a\xbc\xde";
-        let other = *b"\x12\x99\x56\x78\x9a\xbc\x4d\xef\x80\x12\x34\x56\x78\x9a\xbc\xde";
-        assert_eq!(uuid_text(uuid), "GPU-12345678-9abc-4def-8012-3456789abcde");
-        let one = |list| visible_devices(Some(list), &[uuid]) == [0];
-        assert_eq!(visible_devices(None, &[uuid, other]), [0, 1]);
-        assert!(one("0") && one("0,1") && one("GPU-12345678-9abc-4def-8012-3456789abcde") && one("GPU-1234"));
-        assert!(!one("") && !one("1,0") && !one("-1") && !one("GPU-999") && !one("GPU-"));
-        let two = |list| visible_devices(Some(list), &[uuid, other]);
-        assert_eq!(two("1,0"), [1, 0]);
-        assert_eq!(two("1"), [1]);
-        assert_eq!(two("GPU-1299, GPU-1234"), [1, 0]);
-        assert_eq!(two("0,0"), [0]);
-        // Both begin so.
-        assert_eq!(two("GPU-12"), []);
-        assert_eq!(two("2,0"), []);
-        assert!(
-            is_visible(Some("1,0"), 0, uuid) && !is_visible(Some("1"), 0, uuid) && is_visible(None, 0, uuid)
-        );
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use partita_abi::CuResult;
 use partita_abi::types::{CUhostFn, CUstream, CUstreamCallback};
 
-use super::memcpy::{Move, perform};
+use super::copy::{Move, perform};
 use super::runtime::{Runtime, lock};
 use crate::shared::channel::pop_host_work;
 use crate::shared::page::EventSlot;

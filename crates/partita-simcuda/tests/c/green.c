@@ -106,6 +106,15 @@ static void contexts(void) {
     TRUE(!(first[0] & tpcs[0]) && !(first[1] & tpcs[1]));
     EQ(run(plain, 528), 132);
     EQ(run(NULL, 528), 132);
+    // Occupancy sees it: eight TPCs, in one GPC at least four.
+    int clusters;
+    Attribute cluster = {.id = 4, .u.dim = {2, 1, 1}};
+    Config config = {{64, 1, 1}, {1024, 1, 1}, 0, a, &cluster, 1};
+    OK(cuOccupancyMaxActiveClusters(&clusters, function("partita_spin"), &config));
+    EQ(clusters, 16);
+    config.stream = plain;
+    OK(cuOccupancyMaxActiveClusters(&clusters, function("partita_spin"), &config));
+    EQ(clusters, 132);
     // Nothing of it shows in the structure.
     for (int i = 0; i < 5; i++) EQ(*(uint32_t *)(*(char **)a + 0x51c + 4 * i), 0);
     // As a context it has a default stream and streams that are held to the same SMs, and shares memory and modules.

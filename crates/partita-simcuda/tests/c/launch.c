@@ -296,5 +296,36 @@ static void stream_mask(void) {
     EQ(census(stream, 264, 1024, 1000, NULL), 132);
 }
 
+CUresult cuOccupancyMaxPotentialClusterSize(int *, CUfunction, const Config *);
+
+// Clusters that the whole device holds: of a GPC's SMs as many as fit, with two blocks of 1024 threads to an SM.
+static void clusters(void) {
+    start();
+    CUfunction f = function("partita_spin");
+    int value;
+    static const int expected[][2] = {{1, 264}, {2, 132}, {4, 62}, {8, 30}};
+    Attribute cluster = {.id = 4, .u.dim = {1, 1, 1}};
+    Config config = {{256, 1, 1}, {1024, 1, 1}, 0, NULL, &cluster, 1};
+    for (int i = 0; i < 4; i++) {
+        cluster.u.dim[0] = (unsigned)expected[i][0];
+        OK(cuOccupancyMaxActiveClusters(&value, f, &config));
+        EQ(value, expected[i][1]);
+    }
+    OK(cuOccupancyMaxPotentialClusterSize(&value, f, &config));
+    EQ(value, 8);
+    cluster.u.dim[0] = 16;
+    IS(912, cuOccupancyMaxActiveClusters(&value, f, &config)); // CUDA_ERROR_INVALID_CLUSTER_SIZE
+    OK(cuFuncSetAttribute(f, 14, 1)); // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    OK(cuOccupancyMaxActiveClusters(&value, f, &config));
+    EQ(value, 14);
+    OK(cuOccupancyMaxPotentialClusterSize(&value, f, &config));
+    EQ(value, 16);
+    // One block to an SM.
+    config.shared = 120 * 1024;
+    OK(cuFuncSetAttribute(f, 8, 120 * 1024));
+    OK(cuOccupancyMaxActiveClusters(&value, f, &config));
+    EQ(value, 7);
+}
+
 CASES({"kernels", kernels}, {"modules", modules}, {"old_ways", old_ways}, {"misuse", misuse}, {"descriptor", descriptor},
-      {"stream_mask", stream_mask})
+      {"stream_mask", stream_mask}, {"clusters", clusters})

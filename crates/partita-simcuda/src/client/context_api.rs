@@ -1,0 +1,290 @@
+//! The entry points of contexts.
+
+use core::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam,
+    CUexecAffinityType,
+};
+
+use super::context::{Context, check_device, check_flags, context_or_current, current, with_stack};
+use super::object::object;
+use super::runtime::{Runtime, lock, runtime};
+use super::{get, list, put, put_if};
+
+/// What `cuCtxGetApiVersion` answers: of contexts made by the present interface.
+const API_VERSION: u32 = 3020;
+
+/// The SM count that an affinity list asks for.
+///
+/// # Safety
+/// The pointer is null or points to `count` entries.
+unsafe fn affinity(
+    runtime: &Runtime,
+    params: *const CUexecAffinityParam,
+    count: c_int,
+) -> Result<Option<u32>, CuResult> {
+    // SAFETY: by the caller's word.
+    let params = unsafe { list(params, usize::try_from(count).map_err(|_| CuResult::INVALID_VALUE)?)? };
+    let Some(last) = params.last() else { return Ok(None) };
+    if params.iter().any(|param| param.kind != CU_EXEC_AFFINITY_TYPE_SM_COUNT) || last.sm_count == 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // Measured on an H200: refused without MPS; under it 2 gives 8, and odd numbers are rounded up.
+    if runtime.mps.is_none() {
+        return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
+    }
+    Ok(Some(last.sm_count.next_multiple_of(2).max(8)))
+}
+
+fn create_and_push(
+    runtime: &'static Runtime,
+    context: *mut CUcontext,
+    flags: u32,
+    sms: Option<u32>,
+) -> Result<(), CuResult> {
+    if context.is_null() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let made = Context::create(runtime, check_flags(flags)?, sms, false)?;
+    with_stack(|stack| stack.push(made))?;
+    // SAFETY: not null, so valid by the program's word.
+    unsafe { put(context, made.handle()) }
+}
+
+driver_api! {
+    /// Makes a context and makes it current.
+    fn cuCtxCreate_v2(context: *mut CUcontext, flags: u32, device: CUdevice) {
+        create_and_push(check_device(device)?, context, flags, None)
+    }
+
+    /// As `cuCtxCreate_v2`.
+    fn cuCtxCreate(context: *mut CUcontext, flags: u32, device: CUdevice) {
+        cuCtxCreate_v2(context, flags, device).ok()
+    }
+
+    /// Makes a context that may use some SMs only.
+    fn cuCtxCreate_v3(
+        context: *mut CUcontext,
+        params: *mut CUexecAffinityParam,
+        count: c_int,
+        flags: u32,
+        device: CUdevice,
+    ) {
+        let runtime = check_device(device)?;
+        create_and_push(runtime, context, flags, affinity(runtime, params, count)?)
+    }
+
+    /// Makes a context, with an optional list of wishes.
+    fn cuCtxCreate_v4(context: *mut CUcontext, params: *mut CUctxCreateParams, flags: u32, device: CUdevice) {
+        let runtime = check_device(device)?;
+        let sms = if params.is_null() {
+            None
+        } else {
+            let params = get(params)?;
+            if !params.cig_params.is_null() {
+                return Err(CuResult::NOT_SUPPORTED);
+            }
+            affinity(runtime, params.exec_affinity_params, params.num_exec_affinity_params)?
+        };
+        create_and_push(runtime, context, flags, sms)
+    }
+
+    /// Destroys a context.
+    fn cuCtxDestroy_v2(context: CUcontext) {
+        runtime()?;
+        let context: &'static Context = object(context.0)?;
+        if context.primary || context.green().is_some() {
+            return Err(CuResult::INVALID_CONTEXT);
+        }
+        with_stack(|stack| {
+            if stack.last().is_some_and(|top| std::ptr::eq(*top, context)) {
+                stack.pop();
+            }
+        })?;
+        context.destroy()
+    }
+
+    /// As `cuCtxDestroy_v2`.
+    fn cuCtxDestroy(context: CUcontext) {
+        cuCtxDestroy_v2(context).ok()
+    }
+
+    /// Makes a context current, on top of the one that is.
+    fn cuCtxPushCurrent_v2(context: CUcontext) {
+        runtime()?;
+        let context: &'static Context = object(context.0)?;
+        with_stack(|stack| stack.push(context))
+    }
+
+    /// As `cuCtxPushCurrent_v2`.
+    fn cuCtxPushCurrent(context: CUcontext) {
+        cuCtxPushCurrent_v2(context).ok()
+    }
+
+    /// Makes the context below the current one current.
+    fn cuCtxPopCurrent_v2(context: *mut CUcontext) {
+        runtime()?;
+        let popped = with_stack(Vec::pop)?.ok_or(CuResult::INVALID_CONTEXT)?;
+        put_if(context, popped.handle());
+        Ok(())
+    }
+
+    /// As `cuCtxPopCurrent_v2`.
+    fn cuCtxPopCurrent(context: *mut CUcontext) {
+        cuCtxPopCurrent_v2(context).ok()
+    }
+
+    /// Replaces the current context; null removes it.
+    fn cuCtxSetCurrent(context: CUcontext) {
+        runtime()?;
+        let new: Option<&'static Context> = if context.is_null() { None } else { Some(object(context.0)?) };
+        with_stack(|stack| {
+            stack.pop();
+            stack.extend(new);
+        })
+    }
+
+    /// The current context, or null.
+    fn cuCtxGetCurrent(context: *mut CUcontext) {
+        runtime()?;
+        let top = with_stack(|stack| stack.last().copied())?;
+        put(context, top.map_or(CUcontext::NULL, |context| context.handle()))
+    }
+
+    /// The current context's device.
+    fn cuCtxGetDevice(device: *mut CUdevice) {
+        put(device, current()?.runtime.ordinal)
+    }
+
+    /// A context's device.
+    fn cuCtxGetDevice_v2(device: *mut CUdevice, context: CUcontext) {
+        put(device, context_or_current(context)?.runtime.ordinal)
+    }
+
+    /// The current context's flags.
+    fn cuCtxGetFlags(flags: *mut u32) {
+        put(flags, current()?.flags.load(Ordering::Relaxed))
+    }
+
+    /// Sets the current context's flags.
+    fn cuCtxSetFlags(flags: u32) {
+        current()?.flags.store(check_flags(flags)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A number that no other context of the process has.
+    fn cuCtxGetId(context: CUcontext, id: *mut u64) {
+        let found = context_or_current(context)?;
+        put(id, found.id)
+    }
+
+    /// Waits for all work of the current context.
+    fn cuCtxSynchronize() {
+        current()?.synchronize()
+    }
+
+    /// Waits for all work of a context.
+    fn cuCtxSynchronize_v2(context: CUcontext) {
+        context_or_current(context)?.synchronize()
+    }
+
+    /// Sets a limit of the current context.
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let context = current()?;
+        let mut limits = lock(&context.limits);
+        *limits.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)? = value;
+        Ok(())
+    }
+
+    /// Reads a limit of the current context.
+    fn cuCtxGetLimit(value: *mut usize, limit: u32) {
+        let context = current()?;
+        let found = *lock(&context.limits).get(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
+        put(value, found)
+    }
+
+    /// The preferred split of cache and shared memory.
+    fn cuCtxGetCacheConfig(config: *mut u32) {
+        put(config, current()?.cache.load(Ordering::Relaxed))
+    }
+
+    /// Sets the preferred split of cache and shared memory: a hint.
+    fn cuCtxSetCacheConfig(config: u32) {
+        if config > 3 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        current()?.cache.store(config, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The interface that a context was made with.
+    fn cuCtxGetApiVersion(context: CUcontext, version: *mut u32) {
+        context_or_current(context)?;
+        put(version, API_VERSION)
+    }
+
+    /// The least and the most urgent stream priority.
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        current()?;
+        let scheduler = &runtime()?.spec.scheduler;
+        put_if(least, scheduler.priority_least);
+        put_if(greatest, scheduler.priority_greatest);
+        Ok(())
+    }
+
+    /// Adds a reference to the current context, in the way of the first CUDA.
+    fn cuCtxAttach(context: *mut CUcontext, flags: u32) {
+        let found = current()?;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        found.attached.fetch_add(1, Ordering::Relaxed);
+        put(context, found.handle())
+    }
+
+    /// Drops a reference to the current context; the last one destroys it.
+    fn cuCtxDetach(context: CUcontext) {
+        let found = context_or_current(context)?;
+        if found.attached.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return Ok(());
+        }
+        cuCtxDestroy_v2(found.handle()).ok()
+    }
+
+    /// The bank size of shared memory: fixed.
+    fn cuCtxGetSharedMemConfig(config: *mut u32) {
+        current()?;
+        put(config, 1)
+    }
+
+    /// Sets the bank size of shared memory: a hint of the past.
+    fn cuCtxSetSharedMemConfig(config: u32) {
+        current()?;
+        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// Waits until other devices see the device's writes: they always do here.
+    fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) {
+        current()?;
+        let _ = (target, scope);
+        Ok(())
+    }
+
+    /// Resets persisting lines of the L2 cache, which is not modelled.
+    fn cuCtxResetPersistingL2Cache() {
+        current().map(drop)
+    }
+
+    /// The SM count that the context was made with.
+    fn cuCtxGetExecAffinity(param: *mut CUexecAffinityParam, kind: CUexecAffinityType) {
+        let context = current()?;
+        if kind != CU_EXEC_AFFINITY_TYPE_SM_COUNT {
+            return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
+        }
+        let sm_count = context.affinity.unwrap_or(context.sms);
+        put(param, CUexecAffinityParam { kind, sm_count })
+    }
+}

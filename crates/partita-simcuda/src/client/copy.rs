@@ -1,0 +1,193 @@
+//! Copies.
+//!
+//! A copy between addresses that the board reaches is the board's. Where ordinary or registered host memory
+//! takes part, the board says when, and a thread of this process moves the bytes: the worker for asynchronous
+//! copies of pinned memory, the calling thread for all others.
+
+use std::sync::atomic::Ordering;
+
+use partita_abi::CuResult;
+
+use super::capture;
+use super::region::Kind;
+use super::runtime::{Runtime, are_several, owner};
+use super::stream::Stream;
+use super::worker::{self, HostWork};
+use crate::shared::command::{Command, Rect, Route};
+
+/// What a copy is, by where its ends lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// The board moves the bytes.
+    Board(Route),
+    /// The worker does.
+    Pinned(Route),
+    /// The calling thread does, and waits.
+    Pageable(Route),
+}
+
+fn is_device(kind: Option<Kind>) -> bool {
+    matches!(kind, Some(Kind::Device | Kind::Managed | Kind::Reserved))
+}
+
+/// Decides who moves the bytes of a copy.
+pub fn plan(runtime: &Runtime, rect: &Rect) -> Plan {
+    let (dst, src) = (runtime.regions.kind(rect.dst), runtime.regions.kind(rect.src));
+    let route = match (is_device(src), is_device(dst)) {
+        (true, true) => Route::DeviceToDevice,
+        (true, false) => Route::DeviceToHost,
+        (false, true) => Route::HostToDevice,
+        (false, false) => Route::HostToHost,
+    };
+    if dst.is_none() || src.is_none() {
+        Plan::Pageable(route)
+    } else if dst == Some(Kind::Registered) || src == Some(Kind::Registered) {
+        Plan::Pinned(route)
+    } else {
+        Plan::Board(route)
+    }
+}
+
+/// Bytes to move inside this process: where to, where from, how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    dst: usize,
+    src: usize,
+    bytes: usize,
+}
+
+/// Finds where this process can touch both ends of a rectangle. Done when a copy is asked for, because the
+/// program may free the memory, in stream order, before it is carried out.
+///
+/// # Errors
+/// `INVALID_VALUE` when a row leaves the device memory that it starts in.
+pub fn moves(runtime: &Runtime, rect: &Rect) -> Result<Vec<Move>, CuResult> {
+    moves_between(runtime, runtime, rect)
+}
+
+/// As [`moves`], where the two ends may be known to different GPUs.
+fn moves_between(to: &Runtime, from: &Runtime, rect: &Rect) -> Result<Vec<Move>, CuResult> {
+    let mut moves = Vec::new();
+    let (target, source) = (to, from);
+    for (dst, src) in rect.rows() {
+        let to = target.regions.pieces(&target.memory, dst, rect.width).ok_or(CuResult::INVALID_VALUE)?;
+        let from = source.regions.pieces(&source.memory, src, rect.width).ok_or(CuResult::INVALID_VALUE)?;
+        let (mut to, mut from) = (to.into_iter(), from.into_iter());
+        let (mut target, mut source) = (to.next(), from.next());
+        while let (Some((dst, room)), Some((src, left))) = (target, source) {
+            let bytes = room.min(left);
+            let (dst, src) = (dst.addr(), src.addr());
+            moves.push(Move { dst, src, bytes });
+            let rest = |at: usize, left: usize| Some(((at + bytes) as *mut u8, left - bytes));
+            target = if bytes == room { to.next() } else { rest(dst, room) };
+            source = if bytes == left { from.next() } else { rest(src, left) };
+        }
+    }
+    Ok(moves)
+}
+
+/// Moves bytes in this thread.
+pub fn perform(moves: &[Move]) {
+    for step in moves {
+        // SAFETY: both ends are inside mappings that last as long as the process, or in host memory that the
+        // program promised for this copy; they may overlap where the program's ranges do.
+        unsafe { std::ptr::copy(step.src as *const u8, step.dst as *mut u8, step.bytes) };
+    }
+}
+
+/// Writes bytes of this library's own into device memory.
+///
+/// # Errors
+/// Those of [`moves`].
+pub fn write_device(runtime: &Runtime, address: u64, bytes: &[u8]) -> Result<(), CuResult> {
+    perform(&moves(runtime, &Rect::line(address, bytes.as_ptr() as u64, bytes.len() as u64))?);
+    Ok(())
+}
+
+/// Checks that device memory covers a rectangle's rows, as the driver does before it accepts a copy.
+fn check(runtime: &Runtime, rect: &Rect) -> Result<(), CuResult> {
+    check_side(runtime, rect, rect.dst, rect.dst_pitch, rect.dst_slice)?;
+    check_side(runtime, rect, rect.src, rect.src_pitch, rect.src_slice)
+}
+
+fn check_side(runtime: &Runtime, rect: &Rect, first: u64, pitch: u64, slice: u64) -> Result<(), CuResult> {
+    if rect.bytes() == 0 {
+        return Ok(());
+    }
+    if first == 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let rows = pitch.saturating_mul(rect.height - 1).saturating_add(slice.saturating_mul(rect.depth - 1));
+    let last = first.saturating_add(rows).saturating_add(rect.width - 1);
+    let covered = match runtime.regions.find(first) {
+        None => !runtime.has(first),
+        Some(region) => {
+            region.kind != Kind::Reserved
+                && (last - region.start < region.bytes || runtime.regions.kind(last) == Some(region.kind))
+        }
+    };
+    if covered { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
+}
+
+/// Copies in stream order and, with `wait`, waits for it.
+///
+/// # Errors
+/// `INVALID_VALUE` for ranges that are not there; those of waiting.
+pub fn copy(stream: &'static Stream, rect: Rect, wait: bool) -> Result<(), CuResult> {
+    let runtime = stream.runtime();
+    runtime.healthy()?;
+    if are_several() && [rect.dst, rect.src].into_iter().any(|end| is_elsewhere(runtime, end)) {
+        return copy_across(stream, &rect);
+    }
+    check(runtime, &rect)?;
+    if stream.capturing.load(Ordering::Relaxed) {
+        if wait {
+            return Err(CuResult::STREAM_CAPTURE_IMPLICIT);
+        }
+        return capture::add_copy(stream, rect);
+    }
+    if rect.bytes() == 0 {
+        return if wait { stream.synchronize() } else { Ok(()) };
+    }
+    let bytes = rect.bytes();
+    match plan(runtime, &rect) {
+        Plan::Board(route) => {
+            let seq = runtime.command(stream, &Command::Copy { route, rect })?;
+            if wait { runtime.wait(|| stream.reached(seq)) } else { Ok(()) }
+        }
+        Plan::Pinned(route) if !wait => {
+            let work = HostWork::Copy(moves(runtime, &rect)?.into());
+            let token = worker::prepare(runtime, work, false);
+            runtime.command(stream, &Command::HostCopy { route, bytes, token }).map(drop)
+        }
+        Plan::Pinned(route) | Plan::Pageable(route) => {
+            let moves = moves(runtime, &rect)?;
+            let seq = runtime.command(stream, &Command::HostCopy { route, bytes, token: 0 })?;
+            runtime.wait(|| stream.reached(seq))?;
+            perform(&moves);
+            Ok(())
+        }
+    }
+}
+
+/// Whether an address is another GPU's.
+fn is_elsewhere(runtime: &Runtime, address: u64) -> bool {
+    !runtime.has(address) && owner(address).is_some()
+}
+
+/// Copies where another GPU's memory takes part: this thread does, when the stream has come to it. No simulated time
+/// passes for it.
+fn copy_across(stream: &'static Stream, rect: &Rect) -> Result<(), CuResult> {
+    if stream.capturing.load(Ordering::Relaxed) {
+        capture::invalidate(stream);
+        return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    let side = |address: u64| owner(address).unwrap_or(stream.runtime());
+    let (to, from) = (side(rect.dst), side(rect.src));
+    check_side(to, rect, rect.dst, rect.dst_pitch, rect.dst_slice)?;
+    check_side(from, rect, rect.src, rect.src_pitch, rect.src_slice)?;
+    let moves = moves_between(to, from, rect)?;
+    stream.synchronize()?;
+    perform(&moves);
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! The GPUs that this process sees: connected to by `cuInit`, found by every other call.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use partita_abi::CuResult;
+
+use super::runtime::{Runtime, lock};
+use super::visible::{device_uuid, visible_devices};
+use crate::shared::place::{GPUS_MAX, Place};
+
+/// That of the first GPU; null before `cuInit`.
+static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
+/// Those of all GPUs that the process sees, by ordinal. Filled before [`RUNTIME`] is set.
+static ALL: OnceLock<Vec<&'static Runtime>> = OnceLock::new();
+/// Whether there are several: then the context decides.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
+static STARTING: Mutex<()> = Mutex::new(());
+/// Set in a child that was forked from a process with a runtime: CUDA does not survive that.
+static FORKED: AtomicBool = AtomicBool::new(false);
+static SOCKETS_TO_CLOSE: [AtomicI32; GPUS_MAX as usize] = [const { AtomicI32::new(-1) }; GPUS_MAX as usize];
+
+thread_local! {
+    /// The GPU of this thread's current context.
+    static CURRENT: Cell<Option<&'static Runtime>> = const { Cell::new(None) };
+}
+
+/// The runtime of the current context's GPU; of the first GPU where no context is current.
+///
+/// # Errors
+/// `NOT_INITIALIZED` before `cuInit` and in a child of an initialised process.
+#[inline]
+pub fn runtime() -> Result<&'static Runtime, CuResult> {
+    let runtime = RUNTIME.load(Ordering::Acquire);
+    // SAFETY: the pointer is null or was leaked from a box that is never freed.
+    let first = unsafe { runtime.as_ref() }.ok_or(CuResult::NOT_INITIALIZED)?;
+    if SEVERAL.load(Ordering::Relaxed) {
+        return Ok(CURRENT.try_with(Cell::get).ok().flatten().unwrap_or(first));
+    }
+    Ok(first)
+}
+
+/// The GPUs that the process sees, by ordinal.
+pub fn visible() -> &'static [&'static Runtime] {
+    ALL.get().map_or(&[], Vec::as_slice)
+}
+
+/// Whether the process sees more than one GPU.
+#[inline]
+pub fn are_several() -> bool {
+    SEVERAL.load(Ordering::Relaxed)
+}
+
+/// Says which GPU's context is current in this thread.
+pub fn set_current(runtime: Option<&'static Runtime>) {
+    // A thread that ends has no use for it any more.
+    let _ = CURRENT.try_with(|current| current.set(runtime));
+}
+
+/// The GPU in whose window a device address lies. Addresses of host memory are no GPU's.
+pub fn owner(address: u64) -> Option<&'static Runtime> {
+    visible().iter().copied().find(|runtime| runtime.has(address))
+}
+
+/// The runtime that knows an address: its GPU's, or for host memory that of the current context.
+///
+/// # Errors
+/// Those of [`runtime`].
+#[inline]
+pub fn runtime_at(address: u64) -> Result<&'static Runtime, CuResult> {
+    let current = runtime()?;
+    if !are_several() || current.has(address) {
+        return Ok(current);
+    }
+    Ok(owner(address).unwrap_or(current))
+}
+
+/// Connects, once.
+///
+/// # Errors
+/// `NOT_INITIALIZED` in a forked child; `NO_DEVICE` when none is visible, and when no board can be reached, with
+/// the reason on stderr; an MPS error when the MPS server refuses.
+pub fn initialize() -> Result<(), CuResult> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CuResult::NOT_INITIALIZED);
+    }
+    let _starting = lock(&STARTING);
+    if runtime().is_ok() {
+        return if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) };
+    }
+    let places = Place::all_from_env().map_err(complain)?;
+    let uuids: Vec<[u8; 16]> = places.iter().map(device_uuid).collect();
+    let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let connect = |index: usize, ordinal| -> Result<&'static Runtime, CuResult> {
+        Ok(Box::leak(Box::new(Runtime::connect(&places[index], ordinal)?)))
+    };
+    let shown = visible_devices(list.as_deref(), &uuids);
+    let runtimes: Result<Vec<_>, _> =
+        shown.iter().zip(0..).map(|(index, ordinal)| connect(*index, ordinal)).collect();
+    let runtimes = runtimes?;
+    // A process that sees nothing has a driver nevertheless, which tells it so.
+    let first = match runtimes.first() {
+        Some(first) => *first,
+        None => connect(0, 0)?,
+    };
+    let sockets = runtimes.iter().copied().chain(runtimes.is_empty().then_some(first));
+    for (runtime, socket) in sockets.zip(&SOCKETS_TO_CLOSE) {
+        socket.store(runtime.socket_raw, Ordering::Relaxed);
+    }
+    SEVERAL.store(runtimes.len() > 1, Ordering::Relaxed);
+    if ALL.set(runtimes).is_err() {
+        return Err(CuResult::UNKNOWN);
+    }
+    // SAFETY: the handler only stores to atomics and closes descriptors, both allowed after a fork.
+    unsafe { libc::pthread_atfork(None, None, Some(forget_after_fork)) };
+    RUNTIME.store(std::ptr::from_ref(first).cast_mut(), Ordering::Release);
+    if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) }
+}
+
+/// Says why there is no device.
+pub(super) fn complain(error: io::Error) -> CuResult {
+    eprintln!("partita-sim: {error}");
+    CuResult::NO_DEVICE
+}
+
+extern "C" fn forget_after_fork() {
+    if !RUNTIME.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null() {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+    // The board sees a client's end by its socket; a child that kept it open would hide the parent's death.
+    for socket in &SOCKETS_TO_CLOSE {
+        let socket = socket.swap(-1, Ordering::Relaxed);
+        if socket >= 0 {
+            // SAFETY: the descriptor belongs to a runtime that was just forgotten and is used by nobody here.
+            unsafe { libc::close(socket) };
+        }
+    }
+}
+
+extern "C" fn say_goodbye() {
+    if runtime().is_err() {
+        return;
+    }
+    visible().iter().for_each(|runtime| runtime.say_goodbye());
+}
+
+/// Runs when the process ends in order.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = say_goodbye;

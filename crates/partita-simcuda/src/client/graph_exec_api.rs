@@ -1,0 +1,215 @@
+//! The entry points of executable graphs.
+
+use partita_abi::CuResult;
+use partita_abi::types::*;
+
+use super::graph::NodeKind;
+use super::graph_exec::{EXECS, change, exec, instantiate, launch, place, update, upload};
+use super::graph_kind;
+use super::object::object;
+use super::runtime::{lock, runtime};
+use super::stream::resolve;
+use super::{get, put, put_if, worker};
+use crate::shared::protocol::Request;
+
+driver_api! {
+    /// Makes an executable graph.
+    fn cuGraphInstantiateWithFlags(handle: *mut CUgraphExec, graph: CUgraph, flags: u64) {
+        runtime()?;
+        put(handle, CUgraphExec::from_addr(instantiate(graph.addr(), flags)?))
+    }
+
+    /// As `cuGraphInstantiateWithFlags`, with room for a report.
+    fn cuGraphInstantiate(
+        handle: *mut CUgraphExec,
+        graph: CUgraph,
+        error_node: *mut CUgraphNode,
+        log: *mut core::ffi::c_char,
+        log_bytes: usize,
+    ) {
+        runtime()?;
+        put_if(error_node, CUgraphNode::NULL);
+        if !log.is_null() && log_bytes > 0 {
+            put(log, 0)?;
+        }
+        put(handle, CUgraphExec::from_addr(instantiate(graph.addr(), 0)?))
+    }
+
+    /// As `cuGraphInstantiate`.
+    fn cuGraphInstantiate_v2(
+        handle: *mut CUgraphExec,
+        graph: CUgraph,
+        error_node: *mut CUgraphNode,
+        log: *mut core::ffi::c_char,
+        log_bytes: usize,
+    ) {
+        cuGraphInstantiate(handle, graph, error_node, log, log_bytes).ok()
+    }
+
+    /// Makes an executable graph and, if asked, uploads it.
+    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz [per_thread] (
+        handle: *mut CUgraphExec,
+        graph: CUgraph,
+        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) {
+        runtime()?;
+        let mut wanted = get(params.cast_const())?;
+        wanted.err_node_out = CUgraphNode::NULL;
+        let made = instantiate(graph.addr(), wanted.flags);
+        // CUDA_GRAPH_INSTANTIATE_SUCCESS and _ERROR.
+        wanted.result_out = u32::from(made.is_err());
+        put(params, wanted)?;
+        let made = CUgraphExec::from_addr(made?);
+        if wanted.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
+            resolve(wanted.upload_stream, per_thread)?;
+            let exec = exec(made)?;
+            upload(&exec, &mut lock(&exec.state))?;
+        }
+        put(handle, made)
+    }
+
+    /// The flags that an executable was made with.
+    fn cuGraphExecGetFlags(handle: CUgraphExec, flags: *mut u64) {
+        put(flags, exec(handle)?.flags)
+    }
+
+    /// Uploads an executable, so that its launch does not have to.
+    fn cuGraphUpload | cuGraphUpload_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
+        resolve(stream, per_thread)?;
+        let exec = exec(handle)?;
+        let mut state = lock(&exec.state);
+        upload(&exec, &mut state)
+    }
+
+    /// Launches an executable.
+    fn cuGraphLaunch | cuGraphLaunch_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
+        launch(handle, resolve(stream, per_thread)?)
+    }
+
+    /// Lets an executable go; launches that are under way complete.
+    fn cuGraphExecDestroy(handle: CUgraphExec) {
+        runtime()?;
+        let gone = EXECS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
+        let runtime = gone.runtime;
+        let state = lock(&gone.state);
+        let idle = state.last.is_none_or(|(stream, seq)| stream.reached(seq));
+        for (object, count) in &gone.objects {
+            super::graph_memory::release(*object, *count)?;
+        }
+        if idle {
+            state.nodes.iter().filter_map(|node| node.token).for_each(|token| worker::forget(runtime, token));
+        }
+        match runtime.call(&Request::GraphDrop { graph: gone.number }) {
+            Err(_) if runtime.healthy().is_err() => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// Takes all parameters from a graph of the same shape.
+    fn cuGraphExecUpdate_v2(handle: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
+        let result = update(handle, graph)?;
+        let (code, node) = result.err().unwrap_or((0, 0));
+        let error_node = CUgraphNode::from_addr(node);
+        put(info, CUgraphExecUpdateResultInfo { result: code, error_node, error_from_node: CUgraphNode::NULL })?;
+        if code == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
+    }
+
+    /// As `cuGraphExecUpdate_v2`.
+    fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
+        let result = update(handle, graph)?;
+        let (found, at) = result.err().unwrap_or((0, 0));
+        put_if(node, CUgraphNode::from_addr(at));
+        put(code, found)?;
+        if found == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
+    }
+
+    /// Switches a node of an executable on or off. Kernels, copies and fills can be.
+    fn cuGraphNodeSetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: u32) {
+        let exec = exec(handle)?;
+        let mut state = lock(&exec.state);
+        let at = place(&state, source)?;
+        let node = &mut state.nodes[at];
+        if !matches!(node.kind, NodeKind::Kernel(_) | NodeKind::Copy(..) | NodeKind::Fill(_)) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if node.enabled != (enabled != 0) {
+            node.enabled = enabled != 0;
+            node.pending = true;
+            state.rearmed = true;
+        }
+        Ok(())
+    }
+
+    /// Whether a node of an executable is switched on.
+    fn cuGraphNodeGetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: *mut u32) {
+        let exec = exec(handle)?;
+        let state = lock(&exec.state);
+        put(enabled, u32::from(state.nodes[place(&state, source)?].enabled))
+    }
+
+    /// Changes a kernel node of an executable.
+    fn cuGraphExecKernelNodeSetParams(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    ) {
+        change(handle, source, graph_kind::kernel_v1(params)?)
+    }
+
+    /// Changes a kernel node of an executable.
+    fn cuGraphExecKernelNodeSetParams_v2(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    ) {
+        change(handle, source, graph_kind::kernel_v2(params)?)
+    }
+
+    /// Changes a copy node of an executable.
+    fn cuGraphExecMemcpyNodeSetParams(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_MEMCPY3D,
+        context: CUcontext,
+    ) {
+        let _ = context;
+        change(handle, source, graph_kind::copy_kind(&get(params)?)?)
+    }
+
+    /// Changes a fill node of an executable.
+    fn cuGraphExecMemsetNodeSetParams(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_MEMSET_NODE_PARAMS_v1,
+        context: CUcontext,
+    ) {
+        let _ = context;
+        change(handle, source, graph_kind::fill_kind(&get(params)?)?)
+    }
+
+    /// Changes a host node of an executable.
+    fn cuGraphExecHostNodeSetParams(
+        handle: CUgraphExec,
+        source: CUgraphNode,
+        params: *const CUDA_HOST_NODE_PARAMS,
+    ) {
+        let params = get(params)?;
+        change(handle, source, NodeKind::Host(params.func, params.user_data as usize))
+    }
+
+    /// Changes a recording node of an executable.
+    fn cuGraphExecEventRecordNodeSetEvent(handle: CUgraphExec, source: CUgraphNode, event: CUevent) {
+        change(handle, source, NodeKind::Record(object(event.0)?))
+    }
+
+    /// Changes a waiting node of an executable.
+    fn cuGraphExecEventWaitNodeSetEvent(handle: CUgraphExec, source: CUgraphNode, event: CUevent) {
+        change(handle, source, NodeKind::Wait(object(event.0)?))
+    }
+
+    /// Changes a node of an executable.
+    fn cuGraphExecNodeSetParams(handle: CUgraphExec, source: CUgraphNode, params: *mut CUgraphNodeParams) {
+        let kind = graph_kind::kind_of(&get(params.cast_const())?)?;
+        change(handle, source, kind)
+    }
+}
