@@ -142,16 +142,17 @@ impl State {
         contain::run(move || self.board_contained(ordinal))
     }
 
-    /// As [`State::board`], inside contained work.
+    /// As [`State::board`], inside contained work, of which there is one at a time.
     pub(crate) fn board_contained(&'static self, ordinal: u32) -> Result<&'static Board, Fault> {
         let gpu = self.gpu(ordinal)?;
-        let mut slot = gpu.board.lock();
-        if let Some(found) = &*slot {
-            return found.clone();
+        let found = gpu.board.lock().clone();
+        if let Some(found) = found {
+            return found;
         }
+        // No lock is held meanwhile: whoever panics keeps what it holds.
         let found: Result<&'static Board, Fault> =
             Board::find(&self.cuda, &gpu.device).map(|board| &*Box::leak(Box::new(board)));
-        *slot = Some(found.clone());
+        *gpu.board.lock() = Some(found.clone());
         found
     }
 

@@ -32,6 +32,14 @@ static void *own_next(void *argument)
     return NULL;
 }
 
+static void *first(void *argument)
+{
+    (void) argument;
+    pthread_barrier_wait(&together);
+    EXPECT(libsmctrl_init() == 0);
+    return NULL;
+}
+
 static volatile int stop;
 
 static void *flip(void *argument)
@@ -47,8 +55,13 @@ int main(int count, char **arguments)
     pthread_t threads[THREADS], flipper;
     (void) count;
     gpu_open(arguments);
-    EXPECT(libsmctrl_set_global_mask(~0x3ull) == 0);
     pthread_barrier_init(&together, NULL, THREADS);
+    /* All are the first at once. */
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, first, NULL));
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL));
+    EXPECT(libsmctrl_set_global_mask(~0x3ull) == 0);
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_create(&threads[i], NULL, own_next, (void *) (intptr_t) i));
     for (int i = 0; i < THREADS; i++)
