@@ -162,6 +162,7 @@ Examples:
   partita run --sm 50% --mem 40GiB -- python3 serve.py
   partita run --name train --sm 33tpc -- python3 train.py --epochs 3
   partita run --gpu sim:a100 --sm gpc:0-1 -- ./program
+  partita run --sm 8tpc --compact --dry-run
 
 The program's standard streams, signals and exit code are its own. A program that cannot be held to its limits (statically linked, set-user-id) is refused.")]
 pub struct Run {
@@ -171,6 +172,12 @@ pub struct Run {
     /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all that are free]
     #[arg(long, value_name = "SHARE")]
     pub sm: Option<String>,
+    /// How the compute units lie over the GPCs [default: packed]
+    #[arg(long, value_enum, value_name = "PLACE")]
+    pub place: Option<PlaceArg>,
+    /// Have your other tenants make room: the fewest of their TPCs that it takes
+    #[arg(long)]
+    pub compact: bool,
     /// The share of the device's time; this build offers 100% alone
     #[arg(long, value_name = "PERCENT", default_value = "100%")]
     pub time: String,
@@ -192,9 +199,24 @@ pub struct Run {
     /// What happens to launches that can never fit: clusters larger than a GPC of the partition, cooperative grids larger than its SMs
     #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
     pub on_misfit: OnMisfitArg,
+    /// Print the partition that the program would get, and run nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the dry run as JSON
+    #[arg(long, requires = "dry_run")]
+    pub json: bool,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(trailing_var_arg = true, required_unless_present = "dry_run", value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
+}
+
+/// `--place`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlaceArg {
+    /// In as few GPCs as possible: largest clusters, and whole GPCs stay free for others
+    Packed,
+    /// Evenly over as many GPCs as possible
+    Spread,
 }
 
 /// `--priority`.
@@ -249,11 +271,19 @@ The new limits hold from the tenant's next launch and next allocation on. Kernel
 Examples:
   partita set train --sm 20%
   partita set train --sm 10tpc --mem 30GiB
-  partita set --pid 4242 --sm tpc:0-9")]
+  partita set --pid 4242 --sm tpc:0-9
+  partita set serve --sm gpc:0-1 --compact
+  partita set --compact")]
 pub struct Set {
-    /// The tenant
-    #[arg(required_unless_present = "pid", conflicts_with = "pid")]
+    /// The tenant; none beside --compact for all of yours
+    #[arg(required_unless_present_any = ["pid", "compact"], conflicts_with = "pid")]
     pub name: Option<String>,
+    /// How the compute units lie over the GPCs, from the next change of them on; with --compact at once
+    #[arg(long, value_enum, value_name = "PLACE")]
+    pub place: Option<PlaceArg>,
+    /// Have your other tenants make room: the fewest of their TPCs that it takes; without a tenant, bring all of yours into fewer GPCs
+    #[arg(long)]
+    pub compact: bool,
     /// The tenant that this process is of
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,

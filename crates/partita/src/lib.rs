@@ -45,6 +45,7 @@ pub mod kill;
 pub mod limits;
 pub mod mps;
 pub mod offered;
+pub mod partition;
 pub mod process;
 pub mod program;
 pub mod prove;

@@ -1,6 +1,6 @@
 //! From what was asked to what the ledger says.
 
-use partita_core::{ByteSize, Plan, Present, Share, Topology, Tpc, TpcSet};
+use partita_core::{ByteSize, Present, Share, Topology, Tpc, TpcSet};
 use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, Limits, NO_QUOTA};
 use serde::Serialize;
 
@@ -109,20 +109,13 @@ pub fn check_share(share: Option<&Share>, gpcs_proved: bool) -> Result<(), Error
     }
 }
 
-/// Plans for a new tenant. Without a share it gets every TPC that is free.
-///
-/// # Errors
-/// [`Error::Plan`] in the planner's words.
-pub fn plan(topology: &Topology, present: &[Present], share: Option<&Share>) -> Result<Plan, Error> {
-    let share = match share {
-        Some(share) => *share,
-        None => {
-            let free = present.iter().fold(topology.all(), |free, tenant| free - tenant.set);
-            // With nothing free, asking for one TPC lets the planner say who holds them.
-            if free.is_empty() { Share::Tpcs(1) } else { Share::Exact(free) }
-        }
-    };
-    partita_core::plan(topology, present, share).map_err(|error| Error::Plan { reason: error.to_string() })
+/// What a new tenant asks for: without a share every TPC that is free.
+pub fn share_or_free(topology: &Topology, present: &[Present], share: Option<&Share>) -> Share {
+    share.copied().unwrap_or_else(|| {
+        let free = present.iter().fold(topology.all(), |free, tenant| free - tenant.set);
+        // With nothing free, asking for one TPC lets the planner say who holds them.
+        if free.is_empty() { Share::Tpcs(1) } else { Share::Exact(free) }
+    })
 }
 
 /// Checks a quota against the device and against what other tenants of the GPU were promised.
@@ -225,9 +218,11 @@ mod tests {
     fn without_a_share_a_tenant_gets_what_is_free() {
         let topology = measured().topology().unwrap();
         let held = |set: &str| [Present { name: "a".to_owned(), set: set.parse().unwrap() }];
-        assert_eq!(plan(&topology, &[], None).unwrap().set, topology.all());
-        assert_eq!(plan(&topology, &held("1-2"), None).unwrap().set.to_string(), "0,3");
-        let error = plan(&topology, &held("0-3"), None).unwrap_err().to_string();
+        let share = |present: &[Present]| share_or_free(&topology, present, None);
+        assert_eq!(share(&[]), Share::Exact(topology.all()));
+        assert_eq!(share(&held("1-2")).to_string(), "tpc:0,3");
+        let full = held("0-3");
+        let error = partita_core::plan(&topology, &full, share(&full)).unwrap_err().to_string();
         assert!(error.contains("`a`"), "{error}");
     }
 

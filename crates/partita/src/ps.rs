@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::limits::OnMisfit;
+use crate::partition::{ClusterRow, PartitionRow, Place};
 use crate::process::user_name;
 use crate::registry::{Isolation, Registry, Tenant};
 
@@ -44,6 +45,10 @@ pub struct TenantRow {
     pub widened_launches: Option<u64>,
     /// Its processes that use CUDA.
     pub processes: Vec<ProcessRow>,
+    /// How its TPCs are chosen.
+    pub place: Option<Place>,
+    /// What clusters of blocks it can run; none on devices without clusters.
+    pub clusters: Option<ClusterRow>,
     /// Whether it runs beside the others or takes turns with them.
     pub isolation: Option<Isolation>,
     /// Whether its program was started.
@@ -160,6 +165,8 @@ fn row(tenant: &Tenant) -> TenantRow {
             .as_ref()
             .map(|_| processes.iter().map(|process| process.widened_launches).sum()),
         processes,
+        place: meta.map(|meta| meta.place),
+        clusters: limits.and_then(|limits| PartitionRow::of(limits).ok()).and_then(|row| row.clusters),
         isolation: meta.map(|meta| meta.isolation),
         started: meta.map(|meta| meta.child.is_some()),
         age_s: meta.map(|meta| now_s.saturating_sub(meta.started_unix_s)),

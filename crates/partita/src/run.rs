@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use partita_core::{ByteSize, Share};
+use partita_core::{ByteSize, Compaction, Share, Topology};
+use partita_ledger::Limits;
 use partita_mps::Service;
 use rustix::io::FdFlags;
+use serde::Serialize;
 
 use crate::calibration::{Cache, without_mps};
 use crate::error::Error;
@@ -17,9 +19,12 @@ use crate::gpu::{self, Gpu, Selector};
 use crate::install::{self, Install};
 use crate::limits::{self, OnMisfit};
 use crate::mps;
+use crate::partition::{self, MoveRow, PartitionRow, Place, Wanted};
 use crate::process::ProcessId;
 use crate::program;
-use crate::registry::{GpuMeta, Isolation, Meta, OwnedTenant, Registry, RegistryLock, SimMeta, check_name};
+use crate::registry::{
+    GpuMeta, Isolation, Meta, OwnedTenant, Registry, RegistryLock, SimMeta, Tenant, check_name,
+};
 use crate::signals::{self, Signals};
 
 /// What the value of `PARTITA_LEDGER` is: the tenant's directory.
@@ -40,6 +45,10 @@ pub struct RunRequest {
     pub isolation: Isolation,
     /// `--on-misfit`.
     pub on_misfit: OnMisfit,
+    /// `--place`; none for packed.
+    pub place: Option<Place>,
+    /// `--compact`: others make room, as few as need be.
+    pub compact: bool,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
@@ -100,7 +109,7 @@ fn start(
         Isolation::Shared => Some(mps::service(install, &registry, &gpu)?),
         Isolation::Own => None,
     };
-    let tenant = plan(install, request, &registry, &gpu, &name)?;
+    let tenant = make(install, request, &registry, &gpu, &name)?;
     let started = start_service(service.as_ref()).and_then(|started| {
         let mut command = Command::new(&program);
         command.arg0(program_name).args(arguments);
@@ -117,36 +126,107 @@ fn start(
     }
 }
 
-/// Plans the partition and makes the tenant, in one hold of the registry's lock.
-fn plan(
+/// A partition that was planned beside the tenants that are there.
+struct Planned<'a> {
+    lock: RegistryLock<'a>,
+    tenants: Vec<Tenant>,
+    topology: Topology,
+    chosen: Compaction,
+    limits: Limits,
+}
+
+/// Plans the partition; the registry stays locked. `name` is none for a tenant that is not to be made.
+fn plan<'a>(
+    install: &Install,
+    request: &RunRequest,
+    registry: &'a Registry,
+    gpu: &Gpu,
+    name: Option<&str>,
+) -> Result<Planned<'a>, Error> {
+    let measured = Cache::open().get(install, gpu)?;
+    let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
+    let topology = measured.topology().map_err(unproved)?;
+    limits::check_share(request.share.as_ref(), measured.gpcs_proved)?;
+    partition::check_place(request.place, request.share.as_ref(), measured.gpcs_proved)?;
+
+    let lock = registry.lock()?;
+    let tenants = lock.tenants()?;
+    let key = gpu.key();
+    let present = RegistryLock::present(&tenants, &key)?;
+    if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
+        return Err(other.name_in_use());
+    }
+    let chosen = partition::plan(&Wanted {
+        topology: &topology,
+        tenants: &tenants,
+        gpu_key: &key,
+        name: None,
+        share: limits::share_or_free(&topology, &present, request.share.as_ref()),
+        place: request.place.unwrap_or_default(),
+        compact: request.compact,
+    })?;
+    if let Some(quota) = request.memory {
+        let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
+        limits::check_quota(quota, measured.memory_total_bytes, &gpu.label(), others)?;
+    }
+    let (name, uuid) = (name.unwrap_or("dry-run"), &gpu.facts.uuid);
+    let mut limits = limits::new_limits(name, uuid, &measured, &topology, &chosen.plan.set, request.memory)
+        .map_err(unproved)?;
+    request.on_misfit.put(&mut limits);
+    Ok(Planned { lock, tenants, topology, chosen, limits })
+}
+
+/// Plans the partition, has others make room, and makes the tenant, in one hold of the registry's lock.
+fn make(
     install: &Install,
     request: &RunRequest,
     registry: &Registry,
     gpu: &Gpu,
     name: &str,
 ) -> Result<OwnedTenant, Error> {
-    let measured = Cache::open().get(install, gpu)?;
-    let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
-    let topology = measured.topology().map_err(unproved)?;
-    limits::check_share(request.share.as_ref(), measured.gpcs_proved)?;
+    let planned = plan(install, request, registry, gpu, Some(name))?;
+    let meta = new_meta(request, gpu, name)?;
+    partition::store(&planned.chosen.stores, &planned.tenants, &gpu.key(), &planned.topology)?;
+    planned.lock.create(&gpu.key(), meta, &planned.limits)
+}
 
-    let lock = registry.lock()?;
-    let tenants = lock.tenants()?;
-    let key = gpu.key();
-    let present = RegistryLock::present(&tenants, &key)?;
-    if let Some(other) = tenants.iter().find(|tenant| tenant.name == name) {
-        return Err(other.name_in_use());
+/// What a run would get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DryRun {
+    /// The GPU's short name.
+    pub gpu: String,
+    /// Its UUID.
+    pub gpu_uuid: String,
+    /// SMs of the device.
+    pub sms_of_device: u32,
+    /// The partition.
+    #[serde(flatten)]
+    pub partition: PartitionRow,
+    /// Who would make room.
+    pub moves: Vec<MoveRow>,
+}
+
+/// Plans as [`run`] does, and makes and starts nothing.
+///
+/// # Errors
+/// As [`run`], as far as the partition is concerned.
+pub fn dry_run(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<DryRun, Error> {
+    let registry = Registry::open()?;
+    let selected = gpu::select(install, request.gpu.as_ref())?;
+    if let Some(notice) = &selected.notice {
+        say(notice);
     }
-    let plan = limits::plan(&topology, &present, request.share.as_ref())?;
-    if let Some(quota) = request.memory {
-        let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
-        limits::check_quota(quota, measured.memory_total_bytes, &gpu.label(), others)?;
-    }
-    let mut limits =
-        limits::new_limits(name, &gpu.facts.uuid, &measured, &topology, &plan.set, request.memory)
-            .map_err(unproved)?;
-    request.on_misfit.put(&mut limits);
-    lock.create(&key, new_meta(request, gpu, name)?, &limits)
+    let gpu = selected.gpu;
+    check_usable(&gpu)?;
+    let planned = plan(install, request, &registry, &gpu, request.name.as_deref())?;
+    let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
+    Ok(DryRun {
+        gpu: gpu.label(),
+        gpu_uuid: gpu.facts.uuid.clone(),
+        sms_of_device: planned.topology.sm_count(),
+        partition: PartitionRow::of(&planned.limits).map_err(unproved)?,
+        moves: planned.chosen.moves.iter().map(MoveRow::from).collect(),
+    })
 }
 
 fn new_meta(request: &RunRequest, gpu: &Gpu, name: &str) -> Result<Meta, Error> {
@@ -163,6 +243,7 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, name: &str) -> Result<Meta, Error> 
         command: request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         share: request.share.map(|share| share.to_string()),
+        place: request.place.unwrap_or_default(),
         isolation: request.isolation,
     })
 }

@@ -100,6 +100,7 @@ impl<'a> Sandbox<'a> {
             command: vec!["partita".to_owned()],
             started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             share: None,
+            place: Default::default(),
             isolation: Isolation::Own,
         };
         let owned = self.registry.lock()?.create(&self.gpu.key(), meta, &limits)?;

@@ -18,9 +18,10 @@ use partita::gpu::{self, Gpu, Selector};
 use partita::install::Install;
 use partita::limits::OnMisfit;
 use partita::offered::{Priority, TimeShare};
+use partita::partition::{ClusterRow, MoveRow, Place};
 use partita_core::{ByteSize, Share};
 
-use crate::args::{GpuOption, OnMisfitArg, PriorityArg};
+use crate::args::{GpuOption, OnMisfitArg, PlaceArg, PriorityArg};
 use crate::fail::{Failure, tell};
 
 /// The selector of `--gpu`, if it was given.
@@ -72,4 +73,28 @@ fn bytes(bytes: u64) -> String {
     const SHORT: usize = 8;
     let exact = ByteSize(bytes).to_string();
     if exact.len() <= SHORT { exact } else { ByteSize(bytes).approximate().to_string() }
+}
+
+fn place(argument: PlaceArg) -> Place {
+    match argument {
+        PlaceArg::Packed => Place::Packed,
+        PlaceArg::Spread => Place::Spread,
+    }
+}
+
+/// What clusters a partition runs, in one line.
+fn cluster_text(clusters: &ClusterRow) -> String {
+    let active = clusters.active.iter().filter(|one| one.clusters > 0);
+    let active: Vec<String> = active.map(|one| format!("{} of {}", one.clusters, one.blocks)).collect();
+    format!(
+        "clusters of up to {} blocks; active at once, a block an SM: {}",
+        clusters.largest_sms,
+        active.join(", ")
+    )
+}
+
+/// A tenant that makes room, in one line.
+fn move_text(made: &MoveRow) -> String {
+    let tpcs = if made.tpcs == 1 { "TPC" } else { "TPCs" };
+    format!("{}: {} {tpcs} moved from tpc:{} to tpc:{}\n", made.tenant, made.tpcs, made.from, made.to)
 }

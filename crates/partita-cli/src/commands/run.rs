@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use partita::install::Install;
 use partita::offered::{self, Via};
 use partita::registry::Isolation;
-use partita::run::{self, RunRequest};
+use partita::run::{self, DryRun, RunRequest};
 
 use crate::args::{IsolationArg, Run, ViaArg};
-use crate::commands::{memory, on_misfit, priority, selector, share, time};
+use crate::commands::{cluster_text, memory, move_text, on_misfit, place, priority, selector, share, time};
 use crate::fail::{Failure, tell};
+use crate::output::{print, print_json};
 
 /// Runs the program and ends with its exit code.
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
@@ -31,8 +32,35 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
             IsolationArg::Own => Isolation::Own,
         },
         on_misfit: on_misfit(arguments.on_misfit),
+        place: arguments.place.map(place),
+        compact: arguments.compact,
         command: arguments.command.clone(),
     };
+    if arguments.dry_run {
+        let plan = run::dry_run(&Install::of_this_program()?, &request, tell)?;
+        if arguments.json {
+            print_json(&plan)?;
+        } else {
+            print(&dry_run_text(&plan))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let code = run::run(&Install::of_this_program()?, &request, tell)?;
     Ok(ExitCode::from(code))
+}
+
+fn dry_run_text(plan: &DryRun) -> String {
+    let partition = &plan.partition;
+    let mut text =
+        format!("{}: {} of {} SMs (tpc:{})\n", plan.gpu, partition.sms, plan.sms_of_device, partition.tpcs);
+    if let Some(gpcs) = &partition.gpcs {
+        let parts: Vec<String> =
+            gpcs.iter().map(|part| format!("{} ({} of {})", part.gpc, part.tpcs, part.tpcs_of_gpc)).collect();
+        text.push_str(&format!("GPCs (TPCs): {}\n", parts.join(", ")));
+    }
+    if let Some(clusters) = &partition.clusters {
+        text.push_str(&format!("{}\n", cluster_text(clusters)));
+    }
+    plan.moves.iter().for_each(|made| text.push_str(&move_text(made)));
+    text
 }

@@ -7,7 +7,7 @@ use partita::registry::Registry;
 use partita::set::{self, SetRequest, Whose};
 
 use crate::args::Set;
-use crate::commands::{bytes, memory, on_misfit, priority, share, time};
+use crate::commands::{bytes, memory, move_text, on_misfit, place, priority, share, time};
 use crate::fail::{Failure, tell};
 use crate::output::print;
 
@@ -18,7 +18,10 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         arguments.priority.map_or(Priority::default(), priority),
         time(arguments.time.as_deref())?,
     )?;
-    // One of both is there: clap sees to that.
+    if let (None, None) = (&arguments.name, arguments.pid) {
+        return repack(arguments);
+    }
+    // One of both is there.
     let whose = match (&arguments.name, arguments.pid) {
         (Some(name), _) => Whose::Name(name.clone()),
         (None, pid) => Whose::Pid(pid.unwrap_or(0)),
@@ -27,15 +30,18 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         share: share(arguments.sm.as_deref())?,
         memory: memory(arguments.mem.as_deref())?,
         on_misfit: arguments.on_misfit.map(on_misfit),
+        place: arguments.place.map(place),
+        compact: arguments.compact,
         whose,
     };
-    if request.share.is_none() && request.memory.is_none() && request.on_misfit.is_none() {
+    let is_placed = request.place.is_some() || request.compact;
+    if request.share.is_none() && request.memory.is_none() && request.on_misfit.is_none() && !is_placed {
         let whose = match &request.whose {
             Whose::Name(name) => name.clone(),
             Whose::Pid(pid) => format!("--pid {pid}"),
         };
         return Err(Failure::Told(format!(
-            "set {whose}: nothing to change; give --sm, --mem or --on-misfit, see `partita set --help`"
+            "set {whose}: nothing to change; give --sm, --mem, --place, --compact or --on-misfit, see `partita set --help`"
         )));
     }
     let now = set::set(&Registry::open()?, &request)?;
@@ -51,6 +57,29 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
             bytes(now.memory_used_bytes)
         ));
     }
-    print(&format!("{}: {} SMs (tpc:{}), {quota}\n", now.name, now.sms, now.tpcs))?;
+    let moves: String = now.moves.iter().map(move_text).collect();
+    print(&format!("{}: {} SMs (tpc:{}), {quota}\n{moves}", now.name, now.sms, now.tpcs))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Brings all tenants into fewer GPCs.
+fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
+    let Set { name: _, pid: _, compact: _, place, on_misfit, sm, time, mem, priority } = arguments;
+    let others = [
+        place.is_some(),
+        on_misfit.is_some(),
+        sm.is_some(),
+        time.is_some(),
+        mem.is_some(),
+        priority.is_some(),
+    ];
+    if others.contains(&true) {
+        return Err(Failure::Told(
+            "set --compact: without a tenant it changes nothing else; name the tenant, see `partita set --help`".to_owned(),
+        ));
+    }
+    let moves = set::repack(&Registry::open()?)?;
+    let text: String = moves.iter().map(move_text).collect();
+    print(if text.is_empty() { "nothing to move: no tenant would lie in fewer GPCs\n" } else { &text })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ use partita_ledger::{Limits, LimitsMap, UsageView};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::partition::Place;
 use crate::process::{ProcessId, user_name};
 use crate::registry::{LIMITS, META, USAGE, c_path, is_owned, open_regular, write_meta};
 
@@ -68,6 +69,9 @@ pub struct Meta {
     pub started_unix_s: u64,
     /// `--sm` as it was given; none for whatever was free.
     pub share: Option<String>,
+    /// `--place`.
+    #[serde(default)]
+    pub place: Place,
     /// Whether it is a client of MPS.
     pub isolation: Isolation,
 }
@@ -173,10 +177,11 @@ impl Tenant {
         Err(Error::NotYours { name: self.name.clone(), user: user_name(self.user) })
     }
 
-    /// Notes the share that it was given last.
-    pub(crate) fn update_share(&self, share: String) -> Result<(), Error> {
+    /// Notes the share and the placement that it was given last; none for as they are.
+    pub(crate) fn update_share(&self, share: Option<String>, place: Option<Place>) -> Result<(), Error> {
         let mut meta = self.meta()?.clone();
-        meta.share = Some(share);
+        meta.share = share.or(meta.share);
+        meta.place = place.unwrap_or(meta.place);
         write_meta(&self.dir, &meta)
     }
 

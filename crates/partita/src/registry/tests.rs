@@ -28,6 +28,7 @@ fn meta(name: &str) -> Meta {
         command: vec!["program".to_owned(), "x".repeat(100)],
         started_unix_s: 1,
         share: None,
+        place: Default::default(),
         isolation: Isolation::Shared,
     }
 }

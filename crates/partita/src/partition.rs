@@ -1,0 +1,312 @@
+//! Which TPCs a tenant gets, who makes room for it, and what it can run there.
+//!
+//! The choice is [`partita_core`]'s. Here is who may be moved, and the moving: a store into each tenant's limits, in an order in which no two
+//! tenants ever hold the same TPC. A tenant that is moved obeys at its next launch, like one that is changed with `partita set`; kernels that
+//! run keep the TPCs that they began with until they end.
+
+use partita_core::{
+    Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology, TpcSet,
+};
+use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFile};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::limits;
+use crate::ps::GpcRow;
+use crate::registry::{RegistryLock, Tenant, c_path};
+
+/// Clusters came with compute capability 9.0.
+const CLUSTER_CLASS_MIN: u32 = 90;
+
+/// `--place`: how the TPCs that Partita chooses lie over the GPCs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// In as few GPCs as possible.
+    #[default]
+    Packed,
+    /// Evenly over as many as possible.
+    Spread,
+}
+
+impl From<Place> for Placement {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::Packed => Self::Packed,
+            Place::Spread => Self::Spread,
+        }
+    }
+}
+
+/// A partition, as dry runs show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartitionRow {
+    /// Its TPCs, logical, as ranges.
+    pub tpcs: String,
+    /// How many SMs they have.
+    pub sms: u32,
+    /// What it has of each GPC; none where nobody knows which TPCs share one.
+    pub gpcs: Option<Vec<GpcRow>>,
+    /// What clusters of blocks it can run; none on devices without clusters.
+    pub clusters: Option<ClusterRow>,
+}
+
+/// What clusters a partition can run, with one block on each SM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClusterRow {
+    /// Blocks of the largest cluster; a larger one would never start.
+    pub largest_sms: u32,
+    /// How many clusters can be active at once, by their size.
+    pub active: Vec<ActiveClusters>,
+}
+
+/// How many clusters of one size can be active at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ActiveClusters {
+    /// Blocks of a cluster.
+    pub blocks: u32,
+    /// How many.
+    pub clusters: u32,
+}
+
+impl PartitionRow {
+    /// What these limits give.
+    ///
+    /// # Errors
+    /// Why they describe no device.
+    pub fn of(limits: &Limits) -> Result<Self, String> {
+        let topology = limits::topology(limits)?;
+        let set = TpcSet::from_words(limits.set);
+        let proved = limits.flags & FLAG_GPCS_UNPROVED == 0;
+        let parts = topology.gpcs().iter().map(|gpc| GpcRow {
+            gpc: gpc.id,
+            tpcs: (gpc.tpcs & set).len(),
+            tpcs_of_gpc: gpc.tpcs.len(),
+        });
+        let clusters = if proved { Clusters::of(&topology, &set) } else { clusters_of_tpcs(&topology, &set) };
+        let row = ClusterRow {
+            largest_sms: clusters.largest_sms,
+            active: clusters.iter().map(|(blocks, clusters)| ActiveClusters { blocks, clusters }).collect(),
+        };
+        Ok(Self {
+            tpcs: set.to_string(),
+            sms: set.len() * topology.sms_per_tpc(),
+            gpcs: proved.then(|| parts.filter(|part| part.tpcs > 0).collect()),
+            clusters: (limits.device_class >= CLUSTER_CLASS_MIN).then_some(row),
+        })
+    }
+}
+
+/// Without proved GPCs a cluster is promised one TPC: each counts as a GPC of its own.
+fn clusters_of_tpcs(topology: &Topology, set: &TpcSet) -> Clusters {
+    let sms = topology.sms_per_tpc();
+    Clusters {
+        largest_sms: if set.is_empty() { 0 } else { sms },
+        active: Clusters::SIZES.map(|size| set.len() * (sms / size)),
+    }
+}
+
+/// What a tenant gives up and gets, as commands print it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MoveRow {
+    /// The tenant.
+    pub tenant: String,
+    /// The TPCs that it leaves, logical, as ranges.
+    pub from: String,
+    /// Those that it gets instead.
+    pub to: String,
+    /// How many TPCs that are.
+    pub tpcs: u32,
+}
+
+impl From<&Move> for MoveRow {
+    fn from(made: &Move) -> Self {
+        Self {
+            tenant: made.tenant.clone(),
+            from: made.from.to_string(),
+            to: made.to.to_string(),
+            tpcs: made.from.len(),
+        }
+    }
+}
+
+/// What is asked for, beside whom.
+pub(crate) struct Wanted<'a> {
+    pub topology: &'a Topology,
+    /// Every tenant of this machine.
+    pub tenants: &'a [Tenant],
+    pub gpu_key: &'a str,
+    /// The tenant to change; none for a new one.
+    pub name: Option<&'a str>,
+    pub share: Share,
+    pub place: Place,
+    /// Whether others make room.
+    pub compact: bool,
+}
+
+/// Plans.
+///
+/// # Errors
+/// [`Error::Plan`] in the planner's words; [`Error::DamagedTenant`].
+pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
+    let present = RegistryLock::present(wanted.tenants, wanted.gpu_key)?;
+    let ask = Ask { share: wanted.share, placement: wanted.place.into() };
+    let planned = match (wanted.compact, wanted.name) {
+        (true, name) => partita_core::compact(wanted.topology, &present, name, ask, |tenant| {
+            let tenants = wanted.tenants.iter().filter(|other| other.gpu_key == wanted.gpu_key);
+            tenants.filter(|other| other.name == tenant.name).all(may_move)
+        }),
+        (false, Some(name)) => partita_core::replan(wanted.topology, &present, name, ask).map(alone),
+        (false, None) => partita_core::plan(wanted.topology, &present, ask).map(alone),
+    };
+    planned.map_err(refused)
+}
+
+fn refused(error: PlanError) -> Error {
+    Error::Plan { reason: error.to_string() }
+}
+
+fn alone(plan: Plan) -> Compaction {
+    Compaction { plan, moves: Vec::new(), stores: Vec::new() }
+}
+
+/// Whether a tenant was promised the very TPCs that it has.
+pub(crate) fn has_named(tenant: &Tenant) -> bool {
+    let share = tenant.meta.as_ref().ok().and_then(|meta| meta.share.as_deref());
+    let share = share.and_then(|share| share.parse().ok());
+    matches!(share, Some(Share::Gpcs(_) | Share::Exact(_)))
+}
+
+/// Whether a tenant makes room for others: it is the caller's to change, and was promised no TPCs by name.
+fn may_move(tenant: &Tenant) -> bool {
+    tenant.check_yours().is_ok() && !has_named(tenant)
+}
+
+/// Brings the tenants of one GPU into fewer GPCs, and says who moved.
+///
+/// # Errors
+/// [`Error::Plan`], [`Error::DamagedTenant`].
+pub(crate) fn repack(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<MoveRow>, Error> {
+    let present = RegistryLock::present(tenants, gpu_key)?;
+    let here = |name: &str| tenants.iter().find(|tenant| tenant.gpu_key == gpu_key && tenant.name == name);
+    let Some(first) = tenants.iter().find(|tenant| tenant.gpu_key == gpu_key) else { return Ok(Vec::new()) };
+    let limits = first.limits()?;
+    if limits.flags & FLAG_GPCS_UNPROVED != 0 {
+        // Nobody knows what would be packed.
+        return Ok(Vec::new());
+    }
+    let topology = limits::topology(limits).map_err(|reason| first.damaged_limits(&reason))?;
+    let is_packed = |name: &str| {
+        let place = here(name).and_then(|tenant| tenant.meta().ok()).map(|meta| meta.place);
+        place != Some(Place::Spread)
+    };
+    let planned = partita_core::repack(
+        &topology,
+        &present,
+        |tenant| here(&tenant.name).is_some_and(may_move),
+        |tenant| is_packed(&tenant.name),
+    );
+    let planned = planned.map_err(refused)?;
+    store(&planned.stores, tenants, gpu_key, &topology)?;
+    Ok(planned.moves.iter().map(MoveRow::from).collect())
+}
+
+/// Gives the tenants of one GPU other sets, one store after the other, in the order planned.
+///
+/// # Errors
+/// [`Error::DamagedTenant`]. The stores before it hold, and no two tenants overlap.
+pub(crate) fn store(
+    stores: &[Store],
+    tenants: &[Tenant],
+    gpu_key: &str,
+    topology: &Topology,
+) -> Result<(), Error> {
+    for Store { tenant, set } in stores {
+        let here = tenants.iter().filter(|other| other.gpu_key == gpu_key);
+        let Some(tenant) = here.into_iter().find(|other| other.name == *tenant) else { continue };
+        let damaged = |error: partita_ledger::LedgerError| tenant.damaged_limits(&error.to_string());
+        let mut file = LimitsFile::open_rw(&c_path(&tenant.limits_path())?).map_err(damaged)?;
+        file.update(|limits| limits::set_partition(limits, topology, set)).map_err(damaged)?;
+    }
+    Ok(())
+}
+
+/// Refuses placements of what names its own TPCs, and by GPCs that nobody knows.
+///
+/// # Errors
+/// [`Error::NotOffered`] with what to do instead.
+pub(crate) fn check_place(
+    place: Option<Place>,
+    share: Option<&Share>,
+    gpcs_proved: bool,
+) -> Result<(), Error> {
+    let Some(place) = place else { return Ok(()) };
+    match share {
+        Some(share @ (Share::Gpcs(_) | Share::Exact(_))) => Err(Error::NotOffered {
+            option: format!("--place beside --sm {share}"),
+            reason: "the share names its TPCs, so there is nothing to choose; leave --place out".to_owned(),
+        }),
+        _ if place == Place::Spread && !gpcs_proved => Err(Error::NotOffered {
+            option: "--place spread".to_owned(),
+            reason: "which TPCs share a GPC is not proved on this GPU; name TPCs with --sm tpc:0-9"
+                .to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(class: u32, flags: u32, set: &str) -> Limits {
+        let mut limits =
+            Limits { device_class: class, sms_per_tpc: 2, tpc_count: 18, flags, ..Limits::default() };
+        for tpc in 0..18u16 {
+            limits.gpc_of_logical[usize::from(tpc)] = (tpc % 2) as u8;
+            limits.physical_of_logical[usize::from(tpc)] = tpc;
+        }
+        limits.set = set.parse::<TpcSet>().unwrap().to_words();
+        limits
+    }
+
+    fn clusters(limits: &Limits) -> (u32, Vec<(u32, u32)>) {
+        let row = PartitionRow::of(limits).unwrap().clusters.unwrap();
+        (row.largest_sms, row.active.iter().map(|one| (one.blocks, one.clusters)).collect())
+    }
+
+    #[test]
+    fn a_partition_tells_what_clusters_it_runs() {
+        let row = PartitionRow::of(&limits(90, 0, "0-11,16")).unwrap();
+        assert_eq!((row.sms, row.tpcs.as_str()), (26, "0-11,16"));
+        let parts: Vec<_> =
+            row.gpcs.unwrap().iter().map(|part| (part.gpc, part.tpcs, part.tpcs_of_gpc)).collect();
+        assert_eq!(parts, [(0, 7, 9), (1, 6, 9)]);
+        assert_eq!(clusters(&limits(90, 0, "0-11,16")), (14, vec![(2, 13), (4, 6), (8, 2), (16, 0)]));
+        assert_eq!(PartitionRow::of(&limits(80, 0, "0-11,16")).unwrap().clusters, None);
+    }
+
+    #[test]
+    fn without_proved_gpcs_a_cluster_is_promised_one_tpc() {
+        let limits = limits(90, FLAG_GPCS_UNPROVED, "0-11");
+        assert_eq!(PartitionRow::of(&limits).unwrap().gpcs, None);
+        assert_eq!(clusters(&limits), (2, vec![(2, 12), (4, 0), (8, 0), (16, 0)]));
+    }
+
+    #[test]
+    fn only_what_is_chosen_can_be_placed() {
+        let named: Share = "gpc:0".parse().unwrap();
+        let counted: Share = "50%".parse().unwrap();
+        let refused =
+            |place, share: &Share, proved| check_place(place, Some(share), proved).unwrap_err().to_string();
+        assert!(refused(Some(Place::Spread), &named, true).contains("--sm gpc:0"));
+        assert!(refused(Some(Place::Spread), &counted, false).contains("not proved"));
+        for (place, share, proved) in [
+            (None, &named, false),
+            (Some(Place::Packed), &counted, false),
+            (Some(Place::Spread), &counted, true),
+        ] {
+            check_place(place, Some(share), proved).unwrap();
+        }
+    }
+}
