@@ -19,6 +19,7 @@ use super::graph::{CountGraph, Node};
 use super::routes::{LAUNCHES_PER_MASK_MAX, Route, Routes};
 use crate::error::Error;
 use crate::gpu::{Buffer, Gpu};
+use crate::probe::runs_clusters;
 use crate::stream::{Stream, StreamRef};
 
 /// Streams of each priority.
@@ -163,8 +164,7 @@ impl<'g, 'a> Rig<'g, 'a> {
 
     /// The largest cluster that the device launches, 1 where it has none.
     fn cluster_limit(&self) -> u32 {
-        // Compute capability 9.0 brought them.
-        if self.gpu.facts().compute_capability < 90 {
+        if !runs_clusters(self.gpu) {
             return 1;
         }
         let config = self.config(self.streams[0].1.as_ref(), CLUSTER_BLOCKS_MAX, 32);
