@@ -34,6 +34,7 @@ mod driver;
 mod elf;
 mod executables;
 mod graph;
+mod graph_change;
 mod graph_exec;
 mod graph_nodes;
 mod heap;

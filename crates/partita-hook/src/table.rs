@@ -16,7 +16,7 @@ use partita_abi::types::{
     CUlaunchConfig, CUmemAllocationProp,
 };
 
-use crate::{attach, graph, graph_exec, launch, memory, occupancy, query, resolve, vmm};
+use crate::{attach, graph, graph_change, graph_exec, launch, memory, occupancy, query, resolve, vmm};
 
 /// One wrapped export.
 pub struct Row {
@@ -231,25 +231,25 @@ hooks! {
     Graph fn cuGraphUpload_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::upload_per_thread;
     Graph fn cuGraphExecUpdate(
         executable: *mut c_void, graph: *mut c_void, bad_node: *mut *mut c_void, result: *mut c_uint,
-    ) = graph_exec::update;
+    ) = graph_change::update;
     Graph fn cuGraphExecUpdate_v2(
         executable: *mut c_void, graph: *mut c_void, result: *mut c_void,
-    ) = graph_exec::update_v2;
+    ) = graph_change::update_v2;
     Graph fn cuGraphExecKernelNodeSetParams(
         executable: *mut c_void, node: *mut c_void, parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
-    ) = graph_exec::set_kernel;
+    ) = graph_change::set_kernel;
     Graph fn cuGraphExecKernelNodeSetParams_v2(
         executable: *mut c_void, node: *mut c_void, parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
-    ) = graph_exec::set_kernel_v2;
+    ) = graph_change::set_kernel_v2;
     Graph fn cuGraphExecNodeSetParams(
         executable: *mut c_void, node: *mut c_void, parameters: *mut CUgraphNodeParams,
-    ) = graph_exec::set_node;
+    ) = graph_change::set_node;
     Graph fn cuGraphExecChildGraphNodeSetParams(
         executable: *mut c_void, node: *mut c_void, graph: *mut c_void,
-    ) = graph_exec::set_child;
+    ) = graph_change::set_child;
     Graph fn cuGraphNodeSetEnabled(
         executable: *mut c_void, node: *mut c_void, enabled: c_uint,
-    ) = graph_exec::set_enabled;
+    ) = graph_change::set_enabled;
     Graph fn cuGraphExecDestroy(executable: *mut c_void) = graph_exec::destroy_executable;
     Graph fn cuGraphDestroy(graph: *mut c_void) = graph_exec::destroy_graph;
 

@@ -1,0 +1,207 @@
+//! Changes of executable graphs: what their kernels launch from then on is judged anew.
+
+use core::ffi::{c_uint, c_void};
+
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUcontext,
+    CUgraphNodeParams, CUkernel,
+};
+
+use crate::executables::{self, Armed, Executable};
+use crate::graph_nodes;
+use crate::tenant::{self, Tenant};
+
+/// Runs `change` on an executable. If it succeeds, `record` corrects what is known of it, and the next
+/// launch looks again.
+fn changed(
+    executable: *mut c_void,
+    change: impl FnOnce() -> CuResult,
+    record: impl FnOnce(&Tenant, &mut Executable),
+) -> CuResult {
+    let result = change();
+    if result.is_ok()
+        && let Some(tenant) = tenant::current()
+    {
+        executables::forget_ready(executable as usize);
+        if let Some(executable) = tenant.executables().get(executable as usize) {
+            record(tenant, executable);
+            if executable.wide {
+                // What changed is uploaded by the next launch, which must not be without the mask for all of it.
+                executable.armed = Armed::Unknown;
+            }
+        }
+    }
+    result
+}
+
+/// Wraps `cuGraphNodeSetEnabled`: what runs from now on is judged again.
+pub unsafe fn set_enabled(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, c_uint) -> CuResult,
+    executable: *mut c_void,
+    node: *mut c_void,
+    enabled: c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(executable, || unsafe { real(executable, node, enabled) }, |_, _| {})
+}
+
+/// Wraps `cuGraphExecUpdate`, which since CUDA 12 reports through one structure and before through two.
+pub unsafe fn update_v2(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> CuResult,
+    executable: *mut c_void,
+    graph: *mut c_void,
+    result: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(
+        executable,
+        || unsafe { real(executable, graph, result) },
+        |tenant, executable| {
+            take_shapes(tenant, executable, graph);
+        },
+    )
+}
+
+/// Wraps `cuGraphExecUpdate` of CUDA 10 and 11.
+pub unsafe fn update(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void, *mut c_uint) -> CuResult,
+    executable: *mut c_void,
+    graph: *mut c_void,
+    bad_node: *mut *mut c_void,
+    result: *mut c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(
+        executable,
+        || unsafe { real(executable, graph, bad_node, result) },
+        |tenant, executable| {
+            take_shapes(tenant, executable, graph);
+        },
+    )
+}
+
+/// An executable has taken over the parameters of a graph of the same structure. Its nodes stay those of its
+/// own graph.
+fn take_shapes(tenant: &Tenant, executable: &mut Executable, graph: *mut c_void) {
+    let others = graph_nodes::kernels(tenant, graph as usize).unwrap_or_default();
+    if others.len() == executable.kernels.len() {
+        for (own, other) in executable.kernels.iter_mut().zip(others) {
+            (own.cluster_blocks, own.shape) = (other.cluster_blocks, other.shape);
+        }
+    } else {
+        // The driver found them alike; if the hook cannot, it vouches for nothing any more.
+        (executable.complete, executable.armed) = (false, Armed::Unknown);
+    }
+}
+
+/// Wraps `cuGraphExecKernelNodeSetParams` of CUDA 12.
+pub unsafe fn set_kernel_v2(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *const CUDA_KERNEL_NODE_PARAMS_v2) -> CuResult,
+    executable: *mut c_void,
+    node: *mut c_void,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(
+        executable,
+        || unsafe { real(executable, node, parameters) },
+        |tenant, executable| {
+            // SAFETY: the driver has just read the parameters.
+            replace_shape(tenant, executable, node, unsafe { &*parameters });
+        },
+    )
+}
+
+/// Wraps `cuGraphExecKernelNodeSetParams` of CUDA 10 and 11.
+pub unsafe fn set_kernel(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *const CUDA_KERNEL_NODE_PARAMS_v1) -> CuResult,
+    executable: *mut c_void,
+    node: *mut c_void,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(
+        executable,
+        || unsafe { real(executable, node, parameters) },
+        |tenant, executable| {
+            // SAFETY: the driver has just read the parameters.
+            let v1 = unsafe { &*parameters };
+            let null = core::ptr::null_mut();
+            let parameters = CUDA_KERNEL_NODE_PARAMS_v2 {
+                func: v1.func,
+                grid_dim: v1.grid_dim,
+                block_dim: v1.block_dim,
+                shared_mem_bytes: v1.shared_mem_bytes,
+                kernel_params: v1.kernel_params,
+                extra: v1.extra,
+                kern: CUkernel(null),
+                ctx: CUcontext(null),
+            };
+            replace_shape(tenant, executable, node, &parameters);
+        },
+    )
+}
+
+/// Wraps `cuGraphExecNodeSetParams`.
+pub unsafe fn set_node(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut CUgraphNodeParams) -> CuResult,
+    executable: *mut c_void,
+    node: *mut c_void,
+    parameters: *mut CUgraphNodeParams,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(
+        executable,
+        || unsafe { real(executable, node, parameters) },
+        |tenant, executable| {
+            // SAFETY: the driver has just read the parameters.
+            let parameters = unsafe { &*parameters };
+            if parameters.kind == CU_GRAPH_NODE_TYPE_KERNEL {
+                // SAFETY: the member that the kind names.
+                replace_shape(tenant, executable, node, unsafe { &parameters.payload.kernel });
+            }
+        },
+    )
+}
+
+fn replace_shape(
+    tenant: &Tenant,
+    executable: &mut Executable,
+    node: *mut c_void,
+    parameters: &CUDA_KERNEL_NODE_PARAMS_v2,
+) {
+    let own = executable.kernels.iter_mut().find(|kernel| kernel.node == node as usize);
+    if let (Some(own), Some(new)) = (own, graph_nodes::kernel_with(tenant, node, parameters)) {
+        *own = new;
+    }
+}
+
+/// Wraps `cuGraphExecChildGraphNodeSetParams`.
+pub unsafe fn set_child(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> CuResult,
+    executable: *mut c_void,
+    node: *mut c_void,
+    graph: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(
+        executable,
+        || unsafe { real(executable, node, graph) },
+        |tenant, executable| {
+            let embedded = tenant.graph_calls().and_then(|driver| driver.child(node));
+            let own = embedded.and_then(|embedded| graph_nodes::kernels(tenant, embedded as usize));
+            let new = graph_nodes::kernels(tenant, graph as usize);
+            let (Some(own), Some(new)) = (own, new) else {
+                (executable.complete, executable.armed) = (false, Armed::Unknown);
+                return;
+            };
+            // The nodes stay those of the embedded graph; what they launch is the new graph's.
+            for (own, new) in own.iter().zip(new) {
+                if let Some(kernel) = executable.kernels.iter_mut().find(|kernel| kernel.node == own.node) {
+                    (kernel.cluster_blocks, kernel.shape) = (new.cluster_blocks, new.shape);
+                }
+            }
+        },
+    )
+}
