@@ -26,54 +26,114 @@ pub(super) struct Way {
 }
 
 /// The stores that bring every tenant to its set. After each of them all sets are disjoint and none is empty;
-/// `idle` are the TPCs that nobody holds and nobody else will take. `None` only if every TPC is held,
-/// and those who wait for each other hold one each.
+/// `idle` are the TPCs that nobody holds and nobody else will take. `None` only if every TPC is held, and
+/// everybody holds one.
 ///
-/// Most tenants go in one step. Where two wait for each other, one first gives up what it does not keep.
+/// Most tenants go in one step. Where some wait for each other, one first gives up what it does not keep; where
+/// those who wait hold one TPC each, one of them parks on a TPC that nobody will have, or that another lends.
 pub(super) fn order(ways: &[Way], others: TpcSet, idle: TpcSet) -> Option<Vec<Store>> {
-    let mut ways: Vec<Way> = ways.iter().filter(|way| way.now != way.then).cloned().collect();
-    let mut stores = Vec::new();
-    while !ways.is_empty() {
-        let held = |except: usize, ways: &[Way]| {
-            let rest = ways.iter().enumerate().filter(|&(i, _)| i != except);
-            rest.fold(others, |held, (_, way)| held | way.now)
-        };
-        let step = (0..ways.len()).find_map(|i| {
-            let way = &ways[i];
-            way.then.is_disjoint(&held(i, &ways)).then_some((i, way.then))
-        });
-        // Of what it will have it takes what nobody else holds now. That is once for each tenant: after it
-        // the tenant holds nothing that another waits for.
-        let step = step.or_else(|| {
-            (0..ways.len()).find_map(|i| {
-                let part = ways[i].then - held(i, &ways);
-                (!part.is_empty() && part != ways[i].now).then_some((i, part))
-            })
-        });
-        // All of what it will have is in others' hands: it steps aside, once.
-        let step = step.or_else(|| {
-            let aside = (idle - held(ways.len(), &ways)).lowest(1);
-            let stuck = |way: &Way| way.now.is_disjoint(&way.then) && way.now.is_disjoint(&idle);
-            (0..ways.len()).find_map(|i| (!aside.is_empty() && stuck(&ways[i])).then_some((i, aside)))
-        });
-        // One that somebody else waits for, so that this one gets on.
-        let step = step.or_else(|| {
-            let wanted = |i: usize| {
-                let rest = ways.iter().enumerate().filter(move |&(j, _)| j != i);
-                rest.fold(TpcSet::EMPTY, |all, (_, way)| all | way.then)
-            };
-            (0..ways.len()).find_map(|i| {
-                let given = (ways[i].now & wanted(i)).lowest(1);
-                (ways[i].now.len() > 1 && !given.is_empty()).then(|| (i, ways[i].now - given))
-            })
-        });
-        let (i, set) = step?;
-        stores.push(Store { tenant: ways[i].name.clone(), set });
-        if set == ways[i].then {
-            ways.remove(i);
-        } else {
-            ways[i].now = set;
+    let mut road = Road { ways: ways.to_vec(), others, stores: Vec::new(), parked: TpcSet::EMPTY };
+    // What nobody will have: the idle, and what is given up on the way.
+    let wanted = ways.iter().fold(others, |all, way| all | way.then);
+    let spare = ways.iter().fold(idle, |all, way| all | way.now) - wanted;
+    while road.is_open() {
+        if !(road.arrive() || road.advance() || road.step_aside(spare) || road.give_way()) {
+            road.lend()?;
         }
     }
-    Some(stores)
+    Some(road.stores)
+}
+
+/// Tenants on their ways.
+struct Road {
+    ways: Vec<Way>,
+    others: TpcSet,
+    stores: Vec<Store>,
+    /// TPCs on which somebody waits for its own.
+    parked: TpcSet,
+}
+
+impl Road {
+    fn is_open(&self) -> bool {
+        self.ways.iter().any(|way| way.now != way.then)
+    }
+
+    /// The first under way of whom `step` says where to.
+    fn go(&mut self, step: impl Fn(&Self, usize) -> Option<TpcSet>) -> bool {
+        let next = (0..self.ways.len())
+            .filter(|&i| self.ways[i].now != self.ways[i].then)
+            .find_map(|i| step(self, i).map(|set| (i, set)));
+        if let Some((i, set)) = next {
+            self.store(i, set);
+        }
+        next.is_some()
+    }
+
+    fn store(&mut self, i: usize, set: TpcSet) {
+        self.stores.push(Store { tenant: self.ways[i].name.clone(), set });
+        self.ways[i].now = set;
+    }
+
+    fn held_beside(&self, i: usize) -> TpcSet {
+        let rest = self.ways.iter().enumerate().filter(|&(j, _)| j != i);
+        rest.fold(self.others, |held, (_, way)| held | way.now)
+    }
+
+    /// What others under way will have and have not.
+    fn wanted_beside(&self, i: usize) -> TpcSet {
+        let rest = self.ways.iter().enumerate().filter(|&(j, _)| j != i);
+        rest.fold(TpcSet::EMPTY, |all, (_, way)| all | (way.then - way.now))
+    }
+
+    /// In one step, if nobody is in the way.
+    fn arrive(&mut self) -> bool {
+        self.go(|road, i| {
+            let then = road.ways[i].then;
+            then.is_disjoint(&road.held_beside(i)).then_some(then)
+        })
+    }
+
+    /// Of what it will have it takes what nobody else holds now. After that it holds nothing that another waits for.
+    fn advance(&mut self) -> bool {
+        self.go(|road, i| {
+            let part = road.ways[i].then - road.held_beside(i);
+            (!part.is_empty() && part != road.ways[i].now).then_some(part)
+        })
+    }
+
+    /// All of what it will have is in others' hands: it goes, once, where nobody stays.
+    fn step_aside(&mut self, spare: TpcSet) -> bool {
+        self.go(|road, i| {
+            let way = &road.ways[i];
+            let aside = (spare - road.held_beside(i) - way.now).lowest(1);
+            let stuck = way.now.is_disjoint(&way.then) && way.now.is_disjoint(&spare);
+            (stuck && !aside.is_empty()).then_some(aside)
+        })
+    }
+
+    /// It lets go of a TPC that another waits for, and keeps others that it will not have either.
+    fn give_way(&mut self) -> bool {
+        self.go(|road, i| {
+            let way = &road.ways[i];
+            let given = (way.now & road.wanted_beside(i)).lowest(1);
+            (way.now.len() > 1 && !given.is_empty()).then(|| way.now - given)
+        })
+    }
+
+    /// Those who wait hold one TPC each. Somebody who holds more lends one, on which one of them parks.
+    fn lend(&mut self) -> Option<()> {
+        let lender = self.ways.iter().position(|way| way.now.len() > 1)?;
+        let lent = self.ways[lender].now.lowest(1);
+        let guest = (0..self.ways.len()).find(|&i| {
+            let way = &self.ways[i];
+            i != lender
+                && way.now.is_disjoint(&way.then)
+                && way.now.is_disjoint(&self.parked)
+                && !way.now.is_disjoint(&self.wanted_beside(i))
+        })?;
+        self.store(lender, self.ways[lender].now - lent);
+        self.store(guest, lent);
+        self.parked |= lent;
+        Some(())
+    }
 }
