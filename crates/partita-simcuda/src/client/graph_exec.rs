@@ -6,6 +6,7 @@
 //! the first kind calls the callback once more, for the launch itself. Nodes are named by the graph that the
 //! executable was made of, as long as it lives.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -39,9 +40,17 @@ pub(super) struct ExecNode {
     image: Option<Box<Image>>,
 }
 
+/// A graph without the graphs inside it: their nodes stand among its own.
+#[derive(Debug, Default)]
+pub(super) struct Flat {
+    pub(super) nodes: Vec<ExecNode>,
+    /// Nodes that run another graph, with the places of that graph's nodes.
+    children: Vec<(usize, Range<usize>)>,
+}
+
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) nodes: Vec<ExecNode>,
+    pub(super) flat: Flat,
     /// Whether the launch itself is to be shown to the subscriber at the next upload.
     pub(super) rearmed: bool,
     pub(super) last: Option<(&'static Stream, u64)>,
@@ -72,7 +81,7 @@ pub(super) fn exec(handle: CUgraphExec) -> Result<Arc<Exec>, CuResult> {
 }
 
 /// Flattens a graph behind `after`; returns the places of the nodes that nothing in it waits for.
-fn flatten(handle: usize, after: &[u32], into: &mut Vec<ExecNode>) -> Result<Vec<u32>, CuResult> {
+fn flatten(handle: usize, after: &[u32], into: &mut Flat) -> Result<Vec<u32>, CuResult> {
     let mut ends: std::collections::HashMap<usize, Vec<u32>> = std::collections::HashMap::new();
     let mut awaited = std::collections::HashSet::new();
     for (source, node) in graph::ordered(handle)? {
@@ -84,7 +93,7 @@ fn flatten(handle: usize, after: &[u32], into: &mut Vec<ExecNode>) -> Result<Vec
         }
         let kind = lock(&node.kind).clone();
         let mut push = |kind, after: Vec<u32>| {
-            into.push(ExecNode {
+            into.nodes.push(ExecNode {
                 source,
                 kind,
                 after,
@@ -93,11 +102,13 @@ fn flatten(handle: usize, after: &[u32], into: &mut Vec<ExecNode>) -> Result<Vec
                 token: None,
                 image: None,
             });
-            into.len() as u32 - 1
+            into.nodes.len() as u32 - 1
         };
         let last = match kind {
             NodeKind::Child(child) => {
+                let first = into.nodes.len();
                 let inner = flatten(child, &places, into)?;
+                into.children.push((source, first..into.nodes.len()));
                 if inner.is_empty() { places } else { inner }
             }
             NodeKind::Batch(commands) => {
@@ -125,8 +136,8 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> 
     if flags & !known != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
-    let mut nodes = Vec::new();
-    flatten(handle, &[], &mut nodes)?;
+    let mut flat = Flat::default();
+    flatten(handle, &[], &mut flat)?;
     let objects = lock(&graph::graph(handle)?.objects).clone();
     for (object, count) in &objects {
         super::graph_memory::retain(*object, *count)?;
@@ -136,7 +147,7 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> 
         runtime: runtime()?,
         number,
         flags,
-        state: Mutex::new(State { nodes, rearmed: true, last: None }),
+        state: Mutex::new(State { flat, rearmed: true, last: None }),
         objects,
     };
     Ok(EXECS.insert(Arc::new(exec)))
@@ -235,7 +246,7 @@ pub(super) fn upload(exec: &Exec, state: &mut State) -> Result<(), CuResult> {
         }
         runtime.call(&Request::GraphNodes { graph: exec.number, nodes }).map(drop)
     };
-    for (index, node) in state.nodes.iter_mut().enumerate() {
+    for (index, node) in state.flat.nodes.iter_mut().enumerate() {
         if !node.pending && !node.is_counted() {
             continue;
         }
@@ -254,7 +265,7 @@ pub(super) fn upload(exec: &Exec, state: &mut State) -> Result<(), CuResult> {
         batch.push(GraphNode { index: index as u32, after: node.after.clone(), work });
     }
     send(batch)?;
-    let kernels = state.nodes.iter().any(|node| matches!(node.kind, NodeKind::Kernel(_)));
+    let kernels = state.flat.nodes.iter().any(|node| matches!(node.kind, NodeKind::Kernel(_)));
     if std::mem::take(&mut state.rearmed) && kernels {
         // The launch of the graph as a whole, which runs nowhere here.
         callback::show(&mut runtime.qmd.empty_image());
@@ -277,7 +288,7 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
     // A graph's nodes have the masks that they were given; the driver looks at the rest of the structure.
     stream.enter_launch()?;
     let mut state = lock(&exec.state);
-    if state.nodes.iter().any(ExecNode::is_counted)
+    if state.flat.nodes.iter().any(ExecNode::is_counted)
         && let Some((last, seq)) = state.last
     {
         // The board's copy must not change under a launch that is still to run.
@@ -292,7 +303,7 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
 /// The place of the node that was made of `source`, which must live.
 pub(super) fn place(state: &State, source: CUgraphNode) -> Result<usize, CuResult> {
     graph::node(source.addr())?;
-    let found = state.nodes.iter().position(|node| node.source == source.addr());
+    let found = state.flat.nodes.iter().position(|node| node.source == source.addr());
     found.ok_or(CuResult::INVALID_VALUE)
 }
 
@@ -318,7 +329,7 @@ pub(super) fn change(handle: CUgraphExec, source: CUgraphNode, new: NodeKind) ->
     let exec = exec(handle)?;
     let mut state = lock(&exec.state);
     let at = place(&state, source)?;
-    let node = &mut state.nodes[at];
+    let node = &mut state.flat.nodes[at];
     if node.kind.number() != new.number() {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -331,13 +342,14 @@ pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (
     const TOPOLOGY_CHANGED: u32 = 2;
     const NODE_TYPE_CHANGED: u32 = 3;
     let exec = exec(handle)?;
-    let mut nodes = Vec::new();
-    flatten(graph.addr(), &[], &mut nodes)?;
+    let mut new = Flat::default();
+    flatten(graph.addr(), &[], &mut new)?;
     let mut state = lock(&exec.state);
-    if nodes.len() != state.nodes.len() {
+    let old = &mut state.flat.nodes;
+    if new.nodes.len() != old.len() {
         return Ok(Err((TOPOLOGY_CHANGED, 0)));
     }
-    for (old, new) in state.nodes.iter().zip(&nodes) {
+    for (old, new) in old.iter().zip(&new.nodes) {
         if old.kind.number() != new.kind.number() {
             return Ok(Err((NODE_TYPE_CHANGED, new.source)));
         }
@@ -345,8 +357,36 @@ pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (
             return Ok(Err((TOPOLOGY_CHANGED, new.source)));
         }
     }
-    for (old, new) in state.nodes.iter_mut().zip(nodes) {
+    for (old, new) in old.iter_mut().zip(new.nodes) {
         replace(old, new.kind);
     }
     Ok(Ok(()))
+}
+
+/// Has the node that was made of `source` run another graph of the same shape: the nodes keep their names and take its parameters.
+///
+/// # Errors
+/// `INVALID_VALUE` for a node that runs no graph, and for a graph of another shape.
+pub(super) fn change_child(handle: CUgraphExec, source: CUgraphNode, graph: CUgraph) -> Result<(), CuResult> {
+    let exec = exec(handle)?;
+    graph::node(source.addr())?;
+    let mut new = Flat::default();
+    flatten(graph.addr(), &[], &mut new)?;
+    let mut state = lock(&exec.state);
+    let found = state.flat.children.iter().find(|(child, _)| *child == source.addr());
+    let places = found.map(|(_, places)| places.clone()).ok_or(CuResult::INVALID_VALUE)?;
+    // What the graph as a whole waits for lies before it.
+    let first = places.start as u32;
+    let old = &mut state.flat.nodes[places];
+    let fits = |(old, new): (&ExecNode, &ExecNode)| {
+        let inside = old.after.iter().filter(|before| **before >= first).map(|before| before - first);
+        old.kind.number() == new.kind.number() && inside.eq(new.after.iter().copied())
+    };
+    if old.len() != new.nodes.len() || !old.iter().zip(&new.nodes).all(fits) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    for (old, new) in old.iter_mut().zip(new.nodes) {
+        replace(old, new.kind);
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::graph::NodeKind;
-use super::graph_exec::{EXECS, change, exec, instantiate, launch, place, update, upload};
+use super::graph_exec::{EXECS, change, change_child, exec, instantiate, launch, place, update, upload};
 use super::graph_kind;
 use super::object::object;
 use super::runtime::{lock, runtime};
@@ -97,7 +97,7 @@ driver_api! {
             super::graph_memory::release(*object, *count)?;
         }
         if idle {
-            state.nodes.iter().filter_map(|node| node.token).for_each(|token| worker::forget(runtime, token));
+            state.flat.nodes.iter().filter_map(|node| node.token).for_each(|token| worker::forget(runtime, token));
         }
         match runtime.call(&Request::GraphDrop { graph: gone.number }) {
             Err(_) if runtime.healthy().is_err() => Ok(()),
@@ -128,7 +128,7 @@ driver_api! {
         let exec = exec(handle)?;
         let mut state = lock(&exec.state);
         let at = place(&state, source)?;
-        let node = &mut state.nodes[at];
+        let node = &mut state.flat.nodes[at];
         if !matches!(node.kind, NodeKind::Kernel(_) | NodeKind::Copy(..) | NodeKind::Fill(_)) {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -144,7 +144,7 @@ driver_api! {
     fn cuGraphNodeGetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: *mut u32) {
         let exec = exec(handle)?;
         let state = lock(&exec.state);
-        put(enabled, u32::from(state.nodes[place(&state, source)?].enabled))
+        put(enabled, u32::from(state.flat.nodes[place(&state, source)?].enabled))
     }
 
     /// Changes a kernel node of an executable.
@@ -207,9 +207,17 @@ driver_api! {
         change(handle, source, NodeKind::Wait(object(event.0)?))
     }
 
+    /// Has a node of an executable run another graph of the same shape.
+    fn cuGraphExecChildGraphNodeSetParams(handle: CUgraphExec, source: CUgraphNode, child: CUgraph) {
+        change_child(handle, source, child)
+    }
+
     /// Changes a node of an executable.
     fn cuGraphExecNodeSetParams(handle: CUgraphExec, source: CUgraphNode, params: *mut CUgraphNodeParams) {
-        let kind = graph_kind::kind_of(&get(params.cast_const())?)?;
-        change(handle, source, kind)
+        let params = get(params.cast_const())?;
+        if params.kind == CU_GRAPH_NODE_TYPE_GRAPH {
+            return change_child(handle, source, params.payload.graph.graph);
+        }
+        change(handle, source, graph_kind::kind_of(&params)?)
     }
 }

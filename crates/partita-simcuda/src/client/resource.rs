@@ -2,8 +2,9 @@
 //!
 //! Sizes are those that `cuda.h` documents for each generation; how many groups a split gives is as measured on an H200 (driver
 //! 580.159.04): of 132 SMs 15 groups of 8 with 12 left over, 8 of 16 with 4, 3 of 40 (34 asked for) with 12; without co-scheduling 66 of
-//! 2, 8 of 16, 3 of 34. What follows from that: each group has at least one unit of SMs of one GPC. Which TPCs a group gets beyond it
-//! is the driver's secret and an assumption here.
+//! 2, 8 of 16, 3 of 34. What follows from that: each group has at least one unit of SMs of one GPC. What it has beyond that need not be
+//! of that GPC: the first group of 16 SMs had TPCs 0, 8, 16, 24 and 64 of one GPC, 32 and 39 of another and 47 of a third, and the first
+//! GPC had three left. By which rule is the driver's secret; here it is the first that no group has.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -172,15 +173,9 @@ pub fn split(
     }
     let mut left = parts.iter().fold(input.set, |left, part| left - *part);
     for part in &mut parts {
-        // From where most of it is already, and then from the start.
-        while part.len() < size {
-            let own = spec.topology.gpcs().iter().find(|gpc| !(gpc.tpcs & *part).is_empty());
-            let near = own.map_or(TpcSet::EMPTY, |gpc| gpc.tpcs & left);
-            let from = if near.is_empty() { left } else { near };
-            let more = from.lowest(size - part.len());
-            *part |= more;
-            left -= more;
-        }
+        let more = left.lowest(size - part.len());
+        *part |= more;
+        left -= more;
     }
     let split = NEXT_SPLIT.fetch_add(1, Ordering::Relaxed);
     let device = input.device;
@@ -244,6 +239,13 @@ mod tests {
         ] {
             assert_eq!(of("h200", wanted, flags), groups, "{wanted} {flags}");
         }
+        // Beyond its unit of one GPC a group has TPCs of others, even where that GPC has some left.
+        let spec = catalogue::device("h200").unwrap();
+        let whole = SmSet::whole(&spec, 0, spec.topology.all());
+        let first = split(&spec, &whole, 16, 0, None).unwrap().groups[0].set;
+        let unit: TpcSet = "0,8,16,24".parse().unwrap();
+        let gpcs = spec.topology.gpcs();
+        assert!(unit.is_subset(&first) && gpcs.iter().any(|gpc| gpc.tpcs & first == unit), "{first}");
         let (groups, sms, _) = of("h200", 8, 2);
         assert_eq!((groups, sms), (7, 16));
     }

@@ -3,6 +3,8 @@
 
 CUresult cuGraphNodeFindInClone(CUgraphNode *, CUgraphNode, CUgraph);
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode, CUgraph *);
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode, const KernelNode *);
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec, CUgraphNode, CUgraph);
 
 static int sms(CUdeviceptr out, unsigned blocks) {
     Record *records = malloc(blocks * sizeof *records);
@@ -241,6 +243,14 @@ static void masks(void) {
     EQ(sms(out, BLOCKS), 2);
 }
 
+static CUgraphNode node_of(CUgraph graph, unsigned index) {
+    CUgraphNode nodes[8];
+    size_t count = 8;
+    OK(cuGraphGetNodes(graph, nodes, &count));
+    TRUE(index < count);
+    return nodes[index];
+}
+
 // Nodes of graphs inside graphs are switched by the nodes that the outer graph has of them, and by no others.
 static void nested(void) {
     start();
@@ -290,6 +300,28 @@ static void nested(void) {
     OK(cuGraphLaunch(exec, NULL));
     EQ(seen.calls, 9);
     OK(cuCtxSynchronize());
+    // The same graph again changes nothing; of another of its shape the nodes that differ are shown, under the names they have.
+    CUgraph other;
+    OK(cuGraphExecChildGraphNodeSetParams(exec, in_outer, middle));
+    OK(cuGraphExecChildGraphNodeSetParams(exec, node_of(embedded, 0), inner));
+    OK(cuGraphLaunch(exec, NULL));
+    EQ(seen.calls, 9);
+    OK(cuGraphClone(&other, inner));
+    kn.grid[0] = 5;
+    OK(cuGraphKernelNodeSetParams_v2(node_of(other, 1), &kn));
+    OK(cuGraphExecChildGraphNodeSetParams(exec, node_of(embedded, 0), other));
+    OK(cuGraphLaunch(exec, NULL));
+    EQ(seen.calls, 10);
+    OK(cuGraphNodeSetEnabled(exec, all[1], 0));
+    OK(cuGraphNodeSetEnabled(exec, all[1], 1));
+    OK(cuGraphLaunch(exec, NULL));
+    EQ(seen.calls, 12);
+    IS(1, cuGraphNodeSetEnabled(exec, node_of(other, 1), 0));
+    IS(1, cuGraphExecChildGraphNodeSetParams(exec, top, inner));
+    IS(1, cuGraphExecChildGraphNodeSetParams(exec, in_middle, inner));
+    OK(cuGraphAddEmptyNode(&in_middle, other, NULL, 0));
+    IS(1, cuGraphExecChildGraphNodeSetParams(exec, in_outer, other));
+    OK(cuCtxSynchronize());
     // Without the graph that it was made of an executable lives on, and its nodes have no names any more.
     OK(cuGraphDestroy(outer));
     unsigned enabled;
@@ -299,7 +331,7 @@ static void nested(void) {
     IS(1, cuGraphExecKernelNodeSetParams_v2(exec, top, &kn));
     OK(cuGraphLaunch(exec, NULL));
     OK(cuCtxSynchronize());
-    EQ(seen.calls, 9);
+    EQ(seen.calls, 12);
 }
 
 static void capture(void) {
