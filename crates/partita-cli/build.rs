@@ -11,12 +11,12 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-#[allow(dead_code, missing_docs)]
-#[path = "src/args.rs"]
+#[allow(dead_code, missing_docs, unused_imports)]
+#[path = "src/args/mod.rs"]
 mod args;
 
 fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-changed=src/args.rs");
+    println!("cargo::rerun-if-changed=src/args");
     println!("cargo::rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut command = args::Arguments::command();

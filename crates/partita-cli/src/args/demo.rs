@@ -1,0 +1,27 @@
+//! What `partita demo` takes.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+
+use super::gpu::GpuOption;
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+One tenant answers requests, the other fills the GPU. The demo takes under ten seconds.
+
+Examples:
+  partita demo
+  partita demo --gpu sim:h200 --svg demo.svg")]
+pub struct Demo {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+    /// Where to write the picture
+    #[arg(long, value_name = "FILE", default_value = "partita-demo.svg", value_hint = ValueHint::FilePath)]
+    pub svg: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

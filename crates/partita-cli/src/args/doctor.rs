@@ -1,0 +1,24 @@
+//! What `partita doctor` takes.
+
+use clap::Args;
+
+use super::gpu::GpuOption;
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every check runs in a child process with a time limit: some of them hang or crash a broken driver on purpose.
+
+Examples:
+  partita doctor
+  partita doctor --gpu 1 --json
+
+Exit code: 0 if nothing failed, 1 if a check failed.")]
+pub struct Doctor {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,56 @@
+//! The values that limits of a tenant take, in `run` and in `set`.
+
+use clap::ValueEnum;
+
+/// `--place`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlaceArg {
+    /// In as few GPCs as possible: largest clusters, and whole GPCs stay free for others
+    Packed,
+    /// Evenly over as many GPCs as possible
+    Spread,
+}
+
+/// `--priority`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PriorityArg {
+    /// Before the others
+    High,
+    /// Like the others
+    Normal,
+    /// After the others
+    Low,
+}
+
+/// `--via`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ViaArg {
+    /// The best that works here
+    Auto,
+    /// Masks in the launch descriptors
+    Mask,
+    /// Green contexts
+    Green,
+    /// Thread percentages of MPS
+    Mps,
+    /// Shares of time
+    Time,
+}
+
+/// `--isolation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IsolationArg {
+    /// At the same time as other tenants
+    Shared,
+    /// In turns with other tenants
+    Own,
+}
+
+/// `--on-misfit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnMisfitArg {
+    /// They get the CUDA error at the call
+    Error,
+    /// They run on the whole GPU, with a warning and a count
+    Widen,
+}

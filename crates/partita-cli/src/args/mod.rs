@@ -1,0 +1,101 @@
+//! The arguments of the command line, and nothing else.
+//!
+//! The build script reads this module too, for completions and man pages, so it
+//! uses clap alone. Values stay text here; the commands parse them, so that
+//! every wrong value is answered in the same way.
+
+mod demo;
+mod doctor;
+mod gpu;
+mod internal;
+mod limits;
+mod mps;
+mod prove;
+mod run;
+mod shell;
+mod sim;
+mod tenants;
+mod topology;
+
+use clap::{Parser, Subcommand};
+
+pub use demo::Demo;
+pub use doctor::Doctor;
+pub use gpu::{Devices, GpuOption};
+pub use internal::{InternalDetach, InternalJob};
+pub use limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, ViaArg};
+pub use mps::Mps;
+pub use prove::{Prove, RouteArg};
+pub use run::Run;
+pub use shell::{Completions, Generate, Man, ShellArg};
+pub use sim::Sim;
+pub use tenants::{Kill, Ps, Set};
+pub use topology::Topology;
+
+/// Share one NVIDIA GPU between programs that know nothing of each other.
+///
+/// Each program runs as a tenant: it gets the compute units and the memory that it was promised, keeps them while its
+/// neighbours misbehave, and can be resized while it runs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "partita",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  partita run --name serve --sm 50% --mem 40GiB -- python3 serve.py
+  partita run --name train --sm 33tpc --mem 60GiB -- python3 train.py
+  partita ps
+  partita set train --sm 20%
+  partita kill train
+
+Exit codes: that of the program that `run` runs; 125 for Partita's own errors."
+)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Cmd,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Cmd {
+    /// List the GPUs of this machine
+    Devices(Devices),
+    /// Show where the units of a GPU lie, who holds them, and how that is known
+    Topology(Topology),
+    /// Run a program in a partition of a GPU
+    Run(Run),
+    /// Change the limits of a tenant while it runs
+    Set(Set),
+    /// List the tenants of this machine
+    Ps(Ps),
+    /// End a tenant without hurting its neighbours
+    Kill(Kill),
+    /// Prove what works on this machine
+    Doctor(Doctor),
+    /// Show two tenants on one GPU, without and with partitions
+    Demo(Demo),
+    /// Prove that masks hold: random masks, and every block's SM recorded
+    Prove(Prove),
+    /// The Multi-Process Service that lets tenants run at the same time
+    #[command(subcommand)]
+    Mps(Mps),
+    /// The simulated GPU
+    #[command(subcommand)]
+    Sim(Sim),
+    /// Print the completions of a shell
+    Completions(Completions),
+    /// Print a manual page
+    Man(Man),
+    /// Write all completions and manual pages into a directory
+    #[command(hide = true)]
+    Generate(Generate),
+    /// Runs a risky job for another partita process
+    #[command(name = "internal-job", hide = true)]
+    InternalJob(InternalJob),
+    /// Becomes a daemon in a session of its own
+    #[command(name = "internal-detach", hide = true)]
+    InternalDetach(InternalDetach),
+}

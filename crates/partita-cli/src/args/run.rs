@@ -1,0 +1,69 @@
+//! What `partita run` takes.
+
+use std::ffi::OsString;
+
+use clap::{Args, ValueHint};
+
+use super::gpu::GpuOption;
+use super::limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, ViaArg};
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Shares of compute units (--sm):
+  30%, 12.5%   of the device, in whole TPCs
+  40sm, 20tpc  a number of SMs or TPCs, packed by GPC
+  gpc:0-2      every TPC of these GPCs
+  tpc:0-9      exactly these TPCs, logical numbers
+
+Examples:
+  partita run --sm 50% --mem 40GiB -- python3 serve.py
+  partita run --name train --sm 33tpc -- python3 train.py --epochs 3
+  partita run --gpu sim:a100 --sm gpc:0-1 -- ./program
+  partita run --sm 8tpc --compact --dry-run
+
+The program's standard streams, signals and exit code are its own. A program that cannot be held to its limits (statically linked, set-user-id) is refused.")]
+pub struct Run {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpuOption,
+    /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all that are free]
+    #[arg(long, value_name = "SHARE")]
+    pub sm: Option<String>,
+    /// How the compute units lie over the GPCs [default: packed]
+    #[arg(long, value_enum, value_name = "PLACE")]
+    pub place: Option<PlaceArg>,
+    /// Have your other tenants make room: the fewest of their TPCs that it takes
+    #[arg(long)]
+    pub compact: bool,
+    /// The share of the device's time; this build offers 100% alone
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub time: String,
+    /// Device memory of all its processes together: 20GiB, 512MiB [default: no quota]
+    #[arg(long, value_name = "SIZE")]
+    pub mem: Option<String>,
+    /// Who goes first when tenants compete; this build offers normal alone
+    #[arg(long, value_enum, default_value_t = PriorityArg::Normal)]
+    pub priority: PriorityArg,
+    /// The tenant's name [default: the program's name and a number]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How the partition is enforced; this build offers masks alone
+    #[arg(long, value_enum, default_value_t = ViaArg::Auto)]
+    pub via: ViaArg,
+    /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
+    #[arg(long, value_enum, default_value_t = IsolationArg::Shared)]
+    pub isolation: IsolationArg,
+    /// What happens to launches that can never fit: clusters larger than a GPC of the partition, cooperative grids larger than its SMs
+    #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
+    pub on_misfit: OnMisfitArg,
+    /// Print the partition that the program would get, and run nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the dry run as JSON
+    #[arg(long, requires = "dry_run")]
+    pub json: bool,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required_unless_present = "dry_run", value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,48 @@
+//! What an installation gives the shell: completions and manual pages.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  partita completions bash > ~/.local/share/bash-completion/completions/partita
+  partita completions zsh > \"${fpath[1]}/_partita\"
+  partita completions fish > ~/.config/fish/completions/partita.fish")]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: ShellArg,
+}
+
+/// A shell that completions are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ShellArg {
+    /// bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  partita man | man -l -
+  partita man run | man -l -")]
+pub struct Man {
+    /// The command whose page it is [default: the page of partita itself]
+    pub command: Vec<String>,
+}
+
+/// Arguments of `generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// The directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+}
