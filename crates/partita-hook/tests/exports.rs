@@ -94,3 +94,23 @@ fn the_hook_needs_nothing_but_the_c_library() {
         );
     }
 }
+
+/// A name without a version is bound to whichever the loader meets first, in any library of the process.
+#[test]
+fn the_hook_asks_for_versions_of_the_c_librarys_functions() {
+    let bytes = std::fs::read(common::library()).expect("readable");
+    let file = ElfFile64::<Endianness>::parse(&*bytes).expect("a 64-bit shared library");
+    let endian = file.endian();
+    let versions =
+        file.elf_section_table().versions(endian, &*bytes).expect("readable").expect("needs of versions");
+    let mut versioned = 0;
+    // Weak names are those of tools that may be there or not, such as a profiler.
+    for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_undefined() && !symbol.is_weak()) {
+        let name = symbol.name().expect("a name");
+        let version = versions.version_index(endian, symbol.index()).index();
+        let version = versions.version(version).expect("readable").unwrap_or_else(|| panic!("{name}: any"));
+        assert_eq!(version.file(), Some(&b"libc.so.6"[..]), "{name}");
+        versioned += 1;
+    }
+    assert!(versioned > 0, "the hook calls nothing");
+}
