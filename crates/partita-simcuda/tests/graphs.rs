@@ -20,6 +20,11 @@ fn masks_are_baked_in_at_the_first_upload() {
 }
 
 #[test]
+fn descriptors_of_nodes_are_kept_as_the_subscriber_left_them() {
+    World::new("gkept").run("graphs", "kept");
+}
+
+#[test]
 fn streams_are_captured() {
     World::new("capture").run("graphs", "capture");
 }

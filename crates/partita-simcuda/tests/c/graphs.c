@@ -490,4 +490,109 @@ static void belongings(void) {
     OK(cuEventSynchronize(event));
 }
 
-CASES({"belongings", belongings}, {"by_hand", by_hand}, {"branches", branches}, {"masks", masks}, {"nested", nested}, {"capture", capture}, {"events", events})
+
+// What a descriptor carried when it came to the callback.
+static void came(int call, uint32_t valid, uint32_t word) {
+    TRUE(call < seen.calls);
+    EQ(seen.came[call].valid, valid);
+    if (valid) EQ(seen.came[call].words[0], word);
+}
+
+static void off_and_on(CUgraphExec exec, CUgraphNode node) {
+    OK(cuGraphNodeSetEnabled(exec, node, 0));
+    OK(cuGraphNodeSetEnabled(exec, node, 1));
+}
+
+// A node's descriptor is built once, kept as the subscriber left it, and shown so when the node is armed anew.
+static void kept(void) {
+    start();
+    subscribe();
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode node, off;
+    CUdeviceptr out;
+    enum { BLOCKS = 264 };
+    OK(cuMemAlloc_v2(&out, BLOCKS * sizeof(Record)));
+    uint64_t ns = 1000;
+    void *params[] = {&out, &ns};
+    KernelNode kn = {.func = function("partita_census"), .grid = {BLOCKS, 1, 1}, .block = {1024, 1, 1},
+                     .params = params};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &kn));
+    OK(cuGraphAddKernelNode_v2(&off, graph, &node, 1, &kn));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphNodeSetEnabled(exec, off, 0));
+    memset(seen.mask, 0xff, 16);
+    seen.mask[0] = ~3u;
+    seen.write = 1;
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(sms(out, BLOCKS), 4);
+    // A node that is off is shown, too; the launch as a whole has a descriptor of its own.
+    EQ(seen.calls, 3);
+    for (int call = 0; call < 3; call++) came(call, 0, 0);
+    // Armed anew it comes with the mask that was written, and keeps it where nobody writes another.
+    seen.write = 0;
+    off_and_on(exec, node);
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 5);
+    came(3, 1, ~3u);
+    came(4, 0, 0);
+    EQ(sms(out, BLOCKS), 4);
+    // So does the one that was off when it was first shown.
+    OK(cuGraphNodeSetEnabled(exec, node, 0));
+    OK(cuGraphNodeSetEnabled(exec, off, 1));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 7);
+    came(5, 1, ~3u);
+    EQ(sms(out, BLOCKS), 4);
+    // Another mask takes the place of the former.
+    seen.write = 1;
+    seen.mask[0] = ~0xfu;
+    off_and_on(exec, off);
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    came(7, 1, ~3u);
+    EQ(sms(out, BLOCKS), 8);
+    seen.write = 0;
+    off_and_on(exec, off);
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 11);
+    came(9, 1, ~0xfu);
+    EQ(sms(out, BLOCKS), 8);
+    // What is enabled already is not armed by being enabled.
+    OK(cuGraphNodeSetEnabled(exec, off, 1));
+    OK(cuGraphLaunch(exec, NULL));
+    EQ(seen.calls, 11);
+    // The same parameters leave the descriptor, others make a new one.
+    OK(cuGraphExecKernelNodeSetParams_v2(exec, off, &kn));
+    off_and_on(exec, off);
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 13);
+    came(11, 1, ~0xfu);
+    EQ(sms(out, BLOCKS), 8);
+    kn.grid[0] = BLOCKS / 2;
+    OK(cuGraphExecKernelNodeSetParams_v2(exec, off, &kn));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 14);
+    came(13, 0, 0);
+    EQ(sms(out, BLOCKS / 2), 132);
+    // Another executable of the graph has descriptors of its own, and so has every plain launch.
+    CUgraphExec second;
+    OK(cuGraphInstantiateWithFlags(&second, graph, 0));
+    seen.write = 1;
+    OK(cuGraphUpload(second, NULL));
+    EQ(seen.calls, 17);
+    OK(cuLaunchKernel(kn.func, BLOCKS, 1, 1, 1024, 1, 1, 0, NULL, params, NULL));
+    OK(cuLaunchKernel(kn.func, BLOCKS, 1, 1, 1024, 1, 1, 0, NULL, params, NULL));
+    OK(cuCtxSynchronize());
+    EQ(seen.calls, 19);
+    for (int call = 14; call < 19; call++) came(call, 0, 0);
+}
+
+CASES({"belongings", belongings}, {"by_hand", by_hand}, {"branches", branches}, {"masks", masks}, {"nested", nested}, {"capture", capture}, {"events", events}, {"kept", kept})

@@ -4,11 +4,20 @@
 
 #include "sim.h"
 
-static struct { int calls, write; uint32_t mask[4], last[96]; } seen;
+enum { MASKS_KEPT = 64 };
+// A descriptor's mask as it came: whether it is valid, and its words.
+typedef struct { uint32_t valid, words[4]; } Mask;
+
+static struct { int calls, write; uint32_t mask[4], last[96]; Mask came[MASKS_KEPT]; } seen;
 
 static void callback(void *user, int domain, int id, const void *params) {
     (void)user, (void)domain, (void)id;
     uint32_t *qmd = ((uint32_t *const *)params)[4];
+    if (seen.calls < MASKS_KEPT) {
+        Mask *came = &seen.came[seen.calls];
+        came->valid = qmd[0] >> 31;
+        memcpy(came->words, (char *)qmd + 304, sizeof came->words);
+    }
     seen.calls++;
     memcpy(seen.last, qmd, sizeof seen.last);
     if (seen.write) {
