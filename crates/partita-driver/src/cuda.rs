@@ -136,11 +136,8 @@ impl Cuda {
     /// # Errors
     /// [`Error::MissingSymbol`].
     pub fn export_table(&self) -> Result<GetExportTable, Error> {
-        let address = self.library().symbol(c"cuGetExportTable");
-        if address.is_null() {
-            return Err(Error::MissingSymbol("cuGetExportTable"));
-        }
+        let address = self.symbol(c"cuGetExportTable").ok_or(Error::MissingSymbol("cuGetExportTable"))?;
         // SAFETY: the prototype of that name in cuda.h.
-        Ok(unsafe { core::mem::transmute::<*mut c_void, GetExportTable>(address) })
+        Ok(unsafe { core::mem::transmute::<*mut c_void, GetExportTable>(address.as_ptr()) })
     }
 }

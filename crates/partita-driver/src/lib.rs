@@ -41,7 +41,6 @@ pub use cuda::Cuda;
 pub use error::Error;
 pub use gpu::{Buffer, Gpu, GpuFacts, Grid, Launch, Place};
 pub use launch_mask::LaunchMask;
-pub use library::Library;
 pub use probe::{Probe, ProbedTpc, probe, probe_with, prove_gpcs, runs_clusters};
 pub use process_masks::{PreparedMask, ProcessMasks, Scope};
 pub use stream::{Stream, StreamRef};

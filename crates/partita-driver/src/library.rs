@@ -64,7 +64,7 @@ macro_rules! symbols {
 
         impl $table {
             /// Resolves every name; a missing one is an error of the call that needs it.
-            pub fn resolve(library: $crate::library::Library) -> Self {
+            fn resolve(library: $crate::library::Library) -> Self {
                 use alloc::ffi::CString;
                 let find = |name: &str| {
                     CString::new(name).map_or(core::ptr::null_mut(), |name| library.symbol(&name))
@@ -93,9 +93,10 @@ macro_rules! symbols {
                 }
             )*
 
-            /// The library that the table was resolved in.
-            pub fn library(&self) -> $crate::library::Library {
-                self.library
+            /// The address of a function of the library that the table has not.
+            #[must_use]
+            pub fn symbol(&self, name: &core::ffi::CStr) -> Option<core::ptr::NonNull<core::ffi::c_void>> {
+                core::ptr::NonNull::new(self.library.symbol(name))
             }
         }
     };

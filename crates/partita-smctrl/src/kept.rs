@@ -126,7 +126,7 @@ fn directory() -> String {
 
 /// Whether libcuda is the simulator's.
 pub fn is_simulated(cuda: &Cuda) -> bool {
-    !cuda.library().symbol(c"partita_sim_control_open").is_null()
+    cuda.symbol(c"partita_sim_control_open").is_some()
 }
 
 /// The build of the driver that this process runs on.
@@ -156,23 +156,17 @@ fn version_in(text: &str) -> Option<&str> {
 
 /// The simulated driver's version is its management library's, which is in the same file.
 fn simulated_build(cuda: &Cuda) -> Result<String, String> {
-    let library = cuda.library();
-    let (start, version, stop) = (
-        library.symbol(c"nvmlInit_v2"),
-        library.symbol(c"nvmlSystemGetDriverVersion"),
-        library.symbol(c"nvmlShutdown"),
-    );
-    if start.is_null() || version.is_null() || stop.is_null() {
-        return Err("the simulated driver has no management library".to_string());
-    }
+    let find = |name| cuda.symbol(name).ok_or("the simulated driver has no management library");
+    let (init, version, stop) =
+        (find(c"nvmlInit_v2")?, find(c"nvmlSystemGetDriverVersion")?, find(c"nvmlShutdown")?);
     type Plain = unsafe extern "C" fn() -> c_int;
     type Version = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
     let mut text = [0u8; 96];
     // SAFETY: the prototypes of these names in nvml.h, and the length that goes with the buffer.
     let told = unsafe {
-        let start = core::mem::transmute::<*mut c_void, Plain>(start);
-        let version = core::mem::transmute::<*mut c_void, Version>(version);
-        let stop = core::mem::transmute::<*mut c_void, Plain>(stop);
+        let start = core::mem::transmute::<*mut c_void, Plain>(init.as_ptr());
+        let version = core::mem::transmute::<*mut c_void, Version>(version.as_ptr());
+        let stop = core::mem::transmute::<*mut c_void, Plain>(stop.as_ptr());
         if start() != 0 {
             return Err("the simulated management library does not start".to_string());
         }
@@ -184,7 +178,7 @@ fn simulated_build(cuda: &Cuda) -> Result<String, String> {
     let (0, Some(version)) = (told, version) else {
         return Err("the simulated driver does not tell its version".to_string());
     };
-    let path = files::object_of(start).ok_or("the simulated driver's file is not found")?;
+    let path = files::object_of(init.as_ptr()).ok_or("the simulated driver's file is not found")?;
     let (bytes, changed) = files::length_and_change(&path).ok_or("the simulated driver's file is gone")?;
     let variable = |name: &str| {
         let name = alloc::ffi::CString::new(name).ok()?;

@@ -288,8 +288,8 @@ impl State {
 
     /// The address of a driver's function that no table of ours has.
     pub(crate) fn symbol(&self, name: &core::ffi::CStr, text: &'static str) -> Result<*mut c_void, Fault> {
-        let address = self.cuda.library().symbol(name);
-        if address.is_null() { Err(Error::MissingSymbol(text).into()) } else { Ok(address) }
+        let address = self.cuda.symbol(name).ok_or(Error::MissingSymbol(text))?;
+        Ok(address.as_ptr())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use alloc::ffi::CString;
 use alloc::format;
-use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use core::ffi::{c_char, c_int, c_ulong, c_void};
 
 use partita_abi::control::{RM_PARAMETER_BYTES_AT, RM_PARAMETERS_AT, request};
 
@@ -54,17 +54,16 @@ impl Nodes {
     /// The nodes that go with a libcuda: a simulated one exports `partita_sim_control_open`, `_ioctl` and `_close`.
     #[must_use]
     pub fn of(cuda: &Cuda) -> Self {
-        let find = |name: &CStr| Some(cuda.library().symbol(name)).filter(|address| !address.is_null());
-        let open = find(c"partita_sim_control_open");
-        let ioctl = find(c"partita_sim_control_ioctl");
-        let close = find(c"partita_sim_control_close");
+        let open = cuda.symbol(c"partita_sim_control_open");
+        let ioctl = cuda.symbol(c"partita_sim_control_ioctl");
+        let close = cuda.symbol(c"partita_sim_control_close");
         let simulated = open.zip(ioctl).zip(close).map(|((open, ioctl), close)| {
             // SAFETY: only the simulator exports these names, with these prototypes.
             unsafe {
                 (
-                    core::mem::transmute::<*mut c_void, SimOpen>(open),
-                    core::mem::transmute::<*mut c_void, SimIoctl>(ioctl),
-                    core::mem::transmute::<*mut c_void, SimClose>(close),
+                    core::mem::transmute::<*mut c_void, SimOpen>(open.as_ptr()),
+                    core::mem::transmute::<*mut c_void, SimIoctl>(ioctl.as_ptr()),
+                    core::mem::transmute::<*mut c_void, SimClose>(close.as_ptr()),
                 )
             }
         });

@@ -6,7 +6,6 @@
 // Each test file uses a part of this.
 #![allow(dead_code)]
 
-use std::ffi::CString;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -119,11 +118,9 @@ pub fn board(gpu: &Gpu<'_>) -> (Topology, &'static QmdLayout) {
 
 /// How often the simulated driver saw its own state changed by somebody else, in this process; `None` on a real one.
 pub fn corruptions(cuda: &Cuda) -> Option<u64> {
-    let address = cuda.library().symbol(&CString::new("partita_sim_corruptions").unwrap());
-    if address.is_null() {
-        return None;
-    }
+    let address = cuda.symbol(c"partita_sim_corruptions")?;
     // SAFETY: the simulated driver exports it with this prototype.
-    let count = unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn() -> u64>(address) };
+    let count =
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn() -> u64>(address.as_ptr()) };
     Some(count())
 }
