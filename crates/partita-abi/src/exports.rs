@@ -79,7 +79,7 @@ exports! {
     }
     // gives memory back, or changes who holds it
     Release {
-        cuArrayDestroy cuCtxDestroy cuCtxDestroy_v2 cuDevicePrimaryCtxRelease
+        cuArrayDestroy cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach cuDevicePrimaryCtxRelease
         cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2 cuMemFree
         cuMemFreeAsync cuMemFreeAsync_ptsz cuMemFree_v2 cuMemMap cuMemRelease
         cuMemRetainAllocationHandle cuMemUnmap cuMipmappedArrayDestroy
@@ -88,10 +88,12 @@ exports! {
     Launch {
         cuFuncSetAttribute cuKernelSetAttribute cuLaunch cuLaunchCooperativeKernel
         cuLaunchCooperativeKernel_ptsz cuLaunchGrid cuLaunchGridAsync cuLaunchKernel cuLaunchKernelEx
-        cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload
+        cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload cuStreamDestroy
+        cuStreamDestroy_v2
     }
     // executable graphs: their kernels are armed anew when the mask has changed
     Graph {
+        cuGraphAddChildGraphNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphClone
         cuGraphDestroy cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy
         cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2 cuGraphExecNodeSetParams
         cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphInstantiate cuGraphInstantiateWithFlags
@@ -110,7 +112,7 @@ exports! {
         cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
         cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
         cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal
-        cuCtxAttach cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDetach
+        cuCtxAttach cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4
         cuCtxDisablePeerAccess cuCtxEnablePeerAccess cuCtxFromGreenCtx cuCtxGetApiVersion
         cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevResource cuCtxGetDevice cuCtxGetDevice_v2
         cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig
@@ -144,13 +146,13 @@ exports! {
         cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds cuGLRegisterBufferObject
         cuGLSetBufferObjectMapFlags cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync
         cuGLUnregisterBufferObject cuGetErrorName cuGetErrorString cuGetExportTable
-        cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode cuGraphAddDependencies
+        cuGraphAddBatchMemOpNode cuGraphAddDependencies
         cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
         cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
-        cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode cuGraphAddKernelNode
-        cuGraphAddKernelNode_v2 cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode
+        cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode 
+        cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode
         cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
-        cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
+        cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
         cuGraphDestroyNode cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
         cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
         cuGraphExecBatchMemOpNodeSetParams cuGraphExecEventRecordNodeSetEvent
@@ -243,7 +245,7 @@ exports! {
         cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz
         cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
         cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamCreate
-        cuStreamCreateWithPriority cuStreamDestroy cuStreamDestroy_v2 cuStreamEndCapture
+        cuStreamCreateWithPriority cuStreamEndCapture
         cuStreamEndCapture_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz
         cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2
         cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz

@@ -1,6 +1,10 @@
 //! What this process has obtained, so that what it gives back can be credited.
 
+use alloc::vec::Vec;
+
 use hashbrown::HashMap;
+
+use crate::gpu::Charge;
 
 /// What kind of driver object holds the memory; handles of different kinds are
 /// numbered apart.
@@ -19,8 +23,8 @@ pub enum Kind {
 /// One holding.
 #[derive(Debug, Clone, Copy)]
 pub struct Holding {
-    /// Bytes charged for it.
-    pub bytes: u64,
+    /// What was charged for it.
+    pub charge: Charge,
     /// The context that ends it, 0 where none does.
     pub context: usize,
     /// How often the handle is held ([`Kind::Physical`]; 1 for others).
@@ -46,11 +50,11 @@ impl Allocations {
         self.holdings.get_or_insert_default()
     }
 
-    /// Records a holding. Returns the bytes of an older one under the same
-    /// handle, whose end the hook has not seen: the caller credits them.
-    pub fn insert(&mut self, kind: Kind, handle: u64, bytes: u64, context: usize) -> u64 {
-        let holding = Holding { bytes, context, references: 1, mappings: 0 };
-        self.holdings().insert((kind, handle), holding).map_or(0, |old| old.bytes)
+    /// Records a holding. Returns what was charged for an older one under the same
+    /// handle, whose end the hook has not seen: the caller credits it.
+    pub fn insert(&mut self, kind: Kind, handle: u64, charge: Charge, context: usize) -> Option<Charge> {
+        let holding = Holding { charge, context, references: 1, mappings: 0 };
+        self.holdings().insert((kind, handle), holding).map(|old| old.charge)
     }
 
     /// Takes a holding out, to be credited once the driver has freed it.
@@ -63,17 +67,15 @@ impl Allocations {
         self.holdings().insert((kind, handle), holding);
     }
 
-    /// Takes out every holding that ended with a context; returns their bytes.
-    pub fn remove_context(&mut self, context: usize) -> u64 {
-        let mut bytes = 0;
+    /// Takes out every holding that ended with a context, and tells what was charged for each.
+    pub fn remove_context(&mut self, context: usize, mut ended: impl FnMut(Charge)) {
         self.holdings().retain(|_, holding| {
-            let ended = holding.context == context;
-            if ended {
-                bytes += holding.bytes;
+            let stays = holding.context != context;
+            if !stays {
+                ended(holding.charge);
             }
-            !ended
+            stays
         });
-        bytes
     }
 
     /// Notes that a physical handle is held once more.
@@ -83,9 +85,9 @@ impl Allocations {
         }
     }
 
-    /// Notes that a physical handle was released once; returns the bytes to
+    /// Notes that a physical handle was released once; returns what to
     /// credit if nothing holds the memory any more.
-    pub fn release_physical(&mut self, handle: u64) -> u64 {
+    pub fn release_physical(&mut self, handle: u64) -> Option<Charge> {
         if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
             holding.references = holding.references.saturating_sub(1);
         }
@@ -100,10 +102,10 @@ impl Allocations {
         }
     }
 
-    /// Notes that a range was unmapped; returns the bytes to credit.
-    pub fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
+    /// Notes that a range was unmapped; returns what to credit.
+    pub fn unmap(&mut self, address: u64, bytes: u64) -> Vec<Charge> {
         let end = address.saturating_add(bytes);
-        let mut credit = 0;
+        let mut freed = Vec::new();
         while let Some(mapping) =
             self.mapped.get_or_insert_default().keys().copied().find(|start| (address..end).contains(start))
         {
@@ -111,18 +113,18 @@ impl Allocations {
             if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
                 holding.mappings = holding.mappings.saturating_sub(1);
             }
-            credit += self.credit_if_unheld(handle);
+            freed.extend(self.credit_if_unheld(handle));
         }
-        credit
+        freed
     }
 
-    fn credit_if_unheld(&mut self, handle: u64) -> u64 {
+    fn credit_if_unheld(&mut self, handle: u64) -> Option<Charge> {
         let key = (Kind::Physical, handle);
         match self.holdings().get(&key) {
             Some(holding) if holding.references == 0 && holding.mappings == 0 => {
-                self.holdings().remove(&key).map_or(0, |holding| holding.bytes)
+                self.holdings().remove(&key).map(|holding| holding.charge)
             }
-            _ => 0,
+            _ => None,
         }
     }
 }

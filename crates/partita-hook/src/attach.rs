@@ -8,16 +8,23 @@ use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
+use partita_abi::callback::CallbackFn;
+use partita_abi::types::CUuuid;
 use partita_driver::callback;
-use partita_ledger::{HookState, LIMITS_FILE_NAME, LimitsMap, Owner, USAGE_FILE_NAME, UsageMap};
+use partita_ledger::{HookState, LIMITS_FILE_NAME, Limits, LimitsMap, Owner, USAGE_FILE_NAME, UsageMap};
 
 use crate::driver::{DriverCalls, export_table};
+use crate::gpu::Gpu;
+use crate::graph_place::{self, GPUS_MAX};
+use crate::locate::{self, PlaceCalls};
 use crate::lock::Mutex;
-use crate::mask::{LaunchMask, on_launch};
+use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
 use crate::tenant::{self, Tenant};
 use crate::{LEDGER_VARIABLE, counter, graph_nodes, is_tenant, real, report};
 
@@ -53,44 +60,127 @@ pub unsafe fn init(real: unsafe extern "C" fn(c_uint) -> CuResult, flags: c_uint
 }
 
 fn attach() -> Result<&'static Tenant, String> {
-    let directory = ledger_directory()?;
-    let file = |name: &CStr| -> Result<CString, String> {
-        CString::new([directory.to_bytes(), b"/", name.to_bytes()].concat())
-            .map_err(|_| String::from("the tenant's directory has a zero byte in its name"))
-    };
-    let limits_map = LimitsMap::open_ro(&file(LIMITS_FILE_NAME)?).map_err(|error| format!("{error}"))?;
-    let usage = UsageMap::open(&file(USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
-    let (_, limits) = limits_map.load().map_err(|error| format!("{error}"))?;
-
-    let mask =
-        LaunchMask::new(&limits).map_err(|error| format!("this GPU's launches cannot be masked: {error}"))?;
-
-    let driver = DriverCalls::resolve()
-        .map_err(|name| format!("libcuda exports no {}: the driver is too old", name.to_string_lossy()))?;
+    let no_call =
+        |name: &CStr| format!("libcuda exports no {}: the driver is too old", name.to_string_lossy());
+    let driver = DriverCalls::resolve().map_err(no_call)?;
     let get_export_table = export_table()
         .ok_or_else(|| String::from("libcuda exports no cuGetExportTable: masks cannot be set"))?;
+    let uuids = driver
+        .gpu_uuids()
+        .map_err(|code| format!("the driver does not tell which GPUs there are ({code})"))?;
 
-    let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;
+    let parts = Parts::open(&ledger_directory()?)?;
+    let (gpus, compute_capability) = parts.of(&uuids)?;
+    let places = match gpus.len() {
+        1 => None,
+        _ => Some(PlaceCalls::resolve().map_err(|name| {
+            format!("{}; give the program one GPU (--gpu 0, or CUDA_VISIBLE_DEVICES)", no_call(name))
+        })?),
+    };
+    if places.is_some() {
+        locate::prepare()?;
+    }
     follow_forks()?;
     counter::prepare();
     // Kept for ever: launches on any thread read it.
-    let tenant: &'static Tenant =
-        Box::leak(Box::new(Tenant::new(limits_map, slot, mask, limits.device_class, driver)));
-    // SAFETY: the driver's function; the tenant lives as long as the process,
-    // and on_launch only reads it.
-    let subscribed = unsafe {
-        callback::subscribe(
-            get_export_table,
-            on_launch,
-            core::ptr::from_ref(tenant).cast_mut().cast::<c_void>(),
-        )
+    let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(gpus, compute_capability, driver, places)));
+    let (subscriber, argument): (CallbackFn, *const c_void) = match tenant.places() {
+        None => (on_launch, core::ptr::from_ref(tenant.first()).cast()),
+        Some(_) => (on_launch_of_several, core::ptr::from_ref(tenant).cast()),
     };
+    // SAFETY: the driver's function; the tenant lives as long as the process,
+    // and its subscriber only reads it.
+    let subscribed = unsafe { callback::subscribe(get_export_table, subscriber, argument.cast_mut()) };
     if let Err(error) = subscribed {
         tenant.report(HookState::REFUSED);
         return Err(format!("{error}; without it this program would use the whole GPU"));
     }
     tenant.report(HookState::ATTACHED | HookState::MASK_VERIFIED);
     Ok(tenant)
+}
+
+/// The tenant's ledgers: one on each of its GPUs.
+struct Parts(Vec<Part>);
+
+struct Part {
+    directory: CString,
+    map: LimitsMap,
+    limits: Limits,
+}
+
+impl Parts {
+    /// Opens the ledger in `first` and those that it links to.
+    fn open(first: &CStr) -> Result<Self, String> {
+        let mut parts = vec![Part::open(first.into())?];
+        while parts.len() < GPUS_MAX {
+            let link = format!("/{}{}", partita_ledger::GPU_LINK_PREFIX, parts.len());
+            let directory = path(first, link.as_bytes())?;
+            if !is_there(&directory) {
+                break;
+            }
+            parts.push(Part::open(directory)?);
+        }
+        Ok(Self(parts))
+    }
+
+    /// The tenant on each of these GPUs, with a slot of this process, and their compute capability.
+    fn of(mut self, uuids: &[[u8; 16]]) -> Result<(Vec<Gpu>, u32), String> {
+        let mut gpus = Vec::new();
+        let mut compute_capability = None;
+        for (uuid, index) in uuids.iter().zip(0..) {
+            let Some(at) = self.0.iter().position(|part| part.limits.gpu_uuid == *uuid) else {
+                return Err(format!(
+                    "this program sees GPU {index} ({}), which is not its tenant's; CUDA_VISIBLE_DEVICES may \
+                     name GPUs of `partita run --gpu` only",
+                    CUuuid { bytes: *uuid }
+                ));
+            };
+            let part = self.0.swap_remove(at);
+            if *compute_capability.get_or_insert(part.limits.device_class) != part.limits.device_class {
+                return Err(String::from(
+                    "the tenant's GPUs are of different kinds; give the program one of them",
+                ));
+            }
+            gpus.push(part.claim(index)?);
+        }
+        let compute_capability =
+            compute_capability.ok_or_else(|| String::from("this program sees no GPU; its tenant has one"))?;
+        Ok((gpus, compute_capability))
+    }
+}
+
+impl Part {
+    fn open(directory: CString) -> Result<Self, String> {
+        let map =
+            LimitsMap::open_ro(&file(&directory, LIMITS_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        let (_, limits) = map.load().map_err(|error| format!("{error}"))?;
+        Ok(Self { directory, map, limits })
+    }
+
+    fn claim(self, index: u8) -> Result<Gpu, String> {
+        let mask = LaunchMask::new(&self.limits)
+            .map_err(|error| format!("this GPU's launches cannot be masked: {error}"))?;
+        let usage =
+            UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;
+        Ok(Gpu { index, limits: self.map, slot, mask })
+    }
+}
+
+fn path(directory: &CStr, rest: &[u8]) -> Result<CString, String> {
+    CString::new([directory.to_bytes(), rest].concat())
+        .map_err(|_| String::from("the tenant's directory has a zero byte in its name"))
+}
+
+fn file(directory: &CStr, name: &CStr) -> Result<CString, String> {
+    path(directory, &[b"/", name.to_bytes()].concat())
+}
+
+/// Whether something of that name is there, a link that leads nowhere included.
+fn is_there(path: &CStr) -> bool {
+    let mut target = [0; 1];
+    // SAFETY: a valid path, and room for as many bytes as said.
+    unsafe { libc::readlink(path.as_ptr(), target.as_mut_ptr(), target.len()) >= 0 }
 }
 
 fn ledger_directory() -> Result<CString, String> {
@@ -147,6 +237,8 @@ unsafe extern "C" fn in_fork_child() {
         ATTACHING.reset_after_fork();
         real::reset_after_fork();
         graph_nodes::reset_after_fork();
+        graph_place::reset_after_fork();
+        locate::forget_contexts();
         counter::reset_after_fork();
         tenant::forget_after_fork();
     }

@@ -2,11 +2,11 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
-    CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue, CUuuid,
 };
 use partita_driver::callback::GetExportTable;
 
@@ -25,17 +25,17 @@ macro_rules! calls {
             ///
             /// # Errors
             /// The name of the first one that this driver does not export.
-            pub fn resolve() -> Result<Self, &'static CStr> {
+            pub fn resolve() -> Result<Self, &'static core::ffi::CStr> {
                 Ok(Self {
                     $($field: {
-                        let address = real::symbol($name);
-                        $(let address = if address.is_null() { real::symbol($older) } else { address };)?
+                        let address = $crate::real::symbol($name);
+                        $(let address = if address.is_null() { $crate::real::symbol($older) } else { address };)?
                         if address.is_null() {
                             return Err($name);
                         }
                         // SAFETY: the prototype of that name in cuda.h.
                         unsafe {
-                            core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> CuResult>(
+                            core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($type),*) -> CuResult>(
                                 address,
                             )
                         }
@@ -46,9 +46,13 @@ macro_rules! calls {
     };
 }
 
+pub(crate) use calls;
+
 calls! {
     /// Entry points of the driver, resolved once when the process attaches.
     struct DriverCalls;
+    device_count = c"cuDeviceGetCount": fn(*mut c_int);
+    device_uuid = c"cuDeviceGetUuid_v2" or c"cuDeviceGetUuid": fn(*mut CUuuid, c_int);
     current_context = c"cuCtxGetCurrent": fn(*mut *mut c_void);
     retain_primary = c"cuDevicePrimaryCtxRetain": fn(*mut *mut c_void, c_int);
     release_primary = c"cuDevicePrimaryCtxRelease_v2": fn(c_int);
@@ -175,6 +179,22 @@ pub fn export_table() -> Option<GetExportTable> {
 }
 
 impl DriverCalls {
+    /// The UUIDs of the GPUs that the process sees, by ordinal.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn gpu_uuids(&self) -> Result<Vec<[u8; 16]>, CuResult> {
+        let mut count = 0;
+        // SAFETY: a valid pointer.
+        unsafe { (self.device_count)(&mut count) }.ok()?;
+        let uuid = |device| {
+            let mut uuid = CUuuid { bytes: [0; 16] };
+            // SAFETY: as above.
+            unsafe { (self.device_uuid)(&mut uuid, device) }.ok().map(|()| uuid.bytes)
+        };
+        (0..count).map(uuid).collect()
+    }
+
     /// The calling thread's context as a number, 0 for none.
     pub fn current_context(&self) -> usize {
         let mut context = core::ptr::null_mut();

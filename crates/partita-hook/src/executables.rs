@@ -8,11 +8,12 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 
 use crate::carried::Carried;
+use crate::graph_place::GPUS_MAX;
 use crate::misfit::Shape;
 
 /// A kernel node and what it asks for, where that can be too much.
@@ -53,6 +54,8 @@ pub enum Armed {
 pub struct Executable {
     /// The graph that it was made from.
     graph: usize,
+    /// The GPU that its kernels run on.
+    pub gpu: u8,
     /// Its kernels.
     pub kernels: Vec<KernelNode>,
     /// Whether the hook knows what each of them launches.
@@ -66,9 +69,9 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// An executable made from `graph`.
-    pub fn new(graph: usize, kernels: Vec<KernelNode>, armed: Armed, carried: Arc<Carried>) -> Self {
-        Self { graph, kernels, complete: true, armed, wide: false, carried }
+    /// An executable made from `graph`, for one GPU.
+    pub fn new(graph: usize, gpu: u8, kernels: Vec<KernelNode>, armed: Armed, carried: Arc<Carried>) -> Self {
+        Self { graph, gpu, kernels, complete: true, armed, wide: false, carried }
     }
 }
 
@@ -145,37 +148,48 @@ impl Executables {
     }
 }
 
-/// Executables whose kernels carry the mask of the limits' epoch [`EPOCH`]: one
-/// word each, its address. A collision only costs a look at the table.
-static READY: [AtomicUsize; 512] = [const { AtomicUsize::new(0) }; 512];
-static EPOCH: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Executables whose kernels carry the mask of their GPU's limits at the epoch in
+/// [`EPOCHS`]: one word each, its address above the GPU's index. A collision only
+/// costs a look at the table.
+static READY: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
+static EPOCHS: [AtomicU64; GPUS_MAX] = [const { AtomicU64::new(u64::MAX) }; GPUS_MAX];
 
-fn ready(executable: usize) -> &'static AtomicUsize {
+fn ready(executable: usize) -> &'static AtomicU64 {
     &READY[(executable >> 4) % READY.len()]
 }
 
-/// Whether the executable needs nothing before it is launched under the limits of
-/// this epoch. Two loads.
+/// The index of the GPU of an executable that needs nothing before it is launched, if the limits
+/// there are of the epoch that `epoch_of` tells. Three loads.
 #[inline]
-pub fn is_ready(executable: usize, epoch: u64) -> bool {
-    EPOCH.load(Ordering::Acquire) == epoch && ready(executable).load(Ordering::Acquire) == executable
+pub fn ready_on(executable: usize, epoch_of: impl FnOnce(usize) -> Option<u64>) -> Option<usize> {
+    let entry = ready(executable);
+    let found = entry.load(Ordering::Relaxed);
+    let gpu = (found & 0xffff) as usize;
+    let epoch = EPOCHS.get(gpu)?.load(Ordering::Acquire);
+    // Again, because an entry of an earlier epoch is gone before the next epoch appears.
+    let stands = found >> 16 == executable as u64 && entry.load(Ordering::Acquire) == found;
+    (stands && epoch_of(gpu) == Some(epoch)).then_some(gpu)
 }
 
 /// Notes that it needs nothing. Called with the table locked, so that no other
-/// thread moves the epoch meanwhile.
-pub fn note_ready(executable: usize, epoch: u64) {
-    if EPOCH.load(Ordering::Relaxed) != epoch {
+/// thread moves an epoch meanwhile.
+pub fn note_ready(executable: usize, gpu: u8, epoch: u64) {
+    let Some(of_gpu) = EPOCHS.get(usize::from(gpu)) else { return };
+    if of_gpu.load(Ordering::Relaxed) != epoch {
         // No reader may find an old entry under the new epoch: none is left when it appears.
-        EPOCH.store(u64::MAX, Ordering::Release);
-        for entry in &READY {
-            entry.store(0, Ordering::Release);
-        }
-        EPOCH.store(epoch, Ordering::Release);
+        of_gpu.store(u64::MAX, Ordering::Release);
+        let is_of_gpu = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) & 0xffff == u64::from(gpu);
+        READY.iter().filter(is_of_gpu).for_each(|entry| entry.store(0, Ordering::Release));
+        of_gpu.store(epoch, Ordering::Release);
     }
-    ready(executable).store(executable, Ordering::Release);
+    ready(executable).store((executable as u64) << 16 | u64::from(gpu), Ordering::Release);
 }
 
 /// Has the next launch look at the table.
 pub fn forget_ready(executable: usize) {
-    let _ = ready(executable).compare_exchange(executable, 0, Ordering::AcqRel, Ordering::Relaxed);
+    let entry = ready(executable);
+    let found = entry.load(Ordering::Acquire);
+    if found >> 16 == executable as u64 {
+        let _ = entry.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
 }

@@ -12,10 +12,10 @@ use core::ffi::{c_uint, c_void};
 use partita_abi::CuResult;
 use partita_abi::types::{CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUgraphNodeParams};
 
-use crate::{graph_nodes, tenant};
+use crate::{graph_nodes, graph_place, tenant};
 
 fn has_quota() -> bool {
-    tenant::current().is_some_and(|tenant| tenant.quota_bytes().is_some())
+    tenant::current().is_some_and(|tenant| tenant.gpus().iter().any(|gpu| gpu.quota_bytes().is_some()))
 }
 
 /// Whether the node described at `parameters` allocates memory.
@@ -27,18 +27,21 @@ unsafe fn allocates(parameters: *const c_uint) -> bool {
     !parameters.is_null() && unsafe { *parameters } == CU_GRAPH_NODE_TYPE_MEM_ALLOC
 }
 
-/// Notes the bodies of a conditional node that the driver has just made.
+/// Notes the GPU of a node that the driver has just made, and the bodies of a conditional one.
 ///
 /// # Safety
-/// Both pointers as the successful call was given them.
-unsafe fn note_conditional(node: *mut *mut c_void, parameters: *const c_uint) {
-    // SAFETY: the first member of the parameters is their type.
-    if tenant::current().is_none() || unsafe { *parameters } != CU_GRAPH_NODE_TYPE_CONDITIONAL {
+/// The pointers as the successful call was given them.
+unsafe fn note(node: *mut *mut c_void, graph: *mut c_void, parameters: *const c_uint) {
+    if tenant::current().is_none() {
         return;
     }
     // SAFETY: the type says which member counts; the driver has filled in where it keeps as many bodies as were asked for.
     unsafe {
         let parameters = &*parameters.cast::<CUgraphNodeParams>();
+        graph_place::note_added(graph, parameters);
+        if parameters.kind != CU_GRAPH_NODE_TYPE_CONDITIONAL {
+            return;
+        }
         let conditional = parameters.payload.conditional;
         let bodies = core::slice::from_raw_parts(conditional.graphs_out, conditional.size as usize);
         graph_nodes::note_bodies(*node as usize, bodies.iter().map(|body| body.0 as usize).collect());
@@ -84,7 +87,7 @@ pub unsafe fn add_node(
     let result = unsafe { real(node, graph, dependencies, count, parameters) };
     if result.is_ok() {
         // SAFETY: the call succeeded with them.
-        unsafe { note_conditional(node, parameters) };
+        unsafe { note(node, graph, parameters) };
     }
     result
 }
@@ -116,7 +119,7 @@ pub unsafe fn add_node_v2(
     let result = unsafe { real(node, graph, dependencies, edges, count, parameters) };
     if result.is_ok() {
         // SAFETY: the call succeeded with them.
-        unsafe { note_conditional(node, parameters) };
+        unsafe { note(node, graph, parameters) };
     }
     result
 }

@@ -3,12 +3,12 @@
 //! Before a launch or an upload, an executable whose kernels carry another mask
 //! than the tenant's is armed anew, kernel by kernel; then the driver calls back for
 //! each and the mask of that moment enters its descriptor. An unchanged launch
-//! costs two loads more. Where an executable cannot be armed (the program has
+//! costs three loads more. Where an executable cannot be armed (the program has
 //! destroyed a node of its graph), it runs on as long as the TPCs that it was
 //! uploaded with are the tenant's, and is refused after that.
 
 use alloc::sync::Arc;
-use core::ffi::{c_char, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
@@ -19,9 +19,10 @@ use crate::calls::{self, Call};
 use crate::carried::Carried;
 use crate::driver::GraphCalls;
 use crate::executables::{self, Armed, Destroy, Executable};
+use crate::gpu::Gpu;
 use crate::misfit::{self, Verdict};
 use crate::tenant::{self, Tenant};
-use crate::{graph_nodes, report, widen};
+use crate::{graph_nodes, graph_place, report, widen};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
 const FLAG_UPLOAD: u64 = 2;
@@ -76,10 +77,11 @@ fn ready_or_prepared(
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { call() };
     };
-    if executables::is_ready(executable as usize, tenant.limits.epoch()) {
-        return call();
+    let epoch_of = |index: usize| tenant.gpus().get(index).map(|gpu| gpu.limits.epoch());
+    match executables::ready_on(executable as usize, epoch_of).and_then(|index| tenant.gpus().get(index)) {
+        Some(gpu) => tenant.on(gpu, call),
+        None => prepared(tenant, executable, stream, is_launch, call),
     }
-    prepared(tenant, executable, stream, is_launch, call)
 }
 
 #[cold]
@@ -90,52 +92,60 @@ fn prepared(
     is_launch: bool,
     call: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    let Prepared { epoch, wide, carried } = match prepare(tenant, executable, stream) {
-        Ok(prepared) => prepared,
+    let Prepared { gpu, epoch, wide, carried } = match prepare(tenant, executable, stream) {
+        Ok(Some(prepared)) => prepared,
+        // Not an executable of this process: the driver says so.
+        Ok(None) => return call(),
         Err(code) => return code,
     };
-    let noted = Call { unmasked: wide, carried: carried.as_deref() };
-    let result = calls::within(&noted, call).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
+    let noted = Call { unmasked: wide, carried: Some(&carried) };
+    let result = tenant.on(gpu, || calls::within(&noted, call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
     // Each kernel was uploaded with the mask of its own moment.
-    if result.is_err() || tenant.limits.epoch() != epoch {
+    if result.is_err() || gpu.limits.epoch() != epoch {
         executables::forget_ready(executable as usize);
         if let Some(executable) = tenant.executables().get(executable as usize) {
             executable.armed = Armed::Unknown;
         }
     }
-    if wide && is_launch { widen::count(tenant, result) } else { result }
+    if wide && is_launch { widen::count(gpu, result) } else { result }
 }
 
 /// What a launch or an upload goes on with.
-struct Prepared {
+struct Prepared<'t> {
+    /// The GPU that it runs on.
+    gpu: &'t Gpu,
     /// The epoch of the limits that the executable was armed for.
     epoch: u64,
     /// Whether some of its kernels leave the partition.
     wide: bool,
     /// What its descriptors carry.
-    carried: Option<Arc<Carried>>,
+    carried: Arc<Carried>,
 }
 
-/// Judges an executable by the limits of this moment and arms it for them.
-fn prepare(tenant: &Tenant, handle: *mut c_void, stream: *mut c_void) -> Result<Prepared, CuResult> {
+/// Judges an executable by the limits of this moment and arms it for them; `None` for one that is unknown.
+fn prepare<'t>(
+    tenant: &'t Tenant,
+    handle: *mut c_void,
+    stream: *mut c_void,
+) -> Result<Option<Prepared<'t>>, CuResult> {
     let mut table = tenant.executables();
-    let (epoch, limits) = tenant.limits.load().map_err(|_| CuResult::LAUNCH_OUT_OF_RESOURCES)?;
     let (Some(executable), Some(driver)) = (table.get(handle as usize), tenant.graph_calls()) else {
-        // Not an executable of this process: the driver says so.
-        return Ok(Prepared { epoch, wide: false, carried: None });
+        return Ok(None);
     };
+    let gpu = tenant.gpu_of_device(executable.gpu.into())?;
+    let (epoch, limits) = gpu.limits.load().map_err(|_| CuResult::LAUNCH_OUT_OF_RESOURCES)?;
     let wide = judge(tenant, driver, &limits, handle, executable)?;
     let wanted = Armed::Masked(limits.qmd_disable);
     if executable.armed != wanted || executable.wide != wide {
-        match arm(driver, handle, stream, executable, wide) {
+        match tenant.on(gpu, || arm(driver, handle, stream, executable, wide)) {
             Ok(()) => (executable.armed, executable.wide) = (wanted, wide),
             Err(_) => run_on(executable, &limits, wide)?,
         }
     }
     if !wide && executable.armed == wanted {
-        executables::note_ready(handle as usize, epoch);
+        executables::note_ready(handle as usize, gpu.index, epoch);
     }
-    Ok(Prepared { epoch, wide, carried: Some(Arc::clone(&executable.carried)) })
+    Ok(Some(Prepared { gpu, epoch, wide, carried: Arc::clone(&executable.carried) }))
 }
 
 /// Marks the kernels that do not fit the partition; whether there are any.
@@ -254,10 +264,14 @@ unsafe fn made(
         ));
         return CuResult::INVALID_VALUE;
     }
-    let before = tenant.limits.disable_words();
+    let gpu = match graph_gpu(tenant, graph as usize) {
+        Ok(gpu) => gpu,
+        Err(code) => return code,
+    };
+    let before = gpu.limits.disable_words();
     let carried = Arc::new(Carried::new());
     let noted = Call { unmasked: false, carried: Some(&carried) };
-    let result = calls::within(&noted, real).unwrap_or(CuResult::OUT_OF_MEMORY);
+    let result = tenant.on(gpu, || calls::within(&noted, real)).unwrap_or(CuResult::OUT_OF_MEMORY);
     if result.is_err() {
         return result;
     }
@@ -274,16 +288,36 @@ unsafe fn made(
     };
     let armed = match before {
         _ if flags & FLAG_UPLOAD == 0 => Armed::Fresh,
-        Ok((epoch, disable)) if tenant.limits.epoch() == epoch => Armed::Masked(disable),
+        Ok((epoch, disable)) if gpu.limits.epoch() == epoch => Armed::Masked(disable),
         _ => Armed::Unknown,
     };
     let unused = tenant
         .executables()
-        .insert(handle as usize, Executable::new(graph as usize, kernels, armed, carried));
+        .insert(handle as usize, Executable::new(graph as usize, gpu.index, kernels, armed, carried));
     if let (Some(graph), Some(driver)) = (unused, tenant.graph_calls()) {
         driver.destroy(graph);
     }
     result
+}
+
+/// The GPU of a graph's kernels: where they were captured or added, else that of the current context.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a graph with kernels of several, and a line that says so.
+fn graph_gpu(tenant: &Tenant, graph: usize) -> Result<&Gpu, CuResult> {
+    if tenant.places().is_none() {
+        return Ok(tenant.first());
+    }
+    match graph_nodes::gpus(tenant, graph) {
+        0 => tenant.gpu_now(),
+        gpus if gpus.is_power_of_two() => tenant.gpu_of_device(gpus.trailing_zeros() as c_int),
+        _ => {
+            report::line(format_args!(
+                "a graph with kernels for several GPUs cannot be held to their partitions, and is refused; make one for each GPU"
+            ));
+            Err(CuResult::INVALID_VALUE)
+        }
+    }
 }
 
 /// Wraps `cuGraphInstantiate` of CUDA 10 and 11.
@@ -364,6 +398,7 @@ pub unsafe fn destroy_graph(
     graph: *mut c_void,
 ) -> CuResult {
     let end = tenant::current().map(|tenant| tenant.executables().destroy(graph as usize));
+    graph_place::forget(graph as usize);
     match end {
         Some(Destroy::Later) => CuResult::SUCCESS,
         Some(Destroy::Twice) => CuResult::INVALID_VALUE,

@@ -11,6 +11,7 @@ use partita_abi::types::{
 };
 
 use crate::executables::KernelNode;
+use crate::graph_place::{self, Gpus};
 use crate::lock::Mutex;
 use crate::misfit::{Shape, volume};
 use crate::tenant::Tenant;
@@ -43,6 +44,27 @@ pub fn kernels(tenant: &Tenant, graph: usize) -> Option<Vec<KernelNode>> {
     let mut found = Vec::new();
     collect(tenant, graph, DEPTH_MAX, &mut found)?;
     Some(found)
+}
+
+/// The GPUs of a graph's kernels, embedded graphs and bodies included, as far as they are noted.
+pub fn gpus(tenant: &Tenant, graph: usize) -> Gpus {
+    gpus_within(tenant, graph, DEPTH_MAX).unwrap_or(0)
+}
+
+fn gpus_within(tenant: &Tenant, graph: usize, depth: u32) -> Option<Gpus> {
+    let driver = tenant.graph_calls()?;
+    let mut gpus = graph_place::of(graph);
+    for node in driver.nodes(graph as *mut c_void)? {
+        let parts = match driver.node_type(node)? {
+            CU_GRAPH_NODE_TYPE_GRAPH => alloc::vec![driver.child(node)? as usize],
+            CU_GRAPH_NODE_TYPE_CONDITIONAL => BODIES.lock().as_ref()?.get(&(node as usize))?.clone(),
+            _ => continue,
+        };
+        let depth = depth.checked_sub(1)?;
+        gpus |=
+            parts.into_iter().filter_map(|part| gpus_within(tenant, part, depth)).fold(0, |all, of| all | of);
+    }
+    Some(gpus)
 }
 
 fn collect(tenant: &Tenant, graph: usize, depth: u32, found: &mut Vec<KernelNode>) -> Option<()> {

@@ -10,14 +10,18 @@ use partita_abi::types::{
 use crate::misfit::{self, Shape, Verdict, volume};
 use crate::{tenant, widen};
 
-/// Runs `launch` as the tenant's partition allows for the shape.
-fn judged(shape: impl FnOnce() -> Shape, launch: impl FnOnce() -> CuResult) -> CuResult {
+/// Runs `launch` in `stream` as the tenant's partition allows for the shape.
+fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnce() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { launch() };
     };
-    match misfit::judge(tenant, &shape()) {
-        Verdict::Fits => launch(),
-        Verdict::Widen => widen::run(tenant, launch),
+    let gpu = match tenant.gpu_of_stream(stream) {
+        Ok(gpu) => gpu,
+        Err(code) => return code,
+    };
+    match misfit::judge(tenant, gpu, stream, &shape()) {
+        Verdict::Fits => tenant.launch_on(gpu, stream, launch),
+        Verdict::Widen => widen::run(gpu, || tenant.launch_on(gpu, stream, launch)),
         Verdict::Refuse(code) => code,
     }
 }
@@ -74,7 +78,7 @@ pub unsafe fn kernel(
     if misfit::is_known_plain(function) && tenant::current().is_some() {
         launch()
     } else {
-        judged(|| Shape::plain(function), launch)
+        judged(stream, || Shape::plain(function), launch)
     }
 }
 
@@ -115,7 +119,7 @@ pub unsafe fn cooperative_kernel(
         cooperative: true,
     };
     // SAFETY: the caller's arguments, passed on.
-    judged(shape, || unsafe {
+    judged(stream, shape, || unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
     })
 }
@@ -136,7 +140,7 @@ pub unsafe fn kernel_ex(
     // SAFETY: the caller's configuration, null or valid.
     match unsafe { config.as_ref() } {
         // SAFETY: the caller's configuration, with as many attributes as it says.
-        Some(config) => judged(|| unsafe { shape_of(config, function) }, launch),
+        Some(config) => judged(config.stream.0, || unsafe { shape_of(config, function) }, launch),
         None => launch(),
     }
 }
@@ -177,7 +181,7 @@ pub unsafe fn shape_of(config: &CUlaunchConfig, function: *mut c_void) -> Shape 
 /// Wraps `cuLaunch`, which knows no clusters but those that the function was compiled for.
 pub unsafe fn legacy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, function: *mut c_void) -> CuResult {
     // SAFETY: the caller's function, passed on.
-    judged(|| Shape::plain(function), || unsafe { real(function) })
+    judged(core::ptr::null_mut(), || Shape::plain(function), || unsafe { real(function) })
 }
 
 /// Wraps `cuLaunchGrid`.
@@ -188,7 +192,7 @@ pub unsafe fn legacy_grid(
     height: c_int,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    judged(|| Shape::plain(function), || unsafe { real(function, width, height) })
+    judged(core::ptr::null_mut(), || Shape::plain(function), || unsafe { real(function, width, height) })
 }
 
 /// Wraps `cuLaunchGridAsync`.
@@ -200,7 +204,7 @@ pub unsafe fn legacy_grid_async(
     stream: *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    judged(|| Shape::plain(function), || unsafe { real(function, width, height, stream) })
+    judged(stream, || Shape::plain(function), || unsafe { real(function, width, height, stream) })
 }
 
 /// Wraps `cuFuncSetAttribute`, which can give a function a cluster.

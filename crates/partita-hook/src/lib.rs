@@ -10,7 +10,8 @@
 //! driver is asked ([`memory`], [`vmm`]), memory totals are the quota's
 //! ([`query`]), launches that could never fit are refused ([`launch`], [`misfit`]),
 //! every kernel's descriptor gets the tenant's mask ([`mask`]), and those of
-//! executable graphs get it anew when it changes ([`graph_exec`]).
+//! executable graphs get it anew when it changes ([`graph_exec`]). A tenant's process that sees
+//! several GPUs obeys the limits of each ([`gpu`], [`locate`]).
 //!
 //! The process stays the tenant's: no thread, no signal handler, nothing on
 //! standard output, no exit. A process that never touches CUDA pays for a few
@@ -33,13 +34,16 @@ mod counter;
 mod driver;
 mod elf;
 mod executables;
+mod gpu;
 mod graph;
 mod graph_change;
 mod graph_exec;
 mod graph_nodes;
+mod graph_place;
 mod heap;
 mod launch;
 mod linker;
+mod locate;
 mod lock;
 mod mask;
 mod memory;

@@ -12,6 +12,8 @@ use partita_ledger::{HookState, Limits};
 use crate::calls::{self, Call};
 use crate::chain;
 use crate::counter;
+use crate::gpu::Gpu;
+use crate::locate;
 use crate::tenant::{self, Tenant};
 
 /// What the callback needs beside the ledger.
@@ -42,64 +44,91 @@ impl LaunchMask {
     }
 }
 
-/// The subscriber: `argument` is the `Tenant`.
+/// The subscriber of a process that sees one GPU: `argument` is the `Gpu`.
 pub unsafe extern "C" fn on_launch(
     argument: *mut c_void,
     domain: c_int,
     id: c_int,
     parameters: *const c_void,
 ) {
-    // SAFETY: attach() passed a leaked Tenant.
-    let tenant = unsafe { &*argument.cast::<Tenant>() };
-    let layout = tenant.mask.layout;
+    // SAFETY: attach() passed a Gpu of the leaked Tenant.
+    let gpu = unsafe { &*argument.cast::<Gpu>() };
+    // SAFETY: the driver's own arguments.
+    unsafe { mask(gpu, domain, id, parameters) };
+}
+
+/// The subscriber of a process that sees several GPUs: `argument` is the `Tenant`.
+pub unsafe extern "C" fn on_launch_of_several(
+    argument: *mut c_void,
+    domain: c_int,
+    id: c_int,
+    parameters: *const c_void,
+) {
+    // SAFETY: attach() passed a leaked Tenant, after it had prepared the notes.
+    let (tenant, noted) = unsafe { (&*argument.cast::<Tenant>(), locate::noted()) };
+    // Work that the driver launches of its own accord is noted by nobody.
+    match noted.map_or_else(|| tenant.gpu_now(), Ok) {
+        // SAFETY: the driver's own arguments.
+        Ok(gpu) => unsafe { mask(gpu, domain, id, parameters) },
+        Err(_) => tenant.gpus().iter().for_each(cannot_mask),
+    }
+}
+
+/// Puts the tenant's mask for a GPU into a launch's descriptor.
+///
+/// # Safety
+/// The arguments are those with which the driver called the subscriber.
+#[inline]
+unsafe fn mask(gpu: &Gpu, domain: c_int, id: c_int, parameters: *const c_void) {
+    let layout = gpu.mask.layout;
     // SAFETY: the driver's own arguments.
     unsafe { chain::call(domain, id, parameters) };
     // SAFETY: the driver's parameters, during the call.
     let descriptor = unsafe { callback::launch_descriptor(parameters) };
     if descriptor.is_null() {
-        return cannot_mask(tenant);
+        return cannot_mask(gpu);
     }
     // SAFETY: every version of the descriptor is longer than this byte's offset.
     // The version is checked before anything else is touched.
     let version = unsafe { *descriptor.cast::<u8>().add(usize::from(layout.version_offset_bytes)) };
     if version != layout.version.byte() {
-        return cannot_mask(tenant);
+        return cannot_mask(gpu);
     }
     // SAFETY: a descriptor of this version has the layout's size, and the driver
     // lets its subscriber write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
-    tenant.slot.count_launch_in(counter::of_this_thread());
+    gpu.slot.count_launch_in(counter::of_this_thread());
     // SAFETY: used in this callback only.
     let call = unsafe { calls::current() };
     if let Some(call) = call {
-        return in_noted_call(tenant, call, image);
+        return in_noted_call(gpu, call, image);
     }
-    let disable = disable_now(tenant);
+    let disable = disable_now(gpu);
     // A mask may be there already: a narrower one of the program's own, or the
     // driver's for a large cluster. Both hold, or the tenant's alone where
     // together they leave nothing, because a launch with no TPC never ends.
-    if qmd::merge_live(image, layout, &disable, &tenant.mask.live).is_err() {
-        cannot_mask(tenant);
+    if qmd::merge_live(image, layout, &disable, &gpu.mask.live).is_err() {
+        cannot_mask(gpu);
     }
 }
 
 /// The tenant's disable words of this moment.
 #[inline]
-fn disable_now(tenant: &Tenant) -> [u32; 8] {
-    tenant.limits.disable_words().map_or(tenant.mask.at_start, |(_, words)| words)
+fn disable_now(gpu: &Gpu) -> [u32; 8] {
+    gpu.limits.disable_words().map_or(gpu.mask.at_start, |(_, words)| words)
 }
 
 /// A launch that may leave the partition, or the upload of a graph.
 #[cold]
-fn in_noted_call(tenant: &Tenant, call: &Call<'_>, image: &mut [u32]) {
-    let layout = tenant.mask.layout;
+fn in_noted_call(gpu: &Gpu, call: &Call<'_>, image: &mut [u32]) {
+    let layout = gpu.mask.layout;
     // A launch that may leave the partition keeps the descriptor that the driver made.
     let Some(carried) = call.carried else { return };
     let descriptor = image.as_ptr() as usize;
     let own = carried.own(descriptor, qmd::read_disable_mask(image, layout));
     let wanted = match call.unmasked {
         true => own,
-        false => Some(qmd::union_live(&disable_now(tenant), own.as_ref(), &tenant.mask.live)),
+        false => Some(qmd::union_live(&disable_now(gpu), own.as_ref(), &gpu.mask.live)),
     };
     let written = match wanted {
         Some(disable) => qmd::write_disable_mask(image, layout, &disable),
@@ -107,14 +136,14 @@ fn in_noted_call(tenant: &Tenant, call: &Call<'_>, image: &mut [u32]) {
     };
     carried.note(descriptor, qmd::read_disable_mask(image, layout), own);
     if written.is_err() {
-        cannot_mask(tenant);
+        cannot_mask(gpu);
     }
 }
 
 /// The driver makes other descriptors than it did when the board was
 /// calibrated. This launch is past refusing; it is the last that goes through.
 #[cold]
-fn cannot_mask(tenant: &Tenant) {
-    tenant.report(HookState::UNMASKED | HookState::REFUSED);
+fn cannot_mask(gpu: &Gpu) {
+    gpu.report(HookState::UNMASKED | HookState::REFUSED);
     tenant::refuse();
 }

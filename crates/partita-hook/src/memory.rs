@@ -11,12 +11,24 @@ use partita_abi::CuResult;
 use partita_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, array_bytes, mipmapped_array_bytes};
 
 use crate::allocations::Kind;
+use crate::gpu::{Charge, Gpu};
 use crate::query::Word;
 use crate::tenant::{self, Tenant};
 
-/// Charges `bytes`, runs `allocate`, and records what it gave; credits the
-/// bytes again if it failed.
+/// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it
+/// gave; credits the bytes again if it failed.
 fn charged(
+    kind: Kind,
+    bytes: u64,
+    allocate: impl FnOnce() -> CuResult,
+    handle: impl FnOnce() -> u64,
+) -> CuResult {
+    charged_on(Tenant::gpu_now, kind, bytes, allocate, handle)
+}
+
+/// As [`charged`], on the GPU that `on` tells.
+fn charged_on(
+    on: impl FnOnce(&Tenant) -> Result<&Gpu, CuResult>,
     kind: Kind,
     bytes: u64,
     allocate: impl FnOnce() -> CuResult,
@@ -25,15 +37,19 @@ fn charged(
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { allocate() };
     };
+    let gpu = match on(tenant) {
+        Ok(gpu) => gpu,
+        Err(code) => return code,
+    };
     // A request for nothing is left to the driver to judge.
-    if bytes > 0 && !tenant.reserve(bytes) {
+    if bytes > 0 && !gpu.reserve(bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
     let result = allocate();
     if result.is_ok() {
-        tenant.hold(kind, handle(), bytes);
+        tenant.hold(kind, handle(), Charge { gpu: gpu.index, bytes });
     } else {
-        tenant.credit(bytes);
+        gpu.credit(bytes);
     }
     result
 }
@@ -48,7 +64,7 @@ fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResul
     let result = free();
     if let Some(holding) = holding {
         if result.is_ok() {
-            tenant.credit(holding.bytes);
+            tenant.credit(holding.charge);
         } else {
             tenant.allocations().restore(kind, handle, holding);
         }
@@ -90,10 +106,19 @@ pub unsafe fn alloc_async(
     stream: *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments; on success the driver has written the pointer.
-    charged(Kind::Pointer, bytes as u64, || unsafe { real(pointer, bytes, stream) }, || unsafe { *pointer })
+    let allocate = || unsafe { real(pointer, bytes, stream) };
+    // SAFETY: as above.
+    charged_on(
+        |tenant| tenant.gpu_of_stream(stream),
+        Kind::Pointer,
+        bytes as u64,
+        allocate,
+        || unsafe { *pointer },
+    )
 }
 
-/// Wraps `cuMemAllocFromPoolAsync`.
+/// Wraps `cuMemAllocFromPoolAsync`. Where the pool lies, its first bytes tell: if that is not the
+/// stream's GPU, the charge moves, and the call is undone if that GPU's quota has no room for it.
 pub unsafe fn alloc_from_pool(
     real: unsafe extern "C" fn(*mut u64, usize, *mut c_void, *mut c_void) -> CuResult,
     pointer: *mut u64,
@@ -103,8 +128,28 @@ pub unsafe fn alloc_from_pool(
 ) -> CuResult {
     // SAFETY: the caller's arguments; on success the driver has written the pointer.
     let allocate = || unsafe { real(pointer, bytes, pool, stream) };
+    let bytes = bytes as u64;
     // SAFETY: as above.
-    charged(Kind::Pointer, bytes as u64, allocate, || unsafe { *pointer })
+    let given = || unsafe { *pointer };
+    let result = charged_on(|tenant| tenant.gpu_of_stream(stream), Kind::Pointer, bytes, allocate, given);
+    let Some(tenant) = tenant::current().filter(|tenant| tenant.places().is_some() && result.is_ok()) else {
+        return result;
+    };
+    let (Some(there), Ok(charged)) = (tenant.gpu_of_pointer(given()), tenant.gpu_of_stream(stream)) else {
+        return result;
+    };
+    if there.index == charged.index {
+        return result;
+    }
+    let moved = there.reserve(bytes);
+    let holding = tenant.allocations().remove(Kind::Pointer, given());
+    holding.into_iter().for_each(|holding| tenant.credit(holding.charge));
+    if moved {
+        tenant.hold(Kind::Pointer, given(), Charge { gpu: there.index, bytes });
+        return result;
+    }
+    tenant.driver().free(given());
+    CuResult::OUT_OF_MEMORY
 }
 
 /// Wraps `cuMemAllocPitch`. The pitch is the driver's choice, so the padding is
@@ -120,23 +165,28 @@ pub unsafe fn alloc_pitch<P: Word, S: Word>(
     // SAFETY: the caller's arguments, passed on.
     let allocate = || unsafe { real(pointer, pitch, width, height, element) };
     let Some(tenant) = tenant::current() else { return charged(Kind::Pointer, 0, allocate, || 0) };
+    let gpu = match tenant.gpu_now() {
+        Ok(gpu) => gpu,
+        Err(code) => return code,
+    };
     let asked_bytes = width.to_u64().saturating_mul(height.to_u64());
-    if !tenant.reserve(asked_bytes) {
+    if !gpu.reserve(asked_bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
     let result = allocate();
     if result.is_err() {
-        tenant.credit(asked_bytes);
+        gpu.credit(asked_bytes);
         return result;
     }
     // SAFETY: the driver has written both.
     let (given, pitch_bytes) = unsafe { ((*pointer).to_u64(), (*pitch).to_u64()) };
     let padding_bytes = pitch_bytes.saturating_mul(height.to_u64()).saturating_sub(asked_bytes);
-    if tenant.reserve(padding_bytes) {
-        tenant.hold(Kind::Pointer, given, asked_bytes + padding_bytes);
+    if gpu.reserve(padding_bytes) {
+        let charge = Charge { gpu: gpu.index, bytes: asked_bytes + padding_bytes };
+        tenant.hold(Kind::Pointer, given, charge);
         result
     } else {
-        tenant.credit(asked_bytes);
+        gpu.credit(asked_bytes);
         tenant.driver().free(given);
         CuResult::OUT_OF_MEMORY
     }

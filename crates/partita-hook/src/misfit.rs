@@ -12,12 +12,18 @@ use partita_abi::CuResult;
 use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
 
 use crate::driver::DriverCalls;
+use crate::gpu::Gpu;
 use crate::tenant::Tenant;
 
 /// The first compute capability with clusters (Hopper).
 const CLUSTERS_SINCE: u32 = 90;
 /// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH`, `_HEIGHT`, `_DEPTH`.
 const REQUIRED_CLUSTER: [c_int; 3] = [11, 12, 13];
+
+/// The largest cluster that is told from larger ones, in blocks; devices run 16.
+const BLOCKS_MAX: u32 = 0x7fff;
+/// Stands beside the size in a process that sees several GPUs.
+const SEVERAL_GPUS: u32 = 0x8000;
 
 /// Compiled-in cluster size of functions seen lately.
 ///
@@ -29,7 +35,7 @@ fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
     &CLUSTER_OF[(function as usize >> 4) % CLUSTER_OF.len()]
 }
 
-/// Whether the function is known to have been compiled without clusters.
+/// Whether the function is known to have been compiled without clusters, in a process that sees one GPU.
 #[inline(always)]
 pub fn is_known_plain(function: *mut c_void) -> bool {
     entry_of(function).load(Ordering::Relaxed) == (function as u64) << 16 | 1
@@ -50,19 +56,28 @@ pub fn attribute_changed(attribute: c_int) {
     }
 }
 
-fn compiled_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
+fn compiled_cluster_blocks(tenant: &Tenant, function: *mut c_void) -> u32 {
     let (address, entry) = (function as u64, entry_of(function));
     let known = entry.load(Ordering::Relaxed);
     if known >> 16 == address & 0xffff_ffff_ffff && known != 0 {
-        return (known & 0xffff) as u32;
+        return (known & u64::from(BLOCKS_MAX)) as u32;
     }
-    let blocks = REQUIRED_CLUSTER
+    let blocks = match tenant.compute_capability < CLUSTERS_SINCE {
+        true => 1,
+        false => asked_cluster_blocks(tenant.driver(), function),
+    };
+    // A launch of a process with several GPUs has more to ask than this, and must not be known as plain.
+    let several = if tenant.places().is_some() { SEVERAL_GPUS } else { 0 };
+    entry.store(address << 16 | u64::from(blocks | several), Ordering::Relaxed);
+    blocks
+}
+
+fn asked_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
+    REQUIRED_CLUSTER
         .iter()
         .map(|&attribute| driver.function_attribute(function, attribute).unwrap_or(0).max(1))
         .fold(1u32, u32::saturating_mul)
-        .min(0xffff);
-    entry.store(address << 16 | u64::from(blocks), Ordering::Relaxed);
-    blocks
+        .min(BLOCKS_MAX)
 }
 
 /// What a launch asks for.
@@ -101,12 +116,7 @@ impl Shape {
     /// Blocks of a cluster of this launch, 1 for none.
     pub fn cluster(&self, tenant: &Tenant) -> u64 {
         match self.cluster_blocks {
-            0 if tenant.compute_capability < CLUSTERS_SINCE => {
-                // No function has clusters; known from now on.
-                entry_of(self.function).store((self.function as u64) << 16 | 1, Ordering::Relaxed);
-                1
-            }
-            0 => u64::from(compiled_cluster_blocks(tenant.driver(), self.function)),
+            0 => u64::from(compiled_cluster_blocks(tenant, self.function)),
             blocks => blocks,
         }
     }
@@ -128,23 +138,26 @@ pub enum Verdict {
     Refuse(CuResult),
 }
 
-/// Judges a launch by the tenant's limits of this moment.
-pub fn judge(tenant: &Tenant, shape: &Shape) -> Verdict {
+/// Judges a launch in `stream` by the tenant's limits of this moment.
+pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> Verdict {
     let cluster_blocks = shape.cluster(tenant);
     if cluster_blocks <= 1 && !shape.cooperative {
         return Verdict::Fits;
     }
     // A cluster alone is judged by two words, which cost a launch no more than its mask does.
     if !shape.cooperative
-        && let Ok((cluster_sms_max, _)) = tenant.limits.misfit_words()
+        && let Ok((cluster_sms_max, _)) = gpu.limits.misfit_words()
         && cluster_blocks <= u64::from(cluster_sms_max)
     {
         return Verdict::Fits;
     }
-    match tenant.limits_now() {
-        Some(limits) => judge_by(tenant, &limits, cluster_blocks, shape),
-        None => Verdict::Refuse(CuResult::LAUNCH_OUT_OF_RESOURCES),
-    }
+    let Some(limits) = gpu.limits_now() else {
+        return Verdict::Refuse(CuResult::LAUNCH_OUT_OF_RESOURCES);
+    };
+    // What an SM holds, the driver tells of functions of the current context.
+    tenant
+        .in_context_of(stream, || judge_by(tenant, &limits, cluster_blocks, shape))
+        .unwrap_or_else(Verdict::Refuse)
 }
 
 /// Judges a launch whose cluster has `cluster_blocks` blocks by given limits.

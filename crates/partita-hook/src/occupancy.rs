@@ -13,6 +13,7 @@ use partita_abi::CuResult;
 use partita_abi::types::CUlaunchConfig;
 use partita_ledger::FLAG_ON_MISFIT_WIDEN;
 
+use crate::gpu::Gpu;
 use crate::misfit::{self, Shape};
 use crate::{launch, tenant};
 
@@ -28,7 +29,7 @@ pub unsafe fn active_clusters(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(clusters, function, config) };
     let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
-    let Some(limits) = tenant.limits_now() else { return result };
+    let Some(limits) = tenant.gpu_now().ok().and_then(Gpu::limits_now) else { return result };
     // SAFETY: the driver has just read the configuration and written the answer.
     let (shape, answer): (Shape, &mut c_int) =
         unsafe { (launch::shape_of(&*config, function), &mut *clusters) };
@@ -53,7 +54,7 @@ pub unsafe fn potential_cluster_size(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(blocks, function, config) };
     let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
-    let Some(limits) = tenant.limits_now() else { return result };
+    let Some(limits) = tenant.gpu_now().ok().and_then(Gpu::limits_now) else { return result };
     if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {
         return result;
     }

@@ -51,13 +51,13 @@ pub unsafe fn mem_info<W: Word>(
 ) -> CuResult {
     // SAFETY: the caller's pointers, passed on.
     let result = unsafe { real(free, total) };
-    let Some(tenant) = tenant::current() else { return result };
-    let Some(quota_bytes) = tenant.quota_bytes() else { return result };
+    let Some(gpu) = tenant::current().and_then(|tenant| tenant.gpu_now().ok()) else { return result };
+    let Some(quota_bytes) = gpu.quota_bytes() else { return result };
     if result.is_ok() {
         // SAFETY: the driver has just written through both pointers, which it
         // checks for null itself.
         unsafe {
-            let left_bytes = quota_bytes.saturating_sub(tenant.used_bytes());
+            let left_bytes = quota_bytes.saturating_sub(gpu.used_bytes());
             *free = W::from_u64((*free).to_u64().min(left_bytes));
             *total = W::from_u64((*total).to_u64().min(quota_bytes));
         }
@@ -73,8 +73,9 @@ pub unsafe fn total_mem<W: Word>(
 ) -> CuResult {
     // SAFETY: the caller's pointer, passed on.
     let result = unsafe { real(bytes, device) };
-    if let Some(quota_bytes) = tenant::current().and_then(|tenant| tenant.quota_bytes())
-        && result.is_ok()
+    if result.is_ok()
+        && let Some(gpu) = tenant::current().and_then(|tenant| tenant.gpu_of_device(device).ok())
+        && let Some(quota_bytes) = gpu.quota_bytes()
     {
         // SAFETY: the driver has just written through the pointer.
         unsafe { *bytes = W::from_u64((*bytes).to_u64().min(quota_bytes)) };

@@ -16,7 +16,10 @@ use partita_abi::types::{
     CUlaunchConfig, CUmemAllocationProp,
 };
 
-use crate::{attach, graph, graph_change, graph_exec, launch, memory, occupancy, query, resolve, vmm};
+use crate::{
+    attach, graph, graph_change, graph_exec, graph_place, launch, locate, memory, occupancy, query, resolve,
+    vmm,
+};
 
 /// One wrapped export.
 pub struct Row {
@@ -163,6 +166,7 @@ hooks! {
     Release fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void) = vmm::retain;
     Release fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) = vmm::map;
     Release fn cuMemUnmap(address: u64, bytes: usize) = vmm::unmap;
+    Release fn cuCtxDetach(context: *mut c_void) = locate::detach_context;
     Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
     Release fn cuCtxDestroy_v2(context: *mut c_void) = memory::destroy_context;
     Release fn cuDevicePrimaryCtxRelease(device: c_int) = memory::leave_primary_context;
@@ -207,6 +211,8 @@ hooks! {
     Launch fn cuKernelSetAttribute(
         attribute: c_int, value: c_int, kernel: *mut c_void, device: c_int,
     ) = launch::set_kernel_attribute;
+    Launch fn cuStreamDestroy(stream: *mut c_void) = locate::destroy_stream;
+    Launch fn cuStreamDestroy_v2(stream: *mut c_void) = locate::destroy_stream;
     Launch fn cuModuleUnload(module: *mut c_void) = launch::unload;
     Launch fn cuLibraryUnload(library: *mut c_void) = launch::unload;
 
@@ -250,6 +256,19 @@ hooks! {
     Graph fn cuGraphNodeSetEnabled(
         executable: *mut c_void, node: *mut c_void, enabled: c_uint,
     ) = graph_change::set_enabled;
+    Graph fn cuGraphAddKernelNode(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
+        parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    ) = graph_place::add_kernel;
+    Graph fn cuGraphAddKernelNode_v2(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
+        parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    ) = graph_place::add_kernel_v2;
+    Graph fn cuGraphAddChildGraphNode(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
+        child: *mut c_void,
+    ) = graph_place::add_child;
+    Graph fn cuGraphClone(copy: *mut *mut c_void, graph: *mut c_void) = graph_place::clone;
     Graph fn cuGraphExecDestroy(executable: *mut c_void) = graph_exec::destroy_executable;
     Graph fn cuGraphDestroy(graph: *mut c_void) = graph_exec::destroy_graph;
 

@@ -1,14 +1,14 @@
 //! The tenant that this process belongs to, once it has attached.
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, Ordering};
-
-use partita_ledger::{HookState, Limits, LimitsMap, NO_QUOTA, Slot};
 
 use crate::allocations::{Allocations, Kind};
 use crate::driver::{DriverCalls, GraphCalls};
 use crate::executables::Executables;
+use crate::gpu::{Charge, Gpu};
+use crate::locate::{self, PlaceCalls};
 use crate::lock::{Guard, Mutex};
-use crate::mask::LaunchMask;
 
 /// Null before attaching, [`refused`] after a refusal, else the tenant.
 static TENANT: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
@@ -21,15 +21,13 @@ fn refused() -> *mut Tenant {
 /// This process's part in its tenant. Made once and kept for ever, because
 /// launches on any thread may be reading it.
 pub struct Tenant {
-    /// The limits, mapped read-only.
-    pub limits: LimitsMap,
-    /// This process's slot in the tenant's account.
-    pub slot: Slot,
-    /// What launches need, ready to use.
-    pub mask: LaunchMask,
-    /// Compute capability of the GPU, major × 10 + minor.
+    /// The GPUs that the process sees, by the driver's ordinals. At least one.
+    gpus: Vec<Gpu>,
+    /// Compute capability of the GPUs, major × 10 + minor.
     pub compute_capability: u32,
     driver: DriverCalls,
+    /// What tells the GPUs apart where there are several.
+    places: Option<PlaceCalls>,
     graph_calls: Option<GraphCalls>,
     allocations: Mutex<Allocations>,
     executables: Mutex<Executables>,
@@ -72,60 +70,47 @@ pub unsafe fn forget_after_fork() {
         unsafe {
             tenant.allocations.reset_after_fork();
             tenant.executables.reset_after_fork();
-            // The copy is the only use from here on: nobody finds the tenant again.
-            core::ptr::read(&tenant.slot).abandon_in_fork_child();
+            // The copies are the only use from here on: nobody finds the tenant again.
+            tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
         }
     }
     TENANT.store(core::ptr::null_mut(), Ordering::Release);
 }
 
 impl Tenant {
-    /// Brings the parts together.
+    /// Brings the parts together. With several GPUs there is what tells them apart.
     pub fn new(
-        limits: LimitsMap,
-        slot: Slot,
-        mask: LaunchMask,
+        gpus: Vec<Gpu>,
         compute_capability: u32,
         driver: DriverCalls,
+        places: Option<PlaceCalls>,
     ) -> Self {
         Self {
-            limits,
-            slot,
-            mask,
+            gpus,
             compute_capability,
             driver,
+            places,
             graph_calls: GraphCalls::resolve().ok(),
             allocations: Mutex::new(Allocations::new()),
             executables: Mutex::new(Executables::new()),
         }
     }
 
-    /// The memory quota in bytes, `None` without one.
-    pub fn quota_bytes(&self) -> Option<u64> {
-        // A writer that holds the limits busy does so for microseconds; the
-        // bound on the reader is there for one that was made to misbehave, and
-        // then the safe answer is that nothing more may be had.
-        match self.limits.memory_bytes() {
-            Ok((NO_QUOTA, _)) => None,
-            Ok((quota_bytes, _)) => Some(quota_bytes),
-            Err(_) => Some(0),
-        }
+    /// The GPUs that the process sees, by the driver's ordinals.
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
     }
 
-    /// Bytes that the tenant's living processes hold together.
-    pub fn used_bytes(&self) -> u64 {
-        let usage = self.slot.map();
-        if usage.used() > self.slot.bytes() {
-            // Some are another process's, which may have ended. Without a look
-            // at the file the answer is still right as to what can be had now.
-            let _ = usage.reap();
-        }
-        usage.used()
+    /// The first of them, which is the only one unless there is a way to tell several apart.
+    #[inline]
+    pub fn first(&self) -> &Gpu {
+        &self.gpus[0]
     }
 
-    /// The limits as they are now.
-    pub fn limits_now(&self) -> Option<Limits> {
-        self.limits.load().ok().map(|(_, limits)| limits)
+    /// What tells several GPUs apart; none where the process sees one.
+    #[inline]
+    pub fn places(&self) -> Option<&PlaceCalls> {
+        self.places.as_ref()
     }
 
     /// The driver's calls.
@@ -148,39 +133,29 @@ impl Tenant {
         self.allocations.lock()
     }
 
-    /// Takes `bytes` from the quota if they fit.
-    pub fn reserve(&self, bytes: u64) -> bool {
-        if bytes == 0 {
-            return true;
-        }
-        let quota_bytes = self.quota_bytes().unwrap_or(NO_QUOTA);
-        self.slot.reserve(bytes, quota_bytes).is_ok()
-    }
-
-    /// Gives `bytes` back to the quota.
-    pub fn credit(&self, bytes: u64) {
-        if bytes > 0 {
-            // Fails only for a ledger that was damaged from outside; there is
-            // nobody to tell on this path, and the observer sees the damage.
-            let _ = self.slot.release(bytes);
+    /// Gives what was charged back to the quota.
+    pub fn credit(&self, charge: Charge) {
+        if let Some(gpu) = self.gpus.get(usize::from(charge.gpu)) {
+            gpu.credit(charge.bytes);
         }
     }
 
     /// Records what the driver gave for bytes already reserved.
-    pub fn hold(&self, kind: Kind, handle: u64, bytes: u64) {
+    pub fn hold(&self, kind: Kind, handle: u64, charge: Charge) {
         let context = self.driver.current_context();
-        let stale_bytes = self.allocations().insert(kind, handle, bytes, context);
-        self.credit(stale_bytes);
+        let stale = self.allocations().insert(kind, handle, charge, context);
+        stale.into_iter().for_each(|stale| self.credit(stale));
     }
 
-    /// Reports what the hook has found of itself.
+    /// Reports of every GPU what the hook has found of itself.
     pub fn report(&self, flags: u32) {
-        self.slot.report(HookState { flags, code: 0 });
+        self.gpus.iter().for_each(|gpu| gpu.report(flags));
     }
 
     /// Credits everything that ended with a context.
     pub fn end_context(&self, context: usize) {
-        let bytes = self.allocations().remove_context(context);
-        self.credit(bytes);
+        locate::forget_contexts();
+        let mut allocations = self.allocations();
+        allocations.remove_context(context, |ended| self.credit(ended));
     }
 }

@@ -9,6 +9,7 @@ use partita_abi::CuResult;
 use partita_abi::types::{CU_MEM_LOCATION_TYPE_DEVICE, CUmemAllocationProp};
 
 use crate::allocations::Kind;
+use crate::gpu::Charge;
 use crate::tenant;
 
 type Create = unsafe extern "C" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CuResult;
@@ -30,21 +31,26 @@ pub unsafe fn create(
         return unsafe { real(handle, bytes, properties, flags) };
     };
     // SAFETY: the caller's properties, null or valid.
-    let on_device = unsafe { properties.as_ref() }
-        .is_some_and(|wanted| wanted.location.kind == CU_MEM_LOCATION_TYPE_DEVICE);
-    let charge_bytes = if on_device { bytes as u64 } else { 0 };
-    if !tenant.reserve(charge_bytes) {
+    let location = unsafe { properties.as_ref() }.map(|wanted| wanted.location);
+    let on_device = location.filter(|location| location.kind == CU_MEM_LOCATION_TYPE_DEVICE);
+    // Of a device that is not there the driver says so.
+    let Some(gpu) = on_device.and_then(|location| tenant.gpu_of_device(location.id).ok()) else {
+        // SAFETY: the caller's arguments, passed on.
+        return unsafe { real(handle, bytes, properties, flags) };
+    };
+    let charge = Charge { gpu: gpu.index, bytes: bytes as u64 };
+    if !gpu.reserve(charge.bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(handle, bytes, properties, flags) };
     if result.is_err() {
-        tenant.credit(charge_bytes);
-    } else if charge_bytes > 0 {
+        gpu.credit(charge.bytes);
+    } else if charge.bytes > 0 {
         // Physical memory belongs to no context, so none is recorded.
         // SAFETY: the driver has written the handle.
-        let stale_bytes = tenant.allocations().insert(Kind::Physical, unsafe { *handle }, charge_bytes, 0);
-        tenant.credit(stale_bytes);
+        let stale = tenant.allocations().insert(Kind::Physical, unsafe { *handle }, charge, 0);
+        stale.into_iter().for_each(|stale| tenant.credit(stale));
     }
     result
 }
@@ -61,9 +67,9 @@ pub unsafe fn release(real: unsafe extern "C" fn(u64) -> CuResult, handle: u64) 
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(handle) };
     if result.is_ok() {
-        let freed_bytes = allocations.release_physical(handle);
+        let freed = allocations.release_physical(handle);
         drop(allocations);
-        tenant.credit(freed_bytes);
+        freed.into_iter().for_each(|freed| tenant.credit(freed));
     }
     result
 }
@@ -118,9 +124,9 @@ pub unsafe fn unmap(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(address, bytes) };
     if result.is_ok() {
-        let freed_bytes = allocations.unmap(address, bytes as u64);
+        let freed = allocations.unmap(address, bytes as u64);
         drop(allocations);
-        tenant.credit(freed_bytes);
+        freed.into_iter().for_each(|freed| tenant.credit(freed));
     }
     result
 }

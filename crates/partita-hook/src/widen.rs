@@ -6,23 +6,23 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use partita_abi::CuResult;
 
 use crate::calls::{self, Call};
+use crate::gpu::Gpu;
 use crate::report;
-use crate::tenant::Tenant;
 
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// Runs a launch on the whole GPU and counts it.
-pub fn run(tenant: &Tenant, launch: impl FnOnce() -> CuResult) -> CuResult {
+pub fn run(gpu: &Gpu, launch: impl FnOnce() -> CuResult) -> CuResult {
     let call = Call { unmasked: true, carried: None };
     // Masked, the launch would wait for ever.
     let result = calls::within(&call, launch).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
-    count(tenant, result)
+    count(gpu, result)
 }
 
 /// Counts a launch that ran on the whole GPU.
-pub fn count(tenant: &Tenant, result: CuResult) -> CuResult {
+pub fn count(gpu: &Gpu, result: CuResult) -> CuResult {
     if result.is_ok() {
-        tenant.slot.count_widened();
+        gpu.slot.count_widened();
         if !WARNED.swap(true, Ordering::Relaxed) {
             report::line(format_args!(
                 "a launch that cannot fit this partition runs on the whole GPU (--on-misfit widen); `partita ps` counts them"

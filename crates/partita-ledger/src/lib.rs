@@ -71,5 +71,9 @@ pub use self::{
     view::{SlotInfo, UsageView},
 };
 
+/// A tenant on several GPUs has a directory with both files for each. In that of its first GPU lie links to the
+/// others, whose names are this and 1, 2 and so on.
+pub const GPU_LINK_PREFIX: &str = "gpu-";
+
 /// The version of both files' layout.
 pub const LAYOUT_VERSION: u32 = 2;

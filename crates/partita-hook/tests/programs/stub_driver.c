@@ -34,6 +34,23 @@ int cuGetExportTable(const void **out, const void *uuid) {
 
 int cuInit(unsigned flags) { return flags ? 1 : 0; }
 
+/* GPU n has a UUID of bytes 7 + n, the context 0x1000 * (n + 1), and streams 0x100000 * (n + 1) + …. */
+static int gpus = 1;
+static __thread uintptr_t current = 0x1000;
+void stub_gpus(int count) { gpus = count; }
+int cuDeviceGetCount(int *count) { *count = gpus; return 0; }
+int cuDeviceGetUuid_v2(void *uuid, int device) { memset(uuid, 7 + device, 16); return 0; }
+int cuCtxGetDevice(int *device) { *device = (int)(current / 0x1000) - 1; return 0; }
+int cuCtxSetCurrent(void *context) { current = (uintptr_t)context; return 0; }
+int cuCtxPushCurrent_v2(void *context) { current = (uintptr_t)context; return 0; }
+int cuCtxPopCurrent_v2(void **context) { *context = (void *)current; current = 0x1000; return 0; }
+int cuStreamGetCtx(void *stream, void **context) { *context = (void *)((uintptr_t)stream / 0x100000 * 0x1000); return 0; }
+int cuStreamGetCaptureInfo_v2(void *stream, unsigned *status, uint64_t *id, void **graph, const void **nodes, size_t *count) {
+    *status = 0;
+    return 0;
+}
+int cuPointerGetAttribute(void *value, int attribute, uint64_t pointer) { return 1; }
+
 /* What the program looks at afterwards: the descriptor as the hook left it. */
 uint32_t *stub_descriptor(void) { return qmd; }
 
@@ -55,7 +72,7 @@ void stub_show(uint32_t *image) {
 
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **parameters, void **extra) {
-    stub_build(qmd, stream); /* a stream stands for a launch whose mask the program has set itself */
+    stub_build(qmd, gpus > 1 ? NULL : stream); /* with one GPU a stream stands for a launch whose mask the program has set itself */
     stub_show(qmd);
     return 0;
 }
@@ -67,7 +84,7 @@ int cuFuncGetAttribute(int *value, int attribute, void *function) {
 }
 
 int cuKernelGetFunction(void **function, void *kernel) { return 1; }
-int cuCtxGetCurrent(void **context) { *context = (void *)0x1000; return 0; }
+int cuCtxGetCurrent(void **context) { *context = (void *)current; return 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)0x1000; return 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = 1; return 0; }

@@ -1,0 +1,79 @@
+//! The tenant on one of its GPUs: limits, account and mask there.
+
+use partita_ledger::{HookState, Limits, LimitsMap, NO_QUOTA, Slot};
+
+use crate::mask::LaunchMask;
+
+/// This process's part in its tenant on one GPU.
+pub struct Gpu {
+    /// Its place among the GPUs that this process sees: the driver's ordinal.
+    pub index: u8,
+    /// The limits, mapped read-only.
+    pub limits: LimitsMap,
+    /// This process's slot in the tenant's account of this GPU.
+    pub slot: Slot,
+    /// What launches need, ready to use.
+    pub mask: LaunchMask,
+}
+
+/// Bytes of device memory and the GPU on which they are charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charge {
+    /// [`Gpu::index`].
+    pub gpu: u8,
+    /// The bytes.
+    pub bytes: u64,
+}
+
+impl Gpu {
+    /// The memory quota in bytes, `None` without one.
+    pub fn quota_bytes(&self) -> Option<u64> {
+        // A writer that holds the limits busy does so for microseconds; the
+        // bound on the reader is there for one that was made to misbehave, and
+        // then the safe answer is that nothing more may be had.
+        match self.limits.memory_bytes() {
+            Ok((NO_QUOTA, _)) => None,
+            Ok((quota_bytes, _)) => Some(quota_bytes),
+            Err(_) => Some(0),
+        }
+    }
+
+    /// Bytes that the tenant's living processes hold together.
+    pub fn used_bytes(&self) -> u64 {
+        let usage = self.slot.map();
+        if usage.used() > self.slot.bytes() {
+            // Some are another process's, which may have ended. Without a look
+            // at the file the answer is still right as to what can be had now.
+            let _ = usage.reap();
+        }
+        usage.used()
+    }
+
+    /// The limits as they are now.
+    pub fn limits_now(&self) -> Option<Limits> {
+        self.limits.load().ok().map(|(_, limits)| limits)
+    }
+
+    /// Takes `bytes` from the quota if they fit.
+    pub fn reserve(&self, bytes: u64) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        let quota_bytes = self.quota_bytes().unwrap_or(NO_QUOTA);
+        self.slot.reserve(bytes, quota_bytes).is_ok()
+    }
+
+    /// Gives `bytes` back to the quota.
+    pub fn credit(&self, bytes: u64) {
+        if bytes > 0 {
+            // Fails only for a ledger that was damaged from outside; there is
+            // nobody to tell on this path, and the observer sees the damage.
+            let _ = self.slot.release(bytes);
+        }
+    }
+
+    /// Reports what the hook has found of itself.
+    pub fn report(&self, flags: u32) {
+        self.slot.report(HookState { flags, code: 0 });
+    }
+}
