@@ -219,7 +219,7 @@ fn measure(
                 ignored_step_sms: ignored.step_sms(),
                 survey_ms,
             });
-            let mechanism = GreenMechanism::new(&gpu, GreenPool::new(green), topology.sms_per_tpc());
+            let mechanism = GreenMechanism::new(&gpu, GreenPool::new(green), &topology);
             let mut create_us = Vec::new();
             for set in &sets {
                 let begin = Instant::now();
@@ -234,7 +234,7 @@ fn measure(
         Err(reason) => absent.push(format!("stream: {reason}")),
         Ok(field) => {
             let masks = StreamMasks::new(&cuda, field, topology.tpc_count());
-            contenders.push(Contender::new(StreamMechanism::new(&gpu, masks), sets.len()));
+            contenders.push(Contender::new(StreamMechanism::new(&gpu, masks, &topology), sets.len()));
         }
     }
     let masks = ProcessMasks::install(&cuda, &topology, layout)?;

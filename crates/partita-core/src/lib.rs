@@ -13,6 +13,7 @@
 //! | [`plan`], [`replan`] | which TPCs a tenant gets, beside those that are there, who stay as they are |
 //! | [`compact`], [`repack`] | the same with others making room: the fewest moves, and an order to make them in |
 //! | [`Clusters`] | what clusters of thread blocks a set of TPCs can run |
+//! | [`Residence`] | whether a launch can ever run on a set, or would wait for ever |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
 //! | [`kept`] | the names under which calibrations are kept |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
@@ -25,6 +26,7 @@ extern crate std;
 mod gpc_set;
 pub mod kept;
 mod plan;
+mod residence;
 mod share;
 mod size;
 mod stats;
@@ -38,6 +40,7 @@ pub use plan::{
     Ask, Clusters, Compaction, Holder, Move, NotEnough, Placement, Plan, PlanError, Present, Repacking,
     Store, Taken, compact, plan, repack, replan,
 };
+pub use residence::{Misfit, Residence, resident_blocks};
 pub use share::{ParseShareError, Share, ShareError};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use stats::{Samples, SamplesError};

@@ -5,7 +5,7 @@ use core::fmt;
 
 use partita_abi::CuResult;
 use partita_abi::qmd::QmdError;
-use partita_core::TpcSet;
+use partita_core::{Misfit, TpcSet};
 
 use crate::callback::SubscribeError;
 
@@ -41,6 +41,8 @@ pub enum Error {
     DefaultStream(usize),
     /// What was asked for cannot be done here; the text says why and what can.
     Refused(String),
+    /// A launch that can never run on its set: it would wait for ever, and was not launched.
+    Misfit(Misfit),
     /// A mechanism cannot hold launches to just this set.
     NotOffered {
         /// The mechanism.
@@ -72,6 +74,7 @@ impl fmt::Display for Error {
                  with cuStreamCreate, or restrict the launch or the process"
             ),
             Self::Refused(reason) => f.write_str(reason),
+            Self::Misfit(misfit) => misfit.fmt(f),
             Self::NotOffered { mechanism, wanted, inside, around } => {
                 write!(
                     f,
@@ -92,6 +95,12 @@ impl core::error::Error for Error {}
 impl From<SubscribeError> for Error {
     fn from(error: SubscribeError) -> Self {
         Self::Subscribe(error)
+    }
+}
+
+impl From<Misfit> for Error {
+    fn from(misfit: Misfit) -> Self {
+        Self::Misfit(misfit)
     }
 }
 

@@ -73,6 +73,7 @@ pub struct Launch<'a> {
     function: *mut c_void,
     stream: *mut c_void,
     grid: Grid,
+    cooperative: bool,
     arguments: Vec<u64>,
     /// Addresses of the arguments, as numbers; the driver wants an array of pointers.
     pointers: Vec<usize>,
@@ -93,6 +94,20 @@ impl<'s> Place<'s> {
 }
 
 impl Launch<'_> {
+    /// The same with all blocks resident at one time, as a grid that synchronises needs them.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a launch of clusters.
+    pub fn cooperative(mut self) -> Result<Self, Error> {
+        if self.grid.cluster_blocks > 1 {
+            return Err(Error::Refused(
+                "cooperative launches of clusters are not launched here: leave out one of the two".into(),
+            ));
+        }
+        self.cooperative = true;
+        Ok(self)
+    }
+
     /// Launches once; does not wait, does not allocate.
     ///
     /// # Errors
@@ -104,6 +119,23 @@ impl Launch<'_> {
         let pointers = self.pointers.as_mut_ptr().cast::<*mut c_void>();
         let Grid { blocks, threads, cluster_blocks } = self.grid;
         let none = core::ptr::null_mut();
+        if self.cooperative {
+            // SAFETY: as below.
+            return unsafe {
+                self.cuda.launch_cooperative_kernel(
+                    self.function,
+                    blocks,
+                    1,
+                    1,
+                    threads,
+                    1,
+                    1,
+                    0,
+                    self.stream,
+                    pointers,
+                )
+            };
+        }
         if cluster_blocks <= 1 {
             // SAFETY: a function of a module that is never unloaded, and arguments as Gpu::prepare was promised; the driver copies
             // them before it returns.
@@ -264,6 +296,7 @@ impl<'a> Gpu<'a> {
             function,
             stream: place.stream.handle(),
             grid,
+            cooperative: false,
             pointers: vec![0; arguments.len()],
             arguments,
         })

@@ -2,13 +2,18 @@
 //!
 //! A [`Mechanism`] gives [`Lane`]s: a stream with a set, on which launches stay inside the set. Three are here: the mask in launch
 //! descriptors, the mask of a stream, and green contexts. They differ in what sets they offer and in what changing a set costs.
+//!
+//! None of them keeps a launch that cannot fit its set from hanging: the driver checks launches against the whole device, and the hardware waits
+//! for ever. So launches are judged above it. [`Mechanism::fits`] judges for the mechanism, [`Lane::prepare`] refuses what it says no to, and
+//! who launches on a lane's stream by other means asks first. In a tenant the hook judges every launch by the same rules
+//! ([`partita_core::Residence`]), and there the program gets CUDA's error at the call.
 
 use alloc::format;
 use alloc::rc::Rc;
 use core::ffi::CStr;
 
 use partita_abi::kernels;
-use partita_core::TpcSet;
+use partita_core::{Residence, Topology, TpcSet};
 
 use crate::error::Error;
 use crate::gpu::{Buffer, Gpu, Grid, Launch, Place};
@@ -56,11 +61,41 @@ pub trait Mechanism<'g> {
     /// # Errors
     /// [`Error::NotOffered`] with the nearest sets, [`Error::Refused`] for a set that no launch could run on; the driver's.
     fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error>;
+
+    /// Whether a launch can ever run on a lane with that set; one that cannot would hang.
+    ///
+    /// # Errors
+    /// [`Error::Misfit`], which says why and what can.
+    fn fits(&self, set: &TpcSet, launch: &Residence) -> Result<(), Error>;
+}
+
+/// What launches on a mechanism's lanes are judged by.
+#[derive(Debug)]
+struct Judge {
+    topology: Topology,
+    /// Whether the SMs of a GPC are known to keep together. If not, a cluster can count on the SMs of one TPC only.
+    by_gpc: bool,
+}
+
+impl Judge {
+    /// A topology in which all TPCs are of one GPC says that GPCs are not known.
+    fn new(topology: &Topology) -> Rc<Self> {
+        Rc::new(Self { topology: topology.clone(), by_gpc: topology.gpcs().len() > 1 })
+    }
+
+    fn fits(&self, set: &TpcSet, launch: &Residence) -> Result<(), Error> {
+        if self.by_gpc {
+            return Ok(launch.fits(&self.topology, set)?);
+        }
+        let tpcs = (self.topology.all() & *set).len() as usize;
+        Ok(launch.fits_groups(core::iter::repeat_n(self.topology.sms_per_tpc(), tpcs))?)
+    }
 }
 
 /// A stream with a set, on which launches stay inside the set.
 pub struct Lane<'m> {
     set: TpcSet,
+    judge: Rc<Judge>,
     gpu: &'m Gpu<'m>,
     way: Way<'m>,
 }
@@ -103,16 +138,55 @@ impl Lane<'_> {
         Ok(work(self.place()))
     }
 
+    /// Whether a launch can ever run on the lane, as it is now.
+    ///
+    /// # Errors
+    /// As [`Mechanism::fits`].
+    pub fn fits(&self, launch: &Residence) -> Result<(), Error> {
+        self.judge.fits(&self.set, launch)
+    }
+
     /// Prepares a launch of a known kernel on the lane; it is to be launched [`within`](Lane::within).
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Misfit`] for clusters that the set has no room for; the driver's.
     ///
     /// # Safety
     /// As for [`Gpu::prepare`].
     pub unsafe fn prepare(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<Launch<'_>, Error> {
+        self.fits(&Residence {
+            grid_blocks: grid.blocks.into(),
+            cluster_blocks: grid.cluster_blocks,
+            cooperative: false,
+            blocks_per_sm: 1,
+        })?;
         // SAFETY: passed on to the caller.
         unsafe { self.gpu.prepare_at(self.place(), kernel, grid, arguments) }
+    }
+
+    /// As [`Lane::prepare`], with all blocks resident at one time. An SM holds `blocks_per_sm` of them, or more.
+    ///
+    /// # Errors
+    /// [`Error::Misfit`] for more blocks than the set holds; the driver's.
+    ///
+    /// # Safety
+    /// As for [`Gpu::prepare`].
+    pub unsafe fn prepare_cooperative(
+        &self,
+        kernel: &CStr,
+        grid: Grid,
+        blocks_per_sm: u32,
+        arguments: &[u64],
+    ) -> Result<Launch<'_>, Error> {
+        let Grid { blocks, cluster_blocks, .. } = grid;
+        self.fits(&Residence {
+            grid_blocks: blocks.into(),
+            cluster_blocks,
+            cooperative: true,
+            blocks_per_sm,
+        })?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.gpu.prepare_at(self.place(), kernel, grid, arguments) }?.cooperative()
     }
 
     /// Prepares `partita_spin` on the lane, as [`Gpu::prepare_spin`] does elsewhere.
@@ -185,12 +259,13 @@ impl Lane<'_> {
 pub struct MaskMechanism<'g> {
     gpu: &'g Gpu<'g>,
     masks: ProcessMasks,
+    judge: Rc<Judge>,
 }
 
 impl<'g> MaskMechanism<'g> {
     /// With the process's masks.
     pub fn new(gpu: &'g Gpu<'g>, masks: ProcessMasks) -> Self {
-        Self { gpu, masks }
+        Self { gpu, masks, judge: Judge::new(masks.topology()) }
     }
 }
 
@@ -210,7 +285,11 @@ impl<'g> Mechanism<'g> for MaskMechanism<'g> {
     fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error> {
         let mask = self.masks.prepare(set)?;
         let way = Way::Mask { masks: self.masks, mask, stream: Stream::new(self.gpu.cuda())? };
-        Ok(Lane { set: *set, gpu: self.gpu, way })
+        Ok(Lane { set: *set, judge: Rc::clone(&self.judge), gpu: self.gpu, way })
+    }
+
+    fn fits(&self, set: &TpcSet, launch: &Residence) -> Result<(), Error> {
+        self.judge.fits(set, launch)
     }
 }
 
@@ -218,12 +297,13 @@ impl<'g> Mechanism<'g> for MaskMechanism<'g> {
 pub struct StreamMechanism<'g> {
     gpu: &'g Gpu<'g>,
     masks: StreamMasks<'g>,
+    judge: Rc<Judge>,
 }
 
 impl<'g> StreamMechanism<'g> {
-    /// With masks at a place that was proved.
-    pub fn new(gpu: &'g Gpu<'g>, masks: StreamMasks<'g>) -> Self {
-        Self { gpu, masks }
+    /// With masks at a place that was proved, on a board that was.
+    pub fn new(gpu: &'g Gpu<'g>, masks: StreamMasks<'g>, topology: &Topology) -> Self {
+        Self { gpu, masks, judge: Judge::new(topology) }
     }
 }
 
@@ -244,7 +324,12 @@ impl<'g> Mechanism<'g> for StreamMechanism<'g> {
         let stream = Stream::new(self.gpu.cuda())?;
         let at = self.masks.find(stream.as_ref())?;
         self.masks.set_at(at, stream.as_ref(), set)?;
-        Ok(Lane { set: *set, gpu: self.gpu, way: Way::Stream { masks: self.masks, at, stream } })
+        let way = Way::Stream { masks: self.masks, at, stream };
+        Ok(Lane { set: *set, judge: Rc::clone(&self.judge), gpu: self.gpu, way })
+    }
+
+    fn fits(&self, set: &TpcSet, launch: &Residence) -> Result<(), Error> {
+        self.judge.fits(set, launch)
     }
 }
 
@@ -252,13 +337,15 @@ impl<'g> Mechanism<'g> for StreamMechanism<'g> {
 pub struct GreenMechanism<'g> {
     gpu: &'g Gpu<'g>,
     pool: Rc<GreenPool<'g, 'g>>,
-    sms_per_tpc: u32,
+    judge: Rc<Judge>,
 }
 
 impl<'g> GreenMechanism<'g> {
-    /// With an empty pool. Contexts can be made only while the process has no launch callback.
-    pub fn new(gpu: &'g Gpu<'g>, pool: GreenPool<'g, 'g>, sms_per_tpc: u32) -> Self {
-        Self { gpu, pool: Rc::new(pool), sms_per_tpc: sms_per_tpc.max(1) }
+    /// With an empty pool. Contexts can be made only while the process has no launch callback. Of the topology nothing is taken but how many
+    /// TPCs and SMs there are: the groups of SMs that contexts are made of do not keep to GPCs.
+    pub fn new(gpu: &'g Gpu<'g>, pool: GreenPool<'g, 'g>, topology: &Topology) -> Self {
+        let judge = Rc::new(Judge { topology: topology.clone(), by_gpc: false });
+        Self { gpu, pool: Rc::new(pool), judge }
     }
 
     /// The pool.
@@ -281,10 +368,11 @@ impl<'g> Mechanism<'g> for GreenMechanism<'g> {
     }
 
     fn step(&self) -> Result<Step, Error> {
+        let sms_per_tpc = self.judge.topology.sms_per_tpc();
         let sizes = self.pool.green().sizes(Coscheduling::Ignored)?;
         Ok(Step {
-            least_tpcs: sizes.least_sms() / self.sms_per_tpc,
-            step_tpcs: sizes.step_sms() / self.sms_per_tpc,
+            least_tpcs: sizes.least_sms() / sms_per_tpc,
+            step_tpcs: sizes.step_sms() / sms_per_tpc,
             any_tpcs: self.pool.green().groups(Coscheduling::Ignored).iter().all(|group| group.len() == 1),
         })
     }
@@ -295,6 +383,11 @@ impl<'g> Mechanism<'g> for GreenMechanism<'g> {
 
     fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error> {
         let context = self.pool.obtain(set)?;
-        Ok(Lane { set: *set, gpu: self.gpu, way: Way::Green { pool: Rc::clone(&self.pool), context } })
+        let way = Way::Green { pool: Rc::clone(&self.pool), context };
+        Ok(Lane { set: *set, judge: Rc::clone(&self.judge), gpu: self.gpu, way })
+    }
+
+    fn fits(&self, set: &TpcSet, launch: &Residence) -> Result<(), Error> {
+        self.judge.fits(set, launch)
     }
 }

@@ -34,7 +34,7 @@ fn child_makes_green_contexts() {
     let together = green.groups(Coscheduling::Kept)[0];
     common::say(format!("groups {}", green.groups(Coscheduling::Ignored).len()));
 
-    let mechanism = GreenMechanism::new(&gpu, GreenPool::new(green), 2);
+    let mechanism = GreenMechanism::new(&gpu, GreenPool::new(green), &topology);
     assert_eq!(mechanism.retarget(), Retarget::Switch);
     let sets = [TpcSet::first(33), TpcSet::single(65), "1,4,7,20-30".parse().unwrap(), together];
     mechanism.prepare(&sets).unwrap();

@@ -4,6 +4,8 @@
 
 use core::fmt;
 
+use partita_core::{Misfit, Residence};
+
 use crate::sm::Footprint;
 use crate::spec::DeviceSpec;
 use crate::work::KernelWork;
@@ -101,40 +103,30 @@ impl KernelWork {
                 return Err(NeverRuns::BlockTooLarge { resource, needed, available });
             }
         }
-        if self.cluster_blocks > 1 {
-            let gpc_sms_max = spec.topology.max_cluster_sms(&enabled);
-            if self.cluster_blocks > gpc_sms_max {
-                return Err(NeverRuns::ClusterTooLarge { cluster_blocks: self.cluster_blocks, gpc_sms_max });
+        let needs = Residence {
+            grid_blocks: self.grid_blocks,
+            cluster_blocks: self.cluster_blocks,
+            cooperative: self.cooperative,
+            blocks_per_sm: block.blocks_per_sm(sm),
+        };
+        needs.fits(&spec.topology, &enabled).map_err(|misfit| match misfit {
+            Misfit::Cluster { cluster_blocks, sms_max } => {
+                NeverRuns::ClusterTooLarge { cluster_blocks, gpc_sms_max: sms_max }
             }
-        }
-        if self.cooperative {
-            let resident_max = self.resident_blocks_max(spec);
-            if self.grid_blocks > resident_max {
-                return Err(NeverRuns::CooperativeTooLarge { grid_blocks: self.grid_blocks, resident_max });
+            Misfit::Cooperative { grid_blocks, blocks_max } => {
+                NeverRuns::CooperativeTooLarge { grid_blocks, resident_max: blocks_max }
             }
-        }
-        Ok(())
+            _ => NeverRuns::NoLiveTpc,
+        })
     }
 
     /// Most blocks of this launch that can be resident at once on an otherwise idle device.
     #[must_use]
     pub fn resident_blocks_max(&self, spec: &DeviceSpec) -> u64 {
         let enabled = self.enabled & spec.topology.all();
-        let per_sm = u64::from(Footprint::of(self, &spec.sm).blocks_per_sm(&spec.sm));
-        if self.cluster_blocks <= 1 {
-            let sms = u64::from(enabled.len()) * u64::from(spec.topology.sms_per_tpc());
-            return sms * per_sm;
-        }
-        let size = u64::from(self.cluster_blocks);
-        // Clusters take distinct SMs, so a GPC of n SMs with room for r blocks each holds floor(n r / size) of them
-        // if n >= size: spreading each over the least loaded SMs never wastes more than the remainder.
-        spec.topology
-            .gpcs()
-            .iter()
-            .map(|gpc| {
-                let sms = u64::from((gpc.tpcs & enabled).len()) * u64::from(spec.topology.sms_per_tpc());
-                if sms < size { 0 } else { sms * per_sm / size * size }
-            })
-            .sum()
+        let per_sm = Footprint::of(self, &spec.sm).blocks_per_sm(&spec.sm);
+        let sms_per_tpc = spec.topology.sms_per_tpc();
+        let sms = spec.topology.gpcs().iter().map(|gpc| (gpc.tpcs & enabled).len() * sms_per_tpc);
+        partita_core::resident_blocks(sms, self.cluster_blocks, per_sm)
     }
 }

@@ -33,7 +33,7 @@ pub fn with_mechanism<'g>(
             Err(Error::Disproved(reason)) => panic!("{reason}"),
             Err(refused) => return Err(refused.to_string()),
         };
-        let mechanism = GreenMechanism::new(gpu, GreenPool::new(green), topology.sms_per_tpc());
+        let mechanism = GreenMechanism::new(gpu, GreenPool::new(green), &topology);
         work(&Bench { gpu, topology: &topology, mechanism: &mechanism });
         return Ok(());
     }
@@ -56,7 +56,8 @@ pub fn with_mechanism<'g>(
             };
             let field = stream_proof::verify(gpu, board, offset_bytes).unwrap().field;
             let masks = StreamMasks::new(gpu.cuda(), field, topology.tpc_count());
-            work(&Bench { gpu, topology: &topology, mechanism: &StreamMechanism::new(gpu, masks) });
+            let mechanism = StreamMechanism::new(gpu, masks, &topology);
+            work(&Bench { gpu, topology: &topology, mechanism: &mechanism });
         }
         other => panic!("no mechanism {other}"),
     }
@@ -126,18 +127,26 @@ impl<'g> Bench<'_, 'g> {
         [low, high]
     }
 
-    /// Blocks of the largest cluster, of 2, 4 and 8, that starts inside a set. Where GPCs are not known (all TPCs would share one) or
-    /// groups of SMs do not keep together, that is what one TPC holds.
+    /// Blocks of the largest cluster that surely starts inside a set. Where GPCs are not known (all TPCs would share one) or groups of SMs do
+    /// not keep together, that is what one TPC holds.
     pub fn cluster_room(&self, set: &TpcSet) -> u32 {
         let is_known = self.topology.gpcs().len() > 1 && self.mechanism.name() != "green";
-        let room = if is_known { self.topology.max_cluster_sms(set) } else { self.topology.sms_per_tpc() };
-        [8, 4, 2].into_iter().find(|&blocks| blocks <= room).unwrap_or(1)
+        if is_known { self.topology.max_cluster_sms(set) } else { self.topology.sms_per_tpc() }
+    }
+
+    /// SMs of a set.
+    pub fn sms(&self, set: &TpcSet) -> u32 {
+        set.len() * self.topology.sms_per_tpc()
     }
 
     /// Room for the records of a census that fills the device four times over.
     pub fn census(&self) -> Records<'g> {
         // Any cluster divides it.
-        let blocks = (self.topology.sm_count() * 4).next_multiple_of(16);
+        self.records((self.topology.sm_count() * 4).next_multiple_of(16))
+    }
+
+    /// Room for the records of a census of so many blocks.
+    pub fn records(&self, blocks: u32) -> Records<'g> {
         let buffer = self.gpu.alloc(blocks as usize * 32).unwrap();
         buffer.fill(0).unwrap();
         Records { buffer, blocks }
@@ -150,14 +159,37 @@ impl<'g> Bench<'_, 'g> {
     }
 
     /// Launches a census in clusters; does not wait.
-    pub fn launch_clusters(&self, lane: &Lane<'_>, records: &Records<'_>, cluster_blocks: u32) {
+    ///
+    /// # Errors
+    /// The mechanism's refusal, or the driver's.
+    pub fn launch_clusters(
+        &self,
+        lane: &Lane<'_>,
+        records: &Records<'_>,
+        cluster_blocks: u32,
+    ) -> Result<(), Error> {
         let grid = Grid { blocks: records.blocks, threads: 32, cluster_blocks };
-        self.launch_grid(lane, records, grid, CENSUS_NS);
+        let arguments = [records.buffer.address(), CENSUS_NS];
+        // SAFETY: the kernel takes the address of a record for each block, and a duration; every case waits before it drops the records.
+        lane.within(|_| unsafe { lane.prepare(kernels::CENSUS, grid, &arguments)?.launch() })?
+    }
+
+    /// Launches a census of blocks so large that one surely fits on an SM, all resident at one time; does not wait.
+    ///
+    /// # Errors
+    /// The mechanism's refusal, or the driver's.
+    pub fn launch_cooperative(&self, lane: &Lane<'_>, records: &Records<'_>) -> Result<(), Error> {
+        let grid = Grid { blocks: records.blocks, threads: 1024, cluster_blocks: 1 };
+        let arguments = [records.buffer.address(), CENSUS_NS];
+        lane.within(|_| {
+            // SAFETY: as above.
+            unsafe { lane.prepare_cooperative(kernels::CENSUS, grid, 1, &arguments) }?.launch()
+        })?
     }
 
     fn launch_grid(&self, lane: &Lane<'_>, records: &Records<'_>, grid: Grid, duration_ns: u64) {
         let arguments = [records.buffer.address(), duration_ns];
-        // SAFETY: the kernel takes the address of a record for each block, and a duration; every case waits before it drops the records.
+        // SAFETY: as above.
         let launched = lane.within(|_| unsafe { lane.prepare(kernels::CENSUS, grid, &arguments)?.launch() });
         launched.and_then(|launched| launched).unwrap();
     }

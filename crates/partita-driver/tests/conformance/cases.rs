@@ -1,6 +1,6 @@
 //! The cases. Each holds for every mechanism on every device, or panics.
 
-use partita_core::TpcSet;
+use partita_core::{Misfit, Residence, TpcSet};
 use partita_driver::{BlockRecord, Error, Stream, runs_clusters};
 
 use crate::bench::Bench;
@@ -10,7 +10,7 @@ use crate::common;
 pub type Case = fn(&Bench<'_, '_>);
 
 /// Every case by its name.
-pub const CASES: [(&str, Case); 11] = [
+pub const CASES: [(&str, Case); 14] = [
     ("blocks stay inside", blocks_stay_inside),
     ("every single TPC is usable", every_single_tpc_is_usable),
     ("a retarget is obeyed at the next launch", a_retarget_is_obeyed_at_the_next_launch),
@@ -19,6 +19,9 @@ pub const CASES: [(&str, Case); 11] = [
     ("disjoint lanes run at the same time", disjoint_lanes_run_at_the_same_time),
     ("overlapping lanes both run, each inside", overlapping_lanes_both_run),
     ("clusters that fit run inside", clusters_that_fit_run_inside),
+    ("clusters that do not fit are refused", clusters_that_do_not_fit_are_refused),
+    ("cooperative grids that fit run inside", cooperative_grids_that_fit_run_inside),
+    ("cooperative grids that do not fit are refused", cooperative_grids_that_do_not_fit_are_refused),
     ("sets that nothing could run on are refused", impossible_sets_are_refused),
     ("neighbours are not touched", neighbours_are_not_touched),
     ("nothing is left behind", nothing_is_left_behind),
@@ -151,16 +154,20 @@ fn overlapping_lanes_both_run(bench: &Bench<'_, '_>) {
     }
 }
 
-/// The largest clusters that a set has room for, and their blocks side by side in one GPC. What does not fit hangs on the hardware, whatever the
-/// mechanism; refusing it is the interposer's, and tested there.
+/// Sizes of clusters that CUDA knows.
+const CLUSTERS: [u32; 4] = [2, 4, 8, 16];
+
+/// The largest clusters that a set has room for, up to the portable size, and their blocks side by side in one GPC.
 fn clusters_that_fit_run_inside(bench: &Bench<'_, '_>) {
     if !runs_clusters(bench.gpu) {
         return;
     }
     for set in bench.sets() {
         let lane = bench.lane(&set);
-        let (blocks, records) = (bench.cluster_room(&set), bench.census());
-        bench.launch_clusters(&lane, &records, blocks);
+        let room = bench.cluster_room(&set);
+        let Some(blocks) = [8, 4, 2].into_iter().find(|&blocks| blocks <= room) else { continue };
+        let records = bench.census();
+        bench.launch_clusters(&lane, &records, blocks).unwrap();
         bench.wait(&lane);
         let ran = records.read();
         let seen = bench.tpcs(&ran);
@@ -173,12 +180,92 @@ fn clusters_that_fit_run_inside(bench: &Bench<'_, '_>) {
     }
 }
 
+/// Larger clusters than any GPC gives the set SMs: the hardware would wait for ever, so the mechanism says no before it launches. A driver
+/// without clusters says so at the call. Either way the lane goes on.
+fn clusters_that_do_not_fit_are_refused(bench: &Bench<'_, '_>) {
+    let has_clusters = runs_clusters(bench.gpu);
+    for set in bench.sets() {
+        let (lane, room) = (bench.lane(&set), bench.cluster_room(&set));
+        for blocks in CLUSTERS {
+            let launch =
+                Residence { grid_blocks: 64, cluster_blocks: blocks, cooperative: false, blocks_per_sm: 1 };
+            let (judged, by_lane) = (bench.mechanism.fits(&set, &launch), lane.fits(&launch));
+            assert_eq!(
+                (judged.is_ok(), by_lane.is_ok()),
+                (blocks <= room, blocks <= room),
+                "{blocks} on {set}"
+            );
+            if has_clusters && blocks <= room {
+                continue;
+            }
+            match bench.launch_clusters(&lane, &bench.records(64), blocks) {
+                Err(Error::Misfit(Misfit::Cluster { cluster_blocks, sms_max })) if blocks > room => {
+                    assert_eq!((cluster_blocks, sms_max), (blocks, room));
+                }
+                Err(Error::Call { .. } | Error::MissingSymbol(_)) if !has_clusters => {}
+                other => panic!("clusters of {blocks} on {set}: {other:?}"),
+            }
+        }
+        assert_eq!(bench.seen(&lane), set);
+    }
+}
+
+/// As many blocks as the set has SMs are resident at one time: each SM has one.
+fn cooperative_grids_that_fit_run_inside(bench: &Bench<'_, '_>) {
+    for set in bench.sets() {
+        let lane = bench.lane(&set);
+        let records = bench.records(bench.sms(&set));
+        match bench.launch_cooperative(&lane, &records) {
+            Ok(()) => {}
+            // Cooperative launches came with Pascal.
+            Err(Error::Call { .. } | Error::MissingSymbol(_))
+                if bench.gpu.facts().compute_capability < 60 =>
+            {
+                return;
+            }
+            Err(error) => panic!("{set}: {error}"),
+        }
+        bench.wait(&lane);
+        let ran = records.read();
+        assert!(bench.tpcs(&ran).is_subset(&set));
+        let last_start = ran.iter().map(|record| record.start_ns).max();
+        let first_stop = ran.iter().map(|record| record.stop_ns).min();
+        assert!(last_start <= first_stop, "not at one time on {set}");
+    }
+}
+
+/// More blocks than the set holds: the driver's own check sees the whole device, and the hardware would wait for ever.
+fn cooperative_grids_that_do_not_fit_are_refused(bench: &Bench<'_, '_>) {
+    for set in bench.sets() {
+        let (lane, sms) = (bench.lane(&set), bench.sms(&set));
+        let launch = |grid_blocks: u32, blocks_per_sm| Residence {
+            grid_blocks: grid_blocks.into(),
+            cluster_blocks: 1,
+            cooperative: true,
+            blocks_per_sm,
+        };
+        for (blocks, per_sm) in [(sms, 1), (sms * 3, 3)] {
+            bench.mechanism.fits(&set, &launch(blocks, per_sm)).unwrap();
+            let refused = lane.fits(&launch(blocks + 1, per_sm));
+            assert!(matches!(refused, Err(Error::Misfit(Misfit::Cooperative { .. }))), "{set}: {refused:?}");
+        }
+        let refused = bench.launch_cooperative(&lane, &bench.records(sms + 1));
+        assert!(matches!(refused, Err(Error::Misfit(Misfit::Cooperative { .. }))), "{set}: {refused:?}");
+        assert_eq!(bench.seen(&lane), set);
+    }
+}
+
 /// Nothing, and only TPCs that are not there: a launch would hang.
 fn impossible_sets_are_refused(bench: &Bench<'_, '_>) {
     let mut lane = bench.lane(&TpcSet::first(2));
     let (before, count) = (lane.set(), bench.topology.tpc_count());
     let beyond = TpcSet::single(count as u8);
-    for set in [TpcSet::EMPTY, beyond, beyond | TpcSet::single(0)] {
+    let any = Residence { grid_blocks: 1, cluster_blocks: 1, cooperative: false, blocks_per_sm: 1 };
+    for set in [TpcSet::EMPTY, beyond, !bench.topology.all()] {
+        let judged = bench.mechanism.fits(&set, &any);
+        assert!(matches!(judged, Err(Error::Misfit(Misfit::NoTpc))), "{set}: {judged:?}");
+    }
+    for set in [TpcSet::EMPTY, beyond, !bench.topology.all(), beyond | TpcSet::single(0)] {
         for refused in [bench.mechanism.lane(&set).err(), lane.retarget(&set).err()] {
             let error = refused.unwrap_or_else(|| panic!("{set} of {count} TPCs is taken"));
             assert!(matches!(error, Error::Refused(_) | Error::NotOffered { .. }), "{set}: {error}");
