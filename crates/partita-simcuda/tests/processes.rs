@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -252,15 +252,32 @@ fn a_killed_board_is_an_error_and_the_next_program_gets_a_new_one() {
     client.kill();
 }
 
-/// The board's process, by its command line.
+#[test]
+fn a_board_whose_directory_was_removed_ends_and_makes_none_anew() {
+    let world = World::new("removed");
+    let temp = tempfile::tempdir().unwrap();
+    let (above, dir) = (temp.path().to_owned(), temp.path().join("board"));
+    let client = Program::ready(&world, "holder", &[("PARTITA_SIM_DIR", dir.to_str().unwrap())]);
+    assert!(board_in(&dir).is_some());
+    temp.close().unwrap();
+    client.kill();
+    common::eventually("the board has ended", || board_in(&dir).is_none());
+    assert!(!above.exists());
+}
+
 fn board_of(world: &World) -> i32 {
-    let dir = world.dir().to_str().unwrap().to_owned();
+    board_in(world.dir()).expect("a board runs")
+}
+
+/// The process of a directory's board, by its command line.
+fn board_in(dir: &Path) -> Option<i32> {
+    let dir = dir.to_str().unwrap();
     let mut found = None;
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-        if line.contains("partita-simgpu") && line.contains(&dir) {
+        if line.contains("partita-simgpu") && line.contains(dir) {
             found = entry.file_name().to_string_lossy().parse().ok();
         }
     }
-    found.expect("a board runs")
+    found
 }

@@ -115,7 +115,12 @@ impl Board {
         if at_once {
             return true;
         }
-        let Ok(Some(lock)) = self.place.take_lock(true) else { return false };
+        let lock = match self.place.try_lock() {
+            Ok(lock) => Some(lock),
+            // Somebody has removed the directory. No client finds the board any more, and it makes none anew.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(_) => return false,
+        };
         if self.accept(listener) || !self.clients.is_empty() {
             return false;
         }

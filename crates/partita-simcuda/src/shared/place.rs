@@ -142,35 +142,45 @@ impl Place {
         Ok(())
     }
 
-    /// Takes the lock; waits for it unless `now`, then `None` means that somebody else has it.
+    /// Takes the lock and waits for it; makes the directory if it is not there.
     ///
     /// # Errors
-    /// Those of `open` and `flock`.
-    pub fn take_lock(&self, now: bool) -> io::Result<Option<File>> {
+    /// Those of `mkdir`, `open` and `flock`.
+    pub fn take_lock(&self) -> io::Result<File> {
         loop {
             self.make_dir()?;
-            let opened =
-                OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock());
-            let file = match opened {
-                Ok(file) => file,
+            match self.lock_with(libc::LOCK_EX) {
                 // The directory went between the two calls: a board just ended.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            let how = libc::LOCK_EX | if now { libc::LOCK_NB } else { 0 };
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Takes the lock if nobody has it.
+    ///
+    /// # Errors
+    /// Those of `open` and `flock`: `WouldBlock` when somebody has it, `NotFound` when the directory is not there.
+    pub fn try_lock(&self) -> io::Result<File> {
+        self.lock_with(libc::LOCK_EX | libc::LOCK_NB)
+    }
+
+    fn lock_with(&self, how: i32) -> io::Result<File> {
+        loop {
+            let file =
+                OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock())?;
             // SAFETY: takes no pointers.
             if unsafe { libc::flock(file.as_raw_fd(), how) } != 0 {
                 let error = io::Error::last_os_error();
-                match error.kind() {
-                    io::ErrorKind::WouldBlock => return Ok(None),
-                    io::ErrorKind::Interrupted => continue,
-                    _ => return Err(error),
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
                 }
+                return Err(error);
             }
             // The previous holder may have removed the file: then this lock guards nothing.
             let here = file.metadata()?;
             match fs::metadata(self.lock()) {
-                Ok(there) if there.ino() == here.ino() && there.dev() == here.dev() => return Ok(Some(file)),
+                Ok(there) if there.ino() == here.ino() && there.dev() == here.dev() => return Ok(file),
                 _ => {}
             }
         }
@@ -192,7 +202,7 @@ impl Place {
         if let Ok(socket) = self.connect() {
             return Ok(socket);
         }
-        let _lock = self.take_lock(false)?;
+        let _lock = self.take_lock()?;
         if let Ok(socket) = self.connect() {
             return Ok(socket);
         }
