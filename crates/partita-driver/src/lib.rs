@@ -20,6 +20,7 @@ mod gpu;
 pub mod green;
 mod launch_mask;
 mod library;
+mod masked_stream;
 pub mod mechanism;
 pub mod numerics;
 mod probe;

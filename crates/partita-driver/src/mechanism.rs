@@ -18,9 +18,10 @@ use partita_core::{Residence, Topology, TpcSet};
 use crate::error::Error;
 use crate::gpu::{Buffer, Gpu, Grid, Launch, Place};
 use crate::green::{self, Coscheduling, GreenContext, GreenPool};
+use crate::masked_stream::MaskedStream;
 use crate::process_masks::{PreparedMask, ProcessMasks, Scope};
 use crate::stream::{Stream, StreamRef};
-use crate::stream_mask::{MaskPlace, StreamMasks};
+use crate::stream_mask::StreamMasks;
 
 /// The sets that a mechanism offers, by size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +103,7 @@ pub struct Lane<'m> {
 
 enum Way<'m> {
     Mask { masks: ProcessMasks, mask: PreparedMask, stream: Stream<'m> },
-    Stream { masks: StreamMasks<'m>, at: MaskPlace, stream: Stream<'m> },
+    Stream(MaskedStream<'m>),
     Green { pool: Rc<GreenPool<'m, 'm>>, context: Rc<GreenContext<'m, 'm>> },
 }
 
@@ -120,7 +121,8 @@ impl Lane<'_> {
     /// The place of launches of Partita's own kernels on the lane, for [`crate::Census::at`].
     pub fn place(&self) -> Place<'_> {
         match &self.way {
-            Way::Mask { stream, .. } | Way::Stream { stream, .. } => self.gpu.place(stream.as_ref()),
+            Way::Mask { stream, .. } => self.gpu.place(stream.as_ref()),
+            Way::Stream(stream) => self.gpu.place(stream.as_ref()),
             Way::Green { context, .. } => context.place(),
         }
     }
@@ -133,7 +135,7 @@ impl Lane<'_> {
     pub fn within<R>(&self, work: impl FnOnce(Place<'_>) -> R) -> Result<R, Error> {
         let _scope = match &self.way {
             Way::Mask { masks, mask, .. } => Some(Scope::with(*masks, *mask)?),
-            Way::Stream { .. } | Way::Green { .. } => None,
+            Way::Stream(_) | Way::Green { .. } => None,
         };
         Ok(work(self.place()))
     }
@@ -239,7 +241,7 @@ impl Lane<'_> {
     pub fn retarget(&mut self, set: &TpcSet) -> Result<(), Error> {
         match &mut self.way {
             Way::Mask { masks, mask, .. } => *mask = masks.prepare(set)?,
-            Way::Stream { masks, at, stream } => _ = masks.set_at(*at, stream.as_ref(), set)?,
+            Way::Stream(stream) => stream.set(set)?,
             Way::Green { pool, context } => {
                 let next = pool.find(set).ok_or_else(|| {
                     Error::Refused(format!(
@@ -321,11 +323,8 @@ impl<'g> Mechanism<'g> for StreamMechanism<'g> {
     }
 
     fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error> {
-        let stream = Stream::new(self.gpu.cuda())?;
-        let at = self.masks.find(stream.as_ref())?;
-        self.masks.set_at(at, stream.as_ref(), set)?;
-        let way = Way::Stream { masks: self.masks, at, stream };
-        Ok(Lane { set: *set, judge: Rc::clone(&self.judge), gpu: self.gpu, way })
+        let stream = MaskedStream::new(Stream::new(self.gpu.cuda())?, self.masks, set)?;
+        Ok(Lane { set: *set, judge: Rc::clone(&self.judge), gpu: self.gpu, way: Way::Stream(stream) })
     }
 
     fn fits(&self, set: &TpcSet, launch: &Residence) -> Result<(), Error> {

@@ -145,10 +145,13 @@ impl Structure {
         unsafe { &*self.0.as_ptr().cast::<u8>().add(at).cast() }
     }
 
-    /// Makes it that of a new stream: no mask, nothing launched.
+    /// Makes it that of a new stream: nothing launched. As on an H200 (driver 580.159.04) a mask stays that a former stream left here:
+    /// the new one has it from the start.
     pub fn arm(self, shape: &Shape) {
-        for (word, fresh) in self.0.iter().zip(&shape.fresh) {
-            word.store(*fresh, Ordering::Relaxed);
+        for (index, (word, fresh)) in self.0.iter().zip(&shape.fresh).enumerate() {
+            if !shape.is_mask(index) {
+                word.store(*fresh, Ordering::Relaxed);
+            }
         }
         self.pair(SELF_AT).store(self.address().expose_provenance() as u64, Ordering::Relaxed);
     }
@@ -273,6 +276,18 @@ mod tests {
             assert_eq!(structure.inspect_all(&shape, 2), Ok(()));
             assert!(structure.inspect_all(&shape, 3).is_err());
         }
+    }
+
+    #[test]
+    fn a_mask_outlives_its_stream() {
+        let shape = shape("13.0", None);
+        let structure = armed(&shape);
+        let disable = [!1, 7, 0, 0];
+        for (index, word) in shape.mask.encode(&disable).iter().enumerate() {
+            structure.word(shape.mask_at + 4 * index).store(*word, Ordering::Relaxed);
+        }
+        structure.arm(&shape);
+        assert_eq!(structure.launch(&shape), Ok(Some(disable)));
     }
 
     #[test]
