@@ -3,11 +3,31 @@
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
-use super::capture::{begin, end, info, set_after};
+use super::capture::{Info, begin, end, info, set_after};
 use super::graph;
 use super::runtime::runtime;
 use super::stream::resolve;
 use super::{get, list, put, put_if};
+
+/// A capture, with its state and number handed out.
+///
+/// # Safety
+/// As for the entry points.
+unsafe fn state(
+    stream: CUstream,
+    per_thread: bool,
+    status: *mut u32,
+    number: *mut u64,
+) -> Result<Info, CuResult> {
+    runtime()?;
+    // SAFETY: the handle and the pointers are null or valid, by the caller's word.
+    unsafe {
+        let found = info(resolve(stream, per_thread)?)?;
+        put(status, found.status)?;
+        put_if(number, found.session);
+        Ok(found)
+    }
+}
 
 driver_api! {
     /// Starts to capture.
@@ -58,11 +78,7 @@ driver_api! {
         status: *mut u32,
         number: *mut u64,
     ) {
-        runtime()?;
-        let found = info(resolve(stream, per_thread)?)?;
-        put(status, found.status)?;
-        put_if(number, found.session);
-        Ok(())
+        state(stream, per_thread, status, number).map(drop)
     }
 
     /// A capture's state, number, graph and where it stands.
@@ -74,10 +90,7 @@ driver_api! {
         after: *mut *const CUgraphNode,
         count: *mut usize,
     ) {
-        runtime()?;
-        let found = info(resolve(stream, per_thread)?)?;
-        put(status, found.status)?;
-        put_if(number, found.session);
+        let found = state(stream, per_thread, status, number)?;
         put_if(owner, CUgraph::from_addr(found.graph));
         put_if(after, found.after);
         put_if(count, found.count);
@@ -94,10 +107,7 @@ driver_api! {
         data: *mut *const CUgraphEdgeData,
         count: *mut usize,
     ) {
-        runtime()?;
-        let found = info(resolve(stream, per_thread)?)?;
-        put(status, found.status)?;
-        put_if(number, found.session);
+        let found = state(stream, per_thread, status, number)?;
         put_if(owner, CUgraph::from_addr(found.graph));
         put_if(after, found.after);
         put_if(data, std::ptr::null());
