@@ -17,16 +17,17 @@ use partita_abi::CuResult;
 use partita_abi::callback::CallbackFn;
 use partita_abi::types::CUuuid;
 use partita_driver::callback;
-use partita_ledger::{HookState, LIMITS_FILE_NAME, Limits, LimitsMap, Owner, USAGE_FILE_NAME, UsageMap};
+use partita_ledger::{
+    GPUS_MAX, HookState, LIMITS_FILE_NAME, Limits, LimitsMap, Owner, USAGE_FILE_NAME, UsageMap,
+};
 
 use crate::driver::{DriverCalls, export_table};
 use crate::gpu::Gpu;
-use crate::graph_place::{self, GPUS_MAX};
 use crate::locate::{self, PlaceCalls};
 use crate::lock::Mutex;
 use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
 use crate::tenant::{self, Tenant};
-use crate::{LEDGER_VARIABLE, counter, graph_nodes, is_tenant, real, report};
+use crate::{LEDGER_VARIABLE, counter, graph_nodes, graph_place, is_tenant, real, report};
 
 static ATTACHING: Mutex<()> = Mutex::new(());
 static FORK_HANDLER: AtomicBool = AtomicBool::new(false);

@@ -13,6 +13,7 @@ use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1,
     CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeParams,
 };
+pub use partita_ledger::GPUS_MAX;
 
 use crate::gpu::Gpu;
 use crate::lock::Mutex;
@@ -21,8 +22,7 @@ use crate::tenant;
 /// GPUs, a bit for each [`Gpu::index`].
 pub type Gpus = u32;
 
-/// How many GPUs a tenant has at most.
-pub const GPUS_MAX: usize = Gpus::BITS as usize;
+const _: () = assert!(GPUS_MAX <= Gpus::BITS as usize);
 
 static GRAPHS: Mutex<Option<HashMap<usize, Gpus>>> = Mutex::new(None);
 

@@ -75,5 +75,8 @@ pub use self::{
 /// others, whose names are this and 1, 2 and so on.
 pub const GPU_LINK_PREFIX: &str = "gpu-";
 
+/// GPUs that a tenant has at most.
+pub const GPUS_MAX: usize = 32;
+
 /// The version of both files' layout.
 pub const LAYOUT_VERSION: u32 = 2;

@@ -45,6 +45,24 @@ pub enum Error {
         /// What there is, or what to use instead.
         present: String,
     },
+    /// A GPU is named twice.
+    #[error("--gpu {selectors}: {gpu} is named twice; name each GPU once")]
+    GpuTwice {
+        /// The selection.
+        selectors: String,
+        /// The GPU.
+        gpu: String,
+    },
+    /// A tenant is on other GPUs.
+    #[error("tenant {name} has no partition on GPU {wanted}: it has {present}")]
+    NotOnGpu {
+        /// The tenant.
+        name: String,
+        /// What was asked for.
+        wanted: String,
+        /// Its GPUs.
+        present: String,
+    },
     /// The driver or the management library does not work.
     #[error("the NVIDIA driver cannot be used: {reason}")]
     Driver {
@@ -210,6 +228,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same of one GPU among several, where it does not say which.
+    pub(crate) fn on_gpu(self, gpu: &str) -> Self {
+        match self {
+            Self::Plan { reason } => Self::Plan { reason: format!("{gpu}: {reason}") },
+            Self::NotOffered { option, reason } => {
+                Self::NotOffered { option, reason: format!("{gpu}: {reason}") }
+            }
+            other => other,
+        }
+    }
+
     /// For `map_err`: the system refused `what`.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();

@@ -10,6 +10,7 @@ use partita_core::kept::fnv1a;
 use crate::child::{Job, JobError};
 use crate::error::Error;
 use crate::facts::{self, GpuFacts, Inventory, Reading};
+use crate::gpus;
 use crate::install::Install;
 use crate::simenv::{self, SimEnvironment};
 
@@ -24,8 +25,8 @@ pub enum Selector {
     Index(u32),
     /// The GPU with this UUID, or the only one whose UUID begins so.
     Uuid(String),
-    /// A simulated device of the catalogue.
-    Sim(String),
+    /// A simulated device of the catalogue, and which of the simulated machine's GPUs.
+    Sim(String, u32),
 }
 
 impl FromStr for Selector {
@@ -33,15 +34,20 @@ impl FromStr for Selector {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let refuse = || Error::GpuSelector { text: text.to_owned(), known: simenv::known() };
-        if let Some(name) = text.strip_prefix("sim:") {
-            return if simenv::DEVICES.contains(&name) {
-                Ok(Self::Sim(name.to_owned()))
-            } else {
-                Err(refuse())
-            };
+        let index = |text: &str| {
+            // `parse` would take a sign.
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u32>().ok().filter(|_| digits).ok_or_else(refuse)
+        };
+        if let Some(sim) = text.strip_prefix("sim:") {
+            let (name, which) = sim.split_once(':').unwrap_or((sim, "0"));
+            if !simenv::DEVICES.contains(&name) {
+                return Err(refuse());
+            }
+            return Ok(Self::Sim(name.to_owned(), index(which)?));
         }
         if text == "sim" {
-            return Ok(Self::Sim(simenv::DEFAULT_DEVICE.to_owned()));
+            return Ok(Self::Sim(simenv::DEFAULT_DEVICE.to_owned(), 0));
         }
         if text.len() > 4 && text.is_char_boundary(4) && text[..4].eq_ignore_ascii_case("gpu-") {
             let digits = &text[4..];
@@ -52,11 +58,7 @@ impl FromStr for Selector {
                 Err(refuse())
             };
         }
-        // `parse` would take a sign.
-        if text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return text.parse().map(Self::Index).map_err(|_| refuse());
-        }
-        Err(refuse())
+        index(text).map(Self::Index)
     }
 }
 
@@ -65,7 +67,8 @@ impl fmt::Display for Selector {
         match self {
             Self::Index(index) => write!(f, "{index}"),
             Self::Uuid(uuid) => f.write_str(uuid),
-            Self::Sim(device) => write!(f, "sim:{device}"),
+            Self::Sim(device, 0) => write!(f, "sim:{device}"),
+            Self::Sim(device, index) => write!(f, "sim:{device}:{index}"),
         }
     }
 }
@@ -92,7 +95,7 @@ impl Gpu {
     /// What `--gpu` takes to name it again.
     pub fn selector(&self) -> Selector {
         match &self.sim {
-            Some(sim) => Selector::Sim(sim.device().to_owned()),
+            Some(sim) => Selector::Sim(sim.device().to_owned(), self.facts.index),
             None => Selector::Uuid(self.facts.uuid.clone()),
         }
     }
@@ -100,7 +103,7 @@ impl Gpu {
     /// A short name for people: `GPU 0 (NVIDIA H200)` or `sim:h200`.
     pub fn label(&self) -> String {
         match &self.sim {
-            Some(sim) => format!("sim:{}", sim.device()),
+            Some(_) => self.selector().to_string(),
             None => format!("GPU {} ({})", self.facts.index, self.facts.name),
         }
     }
@@ -115,7 +118,10 @@ impl Gpu {
     pub fn key(&self) -> String {
         match &self.sim {
             Some(sim) => {
-                format!("sim-{}-{:08x}", sim.device(), fnv1a(sim.dir().as_os_str().as_encoded_bytes()) as u32)
+                let dir = fnv1a(sim.dir().as_os_str().as_encoded_bytes()) as u32;
+                let index = self.facts.index;
+                let which = if index == 0 { String::new() } else { format!(".{index}") };
+                format!("sim-{}{which}-{dir:08x}", sim.device())
             }
             None => self.facts.uuid.clone(),
         }
@@ -123,15 +129,14 @@ impl Gpu {
 
     /// The variables that put a program on this GPU and on no other.
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let mut variables = self.sim.as_ref().map(SimEnvironment::variables).unwrap_or_default();
-        variables.push(("CUDA_VISIBLE_DEVICES", self.facts.uuid.clone().into()));
-        variables
+        gpus::variables(std::slice::from_ref(self))
     }
 }
 
 /// The device of a simulated GPU's [`Gpu::key`].
 pub(crate) fn simulated_device(key: &str) -> Option<&str> {
-    key.strip_prefix("sim-")?.rsplit_once('-').map(|(device, _)| device)
+    let (device, _) = key.strip_prefix("sim-")?.rsplit_once('-')?;
+    Some(device.split_once('.').map_or(device, |(device, _)| device))
 }
 
 /// What a selection came to.
@@ -151,13 +156,13 @@ pub struct Selected {
 /// [`Error::NoSuchGpu`], [`Error::Driver`], and what making a simulated environment ends with.
 pub fn select(install: &Install, selector: Option<&Selector>) -> Result<Selected, Error> {
     let selected = |gpu| Selected { gpu, notice: None };
-    if let Some(Selector::Sim(device)) = selector {
-        return simulated(install, device).map(selected);
+    if let Some(Selector::Sim(device, index)) = selector {
+        return simulated(install, device, *index).map(selected);
     }
     if selector.is_none()
         && let Some(device) = std::env::var("PARTITA_SIM_DEVICE").ok().filter(|device| !device.is_empty())
     {
-        return simulated(install, &device).map(selected);
+        return simulated(install, &device, 0).map(selected);
     }
     let reason = match real(install)? {
         Reading::Driver(inventory) if selector.is_some() || !inventory.gpus.is_empty() => {
@@ -172,7 +177,7 @@ pub fn select(install: &Install, selector: Option<&Selector>) -> Result<Selected
             present: format!("{reason}; a simulated one is --gpu sim:{}", simenv::DEFAULT_DEVICE),
         }),
         None => {
-            let gpu = simulated(install, simenv::DEFAULT_DEVICE)?;
+            let gpu = simulated(install, simenv::DEFAULT_DEVICE, 0)?;
             let notice = format!("no GPU here ({reason}): using the simulated {}", gpu.label());
             Ok(Selected { gpu, notice: Some(notice) })
         }
@@ -186,33 +191,51 @@ pub fn select(install: &Install, selector: Option<&Selector>) -> Result<Selected
 pub fn all_real(install: &Install) -> Result<Result<Vec<Gpu>, String>, Error> {
     Ok(match real(install)? {
         Reading::NoDriver(reason) => Err(reason),
-        Reading::Driver(inventory) => {
-            let indices: Vec<u32> = inventory.gpus.iter().map(|facts| facts.index).collect();
-            Ok(indices
-                .into_iter()
-                .filter_map(|index| choose(inventory.clone(), &Selector::Index(index)).ok())
-                .collect())
-        }
+        Reading::Driver(inventory) => Ok(all_of(&inventory)),
     })
 }
 
-/// The simulated GPU `device`, its board running.
+/// The GPU `index` of a simulated machine with GPUs of the kind `device`; its board runs.
 ///
 /// # Errors
-/// What making the environment ends with; [`Error::Driver`] if the simulated driver does not work.
-pub fn simulated(install: &Install, device: &str) -> Result<Gpu, Error> {
+/// What making the environment ends with; [`Error::NoSuchGpu`]; [`Error::Driver`] if the simulated driver does not
+/// work.
+pub fn simulated(install: &Install, device: &str, index: u32) -> Result<Gpu, Error> {
+    let mut gpus = simulated_all(install, device)?;
+    let present = gpus.len();
+    let found = gpus.iter().position(|gpu| gpu.facts.index == index);
+    found.map(|at| gpus.swap_remove(at)).ok_or_else(|| Error::NoSuchGpu {
+        wanted: Selector::Sim(device.to_owned(), index).to_string(),
+        present: format!("the simulated machine has {present}; PARTITA_SIM_GPUS says how many"),
+    })
+}
+
+/// Every GPU of a simulated machine.
+///
+/// # Errors
+/// As [`simulated`].
+pub(crate) fn simulated_all(install: &Install, device: &str) -> Result<Vec<Gpu>, Error> {
     let sim = SimEnvironment::create(install, device)?;
     match read(install, sim.variables())? {
         Reading::Driver(inventory) => {
-            let mut gpu = choose(inventory, &Selector::Index(0))?;
-            gpu.sim = Some(sim);
-            Ok(gpu)
+            let gpus = all_of(&inventory).into_iter().map(|gpu| Gpu { sim: Some(sim.clone()), ..gpu });
+            Ok(gpus.collect())
         }
         Reading::NoDriver(reason) => Err(Error::Driver { reason: format!("sim:{device}: {reason}") }),
     }
 }
 
-fn real(install: &Install) -> Result<Reading, Error> {
+fn all_of(inventory: &Inventory) -> Vec<Gpu> {
+    let gpu = |facts: &GpuFacts| Gpu {
+        facts: facts.clone(),
+        driver_version: inventory.driver_version.clone(),
+        cuda_version: inventory.cuda_version,
+        sim: None,
+    };
+    inventory.gpus.iter().map(gpu).collect()
+}
+
+pub(crate) fn real(install: &Install) -> Result<Reading, Error> {
     read(install, Vec::new())
 }
 
@@ -226,14 +249,14 @@ fn read(install: &Install, variables: Vec<(&'static str, OsString)>) -> Result<R
     })
 }
 
-fn choose(inventory: Inventory, selector: &Selector) -> Result<Gpu, Error> {
+pub(crate) fn choose(inventory: Inventory, selector: &Selector) -> Result<Gpu, Error> {
     let Inventory { driver_version, cuda_version, gpus } = inventory;
     let matching: Vec<&GpuFacts> = gpus
         .iter()
         .filter(|facts| match selector {
             Selector::Index(index) => facts.index == *index,
             Selector::Uuid(uuid) => facts.uuid.to_ascii_lowercase().starts_with(&uuid.to_ascii_lowercase()),
-            Selector::Sim(_) => false,
+            Selector::Sim(..) => false,
         })
         .collect();
     let [facts] = matching[..] else {
@@ -260,8 +283,9 @@ mod tests {
         for (text, selector) in [
             ("0", Selector::Index(0)),
             ("17", Selector::Index(17)),
-            ("sim:a100", Selector::Sim("a100".into())),
-            ("sim", Selector::Sim("h200".into())),
+            ("sim:a100", Selector::Sim("a100".into(), 0)),
+            ("sim:a100:3", Selector::Sim("a100".into(), 3)),
+            ("sim", Selector::Sim("h200".into(), 0)),
             ("GPU-1A2b", Selector::Uuid("GPU-1a2b".into())),
             (
                 "gpu-9b1b0b8e-0000-1111-2222-333344445555",
@@ -271,9 +295,21 @@ mod tests {
             assert_eq!(text.parse::<Selector>().unwrap(), selector);
             assert_eq!(selector.to_string().parse::<Selector>().unwrap(), selector);
         }
-        for text in
-            ["", "-1", "+1", "GPU-", "GPU-xyz", "sim:", "sim:rtx", "h200", "99999999999", "0 ", "äöü€"]
-        {
+        for text in [
+            "",
+            "-1",
+            "+1",
+            "GPU-",
+            "GPU-xyz",
+            "sim:",
+            "sim:rtx",
+            "sim:h200:",
+            "sim:h200:+1",
+            "h200",
+            "99999999999",
+            "0 ",
+            "äöü€",
+        ] {
             let error = text.parse::<Selector>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")) && error.contains("sim:h200"), "{error}");
         }
@@ -282,6 +318,7 @@ mod tests {
     #[test]
     fn keys_tell_simulated_devices() {
         assert_eq!(simulated_device("sim-gtx1060-3gb-00c0ffee"), Some("gtx1060-3gb"));
+        assert_eq!(simulated_device("sim-a100.3-00c0ffee"), Some("a100"));
         assert_eq!(simulated_device("GPU-00c0ffee-1"), None);
     }
 

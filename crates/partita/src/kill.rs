@@ -46,7 +46,7 @@ pub fn kill(
     grace: Duration,
 ) -> Result<KillOutcome, Error> {
     let tenant = registry.lock()?.tenant(name)?;
-    tenant.check_yours()?;
+    tenant.iter().try_for_each(Tenant::check_yours)?;
     let mut outcome = KillOutcome::default();
     let mut seen = BTreeSet::new();
     for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, KILL_LIMIT)] {
@@ -95,33 +95,42 @@ pub fn kill(
 }
 
 /// Every living process of the tenant, but the one that asks.
-fn processes(tenant: &Tenant) -> BTreeSet<ProcessId> {
-    let mut found: BTreeSet<ProcessId> =
-        process::with_variable(LEDGER_VARIABLE, tenant.dir.as_os_str()).into_iter().collect();
-    if let Ok(meta) = &tenant.meta {
-        found.extend(meta.child.filter(|child| child.lives()));
-    }
-    if let Ok(usage) = tenant.usage() {
-        found.extend(usage.slots().flatten().filter(|slot| slot.live).filter_map(|slot| {
-            let process = ProcessId::living(u32::try_from(slot.pid).ok()?)?;
-            // In a container a process has another number than here; then the start time differs.
-            (process.start_ticks == slot.start_ticks).then_some(process)
-        }));
-    }
+fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
     let own = std::process::id();
-    // The files are the owner's: what they name is believed only of the owner's processes.
-    found.retain(|process| process.pid != own && process.user() == Some(tenant.user));
-    found
+    let mut all = BTreeSet::new();
+    for (part, at) in tenant.iter().zip(0..) {
+        // The variable names the directory on the first GPU.
+        let mut found = match at {
+            0 => process::with_variable(LEDGER_VARIABLE, part.dir.as_os_str()),
+            _ => Vec::new(),
+        };
+        if let Ok(meta) = &part.meta {
+            found.extend(meta.child.filter(|child| child.lives()));
+        }
+        if let Ok(usage) = part.usage() {
+            found.extend(usage.slots().flatten().filter(|slot| slot.live).filter_map(|slot| {
+                let process = ProcessId::living(u32::try_from(slot.pid).ok()?)?;
+                // In a container a process has another number than here; then the start time differs.
+                (process.start_ticks == slot.start_ticks).then_some(process)
+            }));
+        }
+        // The files are the owner's: what they name is believed only of the owner's processes.
+        found.retain(|process| process.pid != own && process.user() == Some(part.user));
+        all.extend(found);
+    }
+    all
 }
 
 /// Ends what these processes have on the GPU, for those that are clients of MPS.
 fn terminate_clients(
     install: &Install,
     registry: &Registry,
-    tenant: &Tenant,
+    tenant: &[Tenant],
     processes: &BTreeSet<ProcessId>,
 ) -> Result<(), Error> {
-    let Some(service) = mps::service_of(install, registry, tenant)? else { return Ok(()) };
+    // All its GPUs have one service.
+    let Some(first) = tenant.first() else { return Ok(()) };
+    let Some(service) = mps::service_of(install, registry, first)? else { return Ok(()) };
     let clients = match service.clients() {
         Err(MpsError::NotRunning { .. }) => return Ok(()),
         clients => clients?,
@@ -141,17 +150,18 @@ fn terminate_clients(
 }
 
 /// Waits for the tenant's `partita run` to notice and leave, then removes the tenant.
-fn remove(registry: &Registry, tenant: &Tenant) -> Result<(), Error> {
+fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
         let lock = registry.lock()?;
-        if !lock.tenants()?.iter().any(|other| other.dir == tenant.dir) {
+        let is_there = |other: &Tenant| tenant.iter().any(|part| part.dir == other.dir);
+        if !lock.tenants()?.iter().any(is_there) {
             return Ok(());
         }
         if Instant::now() >= deadline {
             // Something that is no process of the tenant holds its lock; without
             // processes the tenant is over all the same.
-            return lock.remove(&tenant.dir);
+            return tenant.iter().try_for_each(|part| lock.remove(&part.dir));
         }
         drop(lock);
         thread::sleep(POLL);

@@ -39,6 +39,7 @@ pub mod doctor;
 pub mod error;
 pub mod facts;
 pub mod gpu;
+pub mod gpus;
 pub mod install;
 pub mod jobs;
 pub mod kill;

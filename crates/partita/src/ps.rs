@@ -12,7 +12,7 @@ use crate::partition::{ClusterRow, PartitionRow, Place};
 use crate::process::user_name;
 use crate::registry::{Isolation, Registry, Tenant};
 
-/// A tenant as `ps` shows it. What a damaged file would tell is missing.
+/// A tenant on one GPU as `ps` shows it. What a damaged file would tell is missing.
 #[derive(Debug, Clone, Serialize)]
 pub struct TenantRow {
     /// Its name.
@@ -31,19 +31,19 @@ pub struct TenantRow {
     pub sms: Option<u32>,
     /// How many SMs the device has.
     pub sms_of_device: Option<u32>,
-    /// Device memory that its processes hold, in bytes.
+    /// Device memory that its processes hold there, in bytes.
     pub memory_used_bytes: Option<u64>,
     /// The most that they ever held together, in bytes.
     pub memory_peak_bytes: Option<u64>,
     /// Its quota in bytes, if it has one.
     pub memory_quota_bytes: Option<u64>,
-    /// Kernel launches of its living processes so far.
+    /// Kernel launches of its living processes there so far.
     pub launches: Option<u64>,
     /// What happens to its launches that can never fit its TPCs.
     pub on_misfit: Option<OnMisfit>,
     /// Launches of its living processes that did not fit and ran on the whole GPU.
     pub widened_launches: Option<u64>,
-    /// Its processes that use CUDA.
+    /// Its processes that use the GPU.
     pub processes: Vec<ProcessRow>,
     /// How its TPCs are chosen.
     pub place: Option<Place>,
@@ -89,12 +89,12 @@ pub struct GpcRow {
     pub tpcs_of_gpc: u32,
 }
 
-/// The tenant that a process is of.
+/// The tenant that a process is of: one row for each of its GPUs, in the order in which its programs see them.
 ///
 /// # Errors
 /// [`Error::NoTenantOfProcess`], [`Error::RunDirectory`], [`Error::Io`].
-pub fn ps_of(registry: &Registry, pid: u32) -> Result<TenantRow, Error> {
-    Ok(row(&registry.lock()?.tenant_of(pid)?))
+pub fn ps_of(registry: &Registry, pid: u32) -> Result<Vec<TenantRow>, Error> {
+    Ok(registry.lock()?.tenant_of(pid)?.iter().map(row).collect())
 }
 
 fn gpcs(limits: &Limits, set: &TpcSet) -> Option<Vec<GpcRow>> {
@@ -111,7 +111,7 @@ fn gpcs(limits: &Limits, set: &TpcSet) -> Option<Vec<GpcRow>> {
     Some(rows.filter(|row| row.tpcs > 0).collect())
 }
 
-/// Every living tenant of this machine, by GPU and name.
+/// Every living tenant of this machine, by GPU and name: one row for each of its GPUs.
 ///
 /// # Errors
 /// [`Error::RunDirectory`], [`Error::Io`].

@@ -13,9 +13,10 @@ use partita_mps::Service;
 use rustix::io::FdFlags;
 use serde::Serialize;
 
-use crate::calibration::{Cache, without_mps};
+use crate::calibration::{Cache, Measured, without_mps};
 use crate::error::Error;
-use crate::gpu::{self, Gpu, Selector};
+use crate::gpu::Gpu;
+use crate::gpus::{self, Selectors};
 use crate::install::{self, Install};
 use crate::limits::{self, OnMisfit};
 use crate::mps;
@@ -23,7 +24,7 @@ use crate::partition::{self, MoveRow, PartitionRow, Place, Wanted};
 use crate::process::ProcessId;
 use crate::program;
 use crate::registry::{
-    GpuMeta, Isolation, Meta, OwnedTenant, Registry, RegistryLock, SimMeta, Tenant, check_name,
+    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name,
 };
 use crate::signals::{self, Signals};
 
@@ -34,10 +35,10 @@ pub const LEDGER_VARIABLE: &str = "PARTITA_LEDGER";
 #[derive(Debug, Clone, Default)]
 pub struct RunRequest {
     /// `--gpu`.
-    pub gpu: Option<Selector>,
-    /// `--sm`; none for every TPC that is free.
+    pub gpus: Option<Selectors>,
+    /// `--sm`, on each of the GPUs; none for every TPC that is free.
     pub share: Option<Share>,
-    /// `--mem`; none for no quota.
+    /// `--mem`, on each of the GPUs; none for no quota.
     pub memory: Option<ByteSize>,
     /// `--name`; none for one made of the program's name.
     pub name: Option<String>,
@@ -73,7 +74,7 @@ pub fn run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Re
 fn start(
     install: &Install,
     request: &RunRequest,
-    mut say: impl FnMut(&str),
+    say: impl FnMut(&str),
 ) -> Result<(OwnedTenant, Registry, Child), Error> {
     if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) {
         let name = Path::new(&ledger).file_name().unwrap_or(&ledger).to_string_lossy().into_owned();
@@ -99,22 +100,17 @@ fn start(
     let hook = hook(install)?;
     let registry = Registry::open()?;
 
-    let selected = gpu::select(install, request.gpu.as_ref())?;
-    if let Some(notice) = &selected.notice {
-        say(notice);
-    }
-    let gpu = selected.gpu;
-    check_usable(&gpu)?;
+    let gpus = select(install, request, say)?;
     let service = match request.isolation {
-        Isolation::Shared => Some(mps::service(install, &registry, &gpu)?),
+        Isolation::Shared => Some(mps::service(install, &registry, &gpus)?),
         Isolation::Own => None,
     };
-    let tenant = make(install, request, &registry, &gpu, &name)?;
+    let tenant = make(install, request, &registry, &gpus, &name)?;
     let started = start_service(service.as_ref()).and_then(|started| {
         let mut command = Command::new(&program);
         command.arg0(program_name).args(arguments);
         scrub(&mut command);
-        command.envs(variables(&gpu, &hook, tenant.dir(), service.as_ref()));
+        command.envs(variables(&gpus, &hook, tenant.dir(), service.as_ref()));
         spawn(&mut command, &tenant, &program).inspect_err(|_| give_up_service(service.as_ref(), started))
     });
     match started {
@@ -126,39 +122,76 @@ fn start(
     }
 }
 
-/// A partition that was planned beside the tenants that are there.
+/// The GPUs to run on.
+fn select(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<Vec<Gpu>, Error> {
+    let selected = gpus::select(install, request.gpus.as_ref())?;
+    if let Some(notice) = &selected.notice {
+        say(notice);
+    }
+    selected.gpus.iter().try_for_each(check_usable)?;
+    Ok(selected.gpus)
+}
+
+/// Partitions that were planned beside the tenants that are there.
 struct Planned<'a> {
     lock: RegistryLock<'a>,
     tenants: Vec<Tenant>,
+    /// One for each GPU.
+    parts: Vec<PlannedPart>,
+}
+
+/// A partition on one GPU.
+struct PlannedPart {
     topology: Topology,
     chosen: Compaction,
     limits: Limits,
 }
 
-/// Plans the partition; the registry stays locked. `name` is none for a tenant that is not to be made.
+/// Plans the partitions; the registry stays locked. `name` is none for a tenant that is not to be made.
 fn plan<'a>(
     install: &Install,
     request: &RunRequest,
     registry: &'a Registry,
-    gpu: &Gpu,
+    gpus: &[Gpu],
     name: Option<&str>,
 ) -> Result<Planned<'a>, Error> {
-    let measured = Cache::open().get(install, gpu)?;
+    let cache = Cache::open();
+    let measured = gpus.iter().map(|gpu| cache.get(install, gpu)).collect::<Result<Vec<_>, Error>>()?;
+    let lock = registry.lock()?;
+    let tenants = lock.tenants()?;
+    if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
+        return Err(other.name_in_use());
+    }
+    if request.isolation == Isolation::Shared {
+        mps::check_shared(gpus, &tenants)?;
+    }
+    let parts = gpus.iter().zip(&measured).map(|(gpu, measured)| {
+        plan_on(gpu, measured, request, &tenants, name).map_err(|error| match gpus.len() {
+            1 => error,
+            // Otherwise it would not say which.
+            _ => error.on_gpu(&gpu.label()),
+        })
+    });
+    let parts = parts.collect::<Result<_, Error>>()?;
+    Ok(Planned { lock, tenants, parts })
+}
+
+fn plan_on(
+    gpu: &Gpu,
+    measured: &Measured,
+    request: &RunRequest,
+    tenants: &[Tenant],
+    name: Option<&str>,
+) -> Result<PlannedPart, Error> {
     let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
     let topology = measured.topology().map_err(unproved)?;
     limits::check_share(request.share.as_ref(), measured.gpcs_proved)?;
     partition::check_place(request.place, request.share.as_ref(), measured.gpcs_proved)?;
-
-    let lock = registry.lock()?;
-    let tenants = lock.tenants()?;
     let key = gpu.key();
-    let present = RegistryLock::present(&tenants, &key)?;
-    if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
-        return Err(other.name_in_use());
-    }
+    let present = RegistryLock::present(tenants, &key)?;
     let chosen = partition::plan(&Wanted {
         topology: &topology,
-        tenants: &tenants,
+        tenants,
         gpu_key: &key,
         name: None,
         share: limits::share_or_free(&topology, &present, request.share.as_ref()),
@@ -170,27 +203,33 @@ fn plan<'a>(
         limits::check_quota(quota, measured.memory_total_bytes, &gpu.label(), others)?;
     }
     let (name, uuid) = (name.unwrap_or("dry-run"), &gpu.facts.uuid);
-    let mut limits = limits::new_limits(name, uuid, &measured, &topology, &chosen.plan.set, request.memory)
+    let mut limits = limits::new_limits(name, uuid, measured, &topology, &chosen.plan.set, request.memory)
         .map_err(unproved)?;
     request.on_misfit.put(&mut limits);
-    Ok(Planned { lock, tenants, topology, chosen, limits })
+    Ok(PlannedPart { topology, chosen, limits })
 }
 
-/// Plans the partition, has others make room, and makes the tenant, in one hold of the registry's lock.
+/// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's lock.
 fn make(
     install: &Install,
     request: &RunRequest,
     registry: &Registry,
-    gpu: &Gpu,
+    gpus: &[Gpu],
     name: &str,
 ) -> Result<OwnedTenant, Error> {
-    let planned = plan(install, request, registry, gpu, Some(name))?;
-    let meta = new_meta(request, gpu, name)?;
-    partition::store(&planned.chosen.stores, &planned.tenants, &gpu.key(), &planned.topology)?;
-    planned.lock.create(&gpu.key(), meta, &planned.limits)
+    let Planned { lock, tenants, parts } = plan(install, request, registry, gpus, Some(name))?;
+    let metas =
+        gpus.iter().map(|gpu| new_meta(request, gpu, gpus, name)).collect::<Result<Vec<_>, Error>>()?;
+    for (gpu, part) in gpus.iter().zip(&parts) {
+        partition::store(&part.chosen.stores, &tenants, &gpu.key(), &part.topology)?;
+    }
+    let parts = gpus.iter().zip(parts).zip(metas);
+    lock.create(
+        parts.map(|((gpu, part), meta)| NewPart { gpu_key: gpu.key(), meta, limits: part.limits }).collect(),
+    )
 }
 
-/// What a run would get.
+/// What a run would get on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DryRun {
     /// The GPU's short name.
@@ -206,38 +245,34 @@ pub struct DryRun {
     pub moves: Vec<MoveRow>,
 }
 
-/// Plans as [`run`] does, and makes and starts nothing.
+/// Plans as [`run`] does, and makes and starts nothing. One for each GPU.
 ///
 /// # Errors
-/// As [`run`], as far as the partition is concerned.
-pub fn dry_run(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<DryRun, Error> {
+/// As [`run`], as far as the partitions are concerned.
+pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Result<Vec<DryRun>, Error> {
     let registry = Registry::open()?;
-    let selected = gpu::select(install, request.gpu.as_ref())?;
-    if let Some(notice) = &selected.notice {
-        say(notice);
-    }
-    let gpu = selected.gpu;
-    check_usable(&gpu)?;
-    let planned = plan(install, request, &registry, &gpu, request.name.as_deref())?;
-    let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
-    Ok(DryRun {
-        gpu: gpu.label(),
-        gpu_uuid: gpu.facts.uuid.clone(),
-        sms_of_device: planned.topology.sm_count(),
-        partition: PartitionRow::of(&planned.limits).map_err(unproved)?,
-        moves: planned.chosen.moves.iter().map(MoveRow::from).collect(),
-    })
+    let gpus = select(install, request, say)?;
+    let planned = plan(install, request, &registry, &gpus, request.name.as_deref())?;
+    let row = |(gpu, part): (&Gpu, PlannedPart)| {
+        let unproved =
+            |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
+        Ok(DryRun {
+            gpu: gpu.label(),
+            gpu_uuid: gpu.facts.uuid.clone(),
+            sms_of_device: part.topology.sm_count(),
+            partition: PartitionRow::of(&part.limits).map_err(unproved)?,
+            moves: part.chosen.moves.iter().map(MoveRow::from).collect(),
+        })
+    };
+    gpus.iter().zip(planned.parts).map(row).collect()
 }
 
-fn new_meta(request: &RunRequest, gpu: &Gpu, name: &str) -> Result<Meta, Error> {
+fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str) -> Result<Meta, Error> {
     Ok(Meta {
         version: crate::registry::META_VERSION,
         name: name.to_owned(),
-        gpu: GpuMeta {
-            uuid: gpu.facts.uuid.clone(),
-            label: gpu.label(),
-            sim: gpu.sim().map(|sim| SimMeta { device: sim.device().to_owned(), dir: sim.dir().to_owned() }),
-        },
+        gpu: GpuMeta::of(gpu),
+        gpus: if gpus.len() == 1 { Vec::new() } else { gpus.iter().map(GpuMeta::of).collect() },
         run: ProcessId::own().map_err(Error::io("/proc/self"))?,
         child: None,
         command: request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -268,12 +303,12 @@ fn give_up_service(service: Option<&Service>, started: bool) {
 
 /// The variables that hold a process to the limits of the tenant in `ledger`.
 pub(crate) fn variables(
-    gpu: &Gpu,
+    gpus: &[Gpu],
     hook: &Path,
     ledger: &Path,
     service: Option<&Service>,
 ) -> Vec<(&'static str, OsString)> {
-    let mut variables = gpu.variables();
+    let mut variables = gpus::variables(gpus);
     match service {
         Some(service) => variables.extend(service.client_env()),
         None => variables.extend(without_mps().map(|(key, value)| (key, value.into()))),
@@ -300,10 +335,10 @@ fn scrub(command: &mut Command) {
 }
 
 fn spawn(command: &mut Command, tenant: &OwnedTenant, program: &Path) -> Result<Child, Error> {
-    // The program inherits the tenant's lock: the tenant lives as long as any
+    // The program inherits the tenant's locks: the tenant lives as long as any
     // of its processes, also when this one is killed.
-    let owner = tenant.owner_file().as_fd();
-    let inherit = |flags| rustix::io::fcntl_setfd(owner, flags);
+    let inherit =
+        |flags| tenant.owner_files().try_for_each(|owner| rustix::io::fcntl_setfd(owner.as_fd(), flags));
     inherit(FdFlags::empty()).map_err(|error| Error::io("the tenant's lock")(error.into()))?;
     let spawned = command.spawn();
     let _ = inherit(FdFlags::CLOEXEC);

@@ -19,7 +19,7 @@ use crate::install::Install;
 use crate::limits;
 use crate::mps;
 use crate::process::ProcessId;
-use crate::registry::{GpuMeta, Isolation, META_VERSION, Meta, OwnedTenant, Registry, c_path};
+use crate::registry::{GpuMeta, Isolation, META_VERSION, Meta, NewPart, OwnedTenant, Registry, c_path};
 use crate::run;
 
 /// A registry of its own on one GPU.
@@ -72,8 +72,8 @@ impl<'a> Sandbox<'a> {
     /// [`Error::Mps`].
     pub fn service(&mut self) -> Result<&Service, Error> {
         if self.service.is_none() {
-            let service = mps::service(self.install, &self.registry, self.gpu)?;
-            mps::make_dirs(&self.registry, self.gpu, &service)?;
+            let service = mps::service(self.install, &self.registry, std::slice::from_ref(self.gpu))?;
+            mps::make_dirs(&self.registry, std::slice::from_ref(self.gpu), &service)?;
             service.ensure()?;
             self.service = Some(service);
         }
@@ -94,7 +94,8 @@ impl<'a> Sandbox<'a> {
         let meta = Meta {
             version: META_VERSION,
             name: name.to_owned(),
-            gpu: GpuMeta { uuid: self.gpu.facts.uuid.clone(), label: self.gpu.label(), sim: None },
+            gpu: GpuMeta::of(self.gpu),
+            gpus: Vec::new(),
             run: ProcessId::own().map_err(Error::io("/proc/self"))?,
             child: None,
             command: vec!["partita".to_owned()],
@@ -103,7 +104,8 @@ impl<'a> Sandbox<'a> {
             place: Default::default(),
             isolation: Isolation::Own,
         };
-        let owned = self.registry.lock()?.create(&self.gpu.key(), meta, &limits)?;
+        let part = NewPart { gpu_key: self.gpu.key(), meta, limits };
+        let owned = self.registry.lock()?.create(vec![part])?;
         Ok(SandboxTenant { owned })
     }
 
@@ -133,7 +135,8 @@ impl<'a> Sandbox<'a> {
         shared: bool,
     ) -> Result<Job, Error> {
         let service = if shared { Some(self.service()?.clone()) } else { None };
-        let variables = run::variables(self.gpu, &self.hook, tenant.dir(), service.as_ref());
+        let variables =
+            run::variables(std::slice::from_ref(self.gpu), &self.hook, tenant.dir(), service.as_ref());
         Ok(Job::new(self.install, name, request)?.envs(variables))
     }
 

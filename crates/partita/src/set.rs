@@ -5,11 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use partita_core::{ByteSize, Share, TpcSet};
-use partita_ledger::{Limits, LimitsFile, NO_QUOTA};
+use partita_core::{ByteSize, Compaction, Share, Topology, TpcSet};
+use partita_ledger::{LedgerError, Limits, LimitsFile, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::gpu::Selector;
+use crate::gpus::Selectors;
 use crate::limits::{self, OnMisfit};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Place, Wanted};
 use crate::registry::{Registry, RegistryLock, Tenant, c_path};
@@ -24,11 +26,11 @@ pub enum Whose {
 }
 
 impl Whose {
-    /// Finds it.
+    /// Finds it: what it is on each of its GPUs.
     ///
     /// # Errors
     /// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::Io`].
-    pub fn find(&self, lock: &RegistryLock<'_>) -> Result<Tenant, Error> {
+    pub fn find(&self, lock: &RegistryLock<'_>) -> Result<Vec<Tenant>, Error> {
         match self {
             Self::Name(name) => lock.tenant(name),
             Self::Pid(pid) => lock.tenant_of(*pid),
@@ -41,6 +43,8 @@ impl Whose {
 pub struct SetRequest {
     /// The tenant.
     pub whose: Whose,
+    /// `--gpu`: on which of its GPUs; none for all.
+    pub gpus: Option<Selectors>,
     /// `--sm`.
     pub share: Option<Share>,
     /// `--mem`.
@@ -53,11 +57,13 @@ pub struct SetRequest {
     pub compact: bool,
 }
 
-/// The limits as they are now.
+/// The limits on one GPU as they are now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SetOutcome {
     /// The tenant.
     pub name: String,
+    /// The GPU's short name.
+    pub gpu: String,
     /// Its TPCs, logical, as ranges.
     pub tpcs: String,
     /// How many SMs they have.
@@ -74,74 +80,120 @@ pub struct SetOutcome {
     pub moves: Vec<MoveRow>,
 }
 
-/// Changes a tenant's limits.
+/// Changes a tenant's limits: on each of its GPUs that the request means, or on none. One outcome a GPU.
 ///
 /// # Errors
-/// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::NotYours`], [`Error::Plan`], the quota
-/// errors, and [`Error::DamagedTenant`]; the limits are unchanged then.
-pub fn set(registry: &Registry, request: &SetRequest) -> Result<SetOutcome, Error> {
+/// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::NotOnGpu`], [`Error::NotYours`],
+/// [`Error::Plan`], the quota errors, and [`Error::DamagedTenant`]; the limits are unchanged then.
+pub fn set(registry: &Registry, request: &SetRequest) -> Result<Vec<SetOutcome>, Error> {
     let lock = registry.lock()?;
     let tenant = request.whose.find(&lock)?;
-    tenant.check_yours()?;
-    let before = tenant.limits()?.clone();
-    let topology = limits::topology(&before).map_err(|reason| tenant.damaged_limits(&reason))?;
+    let several = tenant.len() > 1;
+    let parts = meant(tenant, request.gpus.as_ref())?;
     let tenants = lock.tenants()?;
-    let gpcs_proved = before.flags & partita_ledger::FLAG_GPCS_UNPROVED == 0;
-    limits::check_share(request.share.as_ref(), gpcs_proved)?;
-    partition::check_place(request.place, request.share.as_ref(), gpcs_proved)?;
-    let planned = match request.share.or_else(|| request.compact.then(|| share_of(&tenant, &before))) {
-        Some(share) => Some(partition::plan(&Wanted {
-            topology: &topology,
-            tenants: &tenants,
-            gpu_key: &tenant.gpu_key,
-            name: Some(&tenant.name),
-            share,
-            place: request
-                .place
-                .unwrap_or_else(|| tenant.meta().map_or_else(|_| Place::default(), |meta| meta.place)),
-            compact: request.compact,
-        })?),
-        None => None,
-    };
-    if let Some(quota) = request.memory {
-        let others =
-            tenants.iter().filter(|other| other.gpu_key == tenant.gpu_key && other.name != tenant.name);
-        let label = tenant.meta.as_ref().map_or(tenant.gpu_key.as_str(), |meta| &meta.gpu.label);
-        limits::check_quota(quota, before.memory_total_bytes, label, others)?;
+    let changes = parts.iter().map(|part| {
+        Change::plan(part, request, &tenants).map_err(|error| match several {
+            true => error.on_gpu(part.gpu_label()),
+            false => error,
+        })
+    });
+    // All are planned, and all files open, before the first is changed.
+    let changes = changes.collect::<Result<Vec<_>, Error>>()?;
+    changes.into_iter().map(|change| change.make(request, &tenants)).collect()
+}
+
+/// The parts of a tenant that `--gpu` means.
+fn meant(tenant: Vec<Tenant>, selectors: Option<&Selectors>) -> Result<Vec<Tenant>, Error> {
+    let Some(Selectors::List(list)) = selectors else { return Ok(tenant) };
+    let is = |part: &Tenant, selector: &Selector| part.meta.as_ref().is_ok_and(|meta| meta.gpu.is(selector));
+    let unmet = list.iter().find(|selector| tenant.iter().filter(|part| is(part, selector)).count() != 1);
+    if let (Some(selector), Some(first)) = (unmet, tenant.first()) {
+        let present: Vec<&str> = tenant.iter().map(Tenant::gpu_label).collect();
+        return Err(Error::NotOnGpu {
+            name: first.name.clone(),
+            wanted: selector.to_string(),
+            present: present.join(", "),
+        });
     }
-    if let Some(planned) = &planned {
-        partition::store(&planned.stores, &tenants, &tenant.gpu_key, &topology)?;
-    }
-    let mut file = LimitsFile::open_rw(&c_path(&tenant.limits_path())?)
-        .map_err(|error| tenant.damaged_limits(&error.to_string()))?;
-    file.update(|limits| {
-        if let Some(planned) = &planned {
-            limits::set_partition(limits, &topology, &planned.plan.set);
-        }
+    Ok(tenant.into_iter().filter(|part| list.iter().any(|selector| is(part, selector))).collect())
+}
+
+/// A change of the limits on one GPU, ready to be made.
+struct Change<'a> {
+    part: &'a Tenant,
+    topology: Topology,
+    planned: Option<Compaction>,
+    file: LimitsFile,
+}
+
+impl<'a> Change<'a> {
+    fn plan(part: &'a Tenant, request: &SetRequest, tenants: &[Tenant]) -> Result<Self, Error> {
+        part.check_yours()?;
+        let before = part.limits()?;
+        let topology = limits::topology(before).map_err(|reason| part.damaged_limits(&reason))?;
+        let gpcs_proved = before.flags & partita_ledger::FLAG_GPCS_UNPROVED == 0;
+        limits::check_share(request.share.as_ref(), gpcs_proved)?;
+        partition::check_place(request.place, request.share.as_ref(), gpcs_proved)?;
+        let planned = match request.share.or_else(|| request.compact.then(|| share_of(part, before))) {
+            Some(share) => Some(partition::plan(&Wanted {
+                topology: &topology,
+                tenants,
+                gpu_key: &part.gpu_key,
+                name: Some(&part.name),
+                share,
+                place: request
+                    .place
+                    .unwrap_or_else(|| part.meta().map_or_else(|_| Place::default(), |meta| meta.place)),
+                compact: request.compact,
+            })?),
+            None => None,
+        };
         if let Some(quota) = request.memory {
-            limits.memory_quota_bytes = quota.0;
+            let others =
+                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && other.name != part.name);
+            limits::check_quota(quota, before.memory_total_bytes, part.gpu_label(), others)?;
         }
-        if let Some(on_misfit) = request.on_misfit {
-            on_misfit.put(limits);
-        }
-    })
-    .map_err(|error| tenant.damaged_limits(&error.to_string()))?;
-    let (_, now) = file.load().map_err(|error| tenant.damaged_limits(&error.to_string()))?;
-    if request.share.is_some() || request.place.is_some() {
-        // For `ps` and later plans; the limits are what counts.
-        let _ = tenant.update_share(request.share.map(|share| share.to_string()), request.place);
+        let file = LimitsFile::open_rw(&c_path(&part.limits_path())?)
+            .map_err(|error| part.damaged_limits(&error.to_string()))?;
+        Ok(Self { part, topology, planned, file })
     }
-    let set = TpcSet::from_words(now.set);
-    Ok(SetOutcome {
-        name: tenant.name.clone(),
-        tpcs: set.to_string(),
-        sms: set.len() * now.sms_per_tpc,
-        memory_quota_bytes: Some(now.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
-        on_misfit: OnMisfit::of(&now),
-        clusters: PartitionRow::of(&now).ok().and_then(|row| row.clusters),
-        moves: planned.iter().flat_map(|planned| &planned.moves).map(MoveRow::from).collect(),
-        memory_used_bytes: tenant.usage()?.totals().map_or(0, |totals| totals.used),
-    })
+
+    fn make(self, request: &SetRequest, tenants: &[Tenant]) -> Result<SetOutcome, Error> {
+        let Self { part, topology, planned, mut file } = self;
+        if let Some(planned) = &planned {
+            partition::store(&planned.stores, tenants, &part.gpu_key, &topology)?;
+        }
+        let damaged = |error: LedgerError| part.damaged_limits(&error.to_string());
+        file.update(|limits| {
+            if let Some(planned) = &planned {
+                limits::set_partition(limits, &topology, &planned.plan.set);
+            }
+            if let Some(quota) = request.memory {
+                limits.memory_quota_bytes = quota.0;
+            }
+            if let Some(on_misfit) = request.on_misfit {
+                on_misfit.put(limits);
+            }
+        })
+        .map_err(damaged)?;
+        let (_, now) = file.load().map_err(damaged)?;
+        if request.share.is_some() || request.place.is_some() {
+            // For `ps` and later plans; the limits are what counts.
+            let _ = part.update_share(request.share.map(|share| share.to_string()), request.place);
+        }
+        let set = TpcSet::from_words(now.set);
+        Ok(SetOutcome {
+            name: part.name.clone(),
+            gpu: part.gpu_label().to_owned(),
+            tpcs: set.to_string(),
+            sms: set.len() * now.sms_per_tpc,
+            memory_quota_bytes: Some(now.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
+            on_misfit: OnMisfit::of(&now),
+            clusters: PartitionRow::of(&now).ok().and_then(|row| row.clusters),
+            moves: planned.iter().flat_map(|planned| &planned.moves).map(MoveRow::from).collect(),
+            memory_used_bytes: part.usage()?.totals().map_or(0, |totals| totals.used),
+        })
+    }
 }
 
 /// What a tenant asks for that is only to be placed anew: the TPCs that it named, or as many as it has.

@@ -106,7 +106,7 @@ fn with_program(work: impl FnOnce(&Program<'_>)) {
     let install = Install::of(std::env::var_os("PARTITA_TEST_PROGRAM").unwrap().into(), None);
     let cuda = Cuda::load(None).unwrap();
     let gpu = partita_driver::Gpu::open(&cuda, 0).unwrap();
-    let selected = gpu::select(&install, Some(&Selector::Sim("h200".to_owned()))).unwrap();
+    let selected = gpu::select(&install, Some(&Selector::Sim("h200".to_owned(), 0))).unwrap();
     let masks = Masks::new(&install, &selected.gpu).unwrap();
     work(&Program { gpu: &gpu, masks: &masks });
 }

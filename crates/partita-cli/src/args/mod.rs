@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 
 pub use demo::Demo;
 pub use doctor::Doctor;
-pub use gpu::{Devices, GpuOption};
+pub use gpu::{Devices, GpuOption, GpusOption};
 pub use internal::{InternalDetach, InternalJob};
 pub use limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, ViaArg};
 pub use mps::Mps;

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::gpu::GpuOption;
+use super::gpu::GpusOption;
 
 /// Subcommands of `mps`.
 #[derive(Debug, Subcommand)]
@@ -18,17 +18,17 @@ pub enum Mps {
 /// Arguments of `mps start` and `mps status`.
 #[derive(Debug, Args)]
 pub struct MpsGpu {
-    /// The GPU
+    /// The GPUs
     #[command(flatten)]
-    pub gpu: GpuOption,
+    pub gpu: GpusOption,
 }
 
 /// Arguments of `mps stop`.
 #[derive(Debug, Args)]
 pub struct MpsStop {
-    /// The GPU
+    /// The GPUs
     #[command(flatten)]
-    pub gpu: GpuOption,
+    pub gpu: GpusOption,
     /// Stop it even if programs use it; they lose their work on the GPU
     #[arg(long)]
     pub force: bool,

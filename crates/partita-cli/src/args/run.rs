@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, ValueHint};
 
-use super::gpu::GpuOption;
+use super::gpu::GpusOption;
 use super::limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, ViaArg};
 
 /// Arguments of `run`.
@@ -20,14 +20,19 @@ Examples:
   partita run --sm 50% --mem 40GiB -- python3 serve.py
   partita run --name train --sm 33tpc -- python3 train.py --epochs 3
   partita run --gpu sim:a100 --sm gpc:0-1 -- ./program
+  partita run --gpu 0,1 --sm 50% --mem 40GiB -- python3 both.py
   partita run --sm 8tpc --compact --dry-run
+
+On several GPUs, --sm, --place and --mem are for each of them: 50% is half of every GPU, planned there. The program sees these
+GPUs alone, in the order given. All partitions are made, or none. Tenants that run at the same time on a GPU (--isolation shared)
+must have the same GPUs.
 
 The program's standard streams, signals and exit code are its own. A program that cannot be held to its limits (statically linked, set-user-id) is refused.")]
 pub struct Run {
-    /// The GPU
+    /// The GPUs
     #[command(flatten)]
-    pub gpu: GpuOption,
-    /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all that are free]
+    pub gpu: GpusOption,
+    /// Compute units of each GPU: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all that are free]
     #[arg(long, value_name = "SHARE")]
     pub sm: Option<String>,
     /// How the compute units lie over the GPCs [default: packed]
@@ -39,7 +44,7 @@ pub struct Run {
     /// The share of the device's time; this build offers 100% alone
     #[arg(long, value_name = "PERCENT", default_value = "100%")]
     pub time: String,
-    /// Device memory of all its processes together: 20GiB, 512MiB [default: no quota]
+    /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB [default: no quota]
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
     /// Who goes first when tenants compete; this build offers normal alone

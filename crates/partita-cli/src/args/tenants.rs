@@ -12,6 +12,7 @@ The new limits hold from the tenant's next launch and next allocation on. Kernel
 Examples:
   partita set train --sm 20%
   partita set train --sm 10tpc --mem 30GiB
+  partita set train --gpu 1 --sm 20%
   partita set --pid 4242 --sm tpc:0-9
   partita set serve --sm gpc:0-1 --compact
   partita set --compact")]
@@ -31,13 +32,16 @@ pub struct Set {
     /// What happens to launches that can never fit
     #[arg(long, value_enum)]
     pub on_misfit: Option<OnMisfitArg>,
+    /// Of a tenant on several GPUs: on which of them (0 or 0,1) [default: all]
+    #[arg(long, value_name = "GPU[,GPU]…")]
+    pub gpu: Option<String>,
     /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9
     #[arg(long, value_name = "SHARE")]
     pub sm: Option<String>,
     /// The share of the device's time; this build offers 100% alone
     #[arg(long, value_name = "PERCENT")]
     pub time: Option<String>,
-    /// Device memory of all its processes together: 20GiB, 512MiB
+    /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
     /// Who goes first when tenants compete; this build offers normal alone
@@ -48,6 +52,8 @@ pub struct Set {
 /// Arguments of `ps`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A tenant on several GPUs has a line, or an entry of the JSON, for each. With --pid, JSON is one entry, or an array of several.
+
 Examples:
   partita ps
   partita ps --json | jq '.[] | {name, sms, memory_used_bytes}'")]

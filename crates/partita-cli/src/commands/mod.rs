@@ -15,19 +15,34 @@ pub mod sim;
 pub mod topology;
 
 use partita::gpu::{self, Gpu, Selector};
+use partita::gpus::{self, Selectors};
 use partita::install::Install;
 use partita::limits::OnMisfit;
 use partita::offered::{Priority, TimeShare};
 use partita::partition::{ClusterRow, MoveRow, Place};
 use partita_core::{ByteSize, Share};
 
-use crate::args::{GpuOption, OnMisfitArg, PlaceArg, PriorityArg};
+use crate::args::{GpuOption, GpusOption, OnMisfitArg, PlaceArg, PriorityArg};
 use crate::fail::{Failure, tell};
 
 /// The selector of `--gpu`, if it was given.
 fn selector(option: &GpuOption) -> Result<Option<Selector>, Failure> {
     let given = option.gpu.as_deref().filter(|text| !text.is_empty());
     Ok(given.map(str::parse).transpose()?)
+}
+
+/// The selectors of `--gpu` where it takes several, if it was given.
+fn selectors(text: Option<&str>) -> Result<Option<Selectors>, Failure> {
+    Ok(text.filter(|text| !text.is_empty()).map(str::parse).transpose()?)
+}
+
+/// The GPUs of `--gpu`; says so if it is a simulated one that nobody asked for.
+fn select_several(install: &Install, option: &GpusOption) -> Result<Vec<Gpu>, Failure> {
+    let selected = gpus::select(install, selectors(option.gpu.as_deref())?.as_ref())?;
+    if let Some(notice) = &selected.notice {
+        tell(notice);
+    }
+    Ok(selected.gpus)
 }
 
 /// The GPU of `--gpu`; says so if it is a simulated one that nobody asked for.

@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
+use partita::gpus;
 use partita::install::Install;
 use partita::mps;
 use partita::registry::Registry;
 use partita_mps::{MpsError, State};
 
 use crate::args::Mps;
-use crate::commands::select;
+use crate::commands::select_several;
 use crate::fail::Failure;
 use crate::output::print;
 
@@ -20,12 +21,12 @@ pub fn mps(arguments: &Mps) -> Result<ExitCode, Failure> {
         Mps::Start(arguments) | Mps::Status(arguments) => &arguments.gpu,
         Mps::Stop(arguments) => &arguments.gpu,
     };
-    let gpu = select(&install, option)?;
-    let service = mps::service(&install, &registry, &gpu)?;
-    let label = gpu.label();
+    let gpus = select_several(&install, option)?;
+    let service = mps::service(&install, &registry, &gpus)?;
+    let label = gpus::labels(&gpus);
     let text = match arguments {
         Mps::Start(_) => {
-            mps::make_dirs(&registry, &gpu, &service)?;
+            mps::make_dirs(&registry, &gpus, &service)?;
             let ensured = service.ensure()?;
             let verb = if ensured.started { "started" } else { "runs already" };
             format!("MPS of {label}: {verb} (daemon {})\n", ensured.pid)
@@ -35,7 +36,7 @@ pub fn mps(arguments: &Mps) -> Result<ExitCode, Failure> {
                 refuse_if_used(&service, &label)?;
             }
             let stopped = service.stop(arguments.force)?;
-            mps::remove(&registry, &gpu, &service)?;
+            mps::remove(&registry, &gpus, &service)?;
             format!("MPS of {label}: {}\n", if stopped { "stopped" } else { "did not run" })
         }
         Mps::Status(_) => status(&service, &label)?,

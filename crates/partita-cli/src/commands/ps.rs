@@ -54,11 +54,22 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
 
 /// The tenant of one process, with its TPCs and GPCs in full.
 fn of_process(pid: u32, json: bool) -> Result<ExitCode, Failure> {
-    let row = ps::ps_of(&Registry::open()?, pid)?;
-    if json {
-        print_json(&row)?;
-        return Ok(ExitCode::SUCCESS);
+    let rows = ps::ps_of(&Registry::open()?, pid)?;
+    match rows.as_slice() {
+        [row] if json => print_json(row)?,
+        rows if json => print_json(&rows)?,
+        rows => print(&rows.iter().map(|row| part_text(pid, row)).collect::<String>())?,
     }
+    for row in rows.iter().filter(|_| !json) {
+        if let Some(problem) = &row.problem {
+            tell(&format!("{}: {problem}", row.name));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A tenant on one GPU, in full.
+fn part_text(pid: u32, row: &TenantRow) -> String {
     let unknown = || "?".to_owned();
     let sms = row.sms.zip(row.sms_of_device).map_or_else(unknown, |(sms, all)| format!("{sms}/{all}"));
     let gpcs = match &row.gpcs {
@@ -72,14 +83,10 @@ fn of_process(pid: u32, json: bool) -> Result<ExitCode, Failure> {
         }
     };
     let tpcs = row.tpcs.clone().unwrap_or_else(unknown);
-    print(&format!(
+    format!(
         "process {pid}: tenant {} on {}\n  SMs   {sms}\n  TPCs  {tpcs}\n  GPCs  {gpcs}\n",
         row.name, row.gpu
-    ))?;
-    if let Some(problem) = &row.problem {
-        tell(&format!("{}: {problem}", row.name));
-    }
-    Ok(ExitCode::SUCCESS)
+    )
 }
 
 fn cells(row: &TenantRow) -> [String; 11] {

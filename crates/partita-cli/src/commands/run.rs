@@ -8,7 +8,7 @@ use partita::registry::Isolation;
 use partita::run::{self, DryRun, RunRequest};
 
 use crate::args::{IsolationArg, Run, ViaArg};
-use crate::commands::{cluster_text, memory, move_text, on_misfit, place, priority, selector, share, time};
+use crate::commands::{cluster_text, memory, move_text, on_misfit, place, priority, selectors, share, time};
 use crate::fail::{Failure, tell};
 use crate::output::{print, print_json};
 
@@ -23,7 +23,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     };
     offered::check(via, priority(arguments.priority), time(Some(&arguments.time))?)?;
     let request = RunRequest {
-        gpu: selector(&arguments.gpu)?,
+        gpus: selectors(arguments.gpu.gpu.as_deref())?,
         share: share(arguments.sm.as_deref())?,
         memory: memory(arguments.mem.as_deref())?,
         name: arguments.name.clone(),
@@ -37,11 +37,11 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         command: arguments.command.clone(),
     };
     if arguments.dry_run {
-        let plan = run::dry_run(&Install::of_this_program()?, &request, tell)?;
-        if arguments.json {
-            print_json(&plan)?;
-        } else {
-            print(&dry_run_text(&plan))?;
+        let plans = run::dry_run(&Install::of_this_program()?, &request, tell)?;
+        match plans.as_slice() {
+            plans if !arguments.json => print(&plans.iter().map(dry_run_text).collect::<String>())?,
+            [plan] => print_json(plan)?,
+            plans => print_json(&plans)?,
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use partita::offered::{self, Priority, Via};
 use partita::registry::Registry;
-use partita::set::{self, SetRequest, Whose};
+use partita::set::{self, SetOutcome, SetRequest, Whose};
 
 use crate::args::Set;
-use crate::commands::{bytes, memory, move_text, on_misfit, place, priority, share, time};
+use crate::commands::{bytes, memory, move_text, on_misfit, place, priority, selectors, share, time};
 use crate::fail::{Failure, tell};
 use crate::output::print;
 
@@ -32,6 +32,7 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         on_misfit: arguments.on_misfit.map(on_misfit),
         place: arguments.place.map(place),
         compact: arguments.compact,
+        gpus: selectors(arguments.gpu.as_deref())?,
         whose,
     };
     let is_placed = request.place.is_some() || request.compact;
@@ -44,7 +45,17 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
             "set {whose}: nothing to change; give --sm, --mem, --place, --compact or --on-misfit, see `partita set --help`"
         )));
     }
-    let now = set::set(&Registry::open()?, &request)?;
+    let outcomes = set::set(&Registry::open()?, &request)?;
+    // The GPU goes without saying only where it is the tenant's one.
+    let names_gpu = outcomes.len() > 1 || request.gpus.is_some();
+    let text: String = outcomes.iter().map(|now| outcome_text(now, names_gpu)).collect();
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the limits on one GPU are now.
+fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
+    let whose = if names_gpu { format!("{} on {}", now.name, now.gpu) } else { now.name.clone() };
     let quota = now
         .memory_quota_bytes
         .map_or("no memory quota".to_owned(), |quota| format!("{} of memory", bytes(quota)));
@@ -52,20 +63,19 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         && now.memory_used_bytes > quota
     {
         tell(&format!(
-            "{} holds {} now, more than its quota: it keeps that and gets no more until it has freed the difference",
-            now.name,
+            "{whose} holds {} now, more than its quota: it keeps that and gets no more until it has freed the difference",
             bytes(now.memory_used_bytes)
         ));
     }
     let moves: String = now.moves.iter().map(move_text).collect();
-    print(&format!("{}: {} SMs (tpc:{}), {quota}\n{moves}", now.name, now.sms, now.tpcs))?;
-    Ok(ExitCode::SUCCESS)
+    format!("{whose}: {} SMs (tpc:{}), {quota}\n{moves}", now.sms, now.tpcs)
 }
 
 /// Brings all tenants into fewer GPCs.
 fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
-    let Set { name: _, pid: _, compact: _, place, on_misfit, sm, time, mem, priority } = arguments;
+    let Set { name: _, pid: _, compact: _, gpu, place, on_misfit, sm, time, mem, priority } = arguments;
     let others = [
+        gpu.is_some(),
         place.is_some(),
         on_misfit.is_some(),
         sm.is_some(),

@@ -15,8 +15,8 @@ pub fn sim(arguments: &Sim) -> Result<ExitCode, Failure> {
     let Sim::Env(arguments) = arguments;
     let text = &arguments.gpu;
     let selector = if text.starts_with("sim") { text.parse()? } else { format!("sim:{text}").parse()? };
-    let Selector::Sim(device) = selector else {
-        return Err(Failure::Told(format!("{text} is no simulated GPU; use sim:h200")));
+    let Selector::Sim(device, 0) = selector else {
+        return Err(Failure::Told(format!("{text} is no simulated device; use sim:h200")));
     };
     let environment = SimEnvironment::create(&Install::of_this_program()?, &device)?;
     let mut lines = String::new();

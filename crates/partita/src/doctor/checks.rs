@@ -168,7 +168,10 @@ fn run_directory() -> Result<Check, Error> {
     use std::os::unix::fs::MetadataExt;
 
     let registry = Registry::open()?;
-    let tenants = registry.lock()?.tenants()?;
+    let mut tenants: Vec<String> =
+        registry.lock()?.tenants()?.into_iter().map(|tenant| tenant.name).collect();
+    tenants.sort();
+    tenants.dedup();
     let root = registry.root().display();
     let meta = registry.root().metadata().map_err(Error::io(root.to_string()))?;
     let user = rustix::process::geteuid().as_raw();

@@ -1,18 +1,18 @@
 //! The registry under its lock: looking, making, removing.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_core::Present;
-use partita_ledger::Limits;
 
 use super::{
-    Meta, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name, is_owned, is_scratch,
-    make, open_regular, shared_dir,
+    NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name, is_owned,
+    is_scratch, make, open_regular, shared_dir,
 };
 use crate::error::Error;
 use crate::process::ProcessId;
@@ -56,7 +56,7 @@ impl<'a> RegistryLock<'a> {
     /// # Errors
     /// [`Error::Io`] if the registry cannot be read.
     pub fn tenants(&self) -> Result<Vec<Tenant>, Error> {
-        let mut living = Vec::new();
+        let mut found = Vec::new();
         for ((gpu, name), dir) in entries(&self.registry.root)? {
             if is_scratch(&name) {
                 if !is_owned(&dir) {
@@ -68,12 +68,20 @@ impl<'a> RegistryLock<'a> {
                 continue;
             }
             // Somebody may remove it without the lock; then it is no tenant.
-            let Ok(tenant) = Tenant::read(&gpu, &name, &dir) else { continue };
+            if let Ok(tenant) = Tenant::read(&gpu, &name, &dir) {
+                found.push(tenant);
+            }
+        }
+        // A process may use one GPU of several, and then holds no slot on the others.
+        let groups: BTreeSet<_> = found.iter().filter(|part| part.alive).filter_map(Tenant::group).collect();
+        let mut living = Vec::new();
+        for mut tenant in found {
+            tenant.alive |= tenant.group().is_some_and(|group| groups.contains(&group));
             if tenant.alive {
                 living.push(tenant);
             } else {
                 // Another user's remains stay until that user's next command.
-                let _ = self.remove(&dir);
+                let _ = self.remove(&tenant.dir);
             }
         }
         for (_, dir) in directories(&self.registry.root)? {
@@ -83,16 +91,20 @@ impl<'a> RegistryLock<'a> {
         Ok(living)
     }
 
-    /// The living tenant of this name.
+    /// The living tenant of this name: what it is on each of its GPUs, in the order in which its programs see
+    /// them. Never empty.
     ///
     /// # Errors
     /// [`Error::NoSuchTenant`]; [`Error::Io`].
-    pub fn tenant(&self, name: &str) -> Result<Tenant, Error> {
-        let mut tenants = self.tenants()?;
-        if let Some(index) = tenants.iter().position(|tenant| tenant.name == name) {
-            return Ok(tenants.swap_remove(index));
+    pub fn tenant(&self, name: &str) -> Result<Vec<Tenant>, Error> {
+        let (mut parts, tenants): (Vec<_>, Vec<_>) =
+            self.tenants()?.into_iter().partition(|tenant| tenant.name == name);
+        if !parts.is_empty() {
+            parts.sort_by_key(Tenant::place);
+            return Ok(parts);
         }
-        let names: Vec<&str> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        let mut names: Vec<&str> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        names.dedup();
         let present = if names.is_empty() {
             "no tenant runs; start one with `partita run --name NAME -- PROGRAM`".to_owned()
         } else {
@@ -102,11 +114,11 @@ impl<'a> RegistryLock<'a> {
     }
 
     /// The living tenant that a process is of: the program that `partita run` started, any descendant of it that
-    /// kept its environment, or `partita run` itself.
+    /// kept its environment, or `partita run` itself. As [`RegistryLock::tenant`].
     ///
     /// # Errors
     /// [`Error::NoTenantOfProcess`]; [`Error::Io`].
-    pub fn tenant_of(&self, pid: u32) -> Result<Tenant, Error> {
+    pub fn tenant_of(&self, pid: u32) -> Result<Vec<Tenant>, Error> {
         let refuse = |reason: String| Error::NoTenantOfProcess { pid, reason };
         let Some(process) = ProcessId::living(pid) else {
             return Err(refuse("there is no such process".to_owned()));
@@ -123,11 +135,12 @@ impl<'a> RegistryLock<'a> {
                 tenant.meta.as_ref().is_ok_and(|meta| meta.run == process || meta.child == Some(process));
             by_slot || by_meta || ledger.as_ref().is_some_and(|ledger| Path::new(ledger) == tenant.dir)
         };
-        self.tenants()?.into_iter().find(is_of).ok_or_else(|| {
-            refuse(
+        match self.tenants()?.iter().find(|tenant| is_of(tenant)) {
+            Some(tenant) => self.tenant(&tenant.name),
+            None => Err(refuse(
                 "it was not started by `partita run`, or its tenant has ended; see `partita ps`".to_owned(),
-            )
-        })
+            )),
+        }
     }
 
     /// The tenants of one GPU as the planner takes them.
@@ -143,21 +156,48 @@ impl<'a> RegistryLock<'a> {
             .collect()
     }
 
-    /// Makes a tenant that the calling process owns.
+    /// Makes a tenant that the calling process owns, on the GPUs of its parts, in the order in which its programs
+    /// see them.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::NameInUse`], [`Error::Io`], [`Error::RunDirectory`];
-    /// then nothing is left behind.
-    pub fn create(&self, gpu_key: &str, meta: Meta, limits: &Limits) -> Result<OwnedTenant, Error> {
-        check_name(&meta.name)?;
-        if let Some(other) = self.tenants()?.iter().find(|tenant| tenant.name == meta.name) {
-            return Err(other.name_in_use());
+    /// then nothing is left behind on any of the GPUs.
+    pub fn create(&self, parts: Vec<NewPart>) -> Result<OwnedTenant, Error> {
+        let tenants = self.tenants()?;
+        for part in &parts {
+            check_name(&part.meta.name)?;
+            if let Some(other) = tenants.iter().find(|tenant| tenant.name == part.meta.name) {
+                return Err(other.name_in_use());
+            }
         }
-        let gpu_dir = self.registry.gpu_dir(gpu_key);
+        // The first comes last: it links to the others, and until it is there they are nobody's.
+        let links: Vec<PathBuf> = parts
+            .iter()
+            .skip(1)
+            .map(|part| Path::new("../..").join(&part.gpu_key).join(&part.meta.name))
+            .collect();
+        let mut made: VecDeque<OwnedPart> = VecDeque::new();
+        for (at, part) in parts.into_iter().enumerate().rev() {
+            match self.create_part(part, if at == 0 { &links } else { &[] }) {
+                Ok(part) => made.push_front(part),
+                Err(error) => {
+                    for part in made {
+                        let _ = self.remove(&part.dir);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(OwnedTenant { parts: made.into() })
+    }
+
+    fn create_part(&self, part: NewPart, links: &[PathBuf]) -> Result<OwnedPart, Error> {
+        let NewPart { gpu_key, meta, limits } = part;
+        let gpu_dir = self.registry.gpu_dir(&gpu_key);
         shared_dir(&gpu_dir)?;
         let dir = gpu_dir.join(&meta.name);
         let scratch = gpu_dir.join(format!(".new-{}-{}", meta.name, std::process::id()));
-        let made = make(&scratch, &meta, limits).and_then(|owner| {
+        let made = make(&scratch, &meta, &limits, links).and_then(|owner| {
             fs::rename(&scratch, &dir).map(|()| owner).map_err(|error| match error.kind() {
                 // The remains of another user's tenant, which only that user can remove.
                 io::ErrorKind::PermissionDenied | io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
@@ -171,7 +211,7 @@ impl<'a> RegistryLock<'a> {
             })
         });
         match made {
-            Ok(owner) => Ok(OwnedTenant { dir, meta, owner }),
+            Ok(owner) => Ok(OwnedPart { dir, meta, owner }),
             Err(error) => {
                 let _ = fs::remove_dir_all(&scratch);
                 let _ = fs::remove_dir(&gpu_dir);

@@ -9,12 +9,15 @@
 //!       limits, usage             the ledger
 //!       meta.json                 who runs what, since when
 //!       owner                     locked by `partita run` and by every process it started
+//!       gpu-1                     of a tenant on several GPUs: a link to its directory on the next
 //! ```
 //!
 //! A tenant lives while its `owner` file is locked or a process holds a slot
 //! of its ledger. The kernel drops both with the last process, so what a
 //! killed `partita run` leaves is recognised and removed by the next command.
-//! A tenant appears and goes by one rename: nobody sees half of one.
+//! A tenant appears and goes by one rename: nobody sees half of one. A tenant on
+//! several GPUs has such a directory on each, all made or none under the lock;
+//! it lives while any of them does.
 
 mod lock;
 mod name;
@@ -27,10 +30,10 @@ use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use partita_ledger::{Limits, LimitsFile, UsageMap};
+use partita_ledger::{GPU_LINK_PREFIX, Limits, LimitsFile, UsageMap};
 use rustix::fs::{Mode, OFlags};
 
 pub use lock::RegistryLock;
@@ -147,38 +150,58 @@ fn shared_dir(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// A part of a tenant that is to be made: what it is on one GPU.
+#[derive(Debug)]
+pub struct NewPart {
+    /// The name of the GPU's directory.
+    pub gpu_key: String,
+    /// What is known of it.
+    pub meta: Meta,
+    /// Its limits there.
+    pub limits: Limits,
+}
+
 /// A tenant that this process owns: its `partita run`.
 #[derive(Debug)]
 pub struct OwnedTenant {
+    /// One for each GPU, in the order in which programs see them. Never empty.
+    parts: Vec<OwnedPart>,
+}
+
+#[derive(Debug)]
+struct OwnedPart {
     dir: PathBuf,
     meta: Meta,
     owner: File,
 }
 
 impl OwnedTenant {
-    /// The tenant's directory: the value of `PARTITA_LEDGER`.
+    /// The tenant's directory on its first GPU: the value of `PARTITA_LEDGER`.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.parts[0].dir
     }
 
-    /// The open and locked file that keeps the tenant alive. A process that
-    /// inherits it keeps the tenant alive too.
-    pub fn owner_file(&self) -> &File {
-        &self.owner
+    /// The open and locked files that keep the tenant alive, one for each GPU. A process that
+    /// inherits them keeps the tenant alive too.
+    pub fn owner_files(&self) -> impl Iterator<Item = &File> {
+        self.parts.iter().map(|part| &part.owner)
     }
 
-    /// What is known of the tenant.
+    /// What is known of the tenant on its first GPU.
     pub fn meta(&self) -> &Meta {
-        &self.meta
+        &self.parts[0].meta
     }
 
     /// Changes what is known of the tenant, for others to read.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn update_meta(&mut self, change: impl FnOnce(&mut Meta)) -> Result<(), Error> {
-        change(&mut self.meta);
-        write_meta(&self.dir, &self.meta)
+    pub fn update_meta(&mut self, change: impl Fn(&mut Meta)) -> Result<(), Error> {
+        for part in &mut self.parts {
+            change(&mut part.meta);
+            write_meta(&part.dir, &part.meta)?;
+        }
+        Ok(())
     }
 }
 
@@ -248,8 +271,8 @@ fn is_scratch(name: &str) -> bool {
     name.starts_with(".new-") || name.starts_with(".dead-")
 }
 
-/// Makes everything of a tenant in `dir`, which must not exist.
-fn make(dir: &Path, meta: &Meta, limits: &Limits) -> Result<File, Error> {
+/// Makes everything of a tenant on one GPU in `dir`, which must not exist. `links` lead to its other GPUs'.
+fn make(dir: &Path, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<File, Error> {
     let describe = || dir.display().to_string();
     fs::DirBuilder::new().mode(0o755).create(dir).map_err(Error::io(describe()))?;
     fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(Error::io(describe()))?;
@@ -261,6 +284,9 @@ fn make(dir: &Path, meta: &Meta, limits: &Limits) -> Result<File, Error> {
     UsageMap::create(&c_path(&dir.join(USAGE))?, 0o644).map_err(ledger)?;
     for file in [LIMITS, USAGE] {
         fs::set_permissions(dir.join(file), Permissions::from_mode(0o644)).map_err(Error::io(describe()))?;
+    }
+    for (link, number) in links.iter().zip(1..) {
+        symlink(link, dir.join(format!("{GPU_LINK_PREFIX}{number}"))).map_err(Error::io(describe()))?;
     }
     write_meta(dir, meta)?;
     Ok(owner)

@@ -9,9 +9,11 @@ use partita_ledger::{Limits, LimitsMap, UsageView};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::gpu::{Gpu, Selector};
 use crate::partition::Place;
 use crate::process::{ProcessId, user_name};
 use crate::registry::{LIMITS, META, USAGE, c_path, is_owned, open_regular, write_meta};
+use crate::simenv::SimEnvironment;
 
 /// The version of `meta.json` that this build writes and reads.
 pub const META_VERSION: u32 = 1;
@@ -41,12 +43,45 @@ pub struct SimMeta {
 /// A tenant's GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuMeta {
+    /// [`Gpu::key`]: the name of its directory.
+    #[serde(default)]
+    pub key: String,
     /// Its UUID.
     pub uuid: String,
+    /// NVML's index of it, or its place in the simulated machine, when the tenant was made.
+    #[serde(default)]
+    pub index: Option<u32>,
     /// Its short name for people.
     pub label: String,
     /// The board, if it is simulated.
     pub sim: Option<SimMeta>,
+}
+
+impl GpuMeta {
+    /// What is kept of a GPU.
+    pub fn of(gpu: &Gpu) -> Self {
+        let sim =
+            |sim: &SimEnvironment| SimMeta { device: sim.device().to_owned(), dir: sim.dir().to_owned() };
+        Self {
+            key: gpu.key(),
+            uuid: gpu.facts.uuid.clone(),
+            index: Some(gpu.facts.index),
+            label: gpu.label(),
+            sim: gpu.sim().map(sim),
+        }
+    }
+
+    /// Whether `--gpu` with this value means it. An index is also that of a simulated machine: the tenant's other
+    /// GPUs are of the same one.
+    pub fn is(&self, selector: &Selector) -> bool {
+        match selector {
+            Selector::Index(index) => self.index == Some(*index),
+            Selector::Uuid(uuid) => self.uuid.to_ascii_lowercase().starts_with(&uuid.to_ascii_lowercase()),
+            Selector::Sim(device, index) => {
+                self.sim.as_ref().is_some_and(|sim| sim.device == *device) && self.index == Some(*index)
+            }
+        }
+    }
 }
 
 /// `meta.json`: what is known of a tenant beside its limits. Its owner writes
@@ -57,8 +92,11 @@ pub struct Meta {
     pub version: u32,
     /// The tenant's name.
     pub name: String,
-    /// Its GPU.
+    /// The GPU that this part of the tenant is on.
     pub gpu: GpuMeta,
+    /// Every GPU of it, in the order in which its programs see them; empty where it has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuMeta>,
     /// The `partita run` that made it.
     pub run: ProcessId,
     /// The program that it runs; none before it is started.
@@ -76,7 +114,14 @@ pub struct Meta {
     pub isolation: Isolation,
 }
 
-/// A tenant of this machine.
+impl Meta {
+    /// Every GPU of the tenant, in the order in which its programs see them.
+    pub fn all_gpus(&self) -> &[GpuMeta] {
+        if self.gpus.is_empty() { std::slice::from_ref(&self.gpu) } else { &self.gpus }
+    }
+}
+
+/// A tenant of this machine on one GPU; one on several GPUs is one of these for each, of the same name.
 #[derive(Debug)]
 pub struct Tenant {
     /// Its name.
@@ -121,6 +166,23 @@ impl Tenant {
             meta,
             limits,
         })
+    }
+
+    /// What the parts of one tenant on several GPUs have in common; none for a tenant on one.
+    pub(super) fn group(&self) -> Option<(String, u32, ProcessId)> {
+        let meta = self.meta.as_ref().ok().filter(|meta| !meta.gpus.is_empty())?;
+        Some((self.name.clone(), self.user, meta.run))
+    }
+
+    /// Its place among the tenant's GPUs, as its programs see them.
+    pub(super) fn place(&self) -> usize {
+        let Ok(meta) = &self.meta else { return usize::MAX };
+        meta.gpus.iter().position(|gpu| *gpu == meta.gpu).unwrap_or(0)
+    }
+
+    /// The GPU's short name.
+    pub fn gpu_label(&self) -> &str {
+        self.meta.as_ref().map_or(&self.gpu_key, |meta| &meta.gpu.label)
     }
 
     /// The limits.

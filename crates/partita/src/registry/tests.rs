@@ -18,11 +18,22 @@ fn registry() -> (tempfile::TempDir, Registry) {
     (temp, registry)
 }
 
+fn gpu_meta(key: &str, index: u32) -> GpuMeta {
+    GpuMeta {
+        key: key.to_owned(),
+        uuid: key.to_owned(),
+        index: Some(index),
+        label: format!("GPU {index}"),
+        sim: None,
+    }
+}
+
 fn meta(name: &str) -> Meta {
     Meta {
         version: META_VERSION,
         name: name.to_owned(),
-        gpu: GpuMeta { uuid: GPU.to_owned(), label: "GPU 0".to_owned(), sim: None },
+        gpu: gpu_meta(GPU, 0),
+        gpus: Vec::new(),
         run: ProcessId::own().unwrap(),
         child: None,
         command: vec!["program".to_owned(), "x".repeat(100)],
@@ -44,7 +55,8 @@ fn limits(name: &str, tpc: u64) -> Limits {
 }
 
 fn create(registry: &Registry, name: &str, tpc: u64) -> Result<OwnedTenant, Error> {
-    registry.lock()?.create(GPU, meta(name), &limits(name, tpc))
+    let part = NewPart { gpu_key: GPU.to_owned(), meta: meta(name), limits: limits(name, tpc) };
+    registry.lock()?.create(vec![part])
 }
 
 #[test]
@@ -57,7 +69,7 @@ fn a_tenant_lives_as_long_as_its_lock_is_held() {
     assert_eq!(tenants[0].meta().unwrap().name, "a");
 
     // Whoever inherits the open file keeps the tenant alive, as a child process does.
-    let inherited = owned.owner_file().try_clone().unwrap();
+    let inherited = owned.owner_files().next().unwrap().try_clone().unwrap();
     drop(owned);
     assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 1);
     drop(inherited);
@@ -82,8 +94,8 @@ fn a_live_slot_keeps_a_tenant_alive_too() {
 fn a_name_is_one_tenants_on_all_gpus() {
     let (_temp, registry) = registry();
     let _one = create(&registry, "a", 1).unwrap();
-    let other_gpu =
-        registry.lock().unwrap().create("GPU-2", meta("a"), &limits("a", 1)).unwrap_err().to_string();
+    let part = NewPart { gpu_key: "GPU-2".to_owned(), meta: meta("a"), limits: limits("a", 1) };
+    let other_gpu = registry.lock().unwrap().create(vec![part]).unwrap_err().to_string();
     assert!(
         other_gpu.contains("in use") && other_gpu.contains("program xxx") && other_gpu.contains('…'),
         "{other_gpu}"
@@ -92,10 +104,61 @@ fn a_name_is_one_tenants_on_all_gpus() {
     assert!(matches!(create(&registry, "../a", 1), Err(Error::Name { .. })));
 }
 
+/// The parts of a tenant on two GPUs.
+fn parts(name: &str) -> Vec<NewPart> {
+    let keys = ["GPU-2", "GPU-1"];
+    let gpus = || keys.iter().zip(0..).map(|(key, index)| gpu_meta(key, index));
+    let part = |gpu: GpuMeta| NewPart {
+        gpu_key: gpu.key.clone(),
+        meta: Meta { gpu, gpus: gpus().collect(), ..meta(name) },
+        limits: limits(name, 1),
+    };
+    gpus().map(part).collect()
+}
+
+#[test]
+fn a_tenant_on_several_gpus_is_one_tenant() {
+    let (_temp, registry) = registry();
+    let owned = registry.lock().unwrap().create(parts("a")).unwrap();
+    assert_eq!(owned.dir(), registry.gpu_dir("GPU-2").join("a"), "the first asked for");
+    assert_eq!(owned.dir().join("gpu-1").canonicalize().unwrap(), registry.gpu_dir("GPU-1").join("a"));
+    let keys = |tenants: &[Tenant]| tenants.iter().map(|part| part.gpu_key.clone()).collect::<Vec<_>>();
+    let lock = registry.lock().unwrap();
+    assert_eq!(keys(&lock.tenants().unwrap()), ["GPU-1", "GPU-2"]);
+    assert_eq!(keys(&lock.tenant("a").unwrap()), ["GPU-2", "GPU-1"], "as its programs see them");
+    assert_eq!(keys(&lock.tenant_of(std::process::id()).unwrap()), ["GPU-2", "GPU-1"]);
+    assert!(matches!(lock.create(parts("a")), Err(Error::NameInUse { .. })));
+    drop(lock);
+
+    // A process that uses one of the GPUs keeps the whole alive.
+    let path = c_path(&registry.gpu_dir("GPU-1").join("a").join(USAGE)).unwrap();
+    let slot =
+        UsageMap::open(&path).unwrap().claim(partita_ledger::Owner { pid: 1, start_ticks: 1 }).unwrap();
+    drop(owned);
+    assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 2);
+    drop(slot);
+    assert!(registry.lock().unwrap().tenants().unwrap().is_empty());
+    assert_eq!(directories(registry.root()).unwrap(), []);
+}
+
+#[test]
+fn a_tenant_that_cannot_be_made_on_one_gpu_is_made_on_none() {
+    let (_temp, registry) = registry();
+    for bad in [0, 1] {
+        let mut parts = parts("a");
+        parts[bad].limits = Limits::default();
+        let error = registry.lock().unwrap().create(parts).unwrap_err();
+        assert!(error.to_string().contains("TPC"), "{error}");
+        assert_eq!(directories(registry.root()).unwrap(), []);
+    }
+    registry.lock().unwrap().create(parts("a")).unwrap();
+}
+
 #[test]
 fn limits_that_cannot_be_leave_nothing() {
     let (_temp, registry) = registry();
-    let error = registry.lock().unwrap().create(GPU, meta("a"), &Limits::default()).unwrap_err();
+    let part = NewPart { gpu_key: GPU.to_owned(), meta: meta("a"), limits: Limits::default() };
+    let error = registry.lock().unwrap().create(vec![part]).unwrap_err();
     assert!(error.to_string().contains("TPC"), "{error}");
     assert!(!registry.gpu_dir(GPU).exists());
 }
