@@ -1,6 +1,15 @@
 //! Experiments on how a GPU schedules: described once, run on the model and on a GPU.
 //!
-//! A configuration in the dialect of cuda_scheduling_examiner ([`dialect`]) names benchmarks: which kernels, how large, when, where.
+//! A configuration in the dialect of cuda_scheduling_examiner ([`dialect`]) names benchmarks: which kernels, how large, when, where. The same
+//! [`program`] of each benchmark runs on the [`model`] and on a device; both give a [`log::Record`]. The paper's figures and tables are
+//! [`experiment`]s: configurations, what the paper reports, and a verdict computed from the records.
 #![forbid(unsafe_code)]
 
 pub mod dialect;
+pub mod experiment;
+mod figures;
+pub mod log;
+pub mod model;
+pub mod place;
+pub mod plot;
+pub mod program;

@@ -1,0 +1,164 @@
+//! What a block of each kernel costs on the model.
+//!
+//! One law a kernel, each with its source. Two rules for all of them:
+//!
+//! - A block's length is fixed when its kernel is launched. Work that shares an SM's lanes is charged as if the SM were full of blocks of its own
+//!   kernel, as many as its grid gives to each SM; so a kernel alone takes the right time, and one beside others on the *same* SMs the time that
+//!   it would take there alone. On disjoint sets, which is what partitions are, both are the same.
+//! - What contends beyond SMs is DRAM bandwidth, by the engine's own law.
+
+use partita_core::TpcSet;
+use partita_sim::{DeviceSpec, Footprint, KernelWork, Time};
+
+use crate::dialect::Spin;
+use crate::program::{Code, KernelStep};
+
+/// Registers of a thread of the kernels that are launched on GPUs: what `ptxas` gives them for sm_90, at most.
+const REGISTERS: u32 = 32;
+/// Cycles of one round of the counting loop, which waits for its own sum: two dependent integer operations of 4 cycles each and a branch
+/// (instruction latencies: Jia et al., «Dissecting the NVIDIA Volta GPU architecture via microbenchmarking», 2018). Assumption for others.
+const COUNT_CYCLES: u64 = 12;
+/// Warp instructions of that round.
+const COUNT_INSTRUCTIONS: u64 = 4;
+/// FP32 operations of one Mandelbrot round; a fused multiply-add counts as one.
+const MANDELBROT_OPERATIONS: u64 = 8;
+/// The part of the picture inside the set, which takes all rounds: area 1.5066 (Ewing and Schober, 1992) of 2.5 × 2.5.
+const MANDELBROT_INSIDE_PERMILLE: u64 = 241;
+/// Part of the FP32 peak that a tiled product without register tiling reaches: each multiply-add loads two words of shared memory, and a
+/// 32-bank SM serves one warp's load a cycle to four warps' arithmetic (assumption; to be fitted on a device).
+const MATMUL_PEAK_PERMILLE: u64 = 250;
+/// A dependent read from DRAM, and one that finds its line in L1 (Jia et al.; H100 figures lie within a quarter of them).
+const DRAM_READ_NS: u64 = 600;
+const CACHED_READ_NS: u64 = 25;
+/// DRAM moves sectors of 32 bytes.
+const SECTOR_BYTES: u64 = 32;
+/// A block that does nothing.
+const LEAST_NS: u64 = 1_000;
+
+/// The launch of a kernel on a device, on `enabled`.
+pub fn kernel(spec: &DeviceSpec, step: &KernelStep, enabled: TpcSet, record_blocks: bool) -> KernelWork {
+    let blocks = step.grid.count().max(1);
+    let threads = step.block.count();
+    let mut work = KernelWork::new(blocks, threads as u32, 0, enabled);
+    work.regs_per_thread = REGISTERS;
+    work.smem_per_block = step.shared_bytes;
+    work.record_blocks = record_blocks;
+    let together = together(spec, &work);
+    match step.code {
+        Code::Spin(Spin::Timer { ns }) => work.block_ns = ns.max(LEAST_NS),
+        Code::Spin(Spin::Counter { loops }) => {
+            // Either the loop's own latency or the issue slots of the SM decide.
+            let warps = threads.div_ceil(u64::from(spec.sm.warp_threads)) * together;
+            let issue = warps * COUNT_INSTRUCTIONS / schedulers(spec);
+            work.block_ns = cycles(spec, loops.saturating_mul(COUNT_CYCLES.max(issue)));
+        }
+        Code::Mandelbrot { pixels, rounds_max } => {
+            let points = pixels.div_ceil(blocks);
+            let rounds = (rounds_max * MANDELBROT_INSIDE_PERMILLE / 1_000).max(1);
+            work.block_ns = lanes(spec, points * rounds * MANDELBROT_OPERATIONS * together, 1_000);
+            // Rows inside the set take long, rows outside none.
+            work.jitter_permille = 900;
+            work.bytes_per_block = points;
+        }
+        Code::MatrixMultiply { width } => {
+            let multiplications = threads * u64::from(width);
+            work.block_ns = lanes(spec, multiplications * together, MATMUL_PEAK_PERMILLE);
+            // Each matrix crosses the DRAM bus once, and tiles that are read again come from L2: so little in so long a time that it is hidden
+            // behind the arithmetic. On an H200 a compute-bound kernel beside a streaming copy took 1.005 to 1.010 times its time.
+            work.bytes_per_block = 0;
+        }
+        Code::Walk { is_random: true, accesses, bytes } => {
+            // What fits into L2 stays there after the first round.
+            let missed =
+                bytes.saturating_sub(spec.memory.l2_bytes.into()).saturating_mul(1_000) / bytes.max(1);
+            work.block_ns = accesses.saturating_mul(DRAM_READ_NS);
+            work.bytes_per_block = threads.saturating_mul(accesses) / 1_000 * SECTOR_BYTES * missed;
+        }
+        Code::Walk { is_random: false, accesses, .. } => {
+            work.block_ns = accesses.saturating_mul(CACHED_READ_NS);
+            // The block's threads read the same lines.
+            work.bytes_per_block = accesses.saturating_mul(4);
+        }
+    }
+    work.block_ns = work.block_ns.max(LEAST_NS);
+    work
+}
+
+/// How long the host's own walk takes: a read of DRAM behind a CPU's caches, or of the next word (assumptions).
+pub fn cpu_walk_ns(is_random: bool, accesses: u64) -> Time {
+    accesses.saturating_mul(if is_random { 90 } else { 1 })
+}
+
+/// Blocks of this kernel that share an SM.
+fn together(spec: &DeviceSpec, work: &KernelWork) -> u64 {
+    let sms = u64::from((work.enabled & spec.topology.all()).len()) * u64::from(spec.topology.sms_per_tpc());
+    let most = u64::from(Footprint::of(work, &spec.sm).blocks_per_sm(&spec.sm));
+    work.grid_blocks.div_ceil(sms.max(1)).min(most).max(1)
+}
+
+/// Warps that an SM issues for in a cycle: one for 32 lanes, two at least.
+fn schedulers(spec: &DeviceSpec) -> u64 {
+    u64::from(spec.sm.fp32_lanes / 32).max(2)
+}
+
+/// The time of so many clock cycles.
+fn cycles(spec: &DeviceSpec, cycles: u64) -> Time {
+    (u128::from(cycles) * 1_000_000 / u128::from(spec.clocks.sm_khz.max(1))).min(u128::from(u64::MAX >> 8))
+        as Time
+}
+
+/// The time of so many FP32 operations on the lanes of one SM, of which a part is reached.
+fn lanes(spec: &DeviceSpec, operations: u64, permille: u64) -> Time {
+    let rate = u128::from(spec.sm.fp32_lanes.max(1)) * u128::from(permille);
+    let needed = u128::from(operations) * 1_000 / rate;
+    cycles(spec, needed.min(u128::from(u64::MAX >> 8)) as u64)
+}
+
+/// The TPCs of an MPS client with an active thread percentage: that part of the SMs, in whole TPCs and at least one, as an H200 rounds; which
+/// ones they are nobody promises, so clients begin at places spread over the device, and their sets overlap.
+pub fn percentage_set(spec: &DeviceSpec, percentage: f64, client: usize) -> TpcSet {
+    let tpcs = spec.tpc_count();
+    let count = ((f64::from(tpcs) * percentage / 100.0 + 1e-6) as u32).clamp(1, tpcs);
+    // Knuth's multiplicative hash.
+    let start = (client as u32).wrapping_mul(0x9e37_79b9) % tpcs;
+    (0..count).map(|index| ((start + index) % tpcs) as u8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::Dims;
+    use partita_sim::catalogue;
+
+    fn matmul(width: u32) -> KernelStep {
+        KernelStep {
+            name: String::new(),
+            grid: Dims([width / 32, width / 32, 1]),
+            block: Dims([32, 32, 1]),
+            shared_bytes: 0,
+            sm_mask: None,
+            code: Code::MatrixMultiply { width },
+        }
+    }
+
+    #[test]
+    fn a_product_takes_its_part_of_the_peak() {
+        let spec = catalogue::device("h200").unwrap();
+        let work = kernel(&spec, &matmul(6144), spec.topology.all(), false);
+        // Two blocks of 1024 threads an SM, 36864 blocks on 264 places.
+        let waves = (192 * 192_u64).div_ceil(264);
+        let seconds = (waves * work.block_ns) as f64 / 1e9;
+        let peak = 132.0 * 128.0 * 1.98e9;
+        let part = 6144f64.powi(3) / seconds / peak;
+        assert!((0.24..0.26).contains(&part), "{part}");
+    }
+
+    #[test]
+    fn percentages_round_as_measured() {
+        let spec = catalogue::device("h200").unwrap();
+        for (percentage, sms) in [(10.0, 12), (25.0, 32), (50.0, 66), (100.0, 132), (0.1, 2)] {
+            assert_eq!(percentage_set(&spec, percentage, 3).len() * 2, sms, "{percentage}");
+        }
+        assert_ne!(percentage_set(&spec, 25.0, 0), percentage_set(&spec, 25.0, 1));
+    }
+}
