@@ -6,19 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{World, gpu_program, is_real, text, tpcs};
+use partita_testing::succeed;
 
 /// Compiles a program of `tests/hook`.
 fn compile(world: &World, name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook").join(name).with_extension("c");
     let program = world.dir().join(name);
-    let given = Command::new("cc")
-        .args(["-O1", "-o"])
-        .arg(&program)
-        .arg(&source)
-        .arg("-ldl")
-        .output()
-        .expect("cc runs");
-    assert!(given.status.success(), "{}", text(&given.stderr));
+    succeed(Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source).arg("-ldl"));
     program
 }
 
@@ -27,15 +21,7 @@ fn lines(world: &World, options: &str, program: &Path, arguments: &[&str]) -> Ve
     let mut command =
         world.partita("run --isolation own".split_whitespace().chain(options.split_whitespace()));
     command.arg("--").arg(program).args(arguments);
-    let output = command.output().expect("partita runs");
-    assert!(
-        output.status.success(),
-        "{:?}: {} {}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    text(&output.stdout).lines().map(str::to_owned).collect()
+    text(&succeed(&mut command).stdout).lines().map(str::to_owned).collect()
 }
 
 #[test]

@@ -10,9 +10,8 @@ mod bench;
 mod cases;
 mod common;
 
-use std::process::{Command, Output};
-
 use common::Sim;
+use partita_testing::{ignored_test, is_real};
 
 /// The variable that tells a child its mechanism.
 const MECHANISM: &str = "PARTITA_TEST_MECHANISM";
@@ -20,35 +19,19 @@ const MECHANISM: &str = "PARTITA_TEST_MECHANISM";
 /// What a mechanism says on a device that does not offer it.
 const NOT_OFFERED: &str = "not offered: ";
 
-fn is_real() -> bool {
-    std::env::var_os("PARTITA_TEST_GPU").is_some_and(|value| value == "real")
-}
-
-/// Runs a child of this program on the machine's own GPU, without MPS.
-fn on_real_gpu(mechanism: &str) -> Output {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["child_conforms", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(MECHANISM, mechanism)
-        .env("CUDA_MPS_PIPE_DIRECTORY", "/dev/null/no-mps")
-        .output()
-        .unwrap()
-}
-
 /// What the child on this device said, line by line.
 fn said(mechanism: &str, device: &str) -> Vec<String> {
     if device != "real" {
         let sim = Sim::new(&format!("{mechanism}-{device}"), device);
         return sim.child_says("child_conforms", &[(MECHANISM, mechanism.to_owned())]);
     }
-    let output = on_real_gpu(mechanism);
-    let out = String::from_utf8_lossy(&output.stdout);
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{mechanism}: {}\n{out}{err}", output.status);
-    out.lines().filter_map(|line| line.split_once("says: ")).map(|(_, said)| said.to_owned()).collect()
+    // Without MPS.
+    let mut child = ignored_test("child_conforms");
+    common::says(child.env(MECHANISM, mechanism).env("CUDA_MPS_PIPE_DIRECTORY", "/dev/null/no-mps"))
 }
 
 /// Runs all cases of a mechanism on a device.
-fn conforms(mechanism: &str, device: &str, is_offered: bool) {
+fn conforms(mechanism: &str, device: &str) {
     if is_real() != (device == "real") {
         return;
     }
@@ -58,6 +41,7 @@ fn conforms(mechanism: &str, device: &str, is_offered: bool) {
         // Which mechanisms a GPU offers is its own affair.
         eprintln!("{mechanism}: {}", refused.unwrap_or("conforms"));
     } else {
+        let is_offered = mechanism != "green" || !WITHOUT_GREEN.contains(&device);
         assert_eq!(refused.is_none(), is_offered, "{mechanism} on {device}: {said:?}");
     }
     if refused.is_none() {
@@ -65,65 +49,34 @@ fn conforms(mechanism: &str, device: &str, is_offered: bool) {
     }
 }
 
-/// One module a device, one test a mechanism in it. Behind a device stands what it does not offer: green contexts came with CUDA 12.4, and
-/// some simulated drivers are older.
+/// Green contexts came with CUDA 12.4, and these simulated drivers are older.
+const WITHOUT_GREEN: [&str; 8] =
+    ["gtx1060-3gb", "gtx-680", "tesla-k40", "gtx970", "p100", "titan-v", "xavier", "h100-v3"];
+
+/// One module a device, one test a mechanism in it.
 macro_rules! devices {
-    ($($module:ident = $device:literal $(without $absent:ident)*;)*) => {
+    ($($module:ident = $device:literal;)*) => {
         $(mod $module {
-            const ABSENT: &[&str] = &[$(stringify!($absent)),*];
-
-            fn conforms(mechanism: &str) {
-                super::conforms(mechanism, $device, !ABSENT.contains(&mechanism));
-            }
-
             #[test]
             fn mask() {
-                conforms("mask");
+                super::conforms("mask", $device);
             }
 
             #[test]
             fn stream() {
-                conforms("stream");
+                super::conforms("stream", $device);
             }
 
             #[test]
             fn green() {
-                conforms("green");
+                super::conforms("green", $device);
             }
         })*
-
-        /// Every simulated device, and the real one.
-        const DEVICES: &[&str] = &[$($device),*];
     };
 }
 
-devices! {
-    h200 = "h200";
-    a100 = "a100";
-    gtx1060_3gb = "gtx1060-3gb" without green;
-    gtx_680 = "gtx-680" without green;
-    tesla_k40 = "tesla-k40" without green;
-    gtx970 = "gtx970" without green;
-    p100 = "p100" without green;
-    titan_v = "titan-v" without green;
-    xavier = "xavier" without green;
-    rtx2060 = "rtx2060";
-    rtx3070 = "rtx3070";
-    rtx6000_ada = "rtx6000-ada";
-    l40s = "l40s";
-    h100 = "h100";
-    h100_v3 = "h100-v3" without green;
-    b200 = "b200";
-    gb10 = "gb10";
-    real = "real";
-}
-
-#[test]
-fn no_device_of_the_catalogue_is_left_out() {
-    for name in partita_sim::catalogue::NAMES {
-        assert!(DEVICES.contains(&name), "add {name} to the suite");
-    }
-}
+partita_testing::for_simulated_devices!(devices);
+devices! { real = "real"; }
 
 #[test]
 #[ignore = "the tests run it in child processes"]

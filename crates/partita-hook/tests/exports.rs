@@ -33,10 +33,7 @@ fn the_hook_exports_what_the_table_says_it_wraps_the_linkers_two_and_its_own_one
 
 #[test]
 fn every_export_of_the_simulated_driver_has_a_row_and_every_row_an_export() {
-    let library = common::library().with_file_name("libpartita_simcuda.so");
-    let beside = library.parent().and_then(Path::parent).map(|profile| profile.join("libpartita_simcuda.so"));
-    let library =
-        if library.exists() { library } else { beside.expect("deps lies in the profile's directory") };
+    let library = common::built().join("libpartita_simcuda.so");
     let exports = exported(&library, &["cu"]);
     let unknown: Vec<_> = exports.iter().filter(|name| policy_of(name).is_none()).collect();
     assert!(unknown.is_empty(), "no row for {unknown:?}");
@@ -53,7 +50,7 @@ fn every_export_of_the_simulated_driver_has_a_row_and_every_row_an_export() {
 
 #[test]
 fn every_export_of_the_real_driver_has_a_row() {
-    if std::env::var_os("PARTITA_TEST_GPU").is_none_or(|value| value != "real") {
+    if !partita_testing::is_real() {
         eprintln!("skipped: set PARTITA_TEST_GPU=real on a machine with a GPU");
         return;
     }

@@ -266,7 +266,7 @@ fn a_board_whose_directory_was_removed_ends_and_makes_none_anew() {
 }
 
 fn board_of(world: &World) -> i32 {
-    board_in(world.dir()).expect("a board runs")
+    board_in(&world.dir()).expect("a board runs")
 }
 
 /// The process of a directory's board, by its command line.

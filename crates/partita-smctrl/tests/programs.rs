@@ -4,7 +4,8 @@ mod common;
 
 use std::process::Command;
 
-use common::{Link, World, built, devices, is_real, needs_simulator, said};
+use common::{Link, World, built, said};
+use partita_testing::{devices, is_real, needs_simulator};
 
 /// A device for each way in which launch descriptors hold masks.
 const GENERATIONS: [&str; 6] = ["gtx1060-3gb", "titan-v", "a100", "rtx6000-ada", "h200", "gb10"];

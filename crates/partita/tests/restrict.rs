@@ -5,79 +5,44 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::process::Command;
+use std::sync::LazyLock;
 
 use partita::gpu::{self, Selector};
 use partita::install::Install;
 use partita::restrict::{Launch, Masks, Process, Stream};
 use partita_core::TpcSet;
 use partita_driver::{Census, Cuda, Grid, StreamRef};
+use partita_testing::{ignored_test, succeed, without_own_variables};
 
-/// The directory of the programs and libraries, built if they are not up to date.
-fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let executable = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/TEST
-        let profile = executable.ancestors().nth(2).expect("tests lie in a target directory").to_owned();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet"]);
-        for package in ["partita-cli", "partita-simcuda", "partita-simcuda-so", "partita-hook"] {
-            cargo.args(["--package", package]);
-        }
-        cargo.arg("--target-dir").arg(profile.parent().expect("a profile is in the target directory"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
-        assert!(cargo.status().expect("cargo runs").success(), "the programs are built");
-        profile
-    })
-}
+/// The directory of the programs and libraries.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&["partita-cli"]));
 
 /// Runs an ignored test of this program on a simulated H200, by `partita run` with these arguments or plainly.
-fn child(temp: &Path, test: &str, run: Option<&[&str]>) -> Output {
-    let own = std::env::current_exe().unwrap();
-    let arguments = [test, "--exact", "--ignored", "--nocapture", "--test-threads=1"];
-    let partita = built().join("partita");
+fn child(temp: &Path, test: &str, run: Option<&[&str]>) {
+    let program = ignored_test(test);
+    let partita = BUILT.join("partita");
     let mut command = match run {
         Some(options) => {
             let mut command = Command::new(&partita);
-            command
-                .arg("run")
-                .args(["--gpu", "sim:h200", "--isolation", "own"])
-                .args(options)
-                .arg("--")
-                .arg(own);
-            command.args(arguments);
+            command.args(["run", "--gpu", "sim:h200", "--isolation", "own"]).args(options).arg("--");
             command
         }
         None => {
             let mut command = Command::new("sh");
-            command.arg("-c").arg("eval \"$(\"$0\" sim env --gpu sim:h200)\" && exec \"$@\"");
-            command.arg(&partita).arg(own).args(arguments);
+            command.arg("-c").arg("eval \"$(\"$0\" sim env --gpu sim:h200)\" && exec \"$@\"").arg(&partita);
             command
         }
     };
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("PARTITA_") || text.starts_with("CUDA_") {
-            command.env_remove(&name);
-        }
-    }
+    command.arg(program.get_program()).args(program.get_args());
+    without_own_variables(&mut command);
     command
         .env("PARTITA_RUN_DIR", temp.join("run"))
         .env("PARTITA_CACHE_DIR", temp.join("cache"))
         .env("PARTITA_SIM_DIR", temp.join("sim"))
-        .env("PARTITA_TEST_PROGRAM", &partita)
-        .output()
-        .unwrap()
-}
-
-fn succeeds(output: &Output) {
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}\n{out}{err}", output.status);
+        .env("PARTITA_TEST_PROGRAM", &partita);
+    let out = succeed(&mut command).stdout;
+    let out = String::from_utf8_lossy(&out);
     assert!(out.contains("1 passed"), "it ran: {out}");
 }
 
@@ -183,11 +148,11 @@ fn child_of_tpcs_10_to_19() {
 #[test]
 fn a_program_restricts_itself_and_what_was_before_comes_back() {
     let temp = tempfile::Builder::new().prefix("pr").tempdir_in("/tmp").unwrap();
-    succeeds(&child(temp.path(), "child_alone", None));
+    child(temp.path(), "child_alone", None);
 }
 
 #[test]
 fn a_tenant_narrows_its_partition_and_never_leaves_it() {
     let temp = tempfile::Builder::new().prefix("pr").tempdir_in("/tmp").unwrap();
-    succeeds(&child(temp.path(), "child_of_tpcs_10_to_19", Some(&["--sm", "tpc:10-19"])));
+    child(temp.path(), "child_of_tpcs_10_to_19", Some(&["--sm", "tpc:10-19"]));
 }

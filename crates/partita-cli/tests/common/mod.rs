@@ -11,60 +11,25 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
+#[allow(unused_imports, reason = "each test file uses a part")]
+pub use partita_testing::{is_real, needs_simulator};
+use partita_testing::{succeed, without_own_variables};
 use serde_json::Value;
 
 /// A generous limit for things that take milliseconds: reached only by a hang.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-pub fn is_real() -> bool {
-    std::env::var_os("PARTITA_TEST_GPU").is_some_and(|value| value == "real")
-}
-
-/// For tests that need the simulator: says so and tells to stop.
-pub fn needs_simulator(why: &str) -> bool {
-    if is_real() {
-        eprintln!("skipped on a real GPU: {why}");
-    }
-    is_real()
-}
-
 pub fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_partita"))
 }
 
-/// The directory of the libraries: that of `PARTITA_TEST_LIB_DIR`, or cargo's,
-/// built if they are not up to date. Cargo builds only this package's own
-/// program for its tests.
+/// The directory of the libraries. Cargo builds only this package's own program for its tests.
 pub fn libraries() -> &'static Path {
-    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        if let Some(dir) = std::env::var_os("PARTITA_TEST_LIB_DIR") {
-            return Some(dir.into());
-        }
-        let dir = program().parent().expect("the program is in a directory").to_owned();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "build",
-            "--quiet",
-            "--package",
-            "partita-simcuda",
-            "--package",
-            "partita-simcuda-so",
-            "--package",
-            "partita-hook",
-        ]);
-        cargo.arg("--target-dir").arg(dir.parent().expect("a profile is in the target directory"));
-        if dir.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
-        let status = cargo.status().expect("cargo runs");
-        status.success().then_some(dir)
-    });
-    built.as_deref().expect("partita-simcuda and partita-hook are built")
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
+    &BUILT
 }
 
 /// The CUDA test program and the file with its kernels.
@@ -75,14 +40,7 @@ pub fn gpu_program() -> &'static (PathBuf, PathBuf) {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/gpu.c");
         // Tests in several processes build at the same time: each its own, then one rename.
         let fresh = dir.join(format!("gpu.{}", std::process::id()));
-        let compiled = Command::new("cc")
-            .args(["-O1", "-o"])
-            .arg(&fresh)
-            .arg(source)
-            .arg("-ldl")
-            .status()
-            .expect("cc runs");
-        assert!(compiled.success());
+        succeed(Command::new("cc").args(["-O1", "-o"]).arg(&fresh).arg(source).arg("-ldl"));
         let ptx = dir.join(format!("kernels.{}.ptx", std::process::id()));
         fs::write(&ptx, partita_abi::kernels::PTX_MODULE.to_bytes()).unwrap();
         let (program, kernels) = (dir.join("gpu"), dir.join("kernels.ptx"));
@@ -116,12 +74,7 @@ impl World {
     pub fn partita<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(program());
         command.args(arguments);
-        for (key, _) in std::env::vars_os() {
-            let key = key.to_string_lossy().into_owned();
-            if key.starts_with("PARTITA_") || key.starts_with("CUDA_") || key.starts_with("XDG_") {
-                command.env_remove(key);
-            }
-        }
+        without_own_variables(&mut command);
         command
             .env("PARTITA_RUN_DIR", self.run_dir())
             .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))

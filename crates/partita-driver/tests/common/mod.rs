@@ -6,95 +6,43 @@
 // Each test file uses a part of this.
 #![allow(dead_code)]
 
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
 
 use partita_abi::qmd::{self, QmdLayout};
 use partita_core::{Topology, Tpc};
 use partita_driver::{Cuda, Gpu, probe};
+use partita_testing::{Machine, ignored_test, succeed};
 
-/// The directory of the simulator's library and programs, built if they are not up to date.
-fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let executable = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/TEST
-        let profile = executable.ancestors().nth(2).expect("tests lie in a target directory").to_owned();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet"]);
-        // The same packages as other tests build, so that none builds them anew.
-        for package in ["partita-simcuda", "partita-simcuda-so", "partita-hook"] {
-            cargo.args(["--package", package]);
-        }
-        cargo.arg("--target-dir").arg(profile.parent().expect("a profile is in the target directory"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
-        assert!(cargo.status().expect("cargo runs").success(), "the simulator is built");
-        profile
-    })
-}
+/// The simulator, built.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
 
-/// A simulated machine with a directory of its own.
+/// A simulated machine with a device.
 pub struct Sim {
-    dir: PathBuf,
+    machine: Machine,
     device: String,
 }
 
 impl Sim {
     /// A machine with this device.
     pub fn new(name: &str, device: &str) -> Self {
-        // Short, because socket paths are.
-        let dir = std::env::temp_dir().join(format!("pdr-{}-{name}", std::process::id()));
-        let links = dir.join("lib");
-        std::fs::create_dir_all(&links).unwrap();
-        let library = built().join("libpartita_simcuda.so");
-        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
-            let _ = std::fs::remove_file(links.join(name));
-            symlink(&library, links.join(name)).unwrap();
-        }
-        Self { dir, device: device.to_owned() }
+        Self { machine: Machine::new(&BUILT, name), device: device.to_owned() }
     }
 
-    /// Runs an ignored test of this program as a child on this machine.
-    pub fn child(&self, test: &str, variables: &[(&str, String)]) -> Output {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("PARTITA_") || text.starts_with("CUDA_") {
-                command.env_remove(&name);
-            }
-        }
-        command
-            .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("LD_LIBRARY_PATH", self.dir.join("lib"))
-            .env("PARTITA_SIM_DIR", self.dir.join("board"))
-            .env("PARTITA_SIM_DEVICE", &self.device)
-            .env("PARTITA_SIMGPU", built().join("partita-simgpu"))
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.dir.join("no-mps"))
-            .envs(variables.iter().map(|(name, value)| (name, value)))
-            .output()
-            .unwrap()
-    }
-
-    /// As [`Sim::child`], expecting success. Returns the lines that the child printed for its parent.
+    /// Runs an ignored test of this program as a child on this machine. Returns the lines that the child printed for its parent.
     pub fn child_says(&self, test: &str, variables: &[(&str, String)]) -> Vec<String> {
-        let output = self.child(test, variables);
-        let out = String::from_utf8_lossy(&output.stdout);
-        let err = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{test} {variables:?}: {}\n{out}{err}", output.status);
-        out.lines().filter_map(|line| line.split_once("says: ")).map(|(_, said)| said.to_owned()).collect()
+        let mut command = ignored_test(test);
+        self.machine.surround(&mut command, &self.device);
+        says(command.envs(variables.iter().map(|(name, value)| (name, value))))
     }
 }
 
-impl Drop for Sim {
-    fn drop(&mut self) {
-        // The board ends with its last client and removes what is its own.
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
+/// Runs a child that succeeds. Returns the lines that it printed for its parent.
+pub fn says(command: &mut Command) -> Vec<String> {
+    let out = succeed(command).stdout;
+    let out = String::from_utf8_lossy(&out);
+    out.lines().filter_map(|line| line.split_once("says: ")).map(|(_, said)| said.to_owned()).collect()
 }
 
 /// In a child: tells the parent something.

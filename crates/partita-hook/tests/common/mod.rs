@@ -6,24 +6,20 @@ use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 
 use partita_ledger::{LIMITS_FILE_NAME, Limits, LimitsFile, USAGE_FILE_NAME, UsageMap, UsageView};
+use partita_testing::succeed;
 
-/// The hook's shared library, built beside the test executable.
+/// The directory of the hook and of the simulator.
+pub fn built() -> &'static Path {
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
+    &BUILT
+}
+
+/// The hook's shared library.
 pub fn library() -> PathBuf {
-    let executable = std::env::current_exe().expect("a running test has a path");
-    let deps = executable.parent().expect("an executable lies in a directory");
-    let places = [
-        deps.join("libpartita.so"),
-        deps.parent().expect("deps lies in the profile's directory").join("libpartita.so"),
-    ];
-    places
-        .iter()
-        .find(|path| path.exists())
-        .unwrap_or_else(|| {
-            panic!("libpartita.so is in neither of {places:?}: run `cargo build --workspace` first")
-        })
-        .clone()
+    built().join("libpartita.so")
 }
 
 fn programs() -> PathBuf {
@@ -32,14 +28,7 @@ fn programs() -> PathBuf {
 
 fn cc(arguments: &[&str], source: &str, output: &Path) {
     let source = programs().join(source);
-    let given = Command::new("cc")
-        .args(["-O1", "-w", "-o"])
-        .arg(output)
-        .arg(source)
-        .args(arguments)
-        .output()
-        .expect("the tests need a C compiler, `cc`");
-    assert!(given.status.success(), "{}", String::from_utf8_lossy(&given.stderr));
+    succeed(Command::new("cc").args(["-O1", "-w", "-o"]).arg(output).arg(source).args(arguments));
 }
 
 /// What a program has said.

@@ -7,58 +7,22 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
-pub fn is_real() -> bool {
-    std::env::var_os("PARTITA_TEST_GPU").is_some_and(|value| value == "real")
-}
-
-/// The devices to run on: the real one, or these.
-pub fn devices<'d>(simulated: &[&'d str]) -> Vec<&'d str> {
-    if is_real() { vec!["real"] } else { simulated.to_vec() }
-}
-
-/// For tests that need the simulator: says so and tells to stop.
-pub fn needs_simulator(why: &str) -> bool {
-    if is_real() {
-        eprintln!("skipped on a real GPU: {why}");
-    }
-    is_real()
-}
+use partita_testing::{Machine, succeed, without_own_variables};
 
 /// The directory of this package's sources.
 pub fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The directory of the built programs and libraries, built if they are not up to date.
+/// The directory of the built programs and libraries.
 pub fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(dir) = std::env::var_os("PARTITA_TEST_LIB_DIR") {
-            return dir.into();
-        }
-        let executable = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/TEST
-        let profile = executable.ancestors().nth(2).expect("tests lie in a target directory").to_owned();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet"]);
-        for package in
-            ["partita-smctrl", "partita-simcuda", "partita-simcuda-so", "partita-hook", "partita-cli"]
-        {
-            cargo.args(["--package", package]);
-        }
-        cargo.arg("--target-dir").arg(profile.parent().expect("a profile is in the target directory"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo.arg("--manifest-path").arg(sources().join("Cargo.toml"));
-        assert!(cargo.status().expect("cargo runs").success(), "the libraries are built");
-        profile
-    })
+    static BUILT: LazyLock<PathBuf> =
+        LazyLock::new(|| partita_testing::build(&["partita-smctrl", "partita-cli"]));
+    &BUILT
 }
 
 /// How a program gets the library.
@@ -70,25 +34,18 @@ pub enum Link {
 
 /// A directory with a driver to link with, programs, and the board of a simulated GPU.
 pub struct World {
-    temp: tempfile::TempDir,
+    machine: Machine,
 }
 
 impl World {
     pub fn new() -> Self {
-        // Short: socket paths have 107 bytes.
-        let temp = tempfile::Builder::new().prefix("ps").tempdir_in("/tmp").unwrap();
-        let lib = temp.path().join("lib");
-        fs::create_dir(&lib).unwrap();
-        let simulator = built().join("libpartita_simcuda.so");
-        for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
-            symlink(&simulator, lib.join(name)).unwrap();
-        }
-        fs::write(temp.path().join("kernels.ptx"), partita_abi::kernels::PTX_MODULE.to_bytes()).unwrap();
-        Self { temp }
+        let machine = Machine::new(built(), "smctrl");
+        fs::write(machine.path("kernels.ptx"), partita_abi::kernels::PTX_MODULE.to_bytes()).unwrap();
+        Self { machine }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.temp.path().join(name)
+        self.machine.path(name)
     }
 
     /// Where calibrations are kept: for all tests together, since proving takes a second.
@@ -107,14 +64,13 @@ impl World {
         let mut command = Command::new(cc);
         command.args(["-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o"]).arg(&program).arg(file);
         command.arg("-I").arg(sources().join("include"));
-        command.arg("-L").arg(self.path("lib"));
+        command.arg("-L").arg(self.machine.libraries());
         match link {
             Link::Shared => command.arg("-L").arg(built()).arg("-lsmctrl"),
             Link::Archive => command.arg(built().join("libsmctrl.a")),
         };
         command.arg("-lcuda");
-        let output = command.output().expect("the tests need a C compiler, `cc`");
-        assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
+        succeed(&mut command);
         program
     }
 
@@ -128,22 +84,13 @@ impl World {
 
     /// The environment of a program on a device.
     pub fn surround(&self, command: &mut Command, device: &str) {
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if ["PARTITA_", "CUDA_", "LIBSMCTRL_", "XDG_", "MASK_OFF"].iter().any(|own| text.starts_with(own))
-            {
-                command.env_remove(&name);
-            }
-        }
         let mut libraries = OsString::new();
-        if device != "real" {
-            libraries.push(self.path("lib"));
+        if device == "real" {
+            without_own_variables(command);
+        } else {
+            self.machine.surround(command, device);
+            libraries.push(self.machine.libraries());
             libraries.push(":");
-            command
-                .env("PARTITA_SIM_DIR", self.path("board"))
-                .env("PARTITA_SIM_DEVICE", device)
-                .env("PARTITA_SIMGPU", built().join("partita-simgpu"))
-                .env("CUDA_MPS_PIPE_DIRECTORY", self.path("no-mps"));
         }
         libraries.push(built());
         if let Some(more) = std::env::var_os("LD_LIBRARY_PATH") {

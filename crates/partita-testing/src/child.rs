@@ -1,0 +1,56 @@
+//! Children of tests.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// The caller's variables that mean something to Partita, its simulator, libsmctrl or CUDA.
+const OWN_VARIABLES: [&str; 5] = ["PARTITA_", "CUDA_", "LIBSMCTRL_", "MASK_OFF", "XDG_"];
+
+/// Keeps from a command what the caller's environment says about GPUs and directories.
+pub fn without_own_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if OWN_VARIABLES.iter().any(|own| text.starts_with(own)) {
+            command.env_remove(&name);
+        }
+    }
+}
+
+/// A child that runs one ignored test of the calling test's program: for what may crash, hang or leave a process in any state.
+///
+/// # Panics
+/// If the program's path is not known.
+#[must_use]
+pub fn ignored_test(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a running test has a path"));
+    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command
+}
+
+/// Runs a command that succeeds.
+///
+/// # Panics
+/// If it does not, with all that it said.
+pub fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Waits until something is so.
+///
+/// # Panics
+/// If it is not within 20 seconds: reached only by a hang.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

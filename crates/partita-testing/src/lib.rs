@@ -1,0 +1,14 @@
+//! What the tests of several crates share: the built libraries, simulated machines, the list of devices, and children.
+//!
+//! A dev-dependency alone. `PARTITA_TEST_GPU=real` runs the tests that can on the machine's first GPU; `PARTITA_TEST_LIB_DIR` names a
+//! directory with the built programs and libraries where there is no cargo to build them.
+
+mod built;
+mod child;
+mod devices;
+mod machine;
+
+pub use built::build;
+pub use child::{eventually, ignored_test, succeed, without_own_variables};
+pub use devices::{SIMULATED_DEVICES, devices, is_real, needs_simulator};
+pub use machine::Machine;

@@ -1,0 +1,68 @@
+//! A simulated machine of a test's own.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::child::without_own_variables;
+
+/// A directory with the simulated driver under the real one's names, and with the board of a simulated GPU while a program runs there.
+///
+/// It goes with the test that owns it. A board that waits for another client then ends by itself.
+#[derive(Debug)]
+pub struct Machine {
+    built: PathBuf,
+    temp: tempfile::TempDir,
+}
+
+impl Machine {
+    /// A machine with the libraries of `built` ([`build`](crate::build)). The name is for whoever looks at the directory.
+    ///
+    /// # Panics
+    /// If the directory cannot be made.
+    #[must_use]
+    pub fn new(built: &Path, name: &str) -> Self {
+        // Short, and not where TMPDIR may point: paths of sockets have 107 bytes.
+        let temp = tempfile::Builder::new()
+            .prefix(&format!("pt-{name}-"))
+            .tempdir_in("/tmp")
+            .expect("a directory in /tmp");
+        let machine = Self { built: built.to_owned(), temp };
+        std::fs::create_dir(machine.libraries()).expect("a new directory");
+        let simulator = built.join("libpartita_simcuda.so");
+        for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
+            symlink(&simulator, machine.libraries().join(name)).expect("a new link");
+        }
+        machine
+    }
+
+    /// A path in the machine's directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    /// The directory of the driver's libraries.
+    #[must_use]
+    pub fn libraries(&self) -> PathBuf {
+        self.path("lib")
+    }
+
+    /// The directory of the simulated GPU, which it makes and removes itself.
+    #[must_use]
+    pub fn board(&self) -> PathBuf {
+        self.path("board")
+    }
+
+    /// Gives a program this machine with such a device, and nothing of the caller's own simulation. It is no client of MPS.
+    pub fn surround(&self, command: &mut Command, device: &str) {
+        without_own_variables(command);
+        command
+            .env("LD_LIBRARY_PATH", self.libraries())
+            .env("PARTITA_SIM_DIR", self.board())
+            .env("PARTITA_SIM_DEVICE", device)
+            .env("PARTITA_SIMGPU", self.built.join("partita-simgpu"))
+            // Nobody listens there.
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.path("no-mps"));
+    }
+}
