@@ -54,7 +54,7 @@ pub unsafe extern "C" fn on_launch(
     // SAFETY: attach() passed a Gpu of the leaked Tenant.
     let gpu = unsafe { &*argument.cast::<Gpu>() };
     // SAFETY: the driver's own arguments.
-    unsafe { mask(gpu, domain, id, parameters) };
+    unsafe { mask(gpu, domain, id, parameters, || disable_now(gpu)) };
 }
 
 /// The subscriber of a process that sees several GPUs: `argument` is the `Tenant`.
@@ -66,12 +66,38 @@ pub unsafe extern "C" fn on_launch_of_several(
 ) {
     // SAFETY: attach() passed a leaked Tenant, after it had prepared the notes.
     let (tenant, noted) = unsafe { (&*argument.cast::<Tenant>(), locate::noted()) };
-    // Work that the driver launches of its own accord is noted by nobody.
-    match noted.map_or_else(|| tenant.gpu_now(), Ok) {
+    match noted {
         // SAFETY: the driver's own arguments.
-        Ok(gpu) => unsafe { mask(gpu, domain, id, parameters) },
+        Some(gpu) => unsafe { mask(gpu, domain, id, parameters, || disable_now(gpu)) },
+        // SAFETY: as above.
+        None => unsafe { mask_unnoted(tenant, domain, id, parameters) },
+    }
+}
+
+/// A launch that no wrapped call has noted: one that the driver makes of its own accord, to fill memory for one. It is
+/// taken to be for the GPU of the current context.
+///
+/// # Safety
+/// As [`mask`].
+#[cold]
+unsafe fn mask_unnoted(tenant: &Tenant, domain: c_int, id: c_int, parameters: *const c_void) {
+    match tenant.gpu_now() {
+        // SAFETY: the caller's arguments.
+        Ok(gpu) => unsafe { mask(gpu, domain, id, parameters, || disable_that_ends(tenant, gpu)) },
         Err(_) => tenant.gpus().iter().for_each(cannot_mask),
     }
+}
+
+/// A GPU's disable words of this moment, if no launch would wait for ever with them on another of the tenant's GPUs. Else
+/// they leave every GPU its set.
+fn disable_that_ends(tenant: &Tenant, gpu: &Gpu) -> [u32; 8] {
+    let words = disable_now(gpu);
+    let ends_on = |other: &Gpu| other.mask.live.iter().zip(words).any(|(live, off)| live & !off != 0);
+    if tenant.gpus().iter().all(ends_on) {
+        return words;
+    }
+    let sets = tenant.gpus().iter().map(disable_now);
+    sets.fold(words, |all, set| core::array::from_fn(|word| all[word] & set[word]))
 }
 
 /// Puts the tenant's mask for a GPU into a launch's descriptor.
@@ -79,7 +105,13 @@ pub unsafe extern "C" fn on_launch_of_several(
 /// # Safety
 /// The arguments are those with which the driver called the subscriber.
 #[inline]
-unsafe fn mask(gpu: &Gpu, domain: c_int, id: c_int, parameters: *const c_void) {
+unsafe fn mask(
+    gpu: &Gpu,
+    domain: c_int,
+    id: c_int,
+    parameters: *const c_void,
+    disable: impl FnOnce() -> [u32; 8],
+) {
     let layout = gpu.mask.layout;
     // SAFETY: the driver's own arguments.
     unsafe { chain::call(domain, id, parameters) };
@@ -103,7 +135,7 @@ unsafe fn mask(gpu: &Gpu, domain: c_int, id: c_int, parameters: *const c_void) {
     if let Some(call) = call {
         return in_noted_call(gpu, call, image);
     }
-    let disable = disable_now(gpu);
+    let disable = disable();
     // A mask may be there already: a narrower one of the program's own, or the
     // driver's for a large cluster. Both hold, or the tenant's alone where
     // together they leave nothing, because a launch with no TPC never ends.

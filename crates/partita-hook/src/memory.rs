@@ -12,6 +12,7 @@ use partita_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, array_bytes, mipmapped_array_b
 
 use crate::allocations::Kind;
 use crate::gpu::{Charge, Gpu};
+use crate::locate;
 use crate::query::Word;
 use crate::tenant::{self, Tenant};
 
@@ -264,6 +265,8 @@ pub unsafe fn destroy_context(
     real: unsafe extern "C" fn(*mut c_void) -> CuResult,
     context: *mut c_void,
 ) -> CuResult {
+    // First: once the driver has freed it, another thread may be given its address on another GPU.
+    locate::forget_contexts();
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(context) };
     if result.is_ok()
@@ -282,6 +285,7 @@ pub unsafe fn leave_primary_context(
 ) -> CuResult {
     let tenant = tenant::current();
     let context = tenant.and_then(|tenant| primary_context(tenant, device));
+    locate::forget_contexts();
     // SAFETY: the caller's device, passed on.
     let result = unsafe { real(device) };
     if let (Some(tenant), Some(context)) = (tenant, context)

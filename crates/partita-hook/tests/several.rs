@@ -32,14 +32,16 @@ fn each_launch_has_its_gpu_s_mask_without_allocation_lock_or_system_call() {
     let text = String::from_utf8_lossy(&output.stdout);
     let words: Vec<&str> = text.split_whitespace().collect();
     assert_eq!(words[..2], ["0", "0"], "allocations and locks on the launch path");
-    assert_eq!(words[2..], ["00000000", "ffff0000", "ffff0000", "00000000"]);
+    assert_eq!(words[2..6], ["00000000", "ffff0000", "ffff0000", "00000000"]);
+    // What the driver launches of its own accord is the current context's.
+    assert_eq!(words[6..], ["00000000,fffffffe,ffffffff,ffffffff", "ffff0000,ffffffff,ffffffff,ffffffff"]);
     let usage = |file: CString| {
         let view = UsageView::open(&file).expect("usage");
         view.slots().next().expect("one slot").expect("readable")
     };
     for slot in [usage(fixture.file("usage")), usage(fixture.file("other/usage"))] {
-        // Two of the four ways in each round: one to learn, 1,000 counted, 1,000 under seccomp.
-        assert_eq!(slot.launches, 2 * 2001);
+        // Two of the four ways in each round: one to learn, 1,000 counted, 1,000 under seccomp; and a memset.
+        assert_eq!(slot.launches, 2 * 2001 + 1);
         assert_eq!(slot.state.flags, HookState::ATTACHED | HookState::MASK_VERIFIED);
     }
 }
@@ -52,7 +54,30 @@ fn new_limits_of_one_gpu_are_that_gpu_s() {
     let output = fixture.run("several.c", &["2"]);
     let text = String::from_utf8_lossy(&output.stdout);
     let words: Vec<&str> = text.split_whitespace().collect();
-    assert_eq!(words[2..], ["00000000", "000000ff", "000000ff", "00000000"]);
+    assert_eq!(words[2..6], ["00000000", "000000ff", "000000ff", "00000000"]);
+}
+
+#[test]
+fn no_launch_of_the_driver_s_own_is_left_without_a_tpc() {
+    // The second GPU's TPCs lie at bits 60–125, and the tenant's at 100–125, where the first has none.
+    let mut elsewhere = Limits { qmd_disable: [!0, !0, !0, 0xf, 0, 0, 0, 0], ..second() };
+    for tpc in 0..66 {
+        elsewhere.physical_of_logical[usize::from(tpc)] = 60 + tpc;
+    }
+    let output = fixture(&elsewhere).run("several.c", &["2"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(
+        words[2..6],
+        ["00000000", "ffffffff", "ffffffff", "00000000"],
+        "launches have their GPU's mask"
+    );
+    let both = "00000000,fffffffe,ffffffff,0000000f";
+    assert_eq!(
+        words[6..],
+        [both, both],
+        "either GPU's set: a memset may be for another than the current one"
+    );
 }
 
 /// What the program is refused with.
@@ -94,6 +119,6 @@ fn a_process_that_sees_one_of_them_takes_part_on_that_one() {
     let output = fixture.run("several.c", &["1"]);
     assert!(output.status.success(), "{:?}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(text.split_whitespace().skip(2).collect::<Vec<_>>(), ["00000000"; 4]);
+    assert_eq!(text.split_whitespace().skip(2).take(4).collect::<Vec<_>>(), ["00000000"; 4]);
     assert_eq!(fixture.usage().slots().count(), 0, "no slot on the GPU that it does not see");
 }

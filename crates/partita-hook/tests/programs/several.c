@@ -3,7 +3,8 @@
  * write, exit and sigreturn ends the process with SIGKILL.
  *
  * several GPUS: how many GPUs the driver shows. Prints: allocations locks, then the first word of the mask of a
- * launch on the first, the second, the second by its stream, and the first again. */
+ * launch on the first, the second, the second by its stream, and the first by its stream, then of the first four words of
+ * the mask of a memset in the first's and in the second's context. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -40,6 +41,7 @@ int pthread_mutex_lock(pthread_mutex_t *mutex) {
 static int gpus;
 static int (*kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 static int (*use)(void *);
+static int (*fill)(uint64_t, unsigned char, size_t);
 static uint32_t *(*descriptor)(void);
 
 static uint32_t first_word(uintptr_t context, uintptr_t stream) {
@@ -64,6 +66,7 @@ int main(int count, char **arguments) {
     ((void (*)(int))dlsym(driver, "stub_gpus"))(gpus);
     *(void **)&kernel = dlsym(driver, "cuLaunchKernel");
     *(void **)&use = dlsym(driver, "cuCtxSetCurrent");
+    *(void **)&fill = dlsym(driver, "cuMemsetD8_v2");
     *(void **)&descriptor = dlsym(driver, "stub_descriptor");
     if (((int (*)(unsigned))dlsym(driver, "cuInit"))(0) != 0) return 3;
 
@@ -73,8 +76,15 @@ int main(int count, char **arguments) {
     for (int i = 0; i < 1000; i++) round_of(words);
     counting = 0;
     char line[256];
-    int length = snprintf(line, sizeof line, "%ld %ld %08x %08x %08x %08x\n", allocations, locks, words[0], words[1],
+    int length = snprintf(line, sizeof line, "%ld %ld %08x %08x %08x %08x", allocations, locks, words[0], words[1],
                           words[2], words[3]);
+    for (uintptr_t context = 0x1000; context <= 0x2000; context += 0x1000) {
+        use((void *)context);
+        fill(0, 0, 1);
+        uint32_t *mask = descriptor() + 76;
+        length += snprintf(line + length, sizeof line - length, " %08x,%08x,%08x,%08x", mask[0], mask[1], mask[2], mask[3]);
+    }
+    line[length++] = '\n';
     if (prctl(PR_SET_SECCOMP, 1 /* SECCOMP_MODE_STRICT */) != 0) return 4;
     for (int i = 0; i < 1000; i++) round_of(again);
     for (int i = 0; i < 4; i++)
