@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 use common::{Tenant, World, gpu_program, is_real, refusal, text, tpcs};
 use serde_json::Value;
 
-/// How many blocks each kernel has: all SMs of an H200 hold two of them twice.
-const BLOCKS: &str = "528";
+/// How many blocks each kernel has: two for each SM of an H200, which holds no more.
+const BLOCKS: &str = "264";
 
 const ROUTES: [&str; 10] = [
     "added",
@@ -330,7 +330,7 @@ fn memory_is_charged_on_the_gpu_that_it_lies_on() {
     assert_eq!(program.line(&format!("async 1 {HALF}")), "async 0");
     let used = |gpu: usize, uuids: &[String]| rows(&world, "both")[&uuids[gpu]]["memory_used_bytes"].as_u64();
     let uuids = program.uuids.clone();
-    let records = 2 * 528 * 32;
+    let records = 2 * 264 * 32;
     assert_eq!(used(0, &uuids), Some(HALF + (1 << 20) + records));
     assert_eq!(used(1, &uuids), Some(HALF + records));
     // More for one of them alone.
