@@ -15,27 +15,11 @@ use proptest::prelude::*;
 use super::wire::{put_u32, u32_at};
 use super::*;
 
-const NEWEST: SmOrderLayout = SmOrderLayout::ALL[0];
+#[path = "../../../partita-core/src/topology/survey/tests/boards.rs"]
+#[allow(dead_code)]
+mod boards;
 
-/// What an H200's driver answered, as places.
-fn h200_order() -> Vec<SmPlace> {
-    let text = include_str!("../../../partita-core/src/topology/survey/tests/h200.txt");
-    let place = |line: &str| {
-        let n: Vec<u16> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
-        [0, 1].map(|sm_in_tpc| SmPlace {
-            gpc: n[1],
-            tpc_in_gpc: n[2],
-            sm_in_tpc,
-            tpc: n[3],
-            virtual_gpc: n[4],
-            migratable_tpc: n[5],
-            ugpu: Some(n[6]),
-            cpc: Some(n[7]),
-            virtual_tpc: Some(n[8]),
-        })
-    };
-    text.lines().filter(|line| !line.starts_with('#')).flat_map(place).collect()
-}
+const NEWEST: SmOrderLayout = SmOrderLayout::ALL[0];
 
 /// An answer as a driver of this layout makes it.
 fn encode(places: &[SmPlace], layout: SmOrderLayout) -> Vec<u8> {
@@ -99,7 +83,7 @@ impl Fake {
 
     fn h200() -> Self {
         let card = Card { address: address(6), gpu_id: 6, minor: 0 };
-        Self::new(vec![FakeGpu { card, places: h200_order() }], NEWEST)
+        Self::new(vec![FakeGpu { card, places: boards::h200() }], NEWEST)
     }
 
     /// Whether this call is to fail, and how.
@@ -244,7 +228,7 @@ fn address(slot: u8) -> PciAddress {
 fn an_h200_tells_where_its_sms_lie() {
     let fake = Fake::h200();
     let claims = read(&fake, address(6), Some(0)).unwrap();
-    assert_eq!(claims.sms, h200_order());
+    assert_eq!(claims.sms, boards::h200());
     assert_eq!(claims.tpc_counts, [(0, 9), (1, 8), (2, 8), (3, 8), (4, 8), (5, 8), (6, 8), (7, 9)]);
     fake.assert_clean();
 }
@@ -269,7 +253,7 @@ fn every_size_of_every_driver_is_read_and_others_are_named() {
         let mut fake = Fake::h200();
         (fake.layout, fake.counts) = (layout, false);
         let claims = read(&fake, address(6), None).unwrap();
-        assert_eq!(claims, ControlClaims { sms: told(&h200_order(), layout), tpc_counts: Vec::new() });
+        assert_eq!(claims, ControlClaims { sms: told(&boards::h200(), layout), tpc_counts: Vec::new() });
         fake.assert_clean();
     }
     let mut fake = Fake::h200();

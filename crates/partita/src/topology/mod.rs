@@ -73,9 +73,14 @@ pub(crate) fn nvdebug_claims(gpu: &Gpu) -> Result<NvdebugClaims, String> {
 }
 
 #[cfg(test)]
+#[path = "../../../partita-core/src/topology/survey/tests/boards.rs"]
+mod boards;
+#[cfg(test)]
+use partita_core::survey::SmPlace;
+
+#[cfg(test)]
 pub(crate) mod tests {
     use partita_core::TpcSet;
-    use partita_core::survey::SmPlace;
 
     use super::*;
     use crate::calibration::Measured;
@@ -111,35 +116,19 @@ pub(crate) mod tests {
 
     /// As measured, with two tenants and a name that means something to a terminal and to a picture.
     pub(crate) fn h200() -> Chart {
-        let text = include_str!("../../../partita-core/src/topology/survey/tests/h200.txt");
-        let mut sms = Vec::new();
-        let mut tpcs = Vec::new();
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let n: Vec<u16> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
-            let place = |sm_in_tpc| SmPlace {
-                gpc: n[1],
-                tpc_in_gpc: n[2],
-                sm_in_tpc,
-                tpc: n[3],
-                virtual_gpc: n[4],
-                migratable_tpc: n[5],
-                ugpu: Some(n[6]),
-                cpc: Some(n[7]),
-                virtual_tpc: Some(n[8]),
-            };
-            sms.extend([place(0), place(1)]);
+        let sms = boards::h200();
+        let bit = |sm: &SmPlace| {
             let singletons = [11, 14, 17, 19];
-            let (gpc, bit) = match singletons.iter().position(|&v| v == n[4]) {
-                Some(index) => (8 + index as u8, 72 + n[4] - 8),
-                None => (n[4] as u8, 9 * n[4] + n[5]),
-            };
-            tpcs.push((gpc, bit));
-        }
+            match singletons.iter().position(|&v| v == sm.virtual_gpc) {
+                Some(index) => (8 + index as u8, 72 + sm.virtual_gpc - 8),
+                None => (sm.virtual_gpc as u8, 9 * sm.virtual_gpc + sm.migratable_tpc),
+            }
+        };
         let measured = Measured {
             device_class: 90,
             qmd_version: 0x40,
             sms_per_tpc: 2,
-            tpcs,
+            tpcs: sms.iter().step_by(2).map(bit).collect(),
             gpcs_proved: true,
             evidence: record(&sms),
             memory_total_bytes: 1 << 37,
@@ -149,25 +138,7 @@ pub(crate) mod tests {
 
     /// Seven GPCs in turn, the last two smaller, without CPCs.
     pub(crate) fn a100() -> Chart {
-        let sizes = [8u16, 8, 8, 8, 8, 7, 7];
-        let rounds =
-            (0..8).flat_map(|i| (0..7u16).filter(move |&g| i < sizes[usize::from(g)]).map(move |g| (g, i)));
-        let sms: Vec<SmPlace> = rounds
-            .zip(0..)
-            .flat_map(|((gpc, tpc_in_gpc), tpc)| {
-                [0, 1].map(|sm_in_tpc| SmPlace {
-                    gpc,
-                    tpc_in_gpc,
-                    sm_in_tpc,
-                    tpc,
-                    virtual_gpc: gpc,
-                    migratable_tpc: tpc_in_gpc,
-                    ugpu: None,
-                    cpc: None,
-                    virtual_tpc: None,
-                })
-            })
-            .collect();
+        let sms = boards::a100();
         let mut evidence = record(&sms);
         (evidence.clusters, evidence.runs_clusters) = (Err("this device runs no clusters".to_owned()), false);
         let measured = Measured {

@@ -1,3 +1,5 @@
+mod boards;
+
 use std::string::{String, ToString};
 use std::vec;
 use std::vec::Vec;
@@ -6,29 +8,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{Topology, Tpc, TpcSet};
-
-/// What an H200's driver answered.
-pub fn h200_order() -> Vec<SmPlace> {
-    let lines = include_str!("h200.txt").lines().filter(|line| !line.starts_with('#'));
-    let place = |line: &str| {
-        let n: Vec<u16> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
-        let [_, gpc, tpc_in_gpc, tpc, virtual_gpc, migratable_tpc, ugpu, cpc, virtual_tpc] = n[..] else {
-            panic!("{line}")
-        };
-        [0, 1].map(|sm_in_tpc| SmPlace {
-            gpc,
-            tpc_in_gpc,
-            sm_in_tpc,
-            tpc,
-            virtual_gpc,
-            migratable_tpc,
-            ugpu: Some(ugpu),
-            cpc: Some(cpc),
-            virtual_tpc: Some(virtual_tpc),
-        })
-    };
-    lines.flat_map(place).collect()
-}
 
 /// The bits that disable the TPCs of that board, in logical order (measured by probing).
 const H200_BITS: [u16; 66] = [
@@ -49,36 +28,20 @@ fn h200() -> Survey {
         qmd_version: 0x40,
         runs_clusters: true,
         probe: ProbeClaims { sms_per_tpc: 2, bits: H200_BITS.to_vec() },
-        control: Ok(ControlClaims { sms: h200_order(), tpc_counts: Vec::new() }),
+        control: Ok(ControlClaims { sms: boards::h200(), tpc_counts: Vec::new() }),
         clusters: Ok(H200_BITS.iter().map(|&bit| group(bit) as u8).collect()),
         nvdebug: silent(),
     }
 }
 
-/// A board like an A100: GPCs of 8, 8, 8, 8, 8, 7, 7 in round-robin order, as its driver of six fields tells it.
+/// A board like an A100.
 fn a100() -> Survey {
-    let sizes = [8u16, 8, 8, 8, 8, 7, 7];
-    let rounds = (0..8u16)
-        .flat_map(|i| (0..7u16).filter(move |&gpc| i < sizes[usize::from(gpc)]).map(move |gpc| (gpc, i)));
-    let sms = rounds.zip(0u16..).flat_map(|((gpc, tpc_in_gpc), tpc)| {
-        [0, 1].map(|sm_in_tpc| SmPlace {
-            gpc,
-            tpc_in_gpc,
-            sm_in_tpc,
-            tpc,
-            virtual_gpc: gpc,
-            migratable_tpc: tpc_in_gpc,
-            ugpu: None,
-            cpc: None,
-            virtual_tpc: None,
-        })
-    });
     Survey {
         compute_capability: 80,
         qmd_version: 0x30,
         runs_clusters: false,
         probe: ProbeClaims { sms_per_tpc: 2, bits: (0..54).collect() },
-        control: Ok(ControlClaims { sms: sms.collect(), tpc_counts: Vec::new() }),
+        control: Ok(ControlClaims { sms: boards::a100(), tpc_counts: Vec::new() }),
         clusters: silent(),
         nvdebug: silent(),
     }
