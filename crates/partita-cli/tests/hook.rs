@@ -70,7 +70,10 @@ fn a_program_that_sets_a_smaller_mask_keeps_it_inside_its_partition() {
     let program = compile(&world, "stream_mask");
     let kernels = gpu_program().1.to_str().expect("UTF-8");
     let given = lines(&world, "--sm tpc:0-3 --mem 1GiB", &program, &[kernels]);
-    assert_eq!(given, ["inside sms 2 3", "across sms 6 7", "outside sms 0 1 2 3 4 5 6 7"]);
+    assert_eq!(
+        given,
+        ["inside sms 2 3 blocks 64", "across sms 6 7 blocks 64", "outside sms 0 1 2 3 4 5 6 7 blocks 64"]
+    );
 }
 
 #[test]

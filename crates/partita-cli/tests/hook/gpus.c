@@ -9,64 +9,44 @@
  *   again          the same as round with contexts and streams made anew
  * and ends each answer with `done`. Begins with the GPUs' UUIDs, then `ready`. Arguments: the file with the
  * kernels, blocks. */
-#include "cuda.h"
+#include "census.h"
 #include <pthread.h>
 
-typedef int (*fn_launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-typedef int (*fn_cooperative)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **);
-struct config { unsigned grid[3], block[3], shared; void *stream; void *attributes; unsigned count; };
-typedef int (*fn_ex)(const struct config *, void *, void **, void **);
-struct node { void *function; unsigned grid[3], block[3], shared; void **parameters; void **extra; void *kernel, *context; };
 struct location { int kind, id; };
 struct allocation { int kind, handles; struct location location; void *windows; unsigned char flags[8]; };
 
 #define GPUS_MAX 32
 /* A context of a GPU with what lies in it. */
-struct place { void *context, *stream, *module, *census; address records; };
+struct place { void *context, *stream, *census; address records; };
 struct gpu { struct place primary, other; void *added, *captured; address held; } gpus[GPUS_MAX];
 static int count;
 static unsigned blocks;
 static uint64_t duration = 30000;
-static char ptx[1 << 16];
+static const char *kernels;
 static fn_launch launch, launch_ptsz;
 static fn_ex launch_ex;
 
 static void use(void *context) { OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(context)); }
-static void wait_all(void) { OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")()); }
 static int next_to(int gpu) { return (gpu + 1) % count; }
 
 static void furnish(struct place *place) {
     use(place->context);
-    OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&place->module, ptx));
-    OK("cuModuleGetFunction", CALL(int (*)(void **, void *, const char *), "cuModuleGetFunction")(&place->census, place->module, "partita_census"));
-    OK("cuStreamCreate", CALL(int (*)(void **, unsigned), "cuStreamCreate")(&place->stream, 1));
-    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&place->records, (size_t)blocks * 32));
+    place->census = load_census(kernels);
+    place->stream = new_stream(1);
+    place->records = new_records(blocks);
 }
 
 static void clear(struct place *place) {
     use(place->context);
-    OK("cuMemsetD8_v2", CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2")(place->records, 0, (size_t)blocks * 32));
-    wait_all();
+    clear_records(place->records, blocks);
 }
 
 /* The SMs on which the blocks of the last launch in a context ran. */
 static void report(int gpu, const char *route, struct place *place, int code) {
     if (code) { printf("%d %s error %d\n", gpu, route, code); return; }
     use(place->context);
-    wait_all();
-    uint64_t *host = calloc(blocks, 32);
-    OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(host, place->records, (size_t)blocks * 32));
-    unsigned char seen[1024] = {0};
-    unsigned ran = 0;
-    for (unsigned b = 0; b < blocks; b++) {
-        if (host[4 * b + 3] != b + 1) continue;
-        ran++;
-        seen[host[4 * b] & 1023] = 1;
-    }
-    printf("%d %s sms", gpu, route);
-    for (int sm = 0; sm < 1024; sm++) if (seen[sm]) printf(" %d", sm);
-    printf(" blocks %u\n", ran);
-    free(host);
+    printf("%d %s", gpu, route);
+    print_sms(place->records, blocks);
     clear(place);
 }
 
@@ -81,23 +61,9 @@ static int by_config(struct place *place) {
     return launch_ex(&config, place->census, parameters, NULL);
 }
 
-static void *instantiate(void *graph) {
-    void *executable;
-    OK("cuGraphInstantiateWithFlags", CALL(int (*)(void **, void *, uint64_t), "cuGraphInstantiateWithFlags")(&executable, graph, 0));
-    OK("cuGraphDestroy", CALL(fn_p, "cuGraphDestroy")(graph));
-    return executable;
-}
-
 static void *added_graph(struct place *place) {
-    void *parameters[2] = {&place->records, &duration}, *node, *graph;
-    struct node kernel;
-    memset(&kernel, 0, sizeof kernel);
-    kernel.function = place->census;
-    kernel.grid[0] = blocks; kernel.grid[1] = kernel.grid[2] = 1;
-    kernel.block[0] = 1024; kernel.block[1] = kernel.block[2] = 1;
-    kernel.parameters = parameters;
-    OK("cuGraphCreate", CALL(int (*)(void **, unsigned), "cuGraphCreate")(&graph, 0));
-    OK("cuGraphAddKernelNode_v2", CALL(int (*)(void **, void *, void *, size_t, void *), "cuGraphAddKernelNode_v2")(&node, graph, NULL, 0, &kernel));
+    void *parameters[2] = {&place->records, &duration}, *graph = new_graph();
+    add_node(graph, NULL, place->census, blocks, 1024, parameters);
     return graph;
 }
 
@@ -186,10 +152,7 @@ static void make_anew(void) {
 
 int main(int arguments_count, char **arguments) {
     if (arguments_count < 3) return 2;
-    FILE *file = fopen(arguments[1], "r");
-    if (!file) die(arguments[1], -1);
-    ptx[fread(ptx, 1, sizeof ptx - 1, file)] = 0;
-    fclose(file);
+    kernels = kernels_in(arguments[1]);
     blocks = (unsigned)atoi(arguments[2]);
 
     OK("cuInit", CALL(fn_u, "cuInit")(0));
@@ -207,8 +170,8 @@ int main(int arguments_count, char **arguments) {
         OK("cuDevicePrimaryCtxRetain", CALL(fn_pi, "cuDevicePrimaryCtxRetain")(&place->context, gpu));
         furnish(place);
         clear(place);
-        gpus[gpu].added = instantiate(added_graph(place));
-        gpus[gpu].captured = instantiate(captured_graph(place));
+        gpus[gpu].added = instantiate_and_drop(added_graph(place));
+        gpus[gpu].captured = instantiate_and_drop(captured_graph(place));
         make_other(gpu);
     }
     printf("ready\n");

@@ -1,15 +1,9 @@
 /* Every route by which a program launches a kernel: where its blocks ran.
  * Arguments: the file with the kernels, blocks, and how large a cluster may be.
  * Prints a line a route: its name and the SMs that its blocks ran on. */
-#include "cuda.h"
+#include "census.h"
 
-typedef int (*fn_launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-typedef int (*fn_cooperative)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **);
 
-struct attribute { unsigned id, pad; union { int value; unsigned dim[3]; char bytes[64]; } value; };
-struct config { unsigned grid[3], block[3], shared; void *stream; struct attribute *attributes; unsigned count; };
-typedef int (*fn_ex)(const struct config *, void *, void **, void **);
-struct node { void *function; unsigned grid[3], block[3], shared; void **parameters; void **extra; void *kernel, *context; };
 
 static void *census, *stream;
 static address records;
@@ -20,23 +14,10 @@ static void *parameters[2] = {&records, &duration};
 
 static void report(const char *route, int code) {
     if (code) { printf("%s error %d\n", route, code); fflush(stdout); return; }
-    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
-    uint64_t *host = calloc(blocks, 32);
-    OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(host, records, (size_t)blocks * 32));
-    unsigned char seen[1024] = {0};
-    unsigned ran = 0;
-    for (unsigned b = 0; b < blocks; b++) {
-        if (host[4 * b + 3] != b + 1) continue;
-        ran++;
-        seen[host[4 * b] & 1023] = 1;
-    }
-    printf("%s sms", route);
-    for (int sm = 0; sm < 1024; sm++) if (seen[sm]) printf(" %d", sm);
-    printf(" blocks %u\n", ran);
+    printf("%s", route);
+    print_sms(records, blocks);
     fflush(stdout);
-    free(host);
-    OK("cuMemsetD8_v2", CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2")(records, 0, (size_t)blocks * 32));
-    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+    clear_records(records, blocks);
 }
 
 static int ex(fn_ex launch, unsigned cluster, int cooperative, unsigned grid) {
@@ -59,21 +40,15 @@ static int ex(fn_ex launch, unsigned cluster, int cooperative, unsigned grid) {
 
 int main(int count, char **arguments) {
     if (count < 4) return 2;
-    FILE *file = fopen(arguments[1], "r");
-    if (!file) die(arguments[1], -1);
-    static char ptx[1 << 16];
-    ptx[fread(ptx, 1, sizeof ptx - 1, file)] = 0;
-    fclose(file);
+    const char *kernels = kernels_in(arguments[1]);
     blocks = (unsigned)atoi(arguments[2]);
     unsigned cluster = (unsigned)atoi(arguments[3]);
 
     start(1);
-    void *module;
-    OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&module, ptx));
-    OK("cuModuleGetFunction", CALL(int (*)(void **, void *, const char *), "cuModuleGetFunction")(&census, module, "partita_census"));
-    OK("cuStreamCreate", CALL(int (*)(void **, unsigned), "cuStreamCreate")(&stream, 0));
-    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&records, (size_t)blocks * 32));
-    OK("cuMemsetD8_v2", CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2")(records, 0, (size_t)blocks * 32));
+    census = load_census(kernels);
+    stream = new_stream(0);
+    records = new_records(blocks);
+    clear_records(records, blocks);
 
     fn_launch launch = CALL(fn_launch, "cuLaunchKernel");
     report("cuLaunchKernel", launch(census, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
@@ -94,16 +69,9 @@ int main(int count, char **arguments) {
     }
 
     /* A graph built by hand, launched twice; then one captured from a stream. */
-    void *graph, *node, *executable;
-    struct node kernel;
-    memset(&kernel, 0, sizeof kernel);
-    kernel.function = census;
-    kernel.grid[0] = blocks; kernel.grid[1] = kernel.grid[2] = 1;
-    kernel.block[0] = 1024; kernel.block[1] = kernel.block[2] = 1;
-    kernel.parameters = parameters;
-    OK("cuGraphCreate", CALL(int (*)(void **, unsigned), "cuGraphCreate")(&graph, 0));
-    OK("cuGraphAddKernelNode", CALL(int (*)(void **, void *, void *, size_t, void *), "cuGraphAddKernelNode_v2")(&node, graph, NULL, 0, &kernel));
-    OK("cuGraphInstantiate", CALL(int (*)(void **, void *, uint64_t), "cuGraphInstantiateWithFlags")(&executable, graph, 0));
+    void *graph = new_graph();
+    add_node(graph, NULL, census, blocks, 1024, parameters);
+    void *executable = instantiate(graph);
     int (*graph_launch)(void *, void *) = CALL(int (*)(void *, void *), "cuGraphLaunch");
     report("graph", graph_launch(executable, stream));
     report("graph-again", graph_launch(executable, stream));
@@ -111,7 +79,7 @@ int main(int count, char **arguments) {
     launch = CALL(fn_launch, "cuLaunchKernel");
     OK("captured launch", launch(census, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
     OK("cuStreamEndCapture", CALL(int (*)(void *, void **), "cuStreamEndCapture")(stream, &graph));
-    OK("cuGraphInstantiate", CALL(int (*)(void **, void *, uint64_t), "cuGraphInstantiateWithFlags")(&executable, graph, 0));
+    executable = instantiate(graph);
     report("captured-graph", graph_launch(executable, stream));
     return 0;
 }

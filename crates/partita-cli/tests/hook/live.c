@@ -7,15 +7,9 @@
  *   clusters N   active clusters of N blocks, and the largest possible cluster
  * and ends each answer with `done`. Arguments: the file with the kernels,
  * blocks, and blocks of the cooperative graph. */
-#include "cuda.h"
+#include "census.h"
 
-typedef int (*fn_launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-typedef int (*fn_cooperative)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **);
-struct attribute { unsigned id, pad; union { int value; unsigned dim[3]; char bytes[64]; } value; };
-struct config { unsigned grid[3], block[3], shared; void *stream; struct attribute *attributes; unsigned count; };
-typedef int (*fn_ex)(const struct config *, void *, void **, void **);
 typedef int (*fn_occupancy)(int *, void *, const struct config *);
-struct node { void *function; unsigned grid[3], block[3], shared; void **parameters; void **extra; void *kernel, *context; };
 
 #define PARTS 3
 
@@ -25,51 +19,22 @@ static unsigned blocks;
 static uint64_t duration = 30000;
 
 static void clear(void) {
-    for (int part = 0; part < PARTS; part++)
-        OK("cuMemsetD8_v2", CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2")(records[part], 0, (size_t)blocks * 32));
-    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+    for (int part = 0; part < PARTS; part++) clear_records(records[part], blocks);
 }
 
 /* The SMs of the records of `parts` kernels; each kernel of a graph has records of its own. */
 static void report(const char *route, int code, int parts) {
     if (code) { printf("%s error %d\n", route, code); return; }
-    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
-    uint64_t *host = calloc(blocks, 32);
     for (int part = 0; part < parts; part++) {
-        OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(host, records[part], (size_t)blocks * 32));
-        unsigned char seen[1024] = {0};
-        unsigned ran = 0;
-        for (unsigned b = 0; b < blocks; b++) {
-            if (host[4 * b + 3] != b + 1) continue;
-            ran++;
-            seen[host[4 * b] & 1023] = 1;
-        }
-        printf("%s%.*s%.*d sms", route, parts > 1, "-", parts > 1, part);
-        for (int sm = 0; sm < 1024; sm++) if (seen[sm]) printf(" %d", sm);
-        printf(" blocks %u\n", ran);
+        printf("%s%.*s%.*d", route, parts > 1, "-", parts > 1, part);
+        print_sms(records[part], blocks);
     }
-    free(host);
     clear();
 }
 
 static void *kernel_node(void *graph, void *after, int part, unsigned grid) {
-    void *parameters[2] = {&records[part], &duration}, *node;
-    struct node kernel;
-    memset(&kernel, 0, sizeof kernel);
-    kernel.function = census;
-    kernel.grid[0] = grid; kernel.grid[1] = kernel.grid[2] = 1;
-    kernel.block[0] = 1024; kernel.block[1] = kernel.block[2] = 1;
-    kernel.parameters = parameters;
-    OK("cuGraphAddKernelNode_v2", CALL(int (*)(void **, void *, void *, size_t, void *), "cuGraphAddKernelNode_v2")(&node, graph, after ? &after : NULL, after != NULL, &kernel));
-    return node;
-}
-
-static void *instantiate(void *graph) {
-    void *executable;
-    OK("cuGraphInstantiateWithFlags", CALL(int (*)(void **, void *, uint64_t), "cuGraphInstantiateWithFlags")(&executable, graph, 0));
-    /* As frameworks do. */
-    OK("cuGraphDestroy", CALL(fn_p, "cuGraphDestroy")(graph));
-    return executable;
+    void *parameters[2] = {&records[part], &duration};
+    return add_node(graph, after, census, grid, 1024, parameters);
 }
 
 static void ex_config(struct config *config, struct attribute *attribute, unsigned cluster, unsigned grid) {
@@ -83,21 +48,16 @@ static void ex_config(struct config *config, struct attribute *attribute, unsign
 
 int main(int count, char **arguments) {
     if (count < 4) return 2;
-    FILE *file = fopen(arguments[1], "r");
-    if (!file) die(arguments[1], -1);
-    static char ptx[1 << 16];
-    ptx[fread(ptx, 1, sizeof ptx - 1, file)] = 0;
-    fclose(file);
+    const char *kernels = kernels_in(arguments[1]);
     blocks = (unsigned)atoi(arguments[2]);
 
     start(1);
-    void *module, *graph, *child, *node;
-    OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&module, ptx));
-    OK("cuModuleGetFunction", CALL(int (*)(void **, void *, const char *), "cuModuleGetFunction")(&census, module, "partita_census"));
+    void *graph, *node;
+    census = load_census(kernels);
     OK("cuFuncSetAttribute", CALL(int (*)(void *, int, int), "cuFuncSetAttribute")(census, 14, 1));
-    OK("cuStreamCreate", CALL(int (*)(void **, unsigned), "cuStreamCreate")(&stream, 1));
+    stream = new_stream(1);
     for (int part = 0; part < PARTS; part++)
-        OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&records[part], (size_t)blocks * 32));
+        records[part] = new_records(blocks);
     clear();
 
     fn_launch launch = CALL(fn_launch, "cuLaunchKernel");
@@ -105,17 +65,15 @@ int main(int count, char **arguments) {
     fn_ex launch_ex = (fn_ex)by_version("cuLaunchKernelEx", 12000, 1);
     fn_cooperative cooperative = CALL(fn_cooperative, "cuLaunchCooperativeKernel");
     int (*graph_launch)(void *, void *) = CALL(int (*)(void *, void *), "cuGraphLaunch");
-    int (*create)(void **, unsigned) = CALL(int (*)(void **, unsigned), "cuGraphCreate");
 
     /* Two kernels, the second in an embedded graph; a third one is disabled by the program. */
-    OK("cuGraphCreate", create(&graph, 0));
-    OK("cuGraphCreate", create(&child, 0));
+    graph = new_graph();
+    void *child = new_graph();
     kernel_node(child, NULL, 1, blocks);
     void *first = kernel_node(graph, NULL, 0, blocks);
     OK("cuGraphAddChildGraphNode", CALL(int (*)(void **, void *, void **, size_t, void *), "cuGraphAddChildGraphNode")(&node, graph, &first, 1, child));
     void *disabled = kernel_node(graph, node, 2, blocks);
-    void *made;
-    OK("cuGraphInstantiateWithFlags", CALL(int (*)(void **, void *, uint64_t), "cuGraphInstantiateWithFlags")(&made, graph, 0));
+    void *made = instantiate(graph);
     OK("cuGraphNodeSetEnabled", CALL(int (*)(void *, void *, unsigned), "cuGraphNodeSetEnabled")(made, disabled, 0));
     OK("cuGraphDestroy", CALL(fn_p, "cuGraphDestroy")(graph));
     OK("cuGraphDestroy", CALL(fn_p, "cuGraphDestroy")(child));
@@ -124,23 +82,21 @@ int main(int count, char **arguments) {
     void *parameters[2] = {&records[0], &duration};
     OK("captured launch", launch(census, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
     OK("cuStreamEndCapture", CALL(int (*)(void *, void **), "cuStreamEndCapture")(stream, &graph));
-    void *captured = instantiate(graph);
+    void *captured = instantiate_and_drop(graph);
 
-    OK("cuGraphCreate", create(&graph, 0));
+    graph = new_graph();
     node = kernel_node(graph, NULL, 0, (unsigned)atoi(arguments[3]));
     struct attribute attribute;
     memset(&attribute, 0, sizeof attribute);
     attribute.value.value = 1;
     OK("cuGraphKernelNodeSetAttribute", CALL(int (*)(void *, unsigned, void *), "cuGraphKernelNodeSetAttribute")(node, 2, &attribute.value));
-    void *grid_sync = instantiate(graph);
+    void *grid_sync = instantiate_and_drop(graph);
 
-    void *other_context, *other_stream, *other_module, *other_census;
+    void *other_context;
     OK("cuCtxCreate_v2", CALL(fn_pui, "cuCtxCreate_v2")(&other_context, 0, 0));
-    OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&other_module, ptx));
-    OK("cuModuleGetFunction", CALL(int (*)(void **, void *, const char *), "cuModuleGetFunction")(&other_census, other_module, "partita_census"));
-    OK("cuStreamCreate", CALL(int (*)(void **, unsigned), "cuStreamCreate")(&other_stream, 1));
-    address other_records;
-    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&other_records, (size_t)blocks * 32));
+    void *other_census = load_census(kernels);
+    void *other_stream = new_stream(1);
+    address other_records = new_records(blocks);
     OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(context));
 
     char line[64];
@@ -160,35 +116,24 @@ int main(int count, char **arguments) {
             report("graph", graph_launch(made, stream), 2);
             report("captured", graph_launch(captured, stream), 1);
             OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(other_context));
-            address own = records[0];
-            records[0] = other_records;
-            OK("cuMemsetD8_v2", CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2")(records[0], 0, (size_t)blocks * 32));
-            void *theirs[2] = {&records[0], &duration};
+            clear_records(other_records, blocks);
+            void *theirs[2] = {&other_records, &duration};
             int code = launch(other_census, blocks, 1, 1, 1024, 1, 1, 0, other_stream, theirs, NULL);
-            OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
-            uint64_t *host = calloc(blocks, 32);
-            OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(host, other_records, (size_t)blocks * 32));
-            unsigned char seen[1024] = {0};
-            unsigned ran = 0;
-            for (unsigned b = 0; b < blocks; b++) if (host[4 * b + 3] == b + 1) { ran++; seen[host[4 * b] & 1023] = 1; }
-            printf("context sms");
-            for (int sm = 0; sm < 1024; sm++) if (seen[sm]) printf(" %d", sm);
-            printf(" blocks %u\n", code ? 0 : ran);
-            free(host);
-            records[0] = own;
+            if (code) printf("context error %d\n", code);
+            else { printf("context"); print_sms(other_records, blocks); }
             OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(context));
         } else if (!strcmp(what, "cluster")) {
             ex_config(&config, &attribute, number, 2 * number);
             int code = launch_ex(&config, census, parameters, NULL);
-            if (!code) OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+            if (!code) wait_all();
             printf("cluster %d\n", code);
         } else if (!strcmp(what, "cooperative")) {
             int code = cooperative(census, number, 1, 1, 1024, 1, 1, 0, stream, parameters);
-            if (!code) OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+            if (!code) wait_all();
             printf("cooperative %d\n", code);
         } else if (!strcmp(what, "graph-cooperative")) {
             int code = graph_launch(grid_sync, stream);
-            if (!code) OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+            if (!code) wait_all();
             printf("graph-cooperative %d\n", code);
         } else if (!strcmp(what, "clusters")) {
             int active = -1, largest = -1;

@@ -2,11 +2,9 @@
  * tenant between two sets of TPCs: below the number given, and from it on. Arguments: the file with the kernels, that
  * number, SMs of a TPC. Prints `ready`, and when its input ends a line a route: launches, launches whose blocks ran in
  * both sets, moves seen, and the set of one launch more. */
-#include "cuda.h"
+#include "census.h"
 #include <pthread.h>
 
-typedef int (*fn_launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-struct node { void *function; unsigned grid[3], block[3], shared; void **parameters; void **extra; void *kernel, *context; };
 
 enum { BLOCKS = 64 };
 static unsigned boundary, sms_per_tpc;
@@ -26,11 +24,11 @@ struct route {
 
 /* The set that one launch ran in, -1 for both. */
 static int one(struct route *route) {
-    static __thread uint64_t host[BLOCKS][4];
+    static __thread record host[BLOCKS];
     void *parameters[2] = {&route->records, &route->duration};
     if (route->graph) OK(route->name, route->graph_launch(route->graph, route->stream));
     else OK(route->name, route->launch(route->function, BLOCKS, 1, 1, 64, 1, 1, 0, route->stream, parameters, NULL));
-    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+    wait_all();
     OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(host, route->records, sizeof host));
     int sets = 0;
     for (unsigned block = 0; block < BLOCKS; block++) {
@@ -55,40 +53,22 @@ static void *work(void *argument) {
     return NULL;
 }
 
-static void prepare(struct route *route, const char *ptx) {
-    void *module;
+static void prepare(struct route *route, const char *kernels) {
     OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(route->context));
-    OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&module, ptx));
-    OK("cuModuleGetFunction", CALL(int (*)(void **, void *, const char *), "cuModuleGetFunction")(&route->function, module, "partita_census"));
-    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&route->records, BLOCKS * 32));
+    route->function = load_census(kernels);
+    route->records = new_records(BLOCKS);
     route->duration = 3000;
 }
 
-static void stream_of(struct route *route) {
-    OK("cuStreamCreate", CALL(int (*)(void **, unsigned), "cuStreamCreate")(&route->stream, 1));
-}
-
 static void graph_of(struct route *route) {
-    void *graph, *node, *parameters[2] = {&route->records, &route->duration};
-    struct node kernel;
-    memset(&kernel, 0, sizeof kernel);
-    kernel.function = route->function;
-    kernel.grid[0] = BLOCKS; kernel.grid[1] = kernel.grid[2] = 1;
-    kernel.block[0] = 64; kernel.block[1] = kernel.block[2] = 1;
-    kernel.parameters = parameters;
-    OK("cuGraphCreate", CALL(int (*)(void **, unsigned), "cuGraphCreate")(&graph, 0));
-    OK("cuGraphAddKernelNode_v2", CALL(int (*)(void **, void *, void *, size_t, void *), "cuGraphAddKernelNode_v2")(&node, graph, NULL, 0, &kernel));
-    OK("cuGraphInstantiateWithFlags", CALL(int (*)(void **, void *, uint64_t), "cuGraphInstantiateWithFlags")(&route->graph, graph, 0));
-    OK("cuGraphDestroy", CALL(fn_p, "cuGraphDestroy")(graph));
+    void *parameters[2] = {&route->records, &route->duration}, *graph = new_graph();
+    add_node(graph, NULL, route->function, BLOCKS, 64, parameters);
+    route->graph = instantiate_and_drop(graph);
 }
 
 int main(int count, char **arguments) {
     if (count < 4) return 2;
-    FILE *file = fopen(arguments[1], "r");
-    if (!file) die(arguments[1], -1);
-    static char ptx[1 << 16];
-    ptx[fread(ptx, 1, sizeof ptx - 1, file)] = 0;
-    fclose(file);
+    const char *kernels = kernels_in(arguments[1]);
     boundary = (unsigned)atoi(arguments[2]);
     sms_per_tpc = (unsigned)atoi(arguments[3]);
 
@@ -101,7 +81,7 @@ int main(int count, char **arguments) {
         routes[i].launch = CALL(fn_launch, "cuLaunchKernel");
         routes[i].graph_launch = CALL(int (*)(void *, void *), "cuGraphLaunch");
         routes[i].context = i == 5 ? other : context;
-        prepare(&routes[i], ptx);
+        prepare(&routes[i], kernels);
     }
     routes[2].launch = (fn_launch)by_version("cuLaunchKernel", 12000, 2);
     routes[4].graph_launch = (int (*)(void *, void *))by_version("cuGraphLaunch", 12000, 2);
@@ -109,7 +89,7 @@ int main(int count, char **arguments) {
     graph_of(&routes[4]);
     for (int i = 0; i < ROUTES; i++) {
         OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(routes[i].context));
-        if (i == 0 || i == 3 || i == 5) stream_of(&routes[i]);
+        if (i == 0 || i == 3 || i == 5) routes[i].stream = new_stream(1);
     }
     printf("ready\n");
     fflush(stdout);

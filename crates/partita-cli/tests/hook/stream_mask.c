@@ -1,24 +1,15 @@
 /* A program that masks its own stream, as libsmctrl does: inside its partition
  * of TPCs 0-3, across its border, and wholly outside. */
-#include "cuda.h"
+#include "census.h"
 
-typedef int (*fn_launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 
 int main(int count, char **arguments) {
-    FILE *file = fopen(arguments[1], "r");
-    if (!file) die(arguments[1], -1);
-    static char ptx[1 << 16];
-    ptx[fread(ptx, 1, sizeof ptx - 1, file)] = 0;
-    fclose(file);
     start(1);
-    void *module, *census, *stream;
-    OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&module, ptx));
-    OK("cuModuleGetFunction", CALL(int (*)(void **, void *, const char *), "cuModuleGetFunction")(&census, module, "partita_census"));
-    OK("cuStreamCreate", CALL(int (*)(void **, unsigned), "cuStreamCreate")(&stream, 0));
+    void *census = load_census(kernels_in(arguments[1]));
+    void *stream = new_stream(0);
     enum { BLOCKS = 64 };
-    address records;
-    uint64_t duration = 30000, host[4 * BLOCKS];
-    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&records, sizeof host));
+    address records = new_records(BLOCKS);
+    uint64_t duration = 30000;
     void *parameters[2] = {&records, &duration};
     fn_launch launch = CALL(fn_launch, "cuLaunchKernel");
 
@@ -29,13 +20,9 @@ int main(int count, char **arguments) {
         mask[1] = ~masks[i].enabled;
         mask[2] = mask[3] = mask[4] = ~0u;
         OK("cuLaunchKernel", launch(census, BLOCKS, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
-        OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
-        OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(host, records, sizeof host));
-        unsigned char seen[256] = {0};
-        for (int b = 0; b < BLOCKS; b++) seen[host[4 * b] & 255] = 1;
-        printf("%s sms", masks[i].name);
-        for (int sm = 0; sm < 256; sm++) if (seen[sm]) printf(" %d", sm);
-        printf("\n");
+        printf("%s", masks[i].name);
+        print_sms(records, BLOCKS);
+        clear_records(records, BLOCKS);
     }
     return 0;
 }
