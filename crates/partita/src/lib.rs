@@ -58,6 +58,7 @@ pub mod sandbox;
 pub mod set;
 pub mod signals;
 pub mod simenv;
+mod svg;
 pub mod topology;
 
 pub use error::Error;

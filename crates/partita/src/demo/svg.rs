@@ -1,8 +1,7 @@
 //! The demo as a picture.
 
-use std::fmt::Write;
-
 use super::{GREEDY, Outcome, Panel, SERVE};
+use crate::svg::{Svg, escape};
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 70.0;
@@ -23,7 +22,7 @@ pub(super) fn render(outcome: &Outcome) -> String {
     let panel_height = panels.first().map_or(0.0, |(_, panel)| plot_height(panel) + 70.0);
     let table_top = TOP + panels.len() as f64 * panel_height;
     let height = table_top + 60.0 + 22.0 * outcome.scenes.len() as f64;
-    let mut svg = Svg(String::new());
+    let mut svg = Svg::default();
     svg.add(format_args!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">"#
     ));
@@ -127,19 +126,6 @@ fn table(svg: &mut Svg, top: f64, outcome: &Outcome) {
     }
 }
 
-struct Svg(String);
-
-impl Svg {
-    fn add(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "{line}");
-    }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,7 +133,7 @@ mod tests {
 
     #[test]
     fn panels_are_drawn_and_tags_closed() {
-        let mut svg = Svg(String::new());
+        let mut svg = Svg::default();
         let panel = panel();
         draw(&mut svg, 0.0, "a <b> & c", &panel);
         assert!(svg.0.contains("a &lt;b&gt; &amp; c"));

@@ -1,8 +1,7 @@
 //! The chart as a picture.
 
-use std::fmt::Write;
-
 use super::Chart;
+use crate::svg::{Svg, escape};
 
 const LEFT: f64 = 110.0;
 const TOP: f64 = 96.0;
@@ -19,7 +18,7 @@ const FREE: &str = "#eeeeee";
 
 /// Renders the GPCs, one below the other, and the legend.
 pub(super) fn render(chart: &Chart) -> String {
-    let mut body = Svg(String::new());
+    let mut body = Svg::default();
     let (mut y, mut right) = (TOP, LEFT);
     for row in &chart.gpcs {
         let mut x = LEFT;
@@ -50,7 +49,7 @@ pub(super) fn render(chart: &Chart) -> String {
     }
     let (width, legend_top) = (right.max(640.0) + 30.0, y + 14.0);
     let bottom = legend(&mut body, legend_top, chart);
-    let mut svg = Svg(String::new());
+    let mut svg = Svg::default();
     let height = bottom + 14.0;
     svg.add(format_args!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">"#
@@ -174,19 +173,6 @@ fn legend(svg: &mut Svg, top: f64, chart: &Chart) -> f64 {
         y += 22.0;
     }
     y
-}
-
-struct Svg(String);
-
-impl Svg {
-    fn add(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "{line}");
-    }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -1,0 +1,20 @@
+//! Pictures as SVG, an element a line.
+
+use std::fmt::Write;
+
+/// A picture that is being drawn.
+#[derive(Debug, Default)]
+pub(crate) struct Svg(pub(crate) String);
+
+impl Svg {
+    /// Adds an element, or a part of one.
+    pub(crate) fn add(&mut self, line: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "{line}");
+    }
+}
+
+/// A text as an element's content.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
