@@ -55,13 +55,13 @@ impl Program {
 struct Service {
     pipe: PathBuf,
     log: PathBuf,
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 impl Service {
     fn start(world: &World) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let service = Self { pipe: dir.path().join("pipe"), log: dir.path().join("log"), dir };
+        let service = Self { pipe: dir.path().join("pipe"), log: dir.path().join("log"), _dir: dir };
         std::fs::create_dir(&service.pipe).unwrap();
         std::fs::create_dir(&service.log).unwrap();
         assert!(service.control(world).arg("-d").status().unwrap().success());
@@ -86,9 +86,22 @@ impl Service {
 
     fn stop(self, world: &World) {
         self.ask(world, "quit -t 1");
-        let pid = self.pipe.join("nvidia-cuda-mps-control.pid");
-        common::eventually("the daemon has ended", || !pid.exists());
-        drop(self.dir);
+        common::eventually("the daemon has ended", || self.daemon().is_none());
+    }
+
+    /// The daemon's process while it runs.
+    fn daemon(&self) -> Option<i32> {
+        std::fs::read_to_string(self.pipe.join("nvidia-cuda-mps-control.pid")).ok()?.trim().parse().ok()
+    }
+}
+
+impl Drop for Service {
+    /// A test that fails leaves no daemon.
+    fn drop(&mut self) {
+        if let Some(pid) = self.daemon() {
+            // SAFETY: the daemon that this service started, by the file that it removes when it ends.
+            unsafe { libc::kill(pid, libc::SIGTERM) };
+        }
     }
 }
 
