@@ -3,8 +3,6 @@
  * Prints a line a route: its name and the SMs that its blocks ran on. */
 #include "census.h"
 
-
-
 static void *census, *stream;
 static address records;
 static unsigned blocks;

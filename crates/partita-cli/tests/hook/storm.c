@@ -5,7 +5,6 @@
 #include "census.h"
 #include <pthread.h>
 
-
 enum { BLOCKS = 64 };
 static unsigned boundary, sms_per_tpc;
 static volatile int stop;

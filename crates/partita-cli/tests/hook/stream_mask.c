@@ -2,7 +2,6 @@
  * of TPCs 0-3, across its border, and wholly outside. */
 #include "census.h"
 
-
 int main(int count, char **arguments) {
     start(1);
     void *census = load_census(kernels_in(arguments[1]));
