@@ -57,8 +57,9 @@ pub unsafe fn kernel(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
+    // By value, so that the arguments stay in registers on the way that most launches take.
     // SAFETY: the caller's arguments, passed on.
-    let launch = || unsafe {
+    let launch = move || unsafe {
         real(
             function,
             grid_x,

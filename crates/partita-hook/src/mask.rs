@@ -44,19 +44,6 @@ impl LaunchMask {
     }
 }
 
-/// The subscriber of a process that sees one GPU: `argument` is the `Gpu`.
-pub unsafe extern "C" fn on_launch(
-    argument: *mut c_void,
-    domain: c_int,
-    id: c_int,
-    parameters: *const c_void,
-) {
-    // SAFETY: attach() passed a Gpu of the leaked Tenant.
-    let gpu = unsafe { &*argument.cast::<Gpu>() };
-    // SAFETY: the driver's own arguments.
-    unsafe { mask(gpu, domain, id, parameters, || disable_now(gpu)) };
-}
-
 /// The subscriber of a process that sees several GPUs: `argument` is the `Tenant`.
 pub unsafe extern "C" fn on_launch_of_several(
     argument: *mut c_void,
@@ -66,52 +53,61 @@ pub unsafe extern "C" fn on_launch_of_several(
 ) {
     // SAFETY: attach() passed a leaked Tenant, after it had prepared the notes.
     let (tenant, noted) = unsafe { (&*argument.cast::<Tenant>(), locate::noted()) };
-    match noted {
-        // SAFETY: the driver's own arguments.
-        Some(gpu) => unsafe { mask(gpu, domain, id, parameters, || disable_now(gpu)) },
-        // SAFETY: as above.
-        None => unsafe { mask_unnoted(tenant, domain, id, parameters) },
-    }
+    let gpu = match noted {
+        Some(gpu) => gpu,
+        // The driver launches of its own accord, to fill memory for one.
+        None => match tenant.gpu_now() {
+            Ok(gpu) if ends_on_all(tenant, gpu) => gpu,
+            // SAFETY: the driver's own arguments.
+            Ok(gpu) => return unsafe { mask_for_any(tenant, gpu, domain, id, parameters) },
+            Err(_) => return tenant.gpus().iter().for_each(cannot_mask),
+        },
+    };
+    // SAFETY: the GPU is the tenant's, and the rest the driver's own arguments. One body for both subscribers, so that
+    // neither pays for a call in it.
+    unsafe { on_launch(core::ptr::from_ref(gpu).cast_mut().cast(), domain, id, parameters) };
 }
 
-/// A launch that no wrapped call has noted: one that the driver makes of its own accord, to fill memory for one. It is
-/// taken to be for the GPU of the current context.
-///
-/// # Safety
-/// As [`mask`].
+/// Whether no launch with a GPU's mask would wait for ever on another of the tenant's GPUs.
 #[cold]
-unsafe fn mask_unnoted(tenant: &Tenant, domain: c_int, id: c_int, parameters: *const c_void) {
-    match tenant.gpu_now() {
-        // SAFETY: the caller's arguments.
-        Ok(gpu) => unsafe { mask(gpu, domain, id, parameters, || disable_that_ends(tenant, gpu)) },
-        Err(_) => tenant.gpus().iter().for_each(cannot_mask),
-    }
-}
-
-/// A GPU's disable words of this moment, if no launch would wait for ever with them on another of the tenant's GPUs. Else
-/// they leave every GPU its set.
-fn disable_that_ends(tenant: &Tenant, gpu: &Gpu) -> [u32; 8] {
+fn ends_on_all(tenant: &Tenant, gpu: &Gpu) -> bool {
     let words = disable_now(gpu);
     let ends_on = |other: &Gpu| other.mask.live.iter().zip(words).any(|(live, off)| live & !off != 0);
-    if tenant.gpus().iter().all(ends_on) {
-        return words;
-    }
-    let sets = tenant.gpus().iter().map(disable_now);
-    sets.fold(words, |all, set| core::array::from_fn(|word| all[word] & set[word]))
+    tenant.gpus().iter().all(ends_on)
 }
 
-/// Puts the tenant's mask for a GPU into a launch's descriptor.
+/// Masks a launch that may be for any of the tenant's GPUs: each keeps its set.
 ///
 /// # Safety
 /// The arguments are those with which the driver called the subscriber.
-#[inline]
-unsafe fn mask(
-    gpu: &Gpu,
+#[cold]
+unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, domain: c_int, id: c_int, parameters: *const c_void) {
+    let layout = gpu.mask.layout;
+    // SAFETY: the driver's own arguments.
+    unsafe { chain::call(domain, id, parameters) };
+    // SAFETY: the driver's parameters, during the call.
+    let Some(image) = (unsafe { callback::descriptor_of(parameters, layout) }) else {
+        return cannot_mask(gpu);
+    };
+    gpu.slot.count_launch_in(counter::of_this_thread());
+    let sets = tenant.gpus().iter().map(disable_now);
+    let all = sets.fold([!0; 8], |all, set| core::array::from_fn(|word| all[word] & set[word]));
+    let own = qmd::read_disable_mask(image, layout);
+    let disable = qmd::union_live(&all, own.as_ref(), &gpu.mask.live);
+    if qmd::write_disable_mask(image, layout, &disable).is_err() {
+        cannot_mask(gpu);
+    }
+}
+
+/// The subscriber of a process that sees one GPU: `argument` is the `Gpu`.
+pub unsafe extern "C" fn on_launch(
+    argument: *mut c_void,
     domain: c_int,
     id: c_int,
     parameters: *const c_void,
-    disable: impl FnOnce() -> [u32; 8],
 ) {
+    // SAFETY: attach() passed a Gpu of the leaked Tenant.
+    let gpu = unsafe { &*argument.cast::<Gpu>() };
     let layout = gpu.mask.layout;
     // SAFETY: the driver's own arguments.
     unsafe { chain::call(domain, id, parameters) };
@@ -135,7 +131,7 @@ unsafe fn mask(
     if let Some(call) = call {
         return in_noted_call(gpu, call, image);
     }
-    let disable = disable();
+    let disable = disable_now(gpu);
     // A mask may be there already: a narrower one of the program's own, or the
     // driver's for a large cluster. Both hold, or the tenant's alone where
     // together they leave nothing, because a launch with no TPC never ends.
