@@ -2,7 +2,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
@@ -77,6 +77,30 @@ calls! {
     upload = c"cuGraphUpload": fn(*mut c_void, *mut c_void);
     destroy = c"cuGraphDestroy": fn(*mut c_void);
     destroy_executable = c"cuGraphExecDestroy": fn(*mut c_void);
+}
+
+calls! {
+    /// Entry points that look into modules, complete from CUDA 11.0 on.
+    struct ModuleCalls;
+    of_function = c"cuFuncGetModule": fn(*mut *mut c_void, *mut c_void);
+    global = c"cuModuleGetGlobal_v2": fn(*mut u64, *mut usize, *mut c_void, *const c_char);
+}
+
+impl ModuleCalls {
+    /// The module of a `CUfunction`.
+    pub fn of_function(&self, function: *mut c_void) -> Option<*mut c_void> {
+        let mut module = core::ptr::null_mut();
+        // SAFETY: a valid pointer; the driver checks the handle.
+        unsafe { (self.of_function)(&mut module, function) }.ok().ok()?;
+        Some(module)
+    }
+
+    /// Whether the module has a variable of that name.
+    pub fn has_global(&self, module: *mut c_void, name: &CStr) -> bool {
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: valid pointers and a module that the driver gave.
+        unsafe { (self.global)(&mut address, &mut bytes, module, name.as_ptr()) }.is_ok()
+    }
 }
 
 impl GraphCalls {
@@ -233,14 +257,19 @@ impl DriverCalls {
         let mut value = 0;
         // SAFETY: a valid pointer; the driver checks the handle.
         if unsafe { (self.function_attribute)(&mut value, attribute, function) }.is_err() {
-            let mut of_kernel = core::ptr::null_mut();
+            let of_kernel = self.function_of_kernel(function)?;
             // SAFETY: as above.
-            unsafe {
-                (self.kernel_function)(&mut of_kernel, function).ok().ok()?;
-                (self.function_attribute)(&mut value, attribute, of_kernel).ok().ok()?;
-            }
+            unsafe { (self.function_attribute)(&mut value, attribute, of_kernel) }.ok().ok()?;
         }
         u32::try_from(value).ok()
+    }
+
+    /// The current context's function of a `CUkernel`.
+    pub fn function_of_kernel(&self, kernel: *mut c_void) -> Option<*mut c_void> {
+        let mut function = core::ptr::null_mut();
+        // SAFETY: a valid pointer; the driver checks the handle.
+        unsafe { (self.kernel_function)(&mut function, kernel) }.ok().ok()?;
+        Some(function)
     }
 
     /// Blocks of a launch that one SM holds at once.

@@ -11,18 +11,18 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
+use partita_ledger::GPUS_MAX;
 
 use crate::carried::Carried;
-use crate::graph_place::GPUS_MAX;
-use crate::misfit::Shape;
+use crate::misfit::{Needs, Shape};
 
 /// A kernel node and what it asks for, where that can be too much.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelNode {
     /// The `CUgraphNode`, of the graph or of one embedded in it.
     pub node: usize,
-    /// Blocks of its cluster, 1 for none.
-    pub cluster_blocks: u64,
+    /// What it needs beside free SMs.
+    pub needs: Needs,
     /// What it launches.
     pub shape: Shape,
     /// Whether it does not fit the partition, and is to run on the whole GPU.
@@ -34,7 +34,7 @@ pub struct KernelNode {
 impl KernelNode {
     /// Whether a small enough partition could not run it.
     pub fn is_demanding(&self) -> bool {
-        self.cluster_blocks > 1 || self.shape.cooperative
+        !self.needs.nothing()
     }
 }
 

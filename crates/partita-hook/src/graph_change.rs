@@ -87,7 +87,7 @@ fn take_shapes(tenant: &Tenant, executable: &mut Executable, graph: *mut c_void)
     let others = graph_nodes::kernels(tenant, graph as usize).unwrap_or_default();
     if others.len() == executable.kernels.len() {
         for (own, other) in executable.kernels.iter_mut().zip(others) {
-            (own.cluster_blocks, own.shape) = (other.cluster_blocks, other.shape);
+            (own.needs, own.shape) = (other.needs, other.shape);
         }
     } else {
         // The driver found them alike; if the hook cannot, it vouches for nothing any more.
@@ -199,7 +199,7 @@ pub unsafe fn set_child(
             // The nodes stay those of the embedded graph; what they launch is the new graph's.
             for (own, new) in own.iter().zip(new) {
                 if let Some(kernel) = executable.kernels.iter_mut().find(|kernel| kernel.node == own.node) {
-                    (kernel.cluster_blocks, kernel.shape) = (new.cluster_blocks, new.shape);
+                    (kernel.needs, kernel.shape) = (new.needs, new.shape);
                 }
             }
         },

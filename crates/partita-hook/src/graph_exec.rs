@@ -161,7 +161,7 @@ fn judge(
 ) -> Result<bool, CuResult> {
     let mut wide = false;
     for kernel in executable.kernels.iter_mut().filter(|kernel| kernel.is_demanding()) {
-        let verdict = misfit::judge_by(tenant, limits, kernel.cluster_blocks, &kernel.shape);
+        let verdict = misfit::judge_by(tenant, limits, &kernel.needs, &kernel.shape);
         // What the program has disabled runs nowhere.
         kernel.misfit = verdict != Verdict::Fits
             && (kernel.owed || driver.is_enabled(handle, kernel.node as *mut c_void).unwrap_or(true));

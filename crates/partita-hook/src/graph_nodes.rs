@@ -114,11 +114,5 @@ pub fn kernel_with(
             .map_or(0, |value| volume(value.as_dim3())),
         cooperative: attribute(CU_LAUNCH_ATTRIBUTE_COOPERATIVE).is_some_and(|value| value.as_i32() != 0),
     };
-    Some(KernelNode {
-        node: node as usize,
-        cluster_blocks: shape.cluster(tenant),
-        shape,
-        misfit: false,
-        owed: false,
-    })
+    Some(KernelNode { node: node as usize, needs: shape.needs(tenant), shape, misfit: false, owed: false })
 }

@@ -8,7 +8,7 @@ use partita_abi::types::{
 };
 
 use crate::misfit::{self, Shape, Verdict, volume};
-use crate::{tenant, widen};
+use crate::{functions, tenant, widen};
 
 /// Runs `launch` in `stream` as the tenant's partition allows for the shape.
 fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnce() -> CuResult) -> CuResult {
@@ -74,9 +74,9 @@ pub unsafe fn kernel(
             extra,
         )
     };
-    // The launch path of most programs: nothing to judge but whether the function
-    // was compiled for clusters, which is known after its first launch.
-    if misfit::is_known_plain(function) && tenant::current().is_some() {
+    // The launch path of most programs: nothing to judge but what the function
+    // brings along, which is known after its first launch.
+    if functions::is_known_plain(function) && tenant::current().is_some() {
         launch()
     } else {
         judged(stream, || Shape::plain(function), launch)
@@ -217,7 +217,7 @@ pub unsafe fn set_attribute(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(function, attribute, value) };
-    misfit::attribute_changed(attribute);
+    functions::attribute_changed(attribute);
     result
 }
 
@@ -231,14 +231,14 @@ pub unsafe fn set_kernel_attribute(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(attribute, value, kernel, device) };
-    misfit::attribute_changed(attribute);
+    functions::attribute_changed(attribute);
     result
 }
 
 /// Wraps `cuModuleUnload` and `cuLibraryUnload`: what is loaded next may give
 /// another function the same address.
 pub unsafe fn unload(real: unsafe extern "C" fn(*mut c_void) -> CuResult, module: *mut c_void) -> CuResult {
-    misfit::forget_functions();
+    functions::forget();
     // SAFETY: the caller's handle, passed on.
     unsafe { real(module) }
 }

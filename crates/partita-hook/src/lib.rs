@@ -34,6 +34,7 @@ mod counter;
 mod driver;
 mod elf;
 mod executables;
+mod functions;
 mod gpu;
 mod graph;
 mod graph_change;

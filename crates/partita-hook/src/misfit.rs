@@ -3,82 +3,19 @@
 //! The hardware waits for ever for SMs that a mask has taken away: a cluster
 //! runs on as many SMs of one GPC as it has blocks, and a cooperative grid needs
 //! all its blocks resident at once. The driver's own checks do not see the mask,
-//! so the hook checks against the tenant's set.
+//! so the hook checks against the tenant's set. A kernel that launches others fits
+//! nothing but the whole GPU, for the mask does not reach those.
 
-use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
 use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
 
-use crate::driver::DriverCalls;
+use crate::functions::Traits;
 use crate::gpu::Gpu;
+use crate::report;
 use crate::tenant::Tenant;
-
-/// The first compute capability with clusters (Hopper).
-const CLUSTERS_SINCE: u32 = 90;
-/// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH`, `_HEIGHT`, `_DEPTH`.
-const REQUIRED_CLUSTER: [c_int; 3] = [11, 12, 13];
-
-/// The largest cluster that is told from larger ones, in blocks; devices run 16.
-const BLOCKS_MAX: u32 = 0x7fff;
-/// Stands beside the size in a process that sees several GPUs.
-const SEVERAL_GPUS: u32 = 0x8000;
-
-/// Compiled-in cluster size of functions seen lately.
-///
-/// One word a function: its address in the upper 48 bits, the size in blocks
-/// below. A collision only costs asking the driver again.
-static CLUSTER_OF: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-
-fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
-    &CLUSTER_OF[(function as usize >> 4) % CLUSTER_OF.len()]
-}
-
-/// Whether the function is known to have been compiled without clusters, in a process that sees one GPU.
-#[inline(always)]
-pub fn is_known_plain(function: *mut c_void) -> bool {
-    entry_of(function).load(Ordering::Relaxed) == (function as u64) << 16 | 1
-}
-
-/// Forgets what was known of functions: what is loaded next may give another
-/// function the same address.
-pub fn forget_functions() {
-    for entry in &CLUSTER_OF {
-        entry.store(0, Ordering::Relaxed);
-    }
-}
-
-/// A function's attribute was set: one of a cluster's size makes what is known of functions wrong.
-pub fn attribute_changed(attribute: c_int) {
-    if REQUIRED_CLUSTER.contains(&attribute) {
-        forget_functions();
-    }
-}
-
-fn compiled_cluster_blocks(tenant: &Tenant, function: *mut c_void) -> u32 {
-    let (address, entry) = (function as u64, entry_of(function));
-    let known = entry.load(Ordering::Relaxed);
-    if known >> 16 == address & 0xffff_ffff_ffff && known != 0 {
-        return (known & u64::from(BLOCKS_MAX)) as u32;
-    }
-    let blocks = match tenant.compute_capability < CLUSTERS_SINCE {
-        true => 1,
-        false => asked_cluster_blocks(tenant.driver(), function),
-    };
-    // A launch of a process with several GPUs has more to ask than this, and must not be known as plain.
-    let several = if tenant.places().is_some() { SEVERAL_GPUS } else { 0 };
-    entry.store(address << 16 | u64::from(blocks | several), Ordering::Relaxed);
-    blocks
-}
-
-fn asked_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
-    REQUIRED_CLUSTER
-        .iter()
-        .map(|&attribute| driver.function_attribute(function, attribute).unwrap_or(0).max(1))
-        .fold(1u32, u32::saturating_mul)
-        .min(BLOCKS_MAX)
-}
 
 /// What a launch asks for.
 #[derive(Debug, Clone, Copy)]
@@ -113,12 +50,32 @@ impl Shape {
         }
     }
 
-    /// Blocks of a cluster of this launch, 1 for none.
-    pub fn cluster(&self, tenant: &Tenant) -> u64 {
-        match self.cluster_blocks {
-            0 => u64::from(compiled_cluster_blocks(tenant, self.function)),
+    /// What the launch needs beside free SMs, asked in the current context.
+    pub fn needs(&self, tenant: &Tenant) -> Needs {
+        let traits = Traits::of(tenant, self.function);
+        let cluster_blocks = match self.cluster_blocks {
+            0 => u64::from(traits.cluster_blocks),
             blocks => blocks,
-        }
+        };
+        Needs { cluster_blocks, launches: traits.launches, cooperative: self.cooperative }
+    }
+}
+
+/// What a launch needs that a partition may not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Blocks of its cluster, 1 for none.
+    pub cluster_blocks: u64,
+    /// Whether its kernel may launch others, which no mask holds.
+    pub launches: bool,
+    /// Whether all blocks must be resident at once.
+    pub cooperative: bool,
+}
+
+impl Needs {
+    /// Whether every partition can run it.
+    pub fn nothing(&self) -> bool {
+        self.cluster_blocks <= 1 && !self.launches && !self.cooperative
     }
 }
 
@@ -140,36 +97,60 @@ pub enum Verdict {
 
 /// Judges a launch in `stream` by the tenant's limits of this moment.
 pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> Verdict {
-    let cluster_blocks = shape.cluster(tenant);
-    if cluster_blocks <= 1 && !shape.cooperative {
-        return Verdict::Fits;
-    }
+    // What it is and what an SM holds of it, the driver tells of functions of the current context.
+    let needs = match tenant.in_context_of(stream, || shape.needs(tenant)) {
+        Ok(needs) if needs.nothing() => return Verdict::Fits,
+        Ok(needs) => needs,
+        Err(code) => return Verdict::Refuse(code),
+    };
     // A cluster alone is judged by two words, which cost a launch no more than its mask does.
-    if !shape.cooperative
+    if !needs.cooperative
+        && !needs.launches
         && let Ok((cluster_sms_max, _)) = gpu.limits.misfit_words()
-        && cluster_blocks <= u64::from(cluster_sms_max)
+        && needs.cluster_blocks <= u64::from(cluster_sms_max)
     {
         return Verdict::Fits;
     }
     let Some(limits) = gpu.limits_now() else {
         return Verdict::Refuse(CuResult::LAUNCH_OUT_OF_RESOURCES);
     };
-    // What an SM holds, the driver tells of functions of the current context.
-    tenant
-        .in_context_of(stream, || judge_by(tenant, &limits, cluster_blocks, shape))
-        .unwrap_or_else(Verdict::Refuse)
+    tenant.in_context_of(stream, || judge_by(tenant, &limits, &needs, shape)).unwrap_or_else(Verdict::Refuse)
 }
 
-/// Judges a launch whose cluster has `cluster_blocks` blocks by given limits.
-pub fn judge_by(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shape) -> Verdict {
+/// Judges a launch with its needs by given limits.
+pub fn judge_by(tenant: &Tenant, limits: &Limits, needs: &Needs, shape: &Shape) -> Verdict {
+    let cluster_blocks = needs.cluster_blocks;
+    let widens = limits.flags & FLAG_ON_MISFIT_WIDEN != 0;
     let code = if cluster_blocks > 1 && cluster_blocks > u64::from(limits.max_cluster_sms) {
         CuResult::INVALID_CLUSTER_SIZE
     } else if shape.cooperative && !all_resident(tenant, limits, cluster_blocks, shape) {
         CuResult::COOPERATIVE_LAUNCH_TOO_LARGE
+    } else if needs.launches && !is_whole(limits) {
+        if !widens {
+            say_why();
+        }
+        CuResult::LAUNCH_OUT_OF_RESOURCES
     } else {
         return Verdict::Fits;
     };
-    if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 { Verdict::Widen } else { Verdict::Refuse(code) }
+    if widens { Verdict::Widen } else { Verdict::Refuse(code) }
+}
+
+/// Whether the set is the whole GPU.
+fn is_whole(limits: &Limits) -> bool {
+    sms(limits) == limits.tpc_count * limits.sms_per_tpc
+}
+
+/// The code alone does not tell a user what is wrong.
+#[cold]
+fn say_why() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        report::line(format_args!(
+            "a kernel was refused because it can launch kernels itself (dynamic parallelism), which would run outside of this partition: \
+             give the tenant the whole GPU, or `--on-misfit widen`"
+        ));
+    }
 }
 
 fn all_resident(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shape) -> bool {

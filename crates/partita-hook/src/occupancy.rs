@@ -33,7 +33,7 @@ pub unsafe fn active_clusters(
     // SAFETY: the driver has just read the configuration and written the answer.
     let (shape, answer): (Shape, &mut c_int) =
         unsafe { (launch::shape_of(&*config, function), &mut *clusters) };
-    let size = u32::try_from(shape.cluster(tenant)).unwrap_or(u32::MAX);
+    let size = u32::try_from(shape.needs(tenant).cluster_blocks).unwrap_or(u32::MAX);
     let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
     let blocks = tenant.driver().blocks_per_sm(function, threads, shape.shared_bytes).unwrap_or(0);
     if size > limits.max_cluster_sms && limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::allocations::{Allocations, Kind};
-use crate::driver::{DriverCalls, GraphCalls};
+use crate::driver::{DriverCalls, GraphCalls, ModuleCalls};
 use crate::executables::Executables;
 use crate::gpu::{Charge, Gpu};
 use crate::locate::{self, PlaceCalls};
@@ -29,6 +29,7 @@ pub struct Tenant {
     /// What tells the GPUs apart where there are several.
     places: Option<PlaceCalls>,
     graph_calls: Option<GraphCalls>,
+    module_calls: Option<ModuleCalls>,
     allocations: Mutex<Allocations>,
     executables: Mutex<Executables>,
 }
@@ -91,6 +92,7 @@ impl Tenant {
             driver,
             places,
             graph_calls: GraphCalls::resolve().ok(),
+            module_calls: ModuleCalls::resolve().ok(),
             allocations: Mutex::new(Allocations::new()),
             executables: Mutex::new(Executables::new()),
         }
@@ -121,6 +123,11 @@ impl Tenant {
     /// The driver's calls that look into graphs, if it has them all.
     pub fn graph_calls(&self) -> Option<&GraphCalls> {
         self.graph_calls.as_ref()
+    }
+
+    /// The driver's calls that look into modules, if it has them all.
+    pub fn module_calls(&self) -> Option<&ModuleCalls> {
+        self.module_calls.as_ref()
     }
 
     /// The process's executable graphs, locked.

@@ -1,0 +1,107 @@
+//! What only a kernel function can tell of its launches: its compiled-in cluster, and whether it may launch kernels itself.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver::DriverCalls;
+use crate::tenant::Tenant;
+
+/// The first compute capability with clusters (Hopper).
+const CLUSTERS_SINCE: u32 = 90;
+/// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH`, `_HEIGHT`, `_DEPTH`.
+const REQUIRED_CLUSTER: [c_int; 3] = [11, 12, 13];
+
+/// The largest cluster that is told from larger ones, in blocks; devices run 16.
+const BLOCKS_MAX: u32 = 0x3fff;
+/// Stands beside the size of a function that may launch kernels.
+const LAUNCHES: u32 = 0x4000;
+/// Stands beside the size in a process that sees several GPUs.
+const SEVERAL_GPUS: u32 = 0x8000;
+
+/// Functions seen lately.
+///
+/// One word a function: its address in the upper 48 bits, what is known of it
+/// below. A collision only costs asking the driver again.
+static KNOWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
+    &KNOWN[(function as usize >> 4) % KNOWN.len()]
+}
+
+/// Whether the function is known to have been compiled without clusters and to launch nothing, in a process that sees one GPU.
+#[inline(always)]
+pub fn is_known_plain(function: *mut c_void) -> bool {
+    entry_of(function).load(Ordering::Relaxed) == (function as u64) << 16 | 1
+}
+
+/// Forgets what was known of functions: what is loaded next may give another
+/// function the same address.
+pub fn forget() {
+    for entry in &KNOWN {
+        entry.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A function's attribute was set: one of a cluster's size makes what is known of functions wrong.
+pub fn attribute_changed(attribute: c_int) {
+    if REQUIRED_CLUSTER.contains(&attribute) {
+        forget();
+    }
+}
+
+/// What a function brings to each of its launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// Blocks of the cluster that it was compiled for, 1 for none.
+    pub cluster_blocks: u32,
+    /// Whether its module holds the device runtime, by which kernels launch kernels (dynamic parallelism).
+    pub launches: bool,
+}
+
+impl Traits {
+    /// Those of a `CUfunction` or `CUkernel`, asked in the current context.
+    pub fn of(tenant: &Tenant, function: *mut c_void) -> Self {
+        let (address, entry) = (function as u64, entry_of(function));
+        let known = entry.load(Ordering::Relaxed);
+        if known >> 16 == address & 0xffff_ffff_ffff && known != 0 {
+            return Self {
+                cluster_blocks: known as u32 & BLOCKS_MAX,
+                launches: known as u32 & LAUNCHES != 0,
+            };
+        }
+        let cluster_blocks = match tenant.compute_capability < CLUSTERS_SINCE {
+            true => 1,
+            false => asked_cluster_blocks(tenant.driver(), function),
+        };
+        let Some(launches) = holds_device_runtime(tenant, function) else {
+            // A function that the driver does not know, whose launch it refuses; or one to be asked about again.
+            return Self { cluster_blocks, launches: false };
+        };
+        // A launch of a process with several GPUs has more to ask than this, and must not be known as plain.
+        let several = if tenant.places().is_some() { SEVERAL_GPUS } else { 0 };
+        let launching = if launches { LAUNCHES } else { 0 };
+        entry.store(address << 16 | u64::from(cluster_blocks | launching | several), Ordering::Relaxed);
+        Self { cluster_blocks, launches }
+    }
+}
+
+fn asked_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
+    REQUIRED_CLUSTER
+        .iter()
+        .map(|&attribute| driver.function_attribute(function, attribute).unwrap_or(0).max(1))
+        .fold(1u32, u32::saturating_mul)
+        .min(BLOCKS_MAX)
+}
+
+/// Whether the module of the function was linked with the device runtime. Every kernel of such a module may launch others, whose descriptors
+/// are made on the GPU: no callback sees them, and no mask holds them (measured, `docs/hardware.md`).
+fn holds_device_runtime(tenant: &Tenant, function: *mut c_void) -> Option<bool> {
+    // Before CUDA 11.0 a function does not tell its module.
+    let Some(modules) = tenant.module_calls() else { return Some(false) };
+    let module = match modules.of_function(function) {
+        Some(module) => module,
+        None => modules.of_function(tenant.driver().function_of_kernel(function)?)?,
+    };
+    // The version of libcudadevrt.a, a variable that its every user is linked with.
+    Some(modules.has_global(module, c"__CNPRT_VERSION_NUMBER__"))
+}
