@@ -123,6 +123,18 @@ impl Function {
         self.mark.kill(Self::KIND);
     }
 
+    /// The function of a handle, where a kernel's does not serve: as on an H200 (driver 580.159.04) that is an invalid handle.
+    ///
+    /// # Safety
+    /// As for [`object`].
+    unsafe fn at(handle: CUfunction) -> Result<&'static Self, CuResult> {
+        match super::module::kernel_as_function(handle) {
+            Some(_) => Err(Self::BAD),
+            // SAFETY: passed on to the caller.
+            None => unsafe { object(handle.0) },
+        }
+    }
+
     /// Its handle.
     pub fn handle(&self) -> CUfunction {
         CUfunction(std::ptr::from_ref(self).cast_mut().cast())
@@ -205,14 +217,14 @@ driver_api! {
     /// Reads an attribute of a function.
     fn cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction) {
         let runtime = runtime()?;
-        let function: &'static Function = object(function.0)?;
+        let function = Function::at(function)?;
         put(value, function.attribute(runtime, attribute)?)
     }
 
     /// Sets an attribute of a function.
     fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int) {
         let runtime = runtime()?;
-        let function: &'static Function = object(function.0)?;
+        let function = Function::at(function)?;
         function.set_attribute(runtime, attribute, value)
     }
 
@@ -232,7 +244,7 @@ driver_api! {
     /// Sets the preferred split of cache and shared memory: a hint.
     fn cuFuncSetCacheConfig(function: CUfunction, config: u32) {
         runtime()?;
-        let _: &'static Function = object(function.0)?;
+        Function::at(function)?;
         if config > 3 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
     }
 
@@ -246,21 +258,21 @@ driver_api! {
     /// The bank size of shared memory: a hint of the past.
     fn cuFuncSetSharedMemConfig(function: CUfunction, config: u32) {
         runtime()?;
-        let _: &'static Function = object(function.0)?;
+        Function::at(function)?;
         if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
     }
 
     /// A function's module.
     fn cuFuncGetModule(module: *mut CUmodule, function: CUfunction) {
         runtime()?;
-        let function: &'static Function = object(function.0)?;
+        let function = Function::at(function)?;
         put(module, CUmodule::from_addr(function.module))
     }
 
     /// A function's name.
     fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) {
         runtime()?;
-        let function: &'static Function = object(function.0)?;
+        let function = Function::at(function)?;
         put(name, function.name.as_ptr())
     }
 
@@ -273,7 +285,7 @@ driver_api! {
     /// Where a parameter lies.
     fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize) {
         runtime()?;
-        let function: &'static Function = object(function.0)?;
+        let function = Function::at(function)?;
         let (at, bytes) = function.param(index)?;
         put(offset, at)?;
         super::put_if(size, bytes);
@@ -292,14 +304,14 @@ driver_api! {
     /// Whether a function is loaded: always.
     fn cuFuncIsLoaded(state: *mut u32, function: CUfunction) {
         runtime()?;
-        let _: &'static Function = object(function.0)?;
+        Function::at(function)?;
         put(state, 1)
     }
 
     /// Loads a function, which is loaded.
     fn cuFuncLoad(function: CUfunction) {
         runtime()?;
-        let _: &'static Function = object(function.0)?;
+        Function::at(function)?;
         Ok(())
     }
 }
