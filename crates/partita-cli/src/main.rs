@@ -35,6 +35,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Doctor(arguments) => commands::doctor::doctor(arguments),
         Cmd::Demo(arguments) => commands::demo::demo(arguments),
         Cmd::Prove(arguments) => commands::prove::prove(arguments),
+        Cmd::Bench(arguments) => commands::bench::bench(arguments),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),
         Cmd::Completions(arguments) => commands::generate::completions(arguments),

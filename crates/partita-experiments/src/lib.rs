@@ -5,11 +5,14 @@
 //! [`experiment`]s: configurations, what the paper reports, and a verdict computed from the records.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod dialect;
 pub mod experiment;
 mod figures;
 pub mod log;
+pub mod machine;
 pub mod model;
 pub mod place;
 pub mod plot;
 pub mod program;
+pub mod report;

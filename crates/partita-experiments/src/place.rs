@@ -103,9 +103,9 @@ mod tests {
     fn shares_are_disjoint_and_names_are_taken_at_their_word() {
         let device = "gtx1060-3gb";
         let found = sets_of([r#", "partition": "50%""#, r#", "partition": "tpc:0-8""#, ""], device);
-        assert_eq!(found.unwrap(), ["0,2,4,6", "0-8", "all"]);
+        assert_eq!(found.unwrap(), ["1,3,5,7", "0-8", "all"]);
         let two = sets_of([r#", "partition": "50%""#, r#", "partition": "5tpc""#, ""], device).unwrap();
-        assert_eq!(two, ["0,2,4,6", "1,3,5,7-8", "all"]);
+        assert_eq!(two, ["1,3,5,7", "0,2,4,6,8", "all"]);
         let spread = sets_of([r#", "partition": "2tpc", "placement": "spread""#, "", ""], device).unwrap();
         assert_eq!(spread[0], "0-1");
         let error =

@@ -4,6 +4,7 @@
 //! uses clap alone. Values stay text here; the commands parse them, so that
 //! every wrong value is answered in the same way.
 
+mod bench;
 mod demo;
 mod doctor;
 mod gpu;
@@ -19,6 +20,7 @@ mod topology;
 
 use clap::{Parser, Subcommand};
 
+pub use bench::{Bench, OnArg};
 pub use demo::Demo;
 pub use doctor::Doctor;
 pub use gpu::{Devices, GpuOption, GpusOption};
@@ -79,6 +81,8 @@ pub enum Cmd {
     Demo(Demo),
     /// Prove that masks hold: random masks, and every block's SM recorded
     Prove(Prove),
+    /// Run the experiments on a GPU or on the model, beside what the paper reports
+    Bench(Bench),
     /// The Multi-Process Service that lets tenants run at the same time
     #[command(subcommand)]
     Mps(Mps),

@@ -1,5 +1,6 @@
 //! One file a command: arguments to requests, results to text.
 
+pub mod bench;
 pub mod demo;
 pub mod devices;
 pub mod doctor;

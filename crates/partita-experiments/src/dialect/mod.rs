@@ -126,6 +126,23 @@ impl Config {
         read::config(&node::Node::root(text)?)
     }
 
+    /// Reads one configuration, or an array of them.
+    ///
+    /// # Errors
+    /// As [`Config::parse`].
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, DialectError> {
+        let root = node::Node::root(text)?;
+        if !root.is_array() {
+            return Ok(vec![read::config(&root)?]);
+        }
+        let all = root.array()?;
+        if all.is_empty() {
+            Err(root.fail("there are no configurations"))
+        } else {
+            all.iter().map(read::config).collect()
+        }
+    }
+
     /// The configuration as JSON, which [`Config::parse`] reads again.
     pub fn to_json(&self) -> Value {
         write::config(self)

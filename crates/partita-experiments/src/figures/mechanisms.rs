@@ -109,7 +109,7 @@ pub(crate) fn draw(runs: &[Run], device: &DeviceSpec) -> Vec<Picture> {
         });
         plot::bars::Panel {
             title: format!("{kind} competitors"),
-            y: "median time of the product, × alone on the whole GPU".to_owned(),
+            y: "median time, × alone on the whole GPU".to_owned(),
             bars: bars.collect(),
         }
     };

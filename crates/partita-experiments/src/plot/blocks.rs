@@ -146,6 +146,6 @@ fn strips(scene: &mut Scene, frame: &Frame, record: &Record, colors: &[Color]) {
     }
     if !shown.is_empty() {
         let at = frame.left + frame.width + 10.0;
-        text(scene, at, frame.top + frame.height + 17.0, "SMs allowed", 11, TextAnchor::Start);
+        text(scene, at, frame.top - 9.0, "SMs allowed", 11, TextAnchor::Start);
     }
 }

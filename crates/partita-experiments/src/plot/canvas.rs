@@ -12,9 +12,10 @@ const INK: &str = "#222222";
 const GRID: &str = "#e3e3e3";
 const FONT: u32 = 12;
 
-/// A colour for the i-th of many.
+/// A colour for the i-th of many. The first one's is its own; the others repeat after thirteen.
 pub(super) fn color(index: usize) -> Color {
-    COLORS[index % COLORS.len()].into()
+    let index = index.checked_sub(1).map_or(0, |index| 1 + index % (COLORS.len() - 1));
+    COLORS[index].into()
 }
 
 /// A rectangle of the scene that stands for ranges of two quantities.
