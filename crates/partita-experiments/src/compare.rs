@@ -1,0 +1,146 @@
+//! Predicted and measured, side by side.
+
+use partita_core::Samples;
+use serde::Serialize;
+
+use crate::experiment::Run;
+use crate::log::{BenchmarkRecord, Record};
+
+/// One quantity.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The scenario.
+    pub scenario: String,
+    /// The benchmark or kernel; empty for all of them.
+    pub of: String,
+    /// What of it.
+    pub what: Quantity,
+    /// On the model, in milliseconds.
+    pub predicted_ms: f64,
+    /// On the GPU, in milliseconds.
+    pub measured_ms: f64,
+    /// How far the prediction is off, in percent of the measurement.
+    pub error_percent: f64,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// The end of a kernel, from the first start of any.
+    Finish,
+    /// The median of the times of iterations.
+    Iteration,
+    /// The end of the last kernel, from the first start of any.
+    Makespan,
+}
+
+/// All that was compared of an experiment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Row by row.
+    pub rows: Vec<Row>,
+    /// The median of the errors without their signs, in percent.
+    pub error_percent_median: Option<f64>,
+}
+
+/// Benchmarks that a scenario's rows name at most; a crowd says nothing one by one.
+const NAMED_MAX: usize = 48;
+
+/// Compares runs of the same scenarios.
+pub fn compare(predicted: &[Run], measured: &[Run]) -> Comparison {
+    let mut rows = Vec::new();
+    for measured in measured {
+        let scenario = &measured.scenario.config.name;
+        let Some(predicted) = predicted.iter().find(|run| run.scenario.config.name == *scenario) else {
+            continue;
+        };
+        scenario_rows(scenario, &predicted.record, &measured.record, &mut rows);
+    }
+    let errors = rows.iter().map(|row: &Row| row.error_percent.abs()).filter(|error| error.is_finite());
+    let error_percent_median = Samples::new(errors.collect::<Vec<_>>()).ok().map(|errors| errors.median());
+    Comparison { rows, error_percent_median }
+}
+
+fn scenario_rows(scenario: &str, predicted: &Record, measured: &Record, rows: &mut Vec<Row>) {
+    let mut push = |of: String, what, times: [Option<f64>; 2]| {
+        if let [Some(predicted_ms), Some(measured_ms)] = times {
+            let error_percent = 100.0 * (predicted_ms / measured_ms - 1.0);
+            rows.push(Row {
+                scenario: scenario.to_owned(),
+                of,
+                what,
+                predicted_ms,
+                measured_ms,
+                error_percent,
+            });
+        }
+    };
+    let records = [predicted, measured];
+    let starts = records.map(first_start_ns);
+    let pairs = predicted.benchmarks.iter().zip(&measured.benchmarks).take(NAMED_MAX);
+    for (one, other) in pairs.filter(|(one, other)| one.title == other.title) {
+        let both = [one, other];
+        if both.iter().all(|one| one.iterations.len() > 1) {
+            push(one.title.clone(), Quantity::Iteration, both.map(iteration_ms));
+            continue;
+        }
+        let kernels = both.map(|one| one.kernels().collect::<Vec<_>>());
+        for (index, kernel) in kernels[0].iter().enumerate() {
+            let Some(twin) = kernels[1].get(index) else { break };
+            let name = if kernel.name.is_empty() { one.title.clone() } else { kernel.name.clone() };
+            let end = |kernel: &crate::log::KernelRecord, start: Option<u64>| {
+                start.map(|start| kernel.span_ns[1].saturating_sub(start) as f64 / 1e6)
+            };
+            push(name, Quantity::Finish, [end(kernel, starts[0]), end(twin, starts[1])]);
+        }
+    }
+    push(String::new(), Quantity::Makespan, records.map(makespan_ms));
+}
+
+fn first_start_ns(record: &Record) -> Option<u64> {
+    record.benchmarks.iter().filter_map(BenchmarkRecord::span_ns).map(|span| span[0]).min()
+}
+
+fn makespan_ms(record: &Record) -> Option<f64> {
+    let end = record.benchmarks.iter().filter_map(BenchmarkRecord::span_ns).map(|span| span[1]).max()?;
+    Some((end - first_start_ns(record)?) as f64 / 1e6)
+}
+
+fn iteration_ms(one: &BenchmarkRecord) -> Option<f64> {
+    let times = one.iterations.iter().map(|iteration| iteration.execute_time_ns() as f64 / 1e6);
+    Samples::new(times.collect::<Vec<_>>()).ok().map(|samples| samples.median())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::Config;
+    use crate::experiment::Scenario;
+    use crate::model;
+    use partita_sim::catalogue;
+
+    #[test]
+    fn a_slower_device_shows_in_every_row() {
+        let text = r#"{"name": "x", "max_iterations": 1, "max_time": 0, "cuda_device": 0, "benchmarks": [
+            {"filename": "timer_spin.so", "label": "A", "thread_count": 1024, "block_count": 18, "data_size": 0, "additional_info": 1000000},
+            {"filename": "timer_spin.so", "label": "B", "thread_count": 1024, "block_count": 18, "data_size": 0, "additional_info": 1000000}]}"#;
+        let scenario = Scenario::at(Config::parse(text).unwrap(), 0.0);
+        let run = |config: &str| {
+            let scenario = Scenario::at(Config::parse(config).unwrap(), 0.0);
+            let spec = catalogue::device("gtx1060-3gb").unwrap();
+            let record = model::run_scenario(&scenario, &spec, 0).unwrap();
+            Run { scenario, record }
+        };
+        let fast = run(text);
+        assert_eq!(fast.scenario, scenario);
+        let slow = run(&text.replace("1000000", "2000000"));
+        let found = compare(std::slice::from_ref(&fast), &[slow]);
+        let named: Vec<_> = found.rows.iter().map(|row| (row.of.as_str(), row.what)).collect();
+        assert_eq!(named, [("A", Quantity::Finish), ("B", Quantity::Finish), ("", Quantity::Makespan)]);
+        assert!(found.rows.iter().all(|row| (-50.5..=-49.5).contains(&row.error_percent)), "{found:?}");
+        assert!((49.5..50.5).contains(&found.error_percent_median.unwrap()));
+        let same = std::slice::from_ref(&fast);
+        assert_eq!(compare(same, same).error_percent_median, Some(0.0));
+    }
+}

@@ -1,0 +1,280 @@
+//! What came of an experiment, as tables and files.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use partita_core::Samples;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::compare::{Comparison, Quantity, compare};
+use crate::experiment::{Experiment, FileError, Header, Judgement, Run, Scenario};
+use crate::log::{BenchmarkRecord, Record};
+use crate::machine::{Machine, Model};
+use crate::plot::Picture;
+
+/// An experiment that was run.
+pub struct Report {
+    /// Its name.
+    pub name: &'static str,
+    /// What its file says.
+    pub header: Header,
+    /// What it ran on.
+    pub device: String,
+    /// The runs.
+    pub runs: Vec<Run>,
+    /// Scenarios that this machine does not run, with the reason.
+    pub skipped: Vec<(String, String)>,
+    /// What they say of the paper's claims.
+    pub judgement: Judgement,
+    /// Predicted and measured, for what ran on a GPU.
+    pub comparison: Option<Comparison>,
+    pictures: Vec<Picture>,
+}
+
+impl std::fmt::Debug for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Report")
+            .field("name", &self.name)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an experiment gave no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// Its file is wrong.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A scenario could not be run.
+    #[error("{experiment}, {scenario:?}: {reason}")]
+    Run {
+        /// The experiment.
+        experiment: &'static str,
+        /// The scenario.
+        scenario: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Runs an experiment; `progress` hears how many of how many scenarios have ended.
+///
+/// # Errors
+/// [`ReportError`].
+pub fn run(
+    experiment: &Experiment,
+    machine: &mut dyn Machine,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Report, ReportError> {
+    let device = machine.model().clone();
+    let scenarios = experiment.scenarios(&device)?;
+    let count = scenarios.len();
+    let failed = |scenario: &Scenario, reason| ReportError::Run {
+        experiment: experiment.name,
+        scenario: scenario.config.name.clone(),
+        reason,
+    };
+    let (mut runs, mut predicted, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, scenario) in scenarios.into_iter().enumerate() {
+        progress(index, count);
+        if machine.is_measured() {
+            if !scenario.runs_on_gpu() {
+                let reason = "MIG instances are on the model alone".to_owned();
+                skipped.push((scenario.config.name, reason));
+                continue;
+            }
+            let record =
+                Model::of(device.clone(), 0).run(&scenario).map_err(|error| failed(&scenario, error))?;
+            predicted.push(Run { scenario: scenario.clone(), record });
+        }
+        let record = machine.run(&scenario).map_err(|error| failed(&scenario, error))?;
+        runs.push(Run { scenario, record });
+    }
+    progress(count, count);
+    let judgement = experiment.judge(&runs, &device);
+    let pictures = experiment.draw(&runs, &device);
+    Ok(Report {
+        name: experiment.name,
+        header: experiment.header()?,
+        device: machine.label(),
+        judgement,
+        comparison: machine.is_measured().then(|| compare(&predicted, &runs)),
+        pictures,
+        runs,
+        skipped,
+    })
+}
+
+/// What one benchmark did, in short.
+#[derive(Serialize)]
+struct Summary<'r> {
+    title: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sms: Option<&'r str>,
+    iterations: usize,
+    kernels: usize,
+    blocks: u64,
+    first_start_ms: Option<f64>,
+    last_stop_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iteration_ms: Option<Value>,
+}
+
+fn summary(one: &BenchmarkRecord) -> Summary<'_> {
+    let span = one.span_ns();
+    let times = one.iterations.iter().map(|iteration| iteration.execute_time_ns() as f64 / 1e6);
+    let samples = Samples::new(times.collect::<Vec<_>>()).ok();
+    Summary {
+        title: &one.title,
+        sms: one.sms.as_deref(),
+        iterations: one.iterations.len(),
+        kernels: one.kernels().count(),
+        blocks: one.kernels().map(|kernel| kernel.block_count).sum(),
+        first_start_ms: span.map(|span| span[0] as f64 / 1e6),
+        last_stop_ms: span.map(|span| span[1] as f64 / 1e6),
+        iteration_ms: samples.map(|samples| {
+            json!({
+                "mean": samples.mean(), "min": samples.min(), "p50": samples.p50(), "p99": samples.p99(), "max": samples.max(),
+            })
+        }),
+    }
+}
+
+/// What a record says, in short.
+pub fn record_json(record: &Record) -> Value {
+    let benchmarks: Vec<Summary<'_>> = record.benchmarks.iter().map(summary).collect();
+    json!({"scenario": record.scenario, "benchmarks": benchmarks})
+}
+
+impl Report {
+    /// The result as JSON.
+    pub fn to_json(&self) -> Value {
+        let mut value = json!({
+            "experiment": self.name,
+            "title": self.header.title,
+            "source": self.header.source,
+            "device": self.device,
+            "verdict": self.judgement.verdict().to_string(),
+            "findings": self.judgement.findings,
+            "scenarios": self.runs.iter().map(|run| record_json(&run.record)).collect::<Vec<_>>(),
+        });
+        if !self.skipped.is_empty() {
+            let skipped =
+                self.skipped.iter().map(|(scenario, reason)| json!({"scenario": scenario, "reason": reason}));
+            value["skipped"] = skipped.collect();
+        }
+        if let Some(comparison) = &self.comparison {
+            value["model_against_hardware"] = json!(comparison);
+        }
+        value
+    }
+
+    /// Writes `config.json`, `result.json` and the pictures into a directory of the experiment's name in `out`. The configuration is a list,
+    /// which `partita bench --config` runs again.
+    ///
+    /// # Errors
+    /// Writing, or drawing.
+    pub fn write(&self, out: &Path) -> io::Result<()> {
+        let dir = out.join(self.name);
+        fs::create_dir_all(&dir)?;
+        let configs: Vec<Value> = self.runs.iter().map(|run| run.scenario.config.to_json()).collect();
+        fs::write(dir.join("config.json"), pretty(&Value::from(configs)))?;
+        fs::write(dir.join("result.json"), pretty(&self.to_json()))?;
+        for picture in &self.pictures {
+            write_picture(picture, &dir)?;
+        }
+        Ok(())
+    }
+
+    /// The findings as a table, with the pictures if they lie beside the text.
+    pub fn markdown(&self, with_pictures: bool) -> String {
+        let mut out = format!("## {}: {}\n\n", self.name, self.header.title);
+        let _ = writeln!(
+            out,
+            "From {}. Run on: {}. **{}**.\n",
+            self.header.source,
+            self.device,
+            self.judgement.verdict()
+        );
+        out.push_str("| | paper | here | |\n|---|---|---|---|\n");
+        for finding in &self.judgement.findings {
+            let mark = if finding.holds { "holds" } else { "differs" };
+            let _ = writeln!(out, "| {} | {} | {} | {mark} |", finding.what, finding.paper, finding.here);
+        }
+        if !self.header.notes.is_empty() {
+            let _ = writeln!(out, "\n{}", self.header.notes);
+        }
+        for (scenario, reason) in &self.skipped {
+            let _ = writeln!(out, "\nNot run: {scenario} ({reason}).");
+        }
+        if let Some(comparison) = &self.comparison {
+            let _ = write!(out, "\n{}", comparison.markdown());
+        }
+        for picture in self.pictures.iter().filter(|_| with_pictures) {
+            let _ = writeln!(out, "\n![{}]({}/{}.png)", self.header.title, self.name, picture.name);
+        }
+        out
+    }
+}
+
+impl Comparison {
+    /// The rows as a table.
+    pub fn markdown(&self) -> String {
+        let mut out =
+            "| scenario | kernel | | predicted | measured | error |\n|---|---|---|---:|---:|---:|\n"
+                .to_owned();
+        for row in &self.rows {
+            let what = match row.what {
+                Quantity::Finish => "ends",
+                Quantity::Iteration => "iteration, median",
+                Quantity::Makespan => "makespan",
+            };
+            let _ = writeln!(
+                out,
+                "| {} | {} | {what} | {:.3} ms | {:.3} ms | {:+.1} % |",
+                row.scenario, row.of, row.predicted_ms, row.measured_ms, row.error_percent
+            );
+        }
+        if let Some(median) = self.error_percent_median {
+            let _ = writeln!(out, "\nMedian error: {median:.1} %.");
+        }
+        out
+    }
+}
+
+/// The page of several reports.
+pub fn page(reports: &[Report]) -> String {
+    let mut out = "# Experiments\n\n| experiment | device | verdict |\n|---|---|---|\n".to_owned();
+    for report in reports {
+        let _ = writeln!(
+            out,
+            "| [{0}](#{0}) | {1} | {2} |",
+            report.name,
+            report.device,
+            report.judgement.verdict()
+        );
+    }
+    for report in reports {
+        // A heading's own anchor would hold its title, too.
+        let _ = write!(out, "\n<a id=\"{}\"></a>\n\n{}", report.name, report.markdown(true));
+    }
+    out
+}
+
+/// Writes a picture as SVG and PNG.
+///
+/// # Errors
+/// Writing, or drawing.
+pub fn write_picture(picture: &Picture, dir: &Path) -> io::Result<()> {
+    fs::write(dir.join(format!("{}.svg", picture.name)), picture.svg())?;
+    let png = picture.png().map_err(io::Error::other)?;
+    fs::write(dir.join(format!("{}.png", picture.name)), png)
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
