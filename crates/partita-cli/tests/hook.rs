@@ -2,19 +2,10 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use common::{World, gpu_program, is_real, text, tpcs};
+use common::{World, compile, gpu_program, is_real, text, tpcs};
 use partita_testing::succeed;
-
-/// Compiles a program of `tests/hook`.
-fn compile(world: &World, name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook").join(name).with_extension("c");
-    let program = world.dir().join(name);
-    succeed(Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source).arg("-ldl"));
-    program
-}
 
 /// Runs a program as a tenant of its own fault domain; its lines.
 fn lines(world: &World, options: &str, program: &Path, arguments: &[&str]) -> Vec<String> {

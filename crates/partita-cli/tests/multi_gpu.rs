@@ -5,12 +5,10 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 
-use common::{Tenant, World, gpu_program, is_real, refusal, text, tpcs};
+use common::{Answering, Tenant, World, compile, gpu_program, is_real, refusal, sms_of, text, tpcs};
 use serde_json::Value;
 
 /// How many blocks each kernel has: two for each SM of an H200, which holds no more.
@@ -79,27 +77,15 @@ fn idle(world: &World, name: &str, list: &str, options: &str) -> Tenant {
 
 /// `tests/hook/gpus.c` as a tenant.
 struct Program {
-    tenant: Tenant,
-    input: std::process::ChildStdin,
+    asked: Answering,
     /// Of the GPUs that it sees, in its order.
     uuids: Vec<String>,
-}
-
-fn compiled(world: &World) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/gpus.c");
-    let program = world.dir().join("gpus");
-    let given =
-        Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source).arg("-ldl").output();
-    let given = given.expect("cc runs");
-    assert!(given.status.success(), "{}", text(&given.stderr));
-    program
 }
 
 /// `partita run` of it, with the words of `through` before it.
 fn command(world: &World, list: &str, options: &str, through: &[String]) -> Command {
     let mut command = partita(world, &format!("run --name both --gpu {} {options} --", gpus(list)));
-    command.args(through).arg(compiled(world)).arg(&gpu_program().1).arg(BLOCKS);
-    command.stdin(Stdio::piped());
+    command.args(through).arg(compile(world, "gpus")).arg(&gpu_program().1).arg(BLOCKS);
     command
 }
 
@@ -109,39 +95,21 @@ impl Program {
     }
 
     fn of(command: &mut Command) -> Self {
-        let mut tenant = Tenant::start(command);
-        let input = tenant.child.stdin.take().expect("a pipe");
+        let mut asked = Answering::start(command);
         let mut uuids = Vec::new();
         loop {
-            match tenant.next_line() {
+            match asked.tenant.next_line() {
                 ready if ready == "ready" => break,
                 line => uuids.push(line.strip_prefix("uuid ").expect("a UUID").to_owned()),
             }
         }
-        Self { tenant, input, uuids }
-    }
-
-    fn ask(&mut self, what: &str) -> Vec<String> {
-        writeln!(self.input, "{what}").expect("the program reads");
-        let mut lines = Vec::new();
-        loop {
-            match self.tenant.next_line() {
-                done if done == "done" => return lines,
-                line => lines.push(line),
-            }
-        }
-    }
-
-    fn line(&mut self, what: &str) -> String {
-        let lines = self.ask(what);
-        assert_eq!(lines.len(), 1, "{what}: {lines:?}");
-        lines[0].clone()
+        Self { asked, uuids }
     }
 
     /// Runs every route on every GPU: all blocks ran, on just the SMs of these sets.
     fn assert_on(&mut self, what: &str, sets: &[&str]) {
         let mut routes: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-        for line in self.ask(what) {
+        for line in self.asked.ask(what) {
             let mut words = line.splitn(3, ' ');
             let (Some(gpu), Some(route), Some(rest)) = (words.next(), words.next(), words.next()) else {
                 panic!("{line}");
@@ -152,7 +120,7 @@ impl Program {
                 // The driver may refuse a function of a context that is not current.
                 continue;
             }
-            assert_eq!(rest, format!("sms {} blocks {BLOCKS}", sms(sets[gpu])), "{line}");
+            assert_eq!(rest, format!("sms {} blocks {BLOCKS}", sms_of(sets[gpu])), "{line}");
         }
         assert_eq!(routes.len(), sets.len());
         for mut found in routes.into_values() {
@@ -160,13 +128,6 @@ impl Program {
             assert_eq!(found, ROUTES);
         }
     }
-}
-
-/// SMs of TPCs, as the program prints them.
-fn sms(set: &str) -> String {
-    let mut sms: Vec<u32> = tpcs(set).iter().flat_map(|tpc| [2 * tpc, 2 * tpc + 1]).collect();
-    sms.sort_unstable();
-    sms.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// The rows of a tenant by the GPUs' UUIDs.
@@ -323,11 +284,11 @@ fn memory_is_charged_on_the_gpu_that_it_lies_on() {
     let world = World::new();
     let mut program = Program::start(&world, "0,1", "--sm tpc:0-7 --mem 1GiB");
     const HALF: u64 = 512 << 20;
-    assert_eq!(program.line(&format!("alloc 0 {}", HALF + (1 << 20))), "alloc 0");
-    assert_eq!(program.line(&format!("create 0 {HALF}")), "create 2", "out of memory on the first");
-    assert_eq!(program.line(&format!("create 1 {HALF}")), "create 0");
-    assert_eq!(program.line(&format!("async 0 {HALF}")), "async 2");
-    assert_eq!(program.line(&format!("async 1 {HALF}")), "async 0");
+    assert_eq!(program.asked.line(&format!("alloc 0 {}", HALF + (1 << 20))), "alloc 0");
+    assert_eq!(program.asked.line(&format!("create 0 {HALF}")), "create 2", "out of memory on the first");
+    assert_eq!(program.asked.line(&format!("create 1 {HALF}")), "create 0");
+    assert_eq!(program.asked.line(&format!("async 0 {HALF}")), "async 2");
+    assert_eq!(program.asked.line(&format!("async 1 {HALF}")), "async 0");
     let used = |gpu: usize, uuids: &[String]| rows(&world, "both")[&uuids[gpu]]["memory_used_bytes"].as_u64();
     let uuids = program.uuids.clone();
     let records = 2 * 264 * 32;
@@ -336,15 +297,15 @@ fn memory_is_charged_on_the_gpu_that_it_lies_on() {
     // More for one of them alone.
     ok(&world, "set both --gpu 1 --mem 2GiB");
     for (gpu, quota) in [(0, 1u64 << 30), (1, 2 << 30)] {
-        let line = program.line(&format!("info {gpu}"));
+        let line = program.asked.line(&format!("info {gpu}"));
         let words: Vec<u64> = line.split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
         assert_eq!(words[1..], [quota, quota], "{line}");
         assert_eq!(words[0], quota - used(gpu, &uuids).unwrap(), "{line}");
     }
     // Freed while the other's context is current.
-    assert_eq!(program.line("free 0"), "free 0");
+    assert_eq!(program.asked.line("free 0"), "free 0");
     assert_eq!(used(0, &uuids), Some(records));
-    assert_eq!(program.line(&format!("create 0 {HALF}")), "create 0");
+    assert_eq!(program.asked.line(&format!("create 0 {HALF}")), "create 0");
 }
 
 #[test]
@@ -356,12 +317,12 @@ fn what_cannot_fit_is_judged_by_the_gpu_that_it_is_for() {
     let mut program = Program::start(&world, "0,1", "--sm tpc:0-7");
     ok(&world, "set both --gpu 1 --sm tpc:0-3");
     // An SM holds two blocks of 1024 threads.
-    assert_eq!(program.line("cooperative 0 32"), "cooperative 0");
-    assert_eq!(program.line("cooperative 0 33"), "cooperative 720");
-    assert_eq!(program.line("cooperative 1 16"), "cooperative 0");
-    assert_eq!(program.line("cooperative 1 17"), "cooperative 720");
+    assert_eq!(program.asked.line("cooperative 0 32"), "cooperative 0");
+    assert_eq!(program.asked.line("cooperative 0 33"), "cooperative 720");
+    assert_eq!(program.asked.line("cooperative 1 16"), "cooperative 0");
+    assert_eq!(program.asked.line("cooperative 1 17"), "cooperative 720");
     // A graph over both has no one mask.
-    assert_eq!(program.line("mixed"), "mixed 1");
+    assert_eq!(program.asked.line("mixed"), "mixed 1");
     program.assert_on("round", &["0-7", "0-3"]);
 }
 
@@ -400,10 +361,10 @@ fn whatever_ends_it_leaves_nothing_on_any_gpu() {
     let world = World::new();
     // `partita run` dies first: the tenant lives on with its program, then goes with it.
     let mut program = Program::start(&world, "0,1", "--sm tpc:0-7 --mem 1GiB");
-    assert_eq!(program.line("alloc 1 1048576"), "alloc 0");
+    assert_eq!(program.asked.line("alloc 1 1048576"), "alloc 0");
     let pid = rows(&world, "both").values().next().unwrap()["processes"][0]["pid"].as_i64().unwrap();
-    program.tenant.signal(rustix::process::Signal::KILL);
-    let _ = program.tenant.child.wait();
+    program.asked.tenant.signal(rustix::process::Signal::KILL);
+    let _ = program.asked.tenant.child.wait();
     assert_eq!(rows(&world, "both").len(), 2, "its program lives");
     let process = rustix::process::Pid::from_raw(pid as i32).expect("a number");
     rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("it lives");
@@ -416,7 +377,7 @@ fn whatever_ends_it_leaves_nothing_on_any_gpu() {
     let mut program = Program::start(&world, "0,1", "--sm 100%");
     let said = ok(&world, "kill both");
     assert!(said.starts_with("both: ended"), "{said}");
-    assert_ne!(program.tenant.exit_code(), 0);
+    assert_ne!(program.asked.tenant.exit_code(), 0);
     assert!(world.remains().is_empty(), "{:?}", world.remains());
 }
 

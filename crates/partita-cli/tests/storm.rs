@@ -2,10 +2,9 @@
 
 mod common;
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use common::{Tenant, World, gpu_program, text};
+use common::{Tenant, World, compile, gpu_program};
 
 /// Moves between the two sets.
 const MOVES: u32 = 30;
@@ -13,13 +12,7 @@ const MOVES: u32 = 30;
 #[test]
 fn no_launch_straddles_a_move() {
     let world = World::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/storm.c");
-    let program = world.dir().join("storm");
-    let given =
-        Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source).arg("-ldl").output();
-    let given = given.expect("cc runs");
-    assert!(given.status.success(), "{}", text(&given.stderr));
-
+    let program = compile(&world, "storm");
     let mut command = world.partita("run --name storm --isolation own --sm tpc:0-7 --".split_whitespace());
     command.arg(&program).arg(&gpu_program().1).args(["8", "2"]).stdin(Stdio::piped());
     let mut tenant = Tenant::start(&mut command);

@@ -7,10 +7,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -270,6 +270,48 @@ impl Drop for Tenant {
             let _ = self.child.wait();
         }
     }
+}
+
+/// A tenant whose program answers commands, a line each; `done` ends an answer.
+pub struct Answering {
+    pub tenant: Tenant,
+    pub input: ChildStdin,
+}
+
+impl Answering {
+    pub fn start(command: &mut Command) -> Self {
+        let mut tenant = Tenant::start(command.stdin(Stdio::piped()));
+        let input = tenant.child.stdin.take().expect("a pipe");
+        Self { tenant, input }
+    }
+
+    /// The lines of an answer.
+    pub fn ask(&mut self, what: &str) -> Vec<String> {
+        writeln!(self.input, "{what}").expect("the program reads");
+        std::iter::from_fn(|| Some(self.tenant.next_line()).filter(|line| line != "done")).collect()
+    }
+
+    /// An answer of one line.
+    pub fn line(&mut self, what: &str) -> String {
+        let lines = self.ask(what);
+        assert_eq!(lines.len(), 1, "{what}: {lines:?}");
+        lines[0].clone()
+    }
+}
+
+/// Compiles a program of `tests/hook`.
+pub fn compile(world: &World, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook").join(name).with_extension("c");
+    let program = world.dir().join(name);
+    succeed(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source).arg("-ldl"));
+    program
+}
+
+/// The SMs of TPCs of two SMs each, as those programs print them.
+pub fn sms_of(set: &str) -> String {
+    let mut sms: Vec<u32> = tpcs(set).iter().flat_map(|tpc| [2 * tpc, 2 * tpc + 1]).collect();
+    sms.sort_unstable();
+    sms.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
 pub fn text(bytes: &[u8]) -> String {
