@@ -277,6 +277,31 @@ fn each_gpu_is_planned_beside_the_tenants_that_are_there() {
 }
 
 #[test]
+fn others_make_room_on_the_gpu_that_needs_it() {
+    if needs_two_gpus() {
+        return;
+    }
+    let world = World::new();
+    let _one = idle(&world, "one", "1", "--sm 4tpc --isolation own");
+    let gpc = world.row("one")["gpcs"][0]["gpc"].as_u64().expect("a GPC");
+    let options = format!("--gpu {} --sm gpc:{gpc} --isolation own", gpus("0,1"));
+    let line = refused(&world, &format!("run --name both {options} -- true"));
+    assert!(
+        line.contains(if is_real() { "GPU 1 (" } else { "sim:h200:1" }) && line.contains("one"),
+        "{line}"
+    );
+    let dry = ok(&world, &format!("run {options} --compact --dry-run --json"));
+    let dry: Value = serde_json::from_str(&dry).expect("JSON");
+    assert_eq!(
+        (dry[0]["moves"].as_array().map(Vec::len), &dry[1]["moves"][0]["tenant"]),
+        (Some(0), &"one".into())
+    );
+    let _both = idle(&world, "both", "0,1", &format!("--sm gpc:{gpc} --isolation own --compact"));
+    assert_ne!(world.row("one")["gpcs"][0]["gpc"].as_u64(), Some(gpc));
+    assert!(rows(&world, "both").values().all(|row| row["gpcs"][0]["gpc"].as_u64() == Some(gpc)));
+}
+
+#[test]
 fn memory_is_charged_on_the_gpu_that_it_lies_on() {
     if needs_two_gpus() {
         return;
@@ -401,7 +426,7 @@ fn lists_that_cannot_be_are_refused() {
         "{line}"
     );
     let line = refused(&world, &format!("topology --gpu {}", gpus("0,1")));
-    assert!(line.contains("is not understood"), "a command about one GPU: {line}");
+    assert!(line.contains("is about one GPU"), "{line}");
     assert!(world.remains().is_empty(), "{:?}", world.remains());
 }
 

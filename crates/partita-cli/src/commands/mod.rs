@@ -29,6 +29,9 @@ use crate::fail::{Failure, tell};
 /// The selector of `--gpu`, if it was given.
 fn selector(option: &GpuOption) -> Result<Option<Selector>, Failure> {
     let given = option.gpu.as_deref().filter(|text| !text.is_empty());
+    if let Some(list) = given.filter(|text| text.contains(',') || *text == "all") {
+        return Err(Failure::Told(format!("--gpu {list}: this command is about one GPU; name one of them")));
+    }
     Ok(given.map(str::parse).transpose()?)
 }
 
