@@ -44,9 +44,10 @@ fn check_conservation(group: &Group, layout: &Layout) -> Result<(), TestCaseErro
 }
 
 /// What SMs have free and what groups count is what the resident blocks leave.
-fn check_books(group: &Group, spec: &DeviceSpec) -> Result<(), TestCaseError> {
+fn check_books(group: &Group, layout: &Layout, spec: &DeviceSpec) -> Result<(), TestCaseError> {
     let mut sms = vec![SmFree::new(&spec.sm); group.sms.len()];
-    let (mut resident, mut recorded, mut demand) = (0, 0, 0);
+    let (mut resident, mut recorded) = (0, 0);
+    let mut asked = vec![0_u64; layout.gpcs.len()];
     let mut by_task: BTreeMap<u64, u64> = BTreeMap::new();
     for cohort in group.cohorts.iter().filter(|cohort| cohort.live) {
         let task = group.tasks.get(cohort.task).expect("a resident block's kernel is known");
@@ -57,15 +58,16 @@ fn check_books(group: &Group, spec: &DeviceSpec) -> Result<(), TestCaseError> {
         sms[usize::from(cohort.sm)].take(&task.footprint, cohort.count);
         resident += count;
         recorded += if task.records.is_some() { count } else { 0 };
-        demand += task.demand * count;
+        asked[layout.gpc_of(usize::from(cohort.sm))] += task.demand * count;
         *by_task.entry(cohort.task).or_default() += count;
     }
     prop_assert_eq!(&sms, &group.sms);
-    prop_assert_eq!((resident, recorded, demand), (group.resident, group.recorded, group.demand));
-    prop_assert_eq!(
-        group.by_time.len() + group.by_memory.len(),
-        group.cohorts.len() - group.cohorts_free.len()
-    );
+    prop_assert_eq!((resident, recorded), (group.resident, group.recorded));
+    // Each GPC passes on what its SMs can draw at most.
+    let sms = layout.gpcs.iter().map(|gpc| gpc.iter().count() as u64);
+    let passed = sms.zip(asked).map(|(sms, asked)| asked.min(spec.memory.sm_bytes_per_s / 1_000 * sms));
+    prop_assert_eq!(passed.sum::<u64>(), group.memory.demand());
+    prop_assert_eq!(group.by_time.len() + group.memory.len(), group.cohorts.len() - group.cohorts_free.len());
     for (handle, task) in group.tasks.iter() {
         prop_assert_eq!(task.resident, by_task.get(&handle).copied().unwrap_or(0));
     }
@@ -131,7 +133,7 @@ proptest! {
                 continue;
             }
             for (_, entry) in gpu.groups.iter() {
-                check_books(&entry.group, &spec)?;
+                check_books(&entry.group, &gpu.layout, &spec)?;
                 if !entry.group.wants_round {
                     check_conservation(&entry.group, &gpu.layout)?;
                 }

@@ -15,7 +15,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::group::{Cohort, Context, Group, Notice};
+use crate::group::{Cohort, Context, Group, Notice, Task};
 use crate::layout::SmSet;
 use crate::{Stats, Time};
 
@@ -24,6 +24,7 @@ use crate::{Stats, Time};
 pub(crate) struct Scratch {
     rooms: Vec<Room>,
     picks: Vec<Pick>,
+    gpcs: Vec<GpcRoom>,
     heap: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
@@ -35,6 +36,15 @@ struct Room {
     blocks: u32,
     /// Threads resident.
     load: u32,
+}
+
+/// Room for a kernel's clusters in one GPC: a part of the rooms.
+#[derive(Clone, Copy, Debug)]
+struct GpcRoom {
+    first: usize,
+    end: usize,
+    /// Blocks that fit.
+    blocks: u64,
 }
 
 /// Blocks to be put on one SM.
@@ -121,10 +131,8 @@ impl Group {
         placed
     }
 
-    /// Room for a kernel's blocks on the SMs of `set` that have any.
-    fn find_rooms(&self, handle: u64, set: &SmSet, context: &Context<'_>, rooms: &mut Vec<Room>) {
-        let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
-        rooms.clear();
+    /// Adds the room for a kernel's blocks on the SMs of `set` that have any.
+    fn find_rooms(&self, task: &Task, set: &SmSet, context: &Context<'_>, rooms: &mut Vec<Room>) {
         for sm in set.iter() {
             let free = &self.sms[sm];
             let blocks = free.fits(&task.footprint);
@@ -136,8 +144,9 @@ impl Group {
 
     /// Chooses SMs for blocks that may go anywhere in `set`.
     fn pick_blocks(&self, handle: u64, set: &SmSet, context: &Context<'_>, scratch: &mut Scratch) {
-        self.find_rooms(handle, set, context, &mut scratch.rooms);
         let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
+        scratch.rooms.clear();
+        self.find_rooms(task, set, context, &mut scratch.rooms);
         let total: u64 = scratch.rooms.iter().map(|room| u64::from(room.blocks)).sum();
         if task.cooperative && total < task.remaining {
             return;
@@ -167,30 +176,47 @@ impl Group {
         let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
         let size = task.cluster_blocks as usize;
         let mut clusters_left = task.remaining / u64::from(task.cluster_blocks);
-        let mut gpcs: Vec<Vec<Room>> = Vec::new();
+        let Scratch { rooms, picks, gpcs, .. } = scratch;
+        rooms.clear();
+        gpcs.clear();
         for gpc in &context.layout.gpcs {
             if !task.cooperative && gpc.and(look_at).is_empty() {
                 continue;
             }
-            self.find_rooms(handle, &gpc.and(usable), context, &mut scratch.rooms);
-            if scratch.rooms.len() >= size {
-                gpcs.push(scratch.rooms.clone());
+            let first = rooms.len();
+            self.find_rooms(task, &gpc.and(usable), context, rooms);
+            if rooms.len() - first < size {
+                rooms.truncate(first);
+                continue;
             }
+            let blocks = rooms[first..].iter().map(|room| u64::from(room.blocks)).sum();
+            gpcs.push(GpcRoom { first, end: rooms.len(), blocks });
         }
         while clusters_left > 0 {
-            let room_of = |rooms: &Vec<Room>| rooms.iter().map(|room| u64::from(room.blocks)).sum::<u64>();
             // `max_by_key` takes the last of equals; reversed, that is the first GPC.
-            let Some(rooms) = gpcs.iter_mut().rev().filter(|r| r.len() >= size).max_by_key(|r| room_of(r))
+            let Some(gpc) =
+                gpcs.iter_mut().rev().filter(|gpc| gpc.end - gpc.first >= size).max_by_key(|gpc| gpc.blocks)
             else {
                 break;
             };
-            rooms.sort_by_key(|room| (room.load, room.sm));
-            for room in &mut rooms[..size] {
-                scratch.picks.push(Pick { sm: room.sm, blocks: 1 });
+            let of_gpc = &mut rooms[gpc.first..gpc.end];
+            if of_gpc.len() > size {
+                of_gpc.select_nth_unstable_by_key(size - 1, |room| (room.load, room.sm));
+            }
+            of_gpc[..size].sort_unstable_by_key(|room| (room.load, room.sm));
+            for room in &mut of_gpc[..size] {
+                picks.push(Pick { sm: room.sm, blocks: 1 });
                 room.blocks -= 1;
                 room.load += task.footprint.threads;
             }
-            rooms.retain(|room| room.blocks > 0);
+            gpc.blocks -= size as u64;
+            // Those without room go to the end and out of sight.
+            for at in (0..size).rev() {
+                if rooms[gpc.first + at].blocks == 0 {
+                    gpc.end -= 1;
+                    rooms.swap(gpc.first + at, gpc.end);
+                }
+            }
             clusters_left -= 1;
         }
         if task.cooperative && clusters_left > 0 {
@@ -210,17 +236,15 @@ impl Group {
         task.remaining -= count;
         task.resident += count;
         self.sms[usize::from(pick.sm)].take(&task.footprint, pick.blocks);
-        self.demand += task.demand * count;
+        let gpc = context.layout.gpc_of(usize::from(pick.sm));
+        if task.touches_memory {
+            self.memory.ask(gpc, task.demand * count, 0);
+        }
         self.resident += count;
         if task.records.is_some() {
             self.recorded += count;
         }
         let delay = context.spec.scheduler.block_start_ns;
-        let (queue, now) = if task.touches_memory {
-            (&mut self.by_memory, self.memory_clock.ceil())
-        } else {
-            (&mut self.by_time, self.clock)
-        };
         let split = task.is_split();
         let (cohorts, per_cohort) = if split { (pick.blocks, 1) } else { (1, pick.blocks) };
         for block in first..first + u64::from(cohorts) {
@@ -247,14 +271,19 @@ impl Group {
                     (self.cohorts.len() - 1) as u32
                 }
             };
-            queue.push(Reverse((now.saturating_add(delay).saturating_add(length), index)));
+            let length = length.saturating_add(delay);
+            if task.touches_memory {
+                self.memory.push(gpc, length, index);
+            } else {
+                self.by_time.push(Reverse((self.clock.saturating_add(length), index)));
+            }
         }
     }
 }
 
 /// Gives `wanted` blocks out one by one, each to the SM with the lowest load that has room, ties by position.
 fn least_loaded_first(wanted: u64, threads: u32, keep_order: bool, scratch: &mut Scratch) {
-    let Scratch { rooms, picks, heap } = scratch;
+    let Scratch { rooms, picks, heap, .. } = scratch;
     heap.clear();
     heap.extend(rooms.iter().enumerate().map(|(index, room)| Reverse((room.load, index as u32))));
     let base = picks.len();

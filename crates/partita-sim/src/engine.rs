@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 #[cfg(doc)]
 use crate::EventKind;
 use crate::arena::Arena;
+use crate::bandwidth::Dram;
 use crate::copy::CopyEngines;
 use crate::group::{Group, Notice};
 use crate::host::{HostQueue, Pending, Stream};
@@ -111,8 +112,7 @@ pub struct Engine {
     pub(crate) spec: DeviceSpec,
     pub(crate) layout: Layout,
     pub(crate) seed: u64,
-    /// DRAM bandwidth in bytes per millisecond.
-    pub(crate) bandwidth: u64,
+    pub(crate) dram: Dram,
     pub(crate) now: Time,
     pub(crate) turn: Turn,
     pub(crate) groups: Arena<GroupEntry>,
@@ -148,14 +148,14 @@ impl Engine {
     /// An idle device. `seed` decides what the model leaves to chance: the jitter of kernels that ask for it.
     ///
     /// # Panics
-    /// A device of more than 512 SMs.
+    /// A device of more than 512 SMs or 64 GPCs.
     #[must_use]
     pub fn new(spec: &DeviceSpec, seed: u64) -> Self {
         Self {
             spec: spec.clone(),
             layout: Layout::new(&spec.topology),
             seed,
-            bandwidth: spec.memory.bandwidth_bytes_per_s / 1_000,
+            dram: Dram::new(&spec.memory),
             now: 0,
             turn: Turn::Idle,
             groups: Arena::default(),
@@ -224,7 +224,7 @@ impl Engine {
 
     /// Adds a hardware queue, for streams that shall share one.
     ///
-    /// A process has as many as its `CUDA_DEVICE_MAX_CONNECTIONS` says and deals its streams to them; works of streams
+    /// [`crate::Connections`] deals a process's streams to as many as it has; works of streams
     /// on one queue leave it in the order of submission, so one that waits holds up the others (false dependence).
     ///
     /// # Errors

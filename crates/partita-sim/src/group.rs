@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::bandwidth::{Pace, PacedClock};
+use crate::bandwidth::Pace;
+use crate::lanes::Lanes;
 use crate::layout::{Layout, SmSet};
 use crate::never::NeverRuns;
 use crate::pipeline::Pipeline;
@@ -45,7 +46,7 @@ pub(crate) struct Task {
     pub(crate) cooperative: bool,
     pub(crate) block_ns: Time,
     pub(crate) jitter_permille: u16,
-    /// Whether its blocks run by the memory clock.
+    /// Whether its blocks run by their GPC's clock of memory.
     pub(crate) touches_memory: bool,
     /// Bandwidth that one block asks for, in bytes per millisecond.
     pub(crate) demand: u64,
@@ -88,13 +89,10 @@ pub(crate) struct Group {
     pub(crate) cohorts_free: Vec<u32>,
     /// Ends of blocks that touch no memory, by `clock`.
     pub(crate) by_time: Queue,
-    /// Ends of blocks that touch memory, by `memory_clock`.
-    pub(crate) by_memory: Queue,
+    /// Blocks that touch memory.
+    pub(crate) memory: Lanes,
     /// Time that the group has run.
     pub(crate) clock: Time,
-    pub(crate) memory_clock: PacedClock,
-    /// Bandwidth that the resident blocks ask for, in bytes per millisecond.
-    pub(crate) demand: u64,
     /// Blocks on SMs.
     pub(crate) resident: u64,
     /// Resident blocks of kernels that keep records.
@@ -121,10 +119,8 @@ impl Group {
             cohorts: Vec::new(),
             cohorts_free: Vec::new(),
             by_time: Queue::new(),
-            by_memory: Queue::new(),
+            memory: Lanes::new(spec, layout),
             clock: 0,
-            memory_clock: PacedClock::default(),
-            demand: 0,
             resident: 0,
             recorded: 0,
             wants_round: false,
@@ -161,9 +157,7 @@ impl Group {
         if let Some(&Reverse((due, _))) = self.by_time.peek() {
             next = due.saturating_sub(self.clock);
         }
-        if let Some(&Reverse((due, _))) = self.by_memory.peek() {
-            next = next.min(self.memory_clock.until(due, pace));
-        }
+        next = next.min(self.memory.until_next(pace));
         if self.wants_round {
             next = next.min(self.distributor_free.saturating_sub(self.clock));
         }
@@ -174,7 +168,7 @@ impl Group {
     #[inline]
     pub(crate) fn run(&mut self, dt: Time, pace: Pace) {
         self.clock += dt;
-        self.memory_clock.advance(dt, pace);
+        self.memory.run(dt, pace);
     }
 
     /// Does all that is due: blocks end, the distributor places others.
@@ -194,11 +188,7 @@ impl Group {
             self.by_time.pop();
             self.end(cohort, context, notices, stats);
         }
-        while let Some(&Reverse((due, cohort))) = self.by_memory.peek() {
-            if due > self.memory_clock.now() {
-                break;
-            }
-            self.by_memory.pop();
+        while let Some(cohort) = self.memory.pop_due() {
             self.end(cohort, context, notices, stats);
         }
     }
@@ -218,7 +208,7 @@ impl Group {
             });
         }
         let ended = task.resident == 0 && task.remaining == 0;
-        self.vacate(index);
+        self.vacate(index, context.layout);
         stats.blocks_done += count;
         self.wants_round |= self.pipeline.has_undispatched();
         if ended {
@@ -233,7 +223,7 @@ impl Group {
     }
 
     /// Frees what a cohort holds on its SM.
-    fn vacate(&mut self, index: u32) {
+    fn vacate(&mut self, index: u32, layout: &Layout) {
         let cohort = &mut self.cohorts[index as usize];
         cohort.live = false;
         self.cohorts_free.push(index);
@@ -241,7 +231,9 @@ impl Group {
         let count = u64::from(cohort.count);
         self.sms[usize::from(cohort.sm)].give(&task.footprint, cohort.count);
         self.dirty.insert(usize::from(cohort.sm));
-        self.demand -= task.demand * count;
+        if task.touches_memory {
+            self.memory.ask(layout.gpc_of(usize::from(cohort.sm)), 0, task.demand * count);
+        }
         self.resident -= count;
         if task.records.is_some() {
             self.recorded -= count;
@@ -249,7 +241,7 @@ impl Group {
     }
 
     /// Discards a kernel with its running blocks.
-    pub(crate) fn kill(&mut self, handle: u64) {
+    pub(crate) fn kill(&mut self, handle: u64, layout: &Layout) {
         let Some(task) = self.tasks.get(handle) else { return };
         let (priority, allowed, placed_all, touches_memory) =
             (task.priority, task.allowed, task.remaining == 0, task.touches_memory);
@@ -257,10 +249,14 @@ impl Group {
             .filter(|&index| self.cohorts[index as usize].live && self.cohorts[index as usize].task == handle)
             .collect();
         for &index in &mine {
-            self.vacate(index);
+            self.vacate(index, layout);
         }
-        let queue = if touches_memory { &mut self.by_memory } else { &mut self.by_time };
-        queue.retain(|&Reverse((_, index))| mine.binary_search(&index).is_err());
+        let keep = |index: u32| mine.binary_search(&index).is_err();
+        if touches_memory {
+            self.memory.retain(keep);
+        } else {
+            self.by_time.retain(|&Reverse((_, index))| keep(index));
+        }
         if placed_all {
             self.pipeline.release_slot();
         } else {

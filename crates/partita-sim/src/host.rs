@@ -275,7 +275,7 @@ impl Engine {
             let state = &mut self.groups.get_mut(group).expect("a stream's group is there").group;
             match work.place {
                 Place::Travelling => state.arriving -= 1,
-                Place::AtDevice { task } => state.kill(task),
+                Place::AtDevice { task } => state.kill(task, &self.layout),
                 Place::AtCopyEngine { engine } => {
                     self.copies.kill(handle, engine, &mut self.notices);
                     self.take_notices();

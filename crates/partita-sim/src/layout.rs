@@ -64,6 +64,8 @@ pub(crate) struct Layout {
     sms_per_tpc: usize,
     /// SMs of each GPC.
     pub(crate) gpcs: Vec<SmSet>,
+    /// The place in `gpcs` of the GPC of each SM, by position.
+    gpc_of: Vec<u8>,
 }
 
 impl Layout {
@@ -75,14 +77,23 @@ impl Layout {
         let tpcs = topology.tpc_count() as usize;
         let sms_per_tpc = topology.sms_per_tpc() as usize;
         assert!(tpcs * sms_per_tpc <= SMS_MAX, "a device of more than {SMS_MAX} SMs is not modelled");
-        let mut layout = Self { tpcs, sms_per_tpc, gpcs: Vec::new() };
+        let mut layout = Self { tpcs, sms_per_tpc, gpcs: Vec::new(), gpc_of: vec![0; tpcs * sms_per_tpc] };
         layout.gpcs = topology.gpcs().iter().map(|gpc| layout.sms_of(&gpc.tpcs)).collect();
+        for (gpc, sms) in (0..).zip(&layout.gpcs) {
+            sms.iter().for_each(|position| layout.gpc_of[position] = gpc);
+        }
         layout
     }
 
     /// Number of SMs.
     pub(crate) fn sm_count(&self) -> usize {
         self.tpcs * self.sms_per_tpc
+    }
+
+    /// The place in [`Self::gpcs`] of the GPC that the SM at a position is in.
+    #[inline]
+    pub(crate) fn gpc_of(&self, position: usize) -> usize {
+        usize::from(self.gpc_of[position])
     }
 
     /// `%smid` of the SM at a position.

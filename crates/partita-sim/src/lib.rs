@@ -26,6 +26,7 @@
 mod arena;
 mod bandwidth;
 pub mod catalogue;
+pub mod connections;
 #[cfg(test)]
 mod conservation;
 mod control;
@@ -35,6 +36,7 @@ mod engine;
 mod event;
 mod group;
 mod host;
+mod lanes;
 mod layout;
 mod never;
 mod pipeline;
@@ -44,6 +46,7 @@ mod spec;
 mod turn;
 mod work;
 
+pub use connections::Connections;
 pub use control::{ControlSpec, TpcPlace};
 pub use engine::{Engine, Stats, Stuck, SubmitError, UnknownHandle};
 pub use event::{BlockRecord, Event, EventKind};

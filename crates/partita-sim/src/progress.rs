@@ -16,19 +16,20 @@ impl Engine {
         self.events.push(Event { time, kind });
     }
 
-    /// The pace of what touches memory.
+    /// The paces that DRAM leaves to blocks and to copies.
     #[inline]
-    fn pace(&self) -> Pace {
+    fn paces(&self) -> (Pace, Pace) {
         let running = self.running().and_then(|group| self.groups.get(group));
-        let demand = self.copies.demand + running.map_or(0, |entry| entry.group.demand);
-        Pace::of(demand, self.bandwidth)
+        let demand = self.copies.demand + running.map_or(0, |entry| entry.group.memory.demand());
+        (self.dram.blocks(demand), self.dram.copies(demand))
     }
 
     /// When anything changes next; the present if something is due.
     pub(crate) fn next_internal(&self) -> Option<Time> {
-        let pace = self.pace();
+        let (blocks, copies) = self.paces();
         let running = self.running().and_then(|group| self.groups.get(group));
-        let waits = [running.and_then(|entry| entry.group.until_next(pace)), self.copies.until_next(pace)];
+        let waits =
+            [running.and_then(|entry| entry.group.until_next(blocks)), self.copies.until_next(copies)];
         let mut next = self.next_outside_group();
         for wait in waits.into_iter().flatten() {
             next = next.min(self.now.saturating_add(wait));
@@ -63,13 +64,13 @@ impl Engine {
         if dt == 0 {
             return;
         }
-        let pace = self.pace();
+        let (blocks, copies) = self.paces();
         if let Some(group) = self.running()
             && let Some(entry) = self.groups.get_mut(group)
         {
-            entry.group.run(dt, pace);
+            entry.group.run(dt, blocks);
         }
-        self.copies.run(dt, pace);
+        self.copies.run(dt, copies);
         self.now += dt;
     }
 
@@ -124,7 +125,7 @@ impl Engine {
         let group = &mut entry.group;
         let mut context = Context { spec: &self.spec, layout: &self.layout, seed: self.seed, now: self.now };
         while self.notices.is_empty() {
-            let pace = Pace::of(group.demand, self.bandwidth);
+            let pace = self.dram.blocks(group.memory.demand());
             let Some(wait) = group.until_next(pace) else { break };
             let next = context.now.saturating_add(wait);
             if next > until || next >= other {

@@ -47,7 +47,8 @@ pub struct ComputeCapability {
 }
 
 /// Resources of one SM and the granularity in which blocks take them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SmSpec {
     /// Resident threads at most.
     pub threads_max: u32,
@@ -86,8 +87,12 @@ pub struct SmSpec {
 pub struct MemorySpec {
     /// Capacity that NVML and the driver report as total, in bytes.
     pub capacity_bytes: u64,
-    /// DRAM bandwidth in bytes per second; the capacity that running blocks contend for.
+    /// DRAM bandwidth in bytes per second, as the vendor has it.
     pub bandwidth_bytes_per_s: u64,
+    /// Share of it that kernels reach, in thousandths.
+    pub reached_permille: u32,
+    /// What one SM can draw by itself, in bytes per second.
+    pub sm_bytes_per_s: u64,
     /// Width of the DRAM bus in bits.
     pub bus_bits: u32,
     /// L2 cache in bytes.

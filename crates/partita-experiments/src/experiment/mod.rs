@@ -128,7 +128,7 @@ pub enum FileError {
         /// The experiment.
         name: &'static str,
         /// What is wrong.
-        error: catalogue::UnknownDevice,
+        error: catalogue::DeviceError,
     },
 }
 

@@ -1,56 +1,46 @@
 //! The devices that can be simulated, each figure with its source.
 //!
-//! One file per generation; each device is plain data. What nobody published is marked as an assumption where it stands. For all of
-//! them:
+//! Each device is a data file in `devices/` that says where every figure comes from, and what else is said elsewhere: the TPC counts of
+//! «Hardware Compute Partitioning on NVIDIA GPUs» (table II), for example, are SM counts for most parts with two SMs to a TPC. What nobody
+//! published is marked there as an assumption. The limits of an SM are in `devices/sm.toml`, by compute capability. For all devices:
 //!
-//! - GPCs and TPCs come from the chip's white paper; which TPCs a board lost is assumed, spread evenly, and [`board`] makes others.
-//!   «Hardware Compute Partitioning on NVIDIA GPUs» (table II) counts SMs as TPCs for most parts with two SMs to a TPC.
-//! - Copies reach 0.8 of the link, and a copy inside device memory 0.85 of half its bandwidth (assumptions).
+//! - Which TPCs a board lost is assumed, spread evenly; [`board`] and `?seed=` make others.
+//! - Copies reach 0.8 of the link, and a copy inside device memory 0.85 of half its bandwidth (assumptions), unless the file says otherwise.
 //! - A kernel holds a task slot, and there are as many as resident grids in the CUDA C++ Programming Guide.
 //! - PCI device ids are those of pci.ids; a subsystem id of 0000:10de is nobody's, as boards of many makers exist.
+//!
+//! A file of one's own is a device, too: `sim:/path/to/device.toml`. It is written as those in `devices/` are; sources may be left out.
 
-mod ada;
-mod ampere;
-mod blackwell;
-mod h200;
-mod hopper;
-mod kepler;
-mod maxwell;
-mod parts;
-mod pascal;
+mod error;
+mod figures;
+mod file;
 mod plan;
-mod sm;
-mod turing;
-mod volta;
 
-use core::fmt;
+use std::path::Path;
 
-use partita_core::{Topology, Tpc};
+pub use error::{DeviceError, FileError, UnknownDevice};
 
 use crate::spec::DeviceSpec;
 
-/// Makes a device's entry, of the board with that seed ([`board`]).
-type Make = fn(u64) -> DeviceSpec;
-
-/// Every device.
-const DEVICES: [(&str, Make); 17] = [
-    ("h200", h200::spec),
-    ("a100", ampere::a100),
-    ("gtx1060-3gb", pascal::gtx1060_3gb),
-    ("gtx-680", kepler::gtx_680),
-    ("tesla-k40", kepler::tesla_k40),
-    ("gtx970", maxwell::gtx970),
-    ("p100", pascal::p100),
-    ("titan-v", volta::titan_v),
-    ("xavier", volta::xavier),
-    ("rtx2060", turing::rtx2060),
-    ("rtx3070", ampere::rtx3070),
-    ("rtx6000-ada", ada::rtx6000_ada),
-    ("l40s", ada::l40s),
-    ("h100", hopper::h100),
-    ("h100-v3", hopper::h100_v3),
-    ("b200", blackwell::b200),
-    ("gb10", blackwell::gb10),
+/// Every device: its name, and its file.
+const DEVICES: [(&str, &str); 17] = [
+    ("h200", include_str!("../../devices/h200.toml")),
+    ("a100", include_str!("../../devices/a100.toml")),
+    ("gtx1060-3gb", include_str!("../../devices/gtx1060-3gb.toml")),
+    ("gtx-680", include_str!("../../devices/gtx-680.toml")),
+    ("tesla-k40", include_str!("../../devices/tesla-k40.toml")),
+    ("gtx970", include_str!("../../devices/gtx970.toml")),
+    ("p100", include_str!("../../devices/p100.toml")),
+    ("titan-v", include_str!("../../devices/titan-v.toml")),
+    ("xavier", include_str!("../../devices/xavier.toml")),
+    ("rtx2060", include_str!("../../devices/rtx2060.toml")),
+    ("rtx3070", include_str!("../../devices/rtx3070.toml")),
+    ("rtx6000-ada", include_str!("../../devices/rtx6000-ada.toml")),
+    ("l40s", include_str!("../../devices/l40s.toml")),
+    ("h100", include_str!("../../devices/h100.toml")),
+    ("h100-v3", include_str!("../../devices/h100-v3.toml")),
+    ("b200", include_str!("../../devices/b200.toml")),
+    ("gb10", include_str!("../../devices/gb10.toml")),
 ];
 
 /// Names of all devices, in the order in which help texts list them.
@@ -67,59 +57,58 @@ pub const NAMES: [&str; DEVICES.len()] = {
 /// The device taken where none is named.
 pub const DEFAULT: &str = "h200";
 
-/// No device of that name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownDevice {
-    /// The name that was asked for.
-    pub name: String,
-}
+/// What stands before the number of a board.
+const SEED: &str = "?seed=";
 
-impl fmt::Display for UnknownDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no simulated device is called '{}'; known are", self.name)?;
-        for (i, name) in NAMES.iter().enumerate() {
-            write!(f, "{} sim:{name}", if i == 0 { "" } else { "," })?;
-        }
-        Ok(())
+/// The device of that name, with or without the prefix `sim:`: a name of [`NAMES`], case and `_` for `-` forgiven, or the path of a device
+/// file, which has a `/` in it. A bare `sim` is [`DEFAULT`]. `?seed=` and a number behind it name a board that lost other TPCs ([`board`]).
+///
+/// ```
+/// use partita_sim::catalogue;
+///
+/// let usual = catalogue::device("sim:a100")?;
+/// let other = catalogue::device("sim:a100?seed=7")?;
+/// assert_eq!(other.tpc_count(), usual.tpc_count());
+/// assert_ne!(other.topology, usual.topology);
+/// # Ok::<(), catalogue::DeviceError>(())
+/// ```
+///
+/// # Errors
+/// An unknown name, with the known ones; a seed that is no number; what is wrong with a file.
+pub fn device(name: &str) -> Result<DeviceSpec, DeviceError> {
+    match name.split_once(SEED) {
+        None => board(name, 0),
+        Some((device, seed)) => match seed.parse() {
+            Ok(seed) => board(device, seed),
+            Err(_) => Err(DeviceError::Seed { name: name.to_owned() }),
+        },
     }
 }
 
-impl core::error::Error for UnknownDevice {}
-
-/// The device of that name, with or without the prefix `sim:`; case and `_` for `-` are forgiven. A bare `sim` is
-/// [`DEFAULT`].
+/// As [`device`], a board that lost other TPCs: two boards of one model differ in which TPCs of which GPCs were fused off, and in nothing
+/// else. Seed 0 is the board that [`device`] gives; the id of another one tells its seed.
 ///
 /// # Errors
-/// [`UnknownDevice`], whose text lists the names.
-pub fn device(name: &str) -> Result<DeviceSpec, UnknownDevice> {
-    board(name, 0)
-}
-
-/// As [`device`], a board that lost other TPCs: two boards of one model differ in which TPCs of which GPCs were fused off. Seed 0 is the
-/// board that [`device`] gives.
-///
-/// # Errors
-/// [`UnknownDevice`], whose text lists the names.
-pub fn board(name: &str, seed: u64) -> Result<DeviceSpec, UnknownDevice> {
+/// As [`device`].
+pub fn board(name: &str, seed: u64) -> Result<DeviceSpec, DeviceError> {
     let bare = name.strip_prefix("sim:").unwrap_or(if name == "sim" { DEFAULT } else { name });
+    if bare.contains('/') {
+        return Ok(file::load(Path::new(bare), seed)?);
+    }
     let wanted = bare.to_ascii_lowercase().replace('_', "-");
-    let found = DEVICES.iter().find(|(known, _)| *known == wanted);
-    found.map(|(_, make)| make(seed)).ok_or_else(|| UnknownDevice { name: name.to_owned() })
+    let Some((known, text)) = DEVICES.iter().find(|(known, _)| *known == wanted) else {
+        return Err(UnknownDevice { name: name.to_owned() }.into());
+    };
+    Ok(file::parse(&format!("{known}.toml"), text, seed)?)
 }
 
 /// All devices, in the order of [`NAMES`].
-#[must_use]
-pub fn all() -> Vec<DeviceSpec> {
-    DEVICES.iter().map(|(_, make)| make(0)).collect()
-}
-
-/// A topology from a table of `(gpc, physical bit)` in logical order.
 ///
 /// # Panics
-/// On a table that describes no device; the tables are constants and tests build them all.
-fn topology(sms_per_tpc: u32, table: &[(u8, u16)]) -> Topology {
-    let tpcs: Vec<Tpc> = table.iter().map(|&(gpc, physical)| Tpc { gpc, physical }).collect();
-    Topology::new(sms_per_tpc, tpcs).expect("a catalogue table describes a device")
+/// If a file of the catalogue describes no device; tests read them all.
+#[must_use]
+pub fn all() -> Vec<DeviceSpec> {
+    NAMES.map(|name| board(name, 0).expect("a file of the catalogue describes a device")).into()
 }
 
 #[cfg(test)]

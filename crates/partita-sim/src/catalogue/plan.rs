@@ -1,6 +1,7 @@
 //! Floor plans: what a chip has, how much of it a product keeps, and how what is kept is numbered.
 
-use partita_core::{Topology, Tpc};
+use partita_core::{Topology, TopologyError, Tpc};
+use serde::Deserialize;
 
 /// A chip's GPCs and TPCs, and how many of them a product has.
 #[derive(Clone, Copy)]
@@ -20,7 +21,8 @@ pub(super) struct Plan {
 }
 
 /// The order in which `%smid` counts TPCs.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Order {
     /// The first of each GPC, then the second of each, and so on (H200, measured).
     RoundRobin,
@@ -50,9 +52,9 @@ pub(super) enum Numbering {
 impl Plan {
     /// The topology of a board. Seed 0 spreads what is fused off evenly; every other seed is a board of its own.
     ///
-    /// # Panics
-    /// On a plan that describes no device; the plans are constants and tests build them all.
-    pub(super) fn topology(&self, seed: u64) -> Topology {
+    /// # Errors
+    /// A plan that describes no device.
+    pub(super) fn topology(&self, seed: u64) -> Result<Topology, TopologyError> {
         let sizes = self.sizes(seed);
         let mut places: Vec<(u8, u16)> = (0_u8..)
             .zip(&sizes)
@@ -65,7 +67,7 @@ impl Plan {
             .zip(places)
             .map(|(logical, (gpc, position))| Tpc { gpc, physical: self.bit(logical, gpc, position) })
             .collect();
-        Topology::new(self.sms_per_tpc, tpcs).expect("a catalogue plan describes a device")
+        Topology::new(self.sms_per_tpc, tpcs)
     }
 
     /// TPCs of each GPC.
@@ -130,15 +132,15 @@ mod tests {
         };
         let mut seen = BTreeSet::new();
         for seed in 0..20 {
-            let board = plan.topology(seed);
+            let board = plan.topology(seed).unwrap();
             assert_eq!((board.tpc_count(), board.gpcs().len()), (66, 8));
-            assert_eq!(board, plan.topology(seed));
+            assert_eq!(board, plan.topology(seed).unwrap());
             let sizes: Vec<u32> = board.gpcs().iter().map(|gpc| gpc.tpcs.len()).collect();
             assert!(sizes.is_sorted() && sizes.iter().all(|size| (1..=9).contains(size)));
             seen.insert(sizes);
         }
         assert!(seen.len() > 3, "{seen:?}");
-        let even: Vec<u32> = plan.topology(0).gpcs().iter().map(|gpc| gpc.tpcs.len()).collect();
+        let even: Vec<u32> = plan.topology(0).unwrap().gpcs().iter().map(|gpc| gpc.tpcs.len()).collect();
         assert_eq!(even, [8, 8, 8, 8, 8, 8, 9, 9]);
     }
 }

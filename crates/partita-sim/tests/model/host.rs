@@ -2,8 +2,8 @@
 
 use partita_core::TpcSet;
 use partita_sim::{
-    CopyDirection, CopyWork, Engine, EventKind, GroupKind, KernelWork, SubmitError, UnknownHandle, Work,
-    WorkId,
+    Connections, CopyDirection, CopyWork, Engine, EventKind, GroupKind, KernelWork, SubmitError, Time,
+    UnknownHandle, Work, WorkId,
 };
 
 use crate::{bare, done, started, submit, whole_sm};
@@ -36,6 +36,52 @@ fn a_shared_hardware_queue_makes_streams_wait_for_each_other() {
     assert_eq!(gpu.remove_queue(queue), Ok(()));
     assert_eq!(gpu.remove_queue(queue), Err(UnknownHandle));
     assert_eq!(gpu.submit(a, Work::Marker), Err(SubmitError::UnknownStream));
+}
+
+/// When streams that are dealt to so many queues are done: each waits for 10 µs and then runs 10 µs on an SM of its own.
+fn dealt(device: &str, variable: Option<&str>, streams: u64) -> Vec<Time> {
+    let spec = bare(device);
+    let mut gpu = Engine::new(&spec, 0);
+    let group = gpu.add_group(GroupKind::Own);
+    let mut connections = Connections::new(&spec.scheduler, group, variable).unwrap();
+    let works: Vec<WorkId> = (0..streams)
+        .map(|stream| {
+            let sm = TpcSet::single(stream as u8);
+            let stream = connections.add_stream(&mut gpu, 0).unwrap();
+            submit(&mut gpu, stream, whole_sm(1, 10_000, sm));
+            submit(&mut gpu, stream, whole_sm(1, 10_000, sm))
+        })
+        .collect();
+    let events = gpu.run_to_end();
+    works.into_iter().map(|work| done(&events, work).unwrap()).collect()
+}
+
+#[test]
+fn a_process_has_as_many_queues_as_its_variable_says() {
+    // Eight by default: the ninth stream's first kernel waits behind the first's second, which waits for the first's first.
+    let mut expected = vec![20_000; 8];
+    expected.push(30_000);
+    assert_eq!(dealt("h200", None, 9), expected);
+    assert_eq!(dealt("h200", Some("9"), 9), [20_000; 9]);
+    assert_eq!(dealt("h200", Some(" 32 "), 32), [20_000; 32]);
+    assert_eq!(dealt("h200", Some("1"), 3), [20_000, 30_000, 40_000]);
+    // One queue is all that the first Kepler has.
+    assert_eq!(dealt("gtx-680", None, 3), [20_000, 30_000, 40_000]);
+}
+
+#[test]
+fn a_number_of_queues_that_cannot_be_is_refused() {
+    let spec = bare("h200");
+    let group = Engine::new(&spec, 0).add_group(GroupKind::Own);
+    for value in ["0", "33", "-1", "many", ""] {
+        let error = Connections::new(&spec.scheduler, group, Some(value)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "CUDA_DEVICE_MAX_CONNECTIONS is '{value}': hardware queues of a process, give a number from 1 to 32"
+            )
+        );
+    }
 }
 
 #[test]

@@ -62,6 +62,7 @@ struct Run {
     kernels: BTreeMap<WorkId, (StreamId, KernelWork)>,
     by_stream: BTreeMap<StreamId, Vec<WorkId>>,
     group_of: BTreeMap<StreamId, usize>,
+    priority_of: BTreeMap<StreamId, i32>,
     outcome: Outcome,
 }
 
@@ -146,7 +147,7 @@ fn run(program: &Program, record: bool, step_ns: Time) -> Run {
     let mut gpu = Engine::new(&spec, program.seed);
     let groups = [GroupKind::Own, GroupKind::Mps].map(|kind| gpu.add_group(kind));
     let shared = groups.map(|group| gpu.add_queue(group).unwrap());
-    let mut group_of = BTreeMap::new();
+    let (mut group_of, mut priority_of) = (BTreeMap::new(), BTreeMap::new());
     let streams: Vec<StreamId> = program
         .streams
         .iter()
@@ -157,6 +158,7 @@ fn run(program: &Program, record: bool, step_ns: Time) -> Run {
                 gpu.add_stream(groups[group], priority).unwrap()
             };
             group_of.insert(stream, group);
+            priority_of.insert(stream, priority);
             stream
         })
         .collect();
@@ -196,7 +198,7 @@ fn run(program: &Program, record: bool, step_ns: Time) -> Run {
     let blocks = kernels.keys().filter_map(|&work| Some((work, gpu.take_blocks(work)?))).collect();
     let stuck = gpu.stuck().iter().map(|stuck| stuck.work).collect();
     let outcome = Outcome { events, blocks, stuck, ended: gpu.now() };
-    Run { spec, kernels, by_stream, group_of, outcome }
+    Run { spec, kernels, by_stream, group_of, priority_of, outcome }
 }
 
 /// Moves time in steps, and checks what the engine says of the next event on the way.
@@ -252,6 +254,36 @@ fn check_occupancy(run: &Run) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// While a kernel has blocks left to place, no block of a less urgent one of its group starts on an SM that it may use.
+///
+/// That holds from its first block on: before, it may lack a task slot, as those of kernels that have placed all their blocks are not taken away.
+fn check_priorities(run: &Run) -> Result<(), TestCaseError> {
+    let sms_per_tpc = run.spec.topology.sms_per_tpc();
+    let starts = |work: &WorkId| run.outcome.blocks[work].iter().map(|block| block.start_ns);
+    for (urgent, (stream, kernel)) in &run.kernels {
+        if !run.outcome.blocks.contains_key(urgent) {
+            continue;
+        }
+        let placing = starts(urgent).min().unwrap_or(0)..starts(urgent).max().unwrap_or(0);
+        for (other, (other_stream, _)) in &run.kernels {
+            let is_less_urgent = run.priority_of[other_stream] > run.priority_of[stream];
+            if !is_less_urgent || run.group_of[other_stream] != run.group_of[stream] {
+                continue;
+            }
+            for block in run.outcome.blocks.get(other).into_iter().flatten() {
+                let may_use = kernel.enabled.contains((block.sm / sms_per_tpc) as u8);
+                prop_assert!(
+                    !(may_use && placing.contains(&block.start_ns)),
+                    "{other} began at {} on SM {} while {urgent} placed blocks, {placing:?}",
+                    block.start_ns,
+                    block.sm
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -292,6 +324,7 @@ proptest! {
             }
         }
         check_occupancy(&run)?;
+        check_priorities(&run)?;
 
         // Streams are first in, first out.
         for works in run.by_stream.values() {

@@ -1,7 +1,7 @@
 //! Several tenants on one device: turns, frozen blocks, partitions, bandwidth.
 
 use partita_core::TpcSet;
-use partita_sim::{CopyDirection, CopyWork, Engine, EventKind, GroupKind, KernelWork, Time};
+use partita_sim::{CopyDirection, CopyWork, DeviceSpec, Engine, EventKind, GroupKind, KernelWork, Time};
 use proptest::prelude::*;
 
 use crate::{bare, done, started, submit, whole_sm};
@@ -135,7 +135,7 @@ fn who_comes_late_waits_for_the_end_of_the_slice() {
 #[test]
 fn memory_bound_blocks_share_the_bandwidth_and_others_do_not_care() {
     let mut spec = bare("h200");
-    spec.memory.bandwidth_bytes_per_s = 132_000_000_000; // 132 bytes per nanosecond
+    limit_memory(&mut spec);
     let run = |bytes: [u64; 2]| {
         let mut gpu = Engine::new(&spec, 0);
         let group = gpu.add_group(GroupKind::Mps);
@@ -148,18 +148,56 @@ fn memory_bound_blocks_share_the_bandwidth_and_others_do_not_care() {
         let events = gpu.run_to_end();
         works.map(|work| done(&events, work).unwrap())
     };
-    // 66 blocks of 2 bytes/ns each ask for all that there is.
-    assert_eq!(run([20_000, 0]), [40_000, 40_000]);
-    // Two such halves get half each.
-    assert_eq!(run([20_000, 20_000]), [80_000, 80_000]);
-    // Twice as much as there is, beside one that computes.
-    assert_eq!(run([40_000, 0]), [80_000, 40_000]);
+    // The law: 66 blocks of 2 bytes/ns each ask for all that there is, two such halves for twice as much.
+    let slower = |asked: f64| (1.0 + asked.powf(2.5)).powf(0.4);
+    for (bytes, expected) in [
+        ([20_000, 0], [40_000.0 * slower(1.0), 40_000.0]),
+        ([20_000, 20_000], [40_000.0 * slower(2.0); 2]),
+        ([40_000, 0], [40_000.0 * slower(2.0), 40_000.0]),
+        // What asks for little is hardly kept.
+        ([1_000, 0], [40_000.0 * slower(0.05), 40_000.0]),
+    ] {
+        for (time, expected) in run(bytes).into_iter().zip(expected) {
+            assert!(
+                (time as f64 / expected - 1.0).abs() < 1e-3,
+                "{bytes:?}: {time} ns, {expected} by the law"
+            );
+        }
+    }
+}
+
+/// 132 bytes per nanosecond, all of which kernels reach, and no narrow ways to it.
+fn limit_memory(spec: &mut DeviceSpec) {
+    spec.memory.bandwidth_bytes_per_s = 132_000_000_000;
+    spec.memory.reached_permille = 1_000;
+    spec.memory.sm_bytes_per_s = 100_000_000_000;
+}
+
+#[test]
+fn a_gpc_that_asks_for_more_than_its_sms_can_draw_slows_itself_alone() {
+    let mut spec = bare("h200");
+    // So much memory that nothing contends for it.
+    spec.memory.bandwidth_bytes_per_s = 1_000_000_000_000_000;
+    spec.memory.sm_bytes_per_s = 1_000_000_000; // one byte per nanosecond
+    let gpcs = spec.topology.gpcs();
+    let (hungry, modest) = (gpcs[1].tpcs, gpcs[2].tpcs);
+    let mut gpu = Engine::new(&spec, 0);
+    let group = gpu.add_group(GroupKind::Mps);
+    let works = [(hungry, 20_000), (modest, 10_000)].map(|(set, bytes_per_block)| {
+        let stream = gpu.add_stream(group, 0).unwrap();
+        let blocks = u64::from(set.len() * 2);
+        submit(&mut gpu, stream, KernelWork { bytes_per_block, ..whole_sm(blocks, 10_000, set) })
+    });
+    let events = gpu.run_to_end();
+    // Two bytes per nanosecond and SM where each has one: twice as long. One is just what there is. The last nanosecond is DRAM's, of which
+    // hardly anything is asked for.
+    assert_eq!(works.map(|work| done(&events, work)), [Some(20_001), Some(10_001)]);
 }
 
 #[test]
 fn a_copy_within_the_device_takes_bandwidth_from_kernels() {
     let mut spec = bare("h200");
-    spec.memory.bandwidth_bytes_per_s = 132_000_000_000;
+    limit_memory(&mut spec);
     spec.copy.local_bytes_per_s = 66_000_000_000; // reading and writing: all of it
     let mut gpu = Engine::new(&spec, 0);
     let group = gpu.add_group(GroupKind::Own);
@@ -168,8 +206,12 @@ fn a_copy_within_the_device_takes_bandwidth_from_kernels() {
     let kernel = submit(&mut gpu, a, kernel);
     let copy = gpu.submit(b, CopyWork { bytes: 660_000, direction: CopyDirection::Within }).unwrap();
     let events = gpu.run_to_end();
-    // Both ask for everything and need 10 µs of it: together 20 µs.
-    assert_eq!([kernel, copy].map(|work| done(&events, work)), [Some(20_000); 2]);
+    // Both ask for everything. The copy, which insists, has half of it: 20 µs. The kernel has (1 + 2^5/2)^-2/5 = 0.467 of its pace meanwhile,
+    // and 2^-2/5 = 0.758 of it for the last 0.66 µs of its 10.
+    assert_eq!(done(&events, copy), Some(20_000));
+    let expected = 20_000.0 + (10_000.0 - 20_000.0 * (1.0 + 2f64.powf(2.5)).powf(-0.4)) / 2f64.powf(-0.4);
+    let kernel = done(&events, kernel).unwrap() as f64;
+    assert!((kernel / expected - 1.0).abs() < 1e-3, "{kernel} ns, {expected} by the law");
 }
 
 proptest! {

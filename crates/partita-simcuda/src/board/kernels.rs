@@ -120,13 +120,14 @@ pub fn prepare(
     } else if known == COPY {
         let (dst, src, bytes) = (params.u64(), params.u64(), params.u64());
         kernel.bytes_per_block = bytes.saturating_mul(2) / blocks;
-        kernel.block_ns = 1_000;
+        kernel.block_ns = 1_000 + drawing_ns(kernel, spec);
         Run::Copy(Rect::line(dst, src, bytes))
     } else if known == FMA {
         let (out, a, b, c) = (params.u64(), params.u64(), params.u64(), params.u64());
         let (n, rounds) = (params.u64(), params.u32());
         kernel.bytes_per_block = n.saturating_mul(16) / blocks;
-        kernel.block_ns = 1_000 + (n as f64 * f64::from(rounds) / blocks as f64 / rate) as u64;
+        let computing_ns = (n as f64 * f64::from(rounds) / blocks as f64 / rate) as u64;
+        kernel.block_ns = 1_000 + computing_ns.max(drawing_ns(kernel, spec));
         Run::Fma { out, a, b, c, n, rounds }
     } else {
         let (c, a, b) = (params.u64(), params.u64(), params.u64());
@@ -137,6 +138,16 @@ pub fn prepare(
         Run::Matmul { c, a, b, n, columns, rows }
     };
     Ok(Some(run))
+}
+
+/// How long a block takes for its memory traffic while nobody else asks for any: an SM draws so much by itself, and the blocks that are resident on
+/// it share that.
+fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
+    let sms = u64::from((kernel.enabled & spec.topology.all()).len() * spec.topology.sms_per_tpc()).max(1);
+    let resident = u64::from(partita_sim::Footprint::of(kernel, &spec.sm).blocks_per_sm(&spec.sm)).max(1);
+    let together = resident.min(kernel.grid_blocks.div_ceil(sms));
+    let bytes = u128::from(kernel.bytes_per_block) * u128::from(together);
+    u64::try_from(bytes * 1_000_000_000 / u128::from(spec.memory.sm_bytes_per_s.max(1))).unwrap_or(u64::MAX)
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

@@ -44,6 +44,8 @@ const PCI_BUS: u32 = 0x1b;
 pub struct Place {
     /// The device.
     pub spec: DeviceSpec,
+    /// What [`catalogue::device`] knows it by.
+    name: String,
     /// Which of the machine's GPUs it is.
     pub index: u32,
     /// Where its board's files lie.
@@ -93,7 +95,7 @@ impl Place {
             // SAFETY: takes no arguments and cannot fail.
             _ => std::env::temp_dir().join(format!("partita-sim-{}", unsafe { libc::geteuid() })),
         };
-        Ok(Self { spec, index, dir })
+        Ok(Self { spec, name: device.to_owned(), index, dir })
     }
 
     /// The bus that the GPU sits on; domain, slot and function are 0.
@@ -216,7 +218,7 @@ impl Place {
             None => beside.map(|file| file.with_file_name("partita-simgpu")).unwrap_or_default(),
         };
         let mut command = Command::new(&program);
-        command.arg("--device").arg(self.spec.id).arg("--dir").arg(&self.dir);
+        command.arg("--device").arg(&self.name).arg("--dir").arg(&self.dir);
         command.arg("--index").arg(self.index.to_string());
         // The board outlives its first client and is no part of it: of the client's environment it gets what is
         // meant for the simulation, and what says where things are.

@@ -1,0 +1,86 @@
+//! Why there is no such device.
+
+use core::fmt;
+
+use super::{NAMES, SEED};
+
+/// Why a name leads to no device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No device is called so.
+    Unknown(UnknownDevice),
+    /// What stands behind `?seed=` is no number.
+    Seed {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// A device file describes no device.
+    File(FileError),
+}
+
+/// No device of that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDevice {
+    /// The name that was asked for.
+    pub name: String,
+}
+
+/// What is wrong with a device file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileError {
+    /// The file.
+    pub file: String,
+    /// What is wrong: the field or line, and what is accepted there.
+    pub reason: String,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(error) => error.fmt(f),
+            Self::Seed { name } => {
+                write!(
+                    f,
+                    "'{name}' names no board: behind {SEED} a number from 0 to {} is accepted",
+                    u64::MAX
+                )
+            }
+            Self::File(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for DeviceError {}
+
+impl From<UnknownDevice> for DeviceError {
+    fn from(error: UnknownDevice) -> Self {
+        Self::Unknown(error)
+    }
+}
+
+impl From<FileError> for DeviceError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl fmt::Display for UnknownDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no simulated device is called '{}'; known are", self.name)?;
+        for (i, name) in NAMES.iter().enumerate() {
+            write!(f, "{} sim:{name}", if i == 0 { "" } else { "," })?;
+        }
+        f.write_str(", and the path of a device file, as sim:/path/to/device.toml")
+    }
+}
+
+impl core::error::Error for UnknownDevice {}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.reason)
+    }
+}
+
+impl core::error::Error for FileError {}
