@@ -149,7 +149,7 @@ exports! {
         cuGraphAddBatchMemOpNode cuGraphAddDependencies
         cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
         cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
-        cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode 
+        cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode
         cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode
         cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
         cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
