@@ -25,5 +25,6 @@ pub mod result;
 pub mod stream;
 pub mod types;
 pub mod versions;
+pub mod workloads;
 
 pub use result::CuResult;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use partita_abi::kernels;
 
 use crate::error::Error;
-use crate::gpu::{Gpu, Grid, Place};
+use crate::gpu::{Buffer, Gpu, Grid, Place};
 
 /// What one block recorded of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub struct BlockRecord {
 }
 
 /// Bytes that one block of `partita_census` writes.
-const RECORD_BYTES: usize = 32;
+pub(crate) const RECORD_BYTES: usize = 32;
 /// How long a census may take. It runs for microseconds; on a GPU shared in time it waits for its turn.
 const DEADLINE_MS: u64 = 10_000;
 
 /// A census that can be repeated without allocating.
 pub struct Census<'g, 'a> {
     gpu: &'g Gpu<'a>,
-    records: crate::gpu::Buffer<'a>,
+    records: Buffer<'a>,
     grid: Grid,
     duration_ns: u64,
     place: Place<'g>,
@@ -71,19 +71,7 @@ impl<'g, 'a> Census<'g, 'a> {
     /// # Errors
     /// The driver's; [`Error::Disproved`] if a block left no record.
     pub fn records(&self) -> Result<Vec<BlockRecord>, Error> {
-        let bytes = self.records.read()?;
-        let records = bytes.chunks_exact(RECORD_BYTES).enumerate().map(|(index, record)| {
-            let word = |at: usize| {
-                let mut value = [0; 8];
-                value.copy_from_slice(&record[8 * at..8 * at + 8]);
-                u64::from_le_bytes(value)
-            };
-            if word(3) != index as u64 + 1 {
-                return Err(Error::Disproved(alloc::format!("block {index} of a census left no record")));
-            }
-            Ok(BlockRecord { block: index as u32, sm: word(0) as u32, start_ns: word(1), stop_ns: word(2) })
-        });
-        records.collect()
+        read_records(&self.records)
     }
 
     /// Runs it and returns the SMs that blocks ran on.
@@ -96,4 +84,24 @@ impl<'g, 'a> Census<'g, 'a> {
         self.gpu.wait_on(self.place.stream, "a census", DEADLINE_MS)?;
         Ok(self.records()?.into_iter().map(|record| record.sm).collect())
     }
+}
+
+/// What blocks wrote into a buffer, one record each.
+///
+/// # Errors
+/// The driver's; [`Error::Disproved`] if a block left no record.
+pub(crate) fn read_records(buffer: &Buffer<'_>) -> Result<Vec<BlockRecord>, Error> {
+    let bytes = buffer.read()?;
+    let records = bytes.chunks_exact(RECORD_BYTES).enumerate().map(|(index, record)| {
+        let word = |at: usize| {
+            let mut value = [0; 8];
+            value.copy_from_slice(&record[8 * at..8 * at + 8]);
+            u64::from_le_bytes(value)
+        };
+        if word(3) != index as u64 + 1 {
+            return Err(Error::Disproved(alloc::format!("block {index} of a census left no record")));
+        }
+        Ok(BlockRecord { block: index as u32, sm: word(0) as u32, start_ns: word(1), stop_ns: word(2) })
+    });
+    records.collect()
 }

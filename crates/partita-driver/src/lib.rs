@@ -37,6 +37,7 @@ mod stream_trace;
 mod stream_trace;
 mod subscribers;
 mod time;
+mod workload;
 
 pub use census::{BlockRecord, Census};
 pub use cuda::Cuda;
@@ -50,3 +51,4 @@ pub use stream::{Stream, StreamRef};
 pub use stream_mask::{FormerMask, StreamField, StreamMasks};
 pub use subscribers::CHAIN_SYMBOL;
 pub use time::now_ns;
+pub use workload::{PreparedWork, WorkShape, Workload, Workloads};

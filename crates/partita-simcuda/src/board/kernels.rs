@@ -10,6 +10,7 @@ use partita_abi::kernels::{CENSUS, COPY, COUNT, CensusRecord, FMA, MATMUL, SPIN,
 use partita_sim::{BlockRecord, DeviceSpec, KernelWork};
 
 use super::effects::Reach;
+use super::workloads;
 use crate::shared::command::Rect;
 
 /// What a block of an unknown kernel costs, in microseconds.
@@ -92,6 +93,9 @@ pub fn prepare(
     params: &[u8],
     kernel: &mut KernelWork,
 ) -> Result<Option<Run>, CuResult> {
+    if let Some(run) = workloads::prepare(spec, name, params, kernel)? {
+        return Ok(run);
+    }
     let Some(known) =
         [SPIN, CENSUS, COUNT, COPY, FMA, MATMUL].into_iter().find(|k| k.to_bytes() == name.as_bytes())
     else {

@@ -13,6 +13,7 @@ use partita_abi::types::{
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_PRIORITY, CU_LAUNCH_PARAM_BUFFER_POINTER,
     CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END, CUfunction, CUlaunchConfig, CUstream,
 };
+use partita_abi::workloads::WORKLOADS;
 
 use super::function::Function;
 use super::green::Confines;
@@ -249,7 +250,7 @@ unsafe fn buffer_of_extra(extra: *mut *mut c_void) -> Result<Vec<u8>, CuResult> 
 /// Says once for each name that a kernel is not simulated.
 pub fn note_unknown(name: &str) {
     static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    if KERNELS.iter().any(|(known, _)| known.to_bytes() == name.as_bytes()) {
+    if KERNELS.iter().chain(WORKLOADS).any(|(known, _)| known.to_bytes() == name.as_bytes()) {
         return;
     }
     let mut seen = lock(&SEEN);
