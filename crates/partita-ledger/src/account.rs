@@ -18,13 +18,22 @@
 //!    start again.
 //! 6. Settle the own operation (a courtesy: everybody who comes later would do it in step 2).
 //!
+//! # Passing bytes on
+//! [`Change::Pass`] moves bytes from slot `s` to slot `t`, whose owner the caller is too; the total stays. It is
+//! one operation of both: in step 4 it writes the other entry of each, and in `partner` of `s` the name that
+//! settles `t`: the version of this operation, `t`, and its entry. Step 5 puts both in force at once, and whoever
+//! settles an operation settles the slot that its `partner` names as well. A `partner` counts only with the very
+//! operation of its slot whose version it has, and operations of other kinds clear it before step 5, so one that was
+//! written for an operation that has not taken effect is nobody's. That of an operation in force is never cleared
+//! before both slots are settled: the owner's next operation settles them in step 2.
+//!
 //! # Why it is right
 //! Operations of one slot come one after another: the slot's owner holds the slot's file lock, and serialises
 //! its own threads.
 //!
-//! **Names do not repeat.** Every change of `last` increments its 53-bit version, which is never wrapped: an
+//! **Names do not repeat.** Every change of `last` increments its 52-bit version, which is never wrapped: an
 //! operation at the highest version is refused ([`Fault::Damaged`]; at ten million operations a second that
-//! is after 28 years). So a compare-and-swap that finds the expected name knows that nothing happened in
+//! is after 14 years). So a compare-and-swap that finds the expected name knows that nothing happened in
 //! between; there is no ABA problem, in `last` or in `settled`, and nothing depends on how long a process
 //! sleeps between two instructions.
 //!
@@ -59,8 +68,8 @@
 use crate::sync::Word;
 
 /// Bits of a name that hold the slot.
-const SLOT_BITS: u32 = 10;
-/// Slots in a usage file: as many processes can hold memory of one tenant at a time.
+const SLOT_BITS: u32 = 11;
+/// Slots in a usage file: those of processes, and after them those of memory that processes share.
 pub const SLOTS: usize = 1 << SLOT_BITS;
 /// The highest version of an operation.
 const VERSION_MAX: u64 = u64::MAX >> (SLOT_BITS + 1);
@@ -118,6 +127,9 @@ pub struct Account {
     pub settled: Word,
     /// Outcomes of the last operation and of the one before or after it.
     pub entries: [Entry; 2],
+    /// The name that settles the slot to which the slot's last [`Change::Pass`], or one that is being prepared,
+    /// moved bytes.
+    pub partner: Word,
 }
 
 #[cfg(any(test, loom))]
@@ -125,7 +137,7 @@ impl Account {
     /// A slot that never held a byte.
     pub fn new() -> Self {
         let entry = || Entry { used: Word::new(0), bytes: Word::new(0), peak: Word::new(0) };
-        Self { settled: Word::new(0), entries: [entry(), entry()] }
+        Self { settled: Word::new(0), entries: [entry(), entry()], partner: Word::new(0) }
     }
 }
 
@@ -150,6 +162,13 @@ pub enum Change {
     Release(u64),
     /// Give back all that the slot holds.
     ReleaseAll,
+    /// Move that many bytes to another slot, whose owner the caller is too.
+    Pass {
+        /// Bytes to move.
+        bytes: u64,
+        /// The slot that holds them afterwards.
+        to: usize,
+    },
 }
 
 /// Why an operation did not take effect.
@@ -198,29 +217,50 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
     }
 
     /// Notes the operation `name` in its slot, unless somebody has.
-    fn settle(account: &Account, name: Name) {
+    fn note(account: &Account, name: Name) {
         let settled = Name(account.settled.load());
-        if settled < name {
+        if settled.version() < name.version() {
             account.settled.replace(settled.0, name.0);
+        }
+    }
+
+    /// The slot to which the operation `name` of `account` passed bytes, and the name that settles it.
+    fn partner(&self, account: &Account, name: Name) -> Option<(&'m Account, Name)> {
+        let partner = Name(account.partner.load());
+        (partner.version() == name.version() && partner.slot() != name.slot())
+            .then_some(partner)
+            .and_then(|partner| Some((self.account(partner.slot())?, partner)))
+    }
+
+    /// Notes the operation `name` in the slots that it changed.
+    fn settle(&self, account: &Account, name: Name) {
+        Self::note(account, name);
+        if let Some((other, partner)) = self.partner(account, name) {
+            Self::note(other, partner);
         }
     }
 
     /// Performs one operation of `slot`, whose owner the caller is, and returns how many bytes it moved.
     pub fn transact(&self, slot: usize, change: Change) -> Result<u64, Fault> {
         let own = self.account(slot).ok_or(Fault::Damaged)?;
-        if matches!(change, Change::Reserve { bytes: 0, .. } | Change::Release(0)) {
-            return Ok(0);
-        }
+        let receiver = match change {
+            Change::Reserve { bytes: 0, .. } | Change::Release(0) | Change::Pass { bytes: 0, .. } => {
+                return Ok(0);
+            }
+            Change::Pass { to, .. } if to == slot => return Err(Fault::Damaged),
+            Change::Pass { to, .. } => Some((to, self.account(to).ok_or(Fault::Damaged)?)),
+            _ => None,
+        };
         for _ in 0..TRIES_MAX {
             let last = Name(self.last.load());
             // A slot number outside a shortened table: cannot be in a file, whose table is complete.
             let named = self.account(last.slot()).ok_or(Fault::Damaged)?;
             let outcome = &named.entries[last.entry()];
             let (used, peak) = (outcome.used.load(), outcome.peak.load());
-            Self::settle(named, last);
+            self.settle(named, last);
 
             let settled = Name(own.settled.load());
-            if settled > last {
+            if settled.version() > last.version() {
                 // Nobody but the caller performs operations of this slot, and its last one came before `last`
                 // was read.
                 return Err(Fault::Damaged);
@@ -232,9 +272,12 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
                     _ if self.last.load() == last.0 => return Err(Fault::OverQuota { used }),
                     _ => continue,
                 },
-                Change::Release(bytes) if bytes > held => return Err(Fault::NotHeld { held }),
+                Change::Release(bytes) | Change::Pass { bytes, .. } if bytes > held => {
+                    return Err(Fault::NotHeld { held });
+                }
                 Change::Release(bytes) => (bytes, used.saturating_sub(bytes), held - bytes),
                 Change::ReleaseAll => (held, used.saturating_sub(held), 0),
+                Change::Pass { bytes, .. } => (bytes, used, held - bytes),
             };
             if moved == 0 {
                 return Ok(0);
@@ -243,12 +286,27 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
                 return Err(Fault::Damaged);
             }
             let next = Name::new(last.version() + 1, settled.entry() ^ 1, slot);
-            let entry = &own.entries[next.entry()];
-            entry.used.store(used);
-            entry.bytes.store(held);
-            entry.peak.store(peak.max(used));
+            let write = |entry: &Entry, bytes| {
+                entry.used.store(used);
+                entry.bytes.store(bytes);
+                entry.peak.store(peak.max(used));
+            };
+            write(&own.entries[next.entry()], held);
+            if let Some((to, other)) = receiver {
+                let theirs = Name(other.settled.load());
+                if theirs.version() > last.version() {
+                    return Err(Fault::Damaged);
+                }
+                let received = Name::new(next.version(), theirs.entry() ^ 1, to);
+                let bytes = other.entries[theirs.entry()].bytes.load().saturating_add(moved);
+                write(&other.entries[received.entry()], bytes);
+                own.partner.store(received.0);
+            } else if own.partner.load() != 0 {
+                // One who died left it, prepared for the very version that this operation may get.
+                own.partner.store(0);
+            }
             if self.last.replace(last.0, next.0) {
-                Self::settle(own, next);
+                self.settle(own, next);
                 return Ok(moved);
             }
         }
@@ -278,7 +336,10 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         for _ in 0..LOOKS_MAX {
             let last = Name(self.last.load());
             let settled = Name(account.settled.load());
-            let current = if last.slot() == slot { settled.max(last) } else { settled };
+            let named = self.account(last.slot());
+            let partner = named.and_then(|named| self.partner(named, last)).map(|(_, partner)| partner);
+            let newest = [Some(last), partner].into_iter().flatten().find(|name| name.slot() == slot);
+            let current = newest.filter(|name| name.version() > settled.version()).unwrap_or(settled);
             bytes = account.entries[current.entry()].bytes.load();
             if self.last.load() == last.0 {
                 break;

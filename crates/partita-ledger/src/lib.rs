@@ -54,6 +54,8 @@ mod limits_file;
 #[cfg(not(loom))]
 mod lock;
 #[cfg(not(loom))]
+mod share;
+#[cfg(not(loom))]
 mod slot;
 #[cfg(not(loom))]
 mod usage;
@@ -66,8 +68,9 @@ pub use self::{
     error::{LedgerError, LimitsFault, Problem},
     limits::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, Limits, NAME_BYTES_MAX, NO_QUOTA},
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
+    share::{Key, Share},
     slot::{AccountError, HookState, Owner, Slot},
-    usage::{LAUNCH_COUNTERS, USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},
+    usage::{LAUNCH_COUNTERS, PROCESS_SLOTS, USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},
     view::{SlotInfo, UsageView},
 };
 
@@ -79,4 +82,4 @@ pub const GPU_LINK_PREFIX: &str = "gpu-";
 pub const GPUS_MAX: usize = 32;
 
 /// The version of both files' layout.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;

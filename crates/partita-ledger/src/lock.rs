@@ -38,9 +38,16 @@ fn set(path: &CStr, fd: &Fd, kind: c_int, start: usize, bytes: usize) -> Result<
     }
 }
 
-/// Locks a range for this description alone; false, without waiting, if another one holds any byte of it.
+/// Locks a range for this description alone, in place of whatever lock it has on it; false, without waiting, if
+/// another one holds any byte of it.
 pub(crate) fn try_lock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
     set(path, fd, libc::F_WRLCK, start, bytes)
+}
+
+/// Locks a range together with others that do the same, in place of whatever lock this description has on it;
+/// false, without waiting, if another description holds any byte of it alone.
+pub(crate) fn try_lock_shared(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+    set(path, fd, libc::F_RDLCK, start, bytes)
 }
 
 /// Gives a range back.

@@ -102,17 +102,19 @@ impl core::error::Error for AccountError {}
 /// once.
 #[derive(Debug)]
 pub struct Slot {
-    map: UsageMap,
-    index: usize,
+    pub(crate) map: UsageMap,
+    pub(crate) index: usize,
     pid: i32,
     /// Held during an operation by one of the process's threads. In private memory: no other process ever
     /// waits for it.
     busy: AtomicBool,
+    /// As `busy`, while the process takes or leaves a share.
+    pub(crate) sharing: AtomicBool,
 }
 
 impl Slot {
     pub(crate) fn new(map: UsageMap, index: usize, pid: i32) -> Self {
-        Self { map, index, pid, busy: AtomicBool::new(false) }
+        Self { map, index, pid, busy: AtomicBool::new(false), sharing: AtomicBool::new(false) }
     }
 
     /// The file that the slot is in.
@@ -176,7 +178,7 @@ impl Slot {
 
     /// The owner's operation. The check comes before the turn: a child of `fork` may have a copy of `busy`
     /// that nobody will release.
-    fn transact(&self, change: Change) -> Result<Result<(), Fault>, AccountError> {
+    pub(crate) fn transact(&self, change: Change) -> Result<Result<(), Fault>, AccountError> {
         if self.is_foreign() {
             return Err(AccountError::ForkedChild);
         }
@@ -237,17 +239,17 @@ impl Slot {
         drop(self);
     }
 
-    fn is_foreign(&self) -> bool {
+    pub(crate) fn is_foreign(&self) -> bool {
         // SAFETY: a plain system call.
         unsafe { libc::getpid() != self.pid }
     }
 }
 
 /// A thread's turn; over when dropped.
-struct Turn<'a>(&'a AtomicBool);
+pub(crate) struct Turn<'a>(&'a AtomicBool);
 
 impl<'a> Turn<'a> {
-    fn take(busy: &'a AtomicBool) -> Self {
+    pub(crate) fn take(busy: &'a AtomicBool) -> Self {
         while busy.swap(true, Ordering::Acquire) {
             // SAFETY: a plain system call.
             unsafe { libc::sched_yield() };

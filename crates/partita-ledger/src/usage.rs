@@ -8,6 +8,7 @@ use crate::error::{LedgerError, Problem};
 use crate::file::{Access, Fd, FileId, Mapping, unlink};
 use crate::header::{Header, Kind};
 use crate::lock;
+use crate::share::Key;
 use crate::slot::{Owner, Slot};
 use crate::sync::Word;
 
@@ -23,6 +24,9 @@ pub(crate) const SLOTS_OFFSET: usize = 4096;
 
 pub(crate) const KIND: Kind = Kind { magic: *b"PARTITAU", bytes: USAGE_FILE_BYTES as u32 };
 
+/// Slots of processes: as many can hold memory of one tenant at a time. The others are of shared memory.
+pub const PROCESS_SLOTS: usize = 1024;
+
 /// A slot as it lies in the file. Each part has cache lines of its own: launches are counted at every launch,
 /// by many threads, and the accounts are read by other processes.
 #[repr(C, align(64))]
@@ -30,8 +34,16 @@ pub(crate) struct SlotCells {
     pub(crate) account: Account,
     pub(crate) counters: Counters,
     pub(crate) holder: Holder,
+    pub(crate) shared: Shared,
+}
+
+/// What a slot of shared memory stands for.
+#[repr(C, align(64))]
+pub(crate) struct Shared {
+    /// Its [`Key`](crate::Key); zero in a free slot and in those of processes.
+    pub(crate) key: [Word; 2],
     /// For later counters; zero.
-    unused: [u64; 8],
+    unused: [u64; 6],
 }
 
 /// What the owner counts.
@@ -82,18 +94,18 @@ const _: () = {
 };
 
 /// Where a slot lies in the file: the range that its owner locks.
-pub(crate) fn slot_offset(slot: usize) -> usize {
+pub(crate) const fn slot_offset(slot: usize) -> usize {
     SLOTS_OFFSET + slot * size_of::<SlotCells>()
 }
 
 /// The usage file, mapped for writing: by a process of the tenant, or by the one who makes it.
 #[derive(Debug)]
 pub struct UsageMap {
-    path: CString,
+    pub(crate) path: CString,
     id: FileId,
     /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep the lock of a
     /// slot.
-    fd: Fd,
+    pub(crate) fd: Fd,
     mapping: Mapping,
 }
 
@@ -158,7 +170,7 @@ impl UsageMap {
         }
         // Free slots first, so that the dead are left for `ps` to show as long as there is room.
         for free_only in [true, false] {
-            for index in 0..SLOTS {
+            for index in 0..PROCESS_SLOTS {
                 if free_only && self.cells(index).holder.pid.load() != 0 {
                     continue;
                 }
@@ -174,7 +186,7 @@ impl UsageMap {
                 }
             }
         }
-        Err(wrong(Problem::Full { slots: SLOTS }))
+        Err(wrong(Problem::Full { slots: PROCESS_SLOTS }))
     }
 
     /// As the owner of a slot, gives its bytes back and marks it free. Returns the bytes.
@@ -184,6 +196,9 @@ impl UsageMap {
             .transact(slot, Change::ReleaseAll)
             .map_err(|_| LedgerError::new(&self.path, Problem::Damaged))?;
         self.cells(slot).holder.pid.store(0);
+        if slot >= PROCESS_SLOTS {
+            self.cells(slot).shared.key.iter().for_each(|word| word.store(0));
+        }
         Ok(bytes)
     }
 
@@ -203,7 +218,8 @@ impl UsageMap {
         }
         let mut bytes = 0u64;
         for slot in 0..SLOTS {
-            if self.cells(slot).holder.pid.load() == 0 && self.book().bytes(slot) == 0 {
+            let named = self.cells(slot).holder.pid.load() != 0 || self.key_of(slot) != Key([0, 0]);
+            if !named && self.book().bytes(slot) == 0 {
                 continue;
             }
             let (start, length) = (slot_offset(slot), size_of::<SlotCells>());

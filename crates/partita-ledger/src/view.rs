@@ -14,7 +14,8 @@ use crate::file::{Access, Fd};
 use crate::lock;
 use crate::slot::HookState;
 use crate::usage::{
-    Counters, Holder, KIND, LAST_OFFSET, LAUNCH_COUNTERS, SlotCells, USAGE_FILE_BYTES, slot_offset,
+    Counters, Holder, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, SlotCells, USAGE_FILE_BYTES,
+    slot_offset,
 };
 
 /// How often an observer looks for two copies that agree.
@@ -42,7 +43,9 @@ pub struct SlotInfo {
     pub widened: u64,
     /// What its hook reports.
     pub state: HookState,
-    /// Whether its owner holds the slot's lock. A dead owner's bytes are given back when the next process
+    /// Whether it stands for memory that processes share, and for no process: it has bytes and nothing else.
+    pub shared: bool,
+    /// Whether its owner, or somebody who shares it, holds the slot's lock. A dead owner's bytes are given back when the next process
     /// claims a slot, reaps, or would otherwise be refused memory.
     pub live: bool,
 }
@@ -105,7 +108,8 @@ impl UsageView {
             let last = self.last()?;
             let again = self.slot_bytes(index)?;
             let settled = Name(word(&slot, offset_of!(SlotCells, account) + offset_of!(Account, settled)));
-            let current = if last.slot() == index { settled.max(last) } else { settled };
+            let newest = [last, self.partner(last)?].into_iter().find(|name| name.slot() == index);
+            let current = newest.filter(|name| name.version() > settled.version()).unwrap_or(settled);
             bytes = word(&slot, entry_offset(current) + offset_of!(Entry, bytes));
             if accounts_and_holder(&slot) == accounts_and_holder(&again) {
                 break;
@@ -131,6 +135,7 @@ impl UsageView {
             refusals: word(&slot, counters + offset_of!(Counters, refusals)),
             widened: word(&slot, counters + offset_of!(Counters, widened)),
             state: HookState::from_word(word(&slot, holder + offset_of!(Holder, state))),
+            shared: index >= PROCESS_SLOTS,
             live: lock::is_locked(&self.path, &self.fd, slot_offset(index), size_of::<SlotCells>())?,
         }))
     }
@@ -139,6 +144,13 @@ impl UsageView {
         let mut bytes = [0; 8];
         self.read(LAST_OFFSET, &mut bytes)?;
         Ok(Name(u64::from_ne_bytes(bytes)))
+    }
+
+    /// The other slot that the operation `last` changed, `last` itself if there is none.
+    fn partner(&self, last: Name) -> Result<Name, LedgerError> {
+        let slot = self.slot_bytes(last.slot())?;
+        let partner = Name(word(&slot, offset_of!(SlotCells, account) + offset_of!(Account, partner)));
+        Ok(if partner.version() == last.version() { partner } else { last })
     }
 
     fn slot_bytes(&self, index: usize) -> Result<SlotBytes, LedgerError> {

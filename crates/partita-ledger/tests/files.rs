@@ -181,10 +181,10 @@ fn slots_run_out_and_come_back() {
     let path = dir.file("usage");
     UsageMap::create(&path, 0o600).unwrap();
     // Each slot costs a descriptor.
-    common::raise_open_files(partita_ledger::SLOTS as u64 + 100);
+    common::raise_open_files(partita_ledger::PROCESS_SLOTS as u64 + 100);
     let claim = || UsageMap::open(&path).unwrap().claim(owner());
-    let mut slots: Vec<_> = (0..partita_ledger::SLOTS).map(|_| claim().unwrap()).collect();
-    assert_eq!(claim().unwrap_err().problem(), &Problem::Full { slots: partita_ledger::SLOTS });
+    let mut slots: Vec<_> = (0..partita_ledger::PROCESS_SLOTS).map(|_| claim().unwrap()).collect();
+    assert_eq!(claim().unwrap_err().problem(), &Problem::Full { slots: partita_ledger::PROCESS_SLOTS });
     let index = slots[500].index();
     slots[500].reserve(7, 7).unwrap();
     drop(slots.swap_remove(500));

@@ -17,7 +17,7 @@ use partita_ledger::epoch::DoubleBuffer;
 use partita_ledger::sync::{Word, crash};
 
 /// More accesses than an operation makes without being disturbed.
-const STEPS_MAX: u32 = 16;
+const STEPS_MAX: u32 = 26;
 const QUOTA: u64 = 10;
 
 /// Explores with a bound on forced switches from one thread to another, which keeps each test within seconds.
@@ -140,6 +140,21 @@ fn only_one_of_two_fits() {
         let other = other.join().unwrap();
         assert!(own ^ other, "{own} {other}");
         usage.check(&[u64::from(own) * 6, u64::from(other) * 6]);
+    });
+}
+
+#[test]
+fn what_is_passed_on_is_never_free() {
+    // While 6 go from slot 0 to slot 2, at no instant are they anybody else's.
+    model(4, || {
+        let usage = Usage::new(3);
+        usage.reserve(0, 6).unwrap();
+        let other = spawn(&usage, |usage| (usage.reserve(1, 5), usage.reserve(1, 4)));
+        assert_eq!(usage.book().transact(0, Change::Pass { bytes: 6, to: 2 }), Ok(6));
+        assert_eq!(other.join().unwrap(), (Err(Fault::OverQuota { used: 6 }), Ok(4)));
+        usage.check(&[0, 4, 6]);
+        assert_eq!(usage.reap(2), 6);
+        usage.check(&[0, 4, 0]);
     });
 }
 

@@ -52,7 +52,7 @@ fn explore(
         let mut lengths = [0; SWITCHES];
         loop {
             orders += 1;
-            let usage = Usage::new(2);
+            let usage = Usage::new(3);
             for (slot, bytes) in start.into_iter().enumerate() {
                 usage.book().transact(slot, reserve(bytes)).unwrap();
             }
@@ -86,7 +86,7 @@ fn explore(
                     assert!(!leashes[turn].advance(STEPS_MAX), "blocked by a dead process: {lengths:?}");
                     reaped = usage.book().bytes(turn ^ 1);
                     assert_eq!(usage.book().transact(turn ^ 1, Change::ReleaseAll), Ok(reaped));
-                    assert_eq!(usage.book().totals().used, usage.book().bytes(turn));
+                    assert_eq!(usage.book().totals().used, usage.held().iter().sum::<u64>());
                     assert_eq!(usage.book().bytes(turn ^ 1), 0);
                 } else {
                     assert!(!leashes[turn].advance(STEPS_MAX) && !leashes[turn ^ 1].advance(STEPS_MAX));
@@ -116,8 +116,8 @@ fn one_of_two_fits_in_every_order() {
     explore([0, 0], [&[reserve(6)], &[reserve(6)]], &[0, 6], false, |usage, outcomes, _| {
         let refused = Err(Fault::OverQuota { used: 6 });
         match outcomes.map(|outcome| outcome.unwrap()[0]) {
-            [Ok(6), other] if other == refused => assert_eq!(usage.held(), [6, 0]),
-            [other, Ok(6)] if other == refused => assert_eq!(usage.held(), [0, 6]),
+            [Ok(6), other] if other == refused => assert_eq!(usage.held(), [6, 0, 0]),
+            [other, Ok(6)] if other == refused => assert_eq!(usage.held(), [0, 6, 0]),
             other => panic!("{other:?}"),
         }
     });
@@ -129,7 +129,7 @@ fn what_fits_is_granted_in_every_order() {
     explore([3, 3], [&[reserve(3)], &changes], &[6, 5, 7, 3, 9, 8, 10, 6], false, |usage, outcomes, _| {
         let [zero, one] = outcomes.map(Option::unwrap);
         assert_eq!((zero, one), ([Ok(3)].to_vec(), [Ok(1), Ok(2), Ok(4)].to_vec()));
-        assert_eq!(usage.held(), [6, 0]);
+        assert_eq!(usage.held(), [6, 0, 0]);
     });
 }
 
@@ -158,4 +158,27 @@ fn a_process_dies_in_every_order() {
     explore([2, 4], [&up, &down], &[6, 10, 8, 3, 7, 5], true, |_, outcomes, _| {
         assert!(outcomes.iter().any(Option::is_some));
     });
+}
+
+/// Process 0 passes bytes on to slot 2 while the other reserves what is left, and one of them dies somewhere.
+#[test]
+fn bytes_are_passed_on_in_every_order() {
+    for dies in [false, true] {
+        let pass = [Change::Pass { bytes: 3, to: 2 }, Change::Release(1)];
+        explore(
+            [5, 3],
+            [&pass, &[reserve(2), Change::Release(2)]],
+            &[8, 10, 7, 9],
+            dies,
+            |usage, _, reaped| {
+                let [zero, _, two] = usage.held()[..] else { panic!("three slots") };
+                if dies {
+                    assert!(two == 0 || two == 3);
+                    assert!([0, 1, 5].contains(&zero) && [1, 2, 3, 5].contains(&reaped), "{zero} {reaped}");
+                } else {
+                    assert_eq!((zero, two), (1, 3));
+                }
+            },
+        );
+    }
 }

@@ -36,7 +36,7 @@ impl Usage {
 }
 
 /// More accesses than an operation makes when nobody disturbs it.
-const STEPS_MAX: u32 = 16;
+const STEPS_MAX: u32 = 26;
 
 #[test]
 fn names_keep_their_parts_and_their_order() {
@@ -44,7 +44,7 @@ fn names_keep_their_parts_and_their_order() {
     assert_eq!((name.version(), name.entry(), name.slot(), name.0), (VERSION_MAX, 1, SLOTS - 1, u64::MAX));
     let name = Name::new(5, 0, 700);
     assert_eq!((name.version(), name.entry(), name.slot()), (5, 0, 700));
-    assert!(Name::new(4, 1, 1023) < name && name < Name::new(6, 0, 0));
+    assert!(Name::new(4, 1, SLOTS - 1) < name && name < Name::new(6, 0, 0));
 }
 
 #[test]
@@ -61,6 +61,7 @@ fn an_undisturbed_operation_takes_few_accesses() {
 fn death_at_every_access() {
     for change in [Change::Reserve { bytes: 5, quota: 100 }, Change::Release(3), Change::ReleaseAll] {
         let after = match change {
+            Change::Pass { .. } => unreachable!(),
             Change::Reserve { .. } => 35,
             Change::Release(_) => 27,
             Change::ReleaseAll => 0,
@@ -97,6 +98,34 @@ fn death_at_every_access() {
         assert!(outcomes.contains(&30) && outcomes.contains(&after), "{outcomes:?}");
         assert!(outcomes.is_sorted_by_key(|&held| held != 30), "{outcomes:?}");
     }
+}
+
+/// Bytes that are passed on are in one of the two slots, and the total never moves.
+#[test]
+fn death_at_every_access_of_passing_on() {
+    let mut outcomes = Vec::new();
+    for steps in 0..STEPS_MAX {
+        let usage = Usage::new(4);
+        for (slot, bytes) in [(0, 10), (1, 30), (3, 5)] {
+            usage.book().transact(slot, Change::Reserve { bytes, quota: 100 }).unwrap();
+        }
+        let pass = Change::Pass { bytes: 12, to: 3 };
+        let finished = crash::after(steps, || usage.book().transact(1, pass).unwrap()).is_some();
+        let held = usage.held();
+        assert!(held == [10, 30, 0, 5] || held == [10, 18, 0, 17], "{steps}: {held:?}");
+        assert!(!finished || held[1] == 18);
+        assert_eq!(usage.book().totals(), Totals { used: 45, peak: 45 });
+        // Another one goes on before anybody has looked after the two.
+        usage.book().transact(0, Change::Reserve { bytes: 55, quota: 100 }).unwrap();
+        assert_eq!(usage.held(), [65, held[1], 0, held[3]]);
+        for slot in [3, 1] {
+            assert_eq!(usage.book().transact(slot, Change::ReleaseAll), Ok(held[slot]));
+        }
+        assert_eq!((usage.held(), usage.book().totals().used), ([65, 0, 0, 0].to_vec(), 65));
+        outcomes.push(held[1]);
+    }
+    assert!(outcomes.contains(&30) && outcomes.contains(&18), "{outcomes:?}");
+    assert!(outcomes.is_sorted_by_key(|&held| held != 30), "{outcomes:?}");
 }
 
 #[test]
@@ -147,8 +176,9 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     let change = prop_oneof![
         4 => (amount.clone(), prop_oneof![0..60u64, Just(u64::MAX)])
             .prop_map(|(bytes, quota)| Change::Reserve { bytes, quota }),
-        3 => amount.prop_map(Change::Release),
+        3 => amount.clone().prop_map(Change::Release),
         1 => Just(Change::ReleaseAll),
+        2 => (amount, 0..SLOTS_TRIED).prop_map(|(bytes, to)| Change::Pass { bytes, to }),
     ];
     let action = (0..SLOTS_TRIED, change, proptest::option::weighted(0.3, 0..STEPS_MAX))
         .prop_map(|(slot, change, dies_after)| Action { slot, change, dies_after });
@@ -173,6 +203,14 @@ fn expected(held: &mut [u64], slot: usize, change: Change) -> Result<u64, Fault>
             Ok(bytes)
         }
         Change::ReleaseAll => Ok(core::mem::take(&mut held[slot])),
+        Change::Pass { bytes: 0, .. } => Ok(0),
+        Change::Pass { to, .. } if to == slot => Err(Fault::Damaged),
+        Change::Pass { bytes, .. } if bytes > held[slot] => Err(Fault::NotHeld { held: held[slot] }),
+        Change::Pass { bytes, to } => {
+            held[slot] -= bytes;
+            held[to] += bytes;
+            Ok(bytes)
+        }
     }
 }
 
@@ -210,15 +248,16 @@ proptest! {
     #[test]
     fn any_words_are_survived(
         last in (any::<u64>(), 0..4u64),
-        words in vec(prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], 7 * 3),
+        words in vec(prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], 8 * 3),
         bytes in any::<u64>(),
         quota in any::<u64>(),
     ) {
         let usage = Usage::new(3);
         usage.last.store(last.0 & !(SLOTS as u64 - 1) | last.1);
-        for (account, words) in usage.slots.iter().zip(words.chunks_exact(7)) {
+        for (account, words) in usage.slots.iter().zip(words.chunks_exact(8)) {
             account.settled.store(words[0]);
-            for (entry, words) in account.entries.iter().zip(words[1..].chunks_exact(3)) {
+            account.partner.store(words[7]);
+            for (entry, words) in account.entries.iter().zip(words[1..7].chunks_exact(3)) {
                 entry.used.store(words[0]);
                 entry.bytes.store(words[1]);
                 entry.peak.store(words[2]);
@@ -227,6 +266,7 @@ proptest! {
         for slot in 0..4 {
             let book = usage.book();
             let _ = book.transact(slot, Change::Release(bytes));
+            let _ = book.transact(slot, Change::Pass { bytes: bytes >> 1, to: (slot + 1) % 4 });
             if let Ok(moved) = book.transact(slot, Change::Reserve { bytes, quota }) {
                 prop_assert!(moved == bytes && book.totals().used <= quota || bytes == 0);
             }

@@ -1,0 +1,210 @@
+//! Memory that several processes of a tenant hold together: charged once, however many they are.
+//!
+//! Each such memory has a slot of its own, after those of the processes. Its bytes are accounted there, and every
+//! process that holds the memory has a *shared* lock on the slot. So the kernel counts the holders: while one
+//! lives, nobody gets the exclusive lock that reaping needs, and when the last one is gone, killed or not, the next
+//! who reaps gives the bytes back.
+//!
+//! A slot is found by its [`Key`]. Whoever makes one has it locked exclusively until the key stands there, and
+//! makers of different processes exclude each other by a lock on a byte that is nobody's slot.
+
+use crate::account::{Change, Fault, SLOTS};
+use crate::error::LedgerError;
+use crate::lock;
+use crate::slot::{AccountError, Slot, Turn};
+use crate::usage::{PROCESS_SLOTS, SlotCells, UsageMap, slot_offset};
+
+/// How often a maker waits for another one, or for somebody who reaps: far longer than either takes, so that it is
+/// reached only if one of them is stopped.
+const WAITS_MAX: u32 = 2000;
+/// The byte that makers lock: past every slot.
+const MAKERS_OFFSET: usize = slot_offset(SLOTS);
+
+/// What tells one shared memory from another: the same for every process that shares it. Not zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(pub [u64; 2]);
+
+/// A process's share of a memory; given back by [`Slot::leave`], or by the end of the process. A process takes
+/// one share of each memory.
+#[derive(Debug)]
+#[must_use = "the bytes stay charged until it is left"]
+pub struct Share {
+    slot: usize,
+}
+
+impl Slot {
+    /// Has `bytes` of this process be shared under `key` from now on. The total does not change, at no instant.
+    ///
+    /// `None`, and nothing changes, if there is no room for another shared memory.
+    ///
+    /// # Errors
+    /// As [`Slot::release`].
+    pub fn share(&self, key: Key, bytes: u64) -> Result<Option<Share>, AccountError> {
+        if self.is_foreign() {
+            return Err(AccountError::ForkedChild);
+        }
+        let _turn = Turn::take(&self.sharing);
+        let Some(slot) = self.map.take_shared().map_err(|_| AccountError::Damaged)? else { return Ok(None) };
+        let passed = self.transact(Change::Pass { bytes, to: slot });
+        if !matches!(passed, Ok(Ok(()))) {
+            self.map.give_shared_back(slot);
+        }
+        match passed? {
+            Ok(()) => self.map.publish_shared(slot, key).map(Some).map_err(|_| AccountError::Damaged),
+            Err(Fault::NotHeld { held }) => Err(AccountError::NotHeld { asked: bytes, held }),
+            Err(_) => Err(AccountError::Damaged),
+        }
+    }
+
+    /// A share of the memory of that key, if a living process of the tenant holds it.
+    pub fn join(&self, key: Key) -> Option<Share> {
+        let _turn = Turn::take(&self.sharing);
+        self.map.find_shared(key)
+    }
+
+    /// A share of the memory of that key; its `bytes` are charged if no living process of the tenant holds it.
+    ///
+    /// `None`, and nothing changes, if there is no room for another shared memory.
+    ///
+    /// # Errors
+    /// As [`Slot::reserve`].
+    pub fn join_or_reserve(&self, key: Key, bytes: u64, quota: u64) -> Result<Option<Share>, AccountError> {
+        if self.is_foreign() {
+            return Err(AccountError::ForkedChild);
+        }
+        let _turn = Turn::take(&self.sharing);
+        // If a stopped process keeps the makers' lock, the memory may be charged once more than it should, never
+        // less.
+        let making = Making::begin(&self.map);
+        let found = self.map.find_shared(key);
+        if found.is_some() {
+            return Ok(found);
+        }
+        let Some(slot) = self.map.take_shared().map_err(|_| AccountError::Damaged)? else { return Ok(None) };
+        let mut result = Ok(0);
+        for _ in 0..4 {
+            result = self.map.book().transact(slot, Change::Reserve { bytes, quota });
+            let over = matches!(result, Err(Fault::OverQuota { .. }));
+            if !over || self.map.reap().unwrap_or(0) == 0 {
+                break;
+            }
+        }
+        let share = match result {
+            Ok(_) => self.map.publish_shared(slot, key).map(Some).map_err(|_| AccountError::Damaged),
+            Err(fault) => {
+                self.map.give_shared_back(slot);
+                Err(match fault {
+                    Fault::OverQuota { used } => {
+                        self.map.cells(self.index).counters.refusals.count();
+                        AccountError::OverQuota { asked: bytes, used, quota }
+                    }
+                    _ => AccountError::Damaged,
+                })
+            }
+        };
+        drop(making);
+        share
+    }
+
+    /// Gives a share back, and the bytes if nobody else has one.
+    pub fn leave(&self, share: Share) {
+        if self.is_foreign() {
+            return;
+        }
+        let _turn = Turn::take(&self.sharing);
+        let (start, length) = (slot_offset(share.slot), size_of::<SlotCells>());
+        // Two who leave at once may both be refused: then the next who reaps gives the bytes back.
+        if lock::try_lock(&self.map.path, &self.map.fd, start, length).unwrap_or(false) {
+            let _ = self.map.vacate(share.slot);
+        }
+        let _ = lock::unlock(&self.map.path, &self.map.fd, start, length);
+    }
+}
+
+impl UsageMap {
+    /// A free slot for shared memory, locked exclusively.
+    fn take_shared(&self) -> Result<Option<usize>, LedgerError> {
+        for reaped in [false, true] {
+            for slot in PROCESS_SLOTS..SLOTS {
+                // Slots with a key may be shared by this very description, which a lock would not tell.
+                let free = self.key_of(slot) == Key([0, 0]);
+                if free && lock::try_lock(&self.path, &self.fd, slot_offset(slot), size_of::<SlotCells>())? {
+                    self.vacate(slot)?;
+                    return Ok(Some(slot));
+                }
+            }
+            if !reaped {
+                self.reap()?;
+            }
+        }
+        Ok(None)
+    }
+
+    fn give_shared_back(&self, slot: usize) {
+        let _ = self.vacate(slot);
+        let _ = lock::unlock(&self.path, &self.fd, slot_offset(slot), size_of::<SlotCells>());
+    }
+
+    fn publish_shared(&self, slot: usize, key: Key) -> Result<Share, LedgerError> {
+        let words = &self.cells(slot).shared.key;
+        words[1].store(key.0[1]);
+        words[0].store(key.0[0]);
+        // Nobody else can hold it: this only lets others in.
+        lock::try_lock_shared(&self.path, &self.fd, slot_offset(slot), size_of::<SlotCells>())?;
+        Ok(Share { slot })
+    }
+
+    pub(crate) fn key_of(&self, slot: usize) -> Key {
+        let [first, second] = &self.cells(slot).shared.key;
+        Key([first.load(), second.load()])
+    }
+
+    fn find_shared(&self, key: Key) -> Option<Share> {
+        for _ in 0..WAITS_MAX {
+            let mut kept_out = false;
+            for slot in (PROCESS_SLOTS..SLOTS).filter(|&slot| self.key_of(slot) == key) {
+                let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
+                if !lock::try_lock_shared(&self.path, &self.fd, start, length).ok()? {
+                    kept_out = true;
+                    continue;
+                }
+                // Between the look and the lock it may have become another memory's, and one without bytes is
+                // what a process left that died giving it back.
+                if self.key_of(slot) == key && self.book().bytes(slot) > 0 {
+                    return Some(Share { slot });
+                }
+                let _ = lock::unlock(&self.path, &self.fd, start, length);
+            }
+            if !kept_out {
+                return None;
+            }
+            // SAFETY: a plain system call.
+            unsafe { libc::sched_yield() };
+        }
+        None
+    }
+}
+
+/// The makers' lock; given back when dropped.
+struct Making<'m>(Option<&'m UsageMap>);
+
+impl<'m> Making<'m> {
+    fn begin(map: &'m UsageMap) -> Self {
+        for _ in 0..WAITS_MAX {
+            if lock::try_lock(&map.path, &map.fd, MAKERS_OFFSET, 1).unwrap_or(false) {
+                return Self(Some(map));
+            }
+            // SAFETY: a plain system call.
+            unsafe { libc::sched_yield() };
+        }
+        Self(None)
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        if let Some(map) = self.0 {
+            let _ = lock::unlock(&map.path, &map.fd, MAKERS_OFFSET, 1);
+        }
+    }
+}
