@@ -66,6 +66,12 @@ symbols! {
     fn memcpy_to_device = "cuMemcpyHtoD_v2"(to: u64, from: *const c_void, bytes: usize);
     fn memcpy_to_host = "cuMemcpyDtoH_v2"(to: *mut c_void, from: u64, bytes: usize);
     fn memset_d8 = "cuMemsetD8_v2"(to: u64, value: u8, count: usize);
+    fn memcpy_to_device_async = "cuMemcpyHtoDAsync_v2"(to: u64, from: *const c_void, bytes: usize, stream: *mut c_void);
+    fn memcpy_to_host_async = "cuMemcpyDtoHAsync_v2"(to: *mut c_void, from: u64, bytes: usize, stream: *mut c_void);
+    fn memcpy_within_async = "cuMemcpyDtoDAsync_v2"(to: u64, from: u64, bytes: usize, stream: *mut c_void);
+    fn memset_d8_async = "cuMemsetD8Async"(to: u64, value: u8, count: usize, stream: *mut c_void);
+    fn mem_alloc_host = "cuMemAllocHost_v2"(pointer: *mut *mut c_void, bytes: usize);
+    fn mem_free_host = "cuMemFreeHost"(pointer: *mut c_void);
     fn launch_kernel = "cuLaunchKernel"(
         function: *mut c_void,
         grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,

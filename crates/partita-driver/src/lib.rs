@@ -14,6 +14,7 @@ extern crate std;
 pub mod callback;
 mod census;
 pub mod control;
+mod copies;
 mod cuda;
 mod error;
 mod gpu;
@@ -40,6 +41,7 @@ mod time;
 mod workload;
 
 pub use census::{BlockRecord, Census};
+pub use copies::Copies;
 pub use cuda::Cuda;
 pub use error::Error;
 pub use gpu::{Buffer, Gpu, GpuFacts, Grid, Launch, Place};

@@ -76,6 +76,15 @@ impl<'a> Stream<'a> {
         Self { cuda, handle }
     }
 
+    /// Waits for everything launched on it, however long it takes, inside the driver: the least delay, and no way to give up.
+    ///
+    /// # Errors
+    /// The driver's, if a kernel failed.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        // SAFETY: a live stream.
+        unsafe { self.cuda.stream_synchronize(self.handle) }
+    }
+
     /// The stream, for launches and masks.
     pub fn as_ref(&self) -> StreamRef<'_> {
         StreamRef { handle: self.handle, _stream: PhantomData }

@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod compare;
+pub mod costs;
 pub mod dialect;
 pub mod experiment;
 mod figures;
+pub mod gpu;
 pub mod log;
 pub mod machine;
 pub mod model;

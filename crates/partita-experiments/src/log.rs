@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use partita_core::TpcSet;
+use partita_sim::DeviceSpec;
 use serde::{Deserialize, Serialize};
+
+use crate::dialect::Config;
 
 /// What one scenario recorded. Times are nanoseconds since its start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +44,17 @@ pub struct BenchmarkRecord {
     pub tid: Option<u32>,
     /// Its iterations, those of the warm-up not among them.
     pub iterations: Vec<Iteration>,
+}
+
+/// What the host of one benchmark did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostRecord {
+    /// Its iterations, those of the warm-up not among them.
+    pub iterations: Vec<Iteration>,
+    /// Its process.
+    pub pid: u32,
+    /// Its thread, if it is one of several.
+    pub tid: Option<u32>,
 }
 
 /// One iteration.
@@ -86,6 +100,44 @@ pub struct BlockSpan {
     pub start_ns: u64,
     /// Its end.
     pub stop_ns: u64,
+}
+
+impl Record {
+    /// Of what the hosts of a configuration did on a device; `sets` are the benchmarks' own.
+    pub(crate) fn of(
+        config: &Config,
+        spec: &DeviceSpec,
+        sets: &[Option<TpcSet>],
+        hosts: Vec<HostRecord>,
+    ) -> Self {
+        let per_tpc = spec.topology.sms_per_tpc();
+        let all = spec.topology.all();
+        let benchmarks =
+            hosts.into_iter().zip(&config.benchmarks).zip(sets).map(|((host, one), set)| BenchmarkRecord {
+                benchmark_name: one.task.plugin().title().to_owned(),
+                label: one.label.clone(),
+                title: one.title().to_owned(),
+                sms: set.filter(|set| *set != all).map(|set| sms_of(set, per_tpc)),
+                data_size_bytes: one.data_size_bytes,
+                release_time_s: one.release_time_s.unwrap_or(0.0),
+                pid: host.pid,
+                tid: host.tid,
+                iterations: host.iterations,
+            });
+        Self {
+            scenario: config.name.clone(),
+            resident_threads_max: u64::from(spec.sm.threads_max) * u64::from(spec.sm_count()),
+            sm_count: spec.sm_count(),
+            sm_threads_max: spec.sm.threads_max,
+            benchmarks: benchmarks.collect(),
+        }
+    }
+
+    /// The end of the last iteration.
+    pub fn end_ns(&self) -> u64 {
+        let iterations = self.benchmarks.iter().flat_map(|one| &one.iterations);
+        iterations.map(|iteration| iteration.copy_out_ns[1]).max().unwrap_or(0)
+    }
 }
 
 impl Iteration {

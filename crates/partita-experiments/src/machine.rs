@@ -21,7 +21,16 @@ pub trait Machine {
     ///
     /// # Errors
     /// Why it could not be run, in one line.
-    fn run(&mut self, scenario: &Scenario) -> Result<Record, String>;
+    fn run(&mut self, scenario: &Scenario) -> Result<Ran, String>;
+}
+
+/// What came of a scenario.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ran {
+    /// What it recorded.
+    pub record: Record,
+    /// What the model had predicted, if this is a measurement.
+    pub predicted: Option<Record>,
 }
 
 /// The model of a device.
@@ -51,7 +60,9 @@ impl Machine for Model {
         false
     }
 
-    fn run(&mut self, scenario: &Scenario) -> Result<Record, String> {
-        model::run_scenario(scenario, &self.spec, self.seed).map_err(|error| error.to_string())
+    fn run(&mut self, scenario: &Scenario) -> Result<Ran, String> {
+        let record =
+            model::run_scenario(scenario, &self.spec, self.seed).map_err(|error| error.to_string())?;
+        Ok(Ran { record, predicted: None })
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::compare::{Comparison, Quantity, compare};
 use crate::experiment::{Experiment, FileError, Header, Judgement, Run, Scenario};
 use crate::log::{BenchmarkRecord, Record};
-use crate::machine::{Machine, Model};
+use crate::machine::Machine;
 use crate::plot::Picture;
 
 /// An experiment that was run.
@@ -73,7 +73,7 @@ pub fn run(
     let device = machine.model().clone();
     let scenarios = experiment.scenarios(&device)?;
     let count = scenarios.len();
-    let failed = |scenario: &Scenario, reason| ReportError::Run {
+    let failed = |scenario: &Scenario, reason: String| ReportError::Run {
         experiment: experiment.name,
         scenario: scenario.config.name.clone(),
         reason,
@@ -81,18 +81,15 @@ pub fn run(
     let (mut runs, mut predicted, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
     for (index, scenario) in scenarios.into_iter().enumerate() {
         progress(index, count);
-        if machine.is_measured() {
-            if !scenario.runs_on_gpu() {
-                let reason = "MIG instances are on the model alone".to_owned();
-                skipped.push((scenario.config.name, reason));
-                continue;
-            }
-            let record =
-                Model::of(device.clone(), 0).run(&scenario).map_err(|error| failed(&scenario, error))?;
+        if machine.is_measured() && !scenario.runs_on_gpu() {
+            skipped.push((scenario.config.name, "MIG instances are on the model alone".to_owned()));
+            continue;
+        }
+        let ran = machine.run(&scenario).map_err(|error| failed(&scenario, error))?;
+        if let Some(record) = ran.predicted {
             predicted.push(Run { scenario: scenario.clone(), record });
         }
-        let record = machine.run(&scenario).map_err(|error| failed(&scenario, error))?;
-        runs.push(Run { scenario, record });
+        runs.push(Run { scenario, record: ran.record });
     }
     progress(count, count);
     let judgement = experiment.judge(&runs, &device);

@@ -258,7 +258,8 @@ fn measure_gpu(cuda: &Cuda, gpu: &partita_driver::Gpu<'_>) -> Result<Measured, S
 }
 
 /// The variables that keep a job out of any MPS service: a pipe directory where no daemon can be.
-pub(crate) fn without_mps() -> [(&'static str, &'static str); 1] {
+#[must_use]
+pub fn without_mps() -> [(&'static str, &'static str); 1] {
     [("CUDA_MPS_PIPE_DIRECTORY", "/dev/null/no-mps")]
 }
 

@@ -28,7 +28,7 @@ use crate::signals;
 pub const SUBCOMMAND: &str = "internal-job";
 /// What a line with a job's result begins with.
 pub const MARK: &str = "partita-job-result ";
-/// The most that is read of a job's output, in bytes.
+/// The most that is read of a job's output unless it is allowed more, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// How long an ended job's last lines are waited for.
@@ -104,6 +104,7 @@ pub struct Job {
     command: Command,
     limit: Duration,
     orders: Stdio,
+    output_bytes_max: u64,
 }
 
 impl Job {
@@ -123,7 +124,7 @@ impl Job {
                 command.env(key, value);
             }
         }
-        Ok(Self { name, command, limit: Duration::from_secs(60), orders: Stdio::null() })
+        Ok(Self { name, command, limit: Duration::from_secs(60), orders: Stdio::null(), output_bytes_max: OUTPUT_BYTES_MAX })
     }
 
     /// Sets variables in the job's environment.
@@ -140,6 +141,12 @@ impl Job {
     /// Gives the job this much time; a minute by default.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Lets the job print more than the usual 16 MiB.
+    pub fn output_bytes_max(mut self, bytes: u64) -> Self {
+        self.output_bytes_max = bytes;
         self
     }
 
@@ -163,10 +170,10 @@ impl Job {
             .map_err(|error| Error::Child { job: self.name.to_owned(), reason: error.to_string() })?;
         let (lines, received) = mpsc::channel();
         if let Some(stream) = child.stdout.take() {
-            read_lines(stream, true, lines.clone());
+            read_lines(stream, true, self.output_bytes_max, lines.clone());
         }
         if let Some(stream) = child.stderr.take() {
-            read_lines(stream, false, lines);
+            read_lines(stream, false, self.output_bytes_max, lines);
         }
         Ok(RunningJob {
             child: Some(child),
@@ -197,9 +204,14 @@ impl Job {
 }
 
 /// Sends each line of `stream`, marked with whether it is stdout's.
-fn read_lines(stream: impl Read + Send + 'static, is_out: bool, lines: mpsc::Sender<(bool, String)>) {
+fn read_lines(
+    stream: impl Read + Send + 'static,
+    is_out: bool,
+    bytes_max: u64,
+    lines: mpsc::Sender<(bool, String)>,
+) {
     thread::spawn(move || {
-        let mut reader = BufReader::new(stream.take(OUTPUT_BYTES_MAX));
+        let mut reader = BufReader::new(stream.take(bytes_max));
         let mut line = Vec::new();
         while reader.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
             let text = String::from_utf8_lossy(&line).trim_end().to_owned();
@@ -307,9 +319,23 @@ impl RunningJob {
     /// The next line of the job's stdout. Remembers what it says on stderr.
     fn next_line(&mut self) -> Result<String, JobError> {
         loop {
+            if let Some(line) = self.line_within(Duration::from_millis(50))? {
+                return Ok(line);
+            }
+        }
+    }
+
+    /// The next line of the job's stdout, if it comes in that time: for whoever listens to several jobs.
+    ///
+    /// # Errors
+    /// [`JobError`] if the job ends or its own time is up first.
+    pub fn line_within(&mut self, patience: Duration) -> Result<Option<String>, JobError> {
+        let until = Instant::now() + patience;
+        loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left.min(Duration::from_millis(50))) {
-                Ok((true, line)) => return Ok(line),
+            let wait = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(wait)) {
+                Ok((true, line)) => return Ok(Some(line)),
                 Ok((false, line)) if line.is_empty() => {}
                 Ok((false, line)) => self.complaint = line,
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.died()),
@@ -328,10 +354,16 @@ impl RunningJob {
                     if ended.elapsed() >= LAST_LINES_LIMIT {
                         return Err(self.died());
                     }
+                    return Ok(None);
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
             }
         }
+    }
+
+    /// Lets a job that has said its last leave by itself.
+    pub fn leave(mut self) {
+        self.reap();
     }
 
     fn has_ended(&mut self) -> bool {

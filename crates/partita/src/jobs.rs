@@ -14,8 +14,6 @@ use crate::{calibration, demo, doctor, facts, prove};
 /// # Errors
 /// An unknown job or a request that is not the job's: another version's process asked.
 pub fn run(name: &str, request: &str) -> Result<String, String> {
-    // Nobody waits for a job whose parent is gone, and nobody would end it.
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     match name {
         facts::JOB => job(request, |()| facts::read()),
         calibration::JOB => job(request, |()| calibration::measure_here()),
@@ -33,10 +31,16 @@ pub fn run(name: &str, request: &str) -> Result<String, String> {
     }
 }
 
-fn job<R: DeserializeOwned, T: Serialize>(
+/// Does the work of one job and returns the line to print as its result: for jobs of programs that this library does not know.
+///
+/// # Errors
+/// A request that is not the job's.
+pub fn job<R: DeserializeOwned, T: Serialize>(
     request: &str,
     work: impl FnOnce(R) -> Result<T, String>,
 ) -> Result<String, String> {
+    // Nobody waits for a job whose parent is gone, and nobody would end it.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let request = serde_json::from_str(request).map_err(|error| error.to_string())?;
     let outcome = match work(request) {
         Ok(result) => Outcome::Done(result),

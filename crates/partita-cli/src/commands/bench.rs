@@ -10,6 +10,7 @@ use partita::gpu::{self, Selector};
 use partita::install::Install;
 use partita_experiments::dialect::Config;
 use partita_experiments::experiment::{self, Experiment, Scenario, Verdict};
+use partita_experiments::gpu::Device;
 use partita_experiments::log::Record;
 use partita_experiments::machine::{Machine, Model};
 use partita_experiments::report::{self, Report};
@@ -96,6 +97,10 @@ enum Place {
     Home,
     /// All on the model of one.
     Model(Box<DeviceSpec>),
+    /// Each on the simulated driver of its own device.
+    HomeDriver(Install),
+    /// All on a GPU, or on a simulated driver.
+    Gpu(Box<Device>),
 }
 
 impl Place {
@@ -108,30 +113,38 @@ impl Place {
                 let spec = catalogue::device(device).map_err(|error| Failure::Told(error.to_string()))?;
                 Ok(Self::Model(Box::new(spec)))
             }
+            (Some(Selector::Sim(..)), OnArg::Driver) if is_home => {
+                Ok(Self::HomeDriver(Install::of_this_program()?))
+            }
             _ => Self::gpu(wanted.as_ref()),
         }
     }
 
     fn gpu(wanted: Option<&Selector>) -> Result<Self, Failure> {
+        partita::signals::end_in_order()
+            .map_err(|error| Failure::Told(format!("signal handlers: {error}")))?;
         let install = Install::of_this_program()?;
         let selected = gpu::select(&install, wanted)?;
         if selected.notice.is_some() {
             tell("no GPU here: each experiment runs on the model of its own device");
             return Ok(Self::Home);
         }
-        Err(Failure::Told("this build runs experiments on models alone: --gpu sim".to_owned()))
+        Ok(Self::Gpu(Box::new(Device::open(&install, &selected.gpu).map_err(Failure::Told)?)))
     }
 
     fn machine(&self, experiment: Option<&Experiment>, seed: u64) -> Result<Box<dyn Machine>, Failure> {
+        let home = || match experiment {
+            Some(experiment) => experiment.home().map_err(|error| Failure::Told(error.to_string())),
+            None => catalogue::device(catalogue::DEFAULT).map_err(|error| Failure::Told(error.to_string())),
+        };
         Ok(match self {
-            Self::Home => {
-                let home = experiment.map_or_else(
-                    || catalogue::device(catalogue::DEFAULT).map_err(|error| error.to_string()),
-                    |experiment| experiment.home().map_err(|error| error.to_string()),
-                );
-                Box::new(Model::of(home.map_err(Failure::Told)?, seed))
-            }
+            Self::Home => Box::new(Model::of(home()?, seed)),
             Self::Model(spec) => Box::new(Model::of((**spec).clone(), seed)),
+            Self::HomeDriver(install) => {
+                let gpu = gpu::simulated(install, home()?.id, 0)?;
+                Box::new(Device::open(install, &gpu).map_err(Failure::Told)?)
+            }
+            Self::Gpu(device) => device.clone(),
         })
     }
 }
@@ -154,7 +167,8 @@ fn configurations(path: &Path, arguments: &Bench) -> Result<ExitCode, Failure> {
         let mut machine = place.machine(None, arguments.seed)?;
         let scenario = Scenario::at(config, index as f64);
         let name = &scenario.config.name;
-        let record = machine.run(&scenario).map_err(|error| Failure::Told(format!("{name}: {error}")))?;
+        let ran = machine.run(&scenario).map_err(|error| Failure::Told(format!("{name}: {error}")))?;
+        let record = ran.record;
         if let Some(out) = &arguments.out {
             write_logs(out, &scenario, &record, &*machine, index)?;
         }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use partita::jobs;
+use partita_experiments::gpu;
 
 use crate::args::{InternalDetach, InternalJob};
 use crate::fail::Failure;
@@ -10,7 +11,12 @@ use crate::output::print;
 
 /// Runs one job. It prints its result itself.
 pub fn job(arguments: &InternalJob) -> Result<ExitCode, Failure> {
-    let line = jobs::run(&arguments.name, &arguments.request).map_err(Failure::Told)?;
+    let InternalJob { name, request } = arguments;
+    let line = match name.as_str() {
+        gpu::JOB => gpu::work(request),
+        name => jobs::run(name, request),
+    };
+    let line = line.map_err(Failure::Told)?;
     print(&format!("{line}\n"))?;
     // Not back through main: a driver that hangs in its destructors would keep us.
     std::process::exit(0)

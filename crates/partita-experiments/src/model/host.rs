@@ -209,7 +209,7 @@ impl Host {
             None => self.allowed,
         };
         let keeps = one.record_blocks && !one.is_discarded() && !self.warming;
-        let work = kernel(run.spec, step, enabled, keeps);
+        let work = kernel(run.spec, run.costs, step, enabled, keeps);
         self.current.kernels.push(KernelRecord {
             name: step.name.clone(),
             block_count: work.grid_blocks,

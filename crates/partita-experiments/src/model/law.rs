@@ -1,19 +1,17 @@
 //! What a block of each kernel costs on the model.
 //!
-//! One law a kernel; the kernels' own numbers, with their sources, stand beside their code in `partita_abi::workloads`. Two rules for all of them:
+//! One law a kernel; the kernels' own numbers are [`Costs`]. Two rules for all of them:
 //!
 //! - A block's length is fixed when its kernel is launched. Work that shares an SM's lanes is charged as if the SM were full of blocks of its own
 //!   kernel, as many as its grid gives to each SM; so a kernel alone takes the right time, and one beside others on the *same* SMs the time that
 //!   it would take there alone. On disjoint sets, which is what partitions are, both are the same.
 //! - What contends beyond SMs is DRAM bandwidth, by the engine's own law.
 
-use partita_abi::workloads::{
-    CACHED_READ_NS, COUNTER_CYCLES, COUNTER_INSTRUCTIONS, DRAM_READ_NS, MANDELBROT_INSIDE_PERMILLE,
-    MANDELBROT_OPERATIONS, MATMUL_PEAK_PERMILLE, REGISTERS,
-};
+use partita_abi::workloads::{MANDELBROT_INSIDE_PERMILLE, REGISTERS};
 use partita_core::TpcSet;
 use partita_sim::{DeviceSpec, Footprint, KernelWork, Time};
 
+use crate::costs::Costs;
 use crate::dialect::Spin;
 use crate::program::{Code, KernelStep};
 
@@ -23,7 +21,13 @@ const SECTOR_BYTES: u64 = 32;
 const LEAST_NS: u64 = 1_000;
 
 /// The launch of a kernel on a device, on `enabled`.
-pub fn kernel(spec: &DeviceSpec, step: &KernelStep, enabled: TpcSet, record_blocks: bool) -> KernelWork {
+pub fn kernel(
+    spec: &DeviceSpec,
+    costs: &Costs,
+    step: &KernelStep,
+    enabled: TpcSet,
+    record_blocks: bool,
+) -> KernelWork {
     let blocks = step.grid.count().max(1);
     let threads = step.block.count();
     let mut work = KernelWork::new(blocks, threads as u32, 0, enabled);
@@ -36,20 +40,21 @@ pub fn kernel(spec: &DeviceSpec, step: &KernelStep, enabled: TpcSet, record_bloc
         Code::Spin(Spin::Counter { loops }) => {
             // Either the loop's own latency or the issue slots of the SM decide.
             let warps = threads.div_ceil(u64::from(spec.sm.warp_threads)) * together;
-            let issue = warps * COUNTER_INSTRUCTIONS / schedulers(spec);
-            work.block_ns = cycles(spec, loops.saturating_mul(COUNTER_CYCLES.max(issue)));
+            let issue = warps as f64 * costs.counter_instructions / schedulers(spec) as f64;
+            work.block_ns = cycles(spec, loops as f64 * costs.counter_cycles.max(issue));
         }
         Code::Mandelbrot { pixels, rounds_max } => {
             let points = pixels.div_ceil(blocks);
             let rounds = (rounds_max * MANDELBROT_INSIDE_PERMILLE / 1_000).max(1);
-            work.block_ns = lanes(spec, points * rounds * MANDELBROT_OPERATIONS * together, 1_000);
+            work.block_ns = lanes(spec, (points * rounds * together) as f64 * costs.mandelbrot_operations);
             // Rows inside the set take long, rows outside none.
             work.jitter_permille = 900;
             work.bytes_per_block = points;
         }
         Code::MatrixMultiply { width } => {
             let multiplications = threads * u64::from(width);
-            work.block_ns = lanes(spec, multiplications * together, MATMUL_PEAK_PERMILLE);
+            work.block_ns =
+                lanes(spec, (multiplications * together) as f64 * 1_000.0 / costs.matmul_peak_permille);
             // Each matrix crosses the DRAM bus once, and tiles that are read again come from L2: so little in so long a time that it is hidden
             // behind the arithmetic. On an H200 a compute-bound kernel beside a streaming copy took 1.005 to 1.010 times its time.
             work.bytes_per_block = 0;
@@ -58,11 +63,11 @@ pub fn kernel(spec: &DeviceSpec, step: &KernelStep, enabled: TpcSet, record_bloc
             // What fits into L2 stays there after the first round.
             let missed =
                 bytes.saturating_sub(spec.memory.l2_bytes.into()).saturating_mul(1_000) / bytes.max(1);
-            work.block_ns = accesses.saturating_mul(DRAM_READ_NS);
+            work.block_ns = time(accesses as f64 * costs.dram_read_ns);
             work.bytes_per_block = threads.saturating_mul(accesses) / 1_000 * SECTOR_BYTES * missed;
         }
         Code::Walk { is_random: false, accesses, .. } => {
-            work.block_ns = accesses.saturating_mul(CACHED_READ_NS);
+            work.block_ns = time(accesses as f64 * costs.cached_read_ns);
             // The block's threads read the same lines.
             work.bytes_per_block = accesses.saturating_mul(4);
         }
@@ -89,16 +94,18 @@ fn schedulers(spec: &DeviceSpec) -> u64 {
 }
 
 /// The time of so many clock cycles.
-fn cycles(spec: &DeviceSpec, cycles: u64) -> Time {
-    (u128::from(cycles) * 1_000_000 / u128::from(spec.clocks.sm_khz.max(1))).min(u128::from(u64::MAX >> 8))
-        as Time
+fn cycles(spec: &DeviceSpec, cycles: f64) -> Time {
+    time(cycles * 1e6 / f64::from(spec.clocks.sm_khz.max(1)))
 }
 
-/// The time of so many FP32 operations on the lanes of one SM, of which a part is reached.
-fn lanes(spec: &DeviceSpec, operations: u64, permille: u64) -> Time {
-    let rate = u128::from(spec.sm.fp32_lanes.max(1)) * u128::from(permille);
-    let needed = u128::from(operations) * 1_000 / rate;
-    cycles(spec, needed.min(u128::from(u64::MAX >> 8)) as u64)
+/// The time of so many FP32 operations on the lanes of one SM.
+fn lanes(spec: &DeviceSpec, operations: f64) -> Time {
+    cycles(spec, operations / f64::from(spec.sm.fp32_lanes.max(1)))
+}
+
+/// Nanoseconds, and never so many that sums of them would overflow.
+fn time(ns: f64) -> Time {
+    ns.min((u64::MAX >> 8) as f64) as Time
 }
 
 /// The TPCs of an MPS client with an active thread percentage: that part of the SMs, in whole TPCs and at least one, as an H200 rounds; which
@@ -131,7 +138,7 @@ mod tests {
     #[test]
     fn a_product_takes_its_part_of_the_peak() {
         let spec = catalogue::device("h200").unwrap();
-        let work = kernel(&spec, &matmul(6144), spec.topology.all(), false);
+        let work = kernel(&spec, &Costs::default(), &matmul(6144), spec.topology.all(), false);
         // Two blocks of 1024 threads an SM, 36864 blocks on 264 places.
         let waves = (192 * 192_u64).div_ceil(264);
         let seconds = (waves * work.block_ns) as f64 / 1e9;

@@ -13,9 +13,10 @@ use partita_core::TpcSet;
 use partita_sim::{DeviceSpec, Engine, Event, EventKind, GroupKind, SubmitError, Time, WorkId};
 use thiserror::Error;
 
+use crate::costs::Costs;
 use crate::dialect::Config;
 use crate::experiment::Scenario;
-use crate::log::{BenchmarkRecord, BlockSpan, Record, sms_of};
+use crate::log::{BlockSpan, HostRecord, Record};
 use crate::place::{self, PlaceError};
 use crate::program::{NotRun, Program};
 use host::{Host, Wait};
@@ -61,15 +62,29 @@ pub enum ModelError {
 /// # Errors
 /// [`ModelError`].
 pub fn run_scenario(scenario: &Scenario, device: &DeviceSpec, seed: u64) -> Result<Record, ModelError> {
+    run_scenario_at(scenario, device, seed, &Costs::default())
+}
+
+/// As [`run_scenario`], at the costs of kernels on one GPU.
+///
+/// # Errors
+/// [`ModelError`].
+pub fn run_scenario_at(
+    scenario: &Scenario,
+    device: &DeviceSpec,
+    seed: u64,
+    costs: &Costs,
+) -> Result<Record, ModelError> {
     match scenario.instance {
-        Some(instance) => run(&scenario.config, &instance.of(device), seed),
-        None => run(&scenario.config, device, seed),
+        Some(instance) => run(&scenario.config, &instance.of(device), seed, costs),
+        None => run(&scenario.config, device, seed, costs),
     }
 }
 
 /// One running scenario.
 pub(crate) struct Run<'a> {
     pub(crate) spec: &'a DeviceSpec,
+    pub(crate) costs: &'a Costs,
     pub(crate) config: &'a Config,
     pub(crate) gpu: Engine,
     hosts: Vec<Host>,
@@ -83,7 +98,7 @@ pub(crate) struct Run<'a> {
 ///
 /// # Errors
 /// [`ModelError`].
-pub fn run(config: &Config, spec: &DeviceSpec, seed: u64) -> Result<Record, ModelError> {
+pub fn run(config: &Config, spec: &DeviceSpec, seed: u64, costs: &Costs) -> Result<Record, ModelError> {
     let sets = place::sets(config, &spec.topology)?;
     let mut gpu = Engine::new(spec, seed);
     let shared = (!config.use_processes).then(|| gpu.add_group(GroupKind::Own));
@@ -106,7 +121,7 @@ pub fn run(config: &Config, spec: &DeviceSpec, seed: u64) -> Result<Record, Mode
         }
         hosts.push(Host::new(index, stream, allowed, Program::of(one)?, config));
     }
-    let mut run = Run { spec, config, gpu, hosts, owners: HashMap::new(), stopped: false };
+    let mut run = Run { spec, costs, config, gpu, hosts, owners: HashMap::new(), stopped: false };
     run.finish()?;
     Ok(run.record(&sets))
 }
@@ -207,26 +222,12 @@ impl Run<'_> {
     }
 
     fn record(self, sets: &[Option<TpcSet>]) -> Record {
-        let per_tpc = self.spec.topology.sms_per_tpc();
-        let all = self.spec.topology.all();
-        let benchmarks = self.hosts.into_iter().zip(&self.config.benchmarks).zip(sets);
-        let benchmarks = benchmarks.zip(1u32..).map(|(((host, one), set), number)| BenchmarkRecord {
-            benchmark_name: one.task.plugin().title().to_owned(),
-            label: one.label.clone(),
-            title: one.title().to_owned(),
-            sms: set.filter(|set| *set != all).map(|set| sms_of(set, per_tpc)),
-            data_size_bytes: one.data_size_bytes,
-            release_time_s: one.release_time_s.unwrap_or(0.0),
-            pid: if self.config.use_processes { PID + number } else { PID },
-            tid: (!self.config.use_processes).then_some(PID + number),
+        let several = self.config.use_processes;
+        let hosts = self.hosts.into_iter().zip(1u32..).map(|(host, number)| HostRecord {
             iterations: host.iterations,
+            pid: if several { PID + number } else { PID },
+            tid: (!several).then_some(PID + number),
         });
-        Record {
-            scenario: self.config.name.clone(),
-            resident_threads_max: u64::from(self.spec.sm.threads_max) * u64::from(self.spec.sm_count()),
-            sm_count: self.spec.sm_count(),
-            sm_threads_max: self.spec.sm.threads_max,
-            benchmarks: benchmarks.collect(),
-        }
+        Record::of(self.config, self.spec, sets, hosts.collect())
     }
 }

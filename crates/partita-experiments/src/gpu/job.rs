@@ -1,0 +1,83 @@
+//! A scenario's child process: a thread for each of its benchmarks.
+
+use std::sync::{Arc, mpsc};
+
+use partita_driver::Cuda;
+
+use super::meeting::Meeting;
+use super::thread::{self, Done, Scene};
+use super::wire::{Order, Told, Word};
+use crate::dialect::Config;
+use crate::place;
+
+/// The name of the job.
+pub const JOB: &str = "bench";
+
+/// The job, and the line to print as its result: runs the benchmarks that it is told on the first GPU that this process sees.
+///
+/// # Errors
+/// A request that is not the job's.
+pub fn work(request: &str) -> Result<String, String> {
+    partita::jobs::job(request, |()| run())
+}
+
+fn run() -> Result<Told, String> {
+    let line = next_line().ok_or("nothing was ordered")?;
+    let order: Order = serde_json::from_str(&line).map_err(|error| error.to_string())?;
+    let config = Config::parse(&order.config.to_string()).map_err(|error| error.to_string())?;
+    let topology = order.measured.topology()?;
+    let sets = place::sets(&config, &topology).map_err(|error| error.to_string())?;
+    let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
+    let layout = partita_abi::qmd::layout_for(order.measured.device_class, order.measured.qmd_version);
+    let layout = layout.map_err(|error| error.to_string())?;
+    let scene = Arc::new(Scene {
+        meeting: Meeting::new(order.members.len(), order.is_one_of_several),
+        config,
+        topology,
+        sets,
+        layout,
+        cuda,
+        keeps_clock: order.members.first().copied(),
+    });
+    let (done, all_done) = mpsc::channel();
+    for &index in &order.members {
+        let (scene, done) = (Arc::clone(&scene), done.clone());
+        std::thread::spawn(move || {
+            let result = thread::run(&scene, index);
+            // Nobody listens any more if another one has failed.
+            let _ = done.send((index, result));
+        });
+    }
+    drop(done);
+    let listener = Arc::clone(&scene);
+    std::thread::spawn(move || {
+        while let Some(line) = next_line() {
+            match serde_json::from_str(&line) {
+                Ok(Word::Begin { begin_ns }) => listener.meeting.begin(begin_ns),
+                Ok(Word::Go) => listener.meeting.go(),
+                Err(_) => break,
+            }
+        }
+        listener.meeting.stop();
+    });
+    // Threads are not joined: in a driver that hangs they never end, and the process does.
+    let mut told = Told { hosts: Vec::new(), clock_offset_ns: i64::MAX };
+    for (index, result) in all_done.iter().take(order.members.len()) {
+        let Done { host, clock_offset_ns } =
+            result.map_err(|reason| format!("{}: {reason}", scene.config.benchmarks[index].title()))?;
+        told.hosts.push((index, host));
+        told.clock_offset_ns = told.clock_offset_ns.min(clock_offset_ns.unwrap_or(i64::MAX));
+    }
+    Ok(told)
+}
+
+/// The parent's next line, if there is one.
+fn next_line() -> Option<String> {
+    let mut line = String::new();
+    matches!(std::io::stdin().read_line(&mut line), Ok(1..)).then_some(line)
+}
+
+/// All errors that stand in text here.
+pub(super) fn describe(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
