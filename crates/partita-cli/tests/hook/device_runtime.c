@@ -62,7 +62,8 @@ int main(int count, char **arguments) {
     OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&records, BLOCKS * 32));
     sms();
     void *plain = census_of(text);
-    strcat(text, "\n.visible .global .align 4 .u32 __CNPRT_VERSION_NUMBER__ = 2;\n");
+    /* The version of CUDA 13.0's; the driver refuses a module with one below 5000. */
+    strcat(text, "\n.visible .global .align 4 .u32 __CNPRT_VERSION_NUMBER__ = 6000;\n");
     void *function = census_of(text), *executable = graph_of(function);
     OK("cuLibraryLoadData", CALL(int (*)(void **, const char *, void *, void *, unsigned, void *, void *, unsigned), "cuLibraryLoadData")(&library, text, NULL, NULL, 0, NULL, NULL, 0));
     OK("cuLibraryGetKernel", CALL(int (*)(void **, void *, const char *), "cuLibraryGetKernel")(&kernel, library, "partita_census"));
