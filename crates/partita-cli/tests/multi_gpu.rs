@@ -32,10 +32,17 @@ fn needs_two_gpus() -> bool {
     static FEW: OnceLock<bool> = OnceLock::new();
     let few = *FEW.get_or_init(|| {
         let count = || {
-            let listed = World::new().ok("devices --json");
-            serde_json::from_str::<Value>(&listed).ok().and_then(|rows| rows.as_array().map(Vec::len))
+            // Without the variable that names one of them.
+            let listed = World::new()
+                .partita(["devices", "--json"])
+                .env_remove("PARTITA_GPU")
+                .output()
+                .expect("partita runs");
+            let rows: Vec<Value> =
+                serde_json::from_slice(&listed.stdout).unwrap_or_else(|wrong| panic!("{wrong}: {listed:?}"));
+            rows.len()
         };
-        is_real() && count().is_none_or(|gpus| gpus < 2)
+        is_real() && count() < 2
     });
     if few {
         eprintln!("skipped: this machine has fewer than two GPUs");
