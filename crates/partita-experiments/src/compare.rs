@@ -3,8 +3,9 @@
 use partita_core::Samples;
 use serde::Serialize;
 
+use crate::dialect::{Benchmark, Config};
 use crate::experiment::Run;
-use crate::log::{BenchmarkRecord, Record};
+use crate::log::{BenchmarkRecord, KernelRecord, Record};
 
 /// One quantity.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -44,8 +45,8 @@ pub struct Comparison {
     pub error_percent_median: Option<f64>,
 }
 
-/// Benchmarks that a scenario's rows name at most; a crowd says nothing one by one.
-const NAMED_MAX: usize = 48;
+/// Of a larger crowd the first, the middle one and the last are compared.
+const NAMED_MAX: usize = 8;
 
 /// Compares runs of the same scenarios.
 pub fn compare(predicted: &[Run], measured: &[Run]) -> Comparison {
@@ -55,19 +56,19 @@ pub fn compare(predicted: &[Run], measured: &[Run]) -> Comparison {
         let Some(predicted) = predicted.iter().find(|run| run.scenario.config.name == *scenario) else {
             continue;
         };
-        scenario_rows(scenario, &predicted.record, &measured.record, &mut rows);
+        scenario_rows(&measured.scenario.config, &predicted.record, &measured.record, &mut rows);
     }
     let errors = rows.iter().map(|row: &Row| row.error_percent.abs()).filter(|error| error.is_finite());
     let error_percent_median = Samples::new(errors.collect::<Vec<_>>()).ok().map(|errors| errors.median());
     Comparison { rows, error_percent_median }
 }
 
-fn scenario_rows(scenario: &str, predicted: &Record, measured: &Record, rows: &mut Vec<Row>) {
+fn scenario_rows(config: &Config, predicted: &Record, measured: &Record, rows: &mut Vec<Row>) {
     let mut push = |of: String, what, times: [Option<f64>; 2]| {
         if let [Some(predicted_ms), Some(measured_ms)] = times {
             let error_percent = 100.0 * (predicted_ms / measured_ms - 1.0);
             rows.push(Row {
-                scenario: scenario.to_owned(),
+                scenario: config.name.clone(),
                 of,
                 what,
                 predicted_ms,
@@ -78,24 +79,70 @@ fn scenario_rows(scenario: &str, predicted: &Record, measured: &Record, rows: &m
     };
     let records = [predicted, measured];
     let starts = records.map(first_start_ns);
-    let pairs = predicted.benchmarks.iter().zip(&measured.benchmarks).take(NAMED_MAX);
-    for (one, other) in pairs.filter(|(one, other)| one.title == other.title) {
-        let both = [one, other];
-        if both.iter().all(|one| one.iterations.len() > 1) {
-            push(one.title.clone(), Quantity::Iteration, both.map(iteration_ms));
-            continue;
-        }
-        let kernels = both.map(|one| one.kernels().collect::<Vec<_>>());
-        for (index, kernel) in kernels[0].iter().enumerate() {
-            let Some(twin) = kernels[1].get(index) else { break };
-            let name = if kernel.name.is_empty() { one.title.clone() } else { kernel.name.clone() };
-            let end = |kernel: &crate::log::KernelRecord, start: Option<u64>| {
-                start.map(|start| kernel.span_ns[1].saturating_sub(start) as f64 / 1e6)
-            };
-            push(name, Quantity::Finish, [end(kernel, starts[0]), end(twin, starts[1])]);
+    for crowd in crowds(config) {
+        let [ones, others] = [predicted, measured].map(|record| in_order_of_ends(record, &crowd));
+        let count = ones.len().min(others.len());
+        let places: Vec<usize> = match count {
+            0..=NAMED_MAX => (0..count).collect(),
+            _ => vec![0, count / 2, count - 1],
+        };
+        for place in places {
+            let number = (crowd.len() > 1).then_some((place + 1, count));
+            benchmark_rows([ones[place], others[place]], starts, number, &mut push);
         }
     }
     push(String::new(), Quantity::Makespan, records.map(makespan_ms));
+}
+
+/// The benchmarks that are alike but for their names, and so for chance: places in the configuration. Who of them comes first nobody can predict,
+/// and nobody asks; they are compared in the order in which they end.
+fn crowds(config: &Config) -> Vec<Vec<usize>> {
+    let nameless = |index: usize| {
+        let one = config.benchmarks[index].clone();
+        Benchmark { label: None, log_name: one.log_name.filter(|name| name == "/dev/null"), ..one }
+    };
+    let mut crowds: Vec<Vec<usize>> = Vec::new();
+    for index in 0..config.benchmarks.len() {
+        let alike = |crowd: &&mut Vec<usize>| {
+            config.benchmarks[index].partition.is_none() && nameless(crowd[0]) == nameless(index)
+        };
+        match crowds.iter_mut().find(alike) {
+            Some(crowd) => crowd.push(index),
+            None => crowds.push(vec![index]),
+        }
+    }
+    crowds
+}
+
+fn in_order_of_ends<'r>(record: &'r Record, crowd: &[usize]) -> Vec<&'r BenchmarkRecord> {
+    let mut found: Vec<&BenchmarkRecord> =
+        crowd.iter().filter_map(|&index| record.benchmarks.get(index)).collect();
+    found.sort_by_key(|one| one.span_ns().map(|span| span[1]));
+    found
+}
+
+fn benchmark_rows(
+    both: [&BenchmarkRecord; 2],
+    starts: [Option<u64>; 2],
+    number: Option<(usize, usize)>,
+    push: &mut impl FnMut(String, Quantity, [Option<f64>; 2]),
+) {
+    let title = match number {
+        Some((number, count)) => format!("{number} of {count} alike"),
+        None => both[0].title.clone(),
+    };
+    if both.iter().all(|one| one.iterations.len() > 1) {
+        push(title, Quantity::Iteration, both.map(iteration_ms));
+        return;
+    }
+    let kernels = both.map(|one| one.kernels().collect::<Vec<_>>());
+    for (kernel, twin) in kernels[0].iter().zip(&kernels[1]) {
+        let name = if kernel.name.is_empty() { title.clone() } else { kernel.name.clone() };
+        let end = |kernel: &KernelRecord, start: Option<u64>| {
+            start.map(|start| kernel.span_ns[1].saturating_sub(start) as f64 / 1e6)
+        };
+        push(name, Quantity::Finish, [end(kernel, starts[0]), end(twin, starts[1])]);
+    }
 }
 
 fn first_start_ns(record: &Record) -> Option<u64> {
@@ -115,7 +162,6 @@ fn iteration_ms(one: &BenchmarkRecord) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::Config;
     use crate::experiment::Scenario;
     use crate::model;
     use partita_sim::catalogue;
@@ -137,7 +183,14 @@ mod tests {
         let slow = run(&text.replace("1000000", "2000000"));
         let found = compare(std::slice::from_ref(&fast), &[slow]);
         let named: Vec<_> = found.rows.iter().map(|row| (row.of.as_str(), row.what)).collect();
-        assert_eq!(named, [("A", Quantity::Finish), ("B", Quantity::Finish), ("", Quantity::Makespan)]);
+        assert_eq!(
+            named,
+            [
+                ("1 of 2 alike", Quantity::Finish),
+                ("2 of 2 alike", Quantity::Finish),
+                ("", Quantity::Makespan)
+            ]
+        );
         assert!(found.rows.iter().all(|row| (-50.5..=-49.5).contains(&row.error_percent)), "{found:?}");
         assert!((49.5..50.5).contains(&found.error_percent_median.unwrap()));
         let same = std::slice::from_ref(&fast);

@@ -17,4 +17,5 @@ pub mod model;
 pub mod place;
 pub mod plot;
 pub mod program;
+pub mod recorded;
 pub mod report;

@@ -57,8 +57,9 @@ pub struct HostRecord {
     pub tid: Option<u32>,
 }
 
-/// One iteration.
+/// One iteration. There can be many: it is kept as a list without names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "ShortIteration", into = "ShortIteration")]
 pub struct Iteration {
     /// Begin and end of copying in.
     pub copy_in_ns: [u64; 2],
@@ -72,8 +73,9 @@ pub struct Iteration {
     pub cpu_core: u32,
 }
 
-/// One kernel.
+/// One kernel, kept likewise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "ShortKernel", into = "ShortKernel")]
 pub struct KernelRecord {
     /// Its name.
     pub name: String,
@@ -91,8 +93,9 @@ pub struct KernelRecord {
     pub blocks: Vec<BlockSpan>,
 }
 
-/// Where and when a block ran.
+/// Where and when a block ran, kept likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u32, u64, u64)", into = "(u32, u64, u64)")]
 pub struct BlockSpan {
     /// `%smid`.
     pub sm: u32,
@@ -100,6 +103,48 @@ pub struct BlockSpan {
     pub start_ns: u64,
     /// Its end.
     pub stop_ns: u64,
+}
+
+type ShortIteration = ([u64; 2], [u64; 2], [u64; 2], Vec<KernelRecord>, u32);
+type ShortKernel = (String, u64, u32, u32, [u64; 3], [u64; 2], Vec<BlockSpan>);
+
+impl From<ShortIteration> for Iteration {
+    fn from((copy_in_ns, execute_ns, copy_out_ns, kernels, cpu_core): ShortIteration) -> Self {
+        Self { copy_in_ns, execute_ns, copy_out_ns, kernels, cpu_core }
+    }
+}
+
+impl From<Iteration> for ShortIteration {
+    fn from(long: Iteration) -> Self {
+        (long.copy_in_ns, long.execute_ns, long.copy_out_ns, long.kernels, long.cpu_core)
+    }
+}
+
+impl From<ShortKernel> for KernelRecord {
+    fn from(
+        (name, block_count, thread_count, shared_bytes, launch_ns, span_ns, blocks): ShortKernel,
+    ) -> Self {
+        Self { name, block_count, thread_count, shared_bytes, launch_ns, span_ns, blocks }
+    }
+}
+
+impl From<KernelRecord> for ShortKernel {
+    fn from(long: KernelRecord) -> Self {
+        let counts = (long.block_count, long.thread_count, long.shared_bytes);
+        (long.name, counts.0, counts.1, counts.2, long.launch_ns, long.span_ns, long.blocks)
+    }
+}
+
+impl From<(u32, u64, u64)> for BlockSpan {
+    fn from((sm, start_ns, stop_ns): (u32, u64, u64)) -> Self {
+        Self { sm, start_ns, stop_ns }
+    }
+}
+
+impl From<BlockSpan> for (u32, u64, u64) {
+    fn from(block: BlockSpan) -> Self {
+        (block.sm, block.start_ns, block.stop_ns)
+    }
 }
 
 impl Record {

@@ -1,7 +1,10 @@
 //! What scenarios run on: the model here, a GPU elsewhere.
 
-use partita_sim::DeviceSpec;
+use partita_core::{Topology, Tpc};
+use partita_sim::{DeviceSpec, catalogue};
+use serde::{Deserialize, Serialize};
 
+use crate::costs::Costs;
 use crate::experiment::Scenario;
 use crate::log::Record;
 use crate::model;
@@ -17,11 +20,45 @@ pub trait Machine {
     /// Whether what runs here is a measurement, beside which a prediction is of interest.
     fn is_measured(&self) -> bool;
 
+    /// What must be kept to replay its runs, if they are measurements.
+    fn origin(&self) -> Option<Origin> {
+        None
+    }
+
     /// Runs a scenario to its end.
     ///
     /// # Errors
     /// Why it could not be run, in one line.
     fn run(&mut self, scenario: &Scenario) -> Result<Ran, String>;
+}
+
+/// Where measurements come from: what the model of that GPU is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    /// What reports call the GPU.
+    pub label: String,
+    /// The device in the catalogue.
+    pub device: String,
+    /// SMs of a TPC.
+    pub sms_per_tpc: u32,
+    /// Each TPC of the board in logical order: its GPC and its bit in a mask.
+    pub tpcs: Vec<(u8, u16)>,
+    /// What the kernels cost there.
+    pub costs: Costs,
+}
+
+impl Origin {
+    /// The model of the GPU: the catalogue's device with this board's TPCs.
+    ///
+    /// # Errors
+    /// A device that is not in the catalogue, or has no such TPCs.
+    pub fn spec(&self) -> Result<DeviceSpec, String> {
+        let mut spec = catalogue::device(&self.device).map_err(|error| error.to_string())?;
+        let tpcs: Vec<Tpc> = self.tpcs.iter().map(|&(gpc, physical)| Tpc { gpc, physical }).collect();
+        spec.topology = Topology::new(self.sms_per_tpc, tpcs).map_err(|error| error.to_string())?;
+        Ok(spec)
+    }
 }
 
 /// What came of a scenario.

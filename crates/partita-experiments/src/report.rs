@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use crate::compare::{Comparison, Quantity, compare};
 use crate::experiment::{Experiment, FileError, Header, Judgement, Run, Scenario};
 use crate::log::{BenchmarkRecord, Record};
-use crate::machine::Machine;
+use crate::machine::{Machine, Origin};
 use crate::plot::Picture;
+use crate::recorded;
 
 /// An experiment that was run.
 pub struct Report {
@@ -32,6 +33,7 @@ pub struct Report {
     /// Predicted and measured, for what ran on a GPU.
     pub comparison: Option<Comparison>,
     pictures: Vec<Picture>,
+    origin: Option<Origin>,
 }
 
 impl std::fmt::Debug for Report {
@@ -101,6 +103,7 @@ pub fn run(
         judgement,
         comparison: machine.is_measured().then(|| compare(&predicted, &runs)),
         pictures,
+        origin: machine.origin(),
         runs,
         skipped,
     })
@@ -170,7 +173,7 @@ impl Report {
         value
     }
 
-    /// Writes `config.json`, `result.json` and the pictures into a directory of the experiment's name in `out`. The configuration is a list,
+    /// Writes `config.json`, `result.json`, the pictures and measurements into a directory of the experiment's name in `out`. The configuration is a list,
     /// which `partita bench --config` runs again.
     ///
     /// # Errors
@@ -181,6 +184,9 @@ impl Report {
         let configs: Vec<Value> = self.runs.iter().map(|run| run.scenario.config.to_json()).collect();
         fs::write(dir.join("config.json"), pretty(&Value::from(configs)))?;
         fs::write(dir.join("result.json"), pretty(&self.to_json()))?;
+        if let Some(origin) = &self.origin {
+            fs::write(dir.join(recorded::FILE), recorded::text(origin, &self.runs))?;
+        }
         for picture in &self.pictures {
             write_picture(picture, &dir)?;
         }

@@ -17,6 +17,7 @@ Examples:
   partita bench --list
   partita bench all --gpu sim --out results
   partita bench figure-12 --gpu 0 --json
+  partita bench all --replay results --out again
   partita bench --config scenario.json --gpu sim:gtx1060-3gb --out logs
 
 Exit code: 0 if every verdict is «reproduced», 1 if one differs, 125 if something could not be run.")]
@@ -39,6 +40,9 @@ pub struct Bench {
     /// What simulated devices run it on: the model itself, or kernels launched through the simulated driver
     #[arg(long, value_enum, default_value_t = OnArg::Model, value_name = "WHAT")]
     pub on: OnArg,
+    /// Run nothing: read again what was measured on a GPU and left in this directory by --out
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "list", "on"], value_hint = ValueHint::DirPath)]
+    pub replay: Option<PathBuf>,
     /// What the model leaves to chance: the same seed, the same result
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,6 +13,7 @@ use partita_experiments::experiment::{self, Experiment, Scenario, Verdict};
 use partita_experiments::gpu::Device;
 use partita_experiments::log::Record;
 use partita_experiments::machine::{Machine, Model};
+use partita_experiments::recorded::Recorded;
 use partita_experiments::report::{self, Report};
 use partita_experiments::{dialect::DialectError, plot};
 use partita_sim::{DeviceSpec, catalogue};
@@ -38,20 +39,14 @@ pub fn bench(arguments: &Bench) -> Result<ExitCode, Failure> {
         name => vec![experiment::find(name).ok_or_else(|| unknown(name))?],
     };
     let place = Place::of(arguments)?;
-    let mut reports = Vec::new();
+    let (mut reports, mut failures) = (Vec::new(), Vec::new());
     for experiment in experiments {
-        let mut machine = place.machine(Some(experiment), arguments.seed)?;
-        let bar = progress_bar(experiment.name);
-        let report = report::run(experiment, &mut *machine, |done, all| {
-            bar.set_length(all as u64);
-            bar.set_position(done as u64);
-        });
-        bar.finish_and_clear();
-        let report = report.map_err(|error| Failure::Told(error.to_string()))?;
-        if let Some(out) = &arguments.out {
-            report.write(out).map_err(|error| Failure::Told(format!("{}: {error}", out.display())))?;
+        match one(experiment, &place, arguments) {
+            Ok(Some(report)) => reports.push(report),
+            Ok(None) => {}
+            Err(Failure::Told(reason)) => failures.push(reason),
+            Err(other) => return Err(other),
         }
-        reports.push(report);
     }
     if let Some(out) = &arguments.out {
         write(&out.join("README.md"), report::page(&reports).as_bytes())?;
@@ -63,8 +58,29 @@ pub fn bench(arguments: &Bench) -> Result<ExitCode, Failure> {
             print(&text(report))?;
         }
     }
+    if let Some(last) = failures.pop() {
+        // The others have their reports all the same.
+        failures.iter().for_each(|failure| tell(failure));
+        return Err(Failure::Told(last));
+    }
     let all_hold = reports.iter().all(|report| report.judgement.verdict() == Verdict::Reproduced);
     Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs one experiment and writes what came of it; none if it was not recorded.
+fn one(experiment: &Experiment, place: &Place, arguments: &Bench) -> Result<Option<Report>, Failure> {
+    let Some(mut machine) = place.machine(Some(experiment), arguments.seed)? else { return Ok(None) };
+    let bar = progress_bar(experiment.name);
+    let report = report::run(experiment, &mut *machine, |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let report = report.map_err(|error| Failure::Told(error.to_string()))?;
+    if let Some(out) = &arguments.out {
+        report.write(out).map_err(|error| Failure::Told(format!("{}: {error}", out.display())))?;
+    }
+    Ok(Some(report))
 }
 
 fn unknown(name: &str) -> Failure {
@@ -101,10 +117,15 @@ enum Place {
     HomeDriver(Install),
     /// All on a GPU, or on a simulated driver.
     Gpu(Box<Device>),
+    /// Nowhere: what was measured before is read again.
+    Replay(PathBuf),
 }
 
 impl Place {
     fn of(arguments: &Bench) -> Result<Self, Failure> {
+        if let Some(dir) = &arguments.replay {
+            return Ok(Self::Replay(dir.clone()));
+        }
         let wanted = selector(&arguments.gpu)?;
         let is_home = arguments.gpu.gpu.as_deref() == Some("sim");
         match (&wanted, arguments.on) {
@@ -132,12 +153,17 @@ impl Place {
         Ok(Self::Gpu(Box::new(Device::open(&install, &selected.gpu).map_err(Failure::Told)?)))
     }
 
-    fn machine(&self, experiment: Option<&Experiment>, seed: u64) -> Result<Box<dyn Machine>, Failure> {
+    /// What an experiment, or a configuration, runs on; none if it was not recorded.
+    fn machine(
+        &self,
+        experiment: Option<&Experiment>,
+        seed: u64,
+    ) -> Result<Option<Box<dyn Machine>>, Failure> {
         let home = || match experiment {
             Some(experiment) => experiment.home().map_err(|error| Failure::Told(error.to_string())),
             None => catalogue::device(catalogue::DEFAULT).map_err(|error| Failure::Told(error.to_string())),
         };
-        Ok(match self {
+        Ok(Some(match self {
             Self::Home => Box::new(Model::of(home()?, seed)),
             Self::Model(spec) => Box::new(Model::of((**spec).clone(), seed)),
             Self::HomeDriver(install) => {
@@ -145,7 +171,14 @@ impl Place {
                 Box::new(Device::open(install, &gpu).map_err(Failure::Told)?)
             }
             Self::Gpu(device) => device.clone(),
-        })
+            Self::Replay(dir) => {
+                let name = experiment.map_or("", |experiment| experiment.name);
+                match Recorded::open(dir, name).map_err(Failure::Told)? {
+                    Some(recorded) => Box::new(recorded),
+                    None => return Ok(None),
+                }
+            }
+        }))
     }
 }
 
@@ -164,7 +197,7 @@ fn configurations(path: &Path, arguments: &Bench) -> Result<ExitCode, Failure> {
     let place = Place::of(arguments)?;
     let mut summaries = Vec::new();
     for (index, config) in configs.into_iter().enumerate() {
-        let mut machine = place.machine(None, arguments.seed)?;
+        let Some(mut machine) = place.machine(None, arguments.seed)? else { break };
         let scenario = Scenario::at(config, index as f64);
         let name = &scenario.config.name;
         let ran = machine.run(&scenario).map_err(|error| Failure::Told(format!("{name}: {error}")))?;

@@ -4,6 +4,7 @@
 //! configuration asks for processes, as clients of an MPS service of their own where it asks for that. A mask that is wrong hangs its kernel for
 //! ever, so they have a limit, far above what the model predicts. This process only tells them when to begin and when to stop.
 
+mod date;
 mod job;
 mod meeting;
 mod steps;
@@ -24,7 +25,7 @@ use crate::costs::{self, Costs};
 use crate::dialect::Config;
 use crate::experiment::Scenario;
 use crate::log::{HostRecord, Iteration, Record};
-use crate::machine::{Machine, Ran};
+use crate::machine::{Machine, Origin, Ran};
 use crate::model;
 use crate::place;
 pub use job::{JOB, work};
@@ -48,6 +49,8 @@ pub struct Device {
     measured: Measured,
     spec: DeviceSpec,
     costs: Costs,
+    /// When it was opened, `YYYY-MM-DD`.
+    date: String,
 }
 
 impl Device {
@@ -58,8 +61,14 @@ impl Device {
     pub fn open(install: &Install, gpu: &Gpu) -> Result<Self, String> {
         let measured = Cache::open().get(install, gpu).map_err(|error| error.to_string())?;
         let spec = model_of(gpu, &measured)?;
-        let mut device =
-            Self { install: install.clone(), gpu: gpu.clone(), measured, spec, costs: Costs::default() };
+        let mut device = Self {
+            install: install.clone(),
+            gpu: gpu.clone(),
+            measured,
+            spec,
+            costs: Costs::default(),
+            date: date::today(),
+        };
         let mut costs = Costs::default();
         for scenario in costs::scenarios() {
             let record = device.launch(&scenario.config, LIMIT_LEAST)?;
@@ -67,11 +76,6 @@ impl Device {
         }
         device.costs = costs;
         Ok(device)
-    }
-
-    /// What its kernels cost.
-    pub fn costs(&self) -> Costs {
-        self.costs
     }
 
     /// A job's process on the bare device, or as a client of the sandbox's MPS service.
@@ -158,7 +162,12 @@ fn shift(iteration: &mut Iteration, begin_ns: u64, offset_ns: i64) {
     }
     for kernel in kernels {
         kernel.launch_ns.iter_mut().for_each(host);
-        kernel.span_ns.iter_mut().for_each(device);
+        if kernel.blocks.is_empty() {
+            // Its blocks were not asked: the host's view, from the launch to the end of all.
+            kernel.span_ns = [kernel.launch_ns[0], kernel.launch_ns[2]];
+        } else {
+            kernel.span_ns.iter_mut().for_each(device);
+        }
         for block in &mut kernel.blocks {
             device(&mut block.start_ns);
             device(&mut block.stop_ns);
@@ -280,8 +289,18 @@ impl Machine for Device {
     fn label(&self) -> String {
         match self.gpu.sim() {
             Some(_) => format!("simulated driver of {}", self.spec.name),
-            None => format!("{}, driver {}", self.gpu.facts.name, self.gpu.driver_version),
+            None => format!("{}, driver {}, {}", self.gpu.facts.name, self.gpu.driver_version, self.date),
         }
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        Some(Origin {
+            label: self.label(),
+            device: self.spec.id.to_owned(),
+            sms_per_tpc: self.measured.sms_per_tpc,
+            tpcs: self.measured.tpcs.clone(),
+            costs: self.costs,
+        })
     }
 
     fn model(&self) -> &DeviceSpec {

@@ -2,19 +2,19 @@
 
 use partita_core::{Topology, TpcSet};
 use partita_driver::{
-    Copies, Gpu, PreparedWork, ProcessMasks, StreamRef, WorkShape, Workload, Workloads, now_ns,
+    BlockRecord, Copies, Gpu, PreparedWork, ProcessMasks, StreamRef, WorkShape, Workload, Workloads, now_ns,
 };
 
 use super::job::describe;
 use crate::dialect::{Benchmark, CopyRoute, Spin};
-use crate::log::KernelRecord;
+use crate::log::{BlockSpan, KernelRecord};
 use crate::place;
 use crate::program::{Code, KernelStep, Program, Step};
 
 /// A step.
 pub(super) enum Ready<'g, 'a> {
     Sleep(u64),
-    Kernel(Kernel<'g, 'a>),
+    Kernel(Box<Kernel<'g, 'a>>),
     Copy { route: CopyRoute, bytes: u64 },
     Fill { bytes: u64 },
     CpuWalk(CpuWalk),
@@ -48,19 +48,17 @@ impl Kernel<'_, '_> {
     }
 
     /// What its blocks recorded, which have all ended.
-    pub(super) fn read(&self, record: &mut KernelRecord, keeps_blocks: bool) -> Result<(), String> {
+    pub(super) fn read(&self, record: &mut KernelRecord) -> Result<(), String> {
         let blocks = self.work.records().map_err(describe)?;
         let start = blocks.iter().map(|block| block.start_ns).min().unwrap_or(0);
         let stop = blocks.iter().map(|block| block.stop_ns).max().unwrap_or(0);
         record.span_ns = [start, stop];
-        if keeps_blocks {
-            let span = |block: &partita_driver::BlockRecord| crate::log::BlockSpan {
-                sm: block.sm,
-                start_ns: block.start_ns,
-                stop_ns: block.stop_ns,
-            };
-            record.blocks = blocks.iter().map(span).collect();
-        }
+        let span = |block: &BlockRecord| BlockSpan {
+            sm: block.sm,
+            start_ns: block.start_ns,
+            stop_ns: block.stop_ns,
+        };
+        record.blocks = blocks.iter().map(span).collect();
         Ok(())
     }
 }
@@ -122,7 +120,7 @@ impl<'g, 'a> Maker<'_, 'g, 'a> {
     fn step(&self, step: Step) -> Result<Ready<'g, 'a>, String> {
         Ok(match step {
             Step::Sleep(ns) => Ready::Sleep(ns),
-            Step::Kernel(step) => Ready::Kernel(self.kernel(&step)?),
+            Step::Kernel(step) => Ready::Kernel(Box::new(self.kernel(&step)?)),
             Step::Copy { route, bytes } => Ready::Copy { route, bytes },
             Step::Fill { bytes } => Ready::Fill { bytes },
             Step::CpuWalk { is_random, accesses, bytes } => {
