@@ -14,6 +14,7 @@ pub mod gpu;
 pub mod log;
 pub mod machine;
 pub mod model;
+pub mod page;
 pub mod place;
 pub mod plot;
 pub mod program;

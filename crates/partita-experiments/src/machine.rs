@@ -75,12 +75,19 @@ pub struct Ran {
 pub struct Model {
     spec: DeviceSpec,
     seed: u64,
+    costs: Costs,
 }
 
 impl Model {
     /// The model of `spec`; `seed` decides what the model leaves to chance.
     pub fn of(spec: DeviceSpec, seed: u64) -> Self {
-        Self { spec, seed }
+        Self { spec, seed, costs: Costs::default() }
+    }
+
+    /// The same with the costs of kernels on one GPU.
+    pub fn at(mut self, costs: Costs) -> Self {
+        self.costs = costs;
+        self
     }
 }
 

@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use crate::experiment::{Run, Scenario};
 use crate::log::Record;
-use crate::machine::{Machine, Origin, Ran};
-use crate::model;
+use crate::machine::{Machine, Model, Origin, Ran};
 
 /// The name of an experiment's file.
 pub const FILE: &str = "measured.json";
@@ -71,6 +70,13 @@ impl Recorded {
     }
 }
 
+impl Recorded {
+    /// The model that predicts them.
+    pub fn model_machine(&self) -> Model {
+        Model::of(self.spec.clone(), 0).at(self.origin.costs)
+    }
+}
+
 impl Machine for Recorded {
     fn label(&self) -> String {
         self.origin.label.clone()
@@ -95,8 +101,7 @@ impl Machine for Recorded {
         if *config != scenario.config.to_json() {
             return Err("it was measured with another configuration: measure the experiment anew".to_owned());
         }
-        let predicted = model::run_scenario_at(scenario, &self.spec, 0, &self.origin.costs);
-        let predicted = predicted.map_err(|error| error.to_string())?;
+        let predicted = self.model_machine().run(scenario)?.record;
         Ok(Ran { record: record.clone(), predicted: Some(predicted) })
     }
 }

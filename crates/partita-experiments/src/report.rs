@@ -193,6 +193,11 @@ impl Report {
         Ok(())
     }
 
+    /// Its pictures' names, without extensions.
+    pub fn picture_names(&self) -> impl Iterator<Item = &'static str> {
+        self.pictures.iter().map(|picture| picture.name)
+    }
+
     /// The findings as a table, with the pictures if they lie beside the text.
     pub fn markdown(&self, with_pictures: bool) -> String {
         let mut out = format!("## {}: {}\n\n", self.name, self.header.title);

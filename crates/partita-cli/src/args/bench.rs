@@ -18,6 +18,7 @@ Examples:
   partita bench all --gpu sim --out results
   partita bench figure-12 --gpu 0 --json
   partita bench all --replay results --out again
+  partita bench all --gpu sim --out bench/results/experiments --page docs/experiments.md
   partita bench --config scenario.json --gpu sim:gtx1060-3gb --out logs
 
 Exit code: 0 if every verdict is «reproduced», 1 if one differs, 125 if something could not be run.")]
@@ -40,6 +41,9 @@ pub struct Bench {
     /// What simulated devices run it on: the model itself, or kernels launched through the simulated driver
     #[arg(long, value_enum, default_value_t = OnArg::Model, value_name = "WHAT")]
     pub on: OnArg,
+    /// Write a page of the experiments to this file: the paper, the models of its GPU and of an H200, and the measurements kept in the directory of --out
+    #[arg(long, value_name = "FILE", requires = "out", conflicts_with_all = ["config", "list", "on", "replay", "json"], value_hint = ValueHint::FilePath)]
+    pub page: Option<PathBuf>,
     /// Run nothing: read again what was measured on a GPU and left in this directory by --out
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "list", "on"], value_hint = ValueHint::DirPath)]
     pub replay: Option<PathBuf>,

@@ -13,6 +13,7 @@ use partita_experiments::experiment::{self, Experiment, Scenario, Verdict};
 use partita_experiments::gpu::Device;
 use partita_experiments::log::Record;
 use partita_experiments::machine::{Machine, Model};
+use partita_experiments::page::{self, Entry, PageError};
 use partita_experiments::recorded::Recorded;
 use partita_experiments::report::{self, Report};
 use partita_experiments::{dialect::DialectError, plot};
@@ -38,6 +39,9 @@ pub fn bench(arguments: &Bench) -> Result<ExitCode, Failure> {
         "all" => experiment::ALL.iter().collect::<Vec<_>>(),
         name => vec![experiment::find(name).ok_or_else(|| unknown(name))?],
     };
+    if let (Some(file), Some(out)) = (&arguments.page, &arguments.out) {
+        return page(&experiments, file, out);
+    }
     let place = Place::of(arguments)?;
     let (mut reports, mut failures) = (Vec::new(), Vec::new());
     for experiment in experiments {
@@ -65,6 +69,22 @@ pub fn bench(arguments: &Bench) -> Result<ExitCode, Failure> {
     }
     let all_hold = reports.iter().all(|report| report.judgement.verdict() == Verdict::Reproduced);
     Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Makes the page of the experiments.
+fn page(experiments: &[&Experiment], file: &Path, out: &Path) -> Result<ExitCode, Failure> {
+    let told = |error: PageError| Failure::Told(error.to_string());
+    let bar = progress_bar("experiments");
+    bar.set_length(experiments.len() as u64);
+    let mut entries = Vec::new();
+    for experiment in experiments {
+        entries.push(Entry::make(experiment, out).map_err(told)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    page::write_table(&entries, out).map_err(told)?;
+    write(file, page::text(&entries, out, file).as_bytes())?;
+    Ok(if entries.iter().all(Entry::holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs one experiment and writes what came of it; none if it was not recorded.
