@@ -110,6 +110,30 @@ fn wrong_configurations_are_told_where() {
     .unwrap();
     let refused = world.refused(&format!("bench --config {} --gpu sim:a100", file.display()));
     assert!(refused.contains("x: A: ") && refused.contains("no GPC"), "{refused}");
+    // The field, its line, and what it takes.
+    for (member, told) in [
+        (r#""stream_priorty": 1"#, ["stream_priorty", "the nearest is \"stream_priority\""]),
+        (r#""sm_mask": "0xzz""#, ["sm_mask", "\"0x1f\" with a bit for each TPC that is off"]),
+        (r#""partition": "many""#, ["partition", "30%"]),
+        (r#""release_time": -1"#, ["release_time", "a number of seconds, 0 and above"]),
+        (r#""mps_thread_percentage": 30"#, ["mps_thread_percentage", "set use_processes to true"]),
+        (r#""thread_count": 2048"#, ["thread_count", "1024"]),
+    ] {
+        let text = format!(
+            "{{\"name\": \"x\", \"max_iterations\": 1, \"max_time\": 0, \"cuda_device\": 0, \"benchmarks\": [\n\n{{{}{member}}}]}}",
+            r#""filename": "timer_spin.so", "block_count": 1, "data_size": 0, "additional_info": 1, "#
+        );
+        let text = if member.contains("thread_count") {
+            text
+        } else {
+            text.replace("\"block_count\"", "\"thread_count\": 32, \"block_count\"")
+        };
+        std::fs::write(&file, text).unwrap();
+        let refused = world.refused(&format!("bench --config {} --gpu sim", file.display()));
+        let [field, accepted] = told;
+        assert!(refused.contains(&format!("benchmarks[0].{field}, line 3: ")), "{refused}");
+        assert!(refused.contains(accepted), "{refused}");
+    }
     let refused = world.refused("bench --config /nowhere/x.json --gpu sim");
     assert!(refused.contains("/nowhere/x.json: "), "{refused}");
 }

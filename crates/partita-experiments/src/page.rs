@@ -25,6 +25,9 @@ const DEVICE: &str = catalogue::DEFAULT;
 /// Both files of the table of all quantities.
 const TABLE: &str = "model_against_hardware";
 
+/// A prediction that is off by more wants an explanation.
+const ERROR_PERCENT_GOOD: f64 = 10.0;
+
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
@@ -113,6 +116,7 @@ pub fn write_table(entries: &[Entry], results: &Path) -> Result<(), PageError> {
     for report in measured() {
         if let Some(comparison) = &report.comparison {
             let _ = write!(text, "\n## {}\n\n{}", report.name, comparison.markdown());
+            text += &explanations(report, comparison);
         }
     }
     write("md", text)?;
@@ -125,6 +129,23 @@ pub fn write_table(entries: &[Entry], results: &Path) -> Result<(), PageError> {
 
 fn errors(comparison: &Comparison) -> impl Iterator<Item = f64> {
     comparison.rows.iter().map(|row| row.error_percent.abs()).filter(|error| error.is_finite())
+}
+
+/// Why scenarios are off by more than is good, from the experiment's file.
+fn explanations(report: &Report, comparison: &Comparison) -> String {
+    let mut out = String::new();
+    let mut told = Vec::new();
+    for row in comparison.rows.iter().filter(|row| row.error_percent.abs() > ERROR_PERCENT_GOOD) {
+        let off = report.header.off.iter().find(|off| row.scenario.starts_with(&off.scenarios));
+        let because = off.map_or("not explained", |off| off.because.as_str());
+        let of = off.map_or(row.scenario.as_str(), |off| off.scenarios.as_str());
+        if !told.contains(&of) {
+            told.push(of);
+            let of = if of.is_empty() { "all" } else { of };
+            let _ = write!(out, "\nOff by more than {ERROR_PERCENT_GOOD:.0} % in «{of}»: {because}.\n");
+        }
+    }
+    out
 }
 
 /// The median error of all quantities of all experiments, in percent.

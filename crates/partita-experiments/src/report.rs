@@ -181,8 +181,10 @@ impl Report {
     pub fn write(&self, out: &Path) -> io::Result<()> {
         let dir = out.join(self.name);
         fs::create_dir_all(&dir)?;
-        let configs: Vec<Value> = self.runs.iter().map(|run| run.scenario.config.to_json()).collect();
-        fs::write(dir.join("config.json"), pretty(&Value::from(configs)))?;
+        // There can be a hundred: a line each.
+        let configs: Vec<String> =
+            self.runs.iter().map(|run| run.scenario.config.to_json().to_string()).collect();
+        fs::write(dir.join("config.json"), format!("[\n{}\n]\n", configs.join(",\n")))?;
         fs::write(dir.join("result.json"), pretty(&self.to_json()))?;
         if let Some(origin) = &self.origin {
             fs::write(dir.join(recorded::FILE), recorded::text(origin, &self.runs))?;

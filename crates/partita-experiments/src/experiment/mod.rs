@@ -41,6 +41,19 @@ pub struct Header {
     /// What differs from the source.
     #[serde(default)]
     pub notes: String,
+    /// Why predictions are off.
+    #[serde(default)]
+    pub off: Vec<Off>,
+}
+
+/// Why the model is off in some scenarios.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Off {
+    /// What their names begin with.
+    pub scenarios: String,
+    /// Why.
+    pub because: String,
 }
 
 /// One run of an experiment.
