@@ -21,3 +21,7 @@ loom:
 # Two tenants on one GPU, with and without partitions.
 demo:
     cargo run --release --bin partita -- demo
+
+# The page of experiments, from the models and from what was measured.
+experiments:
+    cargo run --release --bin partita -- bench all --gpu sim --out bench/results/experiments --page docs/experiments.md
