@@ -122,6 +122,30 @@ fn concurrent_runs_never_overlap() {
 }
 
 #[test]
+fn every_tpc_can_be_a_tenant_s_of_its_own_all_at_once() {
+    let world = World::new();
+    let (program, kernels) = common::gpu_program();
+    let script = format!("{} {} census && exec sleep 1000", program.display(), kernels.display());
+    // All at once, the first ones on this machine: they race for the calibration as well.
+    let start = |number: u32| {
+        let options = format!("run --name one{number} --isolation own --sm 1tpc --mem 1GiB -- sh -c");
+        let mut command = world.partita(options.split_whitespace());
+        Tenant::start(command.arg(&script).env("PARTITA_CACHE_DIR", world.dir().join("cache")))
+    };
+    let mut tenants: Vec<Tenant> = (0..66).map(start).collect();
+    let seen: Vec<Vec<u32>> = tenants.iter_mut().map(|tenant| common::sms(&tenant.next_line())).collect();
+    let mut taken = BTreeSet::new();
+    for (number, seen) in seen.iter().enumerate() {
+        let row = world.row(&format!("one{number}"));
+        let [tpc] = tpcs(row["tpcs"].as_str().unwrap())[..] else { panic!("more than a TPC: {row}") };
+        assert_eq!(*seen, [2 * tpc, 2 * tpc + 1], "{row}");
+        assert!(taken.insert(tpc), "TPC {tpc} belongs to two tenants");
+    }
+    assert_eq!(taken.len(), 66);
+    assert!(world.refused("run --sm 1tpc -- true").contains("none of 66 TPCs is free"));
+}
+
+#[test]
 fn without_a_share_a_tenant_gets_what_is_free() {
     let world = World::new();
     let _first = world.idle("--name first --sm 40tpc");

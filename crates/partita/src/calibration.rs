@@ -6,7 +6,7 @@
 //! on the bare device, once per driver build, and kept. What is kept is never
 //! believed for another driver, another board or another layout.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -108,6 +108,11 @@ impl Cache {
         if let Ok(measured) = self.read(&driver, gpu) {
             return Ok(measured);
         }
+        // Commands that start together measure once, and not in each other's way.
+        let _turn = self.turn(&driver, gpu);
+        if let Ok(measured) = self.read(&driver, gpu) {
+            return Ok(measured);
+        }
         let measured = measure(install, gpu)?;
         // A cache that cannot be written costs the next command a second, and nothing else.
         let _ = self.write(&driver, gpu, &measured);
@@ -135,6 +140,17 @@ impl Cache {
         self.dir.join(format!("{stem}.json"))
     }
 
+    /// Waits until no other command of this user measures `gpu`, and keeps others waiting until dropped. None where no file can be made:
+    /// then each measures for itself.
+    fn turn(&self, driver: &str, gpu: &Gpu) -> Option<File> {
+        make_dir(&self.dir).ok()?;
+        let path = self.path(driver, gpu).with_extension("lock");
+        // No other user can open it, and keep everybody waiting.
+        let file = OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path).ok()?;
+        file.lock().ok()?;
+        Some(file)
+    }
+
     fn read(&self, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
         let path = self.path(driver, gpu);
         let bytes = read_trusted(&path)?;
@@ -154,9 +170,13 @@ impl Cache {
     }
 }
 
+fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(dir)
+}
+
 /// Writes a record to its place in `dir`, whole or not at all.
 fn keep(dir: &Path, path: &Path, record: &impl Serialize) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    make_dir(dir)?;
     let fresh = path.with_extension(format!("new-{}", std::process::id()));
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(&fresh)?;
     file.write_all(&serde_json::to_vec_pretty(record)?)
@@ -316,6 +336,21 @@ mod tests {
         other.facts.uuid = "GPU-13".to_owned();
         fs::copy(&path, cache.path("580.1", &other)).unwrap();
         assert_eq!(cache.read("580.1", &other).unwrap_err(), "another driver or GPU");
+    }
+
+    #[test]
+    fn one_command_at_a_time_measures_a_gpu() {
+        let temp = tempfile::tempdir().unwrap();
+        let cache = Cache { dir: temp.path().join("cache") };
+        let turn = cache.turn("580.1", &gpu()).unwrap();
+        let other = File::open(cache.path("580.1", &gpu()).with_extension("lock")).unwrap();
+        assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+        assert_eq!(turn.metadata().unwrap().mode() & 0o777, 0o600);
+        drop(turn);
+        other.try_lock().unwrap();
+        // A GPU under another driver is another's turn; where nothing can be written nobody waits.
+        assert!(cache.turn("580.2", &gpu()).is_some());
+        assert!(Cache { dir: "/dev/null/cache".into() }.turn("580.1", &gpu()).is_none());
     }
 
     #[test]

@@ -132,13 +132,23 @@ impl fmt::Display for Taken {
     }
 }
 
+/// Names those who hold the most, and counts the others: a line is read, `partita ps` lists them all.
 fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) -> fmt::Result {
+    const NAMED_MAX: usize = 5;
+    let mut by_size: Vec<&Holder> = holders.iter().collect();
+    by_size.sort_by_key(|holder| core::cmp::Reverse(holder.set.len()));
+    let (named, others) = by_size.split_at(by_size.len().min(NAMED_MAX));
     let mut separator = first;
-    for Holder { name, set } in holders {
+    for Holder { name, set } in named {
         write!(f, "{separator}tenant `{name}` holds {} ({})", Count(set.len(), "TPC"), Short(*set))?;
         separator = ", ";
     }
-    Ok(())
+    let held: u32 = others.iter().map(|holder| holder.set.len()).sum();
+    match others.len() {
+        0 => Ok(()),
+        1 => write!(f, "{separator}another {}", Count(held, "TPC")),
+        count => write!(f, "{separator}{count} others {}", Count(held, "TPC")),
+    }
 }
 
 /// A number and what it counts: `1 TPC`, `2 TPCs`.

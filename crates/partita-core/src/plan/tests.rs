@@ -406,6 +406,14 @@ fn refusals_read_well() {
         "60% (39 TPCs, 78 SMs) does not fit: 33 of 66 TPCs are free, the 33 of this tenant counted; \
          tenant `serve` holds 33 TPCs (0,2-4,8,10-12,16,...); ask for `--sm 51%` or less, or shrink or end a tenant",
     );
+    let crowd: Vec<Present> =
+        (0..66).map(|tpc| present(&alloc::format!("t{tpc}"), TpcSet::single(tpc))).collect();
+    assert_eq!(
+        message(&crowd, "1tpc"),
+        "1tpc (1 TPC, 2 SMs) does not fit: none of 66 TPCs is free; tenant `t0` holds 1 TPC (0), tenant `t1` holds 1 TPC (1), \
+         tenant `t2` holds 1 TPC (2), tenant `t3` holds 1 TPC (3), tenant `t4` holds 1 TPC (4), 61 others 61 TPCs; \
+         shrink or end a tenant",
+    );
     let unknown =
         |tenants: &[Present]| replan(&h200, tenants, "trian", share("1tpc")).unwrap_err().to_string();
     assert_eq!(unknown(&tenants), "there is no tenant `trian`; there are `serve`, `train`");

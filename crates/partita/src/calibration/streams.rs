@@ -116,6 +116,10 @@ impl Cache {
         measured: &Measured,
     ) -> Result<StreamPlace, Error> {
         let driver = driver_build(install, gpu)?;
+        if let Ok(place) = self.read_place(&driver, gpu) {
+            return Ok(place);
+        }
+        let _turn = self.turn(&driver, gpu);
         match self.read_place(&driver, gpu) {
             Ok(place) => Ok(place),
             Err(_) => self.renew_stream_place(install, gpu, measured),
