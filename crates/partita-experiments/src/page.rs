@@ -177,8 +177,8 @@ pub fn text(entries: &[Entry], results: &Path, page: &Path) -> String {
     let results = relative(page.parent().unwrap_or(Path::new("")), results);
     let mut out = String::from(
         "# Experiments\n\n\
-         Made by `partita bench all --gpu sim --out bench/results/experiments --page docs/experiments.md`, on any machine with the same bytes; the \
-         measurements in it are kept in `bench/results/experiments/h200`. «The paper» is J. Bakita and J. H. Anderson, «Hardware Compute Partitioning on \
+         Made by `partita bench all --gpu sim --out bench/results/experiments --page docs/experiments.md`, on any machine with the same bytes \
+         (all experiments on both models, with their pictures: 5 s on one core, release build); the measurements in it are kept in `bench/results/experiments/h200`. «The paper» is J. Bakita and J. H. Anderson, «Hardware Compute Partitioning on \
          NVIDIA GPUs» (RTAS 2023), and for `ecrts25` their article of 2025. Each experiment is a file in `bench/experiments`. On another GPU than \
          the paper's, TPC i of n becomes the i-th of n parts of it and grids grow with them. A verdict is computed from the runs: each row is a claim.\n\n",
     );

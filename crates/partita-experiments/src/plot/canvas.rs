@@ -146,20 +146,39 @@ pub(super) fn rect(scene: &mut Scene, corner: [f64; 2], size: [f64; 2], fill: Co
     });
 }
 
+/// Height of a row of names.
+const LEGEND_ROW: f64 = 18.0;
+
+/// Where each name of a legend begins: across, and in which row.
+fn legend_places<'n>(width: f64, names: impl Iterator<Item = &'n str>) -> Vec<(f64, usize)> {
+    let (mut x, mut row) = (0.0, 0);
+    let place = |name: &str| {
+        let long = 26.0 + name.chars().count() as f64 * 6.9;
+        if x > 0.0 && x + long > width {
+            (x, row) = (0.0, row + 1);
+        }
+        let at = (x, row);
+        x += long;
+        at
+    };
+    names.map(place).collect()
+}
+
+/// The height of a legend.
+pub(super) fn legend_height<'n>(width: f64, names: impl Iterator<Item = &'n str>) -> f64 {
+    let rows = legend_places(width, names).last().map_or(0, |(_, row)| row + 1);
+    rows as f64 * LEGEND_ROW
+}
+
 /// A row of names with their colours, wrapped; returns its height.
 pub(super) fn legend(scene: &mut Scene, left: f64, top: f64, width: f64, names: &[(String, Color)]) -> f64 {
-    const ROW: f64 = 18.0;
-    let (mut x, mut y) = (left, top);
-    for (name, color) in names {
-        let long = 26.0 + name.chars().count() as f64 * 6.9;
-        if x > left && x + long > left + width {
-            (x, y) = (left, y + ROW);
-        }
+    let texts = || names.iter().map(|(name, _)| name.as_str());
+    for ((name, color), (x, row)) in names.iter().zip(legend_places(width, texts())) {
+        let (x, y) = (left + x, top + row as f64 * LEGEND_ROW);
         rect(scene, [x, y - 9.0], [11.0, 11.0], color.clone(), false);
         text(scene, x + 16.0, y + 1.0, name, FONT, TextAnchor::Start);
-        x += long;
     }
-    y + ROW - top
+    legend_height(width, texts())
 }
 
 /// Round numbers inside a range, five or so.

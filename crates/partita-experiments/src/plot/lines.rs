@@ -3,7 +3,7 @@
 use kuva::render::render::{Primitive, Scene};
 use partita_core::Samples;
 
-use super::canvas::{Frame, color, heading, legend};
+use super::canvas::{Frame, color, heading, legend, legend_height};
 
 /// One plot.
 #[derive(Debug, Clone)]
@@ -55,8 +55,9 @@ const BETWEEN: f64 = 110.0;
 pub fn scene(title: &str, panels: &[Panel]) -> Scene {
     let count = panels.len().max(1) as f64;
     let width = LEFT + count * WIDTH + (count - 1.0) * BETWEEN + 30.0;
-    let rows = panels.iter().map(|panel| panel.series.len().div_ceil(4)).max().unwrap_or(1);
-    let mut scene = Scene::new(width, TOP + HEIGHT + 62.0 + 18.0 * rows as f64);
+    let names = |panel: &Panel| legend_height(WIDTH, panel.series.iter().map(|series| series.name.as_str()));
+    let legends = panels.iter().map(names).fold(0.0, f64::max);
+    let mut scene = Scene::new(width, TOP + HEIGHT + 62.0 + legends);
     heading(&mut scene, 20.0, 28.0, title, 17);
     for (index, panel) in panels.iter().enumerate() {
         draw(&mut scene, panel, LEFT + index as f64 * (WIDTH + BETWEEN));
