@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{World, compile, gpu_program, is_real, text, tpcs};
+use common::{Answering, World, compile, gpu_program, is_real, text, tpcs};
 use partita_testing::succeed;
 
 /// Runs a program as a tenant of its own fault domain; its lines.
@@ -20,6 +20,39 @@ fn every_route_to_memory_is_charged_credited_and_refused_to_the_byte() {
     let world = World::new();
     let program = compile(&world, "routes");
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB", &program, &[]), ["every route ok"]);
+}
+
+#[test]
+fn what_several_processes_hold_is_charged_once() {
+    let world = World::new();
+    let program = compile(&world, "shared");
+    assert_eq!(lines(&world, "--sm 25% --mem 1GiB", &program, &[]), ["every share ok"]);
+}
+
+/// `nvidia-smi` asks no driver and may run before the program does: it is told the same.
+#[test]
+fn the_management_library_and_cuda_agree_on_memory_and_show_the_tenants_processes_alone() {
+    let world = World::new();
+    let program = compile(&world, "nvml");
+    let tenant = |options: &str| {
+        let mut command = world.partita("run".split_whitespace().chain(options.split_whitespace()));
+        Answering::start(command.arg("--").arg(&program))
+    };
+    let mut one = tenant("--sm 25% --mem 2GiB --name one");
+    let mut two = tenant("--sm 25% --mem 1GiB --name two");
+    assert_eq!(one.line("l"), "total 2048 used 0 free 2048 processes");
+    assert!(one.ask("i").is_empty());
+    assert_eq!(one.line("l"), "total 2048 used 0 free 2048 processes self:0");
+    assert!(one.ask("a").is_empty());
+    assert_eq!(one.line("l"), "total 2048 used 64 free 1984 processes self:64");
+    // Its neighbour sees nothing of it, before and after it starts CUDA itself.
+    assert_eq!(two.line("l"), "total 1024 used 0 free 1024 processes");
+    assert!(two.ask("i").is_empty() && two.ask("a").is_empty() && two.ask("a").is_empty());
+    assert_eq!(two.line("l"), "total 1024 used 128 free 896 processes self:128");
+    assert_eq!(one.line("l"), "total 2048 used 64 free 1984 processes self:64");
+    // A new quota is what both say from now on.
+    world.ok("set one --mem 1GiB");
+    assert_eq!(one.line("l"), "total 1024 used 64 free 960 processes self:64");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use crate::gpu::Charge;
+use crate::gpu::{Account, Charge};
 
 /// What kind of driver object holds the memory; handles of different kinds are
 /// numbered apart.
@@ -16,8 +16,12 @@ pub enum Kind {
     Array,
     /// A `CUmipmappedArray`.
     MipmappedArray,
-    /// A `CUmemGenericAllocationHandle` of `cuMemCreate`.
+    /// A `CUmemGenericAllocationHandle` of `cuMemCreate`, or one that was imported.
     Physical,
+    /// A device pointer of `cuIpcOpenMemHandle`.
+    Opened,
+    /// A `CUexternalMemory`.
+    External,
 }
 
 /// One holding.
@@ -27,7 +31,7 @@ pub struct Holding {
     pub charge: Charge,
     /// The context that ends it, 0 where none does.
     pub context: usize,
-    /// How often the handle is held ([`Kind::Physical`]; 1 for others).
+    /// How often the handle is held ([`Kind::Physical`], [`Kind::Opened`]; 1 for others).
     references: u32,
     /// How many mappings keep it alive ([`Kind::Physical`]).
     mappings: u32,
@@ -36,14 +40,16 @@ pub struct Holding {
 /// Every holding of the process.
 pub struct Allocations {
     holdings: Option<HashMap<(Kind, u64), Holding>>,
-    /// Physical handle behind each mapped address.
-    mapped: Option<HashMap<u64, u64>>,
+    /// Physical handle behind each mapped address, and what is charged for the mapping itself.
+    mapped: Option<HashMap<u64, (u64, Option<Charge>)>>,
+    /// Limits of contexts that are memory: what each was at first, and what is charged for what it is beyond that.
+    limits: Option<HashMap<(usize, u32), (u64, Charge)>>,
 }
 
 impl Allocations {
     /// No holdings.
     pub const fn new() -> Self {
-        Self { holdings: None, mapped: None }
+        Self { holdings: None, mapped: None, limits: None }
     }
 
     fn holdings(&mut self) -> &mut HashMap<(Kind, u64), Holding> {
@@ -62,6 +68,55 @@ impl Allocations {
         self.holdings().remove(&(kind, handle))
     }
 
+    /// Changes what was charged for a holding, if there is one.
+    pub fn change(&mut self, kind: Kind, handle: u64, change: impl FnOnce(Charge) -> Charge) {
+        if let Some(holding) = self.holdings().get_mut(&(kind, handle)) {
+            holding.charge = change(holding.charge);
+        }
+    }
+
+    /// What was charged for a holding.
+    pub fn charge(&mut self, kind: Kind, handle: u64) -> Option<Charge> {
+        self.holdings().get(&(kind, handle)).map(|holding| holding.charge)
+    }
+
+    /// Notes that a handle is held once more; false if it is not held at all.
+    pub fn retain(&mut self, kind: Kind, handle: u64) -> bool {
+        let holding = self.holdings().get_mut(&(kind, handle));
+        holding.map(|holding| holding.references = holding.references.saturating_add(1)).is_some()
+    }
+
+    /// Notes that a handle was released once; returns what to credit if that was the last time.
+    pub fn release(&mut self, kind: Kind, handle: u64) -> Option<Charge> {
+        let holding = self.holdings().get_mut(&(kind, handle))?;
+        holding.references = holding.references.saturating_sub(1);
+        if holding.references > 0 {
+            return None;
+        }
+        self.holdings().remove(&(kind, handle)).map(|holding| holding.charge)
+    }
+
+    /// Has the memory of a pool be this process's own: the pool takes nothing back any more.
+    pub fn leave_pool(&mut self, pool: u64) {
+        for holding in self.holdings().values_mut() {
+            if holding.charge.account == Account::Pool(pool) {
+                holding.charge.account = Account::Own;
+            }
+        }
+    }
+
+    /// What a limit of a context was at first (`now`, if it is asked for the first time), and the bytes that are
+    /// charged for it.
+    pub fn context_limit(&mut self, context: usize, limit: u32, now: u64) -> (u64, u64) {
+        let known = self.limits.get_or_insert_default().get(&(context, limit));
+        known.map_or((now, 0), |(first, charge)| (*first, charge.bytes))
+    }
+
+    /// Notes what is charged for a limit of a context.
+    pub fn set_context_limit(&mut self, context: usize, limit: u32, first: u64, charge: Charge) {
+        self.limits.get_or_insert_default().insert((context, limit), (first, charge));
+    }
+
     /// Puts a holding back that the driver refused to free.
     pub fn restore(&mut self, kind: Kind, handle: u64, holding: Holding) {
         self.holdings().insert((kind, handle), holding);
@@ -76,13 +131,12 @@ impl Allocations {
             }
             stays
         });
-    }
-
-    /// Notes that a physical handle is held once more.
-    pub fn retain_physical(&mut self, handle: u64) {
-        if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
-            holding.references = holding.references.saturating_add(1);
-        }
+        self.limits.get_or_insert_default().retain(|(of, _), (_, charge)| {
+            if *of == context {
+                ended(*charge);
+            }
+            *of != context
+        });
     }
 
     /// Notes that a physical handle was released once; returns what to
@@ -94,12 +148,17 @@ impl Allocations {
         self.credit_if_unheld(handle)
     }
 
-    /// Notes that a physical handle was mapped at an address.
-    pub fn map(&mut self, address: u64, handle: u64) {
+    /// Notes that a physical handle was mapped at an address, and what was charged for that.
+    pub fn map(&mut self, address: u64, handle: u64, charge: Option<Charge>) {
         if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
             holding.mappings = holding.mappings.saturating_add(1);
-            self.mapped.get_or_insert_default().insert(address, handle);
+            self.mapped.get_or_insert_default().insert(address, (handle, charge));
         }
+    }
+
+    /// The physical handle whose mapping starts at an address.
+    pub fn mapped_at(&mut self, address: u64) -> Option<u64> {
+        self.mapped.get_or_insert_default().get(&address).map(|(handle, _)| *handle)
     }
 
     /// Notes that a range was unmapped; returns what to credit.
@@ -109,13 +168,25 @@ impl Allocations {
         while let Some(mapping) =
             self.mapped.get_or_insert_default().keys().copied().find(|start| (address..end).contains(start))
         {
-            let handle = self.mapped.get_or_insert_default().remove(&mapping).unwrap_or_default();
-            if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
-                holding.mappings = holding.mappings.saturating_sub(1);
-            }
-            freed.extend(self.credit_if_unheld(handle));
+            let Some((handle, charge)) = self.mapped.get_or_insert_default().remove(&mapping) else { break };
+            freed.extend(charge);
+            freed.extend(self.drop_mapping(handle));
         }
         freed
+    }
+
+    /// Notes that something that kept physical memory alive has let go of it; returns what to credit.
+    pub fn drop_mapping(&mut self, handle: u64) -> Option<Charge> {
+        if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
+            holding.mappings = holding.mappings.saturating_sub(1);
+        }
+        self.credit_if_unheld(handle)
+    }
+
+    /// Notes that something other than a mapping keeps physical memory alive; false if it is unknown.
+    pub fn add_mapping(&mut self, handle: u64) -> bool {
+        let holding = self.holdings().get_mut(&(Kind::Physical, handle));
+        holding.map(|holding| holding.mappings = holding.mappings.saturating_add(1)).is_some()
     }
 
     fn credit_if_unheld(&mut self, handle: u64) -> Option<Charge> {

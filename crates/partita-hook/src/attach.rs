@@ -18,7 +18,7 @@ use partita_abi::callback::CallbackFn;
 use partita_abi::types::CUuuid;
 use partita_driver::callback;
 use partita_ledger::{
-    GPUS_MAX, HookState, LIMITS_FILE_NAME, Limits, LimitsMap, Owner, USAGE_FILE_NAME, UsageMap,
+    GPUS_MAX, HookState, LIMITS_FILE_NAME, Limits, LimitsMap, Owner, USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
 use crate::driver::{DriverCalls, export_table};
@@ -27,7 +27,10 @@ use crate::locate::{self, PlaceCalls};
 use crate::lock::Mutex;
 use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
 use crate::tenant::{self, Tenant};
-use crate::{LEDGER_VARIABLE, counter, graph_nodes, graph_place, is_tenant, real, report};
+use crate::{
+    LEDGER_VARIABLE, counter, graph_memory, graph_nodes, graph_place, is_tenant, multicast, nvml, real,
+    report,
+};
 
 static ATTACHING: Mutex<()> = Mutex::new(());
 static FORK_HANDLER: AtomicBool = AtomicBool::new(false);
@@ -98,6 +101,19 @@ fn attach() -> Result<&'static Tenant, String> {
     }
     tenant.report(HookState::ATTACHED | HookState::MASK_VERIFIED);
     Ok(tenant)
+}
+
+/// The tenant's ledgers, one on each of its GPUs, to look at.
+///
+/// # Errors
+/// Why they cannot be opened.
+pub fn views() -> Result<Vec<(LimitsMap, UsageView)>, String> {
+    let view = |part: Part| {
+        let usage =
+            UsageView::open(&file(&part.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        Ok((part.map, usage))
+    };
+    Parts::open(&ledger_directory()?)?.0.into_iter().map(view).collect()
 }
 
 /// The tenant's ledgers: one on each of its GPUs.
@@ -238,7 +254,10 @@ unsafe extern "C" fn in_fork_child() {
         ATTACHING.reset_after_fork();
         real::reset_after_fork();
         graph_nodes::reset_after_fork();
+        graph_memory::reset_after_fork();
+        multicast::reset_after_fork();
         graph_place::reset_after_fork();
+        nvml::reset_after_fork();
         locate::forget_contexts();
         counter::reset_after_fork();
         tenant::forget_after_fork();

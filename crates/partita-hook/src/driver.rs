@@ -1,12 +1,15 @@
 //! The driver calls that the hook makes on its own account.
 
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
-    CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue, CUuuid,
+    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeType, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUmemAllocationProp, CUuuid,
 };
 use partita_driver::callback::GetExportTable;
 
@@ -58,9 +61,38 @@ calls! {
     release_primary = c"cuDevicePrimaryCtxRelease_v2": fn(c_int);
     primary_state = c"cuDevicePrimaryCtxGetState": fn(c_int, *mut c_uint, *mut c_int);
     free = c"cuMemFree_v2": fn(u64);
+    range = c"cuMemGetAddressRange_v2": fn(*mut u64, *mut usize, u64);
+    close = c"cuIpcCloseMemHandle": fn(u64);
+    limit = c"cuCtxGetLimit": fn(*mut usize, c_uint);
     function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, *mut c_void);
     kernel_function = c"cuKernelGetFunction": fn(*mut *mut c_void, *mut c_void);
     blocks_per_sm = c"cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, *mut c_void, c_int, usize);
+}
+
+calls! {
+    /// Entry points that tell of captures and of memory behind handles, complete from CUDA 11.3 on.
+    struct NewerCalls;
+    is_capturing = c"cuStreamIsCapturing": fn(*mut c_void, *mut c_uint);
+    capture_info = c"cuStreamGetCaptureInfo_v2": fn(*mut c_void, *mut c_uint, *mut u64, *mut *mut c_void, *mut *const c_void, *mut usize);
+    properties = c"cuMemGetAllocationPropertiesFromHandle": fn(*mut CUmemAllocationProp, u64);
+    release_handle = c"cuMemRelease": fn(u64);
+}
+
+/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+const CAPTURE_ACTIVE: c_uint = 1;
+
+/// Resolved when the first of them is needed: none where the driver is older.
+fn newer() -> Option<&'static NewerCalls> {
+    static CALLS: AtomicPtr<NewerCalls> = AtomicPtr::new(core::ptr::null_mut());
+    let known = CALLS.load(Ordering::Acquire);
+    if known.is_null() {
+        // Two threads that come here at once leave one too many behind.
+        let made = Box::leak(Box::new(NewerCalls::resolve().ok()?));
+        CALLS.store(made, Ordering::Release);
+        return Some(made);
+    }
+    // SAFETY: stored above, and never freed.
+    Some(unsafe { &*known })
 }
 
 calls! {
@@ -242,6 +274,70 @@ impl DriverCalls {
             let _ = (self.release_primary)(device);
         }
         Some(context as usize)
+    }
+
+    /// The allocation that holds an address: its start and the bytes that were asked for.
+    pub fn range_of(&self, address: u64) -> Option<(u64, u64)> {
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: valid pointers; the driver checks the address.
+        unsafe { (self.range)(&mut base, &mut bytes, address) }.ok().ok()?;
+        Some((base, bytes as u64))
+    }
+
+    /// Closes memory of another process that the program was never told of.
+    pub fn close(&self, pointer: u64) {
+        // SAFETY: the driver has just opened it.
+        let _ = unsafe { (self.close)(pointer) };
+    }
+
+    /// A limit of the current context.
+    pub fn context_limit(&self, limit: c_uint) -> Option<u64> {
+        let mut value = 0;
+        // SAFETY: a valid pointer.
+        unsafe { (self.limit)(&mut value, limit) }.ok().ok()?;
+        Some(value as u64)
+    }
+
+    /// Whether a stream is being captured. The legacy stream cannot be: asking it would spoil the captures of others.
+    pub fn is_capturing(&self, stream: *mut c_void) -> bool {
+        /// `CU_STREAM_LEGACY`.
+        const LEGACY: usize = 1;
+        if stream.addr() <= LEGACY {
+            return false;
+        }
+        let mut status = 0;
+        // SAFETY: a valid pointer; the driver checks the stream.
+        newer().is_some_and(|calls| unsafe { (calls.is_capturing)(stream, &mut status) }.is_ok())
+            && status == CAPTURE_ACTIVE
+    }
+
+    /// The graph that a stream is captured into.
+    pub fn captured_into(&self, stream: *mut c_void) -> Option<*mut c_void> {
+        let (mut status, mut id, mut graph) = (0, 0, core::ptr::null_mut());
+        let (mut nodes, mut count) = (core::ptr::null(), 0);
+        let ask = newer()?.capture_info;
+        // SAFETY: valid pointers, and a stream that the program has just used.
+        unsafe { ask(stream, &mut status, &mut id, &mut graph, &mut nodes, &mut count) }.ok().ok()?;
+        (status == CAPTURE_ACTIVE && !graph.is_null()).then_some(graph)
+    }
+
+    /// The device of the memory behind a handle; none for memory of the host.
+    pub fn device_of_handle(&self, handle: u64) -> Option<c_int> {
+        let mut found = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
+        // SAFETY: room for the structure, all of whose fields may be zero; the driver checks the handle.
+        let found = unsafe {
+            (newer()?.properties)(found.as_mut_ptr(), handle).ok().ok()?;
+            found.assume_init()
+        };
+        (found.location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then_some(found.location.id)
+    }
+
+    /// Releases a handle that the program was never told of.
+    pub fn release_handle(&self, handle: u64) {
+        if let Some(calls) = newer() {
+            // SAFETY: the driver has just given it.
+            let _ = unsafe { (calls.release_handle)(handle) };
+        }
     }
 
     /// Frees device memory that the program was never told of.

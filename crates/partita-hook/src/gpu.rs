@@ -1,6 +1,6 @@
 //! The tenant on one of its GPUs: limits, account and mask there.
 
-use partita_ledger::{HookState, Limits, LimitsMap, NO_QUOTA, Slot};
+use partita_ledger::{HookState, Key, Limits, LimitsMap, NO_QUOTA, Slot};
 
 use crate::mask::LaunchMask;
 
@@ -16,13 +16,33 @@ pub struct Gpu {
     pub mask: LaunchMask,
 }
 
-/// Bytes of device memory and the GPU on which they are charged.
+/// Bytes of device memory, the GPU on which they are charged, and to whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {
     /// [`Gpu::index`].
     pub gpu: u8,
     /// The bytes.
     pub bytes: u64,
+    /// To whom.
+    pub account: Account,
+}
+
+/// Whom memory is charged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Account {
+    /// This process.
+    Own,
+    /// This process, and it goes back to the pool of this handle.
+    Pool(u64),
+    /// All processes of the tenant that hold the memory of this key.
+    Shared(Key),
+}
+
+impl Charge {
+    /// Bytes that are this process's own.
+    pub fn own(gpu: u8, bytes: u64) -> Self {
+        Self { gpu, bytes, account: Account::Own }
+    }
 }
 
 impl Gpu {

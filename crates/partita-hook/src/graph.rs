@@ -1,30 +1,60 @@
 //! Nodes that a program adds to a graph.
 //!
 //! The bodies of conditional nodes are noted, because the driver tells them
-//! nobody later. The memory of nodes that allocate is not charged yet, so a
-//! tenant with a memory quota is refused such nodes (`CUDA_ERROR_NOT_SUPPORTED`,
-//! which these calls document) rather than given a way around it. Without a quota
-//! they pass. (`cuGraphNodeSetParams` cannot turn a node into one: it does not
+//! nobody later, and the memory of nodes that allocate is charged
+//! (`graph_memory`). (`cuGraphNodeSetParams` cannot turn a node into one: it does not
 //! support nodes that allocate.)
 
 use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
-use partita_abi::types::{CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUgraphNodeParams};
+use partita_abi::types::{
+    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUDA_MEM_ALLOC_NODE_PARAMS,
+    CUgraphNodeParams,
+};
 
-use crate::{graph_nodes, graph_place, tenant};
+use crate::{graph_memory, graph_nodes, graph_place, tenant};
 
-fn has_quota() -> bool {
-    tenant::current().is_some_and(|tenant| tenant.gpus().iter().any(|gpu| gpu.quota_bytes().is_some()))
-}
-
-/// Whether the node described at `parameters` allocates memory.
+/// The device and the bytes of the memory that the node described at `parameters` allocates, if it does.
 ///
 /// # Safety
 /// Null, or a valid `CUgraphNodeParams`, whose first member is its type.
-unsafe fn allocates(parameters: *const c_uint) -> bool {
+unsafe fn allocates(parameters: *const c_uint) -> Option<(i32, u64)> {
     // SAFETY: see above.
-    !parameters.is_null() && unsafe { *parameters } == CU_GRAPH_NODE_TYPE_MEM_ALLOC
+    if parameters.is_null() || unsafe { *parameters } != CU_GRAPH_NODE_TYPE_MEM_ALLOC {
+        return None;
+    }
+    // SAFETY: the type says which member counts.
+    Some(wanted(unsafe { &(*parameters.cast::<CUgraphNodeParams>()).payload.alloc }))
+}
+
+fn wanted(parameters: &CUDA_MEM_ALLOC_NODE_PARAMS) -> (i32, u64) {
+    (parameters.pool_props.location.id, parameters.bytesize as u64)
+}
+
+/// Adds a node, charged if it allocates.
+///
+/// # Safety
+/// `parameters` as for [`allocates`].
+unsafe fn added(
+    node: *mut *mut c_void,
+    graph: *mut c_void,
+    parameters: *mut c_uint,
+    add: impl FnOnce() -> CuResult,
+) -> CuResult {
+    // SAFETY: passed on to the caller.
+    let result = match unsafe { allocates(parameters) } {
+        Some((device, bytes)) => graph_memory::add_node(graph, device, bytes, add, || {
+            // SAFETY: the call succeeded, so the driver has written the address there.
+            unsafe { (*parameters.cast::<CUgraphNodeParams>()).payload.alloc.dptr }
+        }),
+        None => add(),
+    };
+    if result.is_ok() {
+        // SAFETY: the call succeeded with them.
+        unsafe { note(node, graph, parameters) };
+    }
+    result
 }
 
 /// Notes the GPU of a node that the driver has just made, and the bodies of a conditional one.
@@ -48,8 +78,13 @@ unsafe fn note(node: *mut *mut c_void, graph: *mut c_void, parameters: *const c_
     }
 }
 
-type AddMemory =
-    unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *mut c_void) -> CuResult;
+type AddMemory = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *mut c_void,
+    *const *mut c_void,
+    usize,
+    *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CuResult;
 
 /// Wraps `cuGraphAddMemAllocNode`.
 pub unsafe fn add_memory_node(
@@ -58,13 +93,14 @@ pub unsafe fn add_memory_node(
     graph: *mut c_void,
     dependencies: *const *mut c_void,
     count: usize,
-    parameters: *mut c_void,
+    parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> CuResult {
-    if has_quota() {
-        return CuResult::NOT_SUPPORTED;
-    }
     // SAFETY: the caller's arguments, passed on.
-    unsafe { real(node, graph, dependencies, count, parameters) }
+    let add = || unsafe { real(node, graph, dependencies, count, parameters) };
+    // SAFETY: the caller's parameters, null or valid.
+    let Some((device, bytes)) = (unsafe { parameters.as_ref() }).map(wanted) else { return add() };
+    // SAFETY: on success the driver has written the address there.
+    graph_memory::add_node(graph, device, bytes, add, || unsafe { (*parameters).dptr })
 }
 
 type AddNode =
@@ -79,17 +115,8 @@ pub unsafe fn add_node(
     count: usize,
     parameters: *mut c_uint,
 ) -> CuResult {
-    // SAFETY: the caller's parameters.
-    if unsafe { allocates(parameters) } && has_quota() {
-        return CuResult::NOT_SUPPORTED;
-    }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { real(node, graph, dependencies, count, parameters) };
-    if result.is_ok() {
-        // SAFETY: the call succeeded with them.
-        unsafe { note(node, graph, parameters) };
-    }
-    result
+    unsafe { added(node, graph, parameters, || real(node, graph, dependencies, count, parameters)) }
 }
 
 type AddNodeV2 = unsafe extern "C" fn(
@@ -111,15 +138,6 @@ pub unsafe fn add_node_v2(
     count: usize,
     parameters: *mut c_uint,
 ) -> CuResult {
-    // SAFETY: the caller's parameters.
-    if unsafe { allocates(parameters) } && has_quota() {
-        return CuResult::NOT_SUPPORTED;
-    }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { real(node, graph, dependencies, edges, count, parameters) };
-    if result.is_ok() {
-        // SAFETY: the call succeeded with them.
-        unsafe { note(node, graph, parameters) };
-    }
-    result
+    unsafe { added(node, graph, parameters, || real(node, graph, dependencies, edges, count, parameters)) }
 }

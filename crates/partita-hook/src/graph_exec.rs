@@ -22,7 +22,7 @@ use crate::executables::{self, Armed, Destroy, Executable};
 use crate::gpu::Gpu;
 use crate::misfit::{self, Verdict};
 use crate::tenant::{self, Tenant};
-use crate::{graph_nodes, graph_place, report, widen};
+use crate::{graph_memory, graph_nodes, graph_place, report, widen};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
 const FLAG_UPLOAD: u64 = 2;
@@ -296,6 +296,7 @@ unsafe fn made(
         .insert(handle as usize, Executable::new(graph as usize, gpu.index, kernels, armed, carried));
     if let (Some(graph), Some(driver)) = (unused, tenant.graph_calls()) {
         driver.destroy(graph);
+        graph_memory::ended(tenant, graph);
     }
     result
 }
@@ -387,6 +388,7 @@ pub unsafe fn destroy_executable(
     let result = unsafe { real(executable) };
     if let (Some(graph), Some(driver)) = (removed, tenant.graph_calls()) {
         driver.destroy(graph);
+        graph_memory::ended(tenant, graph);
     }
     result
 }
@@ -402,7 +404,13 @@ pub unsafe fn destroy_graph(
     match end {
         Some(Destroy::Later) => CuResult::SUCCESS,
         Some(Destroy::Twice) => CuResult::INVALID_VALUE,
-        // SAFETY: the caller's handle, passed on.
-        Some(Destroy::Now) | None => unsafe { real(graph) },
+        Some(Destroy::Now) | None => {
+            // SAFETY: the caller's handle, passed on.
+            let result = unsafe { real(graph) };
+            if let Some(tenant) = tenant::current().filter(|_| result.is_ok()) {
+                graph_memory::ended(tenant, graph as usize);
+            }
+            result
+        }
     }
 }

@@ -10,6 +10,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::elf;
+use crate::nvml;
 use crate::real;
 use crate::table;
 
@@ -124,7 +125,11 @@ extern "C" fn filter(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: dlsym's contract: a NUL-terminated name.
     let name = unsafe { CStr::from_ptr(name) };
     if !name.to_bytes().starts_with(b"cu") {
-        return core::ptr::null_mut();
+        return if name.to_bytes().starts_with(b"nvml") {
+            nvml::hook_for(handle, name)
+        } else {
+            core::ptr::null_mut()
+        };
     }
     let Some(row) = table::row(name.to_bytes()) else { return core::ptr::null_mut() };
     if handle == libc::RTLD_DEFAULT {

@@ -8,28 +8,20 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
-use partita_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, array_bytes, mipmapped_array_bytes};
+use partita_abi::types::{
+    CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_SPARSE, array_bytes,
+    mipmapped_array_bytes,
+};
 
 use crate::allocations::Kind;
-use crate::gpu::{Charge, Gpu};
+use crate::gpu::Charge;
 use crate::locate;
 use crate::query::Word;
 use crate::tenant::{self, Tenant};
 
 /// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it
-/// gave; credits the bytes again if it failed.
-fn charged(
-    kind: Kind,
-    bytes: u64,
-    allocate: impl FnOnce() -> CuResult,
-    handle: impl FnOnce() -> u64,
-) -> CuResult {
-    charged_on(Tenant::gpu_now, kind, bytes, allocate, handle)
-}
-
-/// As [`charged`], on the GPU that `on` tells.
-fn charged_on(
-    on: impl FnOnce(&Tenant) -> Result<&Gpu, CuResult>,
+/// gave; credits the bytes again if it failed. A request for nothing is left to the driver to judge.
+pub fn charged(
     kind: Kind,
     bytes: u64,
     allocate: impl FnOnce() -> CuResult,
@@ -38,17 +30,16 @@ fn charged_on(
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { allocate() };
     };
-    let gpu = match on(tenant) {
+    let gpu = match tenant.gpu_now() {
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
-    // A request for nothing is left to the driver to judge.
-    if bytes > 0 && !gpu.reserve(bytes) {
+    if !tenant.reserve(gpu, bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
     let result = allocate();
     if result.is_ok() {
-        tenant.hold(kind, handle(), Charge { gpu: gpu.index, bytes });
+        tenant.hold(kind, handle(), Charge::own(gpu.index, bytes));
     } else {
         gpu.credit(bytes);
     }
@@ -59,7 +50,7 @@ fn charged_on(
 ///
 /// The holding is taken out first: once the driver has freed the memory,
 /// another thread may be given the same address.
-fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResult {
+pub fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else { return free() };
     let holding = tenant.allocations().remove(kind, handle);
     let result = free();
@@ -99,60 +90,6 @@ pub unsafe fn alloc_managed(
     charged(Kind::Pointer, bytes as u64, || unsafe { real(pointer, bytes, flags) }, || unsafe { *pointer })
 }
 
-/// Wraps `cuMemAllocAsync`.
-pub unsafe fn alloc_async(
-    real: unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> CuResult,
-    pointer: *mut u64,
-    bytes: usize,
-    stream: *mut c_void,
-) -> CuResult {
-    // SAFETY: the caller's arguments; on success the driver has written the pointer.
-    let allocate = || unsafe { real(pointer, bytes, stream) };
-    // SAFETY: as above.
-    charged_on(
-        |tenant| tenant.gpu_of_stream(stream),
-        Kind::Pointer,
-        bytes as u64,
-        allocate,
-        || unsafe { *pointer },
-    )
-}
-
-/// Wraps `cuMemAllocFromPoolAsync`. Where the pool lies, its first bytes tell: if that is not the
-/// stream's GPU, the charge moves, and the call is undone if that GPU's quota has no room for it.
-pub unsafe fn alloc_from_pool(
-    real: unsafe extern "C" fn(*mut u64, usize, *mut c_void, *mut c_void) -> CuResult,
-    pointer: *mut u64,
-    bytes: usize,
-    pool: *mut c_void,
-    stream: *mut c_void,
-) -> CuResult {
-    // SAFETY: the caller's arguments; on success the driver has written the pointer.
-    let allocate = || unsafe { real(pointer, bytes, pool, stream) };
-    let bytes = bytes as u64;
-    // SAFETY: as above.
-    let given = || unsafe { *pointer };
-    let result = charged_on(|tenant| tenant.gpu_of_stream(stream), Kind::Pointer, bytes, allocate, given);
-    let Some(tenant) = tenant::current().filter(|tenant| tenant.places().is_some() && result.is_ok()) else {
-        return result;
-    };
-    let (Some(there), Ok(charged)) = (tenant.gpu_of_pointer(given()), tenant.gpu_of_stream(stream)) else {
-        return result;
-    };
-    if there.index == charged.index {
-        return result;
-    }
-    let moved = there.reserve(bytes);
-    let holding = tenant.allocations().remove(Kind::Pointer, given());
-    holding.into_iter().for_each(|holding| tenant.credit(holding.charge));
-    if moved {
-        tenant.hold(Kind::Pointer, given(), Charge { gpu: there.index, bytes });
-        return result;
-    }
-    tenant.driver().free(given());
-    CuResult::OUT_OF_MEMORY
-}
-
 /// Wraps `cuMemAllocPitch`. The pitch is the driver's choice, so the padding is
 /// charged after the call, and the call undone if the quota has no room for it.
 pub unsafe fn alloc_pitch<P: Word, S: Word>(
@@ -171,7 +108,7 @@ pub unsafe fn alloc_pitch<P: Word, S: Word>(
         Err(code) => return code,
     };
     let asked_bytes = width.to_u64().saturating_mul(height.to_u64());
-    if !gpu.reserve(asked_bytes) {
+    if !tenant.reserve(gpu, asked_bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
     let result = allocate();
@@ -182,8 +119,8 @@ pub unsafe fn alloc_pitch<P: Word, S: Word>(
     // SAFETY: the driver has written both.
     let (given, pitch_bytes) = unsafe { ((*pointer).to_u64(), (*pitch).to_u64()) };
     let padding_bytes = pitch_bytes.saturating_mul(height.to_u64()).saturating_sub(asked_bytes);
-    if gpu.reserve(padding_bytes) {
-        let charge = Charge { gpu: gpu.index, bytes: asked_bytes + padding_bytes };
+    if tenant.reserve(gpu, padding_bytes) {
+        let charge = Charge::own(gpu.index, asked_bytes + padding_bytes);
         tenant.hold(Kind::Pointer, given, charge);
         result
     } else {
@@ -196,22 +133,24 @@ pub unsafe fn alloc_pitch<P: Word, S: Word>(
 /// Wraps `cuMemFree`.
 pub unsafe fn free<P: Word>(real: unsafe extern "C" fn(P) -> CuResult, pointer: P) -> CuResult {
     // SAFETY: the caller's pointer, passed on.
-    released(Kind::Pointer, pointer.to_u64(), || unsafe { real(pointer) })
-}
-
-/// Wraps `cuMemFreeAsync`. Credited at the call: what is allocated later on the
-/// same stream takes the memory's place.
-pub unsafe fn free_async(
-    real: unsafe extern "C" fn(u64, *mut c_void) -> CuResult,
-    pointer: u64,
-    stream: *mut c_void,
-) -> CuResult {
-    // SAFETY: the caller's arguments, passed on.
-    released(Kind::Pointer, pointer, || unsafe { real(pointer, stream) })
+    let result = released(Kind::Pointer, pointer.to_u64(), || unsafe { real(pointer) });
+    // It waits for the device, so what came from a pool has left it.
+    if result.is_ok()
+        && let Some(tenant) = tenant::current()
+    {
+        tenant.look_after_pools();
+    }
+    result
 }
 
 /// Creates an array from a descriptor of one of the driver's four kinds.
 type Create<D> = unsafe extern "C" fn(*mut *mut c_void, *const D) -> CuResult;
+
+/// Whether an array of that shape comes with memory. That of sparse ones, and of those that are to be mapped
+/// later, is made by `cuMemCreate`.
+fn has_memory(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> bool {
+    shape.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) == 0
+}
 
 /// Wraps `cuArrayCreate` and `cuArray3DCreate` in all their versions.
 pub unsafe fn array<D: Copy + Into<CUDA_ARRAY3D_DESCRIPTOR>>(
@@ -221,7 +160,7 @@ pub unsafe fn array<D: Copy + Into<CUDA_ARRAY3D_DESCRIPTOR>>(
 ) -> CuResult {
     // SAFETY: the caller's descriptor, null or valid.
     let wanted = unsafe { shape.as_ref() }.map(|&shape| shape.into());
-    let bytes = wanted.and_then(|shape| array_bytes(&shape)).unwrap_or(0);
+    let bytes = wanted.filter(has_memory).and_then(|shape| array_bytes(&shape)).unwrap_or(0);
     // SAFETY: the caller's arguments; on success the driver has written the handle.
     charged(Kind::Array, bytes, || unsafe { real(array, shape) }, || unsafe { *array } as u64)
 }
@@ -235,7 +174,8 @@ pub unsafe fn mipmapped_array(
 ) -> CuResult {
     // SAFETY: the caller's descriptor, null or valid.
     let shape_ref = unsafe { shape.as_ref() };
-    let bytes = shape_ref.and_then(|shape| mipmapped_array_bytes(shape, levels)).unwrap_or(0);
+    let bytes = shape_ref.filter(|shape| has_memory(shape));
+    let bytes = bytes.and_then(|shape| mipmapped_array_bytes(shape, levels)).unwrap_or(0);
     // SAFETY: the caller's arguments; on success the driver has written the handle.
     let allocate = || unsafe { real(array, shape, levels) };
     // SAFETY: as above.

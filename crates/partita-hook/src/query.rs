@@ -54,6 +54,9 @@ pub unsafe fn mem_info<W: Word>(
     let Some(gpu) = tenant::current().and_then(|tenant| tenant.gpu_now().ok()) else { return result };
     let Some(quota_bytes) = gpu.quota_bytes() else { return result };
     if result.is_ok() {
+        if let Some(tenant) = tenant::current() {
+            tenant.look_after_pools();
+        }
         // SAFETY: the driver has just written through both pointers, which it
         // checks for null itself.
         unsafe {

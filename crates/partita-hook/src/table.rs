@@ -12,13 +12,14 @@ use partita_abi::CuResult;
 use partita_abi::exports::{self, Policy};
 use partita_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeParams,
-    CUlaunchConfig, CUmemAllocationProp,
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphNodeParams, CUipcMemHandle,
+    CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation,
 };
 
 use crate::{
-    attach, graph, graph_change, graph_exec, graph_place, launch, locate, memory, occupancy, query, resolve,
-    vmm,
+    attach, graph, graph_change, graph_exec, graph_place, imports, launch, locate, memory, multicast,
+    occupancy, pools, query, resolve, vmm,
 };
 
 /// One wrapped export.
@@ -133,14 +134,14 @@ hooks! {
         pointer: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint,
     ) = memory::alloc_pitch;
     Charge fn cuMemAllocManaged(pointer: *mut u64, bytes: usize, flags: c_uint) = memory::alloc_managed;
-    Charge fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: *mut c_void) = memory::alloc_async;
-    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = memory::alloc_async;
+    Charge fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async;
+    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async;
     Charge fn cuMemAllocFromPoolAsync(
         pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
-    ) = memory::alloc_from_pool;
+    ) = pools::alloc_from_pool;
     Charge fn cuMemAllocFromPoolAsync_ptsz(
         pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
-    ) = memory::alloc_from_pool;
+    ) = pools::alloc_from_pool;
     Charge fn cuArrayCreate(array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR_v1) = memory::array;
     Charge fn cuArrayCreate_v2(
         array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR,
@@ -152,20 +153,68 @@ hooks! {
     Charge fn cuMipmappedArrayCreate(
         array: *mut *mut c_void, shape: *const CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint,
     ) = memory::mipmapped_array;
+    Charge fn cuIpcOpenMemHandle(pointer: *mut u64, handle: CUipcMemHandle, flags: c_uint) = imports::open;
+    Charge fn cuIpcOpenMemHandle_v2(pointer: *mut u64, handle: CUipcMemHandle, flags: c_uint) = imports::open;
+    Charge fn cuImportExternalMemory(
+        memory: *mut *mut c_void, wanted: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    ) = imports::import_external;
+    Charge fn cuMemImportFromShareableHandle(
+        handle: *mut u64, shareable: *mut c_void, kind: CUmemAllocationHandleType,
+    ) = vmm::import;
+    Charge fn cuCtxSetLimit(limit: c_uint, value: usize) = imports::set_limit;
+    Charge fn cuGraphAddMemAllocNode(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
+        parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) = graph::add_memory_node;
+    Charge fn cuGraphAddNode(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
+        parameters: *mut c_uint,
+    ) = graph::add_node;
+    Charge fn cuGraphAddNode_v2(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void,
+        edges: *const c_void, count: usize, parameters: *mut c_uint,
+    ) = graph::add_node_v2;
     Charge fn cuMemCreate(
         handle: *mut u64, bytes: usize, properties: *const CUmemAllocationProp, flags: u64,
     ) = vmm::create;
 
     Release fn cuMemFree(pointer: c_uint) = memory::free;
     Release fn cuMemFree_v2(pointer: u64) = memory::free;
-    Release fn cuMemFreeAsync(pointer: u64, stream: *mut c_void) = memory::free_async;
-    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = memory::free_async;
+    Release fn cuMemFreeAsync(pointer: u64, stream: *mut c_void) = pools::free_async;
+    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = pools::free_async;
     Release fn cuArrayDestroy(array: *mut c_void) = memory::destroy_array;
     Release fn cuMipmappedArrayDestroy(array: *mut c_void) = memory::destroy_mipmapped_array;
     Release fn cuMemRelease(handle: u64) = vmm::release;
     Release fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void) = vmm::retain;
     Release fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) = vmm::map;
     Release fn cuMemUnmap(address: u64, bytes: usize) = vmm::unmap;
+    Release fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer: u64) = imports::export;
+    Release fn cuIpcCloseMemHandle(pointer: u64) = imports::close;
+    Release fn cuDestroyExternalMemory(memory: *mut c_void) = imports::destroy_external;
+    Release fn cuMemExportToShareableHandle(
+        shareable: *mut c_void, handle: u64, kind: CUmemAllocationHandleType, flags: u64,
+    ) = vmm::export;
+    Release fn cuMulticastBindMem(
+        object: u64, offset: usize, memory: u64, memory_offset: usize, bytes: usize, flags: u64,
+    ) = multicast::bind_memory;
+    Release fn cuMulticastBindAddr(
+        object: u64, offset: usize, address: u64, bytes: usize, flags: u64,
+    ) = multicast::bind_address;
+    Release fn cuMulticastUnbind(
+        object: u64, device: c_int, offset: usize, bytes: usize,
+    ) = multicast::unbind;
+    Release fn cuMemPoolTrimTo(pool: *mut c_void, keep: usize) = pools::trim;
+    Release fn cuMemPoolDestroy(pool: *mut c_void) = pools::destroy;
+    Release fn cuDeviceSetMemPool(device: c_int, pool: *mut c_void) = pools::set_present;
+    Release fn cuMemSetMemPool(
+        location: *const CUmemLocation, kind: c_uint, pool: *mut c_void,
+    ) = pools::set_present_of;
+    Release fn cuDeviceGraphMemTrim(device: c_int) = pools::trim_graphs;
+    Release fn cuCtxSynchronize() = pools::synchronize_current;
+    Release fn cuCtxSynchronize_v2(context: *mut c_void) = pools::synchronize;
+    Release fn cuStreamSynchronize(stream: *mut c_void) = pools::synchronize;
+    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = pools::synchronize;
+    Release fn cuEventSynchronize(event: *mut c_void) = pools::synchronize;
     Release fn cuCtxDetach(context: *mut c_void) = locate::detach_context;
     Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
     Release fn cuCtxDestroy_v2(context: *mut c_void) = memory::destroy_context;
@@ -275,18 +324,8 @@ hooks! {
     Refuse fn cuLaunchCooperativeKernelMultiDevice(
         launches: *mut c_void, devices: c_uint, flags: c_uint,
     ) = launch::multi_device;
-    Refuse fn cuGraphAddMemAllocNode(
-        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
-        parameters: *mut c_void,
-    ) = graph::add_memory_node;
-    Refuse fn cuGraphAddNode(
-        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize,
-        parameters: *mut c_uint,
-    ) = graph::add_node;
-    Refuse fn cuGraphAddNode_v2(
-        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void,
-        edges: *const c_void, count: usize, parameters: *mut c_uint,
-    ) = graph::add_node_v2;
+    Refuse fn cuMemMapArrayAsync(list: *mut c_void, count: c_uint, stream: *mut c_void) = imports::map_array;
+    Refuse fn cuMemMapArrayAsync_ptsz(list: *mut c_void, count: c_uint, stream: *mut c_void) = imports::map_array;
 }
 
 /// The row of an exported name.

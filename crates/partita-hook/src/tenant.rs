@@ -1,14 +1,18 @@
 //! The tenant that this process belongs to, once it has attached.
 
 use alloc::vec::Vec;
+
 use core::sync::atomic::{AtomicPtr, Ordering};
+use partita_abi::CuResult;
 
 use crate::allocations::{Allocations, Kind};
 use crate::driver::{DriverCalls, GraphCalls, ModuleCalls};
 use crate::executables::Executables;
-use crate::gpu::{Charge, Gpu};
+use crate::gpu::{Account, Charge, Gpu};
 use crate::locate::{self, PlaceCalls};
 use crate::lock::{Guard, Mutex};
+use crate::pools::{Pools, Source};
+use crate::shares::Shares;
 
 /// Null before attaching, [`refused`] after a refusal, else the tenant.
 static TENANT: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
@@ -30,7 +34,13 @@ pub struct Tenant {
     places: Option<PlaceCalls>,
     graph_calls: Option<GraphCalls>,
     module_calls: Option<ModuleCalls>,
+    /// Held while memory of other processes is opened or closed. Taken before the locks below.
+    opening: Mutex<()>,
+    /// Taken before the allocations' lock.
+    pools: Mutex<Pools>,
     allocations: Mutex<Allocations>,
+    /// Taken after the allocations' lock.
+    shares: Mutex<Shares>,
     executables: Mutex<Executables>,
 }
 
@@ -69,7 +79,10 @@ pub unsafe fn forget_after_fork() {
     if let Some(tenant) = current() {
         // SAFETY: passed on to the caller.
         unsafe {
+            tenant.opening.reset_after_fork();
+            tenant.pools.reset_after_fork();
             tenant.allocations.reset_after_fork();
+            tenant.shares.reset_after_fork();
             tenant.executables.reset_after_fork();
             // The copies are the only use from here on: nobody finds the tenant again.
             tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
@@ -93,7 +106,10 @@ impl Tenant {
             places,
             graph_calls: GraphCalls::resolve().ok(),
             module_calls: ModuleCalls::resolve().ok(),
+            opening: Mutex::new(()),
+            pools: Mutex::new(Pools::new()),
             allocations: Mutex::new(Allocations::new()),
+            shares: Mutex::new(Shares::new()),
             executables: Mutex::new(Executables::new()),
         }
     }
@@ -140,10 +156,55 @@ impl Tenant {
         self.allocations.lock()
     }
 
-    /// Gives what was charged back to the quota.
+    /// The right to open and close memory of other processes.
+    pub fn opening(&self) -> Guard<'_, ()> {
+        self.opening.lock()
+    }
+
+    /// What the process's pools keep, locked.
+    pub fn pools(&self) -> Guard<'_, Pools> {
+        self.pools.lock()
+    }
+
+    /// The process's shares, locked.
+    pub fn shares(&self) -> Guard<'_, Shares> {
+        self.shares.lock()
+    }
+
+    /// Whether the tenant has a memory quota on any of its GPUs.
+    pub fn has_quota(&self) -> bool {
+        self.gpus.iter().any(|gpu| gpu.quota_bytes().is_some())
+    }
+
+    /// Takes `bytes` from the quota if they fit, once idle memory of this process's pools is given back if need be.
+    pub fn reserve(&self, gpu: &Gpu, bytes: u64) -> bool {
+        gpu.reserve(bytes) || (self.reclaim(gpu) && gpu.reserve(bytes))
+    }
+
+    /// Takes what is to be charged from the quota; not for shared memory.
+    pub fn reserve_on(&self, charge: Charge) -> bool {
+        self.gpus.get(usize::from(charge.gpu)).is_some_and(|gpu| self.reserve(gpu, charge.bytes))
+    }
+
+    /// Tries something that the quota may have no room for, again if idle memory of this process's pools can be
+    /// given back.
+    ///
+    /// # Errors
+    /// Those of the last try.
+    pub fn with_room<R>(&self, gpu: &Gpu, attempt: impl Fn() -> Result<R, CuResult>) -> Result<R, CuResult> {
+        match attempt() {
+            Err(CuResult::OUT_OF_MEMORY) if self.reclaim(gpu) => attempt(),
+            result => result,
+        }
+    }
+
+    /// Gives what was charged back: to the quota, to the pool that it came from, or to those who share it.
     pub fn credit(&self, charge: Charge) {
-        if let Some(gpu) = self.gpus.get(usize::from(charge.gpu)) {
-            gpu.credit(charge.bytes);
+        let Some(gpu) = self.gpus.get(usize::from(charge.gpu)) else { return };
+        match charge.account {
+            Account::Own => gpu.credit(charge.bytes),
+            Account::Pool(pool) => self.pools().give_back(Source::Pool(pool), charge.gpu, charge.bytes),
+            Account::Shared(key) => self.leave(gpu, key),
         }
     }
 

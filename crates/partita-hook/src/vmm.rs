@@ -3,13 +3,17 @@
 //! Charged when created. Credited when nothing keeps it any more: the driver
 //! frees it once every handle is released and every mapping undone.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 
 use partita_abi::CuResult;
-use partita_abi::types::{CU_MEM_LOCATION_TYPE_DEVICE, CUmemAllocationProp};
+use partita_abi::types::{
+    CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
+    CUmemAllocationHandleType, CUmemAllocationProp,
+};
 
 use crate::allocations::Kind;
-use crate::gpu::Charge;
+use crate::gpu::{Account, Charge};
+use crate::shares::{self, Mark};
 use crate::tenant;
 
 type Create = unsafe extern "C" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CuResult;
@@ -38,8 +42,8 @@ pub unsafe fn create(
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real(handle, bytes, properties, flags) };
     };
-    let charge = Charge { gpu: gpu.index, bytes: bytes as u64 };
-    if !gpu.reserve(charge.bytes) {
+    let charge = Charge::own(gpu.index, bytes as u64);
+    if !tenant.reserve(gpu, charge.bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
     // SAFETY: the caller's arguments, passed on.
@@ -86,7 +90,7 @@ pub unsafe fn retain(
         && let Some(tenant) = tenant::current()
     {
         // SAFETY: the driver has written the handle.
-        tenant.allocations().retain_physical(unsafe { *handle });
+        tenant.allocations().retain(Kind::Physical, unsafe { *handle });
     }
     result
 }
@@ -101,11 +105,21 @@ pub unsafe fn map(
     flags: u64,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { real(address, bytes, offset, handle, flags) };
-    if result.is_ok()
-        && let Some(tenant) = tenant::current()
+    let map = || unsafe { real(address, bytes, offset, handle, flags) };
+    let Some(tenant) = tenant::current() else { return map() };
+    let held = tenant.allocations().charge(Kind::Physical, handle);
+    // Imported without a size: what is mapped of it is charged, for as long as it is mapped.
+    let charge = held.filter(|held| held.bytes == 0).map(|held| Charge { bytes: bytes as u64, ..held });
+    if let Some(charge) = charge
+        && !tenant.reserve_on(charge)
     {
-        tenant.allocations().map(address, handle);
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let result = map();
+    if result.is_ok() {
+        tenant.allocations().map(address, handle, charge);
+    } else if let Some(charge) = charge {
+        tenant.credit(charge);
     }
     result
 }
@@ -129,4 +143,96 @@ pub unsafe fn unmap(
         freed.into_iter().for_each(|freed| tenant.credit(freed));
     }
     result
+}
+
+type Export = unsafe extern "C" fn(*mut c_void, u64, CUmemAllocationHandleType, u64) -> CuResult;
+
+/// Wraps `cuMemExportToShareableHandle`: what another process can import from now on moves to an account that it
+/// can share.
+pub unsafe fn export(
+    real: Export,
+    shareable: *mut c_void,
+    handle: u64,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(shareable, handle, kind, flags) };
+    let Some(tenant) = tenant::current().filter(|_| result.is_ok()) else { return result };
+    let mut allocations = tenant.allocations();
+    let Some(charge) = allocations.charge(Kind::Physical, handle).filter(|charge| charge.bytes > 0) else {
+        return result;
+    };
+    let key = match kind {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
+            let mark = match charge.account {
+                Account::Shared(key) => Mark::again(key, charge.bytes),
+                _ => Mark::new(charge.bytes),
+            };
+            // SAFETY: the driver has written a descriptor there.
+            let descriptor = unsafe { *shareable.cast::<c_int>() };
+            mark.filter(|mark| mark.put_on(descriptor)).map(|mark| mark.key())
+        }
+        // SAFETY: the driver has written as many bytes there.
+        CU_MEM_HANDLE_TYPE_FABRIC => Some(shares::key_of_bytes(unsafe { &*shareable.cast::<[u8; 64]>() })),
+        _ => None,
+    };
+    // Without a key the memory is charged to whoever imports it as well.
+    if let Some(key) = key {
+        allocations.change(Kind::Physical, handle, |charge| tenant.share(charge, key));
+    }
+    result
+}
+
+type Import = unsafe extern "C" fn(*mut u64, *mut c_void, CUmemAllocationHandleType) -> CuResult;
+
+/// Wraps `cuMemImportFromShareableHandle`. Importing takes no device memory, so what the tenant does not hold yet
+/// is charged after it; over the quota it is undone (`CUDA_ERROR_NOT_PERMITTED`, which the call documents).
+pub unsafe fn import(
+    real: Import,
+    handle: *mut u64,
+    shareable: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let import = || unsafe { real(handle, shareable, kind) };
+    let Some(tenant) = tenant::current() else {
+        return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { import() };
+    };
+    // Before the call: the descriptor stays the caller's, but what it leads to is the driver's.
+    let mark = match kind {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => c_int::try_from(shareable.addr()).ok().and_then(Mark::of),
+        _ => None,
+    };
+    let _opening = tenant.opening();
+    let result = import();
+    if result.is_err() {
+        return result;
+    }
+    // SAFETY: the driver has written the handle.
+    let given = unsafe { *handle };
+    if tenant.allocations().retain(Kind::Physical, given) {
+        return result;
+    }
+    let Some(gpu) =
+        tenant.driver().device_of_handle(given).and_then(|device| tenant.gpu_of_device(device).ok())
+    else {
+        // Host memory.
+        return result;
+    };
+    let charge = match mark {
+        Some(mark) => tenant.with_room(gpu, || tenant.join(gpu, mark.key(), mark.bytes)),
+        None => Ok(Charge::own(gpu.index, 0)),
+    };
+    match charge {
+        Ok(charge) => {
+            let stale = tenant.allocations().insert(Kind::Physical, given, charge, 0);
+            stale.into_iter().for_each(|stale| tenant.credit(stale));
+            result
+        }
+        Err(_) => {
+            tenant.driver().release_handle(given);
+            CuResult::NOT_PERMITTED
+        }
+    }
 }

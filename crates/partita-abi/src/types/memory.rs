@@ -166,6 +166,39 @@ pub struct CUipcMemHandle {
 }
 layout!(CUipcMemHandle, 64);
 
+/// Memory of another programming interface, for `cuImportExternalMemory`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+    /// `CU_EXTERNAL_MEMORY_HANDLE_TYPE_*`.
+    pub kind: u32,
+    /// A descriptor in the first four bytes, or pointers, as the type says.
+    pub handle: [u64; 2],
+    /// Bytes.
+    pub size: u64,
+    /// `CUDA_EXTERNAL_MEMORY_DEDICATED` or zero.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: [u32; 16],
+}
+layout!(CUDA_EXTERNAL_MEMORY_HANDLE_DESC, 104, handle @ 8, size @ 24, flags @ 32);
+/// A part of such memory, for `cuExternalMemoryGetMappedBuffer`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Zero.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: [u32; 16],
+}
+layout!(CUDA_EXTERNAL_MEMORY_BUFFER_DESC, 88, size @ 8, flags @ 16);
+/// A descriptor, which the driver takes over.
+pub const CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD: u32 = 1;
+
 /// An event, as handed to another process by `cuIpcGetEventHandle`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

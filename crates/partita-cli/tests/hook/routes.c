@@ -56,6 +56,113 @@ static void plain(const char *route, fn_alloc alloc, fn_free release) {
     check(route, "null", release(0), 0);
 }
 
+/* What is freed into a pool that keeps it stays charged until the pool gives it up, and pays for what comes next. */
+static void kept_by_pools(size_t base) {
+    const char *route = "cuMemPool";
+    struct { unsigned kind, handles, location_type; int location; void *win32; size_t most; unsigned short usage; unsigned char rest[54]; } wanted;
+    memset(&wanted, 0, sizeof wanted);
+    wanted.kind = 1;
+    wanted.location_type = 1;
+    void *pool = NULL;
+    uint64_t everything = ~(uint64_t)0;
+    address p, q;
+    fn_alloc_pool from = CALL(fn_alloc_pool, "cuMemAllocFromPoolAsync");
+    fn_free_async give = CALL(fn_free_async, "cuMemFreeAsync");
+    int (*settle)(void) = CALL(int (*)(void), "cuCtxSynchronize");
+    int (*trim)(void *, size_t) = CALL(int (*)(void *, size_t), "cuMemPoolTrimTo");
+    OK("cuMemPoolCreate", CALL(int (*)(void **, void *), "cuMemPoolCreate")(&pool, &wanted));
+    OK("cuMemPoolSetAttribute", CALL(int (*)(void *, int, void *), "cuMemPoolSetAttribute")(pool, 4, &everything));
+    check(route, "alloc", from(&p, 64 * MIB, pool, NULL), 0);
+    check(route, "free", give(p, NULL), 0);
+    OK("cuCtxSynchronize", settle());
+    check(route, "kept, so charged", base - free_bytes(), 64 * MIB);
+    check(route, "alloc again", from(&p, 32 * MIB, pool, NULL), 0);
+    check(route, "paid by what was kept", base - free_bytes(), 64 * MIB);
+    check(route, "alloc more", from(&q, 48 * MIB, pool, NULL), 0);
+    size_t both = base - free_bytes();
+    if (both < 80 * MIB || both > 112 * MIB) check(route, "the driver's choice of reuse", both, 80 * MIB);
+    check(route, "free", give(p, NULL), 0);
+    check(route, "free", give(q, NULL), 0);
+    OK("cuCtxSynchronize", settle());
+    check(route, "trim", trim(pool, 0), 0);
+    check(route, "credited", base - free_bytes(), 0);
+    /* What is kept makes room for other memory before that is refused. */
+    check(route, "alloc half", from(&p, quota / 2, pool, NULL), 0);
+    check(route, "free", give(p, NULL), 0);
+    OK("cuCtxSynchronize", settle());
+    check(route, "more than the rest", CALL(fn_alloc, "cuMemAlloc_v2")(&p, quota / 2 + 16 * MIB), 0);
+    check(route, "charged", base - free_bytes(), quota / 2 + 16 * MIB);
+    check(route, "too much for a pool", from(&q, quota / 2, pool, NULL), 2);
+    check(route, "free", CALL(fn_free, "cuMemFree_v2")(p), 0);
+    check(route, "credited", base - free_bytes(), 0);
+    /* A pool that is destroyed gives up what it keeps, and what is in use when that is freed. */
+    check(route, "alloc", from(&p, 8 * MIB, pool, NULL), 0);
+    check(route, "alloc", from(&q, 8 * MIB, pool, NULL), 0);
+    check(route, "free", give(p, NULL), 0);
+    OK("cuCtxSynchronize", settle());
+    check(route, "destroy", CALL(fn_p, "cuMemPoolDestroy")(pool), 0);
+    check(route, "what is in use", base - free_bytes(), 8 * MIB);
+    check(route, "free the last", give(q, NULL), 0);
+    OK("cuCtxSynchronize", settle());
+    check(route, "credited", base - free_bytes(), 0);
+}
+
+/* Nodes that allocate, and allocations that are captured. */
+static void of_graphs(size_t base) {
+    const char *route = "cuGraphAddMemAllocNode";
+    struct { unsigned kind, handles, location_type; int location; void *win32; size_t most; unsigned short usage; unsigned char rest[54];
+             void *access; size_t count, bytes; address at; } wanted;
+    memset(&wanted, 0, sizeof wanted);
+    wanted.kind = 1;
+    wanted.location_type = 1;
+    wanted.bytes = 24 * MIB;
+    void *graph = NULL, *node = NULL, *release = NULL, *executable = NULL, *stream = NULL;
+    int (*make)(void **, unsigned) = CALL(int (*)(void **, unsigned), "cuGraphCreate");
+    int (*add)(void **, void *, void **, size_t, void *) = CALL(int (*)(void **, void *, void **, size_t, void *), "cuGraphAddMemAllocNode");
+    int (*instantiate)(void **, void *, uint64_t) = CALL(int (*)(void **, void *, uint64_t), "cuGraphInstantiateWithFlags");
+    fn_pp launch = CALL(fn_pp, "cuGraphLaunch");
+    fn_p end = CALL(fn_p, "cuGraphDestroy"), end_executable = CALL(fn_p, "cuGraphExecDestroy");
+    int (*settle)(void) = CALL(int (*)(void), "cuCtxSynchronize");
+    int (*trim)(int) = CALL(int (*)(int), "cuDeviceGraphMemTrim");
+    OK("cuGraphCreate", make(&graph, 0));
+    check(route, "add", add(&node, graph, NULL, 0, &wanted), 0);
+    check(route, "charged", base - free_bytes(), 24 * MIB);
+    OK("cuGraphAddMemFreeNode", CALL(int (*)(void **, void *, void **, size_t, address), "cuGraphAddMemFreeNode")(&release, graph, &node, 1, wanted.at));
+    address kept = wanted.at;
+    wanted.bytes = quota;
+    check(route, "over the quota", add(&node, graph, NULL, 0, &wanted), 2);
+    check(route, "unchanged", base - free_bytes(), 24 * MIB);
+    OK("cuGraphInstantiateWithFlags", instantiate(&executable, graph, 0));
+    for (int i = 0; i < 3; i++) OK("cuGraphLaunch", launch(executable, NULL));
+    OK("cuCtxSynchronize", settle());
+    check(route, "charged once", base - free_bytes(), 24 * MIB);
+    check(route, "destroy the graph", end(graph), 0);
+    check(route, "held by the executable", base - free_bytes(), 24 * MIB);
+    check(route, "destroy the executable", end_executable(executable), 0);
+    OK("cuDeviceGraphMemTrim", trim(0));
+    check(route, "credited", base - free_bytes(), 0);
+    (void)kept;
+
+    route = "captured cuMemAllocAsync";
+    address p;
+    OK("cuStreamCreate", CALL(int (*)(void **, unsigned), "cuStreamCreate")(&stream, 1));
+    OK("cuStreamBeginCapture_v2", CALL(int (*)(void *, int), "cuStreamBeginCapture_v2")(stream, 2));
+    check(route, "alloc", CALL(fn_alloc_async, "cuMemAllocAsync")(&p, 12 * MIB, stream), 0);
+    check(route, "over the quota", CALL(fn_alloc_async, "cuMemAllocAsync")(&p, quota, stream), 2);
+    check(route, "free", CALL(fn_free_async, "cuMemFreeAsync")(p, stream), 0);
+    OK("cuStreamEndCapture", CALL(fn_pp, "cuStreamEndCapture")(stream, &graph));
+    check(route, "charged", base - free_bytes(), 12 * MIB);
+    OK("cuGraphInstantiateWithFlags", instantiate(&executable, graph, 0));
+    OK("cuGraphLaunch", launch(executable, stream));
+    OK("cuCtxSynchronize", settle());
+    check(route, "charged once", base - free_bytes(), 12 * MIB);
+    check(route, "destroy the executable", end_executable(executable), 0);
+    check(route, "destroy the graph", end(graph), 0);
+    OK("cuDeviceGraphMemTrim", trim(0));
+    check(route, "credited", base - free_bytes(), 0);
+    OK("cuStreamDestroy_v2", CALL(fn_p, "cuStreamDestroy_v2")(stream));
+}
+
 int main(void) {
     start(0);
     quota = total_bytes();
@@ -108,6 +215,7 @@ int main(void) {
         check(route, "alloc", async(&p, 70001, NULL), 0);
         check(route, "charged", base - free_bytes(), 70001);
         check(route, "free", free_async(p, NULL), 0);
+        OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(NULL));
         check(route, "credited", base - free_bytes(), 0);
         check(route, "alloc again", async(&p, 70001, NULL), 0);
         OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
@@ -123,6 +231,7 @@ int main(void) {
         check("cuMemAllocFromPoolAsync", "alloc", from(&p, 12345, pool, NULL), 0);
         check("cuMemAllocFromPoolAsync", "charged", base - free_bytes(), 12345);
         check("cuMemAllocFromPoolAsync", "free", CALL(fn_free_async, "cuMemFreeAsync")(p, NULL), 0);
+        OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
         check("cuMemAllocFromPoolAsync", "credited", base - free_bytes(), 0);
         check("cuMemAllocFromPoolAsync", "over the quota", from(&p, quota, pool, NULL), 2);
     }
@@ -176,12 +285,22 @@ int main(void) {
         check(route, "over the quota", create(&handle, (quota / grain + 1) * grain, &wanted, 0), 2);
         check(route, "unchanged", base - free_bytes(), 0);
     }
+    kept_by_pools(base);
+    of_graphs(base);
     {
-        void *graph = NULL, *node = NULL;
-        unsigned char parameters[256] = {0};
-        OK("cuGraphCreate", CALL(int (*)(void **, unsigned), "cuGraphCreate")(&graph, 0));
-        int code = CALL(int (*)(void **, void *, void *, size_t, void *), "cuGraphAddMemAllocNode")(&node, graph, NULL, 0, parameters);
-        check("graph memory nodes", "refused", code, 801);
+        const char *route = "cuCtxSetLimit";
+        int (*set)(unsigned, size_t) = CALL(int (*)(unsigned, size_t), "cuCtxSetLimit");
+        size_t first = 0;
+        OK("cuCtxGetLimit", CALL(int (*)(size_t *, unsigned), "cuCtxGetLimit")(&first, 2 /* heap */));
+        check(route, "heap", set(2, first + 64 * MIB), 0);
+        check(route, "charged", base - free_bytes(), 64 * MIB);
+        check(route, "smaller", set(2, first + 16 * MIB), 0);
+        check(route, "credited", base - free_bytes(), 16 * MIB);
+        check(route, "over the quota", set(2, quota + first), 2);
+        check(route, "unchanged", base - free_bytes(), 16 * MIB);
+        check(route, "below the first", set(2, first / 2), 0);
+        check(route, "as first", set(2, first), 0);
+        check(route, "credited", base - free_bytes(), 0);
     }
     {
         size_t before = free_bytes();

@@ -96,6 +96,9 @@ int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)0x
 int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = 1; return 0; }
 int cuMemFree_v2(uint64_t pointer) { return 0; }
+int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t pointer) { return 1; }
+int cuIpcCloseMemHandle(uint64_t pointer) { return 1; }
+int cuCtxGetLimit(size_t *value, unsigned limit) { return 1; }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t shared) {
     *blocks = 2048 / threads;
     return 0;

@@ -10,6 +10,7 @@ use partita_abi::types::*;
 use super::event::Event;
 use super::function::Function;
 use super::graph::{self, KernelNode, NodeKind};
+use super::graph_memory::GraphMemory;
 use super::launch::Launch;
 use super::memset::Fill;
 use super::runtime::lock;
@@ -273,8 +274,8 @@ pub fn add_host(stream: &'static Stream, function: CUhostFn, data: usize) -> Res
 ///
 /// # Errors
 /// Those of adding a node.
-pub fn add_alloc(stream: &'static Stream, address: u64, bytes: u64) -> Result<(), CuResult> {
-    add(stream, NodeKind::Alloc(address, bytes))
+pub fn add_alloc(stream: &'static Stream, memory: GraphMemory) -> Result<(), CuResult> {
+    add(stream, NodeKind::Alloc(std::sync::Arc::new(memory)))
 }
 
 /// Captures a free. The memory stays with the graph, which may be launched again.

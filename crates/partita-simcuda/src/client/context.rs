@@ -11,7 +11,7 @@ use super::green::Green;
 use super::object::{Mark, Object, object};
 use super::runtime::{Runtime, lock, runtime, set_current, visible};
 use super::stream::Stream;
-use crate::shared::protocol::{Reply, Request};
+use crate::shared::protocol::{AllocKind, Reply, Request};
 
 /// A context. Never unmapped; a destroyed one is known by its mark.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub struct Context {
     streams: Mutex<Vec<&'static Stream>>,
     threads: Mutex<Vec<(u64, &'static Stream)>>,
     pub(super) limits: Mutex<[usize; 10]>,
+    /// Memory for what limits are beyond what they were at first, by limit.
+    buffers: Mutex<[u64; 10]>,
     pub(super) cache: AtomicU32,
     /// References of `cuCtxAttach`, with the creator's.
     pub(super) attached: AtomicU32,
@@ -158,6 +160,7 @@ impl Context {
             streams: Mutex::new(Vec::new()),
             threads: Mutex::new(Vec::new()),
             limits: Mutex::new(default_limits()),
+            buffers: Mutex::new([0; 10]),
             cache: AtomicU32::new(0),
             attached: AtomicU32::new(1),
         }));
@@ -186,6 +189,25 @@ impl Context {
     #[inline]
     pub fn is_alive(&self) -> bool {
         self.mark.is(Self::KIND)
+    }
+
+    /// Makes the memory for what a limit is beyond what it was at first, in place of what there was.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`; then there is what there was.
+    pub fn set_buffer(&'static self, limit: u32, value: usize) -> Result<(), CuResult> {
+        let mut buffers = lock(&self.buffers);
+        let buffer = buffers.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
+        let beyond = value.saturating_sub(default_limits()[limit as usize]) as u64;
+        let made = match beyond {
+            0 => 0,
+            bytes => super::memory::allocate(self, bytes, AllocKind::Device)?,
+        };
+        if *buffer != 0 {
+            super::memory::free(self.home().runtime, *buffer)?;
+        }
+        *buffer = made;
+        Ok(())
     }
 
     /// Notes a stream.

@@ -54,6 +54,11 @@ fn create_and_push(
     unsafe { put(context, made.handle()) }
 }
 
+/// `CU_LIMIT_PRINTF_FIFO_SIZE`.
+const LIMIT_PRINTF: u32 = 1;
+/// `CU_LIMIT_MALLOC_HEAP_SIZE`.
+const LIMIT_HEAP: u32 = 2;
+
 driver_api! {
     /// Makes a context and makes it current.
     fn cuCtxCreate_v2(context: *mut CUcontext, flags: u32, device: CUdevice) {
@@ -195,7 +200,11 @@ driver_api! {
     fn cuCtxSetLimit(limit: u32, value: usize) {
         let context = current()?;
         let mut limits = lock(&context.limits);
-        *limits.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)? = value;
+        let found = limits.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
+        if matches!(limit, LIMIT_PRINTF | LIMIT_HEAP) {
+            context.set_buffer(limit, value)?;
+        }
+        *found = value;
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use partita_abi::types::*;
 
 use super::event::Event;
 use super::function::Function;
+use super::graph_memory::GraphMemory;
 use super::green::Confines;
 use super::launch::Launch;
 use super::memset::Fill;
@@ -73,9 +74,9 @@ pub enum NodeKind {
     Record(&'static Event),
     /// Waits for an event.
     Wait(&'static Event),
-    /// Has allocated memory when it was added: address and length.
-    Alloc(u64, u64),
-    /// Frees such memory when the graph goes.
+    /// Has allocated memory when it was added.
+    Alloc(Arc<GraphMemory>),
+    /// Frees such memory, which stays the graph's.
     Free(u64),
     /// Waits for and writes words.
     Batch(Vec<Command>),
@@ -201,17 +202,8 @@ pub fn remove(handle: usize) -> Result<(), CuResult> {
 fn discard(handle: usize) {
     let Some(node) = NODES.remove(handle) else { return };
     let kind = lock(&node.kind).clone();
-    match kind {
-        NodeKind::Child(graph) => {
-            let _ = destroy(graph);
-        }
-        NodeKind::Alloc(address, _) => {
-            // Freed by the program meanwhile, perhaps.
-            if let Ok(runtime) = super::runtime::runtime_at(address) {
-                let _ = super::memory::free(runtime, address);
-            }
-        }
-        _ => {}
+    if let NodeKind::Child(graph) = kind {
+        let _ = destroy(graph);
     }
 }
 

@@ -406,19 +406,4 @@ driver_api! {
     fn cuGraphEventWaitNodeSetEvent(handle: CUgraphNode, event: CUevent) {
         set(handle, NodeKind::Wait(object(event.0)?))
     }
-
-    /// Memory that graphs hold: their nodes' own, counted with the context's.
-    fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void) {
-        super::context::check_device(device)?;
-        if attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        put(value.cast::<u64>(), 0)
-    }
-
-    /// Returns memory that graphs hold unused: there is none.
-    fn cuDeviceGraphMemTrim(device: CUdevice) {
-        super::context::check_device(device)?;
-        Ok(())
-    }
 }

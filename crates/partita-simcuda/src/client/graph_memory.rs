@@ -11,8 +11,37 @@ use super::graph::{self, NodeKind};
 use super::graph_kind::handles;
 use super::object::Registry;
 use super::pool;
-use super::runtime::{lock, runtime, runtime_at};
+use super::runtime::{Runtime, lock, runtime, runtime_at};
 use super::{get, put};
+
+/// Memory that a node allocates: there from the node on, at an address that never changes, until the node's graph and
+/// its executables are gone.
+#[derive(Debug)]
+pub struct GraphMemory {
+    /// Its address.
+    pub address: u64,
+    /// Bytes that were asked for.
+    pub bytes: u64,
+}
+
+impl GraphMemory {
+    /// Allocates from what the device keeps for graphs.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`.
+    pub fn new(runtime: &'static Runtime, bytes: u64) -> Result<Self, CuResult> {
+        Ok(Self { address: pool::allocate(bytes, pool::of_graphs(runtime)?)?, bytes })
+    }
+}
+
+impl Drop for GraphMemory {
+    fn drop(&mut self) {
+        // Freed by the program meanwhile, perhaps.
+        if let Ok(runtime) = runtime_at(self.address) {
+            let _ = super::memory::free(runtime, self.address);
+        }
+    }
+}
 
 /// Something of the program's with a count and a function that ends it.
 #[derive(Debug)]
@@ -57,8 +86,7 @@ pub fn retain(handle: usize, count: u32) -> Result<(), CuResult> {
 }
 
 driver_api! {
-    /// Adds a node that allocates memory. The memory is there from now on, at an address that never changes, and
-    /// goes with the node.
+    /// Adds a node that allocates memory. Other than on hardware the memory is there before the first launch.
     fn cuGraphAddMemAllocNode(
         made: *mut CUgraphNode,
         owner: CUgraph,
@@ -80,24 +108,21 @@ driver_api! {
         let after = handles(after, count)?;
         graph::graph(owner.addr())?;
         let bytes = wanted.bytesize as u64;
-        wanted.dptr = pool::allocate(bytes, pool::present(runtime))?;
-        match graph::add(owner.addr(), &after, NodeKind::Alloc(wanted.dptr, bytes)) {
-            Ok(node) => {
-                put(params, wanted)?;
-                put(made, CUgraphNode::from_addr(node))
-            }
-            Err(error) => {
-                super::memory::free(runtime, wanted.dptr)?;
-                Err(error)
-            }
-        }
+        let memory = GraphMemory::new(runtime, bytes)?;
+        wanted.dptr = memory.address;
+        let node = graph::add(owner.addr(), &after, NodeKind::Alloc(Arc::new(memory)))?;
+        put(params, wanted)?;
+        put(made, CUgraphNode::from_addr(node))
     }
 
     /// What a node has allocated.
     fn cuGraphMemAllocNodeGetParams(handle: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) {
         runtime()?;
         let node = graph::node(handle.addr())?;
-        let NodeKind::Alloc(address, bytes) = *lock(&node.kind) else { return Err(CuResult::INVALID_VALUE) };
+        let (address, bytes) = match &*lock(&node.kind) {
+            NodeKind::Alloc(memory) => (memory.address, memory.bytes),
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
         let properties = CUmemPoolProps {
             alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
             handle_types: CU_MEM_HANDLE_TYPE_NONE,
@@ -143,6 +168,24 @@ driver_api! {
             NodeKind::Free(found) => put(address, found),
             _ => Err(CuResult::INVALID_VALUE),
         }
+    }
+
+    /// Memory that the device keeps for graphs.
+    fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void) {
+        let status = pool::status_of_graphs(check_device(device)?)?;
+        let number = match attribute {
+            CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => status.used,
+            CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => status.used_high,
+            CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => status.reserved,
+            CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => status.reserved_high,
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
+        put(value.cast::<u64>(), number)
+    }
+
+    /// Returns memory that the device keeps for graphs unused.
+    fn cuDeviceGraphMemTrim(device: CUdevice) {
+        pool::trim_graphs(check_device(device)?)
     }
 
     /// Puts a thing of the program's under a count.

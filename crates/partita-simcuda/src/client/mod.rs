@@ -56,6 +56,7 @@ pub mod copy;
 pub mod device;
 pub mod event;
 pub mod exports;
+pub mod external;
 pub mod function;
 pub mod gpus;
 pub mod graph;

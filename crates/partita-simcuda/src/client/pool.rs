@@ -8,6 +8,7 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::context::{check_device, current};
+use super::graph_memory::GraphMemory;
 use super::object::Registry;
 use super::region::{Kind, Region};
 use super::runtime::{Runtime, lock, runtime, runtime_at, visible};
@@ -48,6 +49,43 @@ pub fn present(runtime: &Runtime) -> usize {
     device_pools(runtime).1
 }
 
+/// What each device keeps for graphs, by ordinal; 0 before there was any.
+static OF_GRAPHS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// The pool of a device's graphs, which keeps what it has until it is trimmed.
+///
+/// # Errors
+/// Those of making it.
+pub fn of_graphs(runtime: &'static Runtime) -> Result<usize, CuResult> {
+    let mut pools = lock(&OF_GRAPHS);
+    pools.resize(visible().len(), 0);
+    let of_device = &mut pools[runtime.ordinal as usize];
+    if *of_device == 0 {
+        let Reply::Pool(number) = runtime.call(&Request::PoolCreate { threshold: u64::MAX })? else {
+            return Err(CuResult::UNKNOWN);
+        };
+        *of_device = POOLS.insert(Pool { runtime, number, reuse: [1; 3] });
+    }
+    Ok(*of_device)
+}
+
+/// What a device keeps for graphs.
+///
+/// # Errors
+/// Those of [`of_graphs`].
+pub fn status_of_graphs(runtime: &'static Runtime) -> Result<PoolStatus, CuResult> {
+    info(&POOLS.get(of_graphs(runtime)?).ok_or(CuResult::UNKNOWN)?)
+}
+
+/// Returns what a device keeps for graphs unused.
+///
+/// # Errors
+/// Those of [`of_graphs`].
+pub fn trim_graphs(runtime: &'static Runtime) -> Result<(), CuResult> {
+    let pool = POOLS.get(of_graphs(runtime)?).ok_or(CuResult::UNKNOWN)?.number;
+    runtime.call(&Request::PoolTrim { pool, keep: 0 }).map(drop)
+}
+
 fn pool(handle: CUmemoryPool) -> Result<Pool, CuResult> {
     runtime()?;
     POOLS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
@@ -83,10 +121,16 @@ fn allocate_async(
     if address.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
-    let at = if bytes == 0 { 0 } else { allocate(bytes as u64, handle)? };
-    if stream.capturing.load(Ordering::Relaxed) {
-        capture::add_alloc(stream, at, bytes as u64)?;
-    }
+    let at = if bytes == 0 {
+        0
+    } else if stream.capturing.load(Ordering::Relaxed) {
+        let memory = GraphMemory::new(stream.runtime(), bytes as u64)?;
+        let at = memory.address;
+        capture::add_alloc(stream, memory)?;
+        at
+    } else {
+        allocate(bytes as u64, handle)?
+    };
     // SAFETY: not null, so valid by the program's word.
     unsafe { put(address, at) }
 }

@@ -451,6 +451,8 @@ static void events(void) {
 static volatile int destroyed;
 static void destroy(void *data) { destroyed += (int)(intptr_t)data; }
 
+CUresult cuDeviceGetGraphMemAttribute(int, int, void *), cuDeviceGraphMemTrim(int);
+
 static void belongings(void) {
     start();
     CUgraph graph;
@@ -480,6 +482,23 @@ static void belongings(void) {
     EQ(destroyed, 0); // the executable holds it
     OK(cuGraphExecDestroy(exec));
     EQ(destroyed, 1);
+    // The device keeps it for other graphs until it is trimmed.
+    unsigned long long kept[4];
+    for (int i = 0; i < 4; i++) OK(cuDeviceGetGraphMemAttribute(0, i, &kept[i]));
+    TRUE(kept[0] == 0 && kept[1] == 6 * MIB && kept[2] == 6 * MIB && kept[3] == 6 * MIB);
+    OK(cuMemGetInfo_v2(&after, &total));
+    EQ(before - after, 6 * MIB);
+    OK(cuDeviceGraphMemTrim(0));
+    OK(cuDeviceGetGraphMemAttribute(0, 2, &kept[2]));
+    EQ(kept[2], 0);
+    OK(cuMemGetInfo_v2(&after, &total));
+    EQ(before, after);
+    // The heap of kernels is memory too.
+    OK(cuCtxSetLimit(2, (8 + 64) * MIB));
+    OK(cuMemGetInfo_v2(&after, &total));
+    EQ(before - after, 64 * MIB);
+    IS(2, cuCtxSetLimit(2, total));
+    OK(cuCtxSetLimit(2, 8 * MIB));
     OK(cuMemGetInfo_v2(&after, &total));
     EQ(before, after);
     CUevent event;

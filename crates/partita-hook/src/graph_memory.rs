@@ -1,0 +1,105 @@
+//! Memory of graphs: nodes that allocate, and allocations that a capture records.
+//!
+//! The driver obtains the memory of an executable graph at some launch and keeps it until the graph is gone, and
+//! longer, for other graphs of the device, until it is trimmed (`pools`). It is charged when the node is
+//! made, where there is a call that can be refused, and until the graph ends: a graph that allocates
+//! has one executable at a time, cannot be cloned and cannot lose nodes, and the hook keeps it as long as its
+//! executable (`executables`). Over the quota the call returns `CUDA_ERROR_OUT_OF_MEMORY`.
+
+use alloc::vec::Vec;
+use core::ffi::c_void;
+
+use hashbrown::HashMap;
+use partita_abi::CuResult;
+
+use crate::allocations::Kind;
+use crate::gpu::{Charge, Gpu};
+use crate::lock::Mutex;
+use crate::pools::Source;
+use crate::tenant::{self, Tenant};
+
+/// The addresses of the memory of a graph's nodes, and what is charged for each.
+type Held = Vec<(u64, Charge)>;
+
+static GRAPHS: Mutex<Option<HashMap<usize, Held>>> = Mutex::new(None);
+
+fn note(tenant: &Tenant, graph: usize, address: u64, charge: Charge) {
+    tenant.pools().hold(Source::Graphs(charge.gpu), charge.bytes);
+    GRAPHS.lock().get_or_insert_default().entry(graph).or_default().push((address, charge));
+}
+
+/// Forgets all in a child of `fork`.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { GRAPHS.reset_after_fork() };
+    *GRAPHS.lock() = None;
+}
+
+/// Makes a node that allocates `bytes` on the device of an ordinal.
+pub fn add_node(
+    graph: *mut c_void,
+    device: i32,
+    bytes: u64,
+    add: impl FnOnce() -> CuResult,
+    address: impl FnOnce() -> u64,
+) -> CuResult {
+    let Some(tenant) = tenant::current() else {
+        return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { add() };
+    };
+    // Of a device that is not there the driver says so.
+    let Ok(gpu) = tenant.gpu_of_device(device) else { return add() };
+    if !tenant.reserve(gpu, bytes) {
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let result = add();
+    if result.is_ok() {
+        note(tenant, graph as usize, address(), Charge::own(gpu.index, bytes));
+    } else {
+        gpu.credit(bytes);
+    }
+    result
+}
+
+/// Makes an allocation that `stream` captures.
+pub fn captured(
+    tenant: &Tenant,
+    gpu: &Gpu,
+    bytes: u64,
+    stream: *mut c_void,
+    allocate: impl FnOnce() -> CuResult,
+    address: impl FnOnce() -> u64,
+) -> CuResult {
+    if !tenant.reserve(gpu, bytes) {
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let result = allocate();
+    if result.is_err() {
+        gpu.credit(bytes);
+        return result;
+    }
+    let charge = Charge::own(gpu.index, bytes);
+    match tenant.driver().captured_into(stream) {
+        Some(graph) => note(tenant, graph as usize, address(), charge),
+        // Charged until it is freed, or for good.
+        None => tenant.hold(Kind::Pointer, address(), charge),
+    }
+    result
+}
+
+/// Notes that a graph and its executable are gone.
+pub fn ended(tenant: &Tenant, graph: usize) {
+    let Some(held) = GRAPHS.lock().as_mut().and_then(|graphs| graphs.remove(&graph)) else { return };
+    for (address, charge) in held {
+        if tenant.driver().range_of(address).is_some() {
+            // Allocated by a launch and not freed: the program still frees it as any other memory.
+            tenant.pools().let_go(Source::Graphs(charge.gpu), charge.bytes);
+            tenant.hold(Kind::Pointer, address, charge);
+        } else {
+            tenant.pools().give_back(Source::Graphs(charge.gpu), charge.gpu, charge.bytes);
+        }
+    }
+    tenant.look_after_pools();
+}

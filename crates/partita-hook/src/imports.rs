@@ -1,0 +1,170 @@
+//! Memory of other processes and of other programming interfaces.
+
+use core::ffi::{c_uint, c_void};
+
+use partita_abi::CuResult;
+use partita_abi::types::{CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUipcMemHandle};
+
+use crate::allocations::Kind;
+use crate::gpu::Charge;
+use crate::memory;
+use crate::shares;
+use crate::tenant::{self, Tenant};
+
+/// Wraps `cuIpcGetMemHandle`: what another process can open from now on moves to an account that it can share.
+pub unsafe fn export(
+    real: unsafe extern "C" fn(*mut CUipcMemHandle, u64) -> CuResult,
+    handle: *mut CUipcMemHandle,
+    pointer: u64,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(handle, pointer) };
+    if result.is_err() {
+        return result;
+    }
+    if let Some(tenant) = tenant::current()
+        && let Some((base, _)) = tenant.driver().range_of(pointer)
+    {
+        // SAFETY: the driver has written the handle.
+        let key = shares::key_of_bytes(unsafe { &(*handle).reserved });
+        tenant.allocations().change(Kind::Pointer, base, |charge| tenant.share(charge, key));
+    }
+    result
+}
+
+type Open = unsafe extern "C" fn(*mut u64, CUipcMemHandle, c_uint) -> CuResult;
+
+/// Wraps `cuIpcOpenMemHandle`. Its size is known only once it is open; opening takes no device memory, so it is
+/// charged then, and closed again if the quota has no room for it (`CUDA_ERROR_MAP_FAILED`).
+pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags: c_uint) -> CuResult {
+    let Some(tenant) = tenant::current() else {
+        if tenant::is_refused() {
+            return CuResult::NOT_INITIALIZED;
+        }
+        // SAFETY: the caller's arguments, passed on.
+        return unsafe { real(pointer, handle, flags) };
+    };
+    // Held across the call, so that no other thread closes it before it is noted.
+    let opening = tenant.opening();
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(pointer, handle, flags) };
+    if result.is_err() {
+        return result;
+    }
+    // SAFETY: the driver has written the pointer.
+    let given = unsafe { *pointer };
+    if tenant.allocations().retain(Kind::Opened, given) {
+        return result;
+    }
+    match charge_opened(tenant, given, shares::key_of_bytes(&handle.reserved)) {
+        Ok(charge) => {
+            tenant.hold(Kind::Opened, given, charge);
+            result
+        }
+        Err(_) => {
+            tenant.driver().close(given);
+            drop(opening);
+            CuResult::MAP_FAILED
+        }
+    }
+}
+
+fn charge_opened(tenant: &Tenant, given: u64, key: partita_ledger::Key) -> Result<Charge, CuResult> {
+    let (_, bytes) = tenant.driver().range_of(given).ok_or(CuResult::MAP_FAILED)?;
+    let gpu = tenant.gpu_of_pointer(given).ok_or(CuResult::MAP_FAILED)?;
+    tenant.with_room(gpu, || tenant.join(gpu, key, bytes))
+}
+
+/// Wraps `cuIpcCloseMemHandle`.
+pub unsafe fn close(real: unsafe extern "C" fn(u64) -> CuResult, pointer: u64) -> CuResult {
+    let Some(tenant) = tenant::current() else {
+        // SAFETY: the caller's pointer, passed on.
+        return unsafe { real(pointer) };
+    };
+    let _opening = tenant.opening();
+    // SAFETY: the caller's pointer, passed on.
+    let result = unsafe { real(pointer) };
+    if result.is_ok() {
+        let freed = tenant.allocations().release(Kind::Opened, pointer);
+        freed.into_iter().for_each(|freed| tenant.credit(freed));
+    }
+    result
+}
+
+type Import = unsafe extern "C" fn(*mut *mut c_void, *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) -> CuResult;
+
+/// Wraps `cuImportExternalMemory`: device memory that a graphics interface has allocated, which nothing charges
+/// before. Over the quota it fails with `CUDA_ERROR_OPERATING_SYSTEM`, as where the import itself does.
+pub unsafe fn import_external(
+    real: Import,
+    memory: *mut *mut c_void,
+    wanted: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+) -> CuResult {
+    // SAFETY: the caller's description, null or valid.
+    let bytes = unsafe { wanted.as_ref() }.map_or(0, |wanted| wanted.size);
+    // SAFETY: the caller's arguments; on success the driver has written the handle.
+    let import = || unsafe { real(memory, wanted) };
+    // SAFETY: as above.
+    match memory::charged(Kind::External, bytes, import, || unsafe { *memory } as u64) {
+        CuResult::OUT_OF_MEMORY => CuResult::OPERATING_SYSTEM,
+        result => result,
+    }
+}
+
+/// Wraps `cuDestroyExternalMemory`.
+pub unsafe fn destroy_external(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    memory: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's handle, passed on.
+    memory::released(Kind::External, memory as u64, || unsafe { real(memory) })
+}
+
+/// Wraps `cuMemMapArrayAsync`, which has memory outlive its handle inside of sparse arrays: what it holds is not
+/// followed yet, so a tenant with a quota is refused (`CUDA_ERROR_INVALID_VALUE`, which the call documents).
+pub unsafe fn map_array(
+    real: unsafe extern "C" fn(*mut c_void, c_uint, *mut c_void) -> CuResult,
+    list: *mut c_void,
+    count: c_uint,
+    stream: *mut c_void,
+) -> CuResult {
+    if tenant::current().is_some_and(Tenant::has_quota) {
+        return CuResult::INVALID_VALUE;
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real(list, count, stream) }
+}
+
+/// `CU_LIMIT_PRINTF_FIFO_SIZE`.
+const LIMIT_PRINTF: c_uint = 1;
+/// `CU_LIMIT_MALLOC_HEAP_SIZE`.
+const LIMIT_HEAP: c_uint = 2;
+
+/// Wraps `cuCtxSetLimit`: the heap of kernels and their output are device memory of the size that is set here.
+/// What goes beyond the size that they had at first is charged until the context ends.
+pub unsafe fn set_limit(
+    real: unsafe extern "C" fn(c_uint, usize) -> CuResult,
+    limit: c_uint,
+    value: usize,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let set = || unsafe { real(limit, value) };
+    let Some(tenant) = tenant::current().filter(|_| matches!(limit, LIMIT_PRINTF | LIMIT_HEAP)) else {
+        return set();
+    };
+    let (Some(now), Ok(gpu)) = (tenant.driver().context_limit(limit), tenant.gpu_now()) else { return set() };
+    let context = tenant.driver().current_context();
+    let (first, held) = tenant.allocations().context_limit(context, limit, now);
+    let wanted = (value as u64).saturating_sub(first);
+    if !tenant.reserve(gpu, wanted.saturating_sub(held)) {
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let result = set();
+    if result.is_err() {
+        gpu.credit(wanted.saturating_sub(held));
+        return result;
+    }
+    tenant.allocations().set_context_limit(context, limit, first, Charge::own(gpu.index, wanted));
+    gpu.credit(held.saturating_sub(wanted));
+    result
+}

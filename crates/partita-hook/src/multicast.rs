@@ -1,0 +1,110 @@
+//! Multicast objects: memory of none of their own, but what is bound to them stays alive after its handle is
+//! released and its mappings are undone, so it stays charged until it is unbound.
+
+use core::ffi::c_int;
+
+use partita_abi::CuResult;
+
+use crate::allocations::Kind;
+use crate::gpu::Charge;
+use crate::lock::Mutex;
+use crate::tenant;
+
+/// Memory bound to a multicast object.
+struct Bound {
+    object: u64,
+    offset: usize,
+    gpu: u8,
+    memory: u64,
+}
+
+static BOUND: Mutex<alloc::vec::Vec<Bound>> = Mutex::new(alloc::vec::Vec::new());
+
+/// Forgets all in a child of `fork`.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { BOUND.reset_after_fork() };
+    BOUND.lock().clear();
+}
+
+/// Notes that the memory behind a handle was bound.
+fn note(
+    object: u64,
+    offset: usize,
+    memory: impl FnOnce(&mut crate::allocations::Allocations) -> Option<u64>,
+) {
+    let Some(tenant) = tenant::current() else { return };
+    let mut allocations = tenant.allocations();
+    if let Some(memory) = memory(&mut allocations)
+        && let Some(Charge { gpu, .. }) = allocations.charge(Kind::Physical, memory)
+        && allocations.add_mapping(memory)
+    {
+        BOUND.lock().push(Bound { object, offset, gpu, memory });
+    }
+}
+
+/// Wraps `cuMulticastBindMem`.
+pub unsafe fn bind_memory(
+    real: unsafe extern "C" fn(u64, usize, u64, usize, usize, u64) -> CuResult,
+    object: u64,
+    offset: usize,
+    memory: u64,
+    memory_offset: usize,
+    bytes: usize,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(object, offset, memory, memory_offset, bytes, flags) };
+    if result.is_ok() {
+        note(object, offset, |_| Some(memory));
+    }
+    result
+}
+
+/// Wraps `cuMulticastBindAddr`.
+pub unsafe fn bind_address(
+    real: unsafe extern "C" fn(u64, usize, u64, usize, u64) -> CuResult,
+    object: u64,
+    offset: usize,
+    address: u64,
+    bytes: usize,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(object, offset, address, bytes, flags) };
+    if result.is_ok() {
+        note(object, offset, |allocations| allocations.mapped_at(address));
+    }
+    result
+}
+
+/// Wraps `cuMulticastUnbind`.
+pub unsafe fn unbind(
+    real: unsafe extern "C" fn(u64, c_int, usize, usize) -> CuResult,
+    object: u64,
+    device: c_int,
+    offset: usize,
+    bytes: usize,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(object, device, offset, bytes) };
+    let Some(tenant) = tenant::current().filter(|_| result.is_ok()) else { return result };
+    let mut allocations = tenant.allocations();
+    let mut freed = alloc::vec::Vec::new();
+    let end = offset.saturating_add(bytes);
+    BOUND.lock().retain(|bound| {
+        let gone = bound.object == object
+            && c_int::from(bound.gpu) == device
+            && (offset..end).contains(&bound.offset);
+        if gone {
+            freed.extend(allocations.drop_mapping(bound.memory));
+        }
+        !gone
+    });
+    drop(allocations);
+    freed.into_iter().for_each(|freed| tenant.credit(freed));
+    result
+}

@@ -1,0 +1,393 @@
+//! The management library: what `nvidia-smi` and its like are told of the tenant's GPUs.
+//!
+//! Memory is the quota's, as in the driver's interface, and the processes are the tenant's with what the ledger
+//! charges each. A process need not use CUDA for that, nor belong to an account that does: the ledger's files are
+//! looked at, and no slot is taken. GPUs that are not the tenant's, and everything else, are the library's to answer.
+
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use partita_ledger::{LimitsMap, NO_QUOTA, UsageView};
+
+use crate::attach;
+use crate::linker::real_dlsym;
+use crate::lock::Mutex;
+
+/// `nvmlReturn_t`.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct NvmlReturn(c_int);
+
+impl NvmlReturn {
+    const SUCCESS: Self = Self(0);
+    const INVALID_ARGUMENT: Self = Self(2);
+    const INSUFFICIENT_SIZE: Self = Self(7);
+    const FUNCTION_NOT_FOUND: Self = Self(13);
+}
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+pub struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+pub struct MemoryV2 {
+    version: c_uint,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ProcessV1 {
+    pid: c_uint,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_v2_t`, also that of the calls' third version.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ProcessV2 {
+    pid: c_uint,
+    used: u64,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+impl From<ProcessV1> for ProcessV2 {
+    fn from(process: ProcessV1) -> Self {
+        /// The number of an instance where there is none.
+        const NO_INSTANCE: c_uint = c_uint::MAX;
+        let ProcessV1 { pid, used } = process;
+        Self { pid, used, gpu_instance: NO_INSTANCE, compute_instance: NO_INSTANCE }
+    }
+}
+
+type Device = *mut c_void;
+
+/// One wrapped function.
+struct Row {
+    name: &'static CStr,
+    hook: *mut c_void,
+    real: AtomicPtr<c_void>,
+}
+
+// SAFETY: `hook` is the address of a function, never written through.
+unsafe impl Sync for Row {}
+
+macro_rules! hooks {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) = $body:path;)*) => {
+        $(
+            #[doc = concat!("Wraps `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As the library documents for the function of that name.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> NvmlReturn {
+                let real = rows::$name.real();
+                if real.is_null() {
+                    return NvmlReturn::FUNCTION_NOT_FOUND;
+                }
+                type Real = unsafe extern "C" fn($($type),*) -> NvmlReturn;
+                // SAFETY: the address was resolved under this very name, whose prototype in nvml.h this is.
+                let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
+                if !crate::is_tenant() {
+                    // SAFETY: the caller keeps the contract.
+                    return unsafe { real($($argument),*) };
+                }
+                // SAFETY: as above.
+                unsafe { $body(real, $($argument),*) }
+            }
+        )*
+
+        mod rows {
+            #![allow(non_upper_case_globals)]
+            use super::*;
+            $(
+                pub static $name: Row = Row {
+                    // SAFETY: a literal that ends with the one NUL it holds.
+                    name: unsafe {
+                        CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+                    },
+                    hook: super::$name as *mut c_void,
+                    real: AtomicPtr::new(core::ptr::null_mut()),
+                };
+            )*
+        }
+
+        static ROWS: &[&Row] = &[$(&rows::$name),*];
+        const _: () = {
+            let mut named = [$(stringify!($name)),*].len();
+            assert!(named == partita_abi::exports::NVML_WRAPPED.len(), "partita_abi::exports lists what is wrapped");
+            while named > 0 {
+                named -= 1;
+                assert!(partita_abi::exports::is_wrapped_nvml([$(stringify!($name)),*][named]));
+            }
+        };
+    };
+}
+
+type ProcessesV1 = unsafe extern "C" fn(Device, *mut c_uint, *mut ProcessV1) -> NvmlReturn;
+type ProcessesV2 = unsafe extern "C" fn(Device, *mut c_uint, *mut ProcessV2) -> NvmlReturn;
+
+hooks! {
+    fn nvmlDeviceGetMemoryInfo(device: Device, to: *mut Memory) = memory;
+    fn nvmlDeviceGetMemoryInfo_v2(device: Device, to: *mut MemoryV2) = memory_v2;
+    fn nvmlDeviceGetComputeRunningProcesses(device: Device, count: *mut c_uint, to: *mut ProcessV1) = compute;
+    fn nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: *mut c_uint, to: *mut ProcessV2) = compute_v2;
+    fn nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: *mut c_uint, to: *mut ProcessV2) = compute_v2;
+    fn nvmlDeviceGetMPSComputeRunningProcesses(device: Device, count: *mut c_uint, to: *mut ProcessV1) = others;
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Device, count: *mut c_uint, to: *mut ProcessV2) = others_v2;
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Device, count: *mut c_uint, to: *mut ProcessV2) = others_v2;
+    fn nvmlDeviceGetGraphicsRunningProcesses(device: Device, count: *mut c_uint, to: *mut ProcessV1) = others;
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Device, count: *mut c_uint, to: *mut ProcessV2) = others_v2;
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Device, count: *mut c_uint, to: *mut ProcessV2) = others_v2;
+}
+
+/// The library, once the hook itself has opened it.
+static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+fn library() -> *mut c_void {
+    let known = LIBRARY.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: a constant name; the handle is kept for ever.
+    let opened = unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    LIBRARY.store(opened, Ordering::Release);
+    opened
+}
+
+impl Row {
+    /// The library's own function, null where there is none.
+    fn real(&self) -> *mut c_void {
+        let known = self.real.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        self.found_in(library())
+    }
+
+    fn found_in(&self, handle: *mut c_void) -> *mut c_void {
+        if handle.is_null() {
+            return handle;
+        }
+        // SAFETY: a live handle and a constant name.
+        let found = unsafe { real_dlsym(handle, self.name) };
+        if found.is_null() || found == self.hook {
+            return core::ptr::null_mut();
+        }
+        self.real.store(found, Ordering::Release);
+        found
+    }
+}
+
+/// The hook for a name that `dlsym` is asked for, or null where the C library should answer.
+pub fn hook_for(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    let Some(row) = ROWS.iter().find(|row| row.name == name) else { return core::ptr::null_mut() };
+    // The hook's export stands first in the global scope anyway; another library's handle is asked for its own.
+    let real = match handle {
+        libc::RTLD_DEFAULT => return core::ptr::null_mut(),
+        libc::RTLD_NEXT => row.real(),
+        handle => row.found_in(handle),
+    };
+    if real.is_null() { real } else { row.hook }
+}
+
+/// The tenant on one GPU, to look at.
+struct Part {
+    uuid: [u8; 16],
+    limits: LimitsMap,
+    usage: UsageView,
+}
+
+/// Opened when the library is first asked something; empty where that failed.
+static PARTS: Mutex<Option<Vec<Part>>> = Mutex::new(None);
+
+/// Has the lock be usable in a forked child.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { PARTS.reset_after_fork() };
+}
+
+fn open() -> Vec<Part> {
+    let views = attach::views().unwrap_or_default();
+    let part = |(limits, usage): (LimitsMap, UsageView)| {
+        let uuid = limits.load().ok()?.1.gpu_uuid;
+        Some(Part { uuid, limits, usage })
+    };
+    views.into_iter().filter_map(part).collect()
+}
+
+/// The UUID of a device of the library.
+fn uuid_of(device: Device) -> Option<[u8; 16]> {
+    /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
+    const TEXT_BYTES: usize = 96;
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let mut real = REAL.load(Ordering::Acquire);
+    if real.is_null() {
+        // SAFETY: a handle that was opened, if it was, and a constant name.
+        real = unsafe {
+            real_dlsym(Some(library()).filter(|library| !library.is_null())?, c"nvmlDeviceGetUUID")
+        };
+        REAL.store(real, Ordering::Release);
+    }
+    if real.is_null() {
+        return None;
+    }
+    type Real = unsafe extern "C" fn(Device, *mut c_char, c_uint) -> NvmlReturn;
+    // SAFETY: the prototype of that name in nvml.h.
+    let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
+    let mut text = [0u8; TEXT_BYTES];
+    // SAFETY: room for as many bytes as said; the library checks the device.
+    if unsafe { real(device, text.as_mut_ptr().cast(), TEXT_BYTES as c_uint) } != NvmlReturn::SUCCESS {
+        return None;
+    }
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_bytes().strip_prefix(b"GPU-")?;
+    let mut digits = text.iter().filter(|&&byte| byte != b'-').map(|&byte| char::from(byte).to_digit(16));
+    let mut uuid = [0; 16];
+    for byte in &mut uuid {
+        *byte = (digits.next()?? << 4 | digits.next()??) as u8;
+    }
+    Some(uuid)
+}
+
+/// Looks at the tenant on a device; `None` where the library should answer.
+fn on<R>(device: Device, look: impl FnOnce(&Part) -> Option<R>) -> Option<R> {
+    let uuid = uuid_of(device)?;
+    let mut parts = PARTS.lock();
+    look(parts.get_or_insert_with(open).iter().find(|part| part.uuid == uuid)?)
+}
+
+/// Total, free and used bytes of a tenant with a quota, where the device has `free` left of `total`.
+fn within_quota(device: Device, total: u64, free: u64) -> Option<(u64, u64, u64)> {
+    on(device, |part| {
+        let quota = match part.limits.memory_bytes() {
+            Ok((NO_QUOTA, _)) => return None,
+            Ok((quota, _)) => quota,
+            Err(_) => 0,
+        };
+        let used = part.usage.totals().map_or(quota, |totals| totals.used);
+        Some((total.min(quota), free.min(quota.saturating_sub(used)), used))
+    })
+}
+
+unsafe fn memory(
+    real: unsafe extern "C" fn(Device, *mut Memory) -> NvmlReturn,
+    device: Device,
+    to: *mut Memory,
+) -> NvmlReturn {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(device, to) };
+    // SAFETY: on success the library has written there.
+    if let Some(to) = unsafe { to.as_mut() }.filter(|_| result == NvmlReturn::SUCCESS)
+        && let Some((total, free, _)) = within_quota(device, to.total, to.free)
+    {
+        // As the library does it: what nobody can have counts as used.
+        *to = Memory { total, free, used: total.saturating_sub(free) };
+    }
+    result
+}
+
+unsafe fn memory_v2(
+    real: unsafe extern "C" fn(Device, *mut MemoryV2) -> NvmlReturn,
+    device: Device,
+    to: *mut MemoryV2,
+) -> NvmlReturn {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(device, to) };
+    // SAFETY: on success the library has written there.
+    if let Some(to) = unsafe { to.as_mut() }.filter(|_| result == NvmlReturn::SUCCESS)
+        && let Some((total, free, used)) = within_quota(device, to.total, to.free)
+    {
+        let used = used.min(total);
+        let reserved = total.saturating_sub(used).saturating_sub(free);
+        *to = MemoryV2 { version: to.version, total, reserved, free, used };
+    }
+    result
+}
+
+/// The tenant's living processes on a device.
+fn processes(device: Device) -> Option<Vec<ProcessV1>> {
+    on(device, |part| {
+        let living = part.usage.slots().filter_map(Result::ok).filter(|slot| slot.live && !slot.shared);
+        let process =
+            |slot: partita_ledger::SlotInfo| ProcessV1 { pid: slot.pid as c_uint, used: slot.bytes };
+        Some(living.filter(|slot| slot.pid > 0).map(process).collect())
+    })
+}
+
+/// Answers with `listed`, as the library does.
+///
+/// # Safety
+/// The pointers are null or valid, `to` for as many elements as `count` says.
+unsafe fn fill<T: From<ProcessV1>>(listed: &[ProcessV1], count: *mut c_uint, to: *mut T) -> NvmlReturn {
+    // SAFETY: passed on to the caller.
+    let Some(count) = (unsafe { count.as_mut() }) else { return NvmlReturn::INVALID_ARGUMENT };
+    let room = *count as usize;
+    *count = listed.len() as c_uint;
+    if listed.len() > room {
+        return NvmlReturn::INSUFFICIENT_SIZE;
+    }
+    if to.is_null() && !listed.is_empty() {
+        return NvmlReturn::INVALID_ARGUMENT;
+    }
+    for (index, &process) in listed.iter().enumerate() {
+        // SAFETY: below `room`, which the array is long by the caller's word.
+        unsafe { to.add(index).write_unaligned(process.into()) };
+    }
+    NvmlReturn::SUCCESS
+}
+
+unsafe fn compute(real: ProcessesV1, device: Device, count: *mut c_uint, to: *mut ProcessV1) -> NvmlReturn {
+    match processes(device) {
+        // SAFETY: the caller's own arguments.
+        Some(listed) => unsafe { fill(&listed, count, to) },
+        // SAFETY: as above.
+        None => unsafe { real(device, count, to) },
+    }
+}
+
+unsafe fn compute_v2(
+    real: ProcessesV2,
+    device: Device,
+    count: *mut c_uint,
+    to: *mut ProcessV2,
+) -> NvmlReturn {
+    match processes(device) {
+        // SAFETY: the caller's own arguments.
+        Some(listed) => unsafe { fill(&listed, count, to) },
+        // SAFETY: as above.
+        None => unsafe { real(device, count, to) },
+    }
+}
+
+/// Processes of other kinds: a tenant's are all listed as such that compute.
+unsafe fn others(real: ProcessesV1, device: Device, count: *mut c_uint, to: *mut ProcessV1) -> NvmlReturn {
+    match on(device, |_| Some(())) {
+        // SAFETY: the caller's own arguments.
+        Some(()) => unsafe { fill(&[], count, to) },
+        // SAFETY: as above.
+        None => unsafe { real(device, count, to) },
+    }
+}
+
+unsafe fn others_v2(real: ProcessesV2, device: Device, count: *mut c_uint, to: *mut ProcessV2) -> NvmlReturn {
+    match on(device, |_| Some(())) {
+        // SAFETY: the caller's own arguments.
+        Some(()) => unsafe { fill(&[], count, to) },
+        // SAFETY: as above.
+        None => unsafe { real(device, count, to) },
+    }
+}
