@@ -272,6 +272,75 @@ exports! {
     }
 }
 
+/// An export that is younger than the driver of [`EXPORTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Later {
+    /// The exported name and what the hook does with it.
+    pub export: Export,
+    /// The CUDA version that brought it (major × 1000 + minor × 10).
+    pub since: u32,
+}
+
+const fn later(name: &'static str, since: u32, policy: Policy) -> Later {
+    Later { export: Export { name, policy }, since }
+}
+
+/// What `cuda.h` of CUDA 13.1 to 13.5 declares beyond [`EXPORTS`], with the versions that `cudaTypedefs.h` of 13.5
+/// (package 13.5.37) gives. No such driver has been seen.
+pub const LATER: &[Later] = &[
+    later("cuCheckpointOperationComplete", 13_040, Policy::Pass),
+    later("cuCoredumpDeregisterCompleteCallback", 13_020, Policy::Pass),
+    later("cuCoredumpDeregisterStartCallback", 13_020, Policy::Pass),
+    later("cuCoredumpRegisterCompleteCallback", 13_020, Policy::Pass),
+    later("cuCoredumpRegisterStartCallback", 13_020, Policy::Pass),
+    later("cuDevSmResourceSplit", 13_010, Policy::Pass),
+    later("cuDeviceGetCliqueCount", 13_040, Policy::Pass),
+    later("cuDeviceGetCliqueInfo", 13_040, Policy::Pass),
+    later("cuDeviceGetFabricClusterUuid", 13_040, Policy::Pass),
+    later("cuFabricCpyBatchAsync", 13_050, Policy::Pass),
+    later("cuFabricCpyBatchAsync_ptsz", 13_050, Policy::Pass),
+    later("cuFuncGetParamCount", 13_020, Policy::Pass),
+    later("cuGraphAddNode_v3", 13_040, Policy::Charge),
+    later("cuGraphExecGetId", 13_010, Policy::Pass),
+    later("cuGraphGetId", 13_010, Policy::Pass),
+    later("cuGraphNodeGetContainingGraph", 13_010, Policy::Pass),
+    later("cuGraphNodeGetLocalId", 13_010, Policy::Pass),
+    later("cuGraphNodeGetParams", 13_020, Policy::Pass),
+    later("cuGraphNodeGetToolsId", 13_010, Policy::Pass),
+    later("cuGraphNodeSetParams_v2", 13_040, Policy::Pass),
+    later("cuKernelGetParamCount", 13_020, Policy::Pass),
+    later("cuLaunchHostFunc_v2", 13_010, Policy::Pass),
+    later("cuLaunchHostFunc_v2_ptsz", 13_010, Policy::Pass),
+    later("cuLogicalEndpointAddDevice", 13_030, Policy::Pass),
+    later("cuLogicalEndpointBindAddr", 13_030, Policy::Refuse),
+    later("cuLogicalEndpointBindMem", 13_030, Policy::Refuse),
+    later("cuLogicalEndpointCreate", 13_030, Policy::Pass),
+    later("cuLogicalEndpointDestroy", 13_030, Policy::Pass),
+    later("cuLogicalEndpointExport", 13_030, Policy::Pass),
+    later("cuLogicalEndpointGetLimits", 13_030, Policy::Pass),
+    later("cuLogicalEndpointIdRelease", 13_030, Policy::Pass),
+    later("cuLogicalEndpointIdReserve", 13_030, Policy::Pass),
+    later("cuLogicalEndpointImport", 13_030, Policy::Pass),
+    later("cuLogicalEndpointQuery", 13_030, Policy::Pass),
+    later("cuLogicalEndpointUnbind", 13_030, Policy::Pass),
+    later("cuMemGetLocationInfo", 13_040, Policy::Pass),
+    later("cuMemcpy3DWithAttributesAsync", 13_020, Policy::Pass),
+    later("cuMemcpy3DWithAttributesAsync_ptsz", 13_020, Policy::Pass),
+    later("cuMemcpyWithAttributesAsync", 13_020, Policy::Pass),
+    later("cuMemcpyWithAttributesAsync_ptsz", 13_020, Policy::Pass),
+    later("cuMulticastBindAddr_v2", 13_010, Policy::Release),
+    later("cuMulticastBindMem_v2", 13_010, Policy::Release),
+    later("cuStreamBeginCaptureToCig", 13_010, Policy::Pass),
+    later("cuStreamBeginCaptureToCig_ptsz", 13_010, Policy::Pass),
+    later("cuStreamBeginRecaptureToGraph", 13_030, Policy::Pass),
+    later("cuStreamBeginRecaptureToGraph_ptsz", 13_030, Policy::Pass),
+    later("cuStreamEndCaptureToCig", 13_010, Policy::Pass),
+    later("cuStreamEndCaptureToCig_ptsz", 13_010, Policy::Pass),
+    later("cuStreamGetDevResource", 13_010, Policy::Pass),
+    later("cuStreamGetDevResource_ptsz", 13_010, Policy::Pass),
+    later("cuTensorMapSetAllocationClass", 13_050, Policy::Pass),
+];
+
 /// The policy for an exported name, or `None` for a name that the table does
 /// not know.
 ///
@@ -285,6 +354,13 @@ pub const fn policy_of(name: &str) -> Option<Policy> {
         }
         row += 1;
     }
+    row = 0;
+    while row < LATER.len() {
+        if same(LATER[row].export.name.as_bytes(), name.as_bytes()) {
+            return Some(LATER[row].export.policy);
+        }
+        row += 1;
+    }
     None
 }
 
@@ -293,6 +369,13 @@ pub const fn wrapped_count() -> usize {
     let (mut row, mut count) = (0, 0);
     while row < EXPORTS.len() {
         if EXPORTS[row].policy.is_wrapped() {
+            count += 1;
+        }
+        row += 1;
+    }
+    row = 0;
+    while row < LATER.len() {
+        if LATER[row].export.policy.is_wrapped() {
             count += 1;
         }
         row += 1;
@@ -350,14 +433,17 @@ mod tests {
 
     #[test]
     fn every_name_has_one_row() {
-        let names: BTreeSet<_> = EXPORTS.iter().map(|row| row.name).collect();
-        assert_eq!(names.len(), EXPORTS.len());
+        let names: BTreeSet<_> =
+            EXPORTS.iter().map(|row| row.name).chain(LATER.iter().map(|row| row.export.name)).collect();
+        assert_eq!(names.len(), EXPORTS.len() + LATER.len());
         assert_eq!(EXPORTS.len(), 707);
+        assert!(LATER.is_sorted_by_key(|row| row.export.name));
+        assert!(LATER.iter().all(|row| (13_010..=13_050).contains(&row.since)));
     }
 
     #[test]
     fn both_stream_variants_of_a_call_share_a_policy() {
-        for row in EXPORTS {
+        for row in EXPORTS.iter().copied().chain(LATER.iter().map(|row| row.export)) {
             for suffix in ["_ptsz", "_ptds"] {
                 if let Some(base) = row.name.strip_suffix(suffix) {
                     assert_eq!(policy_of(base), Some(row.policy), "{base} and {}", row.name);

@@ -6,6 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use common::{World, needs_simulator, text};
+use partita_testing::succeed;
 
 #[test]
 fn help_and_manuals_are_complete() {
@@ -158,6 +159,25 @@ fn doctor_says_what_is_missing() {
     assert!(line("hook").contains("FAILED") && line("hook").contains("libpartita.so"), "{table}");
     assert!(line("mps program").contains("FAILED"), "{table}");
     assert!(line("masks").contains("not checked"), "{table}");
+}
+
+#[test]
+fn doctor_names_exports_that_it_does_not_know() {
+    if needs_simulator("the driver is another one") {
+        return;
+    }
+    let world = World::new();
+    // What the doctor's child finds where the driver is one of tomorrow.
+    let source = "int cuInit(unsigned flags) { return 0; } int cuOfTomorrow(void) { return 0; }";
+    fs::write(world.dir().join("tomorrow.c"), source).unwrap();
+    let library = world.dir().join("libcuda.so.1");
+    succeed(
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(world.dir().join("tomorrow.c")),
+    );
+    let mut job = world.partita(["internal-job", "exports", "null"]);
+    let output = succeed(job.env("LD_LIBRARY_PATH", world.dir()));
+    let answer = text(&output.stdout);
+    assert!(answer.contains(r#""count":2,"unknown":["cuOfTomorrow"]"#), "{answer}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Memory of other processes and of other programming interfaces.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::{CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUipcMemHandle};
@@ -133,6 +133,42 @@ pub unsafe fn map_array(
     }
     // SAFETY: the caller's arguments, passed on.
     unsafe { real(list, count, stream) }
+}
+
+/// Wraps `cuLogicalEndpointBindAddr` of CUDA 13.3. What is bound to an endpoint outlives its handle, which is not
+/// followed yet: a tenant with a quota is refused (`CUDA_ERROR_NOT_SUPPORTED`).
+pub unsafe fn bind_endpoint_address(
+    real: unsafe extern "C" fn(c_uint, c_int, u64, *mut c_void, u64, u64) -> CuResult,
+    endpoint: c_uint,
+    device: c_int,
+    offset: u64,
+    address: *mut c_void,
+    bytes: u64,
+    flags: u64,
+) -> CuResult {
+    if tenant::current().is_some_and(Tenant::has_quota) {
+        return CuResult::NOT_SUPPORTED;
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real(endpoint, device, offset, address, bytes, flags) }
+}
+
+/// Wraps `cuLogicalEndpointBindMem`, as [`bind_endpoint_address`].
+pub unsafe fn bind_endpoint_memory(
+    real: unsafe extern "C" fn(c_uint, c_int, u64, u64, u64, u64, u64) -> CuResult,
+    endpoint: c_uint,
+    device: c_int,
+    offset: u64,
+    memory: u64,
+    memory_offset: u64,
+    bytes: u64,
+    flags: u64,
+) -> CuResult {
+    if tenant::current().is_some_and(Tenant::has_quota) {
+        return CuResult::NOT_SUPPORTED;
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real(endpoint, device, offset, memory, memory_offset, bytes, flags) }
 }
 
 /// `CU_LIMIT_PRINTF_FIFO_SIZE`.

@@ -81,6 +81,43 @@ pub unsafe fn bind_address(
     result
 }
 
+/// Wraps `cuMulticastBindMem_v2`, which names the device.
+pub unsafe fn bind_memory_on(
+    real: unsafe extern "C" fn(u64, c_int, usize, u64, usize, usize, u64) -> CuResult,
+    object: u64,
+    device: c_int,
+    offset: usize,
+    memory: u64,
+    memory_offset: usize,
+    bytes: usize,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(object, device, offset, memory, memory_offset, bytes, flags) };
+    if result.is_ok() {
+        note(object, offset, |_| Some(memory));
+    }
+    result
+}
+
+/// Wraps `cuMulticastBindAddr_v2`, which names the device.
+pub unsafe fn bind_address_on(
+    real: unsafe extern "C" fn(u64, c_int, usize, u64, usize, u64) -> CuResult,
+    object: u64,
+    device: c_int,
+    offset: usize,
+    address: u64,
+    bytes: usize,
+    flags: u64,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(object, device, offset, address, bytes, flags) };
+    if result.is_ok() {
+        note(object, offset, |allocations| allocations.mapped_at(address));
+    }
+    result
+}
+
 /// Wraps `cuMulticastUnbind`.
 pub unsafe fn unbind(
     real: unsafe extern "C" fn(u64, c_int, usize, usize) -> CuResult,

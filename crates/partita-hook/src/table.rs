@@ -174,6 +174,10 @@ hooks! {
         node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void,
         edges: *const c_void, count: usize, parameters: *mut c_uint,
     ) = graph::add_node_v2;
+    Charge fn cuGraphAddNode_v3(
+        node: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void,
+        edges: *const c_void, count: usize, parameters: *mut c_uint,
+    ) = graph::add_node_v2;
     Charge fn cuMemCreate(
         handle: *mut u64, bytes: usize, properties: *const CUmemAllocationProp, flags: u64,
     ) = vmm::create;
@@ -200,6 +204,12 @@ hooks! {
     Release fn cuMulticastBindAddr(
         object: u64, offset: usize, address: u64, bytes: usize, flags: u64,
     ) = multicast::bind_address;
+    Release fn cuMulticastBindMem_v2(
+        object: u64, device: c_int, offset: usize, memory: u64, memory_offset: usize, bytes: usize, flags: u64,
+    ) = multicast::bind_memory_on;
+    Release fn cuMulticastBindAddr_v2(
+        object: u64, device: c_int, offset: usize, address: u64, bytes: usize, flags: u64,
+    ) = multicast::bind_address_on;
     Release fn cuMulticastUnbind(
         object: u64, device: c_int, offset: usize, bytes: usize,
     ) = multicast::unbind;
@@ -324,6 +334,12 @@ hooks! {
     Refuse fn cuLaunchCooperativeKernelMultiDevice(
         launches: *mut c_void, devices: c_uint, flags: c_uint,
     ) = launch::multi_device;
+    Refuse fn cuLogicalEndpointBindAddr(
+        endpoint: c_uint, device: c_int, offset: u64, address: *mut c_void, bytes: u64, flags: u64,
+    ) = imports::bind_endpoint_address;
+    Refuse fn cuLogicalEndpointBindMem(
+        endpoint: c_uint, device: c_int, offset: u64, memory: u64, memory_offset: u64, bytes: u64, flags: u64,
+    ) = imports::bind_endpoint_memory;
     Refuse fn cuMemMapArrayAsync(list: *mut c_void, count: c_uint, stream: *mut c_void) = imports::map_array;
     Refuse fn cuMemMapArrayAsync_ptsz(list: *mut c_void, count: c_uint, stream: *mut c_void) = imports::map_array;
 }

@@ -24,6 +24,7 @@ pub fn run(name: &str, request: &str) -> Result<String, String> {
         demo::JOB => job(request, demo::act),
         prove::JOB => job(request, |order| prove::prove_here(&order)),
         doctor::jobs::CENSUS => job(request, doctor::jobs::census),
+        doctor::exports::JOB => job(request, |()| doctor::exports::exports()),
         doctor::jobs::QUOTA => job(request, doctor::jobs::quota),
         doctor::jobs::BEATS => job(request, |request| doctor::jobs::beats(&request)),
         doctor::jobs::NUMERICS => job(request, |libraries: Vec<PathBuf>| doctor::jobs::numerics(&libraries)),

@@ -5,6 +5,7 @@
 //! not made and says so. Tenants and service are the doctor's own.
 
 mod checks;
+pub(crate) mod exports;
 pub(crate) mod jobs;
 mod topology;
 
