@@ -264,7 +264,9 @@ impl Entry {
 
 /// The way from a directory to a path.
 fn relative(from: &Path, to: &Path) -> PathBuf {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    // A bare file name has an empty parent, which is no path.
+    let named = |path: &Path| if path == Path::new("") { PathBuf::from(".") } else { path.to_owned() };
+    let absolute = |path: &Path| std::path::absolute(named(path)).unwrap_or_else(|_| path.to_owned());
     let (from, to) = (absolute(from), absolute(to));
     let (from, to): (Vec<Component<'_>>, Vec<Component<'_>>) =
         (from.components().collect(), to.components().collect());
