@@ -5,6 +5,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -383,6 +384,53 @@ fn a_gpu_that_is_not_the_tenant_s_is_out_of_reach() {
     let rows = rows(&world, "both");
     assert_eq!(rows.len(), 2, "the tenant keeps its partition on the GPU that nobody uses now");
     assert_eq!(rows[&uuids[0]]["processes"], Value::Array(Vec::new()));
+}
+
+/// Whatever the program makes of the variable, each GPU that it sees has that GPU's quota.
+#[test]
+fn quotas_go_with_the_gpus_in_every_form_of_the_list() {
+    if needs_two_gpus() {
+        return;
+    }
+    let world = World::new();
+    let uuids = Program::start(&world, "0,1", "--sm tpc:0").uuids.clone();
+    let program = compile(&world, "visible");
+    let script = r#"echo ready; read quotas; while IFS= read -r list; do
+        if [ "$list" = unset ]; then env -u CUDA_VISIBLE_DEVICES "$0"; else CUDA_VISIBLE_DEVICES="$list" "$0"; fi
+        echo done; done"#;
+    let mut command = partita(
+        &world,
+        &format!("run --name both --gpu {} --isolation own --sm tpc:0-3 --mem 1GiB --", gpus("0,1")),
+    );
+    let mut asked = Answering::start(command.args(["sh", "-c", script]).arg(&program));
+    assert_eq!(asked.tenant.next_line(), "ready");
+    let second = serde_json::from_str::<Vec<Value>>(&ok(&world, "ps --json")).unwrap();
+    let second =
+        second.iter().find(|row| row["gpu_uuid"] == uuids[1].as_str()).expect("the second GPU's row");
+    ok(&world, &format!("set both --gpu {} --mem 2GiB", second["gpu"].as_str().unwrap()));
+    writeln!(asked.input, "set").unwrap();
+    let prefix = |uuid: &str| uuid[..16].to_owned();
+    let (first, second) = (&uuids[0], &uuids[1]);
+    for (list, expected) in [
+        ("unset".to_owned(), "1024 2048"),
+        ("0,1".to_owned(), "1024 2048"),
+        ("1,0".to_owned(), "2048 1024"),
+        ("1".to_owned(), "2048"),
+        (format!("{second},{first}"), "2048 1024"),
+        (second.clone(), "2048"),
+        (format!("{},{}", prefix(second), prefix(first)), "2048 1024"),
+        (prefix(first), "1024"),
+        // The list ends where it names nothing.
+        ("0,-1,1".to_owned(), "1024"),
+        ("1,9,0".to_owned(), "2048"),
+        (format!("0,MIG-{},1", &first[4..]), "1024"),
+        ("-1".to_owned(), "code 100"),
+        ("none".to_owned(), "code 100"),
+        (format!("MIG-{}", &first[4..]), "code 100"),
+        (String::new(), "code 100"),
+    ] {
+        assert_eq!(asked.ask(&list), [expected], "{list:?}");
+    }
 }
 
 #[test]

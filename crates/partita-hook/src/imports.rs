@@ -154,6 +154,7 @@ pub unsafe fn bind_endpoint_address(
 }
 
 /// Wraps `cuLogicalEndpointBindMem`, as [`bind_endpoint_address`].
+#[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn bind_endpoint_memory(
     real: unsafe extern "C" fn(c_uint, c_int, u64, u64, u64, u64, u64) -> CuResult,
     endpoint: c_uint,

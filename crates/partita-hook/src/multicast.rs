@@ -82,6 +82,7 @@ pub unsafe fn bind_address(
 }
 
 /// Wraps `cuMulticastBindMem_v2`, which names the device.
+#[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn bind_memory_on(
     real: unsafe extern "C" fn(u64, c_int, usize, u64, usize, usize, u64) -> CuResult,
     object: u64,
