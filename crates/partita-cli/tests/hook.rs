@@ -29,6 +29,39 @@ fn what_several_processes_hold_is_charged_once() {
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB", &program, &[]), ["every share ok"]);
 }
 
+#[test]
+fn what_the_quota_has_no_room_for_spills_to_the_host_where_that_is_wanted() {
+    let world = World::new();
+    let program = compile(&world, "spill");
+    let mut command =
+        world.partita("run --sm 25% --mem 256MiB --spill host --name spills".split_whitespace());
+    let mut tenant = Answering::start(command.arg("--").arg(&program));
+    let spilled = |mib: u64| {
+        let row = world.row("spills");
+        assert_eq!(row["spill"], "host");
+        assert_eq!(row["memory_spilled_bytes"], mib << 20);
+        assert_eq!(row["processes"][0]["spilled_bytes"], mib << 20);
+    };
+    assert_eq!(tenant.line("a 192"), "0 64");
+    spilled(0);
+    // The choice is each allocation's: what fits stays on the device.
+    assert_eq!(tenant.line("a 128"), "0 64");
+    spilled(128);
+    assert_eq!(tenant.line("a 64"), "0 0");
+    assert_eq!(tenant.line("s 32"), "0 0");
+    spilled(160);
+    let told = world.line("ps");
+    assert!(text(&told.stderr).contains("spills: 160MiB of host memory beyond its quota"), "{told:?}");
+    assert_eq!(world.row("spills")["memory_used_bytes"], 256 << 20);
+    assert_eq!(tenant.line("f 1"), "0 0");
+    assert_eq!(tenant.line("r 3"), "0 0");
+    spilled(0);
+    assert_eq!(tenant.line("f 0"), "0 192");
+    world.ok("set spills --spill none");
+    assert_eq!(tenant.line("a 193"), "2 192");
+    assert_eq!(tenant.line("s 193"), "2 192");
+}
+
 /// `nvidia-smi` asks no driver and may run before the program does: it is told the same.
 #[test]
 fn the_management_library_and_cuda_agree_on_memory_and_show_the_tenants_processes_alone() {

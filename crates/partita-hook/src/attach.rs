@@ -29,7 +29,7 @@ use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
 use crate::tenant::{self, Tenant};
 use crate::{
     LEDGER_VARIABLE, counter, graph_memory, graph_nodes, graph_place, is_tenant, multicast, nvml, real,
-    report,
+    report, spill,
 };
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -258,6 +258,7 @@ unsafe extern "C" fn in_fork_child() {
         multicast::reset_after_fork();
         graph_place::reset_after_fork();
         nvml::reset_after_fork();
+        spill::reset_after_fork();
         locate::forget_contexts();
         counter::reset_after_fork();
         tenant::forget_after_fork();

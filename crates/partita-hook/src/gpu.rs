@@ -36,6 +36,8 @@ pub enum Account {
     Pool(u64),
     /// All processes of the tenant that hold the memory of this key.
     Shared(Key),
+    /// Nobody: it is host memory, beyond the quota.
+    Host,
 }
 
 impl Charge {

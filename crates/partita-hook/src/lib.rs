@@ -60,6 +60,7 @@ mod real;
 mod report;
 mod resolve;
 mod shares;
+mod spill;
 mod table;
 mod tenant;
 mod unwind;

@@ -14,9 +14,10 @@ use partita_abi::types::{
 };
 
 use crate::allocations::Kind;
-use crate::gpu::Charge;
+use crate::gpu::{Account, Charge};
 use crate::locate;
 use crate::query::Word;
+use crate::spill;
 use crate::tenant::{self, Tenant};
 
 /// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it
@@ -53,7 +54,8 @@ pub fn charged(
 pub fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else { return free() };
     let holding = tenant.allocations().remove(kind, handle);
-    let result = free();
+    let is_host = holding.is_some_and(|holding| holding.charge.account == Account::Host);
+    let result = if is_host { spill::free(handle) } else { free() };
     if let Some(holding) = holding {
         if result.is_ok() {
             tenant.credit(holding.charge);
@@ -71,12 +73,26 @@ pub unsafe fn alloc<P: Word, S: Word>(
     bytes: S,
 ) -> CuResult {
     // SAFETY: the caller's arguments; on success the driver has written the pointer.
-    charged(
+    let result = charged(
         Kind::Pointer,
         bytes.to_u64(),
         || unsafe { real(pointer, bytes) },
         || unsafe { *pointer }.to_u64(),
-    )
+    );
+    // A 32-bit pointer reaches no host memory.
+    if result != CuResult::OUT_OF_MEMORY || size_of::<P>() < size_of::<u64>() {
+        return result;
+    }
+    match tenant::current().and_then(|tenant| spill::allocate(tenant, tenant.gpu_now().ok()?, bytes.to_u64()))
+    {
+        Some(given) => {
+            // SAFETY: the driver found nothing wrong with the pointer, or was not asked yet: then it is the caller's
+            // word that it can be written to, as for the driver.
+            unsafe { *pointer = P::from_u64(given) };
+            CuResult::SUCCESS
+        }
+        None => result,
+    }
 }
 
 /// Wraps `cuMemAllocManaged`.

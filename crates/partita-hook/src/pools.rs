@@ -22,7 +22,7 @@ use crate::allocations::Kind;
 use crate::driver::calls;
 use crate::gpu::{Account, Charge, Gpu};
 use crate::tenant::{self, Tenant};
-use crate::{graph_memory, memory};
+use crate::{graph_memory, memory, spill};
 
 calls! {
     /// Entry points that tell of pools, complete from CUDA 11.4 on.
@@ -305,16 +305,18 @@ pub unsafe fn set_present_of(
 }
 
 /// An allocation from a pool.
-struct Wanted<A, G> {
+struct Wanted<A, G, T> {
     /// The pool; the device's present one where the call names none.
     pool: Option<u64>,
     bytes: u64,
     stream: *mut c_void,
     allocate: A,
     given: G,
+    /// Gives the program an address.
+    give: T,
 }
 
-impl<A: Fn() -> CuResult, G: Fn() -> u64> Wanted<A, G> {
+impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
     fn charged(self) -> CuResult {
         let Some(tenant) = tenant::current() else {
             return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { (self.allocate)() };
@@ -326,9 +328,16 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64> Wanted<A, G> {
         if tenant.driver().is_capturing(self.stream) {
             return graph_memory::captured(tenant, gpu, self.bytes, self.stream, self.allocate, self.given);
         }
-        match self.attempt(tenant, gpu) {
+        let result = match self.attempt(tenant, gpu) {
             CuResult::OUT_OF_MEMORY if tenant.reclaim(gpu) => self.attempt(tenant, gpu),
             result => result,
+        };
+        match result {
+            CuResult::OUT_OF_MEMORY => spill::allocate(tenant, gpu, self.bytes).map_or(result, |given| {
+                (self.give)(given);
+                CuResult::SUCCESS
+            }),
+            _ => result,
         }
     }
 
@@ -411,7 +420,10 @@ pub unsafe fn alloc_async(
     // SAFETY: the caller's arguments.
     let allocate = || unsafe { real(pointer, bytes, stream) };
     // SAFETY: on success the driver has written the pointer.
-    Wanted { pool: None, bytes: bytes as u64, stream, allocate, given: || unsafe { *pointer } }.charged()
+    let given = || unsafe { *pointer };
+    // SAFETY: the caller's word that it can be written to.
+    let give = |address| unsafe { *pointer = address };
+    Wanted { pool: None, bytes: bytes as u64, stream, allocate, given, give }.charged()
 }
 
 /// Wraps `cuMemAllocFromPoolAsync`.
@@ -424,9 +436,11 @@ pub unsafe fn alloc_from_pool(
 ) -> CuResult {
     // SAFETY: the caller's arguments.
     let allocate = || unsafe { real(pointer, bytes, pool, stream) };
-    let pool = Some(pool as u64);
     // SAFETY: on success the driver has written the pointer.
-    Wanted { pool, bytes: bytes as u64, stream, allocate, given: || unsafe { *pointer } }.charged()
+    let given = || unsafe { *pointer };
+    // SAFETY: the caller's word that it can be written to.
+    let give = |address| unsafe { *pointer = address };
+    Wanted { pool: Some(pool as u64), bytes: bytes as u64, stream, allocate, given, give }.charged()
 }
 
 /// Wraps `cuMemFreeAsync`. What a capture records frees nothing yet.
@@ -439,6 +453,9 @@ pub unsafe fn free_async(
     let free = || unsafe { real(pointer, stream) };
     if tenant::current().is_some_and(|tenant| tenant.driver().is_capturing(stream)) {
         return free();
+    }
+    if let Some(tenant) = tenant::current() {
+        spill::settle(tenant, pointer, stream);
     }
     memory::released(Kind::Pointer, pointer, free)
 }

@@ -13,6 +13,7 @@ use crate::locate::{self, PlaceCalls};
 use crate::lock::{Guard, Mutex};
 use crate::pools::{Pools, Source};
 use crate::shares::Shares;
+use crate::spill;
 
 /// Null before attaching, [`refused`] after a refusal, else the tenant.
 static TENANT: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
@@ -205,6 +206,7 @@ impl Tenant {
             Account::Own => gpu.credit(charge.bytes),
             Account::Pool(pool) => self.pools().give_back(Source::Pool(pool), charge.gpu, charge.bytes),
             Account::Shared(key) => self.leave(gpu, key),
+            Account::Host => spill::ended(gpu, charge.bytes),
         }
     }
 

@@ -66,7 +66,7 @@ mod view;
 pub use self::{
     account::{SLOTS, Totals},
     error::{LedgerError, LimitsFault, Problem},
-    limits::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, Limits, NAME_BYTES_MAX, NO_QUOTA},
+    limits::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, NAME_BYTES_MAX, NO_QUOTA},
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     share::{Key, Share},
     slot::{AccountError, HookState, Owner, Slot},

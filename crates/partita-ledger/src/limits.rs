@@ -14,6 +14,9 @@ pub const FLAG_GPCS_UNPROVED: u32 = 1;
 /// In [`Limits::flags`]: a launch that can never fit the set runs on the whole GPU instead of being refused.
 pub const FLAG_ON_MISFIT_WIDEN: u32 = 2;
 
+/// In [`Limits::flags`]: an allocation for which the quota has no room is given host memory that the device reaches.
+pub const FLAG_SPILL_HOST: u32 = 4;
+
 /// Words that the limits take in the file.
 pub(crate) const WORDS: usize = 128;
 /// The word whose low half is [`Limits::max_cluster_sms`].
@@ -51,7 +54,7 @@ pub struct Limits {
     pub time_permille: u32,
     /// Priority of the tenant among those of the device.
     pub priority: u32,
-    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`].
+    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`], [`FLAG_SPILL_HOST`].
     pub flags: u32,
     /// How the partition is enforced.
     pub mechanism: u32,

@@ -214,6 +214,12 @@ impl Slot {
         self.map.cells(self.index).counters.widened.count();
     }
 
+    /// Shows how many bytes of host memory this process has instead of device memory: beyond the quota, and no part
+    /// of the account.
+    pub fn show_spilled(&self, bytes: u64) {
+        self.map.cells(self.index).shared.spilled.store(bytes);
+    }
+
     /// Reports how the hook stands, for `partita ps`.
     pub fn report(&self, state: HookState) {
         self.map.cells(self.index).holder.state.store(state.to_word());

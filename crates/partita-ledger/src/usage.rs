@@ -37,13 +37,15 @@ pub(crate) struct SlotCells {
     pub(crate) shared: Shared,
 }
 
-/// What a slot of shared memory stands for.
+/// What a slot of shared memory stands for, and what a process has beside device memory.
 #[repr(C, align(64))]
 pub(crate) struct Shared {
     /// Its [`Key`](crate::Key); zero in a free slot and in those of processes.
     pub(crate) key: [Word; 2],
+    /// Bytes of host memory that the owner has instead of device memory.
+    pub(crate) spilled: Word,
     /// For later counters; zero.
-    unused: [u64; 6],
+    unused: [u64; 5],
 }
 
 /// What the owner counts.
@@ -179,6 +181,7 @@ impl UsageMap {
                     let cells = self.cells(index);
                     cells.counters.launches.iter().for_each(|counter| counter.store(0));
                     cells.counters.refusals.store(0);
+                    cells.shared.spilled.store(0);
                     cells.holder.state.store(0);
                     cells.holder.start_ticks.store(owner.start_ticks);
                     cells.holder.pid.store(owner.pid as u64);

@@ -14,7 +14,7 @@ use crate::file::{Access, Fd};
 use crate::lock;
 use crate::slot::HookState;
 use crate::usage::{
-    Counters, Holder, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, SlotCells, USAGE_FILE_BYTES,
+    Counters, Holder, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared, SlotCells, USAGE_FILE_BYTES,
     slot_offset,
 };
 
@@ -35,6 +35,8 @@ pub struct SlotInfo {
     pub start_ticks: u64,
     /// Bytes of device memory that it holds.
     pub bytes: u64,
+    /// Bytes of host memory that it has instead of device memory, beyond the quota.
+    pub spilled_bytes: u64,
     /// Kernel launches so far.
     pub launches: u64,
     /// Allocations refused for the quota so far.
@@ -127,6 +129,7 @@ impl UsageView {
             pid: i32::try_from(pid).unwrap_or(0),
             start_ticks: word(&slot, holder + offset_of!(Holder, start_ticks)),
             bytes,
+            spilled_bytes: word(&slot, offset_of!(SlotCells, shared) + offset_of!(Shared, spilled)),
             launches: (0..LAUNCH_COUNTERS)
                 .map(|counter| {
                     word(&slot, counters + offset_of!(Counters, launches) + counter * size_of::<u64>())

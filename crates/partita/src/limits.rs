@@ -1,7 +1,7 @@
 //! From what was asked to what the ledger says.
 
 use partita_core::{ByteSize, Present, Share, Topology, Tpc, TpcSet};
-use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, Limits, NO_QUOTA};
+use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, NO_QUOTA};
 use serde::Serialize;
 
 use crate::calibration::Measured;
@@ -34,6 +34,32 @@ impl OnMisfit {
         match self {
             Self::Error => limits.flags &= !FLAG_ON_MISFIT_WIDEN,
             Self::Widen => limits.flags |= FLAG_ON_MISFIT_WIDEN,
+        }
+    }
+}
+
+/// What an allocation gets that the quota has no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spill {
+    /// The CUDA error.
+    #[default]
+    None,
+    /// Host memory that the device reaches over the bus; counted, and no part of the quota.
+    Host,
+}
+
+impl Spill {
+    /// What limits say.
+    pub fn of(limits: &Limits) -> Self {
+        if limits.flags & FLAG_SPILL_HOST == 0 { Self::None } else { Self::Host }
+    }
+
+    /// Puts it into limits.
+    pub fn put(self, limits: &mut Limits) {
+        match self {
+            Self::None => limits.flags &= !FLAG_SPILL_HOST,
+            Self::Host => limits.flags |= FLAG_SPILL_HOST,
         }
     }
 }

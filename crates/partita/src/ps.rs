@@ -7,7 +7,7 @@ use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::limits::OnMisfit;
+use crate::limits::{OnMisfit, Spill};
 use crate::partition::{ClusterRow, PartitionRow, Place};
 use crate::process::user_name;
 use crate::registry::{Isolation, Registry, Tenant};
@@ -37,6 +37,10 @@ pub struct TenantRow {
     pub memory_peak_bytes: Option<u64>,
     /// Its quota in bytes, if it has one.
     pub memory_quota_bytes: Option<u64>,
+    /// What its allocations get that the quota has no room for.
+    pub spill: Option<Spill>,
+    /// Host memory that its living processes have instead, in bytes.
+    pub memory_spilled_bytes: Option<u64>,
     /// Kernel launches of its living processes there so far.
     pub launches: Option<u64>,
     /// What happens to its launches that can never fit its TPCs.
@@ -68,6 +72,8 @@ pub struct ProcessRow {
     pub pid: i32,
     /// Device memory that it holds, in bytes.
     pub memory_bytes: u64,
+    /// Host memory that it has instead of device memory, in bytes.
+    pub spilled_bytes: u64,
     /// Its kernel launches so far.
     pub launches: u64,
     /// Its launches that did not fit the tenant's TPCs and ran on the whole GPU.
@@ -140,6 +146,7 @@ fn row(tenant: &Tenant) -> TenantRow {
         processes.push(ProcessRow {
             pid: slot.pid,
             memory_bytes: slot.bytes,
+            spilled_bytes: slot.spilled_bytes,
             launches: slot.launches,
             widened_launches: slot.widened,
             refused_allocations: slot.refusals,
@@ -159,6 +166,10 @@ fn row(tenant: &Tenant) -> TenantRow {
         memory_used_bytes: totals.map(|totals| totals.used),
         memory_peak_bytes: totals.map(|totals| totals.peak),
         memory_quota_bytes: limits.map(|limits| limits.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
+        spill: limits.map(Spill::of),
+        memory_spilled_bytes: usage
+            .as_ref()
+            .map(|_| processes.iter().map(|process| process.spilled_bytes).sum()),
         launches: usage.as_ref().map(|_| processes.iter().map(|process| process.launches).sum()),
         on_misfit: limits.map(OnMisfit::of),
         widened_launches: usage

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus::{self, Selectors};
 use crate::install::{self, Install};
-use crate::limits::{self, OnMisfit};
+use crate::limits::{self, OnMisfit, Spill};
 use crate::mps;
 use crate::partition::{self, MoveRow, PartitionRow, Place, Wanted};
 use crate::process::ProcessId;
@@ -46,6 +46,8 @@ pub struct RunRequest {
     pub isolation: Isolation,
     /// `--on-misfit`.
     pub on_misfit: OnMisfit,
+    /// `--spill`.
+    pub spill: Spill,
     /// `--place`; none for packed.
     pub place: Option<Place>,
     /// `--compact`: others make room, as few as need be.
@@ -206,6 +208,7 @@ fn plan_on(
     let mut limits = limits::new_limits(name, uuid, measured, &topology, &chosen.plan.set, request.memory)
         .map_err(unproved)?;
     request.on_misfit.put(&mut limits);
+    request.spill.put(&mut limits);
     Ok(PlannedPart { topology, chosen, limits })
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::gpu::Selector;
 use crate::gpus::Selectors;
-use crate::limits::{self, OnMisfit};
+use crate::limits::{self, OnMisfit, Spill};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Place, Wanted};
 use crate::registry::{Registry, RegistryLock, Tenant, c_path};
 
@@ -51,6 +51,8 @@ pub struct SetRequest {
     pub memory: Option<ByteSize>,
     /// `--on-misfit`.
     pub on_misfit: Option<OnMisfit>,
+    /// `--spill`.
+    pub spill: Option<Spill>,
     /// `--place`; none for as the tenant was placed before.
     pub place: Option<Place>,
     /// `--compact`: others make room, as few as need be.
@@ -173,6 +175,9 @@ impl<'a> Change<'a> {
             }
             if let Some(on_misfit) = request.on_misfit {
                 on_misfit.put(limits);
+            }
+            if let Some(spill) = request.spill {
+                spill.put(limits);
             }
         })
         .map_err(damaged)?;

@@ -46,6 +46,15 @@ pub enum IsolationArg {
     Own,
 }
 
+/// `--spill`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SpillArg {
+    /// They fail, as on a full device
+    None,
+    /// They get host memory that the device reaches over the bus
+    Host,
+}
+
 /// `--on-misfit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnMisfitArg {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, ValueHint};
 
 use super::gpu::GpusOption;
-use super::limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, ViaArg};
+use super::limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, ViaArg};
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -62,6 +62,9 @@ pub struct Run {
     /// What happens to launches that can never fit: clusters larger than a GPC of the partition, cooperative grids larger than its SMs
     #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
     pub on_misfit: OnMisfitArg,
+    /// What allocations get that the memory quota has no room for
+    #[arg(long, value_enum, default_value_t = SpillArg::None, requires_if("host", "mem"))]
+    pub spill: SpillArg,
     /// Print the partition that the program would get, and run nothing
     #[arg(long)]
     pub dry_run: bool,

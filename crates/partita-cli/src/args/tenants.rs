@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::limits::{OnMisfitArg, PlaceArg, PriorityArg};
+use super::limits::{OnMisfitArg, PlaceArg, PriorityArg, SpillArg};
 
 /// Arguments of `set`.
 #[derive(Debug, Args)]
@@ -32,6 +32,9 @@ pub struct Set {
     /// What happens to launches that can never fit
     #[arg(long, value_enum)]
     pub on_misfit: Option<OnMisfitArg>,
+    /// What allocations get from now on that the memory quota has no room for
+    #[arg(long, value_enum)]
+    pub spill: Option<SpillArg>,
     /// Of a tenant on several GPUs: on which of them (0 or 0,1) [default: all]
     #[arg(long, value_name = "GPU[,GPU]…")]
     pub gpu: Option<String>,

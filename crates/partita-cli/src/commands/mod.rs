@@ -18,12 +18,12 @@ pub mod topology;
 use partita::gpu::{self, Gpu, Selector};
 use partita::gpus::{self, Selectors};
 use partita::install::Install;
-use partita::limits::OnMisfit;
+use partita::limits::{OnMisfit, Spill};
 use partita::offered::{Priority, TimeShare};
 use partita::partition::{ClusterRow, MoveRow, Place};
 use partita_core::{ByteSize, Share};
 
-use crate::args::{GpuOption, GpusOption, OnMisfitArg, PlaceArg, PriorityArg};
+use crate::args::{GpuOption, GpusOption, OnMisfitArg, PlaceArg, PriorityArg, SpillArg};
 use crate::fail::{Failure, tell};
 
 /// The selector of `--gpu`, if it was given.
@@ -70,6 +70,13 @@ fn memory(text: Option<&str>) -> Result<Option<ByteSize>, Failure> {
 
 fn time(text: Option<&str>) -> Result<TimeShare, Failure> {
     text.map_or(Ok(TimeShare::default()), |text| text.parse().map_err(Failure::Told))
+}
+
+fn spill(argument: SpillArg) -> Spill {
+    match argument {
+        SpillArg::None => Spill::None,
+        SpillArg::Host => Spill::Host,
+    }
 }
 
 fn on_misfit(argument: OnMisfitArg) -> OnMisfit {

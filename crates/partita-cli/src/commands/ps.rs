@@ -45,6 +45,9 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
                 row.name
             ));
         }
+        if let Some(spilled) = row.memory_spilled_bytes.filter(|&spilled| spilled > 0) {
+            tell(&format!("{}: {} of host memory beyond its quota (--spill host)", row.name, bytes(spilled)));
+        }
         if let Some(problem) = &row.problem {
             tell(&format!("{}: {problem}", row.name));
         }

@@ -8,7 +8,9 @@ use partita::registry::Isolation;
 use partita::run::{self, DryRun, RunRequest};
 
 use crate::args::{IsolationArg, Run, ViaArg};
-use crate::commands::{cluster_text, memory, move_text, on_misfit, place, priority, selectors, share, time};
+use crate::commands::{
+    cluster_text, memory, move_text, on_misfit, place, priority, selectors, share, spill, time,
+};
 use crate::fail::{Failure, tell};
 use crate::output::{print, print_json};
 
@@ -32,6 +34,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
             IsolationArg::Own => Isolation::Own,
         },
         on_misfit: on_misfit(arguments.on_misfit),
+        spill: spill(arguments.spill),
         place: arguments.place.map(place),
         compact: arguments.compact,
         command: arguments.command.clone(),

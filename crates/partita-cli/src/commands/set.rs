@@ -7,7 +7,7 @@ use partita::registry::Registry;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
 
 use crate::args::Set;
-use crate::commands::{bytes, memory, move_text, on_misfit, place, priority, selectors, share, time};
+use crate::commands::{bytes, memory, move_text, on_misfit, place, priority, selectors, share, spill, time};
 use crate::fail::{Failure, tell};
 use crate::output::print;
 
@@ -30,19 +30,21 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         share: share(arguments.sm.as_deref())?,
         memory: memory(arguments.mem.as_deref())?,
         on_misfit: arguments.on_misfit.map(on_misfit),
+        spill: arguments.spill.map(spill),
         place: arguments.place.map(place),
         compact: arguments.compact,
         gpus: selectors(arguments.gpu.as_deref())?,
         whose,
     };
     let is_placed = request.place.is_some() || request.compact;
-    if request.share.is_none() && request.memory.is_none() && request.on_misfit.is_none() && !is_placed {
+    let is_switched = request.on_misfit.is_some() || request.spill.is_some();
+    if request.share.is_none() && request.memory.is_none() && !is_switched && !is_placed {
         let whose = match &request.whose {
             Whose::Name(name) => name.clone(),
             Whose::Pid(pid) => format!("--pid {pid}"),
         };
         return Err(Failure::Told(format!(
-            "set {whose}: nothing to change; give --sm, --mem, --place, --compact or --on-misfit, see `partita set --help`"
+            "set {whose}: nothing to change; give --sm, --mem, --place, --compact, --on-misfit or --spill, see `partita set --help`"
         )));
     }
     let outcomes = set::set(&Registry::open()?, &request)?;
@@ -73,11 +75,13 @@ fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
 
 /// Brings all tenants into fewer GPCs.
 fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
-    let Set { name: _, pid: _, compact: _, gpu, place, on_misfit, sm, time, mem, priority } = arguments;
+    let Set { name: _, pid: _, compact: _, gpu, place, on_misfit, spill, sm, time, mem, priority } =
+        arguments;
     let others = [
         gpu.is_some(),
         place.is_some(),
         on_misfit.is_some(),
+        spill.is_some(),
         sm.is_some(),
         time.is_some(),
         mem.is_some(),
