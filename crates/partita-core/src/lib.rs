@@ -16,6 +16,7 @@
 //! | [`Residence`] | whether a launch can ever run on a set, or would wait for ever |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
 //! | [`kept`] | the names under which calibrations are kept |
+//! | [`time`] | shares of the GPU's time, and who waits for whom |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod size;
 mod stats;
 #[cfg(test)]
 mod testing;
+pub mod time;
 mod topology;
 mod tpc_set;
 

@@ -1,0 +1,131 @@
+//! Who is held while others work, for how long, and how finely.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// A tenant's priority on its GPU. The numbers are those that ledgers hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Priority {
+    /// Neither holds others nor is held.
+    #[default]
+    Normal = 0,
+    /// Is held while a tenant of high priority has work in flight.
+    Low = 1,
+    /// Holds tenants of low priority while it has work in flight.
+    High = 2,
+}
+
+/// A priority that there is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParsePriorityError;
+
+impl fmt::Display for ParsePriorityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a priority is `high`, `normal` or `low`")
+    }
+}
+
+impl core::error::Error for ParsePriorityError {}
+
+impl FromStr for Priority {
+    type Err = ParsePriorityError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "normal" => Ok(Self::Normal),
+            "low" => Ok(Self::Low),
+            "high" => Ok(Self::High),
+            _ => Err(ParsePriorityError),
+        }
+    }
+}
+
+impl Priority {
+    /// The priority with a ledger's number; what a ledger of another build may hold beyond is normal.
+    pub fn from_number(number: u32) -> Self {
+        match number {
+            1 => Self::Low,
+            2 => Self::High,
+            _ => Self::Normal,
+        }
+    }
+
+    /// Its name, as it is parsed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Low => "low",
+            Self::High => "high",
+        }
+    }
+
+    /// Whether a tenant of this priority is held while one of `other` has work in flight.
+    pub fn is_held_by(self, other: Self) -> bool {
+        self == Self::Low && other == Self::High
+    }
+}
+
+/// How long a closed gate counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    /// For how long work is held at most, in nanoseconds.
+    pub hold_ns_max: u64,
+    /// For how long it then passes, in nanoseconds.
+    pub pass_ns: u64,
+}
+
+impl Default for Hold {
+    /// 50 ms, then 5 ms: far longer than a request that anybody waits for, and 9 % of the time for those held.
+    fn default() -> Self {
+        Self { hold_ns_max: 50_000_000, pass_ns: 5_000_000 }
+    }
+}
+
+impl Hold {
+    /// Until when held work passes, if a gate that closed at `closed_ns` has been closed for long enough now.
+    pub fn passes_until(&self, closed_ns: u64, now_ns: u64) -> Option<u64> {
+        let held_ns = now_ns.saturating_sub(closed_ns);
+        (held_ns >= self.hold_ns_max).then(|| now_ns.saturating_add(self.pass_ns))
+    }
+}
+
+/// How many launches may pass between two gates.
+///
+/// A gate costs the GPU about 2 µs (`docs/hardware.md`), and what passes between two is what a closing gate waits for. So
+/// kernels are gated in units of about [`Pacer::unit_ns`]: one by one if they are as long as that, and more at a time
+/// the shorter they are, by a running mean of their measured lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pacer {
+    /// The length that a unit should have, in nanoseconds.
+    pub unit_ns: u64,
+    /// The most launches in a unit: a guess that is wrong does no more harm than this.
+    pub launches_max: u32,
+    mean_ns: u64,
+}
+
+impl Default for Pacer {
+    /// Units of 200 µs, 64 launches at most; the first launches go one by one.
+    fn default() -> Self {
+        Self { unit_ns: 200_000, launches_max: 64, mean_ns: u64::MAX }
+    }
+}
+
+impl Pacer {
+    /// Takes the length of a launch into account. A longer one counts at once, because what it holds up is somebody
+    /// else's; a shorter one by an eighth.
+    pub fn observe(&mut self, launch_ns: u64) {
+        let launch_ns = launch_ns.max(1);
+        self.mean_ns = if self.mean_ns == u64::MAX || launch_ns > self.mean_ns {
+            launch_ns
+        } else {
+            self.mean_ns - (self.mean_ns - launch_ns).div_ceil(8)
+        };
+    }
+
+    /// Launches that make a unit now; at least one.
+    pub fn launches(&self) -> u32 {
+        let launches = self.unit_ns / self.mean_ns.max(1);
+        u32::try_from(launches).unwrap_or(u32::MAX).clamp(1, self.launches_max.max(1))
+    }
+}

@@ -1,0 +1,163 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// A tenant that always has work, of units of the lengths given, looked at when the law says so and at most
+/// `late_ns` too late. Returns the busy time and the longest unit that ran.
+fn saturate(law: Law, units_ns: &[u64], late_ns: u64, until_ns: u64) -> (u64, u64) {
+    let mut budget = Budget::new(law, 0);
+    let (mut now, mut busy, mut longest) = (0, 0, 0);
+    let mut units = units_ns.iter().copied().cycle();
+    let mut open = true;
+    let mut wake = budget.look_in(0);
+    while now < until_ns {
+        let before = now;
+        let mut ran = 0;
+        if open {
+            // Units begin as long as the gate is open, and end in their own time.
+            let closes = now + wake + late_ns;
+            while now < closes {
+                let unit = units.next().unwrap();
+                longest = longest.max(unit);
+                now += unit;
+                ran += unit;
+            }
+        } else {
+            now += wake + late_ns;
+        }
+        busy += ran;
+        assert!(now > before);
+        let decision = budget.look(now, Situation { busy_ns: ran, wants: true, others_want: true });
+        open = decision.open;
+        wake = decision.look_in_ns.unwrap_or(MS);
+    }
+    (busy * 1000 / now.max(1), longest)
+}
+
+impl Budget {
+    fn look_in(&mut self, now: u64) -> u64 {
+        self.look(now, Situation { busy_ns: 0, wants: true, others_want: true }).look_in_ns.unwrap_or(MS)
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_share_is_met_whatever_the_kernels(
+        share in 20u32..990,
+        units in prop::collection::vec(10_000u64..50 * MS, 1..20),
+        late in 0u64..200_000,
+    ) {
+        let until = 60_000 * MS;
+        let (achieved, longest) = saturate(Law::new(share, Policy::Hard), &units, late, until);
+        // The bound of the module's documentation, with what a late look adds, in thousandths of the time.
+        let bound = (longest + 2 * MS + 2 * late + 100 * MS) * 1000 / until + 2;
+        prop_assert!(achieved.abs_diff(u64::from(share)) <= bound, "{achieved} for {share}, within {bound}");
+    }
+
+    #[test]
+    fn a_balance_stays_within_savings_and_overrun(
+        share in 1u32..1000,
+        steps in prop::collection::vec((0u64..20 * MS, any::<bool>(), any::<bool>()), 1..200),
+    ) {
+        let law = Law::new(share, Policy::Hard);
+        let mut budget = Budget::new(law, 0);
+        let (mut now, mut open, mut overrun) = (0, true, 0);
+        for (passed, wants, others_want) in steps {
+            now += passed;
+            let busy_ns = if open && wants { passed } else { 0 };
+            overrun = overrun.max(busy_ns);
+            open = budget.look(now, Situation { busy_ns, wants, others_want }).open;
+            prop_assert!(budget.balance_ns() <= law.period_share_ns() as i64);
+            prop_assert!(budget.balance_ns() >= -(overrun as i64));
+        }
+    }
+
+    #[test]
+    fn soft_debt_is_paid_within_a_period(share in 10u32..1000, alone in 0u64..100_000 * MS) {
+        let law = Law::new(share, Policy::Soft);
+        let mut budget = Budget::new(law, 0);
+        let borrowing = budget.look(alone, Situation { busy_ns: alone, wants: true, others_want: false });
+        prop_assert!(borrowing.open);
+        let mut now = alone;
+        let mut decision = budget.look(now, Situation { busy_ns: 0, wants: true, others_want: true });
+        while !decision.open {
+            now += decision.look_in_ns.unwrap();
+            decision = budget.look(now, Situation { busy_ns: 0, wants: true, others_want: true });
+        }
+        // One period for the debt, and what it takes to earn a slice.
+        let slice_ns = law.slice_ns.min(law.period_share_ns()) * 1000 / u64::from(share);
+        prop_assert!(now - alone <= law.period_ns + slice_ns + 1000);
+    }
+
+    #[test]
+    fn a_look_that_is_awaited_changes_something(share in 1u32..1000, debt in 0u64..1000 * MS) {
+        let mut budget = Budget::new(Law::new(share, Policy::Hard), 0);
+        let wanted = Situation { busy_ns: debt, wants: true, others_want: true };
+        let decision = budget.look(0, wanted);
+        let later = decision.look_in_ns.unwrap();
+        let busy_ns = if decision.open { later } else { 0 };
+        let next = budget.look(later, Situation { busy_ns, wants: true, others_want: true });
+        prop_assert_ne!(next.open, decision.open);
+    }
+
+    #[test]
+    fn units_are_no_longer_than_wanted_or_one_launch(lengths in prop::collection::vec(1u64..10 * MS, 1..50)) {
+        let mut pacer = Pacer::default();
+        for &length in &lengths {
+            pacer.observe(length);
+            let launches = pacer.launches();
+            prop_assert!((1..=pacer.launches_max).contains(&launches));
+            prop_assert!(launches == 1 || u64::from(launches) * length <= pacer.unit_ns);
+        }
+    }
+}
+
+#[test]
+fn a_whole_share_is_never_closed_and_none_never_opens() {
+    let busy = Situation { busy_ns: 1000 * MS, wants: true, others_want: true };
+    let mut whole = Budget::new(Law::new(1000, Policy::Hard), 0);
+    assert_eq!(whole.look(MS, busy), Decision { open: true, look_in_ns: None });
+    let mut none = Budget::new(Law::new(0, Policy::Hard), 0);
+    assert_eq!(
+        none.look(1000 * MS, Situation { busy_ns: 0, ..busy }),
+        Decision { open: false, look_in_ns: None }
+    );
+}
+
+#[test]
+fn a_clock_that_goes_back_earns_nothing() {
+    let mut budget = Budget::new(Law::new(500, Policy::Hard), 1000 * MS);
+    let before = budget.balance_ns();
+    budget.look(10 * MS, Situation::default());
+    assert_eq!(budget.balance_ns(), before);
+    budget.look(1001 * MS, Situation::default());
+    assert_eq!(budget.balance_ns(), before + 500_000);
+}
+
+#[test]
+fn those_who_are_held_pass_in_the_end() {
+    let hold = Hold::default();
+    assert_eq!(hold.passes_until(100, 100), None);
+    assert_eq!(hold.passes_until(100, 99), None);
+    let late = 100 + hold.hold_ns_max;
+    assert_eq!(hold.passes_until(100, late), Some(late + hold.pass_ns));
+}
+
+#[test]
+fn only_low_waits_and_only_for_high() {
+    use Priority::{High, Low, Normal};
+    for (held, by) in [(Low, High)] {
+        assert!(held.is_held_by(by));
+    }
+    for (free, by) in [(Low, Low), (Low, Normal), (Normal, High), (High, High), (High, Low), (Normal, Normal)]
+    {
+        assert!(!free.is_held_by(by));
+    }
+    for priority in [High, Normal, Low] {
+        assert_eq!(priority.name().parse(), Ok(priority));
+        assert_eq!(Priority::from_number(priority as u32), priority);
+    }
+    assert!("urgent".parse::<Priority>().is_err());
+}
