@@ -30,6 +30,13 @@ fn what_several_processes_hold_is_charged_once() {
 }
 
 #[test]
+fn whatever_thread_frees_it_in_whatever_order_the_account_is_the_devices() {
+    let world = World::new();
+    let program = compile(&world, "threads");
+    assert_eq!(lines(&world, "--sm 25% --mem 512MiB", &program, &[]), ["every account agrees"]);
+}
+
+#[test]
 fn what_the_quota_has_no_room_for_spills_to_the_host_where_that_is_wanted() {
     let world = World::new();
     let program = compile(&world, "spill");

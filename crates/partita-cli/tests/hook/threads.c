@@ -1,0 +1,148 @@
+/* Memory by every kind of call, had and freed by whatever thread comes along, in whatever order. After each round
+ * nobody moves, and three accounts must agree to the byte: the program's own, the tenant's, and the device's, which a
+ * process without the hook asks the driver for. All sizes are whole pages of the device.
+ * Prints what disagrees, or that nothing does. */
+#include "cuda.h"
+#include <pthread.h>
+#include <sys/socket.h>
+
+#define MIB ((size_t)1 << 20)
+#define PAGE (2 * MIB)
+#define THREADS 8
+#define PLACES 48
+#define ROUNDS 4
+#define STEPS 80
+
+enum { PLAIN, MANAGED, PITCH, STREAM, ARRAY, PHYSICAL, KINDS };
+struct place { int taken, kind; size_t bytes; uint64_t handle; };
+struct property { unsigned type, handle_types; unsigned location_type; int location; void *win32; unsigned char rest[8]; };
+struct array { size_t width, height; unsigned format, channels; };
+
+static struct place places[PLACES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t quota;
+static int refused, wrong, forks;
+
+static int obtain(struct place *place) {
+    static const struct property property = {.type = 1, .location_type = 1};
+    size_t pitch;
+    struct array shape = {512, place->bytes / 512, 0x01, 1};
+    switch (place->kind) {
+    case PLAIN: return CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&place->handle, place->bytes);
+    case MANAGED: return CALL(int (*)(address *, size_t, unsigned), "cuMemAllocManaged")(&place->handle, place->bytes, 1);
+    case PITCH: return CALL(int (*)(address *, size_t *, size_t, size_t, unsigned), "cuMemAllocPitch_v2")(&place->handle, &pitch, 512, place->bytes / 512, 4);
+    case STREAM: return CALL(int (*)(address *, size_t, void *), "cuMemAllocAsync")(&place->handle, place->bytes, NULL);
+    case ARRAY: return CALL(int (*)(uint64_t *, struct array *), "cuArrayCreate_v2")(&place->handle, &shape);
+    default: return CALL(int (*)(uint64_t *, size_t, const struct property *, uint64_t), "cuMemCreate")(&place->handle, place->bytes, &property, 0);
+    }
+}
+
+static int give_up(struct place *place, int in_stream) {
+    switch (place->kind) {
+    case STREAM: if (in_stream) return CALL(int (*)(address, void *), "cuMemFreeAsync")(place->handle, NULL); /* or else: */
+    case PLAIN: case MANAGED: case PITCH: return CALL(int (*)(address), "cuMemFree_v2")(place->handle);
+    case ARRAY: return CALL(int (*)(uint64_t), "cuArrayDestroy")(place->handle);
+    default: return CALL(int (*)(uint64_t), "cuMemRelease")(place->handle);
+    }
+}
+
+static void *work(void *seed) {
+    unsigned random = (unsigned)(uintptr_t)seed;
+    OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(context));
+    for (int step = 0; step < STEPS; step++) {
+        struct place *place = &places[rand_r(&random) % PLACES];
+        pthread_mutex_lock(&lock);
+        int was = place->taken;
+        if (was >= 0) place->taken = -1; /* mine for now */
+        pthread_mutex_unlock(&lock);
+        int now = was;
+        if (was == 0) {
+            place->kind = rand_r(&random) % KINDS;
+            place->bytes = (1 + rand_r(&random) % 24) * PAGE;
+            int code = obtain(place);
+            if (code && code != 2) { printf("kind %d: code %d\n", place->kind, code); wrong++; }
+            if (code) __sync_fetch_and_add(&refused, 1);
+            now = code == 0;
+        } else if (was == 1) {
+            int code = give_up(place, rand_r(&random) % 2);
+            if (code) { printf("freeing kind %d: code %d\n", place->kind, code); wrong++; }
+            now = 0;
+        }
+        if (was >= 0) {
+            pthread_mutex_lock(&lock);
+            place->taken = now;
+            pthread_mutex_unlock(&lock);
+        }
+        /* A child that uses no CUDA, or frees what is not its own, changes nothing. */
+        if (step == STEPS / 2 && __sync_fetch_and_add(&forks, 1) % THREADS == 0) {
+            int pid = fork();
+            if (pid == 0) _exit(0);
+            waitpid(pid, NULL, 0);
+        }
+    }
+    return NULL;
+}
+
+/* Tells how many bytes of the device are free each time it is asked. */
+static int observe(int socket) {
+    char byte;
+    start(0);
+    while (read(socket, &byte, 1) == 1) {
+        size_t left = free_bytes();
+        if (write(socket, &left, sizeof left) != sizeof left) return 1;
+    }
+    return 0;
+}
+
+static size_t ask(int socket) {
+    size_t left;
+    if (write(socket, "?", 1) != 1 || read(socket, &left, sizeof left) != sizeof left) die("the observer", -1);
+    return left;
+}
+
+int main(int count, char **arguments) {
+    alarm(100);
+    if (count == 3) return observe(atoi(arguments[2]));
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) die("socketpair", -1);
+    if (fork() == 0) {
+        char number[16];
+        close(ends[0]);
+        snprintf(number, sizeof number, "%d", ends[1]);
+        unsetenv("LD_PRELOAD");
+        unsetenv("PARTITA_LEDGER");
+        execl(arguments[0], arguments[0], "observe", number, NULL);
+        _exit(1);
+    }
+    close(ends[1]);
+    start(0);
+    quota = free_bytes();
+    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+    size_t device = ask(ends[0]);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t threads[THREADS];
+        for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, (void *)(i + 1 + (unsigned)round * THREADS));
+        for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+        OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+        size_t held = 0;
+        for (int i = 0; i < PLACES; i++) held += places[i].taken == 1 ? places[i].bytes : 0;
+        size_t charged = quota - free_bytes(), taken = device - ask(ends[0]);
+        /* A real device has other clients, and a driver that keeps some for itself. */
+        const char *gpu = getenv("PARTITA_GPU");
+        if (!gpu || strncmp(gpu, "sim", 3)) taken = held;
+        if (charged != held || taken != held) {
+            printf("round %d: the program holds %zu, charged are %zu, the device has given %zu\n", round, held, charged, taken);
+            wrong++;
+        }
+    }
+    for (int i = PLACES; i-- > 0;) {
+        if (places[i].taken == 1 && give_up(&places[i], i % 2)) { printf("the last of kind %d\n", places[i].kind); wrong++; }
+    }
+    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+    const char *gpu = getenv("PARTITA_GPU");
+    int simulated = gpu && !strncmp(gpu, "sim", 3);
+    if (free_bytes() != quota || (simulated && ask(ends[0]) != device)) { printf("not all came back\n"); wrong++; }
+    if (!refused) { printf("the quota was never reached\n"); wrong++; }
+    if (!wrong) printf("every account agrees\n");
+    return wrong != 0;
+}
