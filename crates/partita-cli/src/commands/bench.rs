@@ -52,7 +52,7 @@ pub fn bench(arguments: &Bench) -> Result<ExitCode, Failure> {
             Err(other) => return Err(other),
         }
     }
-    if let Some(out) = &arguments.out {
+    if let (Some(out), false) = (&arguments.out, reports.is_empty()) {
         write(&out.join("README.md"), report::page(&reports).as_bytes())?;
     }
     if arguments.json {

@@ -82,17 +82,16 @@ impl Device {
     fn job(&self, sandbox: Option<&mut Sandbox<'_>>, limit: Duration) -> Result<Job, String> {
         let told = |error: partita::Error| error.to_string();
         let job = match sandbox {
+            // With the hardware queues that MPS gives: four clients with 32 each were more than an H200 has (CUDA_ERROR_OUT_OF_MEMORY).
             Some(sandbox) => sandbox.client_job(JOB, &()).map_err(told)?,
             None => Job::new(&self.install, JOB, &())
                 .map_err(told)?
                 .envs(self.gpu.variables())
-                .envs(without_mps()),
+                .envs(without_mps())
+                .envs([(connections::VARIABLE, self.spec.scheduler.queues_max.to_string())]),
         };
-        let variables = [
-            // Code that is loaded at its first launch would wait for the kernels of others.
-            ("CUDA_MODULE_LOADING", "EAGER".to_owned()),
-            (connections::VARIABLE, self.spec.scheduler.queues_max.to_string()),
-        ];
+        // Code that is loaded at its first launch would wait for the kernels of others.
+        let variables = [("CUDA_MODULE_LOADING", "EAGER")];
         Ok(job.envs(variables).limit(limit).with_orders().output_bytes_max(OUTPUT_BYTES_MAX))
     }
 
