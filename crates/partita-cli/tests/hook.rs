@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::Path;
+use std::process::Command;
 
 use common::{Answering, World, compile, gpu_program, is_real, text, tpcs};
 use partita_testing::succeed;
@@ -27,6 +28,37 @@ fn what_several_processes_hold_is_charged_once() {
     let world = World::new();
     let program = compile(&world, "shared");
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB", &program, &[]), ["every share ok"]);
+}
+
+/// What a program may come by without meaning to leave its tenant, and what a careless one does to its environment.
+#[test]
+fn libcuda_is_held_however_it_is_opened_or_not_opened_at_all() {
+    let world = World::new();
+    let program = compile(&world, "escapes");
+    let asked = |arguments: &[&str]| lines(&world, "--sm 25% --mem 64MiB", &program, arguments);
+    assert_eq!(asked(&["path"]), ["held"]);
+    assert_eq!(asked(&["deepbind"]), ["held"]);
+    let [refused, held] = &asked(&["namespace"])[..] else { panic!("two lines") };
+    assert!(refused.contains("a new linker namespace would leave the tenant's limits"), "{refused}");
+    assert_eq!(held, "held");
+    // It forgets its environment, or names another tenant's directory: it keeps the limits that it was started with.
+    assert_eq!(asked(&["late"]), ["held"]);
+    // Linked against the driver's library itself, so that its own dependencies come first.
+    let library = world.dir().join("liblinked.so");
+    let driver = world.dir().join("driver");
+    std::fs::create_dir(&driver).unwrap();
+    let stub = "int cuInit(unsigned f) { return 1; } int cuCtxCreate_v2(void **c, unsigned f, int d) { return 1; } \
+                int cuMemGetInfo_v2(unsigned long *f, unsigned long *t) { return 1; }";
+    std::fs::write(driver.join("stub.c"), stub).unwrap();
+    let cc = || {
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-o"]);
+        cc
+    };
+    succeed(cc().arg(driver.join("libcuda.so")).arg(driver.join("stub.c")).arg("-Wl,-soname,libcuda.so.1"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/linked.c");
+    succeed(cc().arg(&library).arg(source).arg("-L").arg(&driver).arg("-lcuda"));
+    assert_eq!(asked(&["linked-deep", library.to_str().unwrap()]), ["held"]);
 }
 
 #[test]

@@ -28,8 +28,7 @@ use crate::lock::Mutex;
 use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
 use crate::tenant::{self, Tenant};
 use crate::{
-    LEDGER_VARIABLE, counter, graph_memory, graph_nodes, graph_place, is_tenant, multicast, nvml, real,
-    report, spill,
+    counter, graph_memory, graph_nodes, graph_place, is_tenant, multicast, nvml, real, report, spill,
 };
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -201,15 +200,9 @@ fn is_there(path: &CStr) -> bool {
 }
 
 fn ledger_directory() -> Result<CString, String> {
-    // SAFETY: a valid name; the value is copied at once.
-    let value = unsafe { libc::getenv(LEDGER_VARIABLE.as_ptr()) };
-    if value.is_null() {
-        return Err(String::from(
-            "PARTITA_LEDGER was removed from the environment: start the program again with `partita run`",
-        ));
-    }
-    // SAFETY: getenv returned a string.
-    Ok(CString::from(unsafe { CStr::from_ptr(value) }))
+    let none =
+        || String::from("the tenant's directory is not known: out of memory when the program was started?");
+    crate::ledger_directory().map(CString::from).ok_or_else(none)
 }
 
 fn this_process() -> Owner {

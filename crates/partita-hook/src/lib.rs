@@ -52,6 +52,7 @@ mod mask;
 mod memory;
 mod misfit;
 mod multicast;
+mod namespaces;
 mod nvml;
 mod occupancy;
 mod pools;
@@ -67,13 +68,16 @@ mod unwind;
 mod vmm;
 mod widen;
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::ffi::c_char;
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 /// The environment variable that names the tenant's directory.
 const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
 
 /// Whether the environment names a tenant: 0 not looked yet, 1 no, 2 yes.
 static IS_TENANT: AtomicU8 = AtomicU8::new(0);
+/// A copy of the directory's name; null where there is none, or no memory for it.
+static LEDGER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Whether this process was started as part of a tenant.
 ///
@@ -84,12 +88,24 @@ fn is_tenant() -> bool {
         0 => {
             // SAFETY: a valid name; the first call happens while the program
             // starts or resolves symbols, and only the answer is kept.
-            let named = !unsafe { libc::getenv(LEDGER_VARIABLE.as_ptr()) }.is_null();
+            let directory = unsafe { libc::getenv(LEDGER_VARIABLE.as_ptr()) };
+            let named = !directory.is_null();
+            if named {
+                // SAFETY: getenv returned a string. Two threads that come here at once keep one copy too many.
+                LEDGER.store(unsafe { libc::strdup(directory) }, Ordering::Release);
+            }
             IS_TENANT.store(if named { 2 } else { 1 }, Ordering::Relaxed);
             named
         }
         state => state == 2,
     }
+}
+
+/// The tenant's directory, as the process was started with it.
+fn ledger_directory() -> Option<&'static core::ffi::CStr> {
+    let directory = LEDGER.load(Ordering::Acquire);
+    // SAFETY: a copy that is kept for ever.
+    (is_tenant() && !directory.is_null()).then(|| unsafe { core::ffi::CStr::from_ptr(directory) })
 }
 
 /// Looks at the environment as soon as the library is loaded, before the
