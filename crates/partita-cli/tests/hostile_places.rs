@@ -1,0 +1,78 @@
+//! Run directories that are full or cannot be written, and processes of a tenant that stand still.
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Output};
+
+use common::{World, compile, text, with_env_of};
+use partita_testing::succeed;
+
+/// Runs a script in a mount namespace of its own; none where this machine lets nobody make one.
+fn in_own_mounts(world: &World, script: &str, arguments: &[&str]) -> Option<Output> {
+    let may = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no mount namespace can be had here");
+        return None;
+    }
+    let base = world.partita(arguments);
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script]).arg(base.get_program()).args(base.get_args());
+    with_env_of(&mut command, &base);
+    Some(command.output().expect("unshare runs"))
+}
+
+#[test]
+fn a_full_run_directory_is_an_error_at_the_start_and_leaves_nothing() {
+    let world = World::new();
+    fs::create_dir_all(world.run_dir()).unwrap();
+    // Room for the lock and the names, but not for a ledger.
+    let script = r#"mount -t tmpfs -o size=64k none "$PARTITA_RUN_DIR" && "$0" "$@"; code=$?
+        find "$PARTITA_RUN_DIR" -type f ! -name .lock; exit $code"#;
+    let arguments = ["run", "--isolation", "own", "--sm", "25%", "--mem", "1GiB", "--", "echo", "started"];
+    let Some(output) = in_own_mounts(&world, script, &arguments) else { return };
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(said.contains("No space left on device") && said.contains("free space"), "{said}");
+    assert_eq!(text(&output.stdout), "", "nothing was started, and nothing is left");
+}
+
+#[test]
+fn a_run_directory_that_cannot_be_written_is_an_error_at_the_start() {
+    let world = World::new();
+    fs::create_dir_all(world.run_dir()).unwrap();
+    let script = r#"mount -t tmpfs -o ro none "$PARTITA_RUN_DIR" && "$0" "$@""#;
+    let arguments = ["run", "--isolation", "own", "--sm", "25%", "--", "echo", "started"];
+    let Some(output) = in_own_mounts(&world, script, &arguments) else { return };
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert_eq!(text(&output.stdout), "");
+}
+
+/// A program that is shown its ledger read-only cannot account, so it gets no GPU, and is told why.
+#[test]
+fn a_program_that_cannot_write_its_account_gets_no_gpu() {
+    let world = World::new();
+    let program = compile(&world, "spill");
+    let script = r#"mount --bind "$PARTITA_LEDGER" "$PARTITA_LEDGER" && mount -o remount,bind,ro "$PARTITA_LEDGER" && exec "$0""#;
+    let mut command =
+        world.partita("run --isolation own --sm 25% --mem 1GiB -- unshare -rm sh -c".split_whitespace());
+    command.arg(script).arg(&program);
+    if in_own_mounts(&world, "true", &[]).is_none() {
+        return;
+    }
+    let output = command.output().expect("partita runs");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("Read-only file system"), "{output:?}");
+    assert!(said.contains("cuInit: 101"), "{said}");
+}
+
+/// One that is stopped anywhere, with whatever it holds, keeps nobody waiting.
+#[test]
+fn a_stopped_process_of_the_tenant_holds_nobody_up() {
+    let world = World::new();
+    let program = compile(&world, "stopped");
+    let mut command = world.partita("run --isolation own --sm 25% --mem 256MiB --".split_whitespace());
+    assert_eq!(text(&succeed(command.arg(&program)).stdout), "nobody waited\n");
+}
