@@ -410,13 +410,19 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
     }
 }
 
+/// The stream that a null one means to calls of the per-thread variant.
+fn per_thread(stream: *mut c_void) -> *mut c_void {
+    /// `CU_STREAM_PER_THREAD`.
+    const PER_THREAD: usize = 2;
+    if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream }
+}
+
+type Alloc = unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> CuResult;
+type AllocFromPool = unsafe extern "C" fn(*mut u64, usize, *mut c_void, *mut c_void) -> CuResult;
+type Free = unsafe extern "C" fn(u64, *mut c_void) -> CuResult;
+
 /// Wraps `cuMemAllocAsync`.
-pub unsafe fn alloc_async(
-    real: unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> CuResult,
-    pointer: *mut u64,
-    bytes: usize,
-    stream: *mut c_void,
-) -> CuResult {
+pub unsafe fn alloc_async(real: Alloc, pointer: *mut u64, bytes: usize, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments.
     let allocate = || unsafe { real(pointer, bytes, stream) };
     // SAFETY: on success the driver has written the pointer.
@@ -426,9 +432,20 @@ pub unsafe fn alloc_async(
     Wanted { pool: None, bytes: bytes as u64, stream, allocate, given, give }.charged()
 }
 
+/// Wraps `cuMemAllocAsync_ptsz`.
+pub unsafe fn alloc_async_per_thread(
+    real: Alloc,
+    pointer: *mut u64,
+    bytes: usize,
+    stream: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments.
+    unsafe { alloc_async(real, pointer, bytes, per_thread(stream)) }
+}
+
 /// Wraps `cuMemAllocFromPoolAsync`.
 pub unsafe fn alloc_from_pool(
-    real: unsafe extern "C" fn(*mut u64, usize, *mut c_void, *mut c_void) -> CuResult,
+    real: AllocFromPool,
     pointer: *mut u64,
     bytes: usize,
     pool: *mut c_void,
@@ -443,19 +460,32 @@ pub unsafe fn alloc_from_pool(
     Wanted { pool: Some(pool as u64), bytes: bytes as u64, stream, allocate, given, give }.charged()
 }
 
-/// Wraps `cuMemFreeAsync`. What a capture records frees nothing yet.
-pub unsafe fn free_async(
-    real: unsafe extern "C" fn(u64, *mut c_void) -> CuResult,
-    pointer: u64,
+/// Wraps `cuMemAllocFromPoolAsync_ptsz`.
+pub unsafe fn alloc_from_pool_per_thread(
+    real: AllocFromPool,
+    pointer: *mut u64,
+    bytes: usize,
+    pool: *mut c_void,
     stream: *mut c_void,
 ) -> CuResult {
+    // SAFETY: the caller's arguments.
+    unsafe { alloc_from_pool(real, pointer, bytes, pool, per_thread(stream)) }
+}
+
+/// Wraps `cuMemFreeAsync`. What a capture records frees nothing yet.
+pub unsafe fn free_async(real: Free, pointer: u64, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let free = || unsafe { real(pointer, stream) };
-    if tenant::current().is_some_and(|tenant| tenant.driver().is_capturing(stream)) {
+    let Some(tenant) = tenant::current() else { return free() };
+    if tenant.driver().is_capturing(stream) {
         return free();
     }
-    if let Some(tenant) = tenant::current() {
-        spill::settle(tenant, pointer, stream);
-    }
+    spill::settle(tenant, pointer, stream);
     memory::released(Kind::Pointer, pointer, free)
+}
+
+/// Wraps `cuMemFreeAsync_ptsz`.
+pub unsafe fn free_async_per_thread(real: Free, pointer: u64, stream: *mut c_void) -> CuResult {
+    // SAFETY: the caller's arguments.
+    unsafe { free_async(real, pointer, per_thread(stream)) }
 }

@@ -135,13 +135,13 @@ hooks! {
     ) = memory::alloc_pitch;
     Charge fn cuMemAllocManaged(pointer: *mut u64, bytes: usize, flags: c_uint) = memory::alloc_managed;
     Charge fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async;
-    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async;
+    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async_per_thread;
     Charge fn cuMemAllocFromPoolAsync(
         pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
     ) = pools::alloc_from_pool;
     Charge fn cuMemAllocFromPoolAsync_ptsz(
         pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
-    ) = pools::alloc_from_pool;
+    ) = pools::alloc_from_pool_per_thread;
     Charge fn cuArrayCreate(array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR_v1) = memory::array;
     Charge fn cuArrayCreate_v2(
         array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR,
@@ -185,7 +185,7 @@ hooks! {
     Release fn cuMemFree(pointer: c_uint) = memory::free;
     Release fn cuMemFree_v2(pointer: u64) = memory::free;
     Release fn cuMemFreeAsync(pointer: u64, stream: *mut c_void) = pools::free_async;
-    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = pools::free_async;
+    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = pools::free_async_per_thread;
     Release fn cuArrayDestroy(array: *mut c_void) = memory::destroy_array;
     Release fn cuMipmappedArrayDestroy(array: *mut c_void) = memory::destroy_mipmapped_array;
     Release fn cuMemRelease(handle: u64) = vmm::release;

@@ -161,6 +161,17 @@ static void of_graphs(size_t base) {
     OK("cuDeviceGraphMemTrim", trim(0));
     check(route, "credited", base - free_bytes(), 0);
     OK("cuStreamDestroy_v2", CALL(fn_p, "cuStreamDestroy_v2")(stream));
+
+    /* To calls of the per-thread variant, null is a stream that can be captured. */
+    route = "captured cuMemAllocAsync_ptsz";
+    OK("cuStreamBeginCapture_v2_ptsz", CALL(int (*)(void *, int), "cuStreamBeginCapture_v2_ptsz")(NULL, 2));
+    check(route, "alloc", CALL(fn_alloc_async, "cuMemAllocAsync_ptsz")(&p, 12 * MIB, NULL), 0);
+    check(route, "free", CALL(fn_free_async, "cuMemFreeAsync_ptsz")(p, NULL), 0);
+    OK("cuStreamEndCapture_ptsz", CALL(fn_pp, "cuStreamEndCapture_ptsz")(NULL, &graph));
+    check(route, "charged", base - free_bytes(), 12 * MIB);
+    check(route, "destroy the graph", end(graph), 0);
+    OK("cuDeviceGraphMemTrim", trim(0));
+    check(route, "credited", base - free_bytes(), 0);
 }
 
 int main(void) {
