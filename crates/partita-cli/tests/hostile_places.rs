@@ -1,11 +1,12 @@
-//! Run directories that are full or cannot be written, and processes of a tenant that stand still.
+//! Run directories that are full or cannot be written, and processes of a tenant that stand still or get away.
 
 mod common;
 
 use std::fs;
+use std::io::Write as _;
 use std::process::{Command, Output};
 
-use common::{World, compile, text, with_env_of};
+use common::{Answering, World, compile, text, with_env_of};
 use partita_testing::succeed;
 
 /// Runs a script in a mount namespace of its own; none where this machine lets nobody make one.
@@ -75,4 +76,40 @@ fn a_stopped_process_of_the_tenant_holds_nobody_up() {
     let program = compile(&world, "stopped");
     let mut command = world.partita("run --isolation own --sm 25% --mem 256MiB --".split_whitespace());
     assert_eq!(text(&succeed(command.arg(&program)).stdout), "nobody waited\n");
+}
+
+/// A child without the hook is not held, and is found.
+#[test]
+fn a_process_that_escapes_its_tenant_is_found() {
+    let world = World::new();
+    let program = compile(&world, "spill");
+    let orders = world.dir().join("orders");
+    succeed(Command::new("mkfifo").arg(&orders));
+    let script = r#"env -u LD_PRELOAD -u PARTITA_LEDGER "$0" < "$1" & exec "$0""#;
+    let mut command =
+        world.partita("run --name leaky --sm 25% --mem 64MiB --isolation own -- sh -c".split_whitespace());
+    let mut tenant = Answering::start(command.arg(script).arg(&program).arg(&orders));
+    assert_eq!(tenant.line("a 16"), "0 48");
+    let audited = || {
+        let output = world.line("ps --audit --json");
+        let rows: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), text(&output.stderr), rows)
+    };
+    let (code, said, rows) = audited();
+    assert_eq!((code, said.as_str(), rows.len()), (Some(0), "", 1), "{rows:?}");
+    assert_eq!((&rows[0]["tenant"], &rows[0]["ledger_bytes"]), (&"leaky".into(), &(16 << 20).into()));
+    let driver_bytes = rows[0]["driver_bytes"].as_u64().unwrap();
+    assert!(driver_bytes >= 16 << 20, "its context is in the driver's number");
+
+    // The child has waited for this. Beyond the quota, with nobody to refuse it. Its answer comes on the tenant's own output.
+    let mut escaped = fs::OpenOptions::new().write(true).open(&orders).unwrap();
+    writeln!(escaped, "a 128").unwrap();
+    assert!(tenant.tenant.next_line().starts_with("0 "));
+    let (code, said, rows) = audited();
+    assert_eq!((code, rows.len()), (Some(1), 2), "{rows:?}");
+    assert!(said.contains("leaky: process ") && said.contains("without its limits"), "{said}");
+    assert_eq!((&rows[0]["escaped"], &rows[0]["ledger_bytes"]), (&true.into(), &serde_json::Value::Null));
+    assert!(rows[0]["driver_bytes"].as_u64().unwrap() >= 128 << 20);
+    assert_eq!(&rows[1]["escaped"], &serde_json::Value::from(false));
+    world.ok("kill leaky");
 }

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::calibration::{serve, streams};
 use crate::child::{Outcome, result_line};
-use crate::{calibration, demo, doctor, facts, prove};
+use crate::{audit, calibration, demo, doctor, facts, prove};
 
 /// Runs the job `name` in this process and returns the line to print as its result.
 ///
@@ -15,6 +15,7 @@ use crate::{calibration, demo, doctor, facts, prove};
 /// An unknown job or a request that is not the job's: another version's process asked.
 pub fn run(name: &str, request: &str) -> Result<String, String> {
     match name {
+        audit::JOB => job(request, |()| audit::read_here()),
         facts::JOB => job(request, |()| facts::read()),
         calibration::JOB => job(request, |()| calibration::measure_here()),
         serve::JOB => job(request, |request| serve::keep_here(&request)),

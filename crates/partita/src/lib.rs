@@ -32,6 +32,7 @@
 //! # }
 //! ```
 
+pub mod audit;
 pub mod calibration;
 pub mod child;
 pub mod demo;

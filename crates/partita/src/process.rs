@@ -46,6 +46,28 @@ impl ProcessId {
         fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.uid())
     }
 
+    /// The process that started it, or has taken it over since.
+    pub fn parent(self) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let parent: u32 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        if parent == 0 || !self.lives() {
+            return None;
+        }
+        Self::living(parent)
+    }
+
+    /// Its numbers, from this process's namespace to its own innermost one.
+    pub fn numbers(self) -> Vec<u32> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let numbers: Vec<u32> = numbers
+            .unwrap_or_default()
+            .split_ascii_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        if numbers.is_empty() { vec![self.pid] } else { numbers }
+    }
+
     /// The value of a variable in the environment that it was started with.
     /// None also if it may not be read.
     pub fn variable(self, key: &str) -> Option<std::ffi::OsString> {

@@ -64,6 +64,9 @@ pub struct Ps {
     /// Only the tenant that this process is of, with its TPCs and GPCs in full
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
+    /// What the driver says of the tenants' processes beside what their ledgers say, and who has escaped its limits
+    #[arg(long, conflicts_with = "pid")]
+    pub audit: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use partita::audit;
+use partita::install::Install;
 use partita::ps::{self, GpcRow, TenantRow};
 use partita::registry::{Isolation, Registry};
 
@@ -15,6 +17,9 @@ use crate::table::Table;
 pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     if let Some(pid) = arguments.pid {
         return of_process(pid, arguments.json);
+    }
+    if arguments.audit {
+        return audited(arguments.json);
     }
     let rows = ps::ps(&Registry::open()?)?;
     if arguments.json {
@@ -53,6 +58,36 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The driver's account beside the ledgers'. The exit code says whether a process has escaped.
+fn audited(json: bool) -> Result<ExitCode, Failure> {
+    let rows = audit::audit(&Install::of_this_program()?, &Registry::open()?)?;
+    if json {
+        print_json(&rows)?;
+    } else {
+        let mut table = Table::new(&["TENANT", "GPU", ">PID", ">DRIVER", ">LEDGER", "LIMITS"]);
+        for row in &rows {
+            table.row([
+                row.tenant.clone(),
+                row.gpu.clone(),
+                row.pid.to_string(),
+                row.driver_bytes.map_or_else(|| "?".to_owned(), bytes),
+                row.ledger_bytes.map_or_else(|| "-".to_owned(), bytes),
+                if row.escaped { "ESCAPED" } else { "hold" }.to_owned(),
+            ]);
+        }
+        print(&table.render())?;
+    }
+    let escaped: Vec<_> = rows.iter().filter(|row| row.escaped).collect();
+    for row in &escaped {
+        tell(&format!(
+            "{}: process {} uses {} without its limits: it runs without libpartita.so (docs/boundaries.md); \
+             `partita kill {}` ends it with its tenant",
+            row.tenant, row.pid, row.gpu, row.tenant
+        ));
+    }
+    Ok(if escaped.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The tenant of one process, with its TPCs and GPCs in full.
