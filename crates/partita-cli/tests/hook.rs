@@ -69,6 +69,13 @@ fn whatever_thread_frees_it_in_whatever_order_the_account_is_the_devices() {
 }
 
 #[test]
+fn sixty_four_racing_processes_never_have_a_byte_too_much_nor_are_refused_what_fits() {
+    let world = World::new();
+    let program = compile(&world, "race");
+    assert_eq!(lines(&world, "--sm 25% --mem 512MiB", &program, &[]), ["done"]);
+}
+
+#[test]
 fn what_the_quota_has_no_room_for_spills_to_the_host_where_that_is_wanted() {
     let world = World::new();
     let program = compile(&world, "spill");
