@@ -39,7 +39,9 @@ impl<'a> Copies<'a> {
     pub fn to_device(&self, bytes: usize, stream: StreamRef<'_>) -> Result<(), Error> {
         let bytes = bytes.min(self.bytes);
         // SAFETY: both ranges have that many bytes, and live as long as self.
-        unsafe { self.cuda.memcpy_to_device_async(self.device[0].address(), self.host, bytes, stream.handle()) }
+        unsafe {
+            self.cuda.memcpy_to_device_async(self.device[0].address(), self.host, bytes, stream.handle())
+        }
     }
 
     /// Queues a copy from the device.

@@ -124,7 +124,13 @@ impl Job {
                 command.env(key, value);
             }
         }
-        Ok(Self { name, command, limit: Duration::from_secs(60), orders: Stdio::null(), output_bytes_max: OUTPUT_BYTES_MAX })
+        Ok(Self {
+            name,
+            command,
+            limit: Duration::from_secs(60),
+            orders: Stdio::null(),
+            output_bytes_max: OUTPUT_BYTES_MAX,
+        })
     }
 
     /// Sets variables in the job's environment.
