@@ -46,6 +46,8 @@ mod error;
 #[cfg(not(loom))]
 mod file;
 #[cfg(not(loom))]
+mod gate;
+#[cfg(not(loom))]
 mod header;
 #[cfg(not(loom))]
 mod limits;
@@ -66,6 +68,7 @@ mod view;
 pub use self::{
     account::{SLOTS, Totals},
     error::{LedgerError, LimitsFault, Problem},
+    gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, NAME_BYTES_MAX, NO_QUOTA},
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     share::{Key, Share},

@@ -1,0 +1,235 @@
+//! The gate file of a GPU: which tenants of high priority have work in flight, for those who wait for them.
+//!
+//! A *lane* is a word that a process of high priority closes before it launches and has the GPU open behind its last
+//! kernel. GPUs read it too: work that a tenant of low priority has queued waits for it there. So its low half is all
+//! that counts, and bit 0 says that it is open ([`OPEN`]).
+//!
+//! # Why a closed lane is always opened
+//! A lane belongs to whoever holds an open-file-description lock on its bytes, so the kernel releases it with the
+//! process, at whatever instruction that is killed. [`GateMap::open_orphans`] opens the lanes that nobody holds, and
+//! [`GateMap::relent`] those that have been closed for too long; every process that waits calls both now and then. A
+//! lane is marked as claimed before it is closed for the first time, and stays so until it has been opened, so no closed
+//! lane is overlooked.
+//!
+//! # Who trusts whom
+//! Whoever may open the file may open and close lanes of others: priorities are between tenants that mean each other
+//! well. It holds no limits, and a lane that is closed for ever counts for [`relent`](GateMap::relent)'s time only.
+
+use alloc::ffi::CString;
+use core::ffi::CStr;
+use core::mem::{offset_of, size_of};
+
+use crate::error::{LedgerError, Problem};
+use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::header::{Header, Kind};
+use crate::lock;
+use crate::sync::Word;
+
+/// The gate file's name in a GPU's directory: the parent of its tenants'.
+pub const GATE_FILE_NAME: &CStr = c".gate";
+/// The gate file's size in bytes: a page, which GPUs can map.
+pub const GATE_FILE_BYTES: usize = 4096;
+/// Lanes of a GPU: streams of processes of high priority that close it at a time.
+pub const GATE_LANES: usize = 32;
+/// Set in a lane that is open.
+pub const OPEN: u32 = 1;
+
+const KIND: Kind = Kind { magic: *b"PARTITAG", bytes: GATE_FILE_BYTES as u32 };
+
+#[repr(C, align(64))]
+struct Line(Word);
+
+#[repr(C, align(64))]
+struct LaneCells {
+    state: Word,
+    /// When it was closed last, by the clock of those who close and wait.
+    closed_ns: Word,
+}
+
+#[repr(C)]
+struct Layout {
+    header: Header,
+    /// A bit for each lane that may be closed.
+    claimed: Line,
+    /// Until when nobody closes a lane.
+    passes_until_ns: Line,
+    lanes: [LaneCells; GATE_LANES],
+}
+
+const _: () = assert!(size_of::<Layout>() <= GATE_FILE_BYTES);
+
+/// A lane of the calling process, until the [`GateMap`] that claimed it is dropped or the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane(u8);
+
+impl Lane {
+    /// Its number, below [`GATE_LANES`].
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A GPU's gate file, mapped.
+#[derive(Debug)]
+pub struct GateMap {
+    path: CString,
+    id: FileId,
+    fd: Fd,
+    mapping: Mapping,
+}
+
+impl GateMap {
+    /// Makes the file with every lane open; `mode` is its permissions.
+    ///
+    /// # Errors
+    /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
+    pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
+        let fd = Fd::create(path, GATE_FILE_BYTES as u64, mode)?;
+        let made = || {
+            let id = fd.status(path)?.id;
+            Ok((id, Mapping::new(path, &fd, GATE_FILE_BYTES, Access::ReadWrite)?))
+        };
+        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
+        let map = Self { path: path.into(), id, fd, mapping };
+        map.layout().lanes.iter().for_each(|lane| lane.state.store(OPEN.into()));
+        map.layout().header.finish(KIND);
+        Ok(map)
+    }
+
+    /// Maps an existing file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or the system call that failed.
+    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
+        let (fd, id) = KIND.open(path, Access::ReadWrite)?;
+        let mapping = Mapping::new(path, &fd, GATE_FILE_BYTES, Access::ReadWrite)?;
+        Ok(Self { path: path.into(), id, fd, mapping })
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is words;
+        // the mapping is writable.
+        unsafe { self.mapping.as_ref() }
+    }
+
+    fn cells(&self, lane: usize) -> &LaneCells {
+        &self.layout().lanes[lane % GATE_LANES]
+    }
+
+    /// Where the page is mapped, for a GPU to map it too: [`GATE_FILE_BYTES`] from here.
+    pub fn address(&self) -> usize {
+        core::ptr::from_ref(self.layout()).addr()
+    }
+
+    /// Where a lane's word lies in the page, in bytes.
+    pub fn offset_of(lane: usize) -> usize {
+        offset_of!(Layout, lanes) + (lane % GATE_LANES) * size_of::<LaneCells>()
+    }
+
+    /// Claims a lane that nobody holds, open. `None` if all are held. One thread of a process at a time.
+    ///
+    /// # Errors
+    /// The system call that failed.
+    pub fn claim(&self) -> Result<Option<Lane>, LedgerError> {
+        // A lock of this very description is no obstacle to it, so what is marked is passed over; those of the dead
+        // are not, by then.
+        self.open_orphans()?;
+        let claimed = self.claimed();
+        for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 == 0) {
+            if lock::try_lock(&self.path, &self.fd, Self::offset_of(lane), size_of::<LaneCells>())? {
+                self.cells(lane).state.store(OPEN.into());
+                self.mark(lane, true);
+                return Ok(Some(Lane(lane as u8)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn mark(&self, lane: usize, claimed: bool) {
+        let word = &self.layout().claimed.0;
+        loop {
+            let old = word.load();
+            let new = if claimed { old | 1 << lane } else { old & !(1 << lane) };
+            if old == new || word.replace(old, new) {
+                return;
+            }
+        }
+    }
+
+    /// The lanes that may be closed, a bit for each.
+    #[inline]
+    pub fn claimed(&self) -> u64 {
+        self.layout().claimed.0.load()
+    }
+
+    /// The low half of a lane's word.
+    #[inline]
+    pub fn state(&self, lane: usize) -> u32 {
+        self.cells(lane).state.load() as u32
+    }
+
+    /// Closes a lane with a word whose bit 0 is clear, unless those who wait are let pass.
+    #[inline]
+    pub fn close(&self, lane: Lane, state: u32, now_ns: u64) {
+        if self.layout().passes_until_ns.0.load() > now_ns {
+            return;
+        }
+        let cells = self.cells(lane.index());
+        // The time first: a lane is not seen closed with a time of long ago.
+        cells.closed_ns.store(now_ns);
+        cells.state.store(u64::from(state & !OPEN));
+    }
+
+    /// Opens the lanes of processes that have ended, and returns how many there were. Never waits.
+    ///
+    /// # Errors
+    /// [`Problem::Replaced`], or the system call that failed.
+    pub fn open_orphans(&self) -> Result<u32, LedgerError> {
+        let claimed = self.claimed();
+        if claimed == 0 {
+            return Ok(0);
+        }
+        // Anew: a lock that this description has would not be in its own way.
+        let (fd, id) = KIND.open(&self.path, Access::ReadWrite)?;
+        if id != self.id {
+            return Err(LedgerError::new(&self.path, Problem::Replaced));
+        }
+        let mut opened = 0;
+        for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 != 0) {
+            let (start, bytes) = (Self::offset_of(lane), size_of::<LaneCells>());
+            if lock::try_lock(&self.path, &fd, start, bytes)? {
+                self.cells(lane).state.store(OPEN.into());
+                self.mark(lane, false);
+                lock::unlock(&self.path, &fd, start, bytes)?;
+                opened += 1;
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Opens every lane if `passes_until` finds that one of them was closed for too long, and keeps them open for as
+    /// long as it says. It is called with the time when a lane was closed.
+    pub fn relent(&self, passes_until: impl Fn(u64) -> Option<u64>) -> bool {
+        let claimed = self.claimed();
+        let closed = |lane: &usize| claimed >> lane & 1 != 0 && self.state(*lane) & OPEN == 0;
+        let until = (0..GATE_LANES)
+            .filter(closed)
+            .filter_map(|lane| passes_until(self.cells(lane).closed_ns.load()))
+            .max();
+        let Some(until) = until else { return false };
+        self.layout().passes_until_ns.0.store(until);
+        for lane in (0..GATE_LANES).filter(closed) {
+            let cells = self.cells(lane);
+            let state = cells.state.load();
+            // If it fails, its owner or the GPU has just written it.
+            let _ = cells.state.replace(state, state | u64::from(OPEN));
+        }
+        true
+    }
+
+    /// In a child of `fork`, leaves everything to the parent.
+    pub fn abandon_in_fork_child(self) {
+        // The description is the parent's: to close the copy of its number releases nothing.
+        drop(self);
+    }
+}

@@ -1,0 +1,80 @@
+//! The gate file: whoever dies, at whatever instruction, holds nobody up.
+
+mod common;
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use common::dir;
+use common::process::{End, Random, fork, shared_words, wait_until};
+use partita_ledger::{GATE_LANES, GateMap, OPEN};
+
+#[test]
+fn two_hundred_kills_leave_no_lane_closed() {
+    let dir = dir();
+    let path = dir.file("gate");
+    let map = GateMap::create(&path, 0o600).unwrap();
+    let [rounds] = shared_words::<1>();
+    let mut random = Random::new(7);
+    let mut died_closed = 0;
+    for kill in 0..200 {
+        rounds.store(0, SeqCst);
+        let victim = fork(|| {
+            let gate = GateMap::open(&path).unwrap();
+            let lane = gate.claim().unwrap().unwrap();
+            for state in (2u32..).step_by(2) {
+                gate.close(lane, state, 1);
+                rounds.fetch_add(1, SeqCst);
+            }
+            0
+        });
+        let wanted = if kill % 8 == 0 { 0 } else { 1 + random.below(300) };
+        wait_until("the victim", || rounds.load(SeqCst) >= wanted);
+        victim.kill();
+        assert_eq!(victim.wait(), End::Signal(libc::SIGKILL));
+        died_closed += u32::from((0..GATE_LANES).any(|lane| map.state(lane) & OPEN == 0));
+        let began = Instant::now();
+        map.open_orphans().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(1));
+        assert!((0..GATE_LANES).all(|lane| map.state(lane) & OPEN != 0), "kill {kill}");
+        assert_eq!(map.claimed(), 0);
+    }
+    assert!(died_closed > 100, "only {died_closed} died with their lane closed");
+}
+
+#[test]
+fn the_living_keep_their_lanes_and_each_gets_another() {
+    let dir = dir();
+    let path = dir.file("gate");
+    let maps = [GateMap::create(&path, 0o600).unwrap(), GateMap::open(&path).unwrap()];
+    let lanes: Vec<_> = (0..GATE_LANES).map(|n| maps[n % 2].claim().unwrap().unwrap()).collect();
+    assert_eq!((maps[0].claim().unwrap(), maps[1].claim().unwrap()), (None, None));
+    maps[0].close(lanes[0], 2, 5);
+    assert_eq!(maps[0].state(lanes[0].index()), 2);
+    let [first, second] = maps;
+    // The second's go; the first's, one of them closed, stay.
+    drop(second);
+    let watcher = GateMap::open(&path).unwrap();
+    assert_eq!(watcher.open_orphans().unwrap() as usize, GATE_LANES / 2);
+    assert_eq!(watcher.claimed().count_ones() as usize, GATE_LANES / 2);
+    assert_eq!(watcher.state(lanes[0].index()), 2);
+    drop(first);
+}
+
+#[test]
+fn a_lane_that_was_closed_for_too_long_is_opened_for_a_while() {
+    let dir = dir();
+    let map = GateMap::create(&dir.file("gate"), 0o600).unwrap();
+    let [a, b] = [(); 2].map(|()| map.claim().unwrap().unwrap());
+    map.close(a, 2, 1_000);
+    map.close(b, 4, 9_000);
+    let late = |now: u64| move |closed: u64| (now.saturating_sub(closed) >= 5_000).then_some(now + 500);
+    assert!(!map.relent(late(5_999)));
+    assert!(map.relent(late(9_100)));
+    assert_eq!([a, b].map(|lane| map.state(lane.index())), [3, 5]);
+    // Nobody closes before the time is over.
+    map.close(a, 6, 9_599);
+    assert_eq!(map.state(a.index()), 3);
+    map.close(a, 6, 9_600);
+    assert_eq!(map.state(a.index()), 6);
+}
