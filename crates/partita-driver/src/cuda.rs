@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use partita_abi::types::{CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUlaunchConfig, CUuuid};
+use partita_abi::types::{
+    CU_CTX_SCHED_BLOCKING_SYNC, CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUlaunchConfig, CUuuid,
+};
 
 use crate::callback::GetExportTable;
 use crate::error::Error;
@@ -22,6 +24,7 @@ symbols! {
     fn device_total_mem = "cuDeviceTotalMem_v2"(bytes: *mut usize, device: c_int);
     fn primary_retain = "cuDevicePrimaryCtxRetain"(context: *mut *mut c_void, device: c_int);
     fn primary_release = "cuDevicePrimaryCtxRelease_v2"(device: c_int);
+    fn primary_set_flags = "cuDevicePrimaryCtxSetFlags_v2"(device: c_int, flags: c_uint);
     fn ctx_set_current = "cuCtxSetCurrent"(context: *mut c_void);
     fn ctx_synchronize = "cuCtxSynchronize"();
     fn module_load_data = "cuModuleLoadData"(module: *mut *mut c_void, image: *const c_void);
@@ -134,6 +137,21 @@ impl Cuda {
                     Ok(uuid)
                 })
                 .collect()
+        }
+    }
+
+    /// Lets threads sleep while they wait for the GPU with this ordinal, for programs with more of them than cores: they spin otherwise, where
+    /// the driver finds cores enough when it makes the context. Its primary context must not have been retained yet.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn sleep_in_waits(&self, ordinal: u32) -> Result<(), Error> {
+        let mut device = 0;
+        // SAFETY: a valid pointer, and the device that the driver just gave.
+        unsafe {
+            self.init(0)?;
+            self.device_get(&mut device, c_int::try_from(ordinal).unwrap_or(c_int::MAX))?;
+            self.primary_set_flags(device, CU_CTX_SCHED_BLOCKING_SYNC)
         }
     }
 

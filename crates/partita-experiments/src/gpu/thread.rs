@@ -27,6 +27,8 @@ pub(super) struct Scene {
     pub cuda: Cuda,
     /// The benchmark whose thread compares the clocks.
     pub keeps_clock: Option<usize>,
+    /// Whether threads spin while they wait: where each has a core.
+    pub waits_awake: bool,
 }
 
 /// What a thread did.
@@ -82,13 +84,14 @@ pub(super) fn run(scene: &Scene, index: usize) -> Result<Done, String> {
         copies,
         keeps: !one.is_discarded(),
         keeps_blocks: one.record_blocks && !one.is_discarded(),
+        waits_awake: scene.waits_awake,
     };
     if scene.config.do_warmup {
         runner.iteration()?;
     }
     let begin_ns = scene.meeting.ready();
     let started_ns = begin_ns + ns_of(one.release_time_s.unwrap_or(0.0));
-    sleep_until(started_ns);
+    sleep_until(started_ns, scene.waits_awake);
     let iterations = iterate(scene, one, &mut runner, started_ns, cpu_core)?;
     if one.terminator {
         scene.meeting.stop();
@@ -141,6 +144,7 @@ struct Runner<'r, 'g, 'a> {
     copies: Option<Copies<'a>>,
     keeps: bool,
     keeps_blocks: bool,
+    waits_awake: bool,
 }
 
 impl Runner<'_, '_, '_> {
@@ -173,7 +177,7 @@ impl Runner<'_, '_, '_> {
         let mut is_queued = false;
         for step in &mut self.parts[part] {
             match step {
-                Ready::Sleep(ns) => sleep_until(now_ns() + *ns),
+                Ready::Sleep(ns) => sleep_until(now_ns() + *ns, self.waits_awake),
                 Ready::CpuWalk(walk) => walk.walk(),
                 Ready::Synchronize => {
                     self.stream.synchronize().map_err(describe)?;
@@ -246,14 +250,16 @@ fn pin(config: &Config, one: &Benchmark, index: usize) -> Result<u32, String> {
     Ok(rustix::thread::sched_getcpu() as u32)
 }
 
-/// Sleeps, and is awake a little before the time.
-fn sleep_until(time_ns: u64) {
+/// Sleeps; one that waits awake is awake a little before the time.
+fn sleep_until(time_ns: u64, waits_awake: bool) {
     loop {
         let left_ns = time_ns.saturating_sub(now_ns());
         if left_ns == 0 {
             return;
         }
-        if left_ns > WAKE_NS {
+        if !waits_awake {
+            std::thread::sleep(Duration::from_nanos(left_ns));
+        } else if left_ns > WAKE_NS {
             std::thread::sleep(Duration::from_nanos(left_ns - WAKE_NS));
         } else {
             std::hint::spin_loop();
