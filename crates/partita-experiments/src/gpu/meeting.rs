@@ -14,6 +14,8 @@ struct State {
     /// Barriers that all have passed.
     rounds: u64,
     begin_ns: Option<u64>,
+    /// Threads that have not launched yet what others wait for.
+    to_launch: usize,
     stopped: bool,
 }
 
@@ -27,9 +29,10 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// Of so many threads.
-    pub(super) fn new(threads: usize, is_one_of_several: bool) -> Self {
-        let state = Mutex::new(State { present: threads, ..State::default() });
+    /// Of so many threads. If `launch_first`, nobody passes [`Self::launched`] before all are there.
+    pub(super) fn new(threads: usize, is_one_of_several: bool, launch_first: bool) -> Self {
+        let to_launch = if launch_first { threads } else { 0 };
+        let state = Mutex::new(State { present: threads, to_launch, ..State::default() });
         Self { state, changed: Condvar::new(), is_one_of_several }
     }
 
@@ -62,6 +65,24 @@ impl Meeting {
     pub(super) fn begin(&self, begin_ns: u64) {
         self.lock().begin_ns = Some(begin_ns);
         self.changed.notify_all();
+    }
+
+    /// A thread has launched its first kernel, or never will.
+    pub(super) fn has_launched(&self) {
+        let mut state = self.lock();
+        state.to_launch = state.to_launch.saturating_sub(1);
+        if state.to_launch == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The same, and it waits until all have.
+    pub(super) fn launched(&self) {
+        self.has_launched();
+        let mut state = self.lock();
+        while state.to_launch > 0 && !state.stopped {
+            state = self.wait(state);
+        }
     }
 
     /// Waits until all that have not ended are here, or all are to stop.
@@ -133,7 +154,7 @@ mod tests {
 
     #[test]
     fn those_that_are_left_meet() {
-        let meeting = Arc::new(Meeting::new(3, false));
+        let meeting = Arc::new(Meeting::new(3, false, false));
         let turns = |count: u32| {
             let meeting = Arc::clone(&meeting);
             thread::spawn(move || {
@@ -149,8 +170,25 @@ mod tests {
     }
 
     #[test]
+    fn nobody_goes_on_before_all_have_launched() {
+        let meeting = Arc::new(Meeting::new(3, false, true));
+        let waiting = {
+            let meeting = Arc::clone(&meeting);
+            thread::spawn(move || {
+                meeting.launched();
+                meeting.lock().to_launch
+            })
+        };
+        meeting.has_launched();
+        meeting.launched();
+        assert_eq!(waiting.join().unwrap(), 0);
+        // Where nothing has to be launched first, one alone goes on.
+        Meeting::new(3, false, false).launched();
+    }
+
+    #[test]
     fn nobody_waits_once_all_are_to_stop() {
-        let meeting = Meeting::new(2, false);
+        let meeting = Meeting::new(2, false, false);
         assert!(!meeting.is_stopped());
         meeting.stop();
         meeting.barrier();

@@ -79,6 +79,7 @@ pub(super) fn run(scene: &Scene, index: usize) -> Result<Done, String> {
     };
     let mut runner = Runner {
         stream: &stream,
+        to_tell: None,
         masks,
         parts,
         copies,
@@ -89,10 +90,14 @@ pub(super) fn run(scene: &Scene, index: usize) -> Result<Done, String> {
     if scene.config.do_warmup {
         runner.iteration()?;
     }
+    runner.to_tell = Some(&scene.meeting);
     let begin_ns = scene.meeting.ready();
     let started_ns = begin_ns + ns_of(one.release_time_s.unwrap_or(0.0));
     sleep_until(started_ns, scene.waits_awake);
     let iterations = iterate(scene, one, &mut runner, started_ns, cpu_core)?;
+    if let Some(meeting) = runner.to_tell.take() {
+        meeting.has_launched();
+    }
     if one.terminator {
         scene.meeting.stop();
     }
@@ -139,6 +144,8 @@ fn iterate(
 /// What an iteration needs.
 struct Runner<'r, 'g, 'a> {
     stream: &'r Stream<'a>,
+    /// Whom to tell before its first wait that it has launched.
+    to_tell: Option<&'r Meeting>,
     masks: Option<ProcessMasks>,
     parts: [Vec<Ready<'g, 'a>>; 3],
     copies: Option<Copies<'a>>,
@@ -180,6 +187,9 @@ impl Runner<'_, '_, '_> {
                 Ready::Sleep(ns) => sleep_until(now_ns() + *ns, self.waits_awake),
                 Ready::CpuWalk(walk) => walk.walk(),
                 Ready::Synchronize => {
+                    if let Some(meeting) = self.to_tell.take() {
+                        meeting.launched();
+                    }
                     self.stream.synchronize().map_err(describe)?;
                     is_queued = false;
                     continue;
@@ -193,7 +203,13 @@ impl Runner<'_, '_, '_> {
             }
             is_queued = true;
         }
-        if is_queued { self.stream.synchronize().map_err(describe) } else { Ok(()) }
+        if !is_queued {
+            return Ok(());
+        }
+        if let Some(meeting) = self.to_tell.take() {
+            meeting.launched();
+        }
+        self.stream.synchronize().map_err(describe)
     }
 }
 
