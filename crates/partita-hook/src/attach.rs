@@ -18,10 +18,12 @@ use partita_abi::callback::CallbackFn;
 use partita_abi::types::CUuuid;
 use partita_driver::callback;
 use partita_ledger::{
-    GPUS_MAX, HookState, LIMITS_FILE_NAME, Limits, LimitsMap, Owner, USAGE_FILE_NAME, UsageMap, UsageView,
+    FLAG_GATED, GATE_FILE_NAME, GPUS_MAX, GateMap, HookState, LIMITS_FILE_NAME, Limits, LimitsMap, Owner,
+    USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
 use crate::driver::{DriverCalls, export_table};
+use crate::gate::Gate;
 use crate::gpu::Gpu;
 use crate::locate::{self, PlaceCalls};
 use crate::lock::Mutex;
@@ -179,7 +181,24 @@ impl Part {
         let usage =
             UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;
-        Ok(Gpu { index, limits: self.map, slot, mask })
+        let gate = self.gate()?;
+        Ok(Gpu { index, limits: self.map, slot, mask, gate })
+    }
+}
+
+impl Part {
+    /// The gate of the GPU, if the tenant was started with a priority.
+    fn gate(&self) -> Result<Option<Gate>, String> {
+        if self.limits.flags & FLAG_GATED == 0 {
+            return Ok(None);
+        }
+        let of_gpu = path(&self.directory, b"/../")?;
+        let page =
+            GateMap::open(&path(&of_gpu, GATE_FILE_NAME.to_bytes())?).map_err(|error| format!("{error}"))?;
+        let no_call = |name: &CStr| {
+            format!("libcuda exports no {}: priorities need CUDA 11.7 or later", name.to_string_lossy())
+        };
+        Gate::new(page).map(Some).map_err(no_call)
     }
 }
 

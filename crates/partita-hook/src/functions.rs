@@ -15,7 +15,7 @@ const REQUIRED_CLUSTER: [c_int; 3] = [11, 12, 13];
 const BLOCKS_MAX: u32 = 0x3fff;
 /// Stands beside the size of a function that may launch kernels.
 const LAUNCHES: u32 = 0x4000;
-/// Stands beside the size in a process that sees several GPUs.
+/// Stands beside the size in a process that sees several GPUs, or whose tenant has a priority.
 const SEVERAL_GPUS: u32 = 0x8000;
 
 /// Functions seen lately.
@@ -77,8 +77,9 @@ impl Traits {
             // A function that the driver does not know, whose launch it refuses; or one to be asked about again.
             return Self { cluster_blocks, launches: false };
         };
-        // A launch of a process with several GPUs has more to ask than this, and must not be known as plain.
-        let several = if tenant.places().is_some() { SEVERAL_GPUS } else { 0 };
+        // A launch of a process with several GPUs or a priority has more to ask than this, and must not be known as
+        // plain.
+        let several = if tenant.places().is_some() || tenant.has_gate() { SEVERAL_GPUS } else { 0 };
         let launching = if launches { LAUNCHES } else { 0 };
         entry.store(address << 16 | u64::from(cluster_blocks | launching | several), Ordering::Relaxed);
         Self { cluster_blocks, launches }

@@ -2,6 +2,7 @@
 
 use partita_ledger::{HookState, Key, Limits, LimitsMap, NO_QUOTA, Slot};
 
+use crate::gate::Gate;
 use crate::mask::LaunchMask;
 
 /// This process's part in its tenant on one GPU.
@@ -14,6 +15,8 @@ pub struct Gpu {
     pub slot: Slot,
     /// What launches need, ready to use.
     pub mask: LaunchMask,
+    /// The gate between the GPU's tenants, if this one has a priority.
+    pub gate: Option<Gate>,
 }
 
 /// Bytes of device memory, the GPU on which they are charged, and to whom.

@@ -22,7 +22,7 @@ use crate::executables::{self, Armed, Destroy, Executable};
 use crate::gpu::Gpu;
 use crate::misfit::{self, Verdict};
 use crate::tenant::{self, Tenant};
-use crate::{graph_memory, graph_nodes, graph_place, report, widen};
+use crate::{gate, graph_memory, graph_nodes, graph_place, report, widen};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
 const FLAG_UPLOAD: u64 = 2;
@@ -79,6 +79,7 @@ fn ready_or_prepared(
     };
     let epoch_of = |index: usize| tenant.gpus().get(index).map(|gpu| gpu.limits.epoch());
     match executables::ready_on(executable as usize, epoch_of).and_then(|index| tenant.gpus().get(index)) {
+        Some(gpu) if is_launch => gate::through(tenant, gpu, stream, true, || tenant.on(gpu, call)),
         Some(gpu) => tenant.on(gpu, call),
         None => prepared(tenant, executable, stream, is_launch, call),
     }
@@ -99,7 +100,9 @@ fn prepared(
         Err(code) => return code,
     };
     let noted = Call { unmasked: wide, carried: Some(&carried) };
-    let result = tenant.on(gpu, || calls::within(&noted, call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
+    let armed =
+        || tenant.on(gpu, || calls::within(&noted, call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
+    let result = if is_launch { gate::through(tenant, gpu, stream, true, armed) } else { armed() };
     // Each kernel was uploaded with the mask of its own moment.
     if result.is_err() || gpu.limits.epoch() != epoch {
         executables::forget_ready(executable as usize);

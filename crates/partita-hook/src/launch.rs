@@ -8,7 +8,7 @@ use partita_abi::types::{
 };
 
 use crate::misfit::{self, Shape, Verdict, volume};
-use crate::{functions, tenant, widen};
+use crate::{functions, gate, tenant, widen};
 
 /// Runs `launch` in `stream` as the tenant's partition allows for the shape.
 fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnce() -> CuResult) -> CuResult {
@@ -20,8 +20,10 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnc
         Err(code) => return code,
     };
     match misfit::judge(tenant, gpu, stream, &shape()) {
-        Verdict::Fits => tenant.launch_on(gpu, stream, launch),
-        Verdict::Widen => widen::run(gpu, || tenant.launch_on(gpu, stream, launch)),
+        Verdict::Fits => gate::through(tenant, gpu, stream, false, || tenant.launch_on(gpu, stream, launch)),
+        Verdict::Widen => gate::through(tenant, gpu, stream, false, || {
+            widen::run(gpu, || tenant.launch_on(gpu, stream, launch))
+        }),
         Verdict::Refuse(code) => code,
     }
 }

@@ -35,6 +35,7 @@ mod driver;
 mod elf;
 mod executables;
 mod functions;
+mod gate;
 mod gpu;
 mod graph;
 mod graph_change;

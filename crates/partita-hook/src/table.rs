@@ -18,7 +18,7 @@ use partita_abi::types::{
 };
 
 use crate::{
-    attach, graph, graph_change, graph_exec, graph_place, imports, launch, locate, memory, multicast,
+    attach, gate, graph, graph_change, graph_exec, graph_place, imports, launch, locate, memory, multicast,
     occupancy, pools, query, resolve, vmm,
 };
 
@@ -220,11 +220,11 @@ hooks! {
         location: *const CUmemLocation, kind: c_uint, pool: *mut c_void,
     ) = pools::set_present_of;
     Release fn cuDeviceGraphMemTrim(device: c_int) = pools::trim_graphs;
-    Release fn cuCtxSynchronize() = pools::synchronize_current;
-    Release fn cuCtxSynchronize_v2(context: *mut c_void) = pools::synchronize;
-    Release fn cuStreamSynchronize(stream: *mut c_void) = pools::synchronize;
-    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = pools::synchronize;
-    Release fn cuEventSynchronize(event: *mut c_void) = pools::synchronize;
+    Release fn cuCtxSynchronize() = gate::synchronize_current;
+    Release fn cuCtxSynchronize_v2(context: *mut c_void) = gate::synchronize;
+    Release fn cuStreamSynchronize(stream: *mut c_void) = gate::synchronize;
+    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = gate::synchronize;
+    Release fn cuEventSynchronize(event: *mut c_void) = gate::synchronize;
     Release fn cuCtxDetach(context: *mut c_void) = locate::detach_context;
     Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
     Release fn cuCtxDestroy_v2(context: *mut c_void) = memory::destroy_context;
@@ -270,8 +270,8 @@ hooks! {
     Launch fn cuKernelSetAttribute(
         attribute: c_int, value: c_int, kernel: *mut c_void, device: c_int,
     ) = launch::set_kernel_attribute;
-    Launch fn cuStreamDestroy(stream: *mut c_void) = locate::destroy_stream;
-    Launch fn cuStreamDestroy_v2(stream: *mut c_void) = locate::destroy_stream;
+    Launch fn cuStreamDestroy(stream: *mut c_void) = gate::destroy_stream;
+    Launch fn cuStreamDestroy_v2(stream: *mut c_void) = gate::destroy_stream;
     Launch fn cuModuleUnload(module: *mut c_void) = launch::unload;
     Launch fn cuLibraryUnload(library: *mut c_void) = launch::unload;
 

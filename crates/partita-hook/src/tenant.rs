@@ -8,6 +8,7 @@ use partita_abi::CuResult;
 use crate::allocations::{Allocations, Kind};
 use crate::driver::{DriverCalls, GraphCalls, ModuleCalls};
 use crate::executables::Executables;
+use crate::gate::Gate;
 use crate::gpu::{Account, Charge, Gpu};
 use crate::locate::{self, PlaceCalls};
 use crate::lock::{Guard, Mutex};
@@ -86,6 +87,11 @@ pub unsafe fn forget_after_fork() {
             tenant.shares.reset_after_fork();
             tenant.executables.reset_after_fork();
             // The copies are the only use from here on: nobody finds the tenant again.
+            tenant
+                .gpus
+                .iter()
+                .filter_map(|gpu| gpu.gate.as_ref())
+                .for_each(|gate| gate.abandon_in_fork_child());
             tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
         }
     }
@@ -172,6 +178,11 @@ impl Tenant {
         self.shares.lock()
     }
 
+    /// Whether launches of the tenant go through a gate.
+    pub fn has_gate(&self) -> bool {
+        self.gpus.iter().any(|gpu| gpu.gate.is_some())
+    }
+
     /// Whether the tenant has a memory quota on any of its GPUs.
     pub fn has_quota(&self) -> bool {
         self.gpus.iter().any(|gpu| gpu.quota_bytes().is_some())
@@ -225,6 +236,7 @@ impl Tenant {
     /// Credits everything that ended with a context.
     pub fn end_context(&self, context: usize) {
         locate::forget_contexts();
+        self.gpus.iter().filter_map(|gpu| gpu.gate.as_ref()).for_each(Gate::context_ended);
         let mut allocations = self.allocations();
         allocations.remove_context(context, |ended| self.credit(ended));
     }

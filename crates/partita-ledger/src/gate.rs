@@ -171,13 +171,24 @@ impl GateMap {
     /// Closes a lane with a word whose bit 0 is clear, unless those who wait are let pass.
     #[inline]
     pub fn close(&self, lane: Lane, state: u32, now_ns: u64) {
+        self.close_lane(lane.index(), state, now_ns);
+    }
+
+    /// As [`GateMap::close`], by the number of a lane that the caller has claimed.
+    #[inline]
+    pub fn close_lane(&self, lane: usize, state: u32, now_ns: u64) {
         if self.layout().passes_until_ns.0.load() > now_ns {
             return;
         }
-        let cells = self.cells(lane.index());
+        let cells = self.cells(lane);
         // The time first: a lane is not seen closed with a time of long ago.
         cells.closed_ns.store(now_ns);
         cells.state.store(u64::from(state & !OPEN));
+    }
+
+    /// Opens a lane that the caller has claimed, with a word whose bit 0 is set.
+    pub fn open_lane(&self, lane: usize, state: u32) {
+        self.cells(lane).state.store(u64::from(state | OPEN));
     }
 
     /// Opens the lanes of processes that have ended, and returns how many there were. Never waits.

@@ -69,7 +69,10 @@ pub use self::{
     account::{SLOTS, Totals},
     error::{LedgerError, LimitsFault, Problem},
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
-    limits::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, NAME_BYTES_MAX, NO_QUOTA},
+    limits::{
+        FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, NAME_BYTES_MAX,
+        NO_QUOTA,
+    },
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     share::{Key, Share},
     slot::{AccountError, HookState, Owner, Slot},

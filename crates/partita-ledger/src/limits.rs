@@ -16,6 +16,8 @@ pub const FLAG_ON_MISFIT_WIDEN: u32 = 2;
 
 /// In [`Limits::flags`]: an allocation for which the quota has no room is given host memory that the device reaches.
 pub const FLAG_SPILL_HOST: u32 = 4;
+/// In [`Limits::flags`]: the tenant was started with a priority, and its launches go through the GPU's gate.
+pub const FLAG_GATED: u32 = 8;
 
 /// Words that the limits take in the file.
 pub(crate) const WORDS: usize = 128;
@@ -54,7 +56,7 @@ pub struct Limits {
     pub time_permille: u32,
     /// Priority of the tenant among those of the device.
     pub priority: u32,
-    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`], [`FLAG_SPILL_HOST`].
+    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`], [`FLAG_SPILL_HOST`], [`FLAG_GATED`].
     pub flags: u32,
     /// How the partition is enforced.
     pub mechanism: u32,

@@ -20,18 +20,6 @@ pub enum Via {
     Time,
 }
 
-/// `--priority`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Priority {
-    /// Before the others.
-    High,
-    /// Like the others.
-    #[default]
-    Normal,
-    /// After the others.
-    Low,
-}
-
 /// `--time`: a share of the device's time, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeShare(pub u32);
@@ -70,7 +58,7 @@ impl FromStr for TimeShare {
 ///
 /// # Errors
 /// [`Error::NotOffered`].
-pub fn check(via: Via, priority: Priority, time: TimeShare) -> Result<(), Error> {
+pub fn check(via: Via, time: TimeShare) -> Result<(), Error> {
     let refuse = |option: &str, reason: &str| {
         Err(Error::NotOffered { option: option.to_owned(), reason: reason.to_owned() })
     };
@@ -102,19 +90,7 @@ pub fn check(via: Via, priority: Priority, time: TimeShare) -> Result<(), Error>
             "shares of time are not enforced by this build; leave it out, and limit compute units with --sm",
         );
     }
-    match priority {
-        Priority::Normal => Ok(()),
-        Priority::High => refuse(
-            "--priority high",
-            "priorities between tenants are not enforced by this build; leave it out, and give compute units of its \
-             own to what must not wait, with --sm",
-        ),
-        Priority::Low => refuse(
-            "--priority low",
-            "priorities between tenants are not enforced by this build; leave it out, and limit what may wait \
-             with --sm",
-        ),
-    }
+    Ok(())
 }
 
 fn percent(time: TimeShare) -> String {
@@ -141,17 +117,15 @@ mod tests {
 
     #[test]
     fn only_what_is_enforced_is_offered() {
-        check(Via::Auto, Priority::Normal, TimeShare(1000)).unwrap();
-        check(Via::Mask, Priority::Normal, TimeShare(1000)).unwrap();
-        for (via, priority, time, named) in [
-            (Via::Green, Priority::Normal, 1000, "--via green"),
-            (Via::Mps, Priority::Normal, 1000, "--via mps"),
-            (Via::Time, Priority::Normal, 1000, "--via time"),
-            (Via::Auto, Priority::High, 1000, "--priority high"),
-            (Via::Auto, Priority::Low, 1000, "--priority low"),
-            (Via::Auto, Priority::Normal, 125, "--time 12.5%"),
+        check(Via::Auto, TimeShare(1000)).unwrap();
+        check(Via::Mask, TimeShare(1000)).unwrap();
+        for (via, time, named) in [
+            (Via::Green, 1000, "--via green"),
+            (Via::Mps, 1000, "--via mps"),
+            (Via::Time, 1000, "--via time"),
+            (Via::Auto, 125, "--time 12.5%"),
         ] {
-            let error = check(via, priority, TimeShare(time)).unwrap_err().to_string();
+            let error = check(via, TimeShare(time)).unwrap_err().to_string();
             assert!(error.starts_with(named), "{error}");
         }
     }

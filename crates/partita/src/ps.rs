@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_core::TpcSet;
+use partita_core::time::Priority;
 use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, NO_QUOTA};
 use serde::Serialize;
 
@@ -45,6 +46,8 @@ pub struct TenantRow {
     pub launches: Option<u64>,
     /// What happens to its launches that can never fit its TPCs.
     pub on_misfit: Option<OnMisfit>,
+    /// `high`, `normal` or `low`.
+    pub priority: Option<&'static str>,
     /// Launches of its living processes that did not fit and ran on the whole GPU.
     pub widened_launches: Option<u64>,
     /// Its processes that use the GPU.
@@ -172,6 +175,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             .map(|_| processes.iter().map(|process| process.spilled_bytes).sum()),
         launches: usage.as_ref().map(|_| processes.iter().map(|process| process.launches).sum()),
         on_misfit: limits.map(OnMisfit::of),
+        priority: limits.map(|limits| Priority::from_number(limits.priority).name()),
         widened_launches: usage
             .as_ref()
             .map(|_| processes.iter().map(|process| process.widened_launches).sum()),

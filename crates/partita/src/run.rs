@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use partita_core::time::Priority;
 use partita_core::{ByteSize, Compaction, Share, Topology};
-use partita_ledger::Limits;
+use partita_ledger::{FLAG_GATED, Limits};
 use partita_mps::Service;
 use rustix::io::FdFlags;
 use serde::Serialize;
@@ -46,6 +47,8 @@ pub struct RunRequest {
     pub isolation: Isolation,
     /// `--on-misfit`.
     pub on_misfit: OnMisfit,
+    /// `--priority`.
+    pub priority: Priority,
     /// `--spill`.
     pub spill: Spill,
     /// `--place`; none for packed.
@@ -208,6 +211,10 @@ fn plan_on(
     let mut limits = limits::new_limits(name, uuid, measured, &topology, &chosen.plan.set, request.memory)
         .map_err(unproved)?;
     request.on_misfit.put(&mut limits);
+    if request.priority != Priority::Normal {
+        limits.flags |= FLAG_GATED;
+        limits.priority = request.priority as u32;
+    }
     request.spill.put(&mut limits);
     Ok(PlannedPart { topology, chosen, limits })
 }

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 
+use partita_core::time::Priority;
 use partita_core::{ByteSize, Compaction, Share, Topology, TpcSet};
-use partita_ledger::{LedgerError, Limits, LimitsFile, NO_QUOTA};
+use partita_ledger::{FLAG_GATED, LedgerError, Limits, LimitsFile, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -51,6 +52,8 @@ pub struct SetRequest {
     pub memory: Option<ByteSize>,
     /// `--on-misfit`.
     pub on_misfit: Option<OnMisfit>,
+    /// `--priority`.
+    pub priority: Option<Priority>,
     /// `--spill`.
     pub spill: Option<Spill>,
     /// `--place`; none for as the tenant was placed before.
@@ -155,6 +158,16 @@ impl<'a> Change<'a> {
                 tenants.iter().filter(|other| other.gpu_key == part.gpu_key && other.name != part.name);
             limits::check_quota(quota, before.memory_total_bytes, part.gpu_label(), others)?;
         }
+        if let Some(priority) = request.priority.filter(|_| before.flags & FLAG_GATED == 0) {
+            return Err(Error::NotOffered {
+                option: format!("--priority {}", priority.name()),
+                reason: format!(
+                    "tenant {} was started without a priority, and its launches pass no gate; start it with \
+                     `--priority high` or `--priority low`, then it can be changed",
+                    part.name
+                ),
+            });
+        }
         let file = LimitsFile::open_rw(&c_path(&part.limits_path())?)
             .map_err(|error| part.damaged_limits(&error.to_string()))?;
         Ok(Self { part, topology, planned, file })
@@ -175,6 +188,9 @@ impl<'a> Change<'a> {
             }
             if let Some(on_misfit) = request.on_misfit {
                 on_misfit.put(limits);
+            }
+            if let Some(priority) = request.priority {
+                limits.priority = priority as u32;
             }
             if let Some(spill) = request.spill {
                 spill.put(limits);

@@ -14,11 +14,11 @@ pub enum PlaceArg {
 /// `--priority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PriorityArg {
-    /// Before the others
+    /// Holds tenants of low priority while it has work in flight
     High,
-    /// Like the others
+    /// Neither holds others nor is held
     Normal,
-    /// After the others
+    /// Waits while a tenant of high priority has work in flight
     Low,
 }
 

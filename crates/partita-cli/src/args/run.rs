@@ -47,7 +47,7 @@ pub struct Run {
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB [default: no quota]
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// Who goes first when tenants compete; this build offers normal alone
+    /// While a tenant of high priority has work in flight, those of low priority wait
     #[arg(long, value_enum, default_value_t = PriorityArg::Normal)]
     pub priority: PriorityArg,
     /// The tenant's name [default: the program's name and a number]

@@ -47,7 +47,7 @@ pub struct Set {
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// Who goes first when tenants compete; this build offers normal alone
+    /// While a tenant of high priority has work in flight, those of low priority wait; for tenants started with either
     #[arg(long, value_enum)]
     pub priority: Option<PriorityArg>,
 }

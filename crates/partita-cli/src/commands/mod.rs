@@ -19,8 +19,9 @@ use partita::gpu::{self, Gpu, Selector};
 use partita::gpus::{self, Selectors};
 use partita::install::Install;
 use partita::limits::{OnMisfit, Spill};
-use partita::offered::{Priority, TimeShare};
+use partita::offered::TimeShare;
 use partita::partition::{ClusterRow, MoveRow, Place};
+use partita_core::time::Priority;
 use partita_core::{ByteSize, Share};
 
 use crate::args::{GpuOption, GpusOption, OnMisfitArg, PlaceArg, PriorityArg, SpillArg};

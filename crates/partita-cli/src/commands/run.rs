@@ -23,7 +23,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         ViaArg::Mps => Via::Mps,
         ViaArg::Time => Via::Time,
     };
-    offered::check(via, priority(arguments.priority), time(Some(&arguments.time))?)?;
+    offered::check(via, time(Some(&arguments.time))?)?;
     let request = RunRequest {
         gpus: selectors(arguments.gpu.gpu.as_deref())?,
         share: share(arguments.sm.as_deref())?,
@@ -34,6 +34,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
             IsolationArg::Own => Isolation::Own,
         },
         on_misfit: on_misfit(arguments.on_misfit),
+        priority: priority(arguments.priority),
         spill: spill(arguments.spill),
         place: arguments.place.map(place),
         compact: arguments.compact,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use partita::offered::{self, Priority, Via};
+use partita::offered::{self, Via};
 use partita::registry::Registry;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
 
@@ -13,11 +13,7 @@ use crate::output::print;
 
 /// Changes a tenant's limits and says what they are now.
 pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
-    offered::check(
-        Via::Auto,
-        arguments.priority.map_or(Priority::default(), priority),
-        time(arguments.time.as_deref())?,
-    )?;
+    offered::check(Via::Auto, time(arguments.time.as_deref())?)?;
     if let (None, None) = (&arguments.name, arguments.pid) {
         return repack(arguments);
     }
@@ -30,6 +26,7 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         share: share(arguments.sm.as_deref())?,
         memory: memory(arguments.mem.as_deref())?,
         on_misfit: arguments.on_misfit.map(on_misfit),
+        priority: arguments.priority.map(priority),
         spill: arguments.spill.map(spill),
         place: arguments.place.map(place),
         compact: arguments.compact,
@@ -37,14 +34,14 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         whose,
     };
     let is_placed = request.place.is_some() || request.compact;
-    let is_switched = request.on_misfit.is_some() || request.spill.is_some();
+    let is_switched = request.on_misfit.is_some() || request.spill.is_some() || request.priority.is_some();
     if request.share.is_none() && request.memory.is_none() && !is_switched && !is_placed {
         let whose = match &request.whose {
             Whose::Name(name) => name.clone(),
             Whose::Pid(pid) => format!("--pid {pid}"),
         };
         return Err(Failure::Told(format!(
-            "set {whose}: nothing to change; give --sm, --mem, --place, --compact, --on-misfit or --spill, see `partita set --help`"
+            "set {whose}: nothing to change; give --sm, --mem, --place, --compact, --on-misfit, --spill or --priority, see `partita set --help`"
         )));
     }
     let outcomes = set::set(&Registry::open()?, &request)?;

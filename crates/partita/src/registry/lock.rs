@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_core::Present;
+use partita_ledger::FLAG_GATED;
 
 use super::{
-    NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name, is_owned,
-    is_scratch, make, open_regular, shared_dir,
+    GATE, NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name,
+    is_owned, is_scratch, make, make_gate, open_regular, shared_dir,
 };
 use crate::error::Error;
 use crate::process::ProcessId;
@@ -84,7 +85,10 @@ impl<'a> RegistryLock<'a> {
                 let _ = self.remove(&tenant.dir);
             }
         }
-        for (_, dir) in directories(&self.registry.root)? {
+        for (gpu, dir) in directories(&self.registry.root)? {
+            if !living.iter().any(|tenant| tenant.gpu_key == gpu) {
+                let _ = fs::remove_file(dir.join(GATE));
+            }
             // Only an empty one goes.
             let _ = fs::remove_dir(dir);
         }
@@ -195,6 +199,9 @@ impl<'a> RegistryLock<'a> {
         let NewPart { gpu_key, meta, limits } = part;
         let gpu_dir = self.registry.gpu_dir(&gpu_key);
         shared_dir(&gpu_dir)?;
+        if limits.flags & FLAG_GATED != 0 {
+            make_gate(&gpu_dir)?;
+        }
         let dir = gpu_dir.join(&meta.name);
         let scratch = gpu_dir.join(format!(".new-{}-{}", meta.name, std::process::id()));
         let made = make(&scratch, &meta, &limits, links).and_then(|owner| {

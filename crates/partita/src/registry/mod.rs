@@ -33,7 +33,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use partita_ledger::{GPU_LINK_PREFIX, Limits, LimitsFile, UsageMap};
+use partita_ledger::{GPU_LINK_PREFIX, GateMap, Limits, LimitsFile, Problem, UsageMap};
 use rustix::fs::{Mode, OFlags};
 
 pub use lock::RegistryLock;
@@ -51,6 +51,8 @@ const LIMITS: &str = "limits";
 const USAGE: &str = "usage";
 const META: &str = "meta.json";
 const OWNER: &str = "owner";
+/// In the directory of a GPU, as `partita_ledger::GATE_FILE_NAME` has it.
+const GATE: &str = ".gate";
 
 /// The directory of the tenants.
 #[derive(Debug, Clone)]
@@ -290,6 +292,17 @@ fn make(dir: &Path, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<F
     }
     write_meta(dir, meta)?;
     Ok(owner)
+}
+
+/// Makes the gate between the tenants of a GPU, if it is missing. Whoever may be a tenant there may open and close it.
+fn make_gate(gpu_dir: &Path) -> Result<(), Error> {
+    let path = gpu_dir.join(GATE);
+    let at = c_path(&path)?;
+    let made = match GateMap::create(&at, 0o666) {
+        Err(error) if *error.problem() == Problem::Exists => GateMap::open(&at),
+        made => made,
+    };
+    made.map(drop).map_err(|error| Error::io(path.display().to_string())(io::Error::other(error.to_string())))
 }
 
 /// Opens a regular file to read. What another user put there may be anything: a

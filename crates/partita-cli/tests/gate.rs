@@ -1,0 +1,107 @@
+//! Priorities: work of low priority waits while work of high priority is in flight, and for nothing else.
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::{Answering, PATIENCE, World, compile, gpu_program};
+
+/// A program of this priority, and what it is told.
+struct Program(Answering);
+
+impl Program {
+    fn start(world: &World, program: &Path, name: &str, options: &str) -> Self {
+        let line = format!("run --isolation own --sm 25% --name {name} {options} --");
+        let mut command = world.partita(line.split_whitespace());
+        command.arg(program).arg(&gpu_program().1);
+        let mut program = Answering::start(&mut command);
+        assert_eq!(program.tenant.next_line(), "ready");
+        Self(program)
+    }
+
+    fn tell(&mut self, what: &str) -> String {
+        self.0.ask(what).join(" ")
+    }
+
+    /// Launches, and looks for a while whether it ends by itself. Much shorter than what holds others at most, which
+    /// a busy machine may make too long: hence several tries.
+    fn is_held(&mut self) -> bool {
+        assert_eq!(self.tell("launch"), "ok");
+        let until = Instant::now() + Duration::from_millis(15);
+        while Instant::now() < until {
+            if self.tell("query") == "idle" {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn ends(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.tell("query") != "idle" {
+            assert!(Instant::now() < deadline, "held for ever");
+        }
+    }
+}
+
+/// Whether `low` is seen to be `held` by `high`, which launches and does not wait: once in a number of tries.
+fn is_seen(held: bool, high: &mut Program, low: &mut Program) -> bool {
+    (0..20).any(|_| {
+        assert_eq!(high.tell("launch"), "ok");
+        let found = low.is_held();
+        assert_eq!(high.tell("sync"), "ok");
+        low.ends();
+        found == held
+    })
+}
+
+#[test]
+fn low_waits_while_high_has_work_in_flight() {
+    let world = World::new();
+    let program = compile(&world, "gate");
+    let mut low = Program::start(&world, &program, "low", "--priority low");
+    // Nobody is there to wait for.
+    assert_eq!((low.tell("launch"), low.tell("sync")), ("ok".into(), "ok".into()));
+    let mut high = Program::start(&world, &program, "high", "--priority high");
+    let mut normal = Program::start(&world, &program, "normal", "");
+    assert_eq!(world.row("high")["priority"], "high");
+    assert_eq!(world.row("low")["priority"], "low");
+    assert_eq!(world.row("normal")["priority"], "normal");
+    assert!(is_seen(true, &mut high, &mut low));
+    // Tenants without a priority neither hold nor are held: their kernels take a microsecond.
+    assert_eq!(high.tell("launch"), "ok");
+    assert_eq!((normal.tell("launch"), normal.tell("sync")), ("ok".into(), "ok".into()));
+    assert_eq!(high.tell("sync"), "ok");
+    // A graph opens the gate behind itself: nobody waits for it, and low goes on.
+    assert_eq!(high.tell("graph"), "ok");
+    assert_eq!((low.tell("graph"), low.tell("sync")), ("ok".into(), "ok".into()));
+    assert_eq!(high.tell("sync"), "ok");
+    // What is set holds from the next launch on.
+    world.ok("set low --priority normal");
+    assert!(is_seen(false, &mut high, &mut low));
+    world.ok("set low --priority low");
+    assert!(is_seen(true, &mut high, &mut low));
+    let refused = world.refused("set normal --priority low");
+    assert!(refused.contains("was started without a priority"), "{refused}");
+}
+
+#[test]
+fn whoever_dies_or_never_waits_holds_nobody_for_ever() {
+    let world = World::new();
+    let program = compile(&world, "gate");
+    let mut low = Program::start(&world, &program, "low", "--priority low");
+    let mut high = Program::start(&world, &program, "high", "--priority high");
+    // It launches, and never waits: low passes all the same.
+    assert_eq!(high.tell("launch"), "ok");
+    assert_eq!((low.tell("launch"), low.tell("sync")), ("ok".into(), "ok".into()));
+    assert_eq!(high.tell("sync"), "ok");
+    // It is killed with its lane closed, and low has its work queued.
+    assert_eq!(high.tell("launch"), "ok");
+    assert_eq!(low.tell("launch"), "ok");
+    let pid = world.row("high")["processes"][0]["pid"].as_i64().unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(low.tell("sync"), "ok");
+    assert_eq!((low.tell("launch"), low.tell("sync")), ("ok".into(), "ok".into()));
+}

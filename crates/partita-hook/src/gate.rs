@@ -1,0 +1,399 @@
+//! The gate between tenants of a GPU: those of low priority wait while those of high priority have work in flight.
+//!
+//! A stream of a process of high priority has a lane in the GPU's gate file ([`GateMap`]). Before the first launch
+//! after a rest the hook closes it, by a store; behind the last, the GPU opens it, by a write in the stream: after every
+//! graph, and before every call with which the program waits. So nobody synchronises, and no process takes part
+//! between the last kernel's end and the next one's beginning. Before a launch of low priority a wait for every lane
+//! goes into the stream, so what is queued already stops at its next kernel as well.
+//!
+//! A process of low priority that has met a lane starts the one thread that the hook ever has. It sleeps, and every few
+//! milliseconds opens the lanes of those that have died and of those that hold others for too long.
+
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use partita_abi::CuResult;
+use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
+use partita_core::time::{Hold, Priority};
+use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
+
+use crate::driver::calls;
+use crate::gpu::Gpu;
+use crate::lock::Mutex;
+use crate::tenant::{self, Tenant};
+use crate::{locate, pools, report};
+
+calls! {
+    /// Entry points of gates, complete from CUDA 11.7 on.
+    struct GateCalls;
+    register = c"cuMemHostRegister_v2": fn(*mut c_void, usize, c_uint);
+    device_pointer = c"cuMemHostGetDevicePointer_v2": fn(*mut u64, *mut c_void, c_uint);
+    wait = c"cuStreamWaitValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
+    write = c"cuStreamWriteValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
+}
+
+/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
+const REGISTER_FLAGS: c_uint = 1 | 2;
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
+/// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs others.
+const WATCH_NS: i64 = 5_000_000;
+
+/// Whether any stream of this process has closed a lane, so that calls that wait have something to do.
+static HOLDS: AtomicBool = AtomicBool::new(false);
+
+/// A stream of this process and its lane.
+struct Holder {
+    /// One more than the stream's handle; 0 for none.
+    stream: AtomicUsize,
+    /// One more than the lane's number; 0 before there is one. Stays when the stream goes.
+    lane: AtomicU32,
+    /// Whether the lane is closed and nothing in the stream opens it yet.
+    closed: AtomicBool,
+    /// What the last write in the stream leaves in the lane, an odd number; 0 before there was one.
+    opening: AtomicU32,
+}
+
+/// This process's part in the gate of one GPU.
+pub struct Gate {
+    page: GateMap,
+    calls: GateCalls,
+    /// Where the GPU has the page; 0 before it is mapped.
+    device: AtomicU64,
+    /// The limits' epoch above two bits of the priority in them.
+    priority: AtomicU64,
+    holders: [Holder; GATE_LANES],
+    making: Mutex<()>,
+    watched: AtomicBool,
+}
+
+impl Gate {
+    /// The gate in this file.
+    ///
+    /// # Errors
+    /// The first call that this driver does not have.
+    pub fn new(page: GateMap) -> Result<Self, &'static core::ffi::CStr> {
+        Ok(Self {
+            page,
+            calls: GateCalls::resolve()?,
+            device: AtomicU64::new(0),
+            priority: AtomicU64::new(u64::MAX),
+            holders: [const {
+                Holder {
+                    stream: AtomicUsize::new(0),
+                    lane: AtomicU32::new(0),
+                    closed: AtomicBool::new(false),
+                    opening: AtomicU32::new(0),
+                }
+            }; GATE_LANES],
+            making: Mutex::new(()),
+            watched: AtomicBool::new(false),
+        })
+    }
+
+    /// Leaves the gate to the parent.
+    ///
+    /// # Safety
+    /// Called in the only thread of a forked child, once; nobody uses the gate afterwards.
+    pub unsafe fn abandon_in_fork_child(&self) {
+        HOLDS.store(false, Ordering::Relaxed);
+        // SAFETY: passed on to the caller.
+        unsafe { core::ptr::read(&self.page) }.abandon_in_fork_child();
+    }
+
+    /// The GPU forgets the page with the context in which it was mapped.
+    pub fn context_ended(&self) {
+        self.device.store(0, Ordering::Relaxed);
+    }
+
+    fn priority(&self, gpu: &Gpu) -> Priority {
+        let (known, epoch) = (self.priority.load(Ordering::Relaxed), gpu.limits.epoch());
+        if known != u64::MAX && known >> 2 == epoch {
+            return Priority::from_number((known & 3) as u32);
+        }
+        match gpu.limits.load() {
+            Ok((epoch, limits)) => {
+                let now = Priority::from_number(limits.priority);
+                self.priority.store(epoch << 2 | u64::from(now as u32), Ordering::Relaxed);
+                now
+            }
+            // They are being written over and over: as before.
+            Err(_) => Priority::from_number((known & 3) as u32),
+        }
+    }
+
+    /// The word of a lane, as the GPU reaches it.
+    fn word(&self, lane: usize) -> Result<u64, CuResult> {
+        let offset = GateMap::offset_of(lane) as u64;
+        match self.device.load(Ordering::Acquire) {
+            0 => self.map().map(|base| base + offset),
+            base => Ok(base + offset),
+        }
+    }
+
+    #[cold]
+    fn map(&self) -> Result<u64, CuResult> {
+        let _making = self.making.lock();
+        let host = core::ptr::with_exposed_provenance_mut::<c_void>(self.page.address());
+        // SAFETY: the page is this process's mapping, which stays for as long as the process.
+        let registered = unsafe { (self.calls.register)(host, GATE_FILE_BYTES, REGISTER_FLAGS) };
+        if registered.is_err() && registered != CuResult::HOST_MEMORY_ALREADY_REGISTERED {
+            return Err(registered);
+        }
+        let mut base = 0;
+        // SAFETY: a valid pointer, and memory that is registered.
+        unsafe { (self.calls.device_pointer)(&mut base, host, 0) }.ok()?;
+        self.device.store(base, Ordering::Release);
+        Ok(base)
+    }
+
+    /// The holder of a stream and its lane; none where all lanes of the GPU are taken.
+    fn holder(&self, stream: *mut c_void) -> Option<(&Holder, usize)> {
+        let key = stream.addr() + 1;
+        let holder = match self.holders.iter().find(|holder| holder.stream.load(Ordering::Relaxed) == key) {
+            Some(holder) => holder,
+            None => self.make_holder(key)?,
+        };
+        let lane = holder.lane.load(Ordering::Acquire).checked_sub(1)?;
+        Some((holder, lane as usize))
+    }
+
+    #[cold]
+    fn make_holder(&self, key: usize) -> Option<&Holder> {
+        let _making = self.making.lock();
+        let holder = self.holders.iter().find(|holder| holder.stream.load(Ordering::Relaxed) == 0)?;
+        if holder.lane.load(Ordering::Relaxed) == 0 {
+            let lane: Option<Lane> = self.page.claim().ok().flatten();
+            if lane.is_none() {
+                static TOLD: AtomicBool = AtomicBool::new(false);
+                if !TOLD.swap(true, Ordering::Relaxed) {
+                    report::line(format_args!(
+                        "more than {GATE_LANES} streams of high priority use this GPU: tenants of low priority do not wait for the others"
+                    ));
+                }
+            }
+            holder.lane.store(lane.map_or(0, |lane| lane.index() as u32 + 1), Ordering::Release);
+        }
+        holder.stream.store(key, Ordering::Relaxed);
+        Some(holder)
+    }
+
+    /// Closes the stream's lane before a launch in it.
+    fn hold_others(&self, stream: *mut c_void) -> Result<(), CuResult> {
+        let Some((holder, lane)) = self.holder(stream) else { return Ok(()) };
+        let (state, opening) = (self.page.state(lane), holder.opening.load(Ordering::Relaxed));
+        let closed = closed_after(opening);
+        let was_closed = holder.closed.swap(true, Ordering::Relaxed);
+        if was_closed && state & OPEN == 0 {
+            return Ok(());
+        }
+        HOLDS.store(true, Ordering::Relaxed);
+        self.page.close_lane(lane, closed, now_ns());
+        // What opened it for the work before may still be on its way, and would open it for this as well: the stream
+        // closes it again right behind.
+        if !was_closed && opening != 0 && state != opening {
+            let word = self.word(lane)?;
+            // SAFETY: the program's stream, and a word that stays mapped.
+            unsafe { (self.calls.write)(stream, word, closed, 0) }.ok()?;
+        }
+        Ok(())
+    }
+
+    /// Has the GPU open a stream's lane behind what is in the stream.
+    fn open_behind(&self, tenant: &Tenant, holder: &Holder) {
+        let Some(key) = holder.stream.load(Ordering::Relaxed).checked_sub(1) else { return };
+        let stream = core::ptr::with_exposed_provenance_mut::<c_void>(key);
+        let Some(lane) = holder.lane.load(Ordering::Relaxed).checked_sub(1) else { return };
+        if !holder.closed.load(Ordering::Relaxed) || is_captured(tenant, stream) {
+            return;
+        }
+        if !holder.closed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let open = closed_after(holder.opening.load(Ordering::Relaxed)) | OPEN;
+        holder.opening.store(open, Ordering::Relaxed);
+        // SAFETY: as in hold_others().
+        let written = self
+            .word(lane as usize)
+            .and_then(|word| unsafe { (self.calls.write)(stream, word, open, 0) }.ok());
+        if written.is_err() {
+            // Nothing of the stream will open it: a failed context runs nothing either.
+            self.page.open_lane(lane as usize, open);
+        }
+    }
+
+    /// Has a launch in the stream wait until no lane is closed.
+    fn wait_for_others(&'static self, stream: *mut c_void) -> Result<(), CuResult> {
+        let claimed = self.page.claimed();
+        if claimed == 0 {
+            return Ok(());
+        }
+        self.watch()?;
+        for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 != 0) {
+            let word = self.word(lane)?;
+            // SAFETY: the program's stream, and a word that stays mapped.
+            unsafe { (self.calls.wait)(stream, word, OPEN, CU_STREAM_WAIT_VALUE_AND) }.ok()?;
+        }
+        Ok(())
+    }
+
+    /// Starts the thread that opens what nobody else would, once. Nothing waits without one.
+    fn watch(&'static self) -> Result<(), CuResult> {
+        if self.watched.load(Ordering::Relaxed) || self.watched.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        // SAFETY: plain calls on values of this frame; the thread's argument lives as long as the process. The
+        // program's signals are for its own threads, so this one is born with all of them blocked.
+        let started = unsafe {
+            let (mut all, mut former) = (core::mem::zeroed(), core::mem::zeroed());
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut former);
+            let mut thread = 0;
+            let this = core::ptr::from_ref(self).cast_mut().cast();
+            let started = libc::pthread_create(&mut thread, core::ptr::null(), watcher, this);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &former, core::ptr::null_mut());
+            if started == 0 {
+                libc::pthread_detach(thread);
+            }
+            started
+        };
+        if started != 0 {
+            self.watched.store(false, Ordering::Relaxed);
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        Ok(())
+    }
+}
+
+extern "C" fn watcher(gate: *mut c_void) -> *mut c_void {
+    // SAFETY: watch() passed a Gate that lives as long as the process.
+    let gate = unsafe { &*gate.cast::<Gate>() };
+    let hold = Hold::default();
+    loop {
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: WATCH_NS };
+        // SAFETY: a valid pointer.
+        unsafe { libc::nanosleep(&pause, core::ptr::null_mut()) };
+        // What fails now is tried again; the limit below needs no file.
+        let _ = gate.page.open_orphans();
+        let now = now_ns();
+        gate.page.relent(|closed_ns| hold.passes_until(closed_ns, now));
+    }
+}
+
+/// What a lane holds while it is closed after that was written to open it: even, and another each time.
+fn closed_after(opening: u32) -> u32 {
+    opening.wrapping_add(1) & !OPEN
+}
+
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid pointer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// Whether a launch in the stream is captured rather than run: null may mean the thread's own.
+fn is_captured(tenant: &Tenant, stream: *mut c_void) -> bool {
+    let asked = if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream };
+    tenant.driver().is_capturing(asked)
+}
+
+/// Runs a launch on `gpu` once its tenant's priority has been seen to. `is_graph`: it is long enough to open the lane
+/// right behind it.
+#[inline]
+pub fn through(
+    tenant: &'static Tenant,
+    gpu: &'static Gpu,
+    stream: *mut c_void,
+    is_graph: bool,
+    launch: impl FnOnce() -> CuResult,
+) -> CuResult {
+    match &gpu.gate {
+        None => launch(),
+        Some(gate) => gated(gate, tenant, gpu, stream, is_graph, launch),
+    }
+}
+
+fn gated(
+    gate: &'static Gate,
+    tenant: &Tenant,
+    gpu: &Gpu,
+    stream: *mut c_void,
+    is_graph: bool,
+    launch: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let priority = gate.priority(gpu);
+    if priority == Priority::Normal || is_captured(tenant, stream) {
+        return launch();
+    }
+    let ready = match priority {
+        Priority::High => gate.hold_others(stream),
+        _ => gate.wait_for_others(stream),
+    };
+    if let Err(code) = ready {
+        return code;
+    }
+    let result = launch();
+    if priority == Priority::High
+        && is_graph
+        && let Some((holder, _)) = gate.holder(stream)
+    {
+        gate.open_behind(tenant, holder);
+    }
+    result
+}
+
+/// Has the GPU open every lane of this process behind what is in its streams: the program is about to wait.
+#[inline]
+fn release_all() {
+    if HOLDS.load(Ordering::Relaxed) {
+        release_each(|_| true);
+    }
+}
+
+#[cold]
+fn release_each(which: impl Fn(usize) -> bool) {
+    let Some(tenant) = tenant::current() else { return };
+    for gate in tenant.gpus().iter().filter_map(|gpu| gpu.gate.as_ref()) {
+        for holder in gate.holders.iter().filter(|holder| which(holder.stream.load(Ordering::Relaxed))) {
+            gate.open_behind(tenant, holder);
+        }
+    }
+}
+
+/// Wraps the calls that synchronise with something named by one handle.
+pub unsafe fn synchronize(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    what: *mut c_void,
+) -> CuResult {
+    release_all();
+    // SAFETY: the caller's handle, passed on.
+    unsafe { pools::synchronize(real, what) }
+}
+
+/// Wraps `cuCtxSynchronize`.
+pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> CuResult {
+    release_all();
+    // SAFETY: nothing is passed.
+    unsafe { pools::synchronize_current(real) }
+}
+
+/// Wraps `cuStreamDestroy`: its lane goes to another stream.
+pub unsafe fn destroy_stream(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    stream: *mut c_void,
+) -> CuResult {
+    if HOLDS.load(Ordering::Relaxed) {
+        let key = stream.addr() + 1;
+        release_each(|held| held == key);
+        let gates = tenant::current()
+            .into_iter()
+            .flat_map(|tenant| tenant.gpus())
+            .filter_map(|gpu| gpu.gate.as_ref());
+        for holder in gates.flat_map(|gate| &gate.holders) {
+            let _ = holder.stream.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+    // SAFETY: the caller's handle, passed on.
+    unsafe { locate::destroy_stream(real, stream) }
+}
