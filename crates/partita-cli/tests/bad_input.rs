@@ -151,12 +151,9 @@ fn what_this_build_does_not_enforce() {
         ("--via time", "--via time is refused"),
         ("--time 30%", "--time 30% is refused"),
         ("--time 30", "use a percentage"),
-        ("--priority high", "--priority high is refused"),
-        ("--priority low", "--priority low is refused"),
     ] {
         says(&world.refused(&format!("run {options} -- true")), &[part]);
     }
-    says(&world.refused("set x --priority high"), &["--priority high is refused"]);
     says(&world.refused("set x"), &["nothing to change"]);
     assert_eq!(world.remains(), [""; 0]);
 }

@@ -13,7 +13,8 @@
 //! executable graphs get it anew when it changes ([`graph_exec`]). A tenant's process that sees
 //! several GPUs obeys the limits of each ([`gpu`], [`locate`]).
 //!
-//! The process stays the tenant's: no thread, no signal handler, nothing on
+//! The process stays the tenant's: no thread (but one that watches for those
+//! who wait for others, [`gate`]), no signal handler, nothing on
 //! standard output, no exit. A process that never touches CUDA pays for a few
 //! string comparisons in `dlsym` and nothing else. Without `PARTITA_LEDGER` in
 //! the environment the library passes everything through.
