@@ -103,9 +103,10 @@ class Bench:
         self.bare = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
         self.sets = {}
 
-    def partita(self, name: str, share: str, memory: str, program: pathlib.Path, *arguments: str) -> list[str]:
+    def partita(self, name: str, share: str, memory: str, program: pathlib.Path, *arguments: str,
+                priority: str = "normal") -> list[str]:
         """The command line that puts a program into its partition."""
-        return [self.options.partita, "run", "--name", name, "--sm", share, "--mem", memory, "--",
+        return [self.options.partita, "run", "--name", name, "--sm", share, "--mem", memory, "--priority", priority, "--",
                 "python3", str(program), *arguments]
 
     def serving(self) -> list[str]:
@@ -179,6 +180,11 @@ class Bench:
                              (self.partita("serve", "50%", "40GiB", SERVE, *self.serving()), os.environ),
                              (self.partita(neighbour, "50%", "60GiB", script), os.environ))
 
+            def gated(neighbour=neighbour, script=script) -> None:
+                self.measure("partita 50% / 50%, gate", neighbour,
+                             (self.partita("serve", "50%", "40GiB", SERVE, *self.serving(), priority="high"), os.environ),
+                             (self.partita(neighbour, "50%", "60GiB", script, priority="low"), os.environ))
+
             def alone(neighbour=neighbour, script=script) -> None:
                 self.measure("partita 50%, neighbour solo", neighbour, None,
                              (self.partita(neighbour, self.share(neighbour), "60GiB", script), os.environ))
@@ -190,6 +196,7 @@ class Bench:
             jobs.append(lambda with_mps=with_mps: with_mps(None))
             jobs.append(lambda with_mps=with_mps: with_mps("50"))
             jobs.append(pair)
+            jobs.append(gated)
             jobs.append(alone)
         random.shuffle(jobs)
         # The pair tells which TPCs the neighbour has; its solo run needs that.
