@@ -3,8 +3,12 @@
 //! Greedy, as the hardware is: the kernels with blocks left are gone through by priority and arrival, and each takes
 //! all the room that it can use. The first kernel that may use an SM keeps it for itself while it has blocks left,
 //! even if its next block does not fit there yet; a kernel behind it gets only SMs that those ahead may not use.
+//! (Measured on an H200, 2026-11-21: urgent kernels that wait for shared memory hold back a less urgent one, whose
+//! blocks would fit, with most task slots free.)
 //! (That holds for a launch that can never be dispatched, too: what it may use it keeps. Assumed; measured is only that
 //! it hangs.)
+//! An SM's split between cache and shared memory is not modelled: every block finds all of the shared memory. On an
+//! H200 a kernel that needs another split than the SM has waits until that SM is idle.
 //! Among its SMs a kernel's blocks go one by one to the one with the fewest resident threads, ties to the one that
 //! comes first breadth-first over the TPCs.
 //!

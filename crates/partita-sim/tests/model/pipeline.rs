@@ -97,6 +97,35 @@ fn a_kernel_keeps_an_sm_on_which_its_block_does_not_fit_yet() {
     );
 }
 
+/// As measured on an H200: 66 urgent kernels of two blocks, one block on each SM, let a kernel of low priority go on beside them; of 100 such
+/// kernels 34 wait for shared memory, hold far fewer than all task slots, and nothing of low priority begins.
+#[test]
+fn an_urgent_kernel_that_waits_for_shared_memory_holds_back_the_less_urgent() {
+    let spec = bare("h200");
+    let all = spec.topology.all();
+    for (urgent, goes_on) in [(66, true), (100, false)] {
+        let mut gpu = Engine::new(&spec, 0);
+        let group = gpu.add_group(GroupKind::Own);
+        let low = gpu.add_stream(group, 0).unwrap();
+        for _ in 0..urgent {
+            let stream = gpu.add_stream(group, -5).unwrap();
+            let kernel = KernelWork { smem_per_block: 200 << 10, ..KernelWork::new(2, 32, 1_000_000, all) };
+            submit(&mut gpu, stream, kernel);
+        }
+        gpu.advance(1_000);
+        submit(
+            &mut gpu,
+            low,
+            KernelWork { regs_per_thread: 16, ..KernelWork::new(6_000, 1024, 20_000, all) },
+        );
+        let before = gpu.stats().blocks_started;
+        gpu.advance(500_000);
+        let begun = gpu.stats().blocks_started - before;
+        assert_eq!(begun > 1_000, goes_on, "{urgent} urgent kernels: {begun} blocks");
+        assert_eq!(gpu.stats().evictions, 0);
+    }
+}
+
 #[test]
 fn the_distributor_looks_past_a_kernel_that_may_not_use_the_free_tpc() {
     let spec = bare("gtx1060-3gb");
