@@ -210,7 +210,7 @@ def summarise(runs: list[dict]) -> list[dict]:
     """One row a setting and neighbour."""
     rows: list[dict] = []
     order = ["solo, whole GPU", "partita 50%, solo", "neighbour solo, whole GPU", "partita 50%, neighbour solo",
-             "time slicing", "MPS", "MPS 50 % / 50 %", "partita 50% / 50%"]
+             "time slicing", "MPS", "MPS 50 % / 50 %", "partita 50% / 50%", "partita 50% / 50%, gate"]
     keys = sorted({(run["setting"], run["neighbour"]) for run in runs},
                   key=lambda key: (key[1], order.index(key[0])), reverse=False)
 
