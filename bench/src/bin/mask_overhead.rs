@@ -2,7 +2,7 @@
 //!
 //! The callback is off, on without a mask, and on with one. Each turn is a burst that fits the driver's queue; only the enqueueing is
 //! timed. One process, one stream, one kernel: where memory happens to lie is the same for all three. What the interposer adds
-//! around a launch is measured by `hook-launch`.
+//! around a launch is measured by `hook-cost`.
 //!
 //! ```text
 //! cargo build --release -p partita-bench && target/release/mask-overhead

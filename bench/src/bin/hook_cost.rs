@@ -1,13 +1,14 @@
-//! What the hook adds to a kernel launch, in nanoseconds.
+//! What the hook adds to a kernel launch, or to an allocation of 1 MiB and its release, in nanoseconds.
 //!
-//! Two processes run the same launches, one bare and one as a tenant in its partition; they take turns of a few hundred microseconds,
-//! in an order that flips every round, so that a drift of the machine meets both. Only the enqueueing is timed: each turn is a burst
-//! that fits the driver's queue, and the wait for it lies outside. Where a process's memory happens to lie is worth ± 15 ns of a launch
-//! for its whole life, so both are started anew many times.
+//! Two processes make the same calls, one bare and one as a tenant with its partition and quota; they take turns of a few hundred
+//! microseconds, in an order that flips every round, so that a drift of the machine meets both. Of launches only the enqueueing is timed:
+//! each turn is a burst that fits the driver's queue, and the wait for it lies outside. Where a process's memory happens to lie is worth
+//! ± 15 ns of a launch for its whole life, so both are started anew many times.
 //!
 //! ```text
-//! cargo build --release && target/release/hook-launch            # sim:h200
-//! target/release/hook-launch --gpu 0                             # the first GPU of this machine
+//! cargo build --release && target/release/hook-cost              # sim:h200
+//! target/release/hook-cost --gpu 0                               # the first GPU of this machine
+//! target/release/hook-cost --of memory --burst 20                # 1 MiB had and given back
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
@@ -16,13 +17,34 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use partita_core::Samples;
 use partita_driver::{Cuda, Gpu};
 
-/// Measures what the hook adds to a kernel launch.
+/// What is called.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Of {
+    /// A kernel launch.
+    Launch,
+    /// cuMemAlloc of 1 MiB and cuMemFree.
+    Memory,
+}
+
+impl Of {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Launch => "launch",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// Measures what the hook adds to a kernel launch or an allocation.
 #[derive(Parser)]
 struct Options {
+    /// What is called.
+    #[arg(long, value_enum, default_value = "launch")]
+    of: Of,
     /// The GPU, as `partita run` takes it.
     #[arg(long, default_value = "sim:h200")]
     gpu: String,
@@ -32,7 +54,7 @@ struct Options {
     /// Rounds of each start; each gives one pair of figures.
     #[arg(long, default_value_t = 60)]
     rounds: u32,
-    /// Launches of one burst.
+    /// Calls of one burst.
     #[arg(long, default_value_t = 200)]
     burst: u32,
     /// The `partita` executable [default: beside this one].
@@ -45,18 +67,22 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    if options.child { child(options.burst) } else { compare(&options) }
+    if options.child { child(options.of, options.burst) } else { compare(&options) }
 }
 
-/// One of the two: a burst for each line read, and its nanoseconds per launch written.
-fn child(burst: u32) -> Result<()> {
+/// One of the two: a burst for each line read, and its nanoseconds per call written.
+fn child(of: Of, burst: u32) -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;
     let mut launch = gpu.prepare_spin(1, 32, 0)?;
     let mut turn = || -> Result<f64> {
         let start = Instant::now();
         for _ in 0..burst {
-            launch.launch()?;
+            match of {
+                Of::Launch => launch.launch()?,
+                // Given back at once.
+                Of::Memory => drop(gpu.alloc(1 << 20)?),
+            }
         }
         let spent = start.elapsed();
         gpu.synchronize()?;
@@ -142,17 +168,21 @@ fn compare(options: &Options) -> Result<()> {
     }
 
     let added: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
+    let calls = match options.of {
+        Of::Launch => "launches of partita_spin",
+        Of::Memory => "cuMemAlloc of 1 MiB and cuMemFree",
+    };
     println!(
-        "launches of partita_spin on {}: {} starts of both processes, {} rounds each, bursts of {}, interleaved\n",
+        "{calls} on {}: {} starts of both processes, {} rounds each, bursts of {}, interleaved\n",
         options.gpu, options.starts, options.rounds, options.burst
     );
-    let launches = u64::from(options.starts) * u64::from(options.rounds) * u64::from(options.burst);
-    println!("{launches} launches each way\n");
+    let count = u64::from(options.starts) * u64::from(options.rounds) * u64::from(options.burst);
+    println!("{count} each way\n");
     println!("| | median ns | 95 % interval of the median | p10 | p90 | count |");
     println!("|---|---|---|---|---|---|");
     let rows = [
         ("bare", without),
-        ("in a partition", with),
+        ("as a tenant", with),
         ("added, by pairs", added),
         ("added, medians of the starts", medians),
     ];
@@ -178,11 +208,11 @@ fn bare_command(options: &Options, partita: &Path, own: &Path, burst: &str) -> C
         "exec \"$0\" \"$@\"".to_owned()
     };
     let mut command = Command::new("sh");
-    command.arg("-c").arg(script).arg(own).args(["--child", "--burst", burst]);
+    command.arg("-c").arg(script).arg(own).args(["--child", "--of", options.of.name(), "--burst", burst]);
     command
 }
 
-/// The program in a partition.
+/// The program with limits.
 fn hooked_command(options: &Options, partita: &Path, own: &Path, burst: &str) -> Command {
     let mut command = Command::new(partita);
     command.args([
@@ -190,13 +220,15 @@ fn hooked_command(options: &Options, partita: &Path, own: &Path, burst: &str) ->
         "--gpu",
         &options.gpu,
         "--name",
-        "hook-launch",
+        "hook-cost",
         "--sm",
         "50%",
+        "--mem",
+        "1GiB",
         "--isolation",
         "own",
         "--",
     ]);
-    command.arg(own).args(["--child", "--burst", burst]);
+    command.arg(own).args(["--child", "--of", options.of.name(), "--burst", burst]);
     command
 }
