@@ -105,8 +105,27 @@ impl Machine for Model {
     }
 
     fn run(&mut self, scenario: &Scenario) -> Result<Ran, String> {
-        let record =
-            model::run_scenario(scenario, &self.spec, self.seed).map_err(|error| error.to_string())?;
-        Ok(Ran { record, predicted: None })
+        let record = model::run_scenario_at(scenario, &self.spec, self.seed, &self.costs);
+        Ok(Ran { record: record.map_err(|error| error.to_string())?, predicted: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::Config;
+
+    #[test]
+    fn a_model_runs_with_the_costs_that_it_was_given() {
+        let text = r#"{"name": "x", "max_iterations": 1, "max_time": 0, "cuda_device": 0, "benchmarks": [
+            {"filename": "counter_spin.so", "thread_count": 32, "block_count": 1, "data_size": 0, "additional_info": 1000000}]}"#;
+        let scenario = Scenario::at(Config::parse(text).unwrap(), 0.0);
+        let spec = catalogue::device("h200").unwrap();
+        let end_ns = |costs: Costs| {
+            Model::of(spec.clone(), 0).at(costs).run(&scenario).unwrap().record.end_ns() as f64
+        };
+        let usual = Costs::default();
+        let twice = Costs { counter_cycles: 2.0 * usual.counter_cycles, ..usual };
+        assert!((1.9..2.1).contains(&(end_ns(twice) / end_ns(usual))));
     }
 }

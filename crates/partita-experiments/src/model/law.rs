@@ -2,9 +2,11 @@
 //!
 //! One law a kernel; the kernels' own numbers are [`Costs`]. Two rules for all of them:
 //!
-//! - A block's length is fixed when its kernel is launched. Work that shares an SM's lanes is charged as if the SM were full of blocks of its own
-//!   kernel, as many as its grid gives to each SM; so a kernel alone takes the right time, and one beside others on the *same* SMs the time that
-//!   it would take there alone. On disjoint sets, which is what partitions are, both are the same.
+//! - A block's length is fixed when its kernel is launched. What an SM's lanes do in a time is shared by the blocks that are on it: an SM that
+//!   gets eleven blocks of a grid takes eleven times as long as one block alone, whether they come in pairs or not, and the last, which has the
+//!   SM for itself, takes half as long as each of a pair. That is spread evenly over the blocks here, so a kernel alone takes the right time, and
+//!   one beside others on the *same* SMs the time that it would take there alone. On disjoint sets, which is what partitions are, both are
+//!   the same.
 //! - What contends beyond SMs is DRAM bandwidth, by the engine's own law.
 
 use partita_abi::workloads::{MANDELBROT_INSIDE_PERMILLE, REGISTERS};
@@ -39,14 +41,14 @@ pub fn kernel(
         Code::Spin(Spin::Timer { ns }) => work.block_ns = ns.max(LEAST_NS),
         Code::Spin(Spin::Counter { loops }) => {
             // Either the loop's own latency or the issue slots of the SM decide.
-            let warps = threads.div_ceil(u64::from(spec.sm.warp_threads)) * together;
-            let issue = warps as f64 * costs.counter_instructions / schedulers(spec) as f64;
+            let warps = threads.div_ceil(u64::from(spec.sm.warp_threads));
+            let issue = warps as f64 * together * costs.counter_instructions / schedulers(spec) as f64;
             work.block_ns = cycles(spec, loops as f64 * costs.counter_cycles.max(issue));
         }
         Code::Mandelbrot { pixels, rounds_max } => {
             let points = pixels.div_ceil(blocks);
             let rounds = (rounds_max * MANDELBROT_INSIDE_PERMILLE / 1_000).max(1);
-            work.block_ns = lanes(spec, (points * rounds * together) as f64 * costs.mandelbrot_operations);
+            work.block_ns = lanes(spec, (points * rounds) as f64 * together * costs.mandelbrot_operations);
             // Rows inside the set take long, rows outside none.
             work.jitter_permille = 900;
             work.bytes_per_block = points;
@@ -54,7 +56,7 @@ pub fn kernel(
         Code::MatrixMultiply { width } => {
             let multiplications = threads * u64::from(width);
             work.block_ns =
-                lanes(spec, (multiplications * together) as f64 * 1_000.0 / costs.matmul_peak_permille);
+                lanes(spec, multiplications as f64 * together * 1_000.0 / costs.matmul_peak_permille);
             // Each matrix crosses the DRAM bus once, and tiles that are read again come from L2: so little in so long a time that it is hidden
             // behind the arithmetic. On an H200 a compute-bound kernel beside a streaming copy took 1.005 to 1.010 times its time.
             work.bytes_per_block = 0;
@@ -81,11 +83,12 @@ pub fn cpu_walk_ns(is_random: bool, accesses: u64) -> Time {
     accesses.saturating_mul(if is_random { 90 } else { 1 })
 }
 
-/// Blocks of this kernel that share an SM.
-fn together(spec: &DeviceSpec, work: &KernelWork) -> u64 {
+/// Blocks of this kernel that share an SM, in the mean of the waves in which the busiest SM runs them.
+fn together(spec: &DeviceSpec, work: &KernelWork) -> f64 {
     let sms = u64::from((work.enabled & spec.topology.all()).len()) * u64::from(spec.topology.sms_per_tpc());
     let most = u64::from(Footprint::of(work, &spec.sm).blocks_per_sm(&spec.sm));
-    work.grid_blocks.div_ceil(sms.max(1)).min(most).max(1)
+    let of_sm = work.grid_blocks.div_ceil(sms.max(1)).max(1);
+    of_sm as f64 / of_sm.div_ceil(most.max(1)) as f64
 }
 
 /// Warps that an SM issues for in a cycle: one for 32 lanes, two at least.
@@ -145,6 +148,25 @@ mod tests {
         let peak = 132.0 * 128.0 * 1.98e9;
         let part = 6144f64.powi(3) / seconds / peak;
         assert!((0.12..0.13).contains(&part), "{part}");
+    }
+
+    #[test]
+    fn an_sm_takes_as_long_as_its_blocks_make_it_whether_they_come_in_pairs() {
+        let spec = catalogue::device("h200").unwrap();
+        // 1024 blocks, two at a time on an SM: 11 on each SM of 47 TPCs, 10 of 52, 9 of 57.
+        let total = |tpcs: u8| {
+            let set = (0..tpcs).collect::<TpcSet>();
+            let work = kernel(&spec, &Costs::default(), &matmul(1024), set, false);
+            let of_sm = 1024_u64.div_ceil(2 * u64::from(tpcs));
+            (of_sm, of_sm.div_ceil(2) * work.block_ns)
+        };
+        let (alone, one) = total(64);
+        assert_eq!(alone, 8);
+        for tpcs in [47, 51, 52, 57, 63] {
+            let (blocks, time) = total(tpcs);
+            let ratio = time as f64 / one as f64;
+            assert!((ratio - blocks as f64 / 8.0).abs() < 1e-3, "{tpcs} TPCs: {ratio}");
+        }
     }
 
     #[test]
