@@ -84,7 +84,12 @@ impl Entry {
         };
         write(&entry.home, MODEL)?;
         write(&entry.predicted, PREDICTED)?;
-        entry.measured.as_ref().map_or(Ok(()), |measured| write(measured, MEASURED))?;
+        // Beside what was measured only what the page shows: all the rest is made from it by `--replay`.
+        if let Some(measured) = &entry.measured {
+            let path = results.join(MEASURED);
+            let written = measured.write_pictures_png(&path);
+            written.map_err(|error| PageError::Write { path: path.display().to_string(), error })?;
+        }
         Ok(entry)
     }
 

@@ -195,6 +195,16 @@ impl Report {
         Ok(())
     }
 
+    /// Writes the pictures alone, as PNG, into a directory of the experiment's name in `out`.
+    ///
+    /// # Errors
+    /// Writing, or drawing.
+    pub fn write_pictures_png(&self, out: &Path) -> io::Result<()> {
+        let dir = out.join(self.name);
+        fs::create_dir_all(&dir)?;
+        self.pictures.iter().try_for_each(|picture| write_png(picture, &dir))
+    }
+
     /// Its pictures' names, without extensions.
     pub fn picture_names(&self) -> impl Iterator<Item = &'static str> {
         self.pictures.iter().map(|picture| picture.name)
@@ -281,6 +291,10 @@ pub fn page(reports: &[Report]) -> String {
 /// Writing, or drawing.
 pub fn write_picture(picture: &Picture, dir: &Path) -> io::Result<()> {
     fs::write(dir.join(format!("{}.svg", picture.name)), picture.svg())?;
+    write_png(picture, dir)
+}
+
+fn write_png(picture: &Picture, dir: &Path) -> io::Result<()> {
     let png = picture.png().map_err(io::Error::other)?;
     fs::write(dir.join(format!("{}.png", picture.name)), png)
 }

@@ -61,8 +61,9 @@ impl Judgement {
         let failed = self.findings.iter().filter(|finding| !finding.holds);
         let reasons: Vec<String> = failed
             .map(|finding| {
-                let because = finding.because.as_ref().map_or(String::new(), |why| format!(" because {why}"));
-                format!("{}: {} instead of {}{because}", finding.what, finding.here, finding.paper)
+                let because =
+                    finding.because.as_ref().map_or(String::new(), |why| format!(", because {why}"));
+                format!("«{}» is {}, in the paper {}{because}", finding.what, finding.here, finding.paper)
             })
             .collect();
         if reasons.is_empty() { Verdict::Reproduced } else { Verdict::Differs(reasons.join("; ")) }
@@ -91,7 +92,7 @@ mod tests {
         judgement.claim("c", "4", "5", false);
         assert_eq!(
             judgement.verdict().to_string(),
-            "differs: b: 3 ms instead of 2 ms because it is slower; c: 5 instead of 4"
+            "differs: «b» is 3 ms, in the paper 2 ms, because it is slower; «c» is 5, in the paper 4"
         );
     }
 }
