@@ -69,7 +69,7 @@ pub(crate) fn judge(runs: &[Run], device: &DeviceSpec) -> Judgement {
                 found.1 > 1.02,
             );
             judgement.because(
-                "these four clients, whose percentages sum to 100, found SMs of their own; nobody promises that: a network at 50 % beside a \
+                "these four clients, whose percentages sum to 100, ran as if each had SMs of its own; nobody promises that: a network at 50 % beside a \
                  client at 50 % that only computes had a p99 of 1.46 × that of half of the same GPU",
             );
         }
