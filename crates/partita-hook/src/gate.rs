@@ -222,6 +222,15 @@ impl Gate {
         }
     }
 
+    /// How far it came, for a message.
+    #[cold]
+    fn stage(&self) -> &'static str {
+        match self.device.load(Ordering::Relaxed) {
+            0 => "the driver did not map its page; leave PARTITA_RUN_DIR unset or put it below /dev/shm",
+            _ => "the driver refused the wait or the write in the stream",
+        }
+    }
+
     /// Has a launch in the stream wait until no lane is closed.
     fn wait_for_others(&'static self, stream: *mut c_void) -> Result<(), CuResult> {
         let claimed = self.page.claimed();
@@ -331,6 +340,13 @@ fn gated(
         _ => gate.wait_for_others(stream),
     };
     if let Err(code) = ready {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            report::line(format_args!(
+                "a launch could not pass the gate of tenants with priorities ({code}): {}",
+                gate.stage()
+            ));
+        }
         return code;
     }
     let result = launch();

@@ -93,6 +93,22 @@ pub fn check(via: Via, time: TimeShare) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refuses priorities where the gate between tenants has not been proved.
+///
+/// # Errors
+/// [`Error::NotOffered`].
+pub fn check_priority(is_simulated: bool) -> Result<(), Error> {
+    if is_simulated {
+        return Ok(());
+    }
+    Err(Error::NotOffered {
+        option: "--priority".to_owned(),
+        reason: "the gate that holds tenants of low priority is proved on simulated GPUs alone so far; leave it out, and \
+                 give each tenant TPCs of its own with --sm"
+            .to_owned(),
+    })
+}
+
 fn percent(time: TimeShare) -> String {
     match (time.0 / 10, time.0 % 10) {
         (whole, 0) => format!("{whole}%"),
@@ -128,5 +144,7 @@ mod tests {
             let error = check(via, TimeShare(time)).unwrap_err().to_string();
             assert!(error.starts_with(named), "{error}");
         }
+        check_priority(true).unwrap();
+        assert!(check_priority(false).unwrap_err().to_string().starts_with("--priority"));
     }
 }

@@ -21,6 +21,7 @@ use crate::gpus::{self, Selectors};
 use crate::install::{self, Install};
 use crate::limits::{self, OnMisfit, Spill};
 use crate::mps;
+use crate::offered;
 use crate::partition::{self, MoveRow, PartitionRow, Place, Wanted};
 use crate::process::ProcessId;
 use crate::program;
@@ -212,6 +213,7 @@ fn plan_on(
         .map_err(unproved)?;
     request.on_misfit.put(&mut limits);
     if request.priority != Priority::Normal {
+        offered::check_priority(gpu.sim().is_some())?;
         limits.flags |= FLAG_GATED;
         limits.priority = request.priority as u32;
     }

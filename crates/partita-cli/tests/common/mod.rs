@@ -56,9 +56,18 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
+        Self::below("/tmp")
+    }
+
+    /// One whose files can be mapped by a GPU.
+    pub fn in_memory() -> Self {
+        Self::below("/dev/shm")
+    }
+
+    fn below(dir: &str) -> Self {
         libraries();
         // Short: socket paths have 107 bytes.
-        let temp = tempfile::Builder::new().prefix("pt").tempdir_in("/tmp").unwrap();
+        let temp = tempfile::Builder::new().prefix("pt").tempdir_in(dir).unwrap();
         Self { temp }
     }
 

@@ -26,7 +26,7 @@ static int refused, wrong, forks;
 static int obtain(struct place *place) {
     static const struct property property = {.type = 1, .location_type = 1};
     size_t pitch;
-    struct array shape = {512, place->bytes / 512, 0x01, 1};
+    struct array shape = {8192, place->bytes / 8192, 0x01, 1};
     switch (place->kind) {
     case PLAIN: return CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&place->handle, place->bytes);
     case MANAGED: return CALL(int (*)(address *, size_t, unsigned), "cuMemAllocManaged")(&place->handle, place->bytes, 1);
@@ -83,6 +83,16 @@ static void *work(void *seed) {
     return NULL;
 }
 
+/* What the device's pool keeps for later: had from the device, and held by nobody. */
+static size_t idle(void) {
+    void *pool;
+    uint64_t reserved, used;
+    OK("cuDeviceGetDefaultMemPool", CALL(int (*)(void **, int), "cuDeviceGetDefaultMemPool")(&pool, 0));
+    OK("cuMemPoolGetAttribute", CALL(int (*)(void *, int, void *), "cuMemPoolGetAttribute")(pool, 5, &reserved));
+    OK("cuMemPoolGetAttribute", CALL(int (*)(void *, int, void *), "cuMemPoolGetAttribute")(pool, 7, &used));
+    return reserved - used;
+}
+
 /* Tells how many bytes of the device are free each time it is asked. */
 static int observe(int socket) {
     char byte;
@@ -126,7 +136,7 @@ int main(int count, char **arguments) {
         OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
         size_t held = 0;
         for (int i = 0; i < PLACES; i++) held += places[i].taken == 1 ? places[i].bytes : 0;
-        size_t charged = quota - free_bytes(), taken = device - ask(ends[0]);
+        size_t charged = quota - free_bytes() - idle(), taken = device - ask(ends[0]);
         /* A real device has other clients, and a driver that keeps some for itself. */
         const char *gpu = getenv("PARTITA_GPU");
         if (!gpu || strncmp(gpu, "sim", 3)) taken = held;

@@ -53,6 +53,8 @@ const META: &str = "meta.json";
 const OWNER: &str = "owner";
 /// In the directory of a GPU, as `partita_ledger::GATE_FILE_NAME` has it.
 const GATE: &str = ".gate";
+/// `TMPFS_MAGIC` of linux/magic.h.
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
 /// The directory of the tenants.
 #[derive(Debug, Clone)]
@@ -295,7 +297,19 @@ fn make(dir: &Path, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<F
 }
 
 /// Makes the gate between the tenants of a GPU, if it is missing. Whoever may be a tenant there may open and close it.
+///
+/// The driver is to map it, and long-lasting pins are for memory: the kernel refuses them for pages that a file system writes back.
 fn make_gate(gpu_dir: &Path) -> Result<(), Error> {
+    let place =
+        rustix::fs::statfs(gpu_dir).map_err(|code| Error::io(gpu_dir.display().to_string())(code.into()))?;
+    if place.f_type != TMPFS {
+        return Err(Error::RunDirectory {
+            path: gpu_dir.to_owned(),
+            reason: "it is on no tmpfs, and a GPU maps no page of another file system, so that tenants here can have no priority; \
+                     leave PARTITA_RUN_DIR unset or put it below /dev/shm"
+                .to_owned(),
+        });
+    }
     let path = gpu_dir.join(GATE);
     let at = c_path(&path)?;
     let made = match GateMap::create(&at, 0o666) {
