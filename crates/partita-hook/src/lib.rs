@@ -62,6 +62,7 @@ mod query;
 mod real;
 mod report;
 mod resolve;
+mod row;
 mod shares;
 mod spill;
 mod table;

@@ -13,6 +13,7 @@ use partita_ledger::{LimitsMap, NO_QUOTA, UsageView};
 use crate::attach;
 use crate::linker::real_dlsym;
 use crate::lock::Mutex;
+use crate::row::Row;
 
 /// `nvmlReturn_t`.
 #[repr(transparent)]
@@ -73,16 +74,6 @@ impl From<ProcessV1> for ProcessV2 {
 
 type Device = *mut c_void;
 
-/// One wrapped function.
-struct Row {
-    name: &'static CStr,
-    hook: *mut c_void,
-    real: AtomicPtr<c_void>,
-}
-
-// SAFETY: `hook` is the address of a function, never written through.
-unsafe impl Sync for Row {}
-
 macro_rules! hooks {
     ($(fn $name:ident($($argument:ident: $type:ty),*) = $body:path;)*) => {
         $(
@@ -92,7 +83,7 @@ macro_rules! hooks {
             /// As the library documents for the function of that name.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> NvmlReturn {
-                let real = rows::$name.real();
+                let real = real_of(&rows::$name);
                 if real.is_null() {
                     return NvmlReturn::FUNCTION_NOT_FOUND;
                 }
@@ -112,14 +103,8 @@ macro_rules! hooks {
             #![allow(non_upper_case_globals)]
             use super::*;
             $(
-                pub static $name: Row = Row {
-                    // SAFETY: a literal that ends with the one NUL it holds.
-                    name: unsafe {
-                        CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
-                    },
-                    hook: super::$name as *mut c_void,
-                    real: AtomicPtr::new(core::ptr::null_mut()),
-                };
+                pub static $name: Row =
+                    Row::new(concat!(stringify!($name), "\0"), super::$name as *mut c_void);
             )*
         }
 
@@ -166,28 +151,26 @@ fn library() -> *mut c_void {
     opened
 }
 
-impl Row {
-    /// The library's own function, null where there is none.
-    fn real(&self) -> *mut c_void {
-        let known = self.real.load(Ordering::Acquire);
-        if !known.is_null() {
-            return known;
-        }
-        self.found_in(library())
+/// The library's own function, null where there is none. Unlike libcuda's, which is there when the first of its calls is made, it is looked for
+/// when it is first needed.
+fn real_of(row: &Row) -> *mut c_void {
+    match row.real() {
+        known if !known.is_null() => known,
+        _ => found_in(row, library()),
     }
+}
 
-    fn found_in(&self, handle: *mut c_void) -> *mut c_void {
-        if handle.is_null() {
-            return handle;
-        }
-        // SAFETY: a live handle and a constant name.
-        let found = unsafe { real_dlsym(handle, self.name) };
-        if found.is_null() || found == self.hook {
-            return core::ptr::null_mut();
-        }
-        self.real.store(found, Ordering::Release);
-        found
+fn found_in(row: &Row, handle: *mut c_void) -> *mut c_void {
+    if handle.is_null() {
+        return handle;
     }
+    // SAFETY: a live handle and a constant name.
+    let found = unsafe { real_dlsym(handle, row.name) };
+    if found.is_null() || found == row.hook {
+        return core::ptr::null_mut();
+    }
+    row.set_real(found);
+    found
 }
 
 /// The hook for a name that `dlsym` is asked for, or null where the C library should answer.
@@ -196,8 +179,8 @@ pub fn hook_for(handle: *mut c_void, name: &CStr) -> *mut c_void {
     // The hook's export stands first in the global scope anyway; another library's handle is asked for its own.
     let real = match handle {
         libc::RTLD_DEFAULT => return core::ptr::null_mut(),
-        libc::RTLD_NEXT => row.real(),
-        handle => row.found_in(handle),
+        libc::RTLD_NEXT => real_of(row),
+        handle => found_in(row, handle),
     };
     if real.is_null() { real } else { row.hook }
 }

@@ -5,8 +5,7 @@
 //! entry in [`ROWS`] (which `dlsym` and `cuGetProcAddress` answer from), and the
 //! typed pointer to the driver's own function that the row's body receives.
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::exports::{self, Policy};
@@ -17,35 +16,11 @@ use partita_abi::types::{
     CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation,
 };
 
+use crate::row::Row;
 use crate::{
     attach, gate, graph, graph_change, graph_exec, graph_place, imports, launch, locate, memory, multicast,
     occupancy, pools, query, resolve, vmm,
 };
-
-/// One wrapped export.
-pub struct Row {
-    /// The exported name, exactly.
-    pub name: &'static CStr,
-    /// Address of the hook's function of that name.
-    pub hook: *mut c_void,
-    real: AtomicPtr<c_void>,
-}
-
-// SAFETY: `hook` is the address of a function, never written through.
-unsafe impl Sync for Row {}
-
-impl Row {
-    /// Address of the driver's function, null before the driver is loaded and
-    /// where this driver does not export the name.
-    pub fn real(&self) -> *mut c_void {
-        self.real.load(Ordering::Acquire)
-    }
-
-    /// Records the driver's function.
-    pub fn set_real(&self, address: *mut c_void) {
-        self.real.store(address, Ordering::Release);
-    }
-}
 
 macro_rules! hooks {
     ($($policy:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:path;)*) => {
@@ -56,7 +31,7 @@ macro_rules! hooks {
             /// As the driver documents for the call of that name.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
-                let mut real = rows::$name.real.load(Ordering::Relaxed);
+                let mut real = rows::$name.real_to_call();
                 if real.is_null() {
                     if !crate::real::load(None) {
                         return CuResult::NOT_INITIALIZED;
@@ -79,14 +54,8 @@ macro_rules! hooks {
             #![allow(non_upper_case_globals)]
             use super::*;
             $(
-                pub static $name: Row = Row {
-                    // SAFETY: a literal that ends with the one NUL it holds.
-                    name: unsafe {
-                        CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
-                    },
-                    hook: super::$name as *mut c_void,
-                    real: AtomicPtr::new(core::ptr::null_mut()),
-                };
+                pub static $name: Row =
+                    Row::new(concat!(stringify!($name), "\0"), super::$name as *mut c_void);
             )*
         }
 
@@ -346,7 +315,7 @@ hooks! {
 
 /// The row of an exported name.
 pub fn row(name: &[u8]) -> Option<&'static Row> {
-    // Some fifty rows, looked up only while a program resolves its symbols.
+    // Some hundred rows, looked up only while a program resolves its symbols.
     ROWS.iter().copied().find(|row| row.name.to_bytes() == name)
 }
 
