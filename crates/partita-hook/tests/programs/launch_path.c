@@ -3,41 +3,13 @@
  * read, write, exit and sigreturn ends the process with SIGKILL.
  *
  * Prints: allocations locks mask-words-as-hex cluster-refused small-cluster. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
+#include "counting.h"
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-static volatile int counting;
-static volatile long allocations, locks;
-
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_realloc(void *, size_t);
-extern void *__libc_memalign(size_t, size_t);
-extern void __libc_free(void *);
-
-void *malloc(size_t bytes) { if (counting) allocations++; return __libc_malloc(bytes); }
-void *calloc(size_t count, size_t bytes) { if (counting) allocations++; return __libc_calloc(count, bytes); }
-void *realloc(void *old, size_t bytes) { if (counting) allocations++; return __libc_realloc(old, bytes); }
-void free(void *old) { if (counting) allocations++; __libc_free(old); }
-int posix_memalign(void **out, size_t alignment, size_t bytes) {
-    if (counting) allocations++;
-    *out = __libc_memalign(alignment, bytes);
-    return *out ? 0 : 12;
-}
-int pthread_mutex_lock(pthread_mutex_t *mutex) {
-    static int (*next)(pthread_mutex_t *);
-    if (counting) locks++;
-    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "pthread_mutex_lock");
-    return next(mutex);
-}
 
 typedef int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 

@@ -5,38 +5,12 @@
  * several GPUS: how many GPUs the driver shows. Prints: allocations locks, then the first word of the mask of a
  * launch on the first, the second, the second by its stream, and the first by its stream, then of the first four words of
  * the mask of a memset in the first's and in the second's context. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
+#include "counting.h"
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-static volatile int counting;
-static volatile long allocations, locks;
-
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_memalign(size_t, size_t);
-extern void __libc_free(void *);
-
-void *malloc(size_t bytes) { if (counting) allocations++; return __libc_malloc(bytes); }
-void *calloc(size_t count, size_t bytes) { if (counting) allocations++; return __libc_calloc(count, bytes); }
-void free(void *old) { if (counting) allocations++; __libc_free(old); }
-int posix_memalign(void **out, size_t alignment, size_t bytes) {
-    if (counting) allocations++;
-    *out = __libc_memalign(alignment, bytes);
-    return *out ? 0 : 12;
-}
-int pthread_mutex_lock(pthread_mutex_t *mutex) {
-    static int (*next)(pthread_mutex_t *);
-    if (counting) locks++;
-    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "pthread_mutex_lock");
-    return next(mutex);
-}
 
 static int gpus;
 static int (*kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
