@@ -53,7 +53,7 @@ macro_rules! symbols {
     ) => {
         $(#[$doc])*
         pub struct $table {
-            library: $crate::library::Library,
+            opened: $crate::library::Library,
             $($method: *mut core::ffi::c_void,)*
         }
 
@@ -64,12 +64,12 @@ macro_rules! symbols {
 
         impl $table {
             /// Resolves every name; a missing one is an error of the call that needs it.
-            fn resolve(library: $crate::library::Library) -> Self {
+            fn resolve(opened: $crate::library::Library) -> Self {
                 use alloc::ffi::CString;
                 let find = |name: &str| {
-                    CString::new(name).map_or(core::ptr::null_mut(), |name| library.symbol(&name))
+                    CString::new(name).map_or(core::ptr::null_mut(), |name| opened.symbol(&name))
                 };
-                Self { library, $($method: find($name),)* }
+                Self { opened, $($method: find($name),)* }
             }
 
             $(
@@ -96,7 +96,7 @@ macro_rules! symbols {
             /// The address of a function of the library that the table has not.
             #[must_use]
             pub fn symbol(&self, name: &core::ffi::CStr) -> Option<core::ptr::NonNull<core::ffi::c_void>> {
-                core::ptr::NonNull::new(self.library.symbol(name))
+                core::ptr::NonNull::new(self.opened.symbol(name))
             }
         }
     };
