@@ -20,7 +20,7 @@ use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
 
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::file::{Access, Fd, FileId, Mapping};
 use crate::header::{Header, Kind};
 use crate::lock;
 use crate::sync::Word;
@@ -84,12 +84,7 @@ impl GateMap {
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
     pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let fd = Fd::create(path, GATE_FILE_BYTES as u64, mode)?;
-        let made = || {
-            let id = fd.status(path)?.id;
-            Ok((id, Mapping::new(path, &fd, GATE_FILE_BYTES, Access::ReadWrite)?))
-        };
-        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
+        let (fd, id, mapping) = KIND.create(path, mode)?;
         let map = Self { path: path.into(), id, fd, mapping };
         map.layout().lanes.iter().for_each(|lane| lane.state.store(OPEN.into()));
         map.layout().header.finish(KIND);
@@ -101,8 +96,7 @@ impl GateMap {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id) = KIND.open(path, Access::ReadWrite)?;
-        let mapping = Mapping::new(path, &fd, GATE_FILE_BYTES, Access::ReadWrite)?;
+        let (fd, id, mapping) = KIND.map(path)?;
         Ok(Self { path: path.into(), id, fd, mapping })
     }
 

@@ -1,10 +1,10 @@
-//! The first bytes of both files: magic, layout version and size.
+//! The first bytes of every file: magic, layout version and size.
 
 use core::ffi::CStr;
 
 use crate::LAYOUT_VERSION;
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId};
+use crate::file::{Access, Fd, FileId, Mapping, unlink};
 use crate::sync::{Word, acquire};
 
 /// The header as it lies at the start of a file.
@@ -31,6 +31,25 @@ impl Header {
 }
 
 impl Kind {
+    /// Makes a file of this kind, all zero, and maps it; [`Header::finish`] completes it. `mode` is its permissions. On an error no file is
+    /// left behind.
+    pub(crate) fn create(self, path: &CStr, mode: u32) -> Result<(Fd, FileId, Mapping), LedgerError> {
+        let fd = Fd::create(path, u64::from(self.bytes), mode)?;
+        let made = || {
+            let id = fd.status(path)?.id;
+            Ok((id, Mapping::new(path, &fd, self.bytes as usize, Access::ReadWrite)?))
+        };
+        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
+        Ok((fd, id, mapping))
+    }
+
+    /// Opens a complete file of this kind and maps it, to read and write.
+    pub(crate) fn map(self, path: &CStr) -> Result<(Fd, FileId, Mapping), LedgerError> {
+        let (fd, id) = self.open(path, Access::ReadWrite)?;
+        let mapping = Mapping::new(path, &fd, self.bytes as usize, Access::ReadWrite)?;
+        Ok((fd, id, mapping))
+    }
+
     /// Opens a file and checks that it is a complete one of this kind, without mapping it.
     pub(crate) fn open(self, path: &CStr, access: Access) -> Result<(Fd, FileId), LedgerError> {
         let fd = Fd::open(path, access)?;

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use crate::epoch::{DoubleBuffer, READ_TRIES_MAX};
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::file::{Access, Fd, FileId, Mapping};
 use crate::header::{Header, Kind};
 use crate::limits::{Limits, WORDS};
 use crate::lock;
@@ -94,12 +94,7 @@ impl LimitsFile {
     /// [`Problem::Exists`], [`Problem::Limits`], or the system call that failed; then no file is left behind.
     pub fn create(path: &CStr, limits: &Limits, mode: u32) -> Result<Self, LedgerError> {
         limits.check().map_err(|fault| LedgerError::new(path, Problem::Limits(fault)))?;
-        let fd = Fd::create(path, LIMITS_FILE_BYTES as u64, mode)?;
-        let made = || {
-            let id = fd.status(path)?.id;
-            Ok((id, Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadWrite)?))
-        };
-        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
+        let (fd, id, mapping) = KIND.create(path, mode)?;
         let file = Self { path: path.into(), fd, id, mapping };
         file.layout().limits.write(&limits.encode());
         file.layout().header.finish(KIND);
@@ -111,8 +106,7 @@ impl LimitsFile {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open_rw(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id) = KIND.open(path, Access::ReadWrite)?;
-        let mapping = Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadWrite)?;
+        let (fd, id, mapping) = KIND.map(path)?;
         Ok(Self { path: path.into(), fd, id, mapping })
     }
 

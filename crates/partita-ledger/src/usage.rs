@@ -5,7 +5,7 @@ use core::ffi::CStr;
 
 use crate::account::{Account, Book, Change, SLOTS, Totals};
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::file::{Access, Fd, FileId, Mapping};
 use crate::header::{Header, Kind};
 use crate::lock;
 use crate::share::Key;
@@ -118,12 +118,7 @@ impl UsageMap {
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
     pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let fd = Fd::create(path, USAGE_FILE_BYTES as u64, mode)?;
-        let made = || {
-            let id = fd.status(path)?.id;
-            Ok((id, Mapping::new(path, &fd, USAGE_FILE_BYTES, Access::ReadWrite)?))
-        };
-        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
+        let (fd, id, mapping) = KIND.create(path, mode)?;
         let map = Self { path: path.into(), id, fd, mapping };
         map.layout().header.finish(KIND);
         Ok(map)
@@ -134,8 +129,7 @@ impl UsageMap {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id) = KIND.open(path, Access::ReadWrite)?;
-        let mapping = Mapping::new(path, &fd, USAGE_FILE_BYTES, Access::ReadWrite)?;
+        let (fd, id, mapping) = KIND.map(path)?;
         Ok(Self { path: path.into(), id, fd, mapping })
     }
 
