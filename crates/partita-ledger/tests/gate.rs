@@ -3,14 +3,22 @@
 mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::dir;
 use common::process::{End, Random, fork, shared_words, wait_until};
 use partita_ledger::{GATE_LANES, GateMap, OPEN};
 
+/// One test at a time: what one forks has copies of the other's descriptors, and keeps their locks.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn two_hundred_kills_leave_no_lane_closed() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("gate");
     let map = GateMap::create(&path, 0o600).unwrap();
@@ -44,6 +52,7 @@ fn two_hundred_kills_leave_no_lane_closed() {
 
 #[test]
 fn the_living_keep_their_lanes_and_each_gets_another() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("gate");
     let maps = [GateMap::create(&path, 0o600).unwrap(), GateMap::open(&path).unwrap()];
