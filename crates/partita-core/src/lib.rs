@@ -16,6 +16,7 @@
 //! | [`Residence`] | whether a launch can ever run on a set, or would wait for ever |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
 //! | [`kept`] | the names under which calibrations are kept |
+//! | [`hami`] | limits as HAMi-core is given them, by variables of the environment |
 //! | [`time`] | shares of the GPU's time, and who waits for whom |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
@@ -25,6 +26,7 @@ extern crate alloc;
 extern crate std;
 
 mod gpc_set;
+pub mod hami;
 pub mod kept;
 mod plan;
 mod residence;
