@@ -8,6 +8,8 @@ use crate::Pid;
 use crate::binary::ControlBinary;
 use crate::error::MpsError;
 use crate::exec::{self, Outcome};
+use crate::reply::{self, ClientRow, DeviceClients, ServerStatus};
+use crate::values::{ClientPriority, DeviceName, MemoryLimit};
 
 /// How long a command may take unless told otherwise. A daemon answers in
 /// milliseconds; while it ends a client it may keep others waiting for a while.
@@ -45,7 +47,31 @@ impl Control {
     /// # Errors
     /// See [`Control::command`].
     pub fn server_list(&self) -> Result<Vec<Pid>, MpsError> {
-        self.pids("get_server_list")
+        self.read("get_server_list", reply::pids)
+    }
+
+    /// The state of a server.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::NoSuchServer`].
+    pub fn server_status(&self, server: Pid) -> Result<ServerStatus, MpsError> {
+        self.read(&format!("get_server_status {server}"), ServerStatus::parse)
+    }
+
+    /// Starts a server for a user, and does not wait until it is ready. Another user's needs root.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::Refused`] where a server runs already.
+    pub fn start_server(&self, user: u32) -> Result<(), MpsError> {
+        self.order(&format!("start_server -uid {user}"))
+    }
+
+    /// Ends a server when its clients have left; with `force` at once, and what they have on the GPU with it.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::NoSuchServer`].
+    pub fn shutdown_server(&self, server: Pid, force: bool) -> Result<(), MpsError> {
+        self.order(&format!("shutdown_server {server}{}", if force { " -f" } else { "" }))
     }
 
     /// The client processes of one server.
@@ -53,7 +79,25 @@ impl Control {
     /// # Errors
     /// See [`Control::command`]; [`MpsError::NoSuchServer`].
     pub fn client_list(&self, server: Pid) -> Result<Vec<Pid>, MpsError> {
-        self.pids(&format!("get_client_list {server}"))
+        self.read(&format!("get_client_list {server}"), reply::pids)
+    }
+
+    /// The devices of one server, or of all, with the processes that use each.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::NoSuchServer`].
+    pub fn device_client_list(&self, server: Option<Pid>) -> Result<Vec<DeviceClients>, MpsError> {
+        let server = server.map(|server| format!(" {server}")).unwrap_or_default();
+        self.read(&format!("get_device_client_list{server}"), DeviceClients::parse_list)
+    }
+
+    /// The client processes of one server, or of all, with the device and the program of each.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::NoSuchServer`].
+    pub fn ps(&self, server: Option<Pid>) -> Result<Vec<ClientRow>, MpsError> {
+        let server = server.map(|server| format!(" -p {server}")).unwrap_or_default();
+        self.read(&format!("ps{server}"), ClientRow::parse_table)
     }
 
     /// Ends one client's work on the GPU and its contexts. The client's process
@@ -79,17 +123,11 @@ impl Control {
     /// # Errors
     /// See [`Control::command`].
     pub fn default_active_thread_percentage(&self) -> Result<f64, MpsError> {
-        let command = "get_default_active_thread_percentage";
-        let reply = self.command(command)?;
-        let value = reply.trim().trim_end_matches('%').trim_end();
-        match value.parse::<f64>() {
-            Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
-            _ => Err(MpsError::Reply { command: command.to_owned(), reply: reply.trim().to_owned() }),
-        }
+        self.read("get_default_active_thread_percentage", reply::percent)
     }
 
-    /// Sets what [`Control::default_active_thread_percentage`] tells. Partita itself only
-    /// ever sets 100: less makes libraries see fewer SMs than there are.
+    /// Sets what [`Control::default_active_thread_percentage`] tells. Less than 100 makes libraries see fewer SMs than there
+    /// are, with which some compute wrong results.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::Reply`] if the daemon does not tell
@@ -97,11 +135,93 @@ impl Control {
     pub fn set_default_active_thread_percentage(&self, percent: f64) -> Result<(), MpsError> {
         let command = format!("set_default_active_thread_percentage {percent}");
         let reply = self.command(&command)?;
-        let now = self.default_active_thread_percentage()?;
-        if (now - percent).abs() < 0.05 {
-            Ok(())
-        } else {
-            Err(MpsError::Reply { command, reply: format!("{} and then {now}", reply.trim()) })
+        same_percent(command, &reply, percent, self.default_active_thread_percentage()?)
+    }
+
+    /// The percentage of the SMs that a server gives to clients that come from now on.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::NoSuchServer`].
+    pub fn active_thread_percentage(&self, server: Pid) -> Result<f64, MpsError> {
+        self.read(&format!("get_active_thread_percentage {server}"), reply::percent)
+    }
+
+    /// Sets what [`Control::active_thread_percentage`] tells. Clients that are there keep what they have: no command changes it.
+    ///
+    /// # Errors
+    /// As [`Control::set_default_active_thread_percentage`]; [`MpsError::NoSuchServer`].
+    pub fn set_active_thread_percentage(&self, server: Pid, percent: f64) -> Result<(), MpsError> {
+        let command = format!("set_active_thread_percentage {server} {percent}");
+        let reply = self.command(&command)?;
+        same_percent(command, &reply, percent, self.active_thread_percentage(server)?)
+    }
+
+    /// The limit of device memory for each client of servers started from now on, in bytes, as it was set under this name of the
+    /// device; none for no limit.
+    ///
+    /// # Errors
+    /// See [`Control::command`].
+    pub fn default_device_memory_limit(&self, device: &DeviceName) -> Result<Option<u64>, MpsError> {
+        self.memory_limit(&format!("get_default_device_pinned_mem_limit {device}"))
+    }
+
+    /// Sets what [`Control::default_device_memory_limit`] tells. The daemon does not check that there is such a device.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon tells another limit afterwards.
+    pub fn set_default_device_memory_limit(
+        &self,
+        device: &DeviceName,
+        limit: MemoryLimit,
+    ) -> Result<(), MpsError> {
+        let command = format!("set_default_device_pinned_mem_limit {device} {limit}");
+        let reply = self.command(&command)?;
+        same_limit(command, &reply, limit, self.default_device_memory_limit(device)?)
+    }
+
+    /// The limit of device memory for each client of a server that comes from now on, in bytes; none for no limit.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::NoSuchServer`].
+    pub fn device_memory_limit(&self, server: Pid, device: &DeviceName) -> Result<Option<u64>, MpsError> {
+        self.memory_limit(&format!("get_device_pinned_mem_limit {server} {device}"))
+    }
+
+    /// Sets what [`Control::device_memory_limit`] tells; it may be above the default.
+    ///
+    /// # Errors
+    /// As [`Control::set_default_device_memory_limit`]; [`MpsError::NoSuchServer`].
+    pub fn set_device_memory_limit(
+        &self,
+        server: Pid,
+        device: &DeviceName,
+        limit: MemoryLimit,
+    ) -> Result<(), MpsError> {
+        let command = format!("set_device_pinned_mem_limit {server} {device} {limit}");
+        let reply = self.command(&command)?;
+        same_limit(command, &reply, limit, self.device_memory_limit(server, device)?)
+    }
+
+    /// The priority of clients that come from now on.
+    ///
+    /// # Errors
+    /// See [`Control::command`].
+    pub fn default_client_priority(&self) -> Result<ClientPriority, MpsError> {
+        self.read("get_default_client_priority", ClientPriority::parse)
+    }
+
+    /// Sets what [`Control::default_client_priority`] tells.
+    ///
+    /// # Errors
+    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon tells another priority afterwards.
+    pub fn set_default_client_priority(&self, priority: ClientPriority) -> Result<(), MpsError> {
+        let command = format!("set_default_client_priority {}", priority.level());
+        let reply = self.command(&command)?;
+        match self.default_client_priority()? {
+            now if now == priority => Ok(()),
+            now => {
+                Err(MpsError::Reply { command, reply: format!("{} and then {}", reply.trim(), now.level()) })
+            }
         }
     }
 
@@ -111,6 +231,14 @@ impl Control {
     /// See [`Control::command`].
     pub fn quit(&self) -> Result<(), MpsError> {
         self.command("quit").map(drop)
+    }
+
+    /// Asks the daemon to end, with clients or without, after so many seconds.
+    ///
+    /// # Errors
+    /// See [`Control::command`].
+    pub fn quit_within(&self, limit_s: u64) -> Result<(), MpsError> {
+        self.command(&format!("quit -t {limit_s}")).map(drop)
     }
 
     /// Sends one line and returns the answer.
@@ -168,12 +296,39 @@ impl Control {
         Ok(output)
     }
 
-    fn pids(&self, line: &str) -> Result<Vec<Pid>, MpsError> {
+    /// Sends a line and reads the answer.
+    fn read<T>(&self, line: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, MpsError> {
         let reply = self.command(line)?;
-        reply
-            .split_whitespace()
-            .map(|word| word.parse().ok().filter(|&pid| pid > 0))
-            .collect::<Option<Vec<Pid>>>()
+        parse(&reply)
             .ok_or_else(|| MpsError::Reply { command: line.to_owned(), reply: reply.trim().to_owned() })
     }
+
+    /// Sends a line that is obeyed without a word.
+    fn order(&self, line: &str) -> Result<(), MpsError> {
+        self.read(line, |reply| ["", "0"].contains(&reply.trim()).then_some(()))
+    }
+
+    fn memory_limit(&self, line: &str) -> Result<Option<u64>, MpsError> {
+        match self.read(line, reply::memory_limit) {
+            // Where nothing was set, a refusal says so.
+            Err(MpsError::Refused { message, .. }) if message.to_lowercase().contains("limit") => Ok(None),
+            other => other,
+        }
+    }
+}
+
+fn same_percent(command: String, reply: &str, wanted: f64, now: f64) -> Result<(), MpsError> {
+    if (now - wanted).abs() < 0.05 {
+        Ok(())
+    } else {
+        Err(MpsError::Reply { command, reply: format!("{} and then {now}", reply.trim()) })
+    }
+}
+
+fn same_limit(command: String, reply: &str, wanted: MemoryLimit, now: Option<u64>) -> Result<(), MpsError> {
+    if now == Some(wanted.bytes()) {
+        return Ok(());
+    }
+    let now = now.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
+    Err(MpsError::Reply { command, reply: format!("{} and then {now}", reply.trim()) })
 }

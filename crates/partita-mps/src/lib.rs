@@ -16,6 +16,10 @@
 //! | [`binary`] | finding `nvidia-cuda-mps-control` and asking its version |
 //! | [`dirs`] | the service's directories and the limits on their names |
 //! | [`command`] | commands to a running daemon, as typed calls |
+//! | [`values`] | what commands take: devices, limits, priorities |
+//! | [`reply`] | what commands answer |
+//! | [`log`] | what daemon and servers write into their logs, as events |
+//! | [`fault`] | states of servers, and whom a fault hit, caused and spared |
 //! | [`service`] | starting, recognising and stopping the daemon |
 //! | [`mod@detach`] | giving the daemon a session and no descriptors of ours |
 //!
@@ -28,13 +32,19 @@ pub mod detach;
 pub mod dirs;
 pub mod error;
 mod exec;
+pub mod fault;
+pub mod log;
+pub mod reply;
 pub mod service;
+pub mod values;
 
 pub use binary::{ControlBinary, Version};
 pub use command::Control;
 pub use dirs::ServiceDirs;
 pub use error::MpsError;
+pub use reply::{ClientRow, DeviceClients, ServerStatus};
 pub use service::{Ensured, Service, State};
+pub use values::{ClientPriority, DeviceName, MemoryLimit};
 
 /// A process id, as the kernel and the MPS commands count them.
 pub type Pid = u32;

@@ -1,0 +1,423 @@
+//! Faults and how far they reach, as values: events in, states and attributions out.
+//!
+//! A server is `INITIALIZING`, then `ACTIVE`. A fatal error of the GPU makes it `FAULT`: the error is reported to every client that
+//! shares a device with the one that caused it, directly or through clients on several devices; they have to leave, newcomers
+//! are refused with error 807, and when the last has left the server makes its contexts anew and is `ACTIVE` again (MPS guide,
+//! sections 2.3.3.2 and 3.3.1).
+//!
+//! [`Tracker`] follows that from the logs' [entries](Entry) and from what `get_server_status` answers; [`contain`] and [`domains`]
+//! tell beforehand whom a fault would hit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::Pid;
+use crate::log::{ClientName, Entry, Event, Stamp};
+use crate::reply::ServerStatus;
+
+/// Clients that fail together, and the devices that tie them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Domain<C: Ord, D: Ord> {
+    /// The devices that a fault on any of them is contained in.
+    pub devices: BTreeSet<D>,
+    /// The clients that it is reported to.
+    pub clients: BTreeSet<C>,
+}
+
+/// How far a fatal fault on a device reaches among these clients and the devices of each.
+#[must_use]
+pub fn contain<C: Ord + Clone, D: Ord + Clone>(
+    clients: &BTreeMap<C, BTreeSet<D>>,
+    device: &D,
+) -> Domain<C, D> {
+    let mut domain = Domain { devices: BTreeSet::from([device.clone()]), clients: BTreeSet::new() };
+    loop {
+        let before = domain.clients.len();
+        for (client, devices) in clients {
+            if !domain.clients.contains(client) && !devices.is_disjoint(&domain.devices) {
+                domain.clients.insert(client.clone());
+                domain.devices.extend(devices.iter().cloned());
+            }
+        }
+        if domain.clients.len() == before {
+            return domain;
+        }
+    }
+}
+
+/// Every group of clients that fail together. A client without a device is in none.
+#[must_use]
+pub fn domains<C: Ord + Clone, D: Ord + Clone>(clients: &BTreeMap<C, BTreeSet<D>>) -> Vec<Domain<C, D>> {
+    let mut left: BTreeSet<&D> = clients.values().flatten().collect();
+    let mut found = Vec::new();
+    while let Some(device) = left.pop_first() {
+        let domain = contain(clients, device);
+        left.retain(|device| !domain.devices.contains(device));
+        found.push(domain);
+    }
+    found
+}
+
+/// Where a server is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerState {
+    /// It starts; the daemon keeps newcomers waiting.
+    Initializing,
+    /// It takes clients.
+    Active,
+    /// A fatal fault blocks it until those whom it hit have left; newcomers get error 807.
+    Fault,
+    /// It has ended.
+    Ended,
+}
+
+impl From<ServerStatus> for ServerState {
+    fn from(status: ServerStatus) -> Self {
+        match status {
+            ServerStatus::Initializing => Self::Initializing,
+            ServerStatus::Active => Self::Active,
+            ServerStatus::Fault => Self::Fault,
+        }
+    }
+}
+
+/// Who caused a fault, as far as is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "how", content = "clients", rename_all = "snake_case")]
+pub enum Culprit {
+    /// The server named it.
+    Named(Pid),
+    /// It was killed while it had work on the GPU.
+    Killed(Pid),
+    /// It was the only client that the fault reached.
+    Alone(Pid),
+    /// One of those whom the fault reached: the hardware does not tell.
+    OneOf(BTreeSet<Pid>),
+}
+
+/// What a fault was for a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// It caused it, or was the only one whom it reached.
+    Caused,
+    /// It was hit by it, and nothing says that it caused it.
+    Hit,
+    /// It ran on.
+    Spared,
+    /// It was no client then.
+    Absent,
+}
+
+/// A fatal fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// The server.
+    pub server: Pid,
+    /// When the server noticed, if its log tells.
+    pub began: Option<Stamp>,
+    /// When the server took clients again, if it does and its log tells.
+    pub ended: Option<Stamp>,
+    /// The devices that it is contained in, as the server counts.
+    pub devices: BTreeSet<u32>,
+    /// The processes that it was reported to.
+    pub hit: BTreeSet<Pid>,
+    /// The processes that were clients and ran on.
+    pub spared: BTreeSet<Pid>,
+    /// Those of [`hit`](Self::hit) that have not left yet.
+    pub staying: BTreeSet<Pid>,
+    named: Option<Pid>,
+    killed: Option<Pid>,
+}
+
+impl Fault {
+    fn new(server: Pid, began: Option<Stamp>, clients: impl Iterator<Item = Pid>) -> Self {
+        Self {
+            server,
+            began,
+            ended: None,
+            devices: BTreeSet::new(),
+            hit: BTreeSet::new(),
+            spared: clients.collect(),
+            staying: BTreeSet::new(),
+            named: None,
+            killed: None,
+        }
+    }
+
+    fn reach(&mut self, client: Pid) {
+        self.spared.remove(&client);
+        if self.hit.insert(client) {
+            self.staying.insert(client);
+        }
+    }
+
+    /// Who caused it.
+    #[must_use]
+    pub fn culprit(&self) -> Culprit {
+        let only = || self.hit.first().copied().filter(|_| self.hit.len() == 1);
+        match (self.named, self.killed, only()) {
+            (Some(client), _, _) => Culprit::Named(client),
+            (None, Some(client), _) => Culprit::Killed(client),
+            (None, None, Some(client)) => Culprit::Alone(client),
+            (None, None, None) => Culprit::OneOf(self.hit.clone()),
+        }
+    }
+
+    /// What it was for one client.
+    #[must_use]
+    pub fn part_of(&self, client: Pid) -> Part {
+        match self.culprit() {
+            Culprit::Named(one) | Culprit::Killed(one) | Culprit::Alone(one) if one == client => Part::Caused,
+            _ if self.hit.contains(&client) => Part::Hit,
+            _ if self.spared.contains(&client) => Part::Spared,
+            _ => Part::Absent,
+        }
+    }
+}
+
+/// A server that changed its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// The server.
+    pub server: Pid,
+    /// What it was; none for a server that is new here.
+    pub from: Option<ServerState>,
+    /// What it is.
+    pub to: ServerState,
+}
+
+/// One server.
+#[derive(Debug, Clone)]
+struct Server {
+    state: ServerState,
+    /// Connections by process. Context 0 is the process itself.
+    clients: BTreeMap<Pid, BTreeSet<u32>>,
+    /// The last fault, over or not.
+    fault: Option<Fault>,
+    /// Devices whose contexts have been made anew since the fault.
+    recreated: BTreeSet<u32>,
+}
+
+/// The most clients and servers that are kept in mind: what a damaged log could make grow without end.
+const KEPT_MAX: usize = 4096;
+
+/// Follows the servers of one daemon.
+#[derive(Debug, Clone, Default)]
+pub struct Tracker {
+    servers: BTreeMap<Pid, Server>,
+    /// Clients that were killed with work on the GPU, by whoever watched them.
+    killed: BTreeSet<Pid>,
+}
+
+impl Tracker {
+    /// One that knows of no server yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a line of either log, in the order in which they were written.
+    pub fn apply(&mut self, entry: &Entry) -> Option<Change> {
+        let writer = entry.pid;
+        match entry.event.as_ref()? {
+            Event::ServerStarting { server, .. } => {
+                // A number that comes again is another server.
+                self.servers.remove(server);
+                self.change(*server, ServerState::Initializing)
+            }
+            Event::ServerReady { server } => self.change(*server, ServerState::Active),
+            Event::ServerExited { server, .. } => {
+                let change = self.change(*server, ServerState::Ended);
+                self.servers.remove(server);
+                change
+            }
+            Event::ClientConnected { client } | Event::ClientStatus { client, active: true } => {
+                self.connect(writer, *client);
+                None
+            }
+            Event::ClientStatus { client, active: false } => {
+                // Outside a fault this is a client that is being terminated.
+                self.in_fault(writer, |fault| fault.reach(client.pid));
+                None
+            }
+            Event::ContextEnded { client: Some(client), .. } => {
+                self.disconnect(writer, client.pid, Some(client.context));
+                None
+            }
+            Event::ClientLeft { client: Some(client) } => {
+                self.disconnect(writer, *client, None);
+                None
+            }
+            Event::FaultBegan => {
+                let server = self.server(writer);
+                let clients: Vec<Pid> = server.clients.keys().copied().collect();
+                server.fault = Some(Fault::new(writer, Some(entry.time), clients.into_iter()));
+                server.recreated.clear();
+                let change = self.change(writer, ServerState::Fault);
+                let killed = self.killed.clone();
+                self.in_fault(writer, |fault| {
+                    fault.killed = fault.spared.iter().copied().find(|client| killed.contains(client));
+                });
+                change
+            }
+            Event::FaultCaused { client } => {
+                self.in_fault(writer, |fault| {
+                    fault.named = Some(*client);
+                    fault.reach(*client);
+                });
+                None
+            }
+            Event::FaultDevice { device } => {
+                self.in_fault(writer, |fault| {
+                    fault.devices.insert(*device);
+                });
+                None
+            }
+            Event::FaultClient { client } => {
+                self.in_fault(writer, |fault| fault.reach(*client));
+                None
+            }
+            Event::DeviceCreated { device } => self.recreate(writer, *device, entry.time),
+            _ => None,
+        }
+    }
+
+    /// Takes what `get_server_status` answered: it is right where a log is missing or late.
+    pub fn observe(&mut self, server: Pid, status: ServerStatus) -> Option<Change> {
+        if status == ServerStatus::Fault {
+            let known = self.server(server);
+            if known.state != ServerState::Fault {
+                let clients: Vec<Pid> = known.clients.keys().copied().collect();
+                known.fault = Some(Fault::new(server, None, clients.into_iter()));
+                known.recreated.clear();
+            }
+        }
+        self.change(server, status.into())
+    }
+
+    /// Takes that a client was killed from outside while it may have had work on the GPU: the cause of a fault that follows, or of
+    /// the one that is being handled.
+    pub fn killed(&mut self, client: Pid) {
+        if self.killed.len() >= KEPT_MAX {
+            self.killed.clear();
+        }
+        self.killed.insert(client);
+        for server in self.servers.values_mut().filter(|server| server.state == ServerState::Fault) {
+            if let Some(fault) = &mut server.fault
+                && (fault.hit.contains(&client) || fault.spared.contains(&client))
+            {
+                fault.killed.get_or_insert(client);
+            }
+        }
+    }
+
+    /// A server's state; none for one that is not known.
+    #[must_use]
+    pub fn state(&self, server: Pid) -> Option<ServerState> {
+        self.servers.get(&server).map(|server| server.state)
+    }
+
+    /// The servers that live, with their states.
+    pub fn states(&self) -> impl Iterator<Item = (Pid, ServerState)> {
+        self.servers.iter().map(|(pid, server)| (*pid, server.state))
+    }
+
+    /// A server's last fault, over or not.
+    #[must_use]
+    pub fn fault(&self, server: Pid) -> Option<&Fault> {
+        self.servers.get(&server)?.fault.as_ref()
+    }
+
+    /// The processes that are clients of a server.
+    pub fn clients(&self, server: Pid) -> impl Iterator<Item = Pid> {
+        self.servers.get(&server).into_iter().flat_map(|server| server.clients.keys().copied())
+    }
+
+    /// A server; one that is not known, because its log is read from the middle, is active.
+    fn server(&mut self, pid: Pid) -> &mut Server {
+        if self.servers.len() >= KEPT_MAX && !self.servers.contains_key(&pid) {
+            self.servers.clear();
+        }
+        self.servers.entry(pid).or_insert_with(|| Server {
+            state: ServerState::Active,
+            clients: BTreeMap::new(),
+            fault: None,
+            recreated: BTreeSet::new(),
+        })
+    }
+
+    fn change(&mut self, server: Pid, to: ServerState) -> Option<Change> {
+        let from = self.state(server);
+        if from == Some(to) {
+            return None;
+        }
+        self.server(server).state = to;
+        Some(Change { server, from, to })
+    }
+
+    fn connect(&mut self, server: Pid, client: ClientName) {
+        let clients = &mut self.server(server).clients;
+        if clients.len() < KEPT_MAX || clients.contains_key(&client.pid) {
+            let contexts = clients.entry(client.pid).or_default();
+            if contexts.len() < KEPT_MAX {
+                contexts.insert(client.context);
+            }
+        }
+        // Process numbers come again.
+        self.killed.remove(&client.pid);
+    }
+
+    fn disconnect(&mut self, server: Pid, client: Pid, context: Option<u32>) {
+        let Some(known) = self.servers.get_mut(&server) else { return };
+        let gone = match (known.clients.get_mut(&client), context) {
+            (Some(contexts), Some(context)) => {
+                contexts.remove(&context);
+                contexts.is_empty()
+            }
+            _ => true,
+        };
+        if gone {
+            known.clients.remove(&client);
+            if let Some(fault) = &mut known.fault {
+                fault.staying.remove(&client);
+            }
+        }
+    }
+
+    fn in_fault(&mut self, server: Pid, change: impl FnOnce(&mut Fault)) {
+        if let Some(known) = self.servers.get_mut(&server)
+            && known.state == ServerState::Fault
+            && let Some(fault) = &mut known.fault
+        {
+            change(fault);
+            // As with clients: a damaged log must not grow without end.
+            while fault.hit.len() > KEPT_MAX {
+                fault.hit.pop_last();
+            }
+            while fault.devices.len() > KEPT_MAX {
+                fault.devices.pop_last();
+            }
+        }
+    }
+
+    /// A server that has made all contexts anew which a fault destroyed takes clients again.
+    fn recreate(&mut self, server: Pid, device: u32, time: Stamp) -> Option<Change> {
+        let known = self.servers.get_mut(&server).filter(|known| known.state == ServerState::Fault)?;
+        known.recreated.insert(device);
+        let fault = known.fault.as_mut()?;
+        if !known.recreated.is_superset(&fault.devices) {
+            return None;
+        }
+        fault.ended = Some(time);
+        fault.staying.clear();
+        let hit = fault.hit.clone();
+        known.clients.retain(|client, _| !hit.contains(client));
+        self.change(server, ServerState::Active)
+    }
+}
+
+#[cfg(test)]
+mod tests;
