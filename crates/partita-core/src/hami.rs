@@ -9,6 +9,7 @@ mod value;
 mod tests;
 
 use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -97,7 +98,7 @@ pub enum Says {
     /// That there is to be none (`CUDA_DISABLE_CONTROL=true`).
     Off,
     /// What the tenant asks for.
-    Asks(Asked),
+    Asks(Box<Asked>),
     /// Something that is not understood.
     Unclear(Unreadable),
 }
@@ -163,7 +164,7 @@ impl Asked {
         }
         Ok(match (is_named, is_off) {
             (_, true) => Says::Off,
-            (true, false) => Says::Asks(asked),
+            (true, false) => Says::Asks(Box::new(asked)),
             (false, false) => Says::Nothing,
         })
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use partita_abi::kernels;
 
 use crate::error::Error;
-use crate::gpu::{Buffer, Gpu, Grid, Place};
+use crate::gpu::{Buffer, Gpu, Grid, KERNEL_DEADLINE_MS, Place};
 
 /// What one block recorded of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +23,6 @@ pub struct BlockRecord {
 
 /// Bytes that one block of `partita_census` writes.
 pub(crate) const RECORD_BYTES: usize = 32;
-/// How long a census may take. It runs for microseconds; on a GPU shared in time it waits for its turn.
-const DEADLINE_MS: u64 = 10_000;
 
 /// A census that can be repeated without allocating.
 pub struct Census<'g, 'a> {
@@ -81,7 +79,7 @@ impl<'g, 'a> Census<'g, 'a> {
     pub fn sms(&self) -> Result<BTreeSet<u32>, Error> {
         self.records.fill(0)?;
         self.launch()?;
-        self.gpu.wait_on(self.place.stream, "a census", DEADLINE_MS)?;
+        self.gpu.wait_on(self.place.stream, "a census", KERNEL_DEADLINE_MS)?;
         Ok(self.records()?.into_iter().map(|record| record.sm).collect())
     }
 }

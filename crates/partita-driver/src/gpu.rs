@@ -19,6 +19,10 @@ use crate::error::Error;
 use crate::stream::StreamRef;
 use crate::time::Deadline;
 
+/// How long a kernel of microseconds may take, in milliseconds: on a GPU shared in time it waits for its turn, and the
+/// simulated one shares a processor with everybody.
+pub const KERNEL_DEADLINE_MS: u64 = 30_000;
+
 /// What the driver says of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuFacts {

@@ -21,7 +21,7 @@ use partita_abi::stream::{STREAM_HINTS, StreamMaskLayout, StreamPlatform};
 use partita_core::{Topology, TpcSet};
 
 use crate::error::Error;
-use crate::gpu::{Gpu, Grid, Launch};
+use crate::gpu::{Gpu, Grid, KERNEL_DEADLINE_MS, Launch};
 use crate::stream::Stream;
 use crate::stream_mask::{self, STRUCTURE_BYTES, StreamField, StreamMasks};
 use crate::stream_trace::{self, Answer, Trace};
@@ -31,7 +31,6 @@ use watch::Watch;
 
 /// Under MPS blocks are counted while they run together, so they run for longer.
 const TOGETHER_NS: u64 = 200_000;
-const DEADLINE_MS: u64 = 10_000;
 
 /// What is known of a board before its streams are looked at.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +115,7 @@ pub fn answers(gpu: &Gpu<'_>, board: Board<'_>, offset_bytes: u32) -> Result<boo
     let search = Search::new(gpu, board)?;
     search.asked(offset_bytes, |offset_bytes, words| {
         search.trace(Some(Answer::InPlace { offset_bytes, words }))?;
-        gpu.wait_on(search.stream.as_ref(), "a launch with an answered mask", DEADLINE_MS)?;
+        gpu.wait_on(search.stream.as_ref(), "a launch with an answered mask", KERNEL_DEADLINE_MS)?;
         Ok(Watch::last())
     })
 }
@@ -175,7 +174,7 @@ impl<'g, 'a> Search<'g, 'a> {
         // The first launch on a stream may set up what later ones only read.
         for _ in 0..2 {
             search.launch()?.launch()?;
-            gpu.wait_on(search.stream.as_ref(), "an empty kernel", DEADLINE_MS)?;
+            gpu.wait_on(search.stream.as_ref(), "an empty kernel", KERNEL_DEADLINE_MS)?;
         }
         if Watch::seen() == 0 {
             return Err(Error::Disproved("a kernel ran without the launch callback being called".into()));
@@ -200,7 +199,7 @@ impl<'g, 'a> Search<'g, 'a> {
         let structure = stream_mask::structure(self.stream.as_ref())?;
         let mut launch = self.launch()?;
         let trace = stream_trace::trace(structure, answer, || launch.launch())?;
-        self.gpu.wait_on(self.stream.as_ref(), "a traced kernel", DEADLINE_MS)?;
+        self.gpu.wait_on(self.stream.as_ref(), "a traced kernel", KERNEL_DEADLINE_MS)?;
         Ok(trace)
     }
 

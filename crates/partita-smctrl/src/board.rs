@@ -14,11 +14,11 @@ use partita_abi::types::CUuuid;
 use partita_core::survey::{ControlClaims, ProbeClaims, Survey};
 use partita_core::{Topology, Tpc};
 use partita_driver::control::{self, Nodes};
+use partita_driver::kept::json::Value;
+use partita_driver::kept::{self, Measured, Origin};
 use partita_driver::{Cuda, Error, ProcessMasks};
 
 use crate::fault::Fault;
-use crate::json::Value;
-use crate::kept::{self, Measured, Origin};
 use crate::prover;
 
 /// A GPU as CUDA shows it.
@@ -72,14 +72,15 @@ impl Device {
     fn origin(&self, cuda: &Cuda) -> Result<Origin, String> {
         Ok(Origin {
             uuid: self.uuid.clone(),
-            driver: kept::driver_build(cuda)?,
+            driver: kept::driver_build(&|name| cuda.symbol(name))?,
             compute_capability: self.compute_capability,
+            directory: kept::directory(),
         })
     }
 
     /// What the prover calls it: its UUID, or nothing for the simulated one of this environment.
     fn name_for_prover(&self, cuda: &Cuda) -> Option<&str> {
-        (!kept::is_simulated(cuda)).then_some(self.uuid.as_str())
+        (!kept::is_simulated(&|name| cuda.symbol(name))).then_some(self.uuid.as_str())
     }
 
     /// SMs of a TPC as its generation has them: two from Volta on and on a P100, one before.
@@ -152,6 +153,7 @@ impl Board {
                 uuid: device.uuid.clone(),
                 driver: String::new(),
                 compute_capability: device.compute_capability,
+                directory: kept::directory(),
             });
             measured_of(&origin, &result)
         });

@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use partita_core::TpcSet;
 use partita_core::survey::{ControlClaims, HOPPER_SINGLETONS, NvdebugClaims, VIRTUAL_GPC_DISABLED};
 use partita_driver::control::{self, Card, Nodes};
+use partita_driver::files;
 
 use crate::board::Device;
 use crate::contain;
 use crate::fault::Fault;
-use crate::files;
 use crate::state::State;
 
 /// The TPCs of each GPC of a GPU, in the order of GPCs. `device` counts the machine's GPUs by PCI address, visible to CUDA or not.

@@ -24,12 +24,9 @@ mod board;
 mod contain;
 mod copies;
 mod fault;
-mod files;
 #[cfg(not(test))]
 mod heap;
 mod info;
-mod json;
-mod kept;
 mod lock;
 mod mask;
 mod prover;

@@ -10,10 +10,9 @@ use alloc::vec::Vec;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
+use partita_driver::files::{self, Descriptor};
+use partita_driver::kept::json::Value;
 use partita_driver::now_ns;
-
-use crate::files::{self, Descriptor};
-use crate::json::Value;
 
 /// What a line with the result begins with (the command's `child` module).
 const MARK: &str = "partita-job-result ";
@@ -29,7 +28,7 @@ pub fn program() -> Option<String> {
     if let Some(program) = files::variable(c"LIBSMCTRL_PARTITA") {
         return Some(program).filter(|program| files::is_program(program));
     }
-    let own = files::object_of(program as *const c_void).unwrap_or_default();
+    let own = files::object_of(program as *const () as usize).unwrap_or_default();
     let own = files::directory(&own);
     let mut places: Vec<String> =
         ["", "/../bin", "/../../bin"].iter().map(|place| format!("{own}{place}/partita")).collect();

@@ -13,7 +13,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 pub fn line(text: fmt::Arguments<'_>) {
     let line = format!("libsmctrl: {text}\n");
     if LAST.swap(fnv1a(line.as_bytes()), Ordering::Relaxed) == fnv1a(line.as_bytes())
-        || crate::files::variable(c"LIBSMCTRL_QUIET").is_some()
+        || partita_driver::files::variable(c"LIBSMCTRL_QUIET").is_some()
     {
         return;
     }

@@ -8,13 +8,11 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use partita_abi::CuResult;
 use partita_core::TpcSet;
-use partita_driver::{Cuda, Error, ProcessMasks, StreamField, StreamMasks, StreamRef};
+use partita_driver::{Cuda, Error, ProcessMasks, StreamField, StreamMasks, StreamRef, files};
 
 use crate::board::{self, Board, Device};
 use crate::contain;
 use crate::fault::Fault;
-use crate::files;
-use crate::kept::is_ok;
 use crate::lock::Mutex;
 use crate::mask::{self, Numbering, Wide};
 
@@ -277,7 +275,7 @@ impl State {
         let mut context = core::ptr::null_mut();
         // SAFETY: the prototype of that name in cuda.h, a live stream by the caller's promise, and a valid pointer.
         let code = unsafe { core::mem::transmute::<*mut c_void, StreamGetCtx>(call)(handle, &mut context) };
-        if is_ok(code) {
+        if code.is_ok() {
             return Ok(Context(context));
         }
         Err(Fault::new(

@@ -12,7 +12,7 @@ fn says(entries: &[&str]) -> Says {
 
 fn asked(entries: &[&str]) -> Asked {
     match says(entries) {
-        Says::Asks(asked) => asked,
+        Says::Asks(asked) => *asked,
         other => panic!("{entries:?}: {other:?}"),
     }
 }

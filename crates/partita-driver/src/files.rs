@@ -28,6 +28,7 @@ pub fn errno() -> c_int {
 }
 
 /// A descriptor, closed when dropped.
+#[derive(Debug)]
 pub struct Descriptor(pub c_int);
 
 impl Drop for Descriptor {
@@ -61,6 +62,9 @@ fn read_up_to(file: &Descriptor, most: u64) -> Result<String, c_int> {
 }
 
 /// A file's text, at most about so many bytes of it.
+///
+/// # Errors
+/// The system's number of the error; `EINVAL` if it is not UTF-8.
 pub fn read(path: &str, bytes_max: u64) -> Result<String, c_int> {
     read_up_to(&open(path, 0)?, bytes_max)
 }
@@ -119,11 +123,13 @@ pub fn is_program(path: &str) -> bool {
 }
 
 /// The file of the object that holds an address, without links.
-pub fn object_of(address: *const c_void) -> Option<String> {
+pub fn object_of(address: usize) -> Option<String> {
     // SAFETY: plain memory, written by the call.
     let mut about: libc::Dl_info = unsafe { core::mem::zeroed() };
     // SAFETY: dladdr takes any address.
-    if unsafe { libc::dladdr(address, &mut about) } == 0 || about.dli_fname.is_null() {
+    if unsafe { libc::dladdr(core::ptr::without_provenance(address), &mut about) } == 0
+        || about.dli_fname.is_null()
+    {
         return None;
     }
     // SAFETY: the linker's name of the object.
@@ -170,7 +176,7 @@ mod tests {
 
     #[test]
     fn objects_have_paths() {
-        let own = object_of(errno as *const c_void).unwrap();
+        let own = object_of(errno as *const () as usize).unwrap();
         assert_eq!(own, std::env::current_exe().unwrap().canonicalize().unwrap().to_str().unwrap());
         assert_eq!(directory("/a/b"), "/a");
         assert!(is_program(&own) && !is_program("/dev/null/x"));

@@ -1,17 +1,20 @@
 //! Calibrations that Partita's programs have kept. One holds for one board under one driver build, and for nothing else.
+//!
+//! The facade writes them. Here they are read, by the libraries that run in other people's programs.
 
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ptr::NonNull;
 
-use partita_abi::CuResult;
 use partita_abi::qmd::{self, QmdLayout};
 use partita_core::{Topology, Tpc, kept};
-use partita_driver::Cuda;
 
+use self::json::Value;
 use crate::files;
-use crate::json::Value;
+
+pub mod json;
 
 /// Whose calibration: a GPU under a driver build.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub struct Origin {
     pub driver: String,
     /// Compute capability, major × 10 + minor.
     pub compute_capability: u32,
+    /// Where calibrations are kept: [`directory`].
+    pub directory: String,
 }
 
 /// A board as it was measured.
@@ -38,7 +43,7 @@ pub struct Measured {
 impl Origin {
     fn file(&self, ending: &str) -> String {
         let capability = (self.compute_capability / 10, self.compute_capability % 10);
-        format!("{}/{}{ending}", directory(), kept::file_stem(&self.uuid, &self.driver, capability))
+        format!("{}/{}{ending}", self.directory, kept::file_stem(&self.uuid, &self.driver, capability))
     }
 
     /// The kept calibration of the board.
@@ -109,7 +114,8 @@ pub fn offset_in(place: &Value) -> Result<u32, String> {
 }
 
 /// `PARTITA_CACHE_DIR`, else root's directory, else `partita` in the user's cache directory; the same as the command's.
-fn directory() -> String {
+#[must_use]
+pub fn directory() -> String {
     if let Some(directory) = files::variable(c"PARTITA_CACHE_DIR") {
         return directory;
     }
@@ -124,18 +130,21 @@ fn directory() -> String {
     format!("{user}/partita")
 }
 
+/// A symbol of libcuda's, by its name.
+pub type Find<'f> = &'f dyn Fn(&CStr) -> Option<NonNull<c_void>>;
+
 /// Whether libcuda is the simulator's.
-pub fn is_simulated(cuda: &Cuda) -> bool {
-    cuda.symbol(c"partita_sim_control_open").is_some()
+pub fn is_simulated(find: Find<'_>) -> bool {
+    find(c"partita_sim_control_open").is_some()
 }
 
 /// The build of the driver that this process runs on.
 ///
 /// # Errors
 /// Why it cannot be told.
-pub fn driver_build(cuda: &Cuda) -> Result<String, String> {
-    if is_simulated(cuda) {
-        return simulated_build(cuda);
+pub fn driver_build(find: Find<'_>) -> Result<String, String> {
+    if is_simulated(find) {
+        return simulated_build(find);
     }
     if let Ok(text) = files::read("/sys/module/nvidia/version", 256) {
         return Ok(text.trim().to_string());
@@ -155,8 +164,8 @@ fn version_in(text: &str) -> Option<&str> {
 }
 
 /// The simulated driver's version is its management library's, which is in the same file.
-fn simulated_build(cuda: &Cuda) -> Result<String, String> {
-    let find = |name| cuda.symbol(name).ok_or("the simulated driver has no management library");
+fn simulated_build(find: Find<'_>) -> Result<String, String> {
+    let find = |name| find(name).ok_or("the simulated driver has no management library");
     let (init, version, stop) =
         (find(c"nvmlInit_v2")?, find(c"nvmlSystemGetDriverVersion")?, find(c"nvmlShutdown")?);
     type Plain = unsafe extern "C" fn() -> c_int;
@@ -178,7 +187,7 @@ fn simulated_build(cuda: &Cuda) -> Result<String, String> {
     let (0, Some(version)) = (told, version) else {
         return Err("the simulated driver does not tell its version".to_string());
     };
-    let path = files::object_of(init.as_ptr()).ok_or("the simulated driver's file is not found")?;
+    let path = files::object_of(init.as_ptr().addr()).ok_or("the simulated driver's file is not found")?;
     let (bytes, changed) = files::length_and_change(&path).ok_or("the simulated driver's file is gone")?;
     let variable = |name: &str| {
         let name = alloc::ffi::CString::new(name).ok()?;
@@ -187,17 +196,17 @@ fn simulated_build(cuda: &Cuda) -> Result<String, String> {
     Ok(kept::simulated_build(version, &path, bytes, changed, variable))
 }
 
-/// Whether a result of the driver's means that all is well.
-pub(crate) fn is_ok(code: CuResult) -> bool {
-    code.ok().is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn origin() -> Origin {
-        Origin { uuid: "GPU-1".into(), driver: "580.1".into(), compute_capability: 90 }
+        Origin {
+            uuid: "GPU-1".into(),
+            driver: "580.1".into(),
+            compute_capability: 90,
+            directory: String::new(),
+        }
     }
 
     const MEASURED: &str = r#"{"device_class": 90, "qmd_version": 64, "sms_per_tpc": 2,
