@@ -5,7 +5,7 @@ use std::mem::forget;
 use std::thread;
 use std::time::Duration;
 
-use partita_driver::{BlockRecord, Census, Cuda, Error, Gpu, Grid, now_ns};
+use partita_driver::{BlockRecord, Census, Cuda, Error, Gpu, Grid, KERNEL_DEADLINE_MS, now_ns};
 use serde::{Deserialize, Serialize};
 
 /// The name of the job.
@@ -30,7 +30,6 @@ const GREEDY_BLOCK_NS: u64 = 500_000;
 const GREEDY_WAVES: u32 = 12;
 /// How many kernels `greedy` keeps in the queue.
 const GREEDY_QUEUE: usize = 6;
-const WAIT_MS: u64 = 10_000;
 
 /// Who it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,7 +163,7 @@ fn clock_offset_ns(gpu: &Gpu<'_>) -> Result<i64, Error> {
     let mut nearest_ns = i64::MAX;
     for _ in 0..LOOKS {
         kernel.launch()?;
-        gpu.wait("a kernel of one block", WAIT_MS)?;
+        gpu.wait("a kernel of one block", KERNEL_DEADLINE_MS)?;
         let seen_ns = now_ns();
         for record in kernel.records()? {
             nearest_ns = nearest_ns.min(seen_ns.wrapping_sub(record.stop_ns).cast_signed());
@@ -181,7 +180,7 @@ fn serve(gpu: &Gpu<'_>, kernel: &Census<'_, '_>, order: &Order) -> Result<Perfor
         sleep_until(due_ns);
         let begin_ns = now_ns();
         kernel.launch()?;
-        gpu.wait("a request", WAIT_MS)?;
+        gpu.wait("a request", KERNEL_DEADLINE_MS)?;
         let end_ns = now_ns();
         performance.latencies_ns.push(end_ns - begin_ns);
         performance.kernels += 1;
@@ -201,7 +200,7 @@ fn hog(gpu: &Gpu<'_>, kernels: &[Census<'_, '_>], order: &Order) -> Result<Perfo
         for kernel in kernels {
             kernel.launch()?;
         }
-        gpu.wait("kernels that fill the GPU", WAIT_MS)?;
+        gpu.wait("kernels that fill the GPU", KERNEL_DEADLINE_MS)?;
         let end_ns = now_ns();
         performance.kernels += kernels.len() as u64;
         if order.draws(begin_ns, end_ns) {

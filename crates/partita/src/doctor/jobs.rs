@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use partita_driver::numerics::{self, CUBLAS_NAMES, Format};
-use partita_driver::{Census, Cuda, Gpu, Grid, now_ns};
+use partita_driver::{Census, Cuda, Gpu, Grid, KERNEL_DEADLINE_MS, now_ns};
 use serde::{Deserialize, Serialize};
 
 /// The names of the jobs.
@@ -133,7 +133,7 @@ pub fn beats(request: &BeatsRequest) -> Result<Beats, String> {
             for kernel in &kernels {
                 kernel.launch().map_err(describe)?;
             }
-            gpu.wait("kernels of one block", 10_000).map_err(describe)?;
+            gpu.wait("kernels of one block", KERNEL_DEADLINE_MS).map_err(describe)?;
             for kernel in &kernels {
                 let records = kernel.records().map_err(describe)?;
                 beats.extend(records.iter().map(|record| (record.start_ns, record.stop_ns)));
