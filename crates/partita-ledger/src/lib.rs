@@ -46,6 +46,8 @@ mod error;
 #[cfg(not(loom))]
 mod file;
 #[cfg(not(loom))]
+mod forked;
+#[cfg(not(loom))]
 mod gate;
 #[cfg(not(loom))]
 mod header;

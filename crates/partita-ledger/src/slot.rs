@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::account::{Change, Fault};
 use crate::error::LedgerError;
+use crate::forked::Process;
 use crate::usage::{LAUNCH_COUNTERS, UsageMap};
 
 /// Who claims a slot. The ledger shows it; what owns a slot is the lock, not the number.
@@ -104,7 +105,7 @@ impl core::error::Error for AccountError {}
 pub struct Slot {
     pub(crate) map: UsageMap,
     pub(crate) index: usize,
-    pid: i32,
+    claimed_by: Process,
     /// Held during an operation by one of the process's threads. In private memory: no other process ever
     /// waits for it.
     busy: AtomicBool,
@@ -113,8 +114,8 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(map: UsageMap, index: usize, pid: i32) -> Self {
-        Self { map, index, pid, busy: AtomicBool::new(false), sharing: AtomicBool::new(false) }
+    pub(crate) fn new(map: UsageMap, index: usize) -> Self {
+        Self { map, index, claimed_by: Process::current(), busy: AtomicBool::new(false), sharing: AtomicBool::new(false) }
     }
 
     /// The file that the slot is in.
@@ -152,8 +153,7 @@ impl Slot {
         result
     }
 
-    /// As [`Slot::reserve`], but counts what dead processes hold as used, and makes no system call but
-    /// `getpid`.
+    /// As [`Slot::reserve`], but counts what dead processes hold as used, and makes no system call.
     ///
     /// # Errors
     /// As [`Slot::reserve`].
@@ -246,8 +246,7 @@ impl Slot {
     }
 
     pub(crate) fn is_foreign(&self) -> bool {
-        // SAFETY: a plain system call.
-        unsafe { libc::getpid() != self.pid }
+        self.claimed_by.is_another()
     }
 }
 

@@ -179,7 +179,7 @@ impl UsageMap {
                     cells.holder.state.store(0);
                     cells.holder.start_ticks.store(owner.start_ticks);
                     cells.holder.pid.store(owner.pid as u64);
-                    return Ok(Slot::new(self, index, owner.pid));
+                    return Ok(Slot::new(self, index));
                 }
             }
         }

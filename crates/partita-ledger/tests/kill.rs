@@ -85,6 +85,7 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
         // From before it has opened the file to after hundreds of operations, whatever else the machine does.
         let rounds = if kill % 8 == 0 { 0 } else { random.below(400) };
         while victim_rounds.load(SeqCst) < rounds {
+            assert!(!victim.has_ended(), "kill {kill}: the victim has ended by itself");
             std::hint::spin_loop();
         }
         let delay = Duration::from_micros(random.below(20));

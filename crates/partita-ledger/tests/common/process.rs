@@ -21,6 +21,12 @@ pub fn fork(body: impl FnOnce() -> i32) -> Child {
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
+            // The harness of the tests keeps what a test prints, and this copy of it will never show it.
+            std::panic::set_hook(Box::new(|info| {
+                let text = format!("in a child process: {info}\n");
+                // SAFETY: readable bytes.
+                unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+            }));
             let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
             // SAFETY: ends the child without running what the parent has registered for its own end.
             unsafe { libc::_exit(code) }
@@ -33,6 +39,17 @@ impl Child {
     pub fn kill(&self) {
         // SAFETY: the child is not waited for yet, so the number is still its own.
         assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
+    }
+
+    /// Whether it has ended by itself; it can still be waited for.
+    pub fn has_ended(&self) -> bool {
+        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: room for the answer, which stays zero while the child runs.
+        unsafe {
+            assert_eq!(libc::waitid(libc::P_PID, self.0 as libc::id_t, info.as_mut_ptr(), flags), 0);
+            info.assume_init().si_pid() != 0
+        }
     }
 
     pub fn wait(self) -> End {
