@@ -126,6 +126,28 @@ impl Budget {
         self.balance_ns
     }
 
+    /// Words that a budget takes.
+    pub(super) const WORDS: usize = 4;
+
+    pub(super) fn to_words(self) -> [u64; Self::WORDS] {
+        [self.balance_ns.cast_unsigned(), self.rest, self.looked_ns, u64::from(self.open)]
+    }
+
+    /// From words that anybody may have written, held to `law` from now on. A last look in the future is none: it
+    /// would earn nothing until then.
+    pub(super) fn from_words(law: Law, now_ns: u64, words: &[u64; Self::WORDS]) -> Self {
+        let [balance, rest, looked_ns, open] = *words;
+        let mut budget = Self {
+            law,
+            balance_ns: balance.cast_signed(),
+            rest: rest % u64::from(WHOLE_PERMILLE),
+            looked_ns: looked_ns.min(now_ns),
+            open: open != 0,
+        };
+        budget.set_law(law);
+        budget
+    }
+
     /// Takes a look into account and decides.
     pub fn look(&mut self, now_ns: u64, found: Situation) -> Decision {
         let earned_ns = self.earned_ns(now_ns);
@@ -145,6 +167,11 @@ impl Budget {
         let lasts = if self.open { self.balance_ns > 0 } else { self.balance_ns >= self.law.opens_at_ns() };
         // A share of nothing never has a balance to open at, and a limit of 0 is one.
         self.open = borrows || (share > 0 && lasts);
+        if borrows && !lasts {
+            // Nothing but somebody's coming ends it: often enough to give back within a period.
+            let look_in_ns = found.wants.then_some((self.law.period_ns / 8).max(1));
+            return Decision { open: true, look_in_ns };
+        }
         Decision { open: self.open, look_in_ns: self.look_in_ns(found.wants) }
     }
 

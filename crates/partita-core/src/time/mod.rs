@@ -23,14 +23,23 @@
 //! A soft budget that runs on the time of others, who are idle, has its debt cut off at one period's share. When they
 //! come back it waits for less than one period, which is what giving back within one period means.
 //!
+//! # One budget of many processes
+//! Each process of a tenant measures its own work and reports when the GPU was busy for it. A [`TimeAccount`] is the budget with a
+//! [`Timeline`] of what has been reported, so that kernels of two processes at the same time are charged once. It is values
+//! in and values out, a few words: whoever shares them between processes need only exchange them whole.
+//!
 //! # Why nobody starves behind a gate
 //! A [`Hold`] lets a gate count for [`Hold::hold_ns_max`] at a time and then passes work for [`Hold::pass_ns`], so
 //! held work gets pass/(hold+pass) of the time, whatever the holder does.
 
+mod account;
 mod budget;
 mod gate;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
+pub use account::{ACCOUNT_WORDS, TimeAccount};
 pub use budget::{Budget, Decision, Law, Policy, Situation};
 pub use gate::{Hold, Pacer, ParsePriorityError, Priority};
+pub use timeline::Timeline;

@@ -1,3 +1,5 @@
+use std::vec::Vec;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -158,4 +160,95 @@ fn only_low_waits_and_only_for_high() {
         assert_eq!(Priority::from_number(priority as u32), priority);
     }
     assert!("urgent".parse::<Priority>().is_err());
+}
+
+/// The length of a union of intervals, by counting microseconds.
+fn union_us(intervals: &[(u64, u64)]) -> u64 {
+    let end = intervals.iter().map(|&(_, to)| to).max().unwrap_or(0);
+    (0..end).filter(|us| intervals.iter().any(|(from, to)| (from..to).contains(&us))).count() as u64
+}
+
+proptest! {
+    #[test]
+    fn what_overlaps_is_charged_once(
+        intervals in prop::collection::vec((0u64..400, 1u64..60), 1..24),
+    ) {
+        // On the borders of ticks, and within what the timeline remembers, the answer is exact.
+        let ticks: Vec<(u64, u64)> = intervals.iter().map(|&(from, long)| (from, from + long)).collect();
+        let mut timeline = Timeline::default();
+        let reported: u64 =
+            ticks.iter().map(|&(from, to)| timeline.report(from * 50_000, to * 50_000)).sum();
+        prop_assert_eq!(reported, union_us(&ticks) * 50_000);
+    }
+
+    #[test]
+    fn what_does_not_overlap_is_charged_to_the_nanosecond(
+        steps in prop::collection::vec((0u64..2 * MS, 0u64..3 * MS), 1..200),
+    ) {
+        let (mut timeline, mut now, mut busy, mut reported) = (Timeline::default(), 7 * MS, 0, 0);
+        for (idle, long) in steps {
+            // Two of less than a tick may share one.
+            now += idle + 50_000;
+            reported += timeline.report(now, now + long);
+            now += long;
+            busy += long;
+        }
+        prop_assert_eq!(reported, busy);
+    }
+
+    #[test]
+    fn an_account_survives_the_way_through_words(
+        share in 0u32..=1000,
+        looks in prop::collection::vec((0u64..20 * MS, 0u64..20 * MS, any::<bool>(), any::<bool>()), 1..60),
+    ) {
+        let law = Law::new(share, Policy::Hard);
+        let (mut now, mut account) = (5 * MS, TimeAccount::new(law, 5 * MS));
+        let mut copied = account;
+        for (passed, long, wants, others) in looks {
+            now += passed;
+            let busy = [(now.saturating_sub(long), now)];
+            copied = TimeAccount::from_words(law, now, &copied.to_words());
+            prop_assert_eq!(copied.look(now, busy, wants, others), account.look(now, busy, wants, others));
+            prop_assert_eq!(copied, account);
+        }
+    }
+
+    #[test]
+    fn whatever_stands_in_the_words_is_an_account(
+        words in prop::array::uniform25(prop_oneof![any::<u64>(), Just(0), Just(u64::MAX)]),
+        share in 0u32..=1200,
+        now in any::<u64>(),
+        busy in prop::collection::vec((any::<u64>(), any::<u64>()), 0..4),
+    ) {
+        for policy in [Policy::Hard, Policy::Soft] {
+            let law = Law::new(share, policy);
+            let mut account = TimeAccount::from_words(law, now, &words);
+            account.look(now, busy.iter().copied(), true, true);
+            prop_assert!(account.used_permille(now) <= 1000);
+            prop_assert!(account.budget().balance_ns() <= law.period_share_ns() as i64);
+        }
+    }
+}
+
+#[test]
+fn the_share_used_is_that_of_the_last_second() {
+    let law = Law::new(500, Policy::Hard);
+    let mut account = TimeAccount::new(law, 0);
+    for step in 1..=3000 {
+        let now = step * MS;
+        account.look(now, [(now - MS / 4, now)], true, true);
+    }
+    assert_eq!(account.used_permille(3000 * MS), 250);
+    assert_eq!(account.used_ns(), 750 * MS);
+    // Long after, it has been idle.
+    assert!(account.used_permille(30_000 * MS) < 10);
+}
+
+#[test]
+fn who_borrows_looks_often_enough_to_give_back() {
+    let law = Law::new(100, Policy::Soft);
+    let mut budget = Budget::new(law, 0);
+    let borrowing = budget.look(MS, Situation { busy_ns: 50 * MS, wants: true, others_want: false });
+    assert!(borrowing.open);
+    assert!(borrowing.look_in_ns.is_some_and(|look_in| look_in < law.period_ns / 4 && look_in > MS));
 }
