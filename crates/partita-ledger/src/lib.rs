@@ -6,6 +6,8 @@
 //! maps it writable ([`UsageMap`]), claims a [`Slot`] and accounts its memory there, and anybody who may read
 //! the file observes it without mapping it ([`UsageView`]).
 //!
+//! A tenant with a share of the GPU's time has a third one, [`time`](TIME_FILE_NAME): its gate and its account of time ([`TimeMap`]).
+//!
 //! # What keeps it right
 //! * Limits are a double buffer with an epoch: a reader gets one whole version, a dead writer blocks nobody
 //!   (`epoch.rs`).
@@ -57,10 +59,16 @@ mod limits;
 mod limits_file;
 #[cfg(not(loom))]
 mod lock;
+#[cfg(loom)]
+pub mod record;
+#[cfg(not(loom))]
+mod record;
 #[cfg(not(loom))]
 mod share;
 #[cfg(not(loom))]
 mod slot;
+#[cfg(not(loom))]
+mod time_file;
 #[cfg(not(loom))]
 mod usage;
 #[cfg(not(loom))]
@@ -72,12 +80,13 @@ pub use self::{
     error::{LedgerError, LimitsFault, Problem},
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{
-        FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, NAME_BYTES_MAX,
-        NO_QUOTA,
+        FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, FLAG_TIME_SOFT, FLAG_TIMED,
+        Limits, MECHANISM_MASK, MECHANISM_NONE, NAME_BYTES_MAX, NO_QUOTA,
     },
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     share::{Key, Share},
     slot::{AccountError, HookState, Owner, Slot},
+    time_file::{Seat, TIME_FILE_BYTES, TIME_FILE_NAME, TIME_PAGE_BYTES, TIME_WORDS, TimeMap, TimeView},
     usage::{LAUNCH_COUNTERS, PROCESS_SLOTS, USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},
     view::{SlotInfo, UsageView},
 };

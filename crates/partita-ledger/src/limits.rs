@@ -18,6 +18,15 @@ pub const FLAG_ON_MISFIT_WIDEN: u32 = 2;
 pub const FLAG_SPILL_HOST: u32 = 4;
 /// In [`Limits::flags`]: the tenant was started with a priority, and its launches go through the GPU's gate.
 pub const FLAG_GATED: u32 = 8;
+/// In [`Limits::flags`]: the tenant was started with a share of time, and its launches are measured.
+pub const FLAG_TIMED: u32 = 16;
+/// In [`Limits::flags`]: the tenant may use time that nobody else wants, beyond its share.
+pub const FLAG_TIME_SOFT: u32 = 32;
+
+/// In [`Limits::mechanism`]: the tenant has no partition; its launches go as they are.
+pub const MECHANISM_NONE: u32 = 0;
+/// In [`Limits::mechanism`]: every launch carries the set, as a mask in its descriptor.
+pub const MECHANISM_MASK: u32 = 1;
 
 /// Words that the limits take in the file.
 pub(crate) const WORDS: usize = 128;
@@ -28,7 +37,7 @@ pub(crate) const FLAGS_WORD: usize = 16;
 
 /// What a tenant may use on its GPU.
 ///
-/// Numbers whose meaning is not the ledger's (`mechanism`, `priority`) pass through as they are.
+/// Numbers whose meaning is not the ledger's (`priority`) pass through as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The GPU's UUID.
@@ -56,9 +65,10 @@ pub struct Limits {
     pub time_permille: u32,
     /// Priority of the tenant among those of the device.
     pub priority: u32,
-    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`], [`FLAG_SPILL_HOST`], [`FLAG_GATED`].
+    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`], [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`],
+    /// [`FLAG_TIME_SOFT`].
     pub flags: u32,
-    /// How the partition is enforced.
+    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`].
     pub mechanism: u32,
     /// The tenant's name: UTF-8, ended and filled up by zero bytes.
     pub name: [u8; NAME_BYTES_MAX + 1],

@@ -14,6 +14,7 @@ use loom::sync::Arc;
 use loom::thread;
 use partita_ledger::account::{Account, Book, Change, Fault};
 use partita_ledger::epoch::DoubleBuffer;
+use partita_ledger::record::{Records, Shared};
 use partita_ledger::sync::{Word, crash};
 
 /// More accesses than an operation makes without being disturbed.
@@ -300,6 +301,73 @@ fn its_reaper_dies_too() {
             assert_eq!(other.join().unwrap(), Ok(4));
             assert_eq!(usage.reserve(0, 6), Ok(6));
             usage.check(&[6, 4]);
+        });
+    }
+}
+
+/// A value of two words that processes share.
+struct Value {
+    current: Word,
+    writers: Vec<Records<2>>,
+}
+
+impl Value {
+    fn new(writers: usize) -> Arc<Self> {
+        let records = || [(); 2].map(|()| [(); 2].map(|()| Word::new(0)));
+        Arc::new(Self { current: Word::new(0), writers: (0..writers).map(|_| records()).collect() })
+    }
+
+    fn shared(&self) -> Shared<'_, 2> {
+        Shared::new(&self.current, &self.writers)
+    }
+
+    /// Counts one, in both words.
+    fn count(&self, writer: usize) -> Option<u64> {
+        let change = |&[a, b]: &[u64; 2]| {
+            assert_eq!(b, a * 10, "torn");
+            ([a + 1, (a + 1) * 10], a)
+        };
+        self.shared().update(writer, change).map(|(version, _)| version)
+    }
+}
+
+#[test]
+fn a_shared_value_is_changed_whole_and_no_change_is_lost() {
+    model(4, || {
+        let value = Value::new(2);
+        let other = {
+            let value = Arc::clone(&value);
+            thread::spawn(move || [value.count(1), value.count(1)].map(Option::unwrap))
+        };
+        let own = [value.count(0), value.count(0)].map(Option::unwrap);
+        let [a, b] = value.shared().load().unwrap();
+        assert_eq!(b, a * 10, "torn");
+        let mut versions = [own, other.join().unwrap()].concat();
+        versions.sort_unstable();
+        assert_eq!(versions, [1, 2, 3, 4], "each change has a version of its own");
+        assert_eq!(value.shared().load(), Some([4, 40]));
+    });
+}
+
+#[test]
+fn whoever_changes_a_shared_value_may_die_at_each_step() {
+    for steps in 0..8 {
+        model(4, move || {
+            let value = Value::new(2);
+            value.count(1).unwrap();
+            let victim = {
+                let value = Arc::clone(&value);
+                thread::spawn(move || {
+                    let died = crash::after(steps, || value.count(1)).is_none();
+                    // Its seat goes to another, who knows nothing of it.
+                    value.count(1).unwrap();
+                    died
+                })
+            };
+            value.count(0).unwrap();
+            let died = victim.join().unwrap();
+            let all = 4 - u64::from(died);
+            assert_eq!(value.shared().load(), Some([all, all * 10]));
         });
     }
 }

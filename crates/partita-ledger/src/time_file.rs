@@ -1,0 +1,303 @@
+//! The time file: a tenant's gate, its account of GPU time, and who of its processes has work in flight.
+//!
+//! The first page is for GPUs too: launches wait there until the tenant's *gate* is open ([`OPEN`]). The gate has the version of
+//! the account that it follows from, so a process that was slow to say so never opens or closes it for a
+//! decision that has been made anew since.
+//!
+//! The account is words that this file exchanges as a whole (`record.rs`) and does not understand. A process has a *seat*: the
+//! two records with which it changes the account, and a word that says since when it has work in flight that is
+//! not in the account yet. The seat belongs to whoever holds an open-file-description lock on that word. When its
+//! process dies, at whatever instruction, the word stays, and [`TimeMap::charge_orphans`] has it charged.
+//!
+//! # Who trusts whom
+//! Whoever may write the file may open its tenant's gate: a share of time holds programs that do not set out to break it
+//! (`docs/boundaries.md`). It holds no limits, and no word of it leads anybody out of it.
+
+use alloc::ffi::CString;
+use core::ffi::CStr;
+use core::mem::{offset_of, size_of};
+
+use crate::error::{LedgerError, Problem};
+use crate::file::{Access, Fd, FileId, Mapping};
+use crate::gate::OPEN;
+use crate::header::{Header, Kind};
+use crate::lock;
+use crate::record::{Records, Shared};
+use crate::sync::Word;
+use crate::usage::PROCESS_SLOTS;
+
+/// The time file's name in the tenant's directory.
+pub const TIME_FILE_NAME: &CStr = c"time";
+/// Words of an account of GPU time.
+pub const TIME_WORDS: usize = 25;
+/// Bytes at the start of the file that GPUs map.
+pub const TIME_PAGE_BYTES: usize = 4096;
+/// The time file's size in bytes.
+pub const TIME_FILE_BYTES: usize = size_of::<Layout>();
+
+const KIND: Kind = Kind { magic: *b"PARTITAT", bytes: TIME_FILE_BYTES as u32 };
+
+#[repr(C, align(64))]
+struct Line(Word);
+
+#[repr(C)]
+struct Page {
+    header: Header,
+    /// Low half: [`OPEN`] or not, for GPUs. High half: the low half of the account's version.
+    gate: Line,
+    /// The record of the account that counts.
+    current: Line,
+    /// One past the last seat that was ever taken.
+    seats: Line,
+    /// Until when the tenant is taken to want the GPU.
+    wants_until_ns: Line,
+}
+
+#[repr(C)]
+struct Layout {
+    page: Page,
+    unused: [u64; (TIME_PAGE_BYTES - size_of::<Page>()) / 8],
+    /// Of each seat, since when its process has work in flight that is not in the account; 0 if it has none.
+    in_flight_since_ns: [Word; PROCESS_SLOTS],
+    accounts: [Records<TIME_WORDS>; PROCESS_SLOTS],
+}
+
+const _: () = assert!(offset_of!(Layout, in_flight_since_ns) == TIME_PAGE_BYTES);
+
+fn seat_offset(seat: usize) -> usize {
+    offset_of!(Layout, in_flight_since_ns) + seat % PROCESS_SLOTS * size_of::<Word>()
+}
+
+/// A process's place in the file, until the [`TimeMap`] that took it is dropped or the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat(u16);
+
+impl Seat {
+    fn index(self) -> usize {
+        usize::from(self.0) % PROCESS_SLOTS
+    }
+}
+
+/// A tenant's time file, mapped.
+#[derive(Debug)]
+pub struct TimeMap {
+    path: CString,
+    id: FileId,
+    fd: Fd,
+    mapping: Mapping,
+}
+
+impl TimeMap {
+    /// Makes the file with the gate open and an account of zeros; `mode` is its permissions.
+    ///
+    /// # Errors
+    /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
+    pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
+        let (fd, id, mapping) = KIND.create(path, mode)?;
+        let map = Self { path: path.into(), id, fd, mapping };
+        map.page().gate.0.store(OPEN.into());
+        map.page().header.finish(KIND);
+        Ok(map)
+    }
+
+    /// Maps an existing file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or the system call that failed.
+    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
+        let (fd, id, mapping) = KIND.map(path)?;
+        Ok(Self { path: path.into(), id, fd, mapping })
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the mapping
+        // is writable.
+        unsafe { self.mapping.as_ref() }
+    }
+
+    fn page(&self) -> &Page {
+        &self.layout().page
+    }
+
+    fn account(&self) -> Shared<'_, TIME_WORDS> {
+        Shared::new(&self.page().current.0, &self.layout().accounts)
+    }
+
+    /// Where the file is mapped, for a GPU to map the first [`TIME_PAGE_BYTES`] too.
+    pub fn address(&self) -> usize {
+        core::ptr::from_ref(self.layout()).addr()
+    }
+
+    /// Where the word of the gate lies in the file, in bytes.
+    pub const GATE_OFFSET: usize = offset_of!(Layout, page) + offset_of!(Page, gate);
+
+    /// Takes a seat. Its word may still tell of a process that has died: what that says is to be charged before the seat is used.
+    ///
+    /// # Errors
+    /// [`Problem::Full`] if 1024 living processes have seats, or the system call that failed.
+    pub fn take_seat(&self) -> Result<Seat, LedgerError> {
+        for seat in 0..PROCESS_SLOTS {
+            if lock::try_lock(&self.path, &self.fd, seat_offset(seat), size_of::<Word>())? {
+                let seats = &self.page().seats.0;
+                loop {
+                    let known = seats.load();
+                    if known > seat as u64 || seats.replace(known, seat as u64 + 1) {
+                        return Ok(Seat(seat as u16));
+                    }
+                }
+            }
+        }
+        Err(LedgerError::new(&self.path, Problem::Full { slots: PROCESS_SLOTS }))
+    }
+
+    /// Changes the account as the process in `seat`, one thread of it at a time, and returns the new version and what `change` said
+    /// beside; `None` if others changed it all the time.
+    pub fn update<T>(
+        &self,
+        seat: Seat,
+        change: impl FnMut(&[u64; TIME_WORDS]) -> ([u64; TIME_WORDS], T),
+    ) -> Option<(u64, T)> {
+        self.account().update(seat.index(), change)
+    }
+
+    /// Whether the gate is open.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.page().gate.0.load() & u64::from(OPEN) != 0
+    }
+
+    /// Opens or closes the gate as version `version` of the account says, unless it follows from a later one already.
+    pub fn set_gate(&self, version: u64, open: bool) {
+        let gate = &self.page().gate.0;
+        loop {
+            let old = gate.load();
+            let is_later = (version as u32).wrapping_sub((old >> 32) as u32).cast_signed() > 0;
+            if !is_later || gate.replace(old, version << 32 | u64::from(open) * u64::from(OPEN)) {
+                return;
+            }
+        }
+    }
+
+    /// Since when the process in `seat` has work in flight that is not in the account; 0 for none.
+    pub fn in_flight_since(&self, seat: Seat) -> u64 {
+        self.layout().in_flight_since_ns[seat.index()].load()
+    }
+
+    /// Notes it, if it is still `before`.
+    pub fn note_in_flight(&self, seat: Seat, before: u64, since_ns: u64) -> bool {
+        self.layout().in_flight_since_ns[seat.index()].replace(before, since_ns)
+    }
+
+    fn seats(&self) -> usize {
+        usize::try_from(self.page().seats.0.load()).unwrap_or(PROCESS_SLOTS).min(PROCESS_SLOTS)
+    }
+
+    /// Whether a process in another seat has work in flight.
+    pub fn others_in_flight(&self, seat: Seat) -> bool {
+        let words = self.layout().in_flight_since_ns.iter().take(self.seats()).enumerate();
+        words.into_iter().any(|(other, word)| other != seat.index() && word.load() != 0)
+    }
+
+    /// Calls `charge` with the time since when each dead process had work in flight, if that is before `before_ns`, and then forgets it.
+    /// Never waits: what another process is charging is passed over.
+    ///
+    /// # Errors
+    /// [`Problem::Replaced`], or the system call that failed.
+    pub fn charge_orphans(&self, before_ns: u64, mut charge: impl FnMut(u64)) -> Result<(), LedgerError> {
+        let word = |seat: usize| &self.layout().in_flight_since_ns[seat];
+        let suspect = |seat: &usize| (1..before_ns).contains(&word(*seat).load());
+        if !(0..self.seats()).any(|seat| suspect(&seat)) {
+            return Ok(());
+        }
+        // Anew: a lock that this description has would not be in its own way.
+        let (fd, id) = KIND.open(&self.path, Access::ReadWrite)?;
+        if id != self.id {
+            return Err(LedgerError::new(&self.path, Problem::Replaced));
+        }
+        for seat in (0..self.seats()).filter(suspect) {
+            let (start, bytes) = (seat_offset(seat), size_of::<Word>());
+            if lock::try_lock(&self.path, &fd, start, bytes)? {
+                let since_ns = word(seat).load();
+                if since_ns != 0 {
+                    charge(since_ns);
+                    word(seat).store(0);
+                }
+                lock::unlock(&self.path, &fd, start, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says until when the tenant is taken to want the GPU.
+    pub fn want_until(&self, ns: u64) {
+        self.page().wants_until_ns.0.store(ns);
+    }
+
+    /// In a child of `fork`, leaves everything to the parent.
+    pub fn abandon_in_fork_child(self) {
+        // The description is the parent's: to close the copy of its number releases nothing.
+        drop(self);
+    }
+}
+
+impl Drop for TimeMap {
+    fn drop(&mut self) {
+        if !self.fd.is(self.id) {
+            self.fd.disown();
+        }
+    }
+}
+
+/// The time file as an observer sees it: read, never mapped, so that a tenant that shortens it harms nobody else.
+#[derive(Debug)]
+pub struct TimeView {
+    path: CString,
+    fd: Fd,
+}
+
+impl TimeView {
+    /// Opens an existing file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or the system call that failed.
+    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
+        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
+        Ok(Self { path: path.into(), fd })
+    }
+
+    /// The account's words. Exact unless it changes without pause, as between the looks of a tenant it does not.
+    ///
+    /// # Errors
+    /// [`Problem::Busy`], [`Problem::Size`] if the file was shortened, or the system call that failed.
+    pub fn account(&self) -> Result<[u64; TIME_WORDS], LedgerError> {
+        const CURRENT: usize = offset_of!(Layout, page) + offset_of!(Page, current);
+        for _ in 0..crate::epoch::READ_TRIES_MAX {
+            let name: [u64; 1] = self.read(CURRENT)?;
+            let place = (name[0] & 0xffff) as usize;
+            let record = if place / 2 < PROCESS_SLOTS { place } else { place % 2 };
+            let words = self.read(offset_of!(Layout, accounts) + record * size_of::<[Word; TIME_WORDS]>())?;
+            if self.read::<1>(CURRENT)? == name {
+                return Ok(words);
+            }
+        }
+        Err(LedgerError::new(&self.path, Problem::Busy))
+    }
+
+    /// Whether its tenant wants the GPU at that time.
+    ///
+    /// # Errors
+    /// As [`TimeView::account`].
+    pub fn wants(&self, now_ns: u64) -> Result<bool, LedgerError> {
+        let [until] = self.read(offset_of!(Layout, page) + offset_of!(Page, wants_until_ns))?;
+        Ok(until > now_ns)
+    }
+
+    fn read<const N: usize>(&self, offset: usize) -> Result<[u64; N], LedgerError> {
+        let mut words = [[0; 8]; N];
+        if self.fd.read_at(&self.path, offset as u64, words.as_flattened_mut())? {
+            return Ok(words.map(u64::from_ne_bytes));
+        }
+        let found = self.fd.status(&self.path)?.bytes;
+        Err(LedgerError::new(&self.path, Problem::Size { found, expected: TIME_FILE_BYTES as u64 }))
+    }
+}
