@@ -18,8 +18,8 @@ use partita_abi::callback::CallbackFn;
 use partita_abi::types::CUuuid;
 use partita_driver::callback;
 use partita_ledger::{
-    FLAG_GATED, GATE_FILE_NAME, GPUS_MAX, GateMap, HookState, LIMITS_FILE_NAME, Limits, LimitsMap, Owner,
-    USAGE_FILE_NAME, UsageMap, UsageView,
+    FLAG_GATED, GATE_FILE_NAME, GPUS_MAX, GateMap, HookState, LIMITS_FILE_NAME, Limits, LimitsMap,
+    MECHANISM_MASK, Owner, USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
 use crate::driver::{DriverCalls, export_table};
@@ -89,6 +89,11 @@ fn attach() -> Result<&'static Tenant, String> {
     counter::prepare();
     // Kept for ever: launches on any thread read it.
     let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(gpus, compute_capability, driver, places)));
+    if !tenant.is_masked() {
+        // Nothing is written into launches, and the driver's one subscription stays free.
+        tenant.report(HookState::ATTACHED);
+        return Ok(tenant);
+    }
     let (subscriber, argument): (CallbackFn, *const c_void) = match tenant.places() {
         None => (on_launch, core::ptr::from_ref(tenant.first()).cast()),
         Some(_) => (on_launch_of_several, core::ptr::from_ref(tenant).cast()),
@@ -176,8 +181,13 @@ impl Part {
     }
 
     fn claim(self, index: u8) -> Result<Gpu, String> {
-        let mask = LaunchMask::new(&self.limits)
-            .map_err(|error| format!("this GPU's launches cannot be masked: {error}"))?;
+        let mask = match self.limits.mechanism {
+            MECHANISM_MASK => Some(
+                LaunchMask::new(&self.limits)
+                    .map_err(|error| format!("this GPU's launches cannot be masked: {error}"))?,
+            ),
+            _ => None,
+        };
         let usage =
             UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;

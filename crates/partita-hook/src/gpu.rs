@@ -13,8 +13,8 @@ pub struct Gpu {
     pub limits: LimitsMap,
     /// This process's slot in the tenant's account of this GPU.
     pub slot: Slot,
-    /// What launches need, ready to use.
-    pub mask: LaunchMask,
+    /// What launches need to be masked, ready to use; none where the tenant has no partition.
+    pub mask: Option<LaunchMask>,
     /// The gate between the GPU's tenants, if this one has a priority.
     pub gate: Option<Gate>,
 }

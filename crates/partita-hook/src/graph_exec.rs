@@ -137,6 +137,10 @@ fn prepare<'t>(
     };
     let gpu = tenant.gpu_of_device(executable.gpu.into())?;
     let (epoch, limits) = gpu.limits.load().map_err(|_| CuResult::LAUNCH_OUT_OF_RESOURCES)?;
+    if gpu.mask.is_none() {
+        executables::note_ready(handle as usize, gpu.index, epoch);
+        return Ok(Some(Prepared { gpu, epoch, wide: false, carried: Arc::clone(&executable.carried) }));
+    }
     let wide = judge(tenant, driver, &limits, handle, executable)?;
     let wanted = Armed::Masked(limits.qmd_disable);
     if executable.armed != wanted || executable.wide != wide {
@@ -260,7 +264,7 @@ unsafe fn made(
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { real() };
     };
-    if flags & FLAG_DEVICE_LAUNCH != 0 {
+    if flags & FLAG_DEVICE_LAUNCH != 0 && (tenant.is_masked() || tenant.has_gate()) {
         // Launched by a kernel, it would keep its mask for ever and never be judged.
         report::line(format_args!(
             "a graph for launch from the device cannot be held to a partition that may change, and is refused"

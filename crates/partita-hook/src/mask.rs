@@ -72,8 +72,8 @@ pub unsafe extern "C" fn on_launch_of_several(
 #[cold]
 fn ends_on_all(tenant: &Tenant, gpu: &Gpu) -> bool {
     let words = disable_now(gpu);
-    let ends_on = |other: &Gpu| other.mask.live.iter().zip(words).any(|(live, off)| live & !off != 0);
-    tenant.gpus().iter().all(ends_on)
+    let ends_on = |mask: &LaunchMask| mask.live.iter().zip(words).any(|(live, off)| live & !off != 0);
+    tenant.gpus().iter().filter_map(|other| other.mask.as_ref()).all(ends_on)
 }
 
 /// Masks a launch that may be for any of the tenant's GPUs: each keeps its set.
@@ -82,9 +82,9 @@ fn ends_on_all(tenant: &Tenant, gpu: &Gpu) -> bool {
 /// The arguments are those with which the driver called the subscriber.
 #[cold]
 unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, domain: c_int, id: c_int, parameters: *const c_void) {
-    let layout = gpu.mask.layout;
     // SAFETY: the driver's own arguments.
     unsafe { chain::call(domain, id, parameters) };
+    let Some(LaunchMask { layout, live, .. }) = &gpu.mask else { return };
     // SAFETY: the driver's parameters, during the call.
     let Some(image) = (unsafe { callback::descriptor_of(parameters, layout) }) else {
         return cannot_mask(gpu);
@@ -93,7 +93,7 @@ unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, domain: c_int, id: c_int, par
     let sets = tenant.gpus().iter().map(disable_now);
     let all = sets.fold([!0; 8], |all, set| core::array::from_fn(|word| all[word] & set[word]));
     let own = qmd::read_disable_mask(image, layout);
-    let disable = qmd::union_live(&all, own.as_ref(), &gpu.mask.live);
+    let disable = qmd::union_live(&all, own.as_ref(), live);
     if qmd::write_disable_mask(image, layout, &disable).is_err() {
         cannot_mask(gpu);
     }
@@ -108,9 +108,11 @@ pub unsafe extern "C" fn on_launch(
 ) {
     // SAFETY: attach() passed a Gpu of the leaked Tenant.
     let gpu = unsafe { &*argument.cast::<Gpu>() };
-    let layout = gpu.mask.layout;
     // SAFETY: the driver's own arguments.
     unsafe { chain::call(domain, id, parameters) };
+    // Without one the tenant has a partition on another of its GPUs, and none here.
+    let Some(mask) = &gpu.mask else { return };
+    let layout = mask.layout;
     // SAFETY: the driver's parameters, during the call.
     let descriptor = unsafe { callback::launch_descriptor(parameters) };
     if descriptor.is_null() {
@@ -129,13 +131,13 @@ pub unsafe extern "C" fn on_launch(
     // SAFETY: used in this callback only.
     let call = unsafe { calls::current() };
     if let Some(call) = call {
-        return in_noted_call(gpu, call, image);
+        return in_noted_call(gpu, mask, call, image);
     }
     let disable = disable_now(gpu);
     // A mask may be there already: a narrower one of the program's own, or the
     // driver's for a large cluster. Both hold, or the tenant's alone where
     // together they leave nothing, because a launch with no TPC never ends.
-    if qmd::merge_live(image, layout, &disable, &gpu.mask.live).is_err() {
+    if qmd::merge_live(image, layout, &disable, &mask.live).is_err() {
         cannot_mask(gpu);
     }
 }
@@ -143,20 +145,25 @@ pub unsafe extern "C" fn on_launch(
 /// The tenant's disable words of this moment.
 #[inline]
 fn disable_now(gpu: &Gpu) -> [u32; 8] {
-    gpu.limits.disable_words().map_or(gpu.mask.at_start, |(_, words)| words)
+    match (gpu.limits.disable_words(), &gpu.mask) {
+        (Ok((_, words)), _) => words,
+        (Err(_), Some(mask)) => mask.at_start,
+        // No partition: nothing is disabled.
+        (Err(_), None) => [0; 8],
+    }
 }
 
 /// A launch that may leave the partition, or the upload of a graph.
 #[cold]
-fn in_noted_call(gpu: &Gpu, call: &Call<'_>, image: &mut [u32]) {
-    let layout = gpu.mask.layout;
+fn in_noted_call(gpu: &Gpu, mask: &LaunchMask, call: &Call<'_>, image: &mut [u32]) {
+    let layout = mask.layout;
     // A launch that may leave the partition keeps the descriptor that the driver made.
     let Some(carried) = call.carried else { return };
     let descriptor = image.as_ptr() as usize;
     let own = carried.own(descriptor, qmd::read_disable_mask(image, layout));
     let wanted = match call.unmasked {
         true => own,
-        false => Some(qmd::union_live(&disable_now(gpu), own.as_ref(), &gpu.mask.live)),
+        false => Some(qmd::union_live(&disable_now(gpu), own.as_ref(), &mask.live)),
     };
     let written = match wanted {
         Some(disable) => qmd::write_disable_mask(image, layout, &disable),

@@ -97,6 +97,9 @@ pub enum Verdict {
 
 /// Judges a launch in `stream` by the tenant's limits of this moment.
 pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> Verdict {
+    if gpu.mask.is_none() {
+        return Verdict::Fits;
+    }
     // What it is and what an SM holds of it, the driver tells of functions of the current context.
     let needs = match tenant.in_context_of(stream, || shape.needs(tenant)) {
         Ok(needs) if needs.nothing() => return Verdict::Fits,

@@ -11,13 +11,19 @@ use core::ffi::{c_int, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::CUlaunchConfig;
-use partita_ledger::FLAG_ON_MISFIT_WIDEN;
+use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
 
 use crate::gpu::Gpu;
+use crate::launch;
 use crate::misfit::{self, Shape};
-use crate::{launch, tenant};
+use crate::tenant::{self, Tenant};
 
 type Query = unsafe extern "C" fn(*mut c_int, *mut c_void, *const CUlaunchConfig) -> CuResult;
+
+/// The limits of the current context's GPU, where the tenant has a partition of it.
+fn partition_now(tenant: &Tenant) -> Option<Limits> {
+    tenant.gpu_now().ok().filter(|gpu| gpu.mask.is_some()).and_then(Gpu::limits_now)
+}
 
 /// Wraps `cuOccupancyMaxActiveClusters`.
 pub unsafe fn active_clusters(
@@ -29,7 +35,7 @@ pub unsafe fn active_clusters(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(clusters, function, config) };
     let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
-    let Some(limits) = tenant.gpu_now().ok().and_then(Gpu::limits_now) else { return result };
+    let Some(limits) = partition_now(tenant) else { return result };
     // SAFETY: the driver has just read the configuration and written the answer.
     let (shape, answer): (Shape, &mut c_int) =
         unsafe { (launch::shape_of(&*config, function), &mut *clusters) };
@@ -54,7 +60,7 @@ pub unsafe fn potential_cluster_size(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(blocks, function, config) };
     let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
-    let Some(limits) = tenant.gpu_now().ok().and_then(Gpu::limits_now) else { return result };
+    let Some(limits) = partition_now(tenant) else { return result };
     if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {
         return result;
     }

@@ -178,6 +178,11 @@ impl Tenant {
         self.shares.lock()
     }
 
+    /// Whether launches carry a mask on any of the GPUs.
+    pub fn is_masked(&self) -> bool {
+        self.gpus.iter().any(|gpu| gpu.mask.is_some())
+    }
+
     /// Whether launches of the tenant go through a gate.
     pub fn has_gate(&self) -> bool {
         self.gpus.iter().any(|gpu| gpu.gate.is_some())

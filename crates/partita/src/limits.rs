@@ -1,15 +1,14 @@
 //! From what was asked to what the ledger says.
 
 use partita_core::{ByteSize, Present, Share, Topology, Tpc, TpcSet};
-use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, NO_QUOTA};
+use partita_ledger::{
+    FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, MECHANISM_MASK, NO_QUOTA,
+};
 use serde::Serialize;
 
 use crate::calibration::Measured;
 use crate::error::Error;
 use crate::registry::Tenant;
-
-/// The mechanism number of QMD masks in the ledger.
-pub const MECHANISM_MASK: u32 = 1;
 
 /// What happens to a launch that can never fit its tenant's partition: a cluster larger than any GPC of it, a
 /// cooperative grid larger than its SMs.

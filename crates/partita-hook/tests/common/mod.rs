@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
-use partita_ledger::{LIMITS_FILE_NAME, Limits, LimitsFile, USAGE_FILE_NAME, UsageMap, UsageView};
+use partita_ledger::{
+    LIMITS_FILE_NAME, Limits, LimitsFile, MECHANISM_MASK, USAGE_FILE_NAME, UsageMap, UsageView,
+};
 use partita_testing::succeed;
 
 /// The directory of the hook and of the simulator.
@@ -131,6 +133,7 @@ pub fn limits() -> Limits {
         memory_quota_bytes: 1 << 30,
         memory_total_bytes: 1 << 40,
         name: Limits::name_field("test").expect("a short name"),
+        mechanism: MECHANISM_MASK,
         ..Limits::default()
     };
     for tpc in 0..66 {
