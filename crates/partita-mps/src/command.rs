@@ -246,7 +246,7 @@ impl Control {
     /// # Errors
     /// [`MpsError::NotRunning`] if no daemon listens, [`MpsError::NoSuchServer`],
     /// [`MpsError::NoSuchClient`], [`MpsError::UnknownCommand`] or [`MpsError::Refused`]
-    /// if the answer is one of the daemon's refusals, [`MpsError::Timeout`], and
+    /// if the answer is one of the daemon's refusals, [`MpsError::Timeout`], [`MpsError::Cut`], and
     /// [`MpsError::Spawn`] if the control program cannot be run.
     pub fn command(&self, line: &str) -> Result<String, MpsError> {
         let mut command = Command::new(self.binary.path());
@@ -260,6 +260,10 @@ impl Control {
             }
             Outcome::Done { status, output } if output.trim().is_empty() && !status.success() => {
                 Err(MpsError::Refused { command: line.to_owned(), message: status.to_string() })
+            }
+            // Half of `100.0` is `10`: what a failing program printed without the end of its last line is no answer.
+            Outcome::Done { output, status } if !status.success() && !output.ends_with('\n') => {
+                Err(MpsError::Cut { command: line.to_owned(), reply: output })
             }
             Outcome::Done { output, .. } => self.check(line, output),
         }

@@ -109,6 +109,16 @@ pub enum MpsError {
         /// Seconds waited.
         waited_s: u64,
     },
+    /// The daemon went away while it answered.
+    #[error(
+        "the answer to the MPS command `{command}` breaks off after {reply:?}: the daemon went away; see its log"
+    )]
+    Cut {
+        /// The command.
+        command: String,
+        /// What came.
+        reply: String,
+    },
     /// The daemon has no such server.
     #[error("the MPS daemon has no server {server}: `partita mps status` lists the clients of each")]
     NoSuchServer {

@@ -4,7 +4,7 @@
 //! thread, so that faults come when a test wants them.
 
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -13,7 +13,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use partita_mps::{ControlBinary, MpsError, Service, ServiceDirs};
+use partita_mps::fault::{Culprit, Part, ServerState, Tracker};
+use partita_mps::log::Tail;
+use partita_mps::{
+    ClientPriority, ControlBinary, DeviceName, MemoryLimit, MpsError, ServerStatus, Service, ServiceDirs,
+};
 use partita_simcuda::client::runtime::{device_uuid, uuid_text};
 use partita_simcuda::mps::client::{attach, tell_context};
 use partita_simcuda::shared::place::Place;
@@ -200,52 +204,70 @@ struct Script {
     processes: Vec<ProcessStatus>,
 }
 
+impl Script {
+    fn has_fault(&self, server: u32) -> bool {
+        self.processes.iter().any(|one| one.fault != 0 && one.mps.is_some_and(|mps| mps.server == server))
+    }
+}
+
 fn play_board(place: &Place) -> Arc<Mutex<Script>> {
     place.make_dir().unwrap();
     let listener = socket::listen(&place.socket()).unwrap();
     let script = Arc::new(Mutex::new(Script::default()));
     let shared = Arc::clone(&script);
-    // The thread ends with the test's process.
+    // The threads end with the test's process.
     thread::spawn(move || {
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         loop {
-            let Some(connection) = socket::accept(listener.as_fd()).unwrap() else {
-                thread::sleep(Duration::from_millis(1));
-                continue;
-            };
-            loop {
-                let request: Request = match socket::receive(connection.as_fd(), &mut buffer) {
-                    Ok(Received::Packet(bytes, _)) => postcard::from_bytes(&buffer[..bytes]).unwrap(),
-                    Ok(Received::Nothing) => {
-                        thread::sleep(Duration::from_millis(1));
-                        continue;
-                    }
-                    _ => break,
-                };
-                let mut script = shared.lock().unwrap();
-                let reply = match request {
-                    Request::Hello { .. } => {
-                        Reply::Welcome { device: "h200".to_owned(), instance: 1, sms: 132 }
-                    }
-                    Request::Status => {
-                        let processes = script.processes.clone();
-                        Reply::Status(BoardStatus {
-                            used_bytes: 0,
-                            busy_percent: 0,
-                            corruptions: 0,
-                            processes,
-                        })
-                    }
-                    other => {
-                        script.heard.push(other);
-                        Reply::Done
-                    }
-                };
-                socket::send(connection.as_fd(), &postcard::to_allocvec(&reply).unwrap(), &[]).unwrap();
+            match socket::accept(listener.as_fd()).unwrap() {
+                Some(connection) => {
+                    let script = Arc::clone(&shared);
+                    thread::spawn(move || play_connection(&connection, &script));
+                }
+                None => thread::sleep(Duration::from_millis(1)),
             }
         }
     });
     script
+}
+
+fn play_connection(connection: &OwnedFd, script: &Mutex<Script>) {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let mut awaits = None;
+    loop {
+        let say =
+            |reply: &Reply| socket::send(connection.as_fd(), &postcard::to_allocvec(reply).unwrap(), &[]);
+        if let Some(server) = awaits
+            && script.lock().unwrap().has_fault(server)
+        {
+            say(&Reply::Done).unwrap();
+            awaits = None;
+        }
+        let request: Request = match socket::receive(connection.as_fd(), &mut buffer) {
+            Ok(Received::Packet(bytes, _)) => postcard::from_bytes(&buffer[..bytes]).unwrap(),
+            Ok(Received::Nothing) => {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            _ => return,
+        };
+        let mut script = script.lock().unwrap();
+        let reply = match request {
+            Request::Hello { .. } => Reply::Welcome { device: "h200".to_owned(), instance: 1, sms: 132 },
+            Request::Status => {
+                let processes = script.processes.clone();
+                Reply::Status(BoardStatus { used_bytes: 0, busy_percent: 0, corruptions: 0, processes })
+            }
+            Request::AwaitFault { server } => {
+                awaits = Some(server);
+                continue;
+            }
+            other => {
+                script.heard.push(other);
+                Reply::Done
+            }
+        };
+        say(&reply).unwrap();
+    }
 }
 
 #[test]
@@ -393,6 +415,11 @@ fn a_terminated_client_is_no_client_any_more() {
     assert_eq!(daemon.ask(&format!("terminate_client {server} {pid}")), format!("Client {pid} not found\n1"));
 }
 
+fn faulty(pid: u32, server: u32, caused: bool) -> ProcessStatus {
+    let mps = Some(MpsIdentity { server, client: 1, percentage: 100, memory_limit_bytes: None });
+    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes: 0, mps, fault: 700, caused }
+}
+
 #[test]
 fn a_server_with_a_fault_takes_nobody_until_the_hurt_have_left() {
     let daemon = Daemon::start();
@@ -400,14 +427,14 @@ fn a_server_with_a_fault_takes_nobody_until_the_hurt_have_left() {
     let mut hurt = Client::start(&daemon.dirs, &[]);
     hurt.outcome();
     let server = daemon.server();
-    let mps = Some(MpsIdentity { server, client: 1, percentage: 100, memory_limit_bytes: None });
-    let command = "tenant".to_owned();
-    let process = ProcessStatus { pid: hurt.pid(), command, contexts: 1, used_bytes: 0, mps, fault: 700 };
-    board.lock().unwrap().processes = vec![process];
+    board.lock().unwrap().processes = vec![faulty(hurt.pid(), server, true)];
+    eventually("the daemon hears of it", || daemon.dirs.log("server.log").contains("fatal GPU error"));
     assert_eq!(daemon.ask(&format!("get_server_status {server}")), "FAULT");
     assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), "error 807");
     board.lock().unwrap().processes.clear();
-    assert_eq!(daemon.ask(&format!("get_server_status {server}")), "ACTIVE");
+    assert_eq!(daemon.ask(&format!("get_server_status {server}")), "FAULT", "whom it hurt has to leave");
+    drop(hurt);
+    eventually("the server recovers", || daemon.ask(&format!("get_server_status {server}")) == "ACTIVE");
     assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), format!("{server} 2 100 0"));
 }
 
@@ -534,6 +561,140 @@ fn a_daemon_without_its_directories_says_why() {
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/null/log"), "{output:?}");
     assert!(!dirs.pipe().join("control").exists(), "nothing is left behind");
+}
+
+#[test]
+fn a_fault_is_written_down_and_its_reach_is_read_back() {
+    let daemon = Daemon::start();
+    let board = play_board(&daemon.dirs.place());
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::start(&daemon.dirs, &[])).collect();
+    clients.iter_mut().for_each(|client| drop(client.outcome()));
+    let (server, pids) = (daemon.server(), clients.iter().map(Client::pid).collect::<Vec<_>>());
+    let mut control = Tail::from_start(&daemon.dirs.temp.path().join("log/control.log"));
+    let mut tail = Tail::from_start(&daemon.dirs.temp.path().join("log/server.log"));
+    let mut tracker = Tracker::new();
+    let mut follow = |tracker: &mut Tracker| {
+        for entry in control.poll().unwrap().into_iter().chain(tail.poll().unwrap()) {
+            tracker.apply(&entry);
+        }
+    };
+    eventually("every client is active", || {
+        follow(&mut tracker);
+        tracker.clients(server).count() == 3
+    });
+    assert_eq!(tracker.state(server), Some(ServerState::Active));
+    board.lock().unwrap().processes = pids.iter().map(|&pid| faulty(pid, server, pid == pids[1])).collect();
+    eventually("the fault is followed to its last word", || {
+        follow(&mut tracker);
+        tracker.fault(server).is_some_and(|fault| fault.hit.len() == 3 && !fault.devices.is_empty())
+    });
+    let fault = tracker.fault(server).unwrap();
+    assert_eq!(tracker.state(server), Some(ServerState::Fault));
+    assert_eq!(fault.culprit(), Culprit::Named(pids[1]));
+    assert_eq!(fault.part_of(pids[0]), Part::Hit);
+    assert!(fault.spared.is_empty());
+    board.lock().unwrap().processes.clear();
+    clients.clear();
+    eventually("the server is active again", || {
+        follow(&mut tracker);
+        tracker.state(server) == Some(ServerState::Active)
+    });
+    assert!(tracker.fault(server).unwrap().staying.is_empty());
+}
+
+#[test]
+fn failures_come_as_scripted_and_are_told_apart() {
+    let dirs = Dirs::new();
+    let script = dirs.temp.path().join("script");
+    let write = |text: &str| std::fs::write(&script, text).unwrap();
+    let service = |dirs: &Dirs| {
+        let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
+        let uuid = uuid_text(device_uuid(&dirs.place()));
+        Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid)
+            .with_env("PARTITA_SIM_MPS_SCRIPT", &script)
+    };
+    let service = service(&dirs);
+    write("start say No room for the socket");
+    let error = service.ensure().unwrap_err();
+    assert!(matches!(&error, MpsError::StartFailed { reason } if reason.contains("No room")), "{error}");
+    write("");
+    let daemon = Daemon { dirs, pid: service.ensure().unwrap().pid };
+    let control = service.control().with_limit(Duration::from_millis(200));
+
+    write("get_server_list silence");
+    assert!(matches!(control.server_list().unwrap_err(), MpsError::Timeout { .. }));
+    write("1*get_default_active_thread_percentage half");
+    let error = control.default_active_thread_percentage().unwrap_err();
+    assert!(matches!(&error, MpsError::Cut { reply, .. } if reply == "10"), "{error}");
+    assert_eq!(control.default_active_thread_percentage().unwrap(), 100.0, "once");
+    write("ps say PID ID\\nnothing");
+    assert!(matches!(control.ps(None).unwrap_err(), MpsError::Reply { .. }));
+
+    write("2*attach refuse 807\n1*attach exhausted");
+    for expected in ["error 807", "error 807", "error 2"] {
+        assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), expected);
+    }
+    write("1*server death");
+    let mut client = Client::start(&daemon.dirs, &[]);
+    let outcome = client.outcome();
+    assert!(outcome.ends_with(" 1 100 0"), "a second server takes it: {outcome}");
+    assert!(daemon.dirs.log("control.log").contains("exited with status 137"));
+    drop(client);
+
+    write("get_server_list death");
+    assert!(control.server_list().is_err());
+    eventually("the daemon is gone", || !exists(daemon.pid));
+    assert!(matches!(service.state().unwrap(), partita_mps::State::Stale { .. }));
+    write("");
+    let ensured = service.ensure().unwrap();
+    assert!(ensured.started, "what it left is no obstacle");
+    service.stop(true).unwrap();
+}
+
+#[test]
+fn every_classic_command_is_understood_by_both_sides() {
+    let dirs = Dirs::new();
+    let uuid = uuid_text(device_uuid(&dirs.place()));
+    let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
+    let service = Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid);
+    let daemon = Daemon { dirs, pid: service.ensure().unwrap().pid };
+    let control = service.control();
+    // SAFETY: takes no arguments.
+    let user = unsafe { libc::geteuid() };
+    control.start_server(user).unwrap();
+    assert!(matches!(control.start_server(user).unwrap_err(), MpsError::Refused { .. }));
+    let server = control.server_list().unwrap()[0];
+    eventually("the server is ready", || control.server_status(server).unwrap() == ServerStatus::Active);
+    let mut client = Client::start(&daemon.dirs, &[]);
+    client.outcome();
+    let rows = control.ps(Some(server)).unwrap();
+    assert_eq!((rows[0].pid, rows[0].server), (client.pid(), server));
+    assert!(rows[0].is_on(&uuid));
+    assert_eq!(control.ps(None).unwrap(), rows);
+    let on = control.device_client_list(Some(server)).unwrap();
+    assert_eq!((on[0].device.to_string(), &on[0].clients), (uuid.clone(), &vec![client.pid()]));
+
+    control.set_active_thread_percentage(server, 50.0).unwrap();
+    assert_eq!(control.active_thread_percentage(server).unwrap(), 50.0);
+    assert_eq!(control.default_active_thread_percentage().unwrap(), 100.0);
+    for device in [DeviceName::Ordinal(0), DeviceName::Uuid(uuid)] {
+        assert_eq!(control.default_device_memory_limit(&device).unwrap(), None);
+        let limit = MemoryLimit::from_bytes(900 << 20).unwrap();
+        control.set_default_device_memory_limit(&device, limit).unwrap();
+        assert_eq!(control.default_device_memory_limit(&device).unwrap(), Some(limit.bytes()));
+        let more = MemoryLimit::from_bytes(2 << 30).unwrap();
+        control.set_device_memory_limit(server, &device, more).unwrap();
+        assert_eq!(control.device_memory_limit(server, &device).unwrap(), Some(more.bytes()));
+    }
+    assert_eq!(control.default_client_priority().unwrap(), ClientPriority::Normal);
+    control.set_default_client_priority(ClientPriority::BelowNormal).unwrap();
+    assert_eq!(control.default_client_priority().unwrap(), ClientPriority::BelowNormal);
+    assert!(matches!(control.server_status(1).unwrap_err(), MpsError::NoSuchServer { server: 1 }));
+    drop(client);
+    control.shutdown_server(server, false).unwrap();
+    eventually("the server ends", || control.server_list().unwrap().is_empty());
+    control.quit_within(0).unwrap();
+    eventually("the daemon ends", || !exists(daemon.pid));
 }
 
 #[test]

@@ -108,7 +108,7 @@ impl Board {
             self.busy.change(time, false);
         }
         if let Err(code) = self.take_effect(time, work, &job) {
-            self.fail(job.client, code);
+            self.fault(job.client, code);
             return;
         }
         let Some(client) = self.clients.get_mut(&job.client) else { return };
@@ -175,7 +175,7 @@ impl Board {
             self.end(work);
         }
         for (id, code) in failed {
-            self.fail(id, code);
+            self.fault(id, code);
         }
         any
     }

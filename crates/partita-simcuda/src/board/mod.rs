@@ -151,6 +151,8 @@ struct Board {
     events: Events,
     clients: BTreeMap<ClientId, Client>,
     observers: BTreeMap<ClientId, OwnedFd>,
+    /// Observers that wait for a fault of clients of an MPS server.
+    fault_watchers: Vec<(ClientId, u32)>,
     next_id: ClientId,
     works: HashMap<WorkId, Job>,
     value_waits: Vec<ValueWait>,
@@ -189,6 +191,7 @@ impl Board {
             events: Events::new(instance),
             clients: BTreeMap::new(),
             observers: BTreeMap::new(),
+            fault_watchers: Vec::new(),
             next_id: 1,
             works: HashMap::new(),
             value_waits: Vec::new(),

@@ -76,6 +76,7 @@ impl Board {
     /// The end of a connection: everything that it held is returned.
     pub(super) fn disconnect(&mut self, id: ClientId) {
         self.observers.remove(&id);
+        self.fault_watchers.retain(|(watcher, _)| *watcher != id);
         // Commands that were published before the end count: whether work was in flight depends on them.
         while self.drain(id, usize::MAX) {}
         let Some(mut client) = self.clients.remove(&id) else { return };
@@ -87,24 +88,61 @@ impl Board {
         self.works.retain(|_, job| job.client != id);
         self.value_waits.retain(|wait| wait.client != id);
         if let Some(identity) = client.mps {
-            let neighbours: Vec<ClientId> = self
-                .clients
-                .iter()
-                .filter(|(_, other)| other.mps.is_some_and(|mps| mps.server == identity.server))
-                .map(|(id, _)| *id)
-                .collect();
-            if neighbours.is_empty() {
+            if self.clients_of(identity.server).is_empty() {
                 self.mps_groups.remove(&identity.server);
                 let _ = self.engine.remove_group(client.group);
             }
             // The server shares one address space: a client that vanishes under its running kernels takes the
             // memory away from the hardware, and all clients see the fault.
             if in_flight && client.fault == 0 {
-                for neighbour in neighbours {
-                    self.fail(neighbour, CuResult::ILLEGAL_ADDRESS);
-                }
+                self.fail_all(identity.server, CuResult::ILLEGAL_ADDRESS);
             }
         }
+    }
+
+    /// A fatal error of a client's work. The clients of an MPS server share what reports it: all of them fail.
+    pub(super) fn fault(&mut self, id: ClientId, code: CuResult) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.caused = client.fault == 0;
+        let server = client.mps.map(|mps| mps.server);
+        self.fail(id, code);
+        if let Some(server) = server {
+            self.fail_all(server, code);
+        }
+    }
+
+    /// Fails every client of an MPS server that has not failed yet, and tells those who wait for it.
+    pub(super) fn fail_all(&mut self, server: u32, code: CuResult) {
+        let clients = self.clients_of(server);
+        if clients.is_empty() {
+            return;
+        }
+        for id in clients {
+            self.fail(id, code);
+        }
+        let (told, others) =
+            std::mem::take(&mut self.fault_watchers).into_iter().partition(|(_, of)| *of == server);
+        self.fault_watchers = others;
+        let told: Vec<(ClientId, u32)> = told;
+        for (watcher, _) in told {
+            self.reply(watcher, &Reply::Done, None);
+        }
+    }
+
+    /// Answers an observer as soon as a fault hits clients of a server, or has hit some.
+    pub(super) fn await_fault(&mut self, id: ClientId, server: u32) {
+        let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
+        let hit = |client: &Client| !no_fault.contains(&client.fault);
+        if self.clients_of(server).iter().any(|id| self.clients.get(id).is_some_and(hit)) {
+            self.reply(id, &Reply::Done, None);
+        } else {
+            self.fault_watchers.push((id, server));
+        }
+    }
+
+    fn clients_of(&self, server: u32) -> Vec<ClientId> {
+        let is_of = |client: &Client| client.mps.is_some_and(|mps| mps.server == server);
+        self.clients.iter().filter(|(_, client)| is_of(client)).map(|(id, _)| *id).collect()
     }
 
     /// Returns what a client held.
@@ -146,13 +184,7 @@ impl Board {
 
     /// The end of an MPS server under its clients: their contexts were its own.
     pub(super) fn server_gone(&mut self, server: u32) {
-        let clients: Vec<ClientId> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| client.mps.is_some_and(|mps| mps.server == server))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in clients {
+        for id in self.clients_of(server) {
             self.fail(id, CuResult::MPS_RPC_FAILURE);
         }
     }

@@ -29,6 +29,10 @@ impl Board {
             self.welcome(id, version, role, command);
             return;
         }
+        if let (Request::AwaitFault { server }, true) = (&request, self.observers.contains_key(&id)) {
+            self.await_fault(id, *server);
+            return;
+        }
         // What the client published before it asked comes first.
         while self.drain(id, usize::MAX) {}
         let answer = if self.clients.contains_key(&id) {
@@ -59,6 +63,10 @@ impl Board {
             Request::Terminate { server, pid } => self.terminate(server, pid).map(|()| (Reply::Done, None)),
             Request::ServerGone { server } => {
                 self.server_gone(server);
+                plain(Reply::Done)
+            }
+            Request::Contain { server, code } => {
+                self.fail_all(server, CuResult(code));
                 plain(Reply::Done)
             }
             _ => Err(CuResult::NOT_PERMITTED),
@@ -95,6 +103,7 @@ impl Board {
                     used_bytes,
                     mps: client.mps,
                     fault: client.fault,
+                    caused: client.caused,
                 }
             })
             .collect();
@@ -174,9 +183,11 @@ impl Board {
                 plain(Reply::Done)
             }
             Request::Status => plain(Reply::Status(self.status())),
-            Request::Terminate { .. } | Request::ServerGone { .. } | Request::Hello { .. } => {
-                Err(CuResult::NOT_PERMITTED)
-            }
+            Request::Terminate { .. }
+            | Request::ServerGone { .. }
+            | Request::AwaitFault { .. }
+            | Request::Contain { .. }
+            | Request::Hello { .. } => Err(CuResult::NOT_PERMITTED),
             Request::CtxCreate { .. } | Request::StreamCreate { .. } => Err(CuResult(fault)),
             other => self.memory_request(id, other, descriptors),
         }

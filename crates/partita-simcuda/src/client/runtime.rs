@@ -164,6 +164,17 @@ pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
     exchange(socket.as_fd(), request, &[]).ok().map(|(reply, _)| reply)
 }
 
+/// Asks a board to say when a fault hits clients of an MPS server: then the returned connection has something to receive.
+/// `None` when no board runs.
+pub fn await_fault(place: &Place, server: u32) -> Option<OwnedFd> {
+    let socket = place.connect().ok()?;
+    let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
+    exchange(socket.as_fd(), &hello, &[]).ok()?;
+    let bytes = postcard::to_allocvec(&Request::AwaitFault { server }).ok()?;
+    socket::send(socket.as_fd(), &bytes, &[]).ok()?;
+    Some(socket)
+}
+
 impl Runtime {
     /// Connects to a board, which is started when none runs.
     ///

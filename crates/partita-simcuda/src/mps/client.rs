@@ -37,7 +37,7 @@ pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult>
     match wire::ask(&connection, &Message::Attach(attach)) {
         Ok(Answer::Attached(identity)) => Ok(Some((identity, connection))),
         Ok(Answer::Refused(code)) => Err(CuResult(code)),
-        Ok(Answer::Text(_)) | Err(_) => Err(CuResult::MPS_CONNECTION_FAILED),
+        Ok(Answer::Text(_) | Answer::Half(_)) | Err(_) => Err(CuResult::MPS_CONNECTION_FAILED),
     }
 }
 

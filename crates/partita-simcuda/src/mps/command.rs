@@ -35,6 +35,10 @@ pub enum Command {
     MemoryLimit(u32, String),
     /// Sets the memory limit of a device for a server's next clients.
     SetMemoryLimit(u32, String, MemoryLimit),
+    /// The priority of the next clients.
+    DefaultPriority,
+    /// Sets the priority of the next clients.
+    SetDefaultPriority(u32),
     /// Ends a client's GPU work.
     TerminateClient(u32, u32),
     /// Ends the daemon when the clients are gone, or after so many seconds.
@@ -80,6 +84,10 @@ impl Command {
             ("set_device_pinned_mem_limit", [server, device, value]) => {
                 Self::SetMemoryLimit(pid(server)?, (*device).to_owned(), MemoryLimit::parse(value)?)
             }
+            ("get_default_client_priority", []) => Self::DefaultPriority,
+            ("set_default_client_priority", [level @ ("0" | "1")]) => {
+                Self::SetDefaultPriority(number(level, "priority")?)
+            }
             ("terminate_client", [server, client]) => Self::TerminateClient(pid(server)?, pid(client)?),
             ("quit", []) => Self::Quit(None),
             ("quit", ["-t", seconds]) => Self::Quit(Some(number(seconds, "number of seconds")?)),
@@ -94,7 +102,7 @@ impl Command {
 }
 
 /// Commands and what they take.
-const USAGES: [(&str, &str); 16] = [
+const USAGES: [(&str, &str); 18] = [
     ("get_server_list", ""),
     ("get_server_status", " <server PID>"),
     ("start_server", " -uid <user id>"),
@@ -110,6 +118,8 @@ const USAGES: [(&str, &str); 16] = [
     ("set_default_device_pinned_mem_limit", " <device> <value>"),
     ("get_device_pinned_mem_limit", " <server PID> <device>"),
     ("set_device_pinned_mem_limit", " <server PID> <device> <value>"),
+    ("get_default_client_priority", ""),
+    ("set_default_client_priority", " <0 [NORMAL] or 1 [BELOW NORMAL]>"),
     ("terminate_client", " <server PID> <client PID>"),
 ];
 
@@ -150,6 +160,8 @@ mod tests {
             ),
             ("get_device_pinned_mem_limit 12 GPU-1", Command::MemoryLimit(12, "GPU-1".to_owned())),
             ("set_device_pinned_mem_limit 12 0 2G", Command::SetMemoryLimit(12, "0".to_owned(), limit)),
+            ("get_default_client_priority", Command::DefaultPriority),
+            ("set_default_client_priority 1", Command::SetDefaultPriority(1)),
             ("terminate_client 12 13", Command::TerminateClient(12, 13)),
             ("quit", Command::Quit(None)),
             ("quit -t 5", Command::Quit(Some(5))),
@@ -166,6 +178,7 @@ mod tests {
             ("help me", "Unknown command \"help\""),
             ("get_client_list", "Usage: get_client_list <server PID>"),
             ("terminate_client 1", "Usage: terminate_client <server PID> <client PID>"),
+            ("set_default_client_priority 2", "Usage: set_default_client_priority"),
             ("get_client_list me", "Invalid PID: me"),
             ("set_default_active_thread_percentage 0", "Invalid active thread percentage: 0"),
             ("set_default_active_thread_percentage 101", "Invalid active thread percentage: 101"),

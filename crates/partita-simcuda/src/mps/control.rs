@@ -10,6 +10,7 @@ use super::daemon::Daemon;
 use super::dirs::{self, PipeFiles};
 use super::limits::Limits;
 use super::log::Logs;
+use super::script::{Failure, Script};
 use super::wire::{self, Answer, Message};
 use super::{BINARY_VERSION, server};
 use crate::shared::socket;
@@ -72,6 +73,10 @@ fn front_end(lines: impl Iterator<Item = io::Result<String>>) -> ExitCode {
         match wire::ask(&connection, &Message::Command(line.to_owned())) {
             Ok(Answer::Text(text)) if text.is_empty() => {}
             Ok(Answer::Text(text)) => println!("{text}"),
+            Ok(Answer::Half(text)) => {
+                print!("{text}");
+                return ExitCode::FAILURE;
+            }
             Ok(_) | Err(_) => {
                 println!("Lost the connection to the MPS control daemon");
                 return ExitCode::FAILURE;
@@ -111,6 +116,14 @@ fn serve(daemon: Daemon) -> Result<(), String> {
 
 /// Starts a daemon in a session of its own; returns when it listens, or says why it does not.
 fn background() -> ExitCode {
+    match Script::from_env().failure("start") {
+        Some(Failure::Silence) => loop {
+            std::thread::park();
+        },
+        Some(Failure::Say(words)) => return outcome(Err(words)),
+        Some(Failure::Death) => std::process::abort(),
+        _ => {}
+    }
     let (read_end, write_end) = match pipe() {
         Ok(ends) => ends,
         Err(error) => return outcome(Err(error.to_string())),

@@ -9,22 +9,25 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 
 use super::CLIENTS_MAX;
+use super::contain::{Fault, Watches};
 use super::dirs::PipeFiles;
 use super::limits::Limits;
 use super::log::Logs;
 use super::peer::{Candidate, Member, Peer, PeerId, Phase, Role, Server};
+use super::script::{Failure, Script};
 use super::server::{Heard, ServerProcess};
 use super::wait::{pidfd, poll, signals};
 use super::wire::{self, Answer, Attach, Message};
 use crate::client::runtime::{device_uuid, is_visible, observe, uuid_text};
 use crate::shared::place::Place;
-use crate::shared::protocol::{BoardStatus, MpsIdentity, Reply, Request};
+use crate::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
 use crate::shared::socket;
 
 /// The daemon.
@@ -39,13 +42,20 @@ pub struct Daemon {
     pub(super) server: Option<Server>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     waiting: VecDeque<PeerId>,
+    /// What is to go wrong.
+    script: Script,
+    /// Boards that will tell of a fault.
+    pub(super) watches: Watches,
+    /// The fault that blocks the server.
+    pub(super) fault: Option<Fault>,
     next_peer: PeerId,
+    /// A server that will not be ready.
+    is_deaf: Option<u32>,
     /// Set when the daemon is to end: at once after this moment, if there is one.
     ending: Option<Option<Instant>>,
 }
 
 /// What woke the daemon.
-#[derive(Clone, Copy)]
 enum Source {
     Signal,
     Control,
@@ -53,6 +63,7 @@ enum Source {
     Server,
     Peer(PeerId),
     ClientExit(PeerId),
+    Board(PathBuf),
 }
 
 impl Daemon {
@@ -70,6 +81,10 @@ impl Daemon {
             server: None,
             peers: BTreeMap::new(),
             waiting: VecDeque::new(),
+            script: Script::from_env(),
+            watches: Watches::default(),
+            fault: None,
+            is_deaf: None,
             next_peer: 1,
             ending: None,
         })
@@ -89,6 +104,7 @@ impl Daemon {
                     Source::Server => self.hear_server(),
                     Source::Peer(id) => self.hear(id),
                     Source::ClientExit(id) => self.leave(id),
+                    Source::Board(dir) => self.hear_board(&dir),
                 }
             }
         }
@@ -111,6 +127,8 @@ impl Daemon {
                 sources.extend(member.exit.iter().map(|exit| (Source::ClientExit(*id), exit.as_fd())));
             }
         }
+        sources
+            .extend(self.watches.sources().map(|(dir, socket)| (Source::Board(dir.clone()), socket.as_fd())));
         let limit = match self.ending {
             Some(Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
             _ => None,
@@ -167,7 +185,20 @@ impl Daemon {
             self.log.control("NEW UI");
         }
         self.log.control(format_args!("Cmd:{line}"));
-        let reply = self.execute(line);
+        let failure = self.script.failure(line.split_whitespace().next().unwrap_or_default());
+        let reply = match failure {
+            Some(Failure::Silence) => return,
+            Some(Failure::Death) => std::process::abort(),
+            Some(Failure::Say(text)) => text,
+            Some(Failure::Half) => {
+                let reply = self.execute(line);
+                let half = (0..=reply.len() / 2).rev().find(|at| reply.is_char_boundary(*at)).unwrap_or(0);
+                self.answer(id, &Answer::Half(reply[..half].to_owned()));
+                self.leave(id);
+                return;
+            }
+            _ => self.execute(line),
+        };
         for line in reply.lines() {
             self.log.control(line);
         }
@@ -185,6 +216,18 @@ impl Daemon {
     }
 
     fn attach(&mut self, id: PeerId, attach: Attach) {
+        match self.script.failure("attach") {
+            Some(Failure::Silence) => return,
+            Some(Failure::Death) => std::process::abort(),
+            Some(Failure::Refuse(code)) => return self.refuse(id, CuResult(code)),
+            Some(Failure::Exhausted) => {
+                if let Some(server) = self.server.as_ref().map(Server::pid) {
+                    self.log.server(server, "MPS Server failed to create/open SHM segment.");
+                }
+                return self.refuse(id, CuResult::OUT_OF_MEMORY);
+            }
+            _ => {}
+        }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let dir = OsString::from_vec(attach.dir);
         let Ok(place) = Place::new(&attach.device, attach.index, Some(dir)) else {
@@ -251,7 +294,8 @@ impl Daemon {
             return Err(CuResult::MPS_MAX_CLIENTS_REACHED);
         }
         // A server with a fault takes nobody until everybody whom it hurt has left.
-        if board(&candidate.place).is_some_and(|board| has_fault(&board, server_pid)) {
+        if self.fault.is_some() || board(&candidate.place).is_some_and(|board| has_fault(&board, server_pid))
+        {
             return Err(CuResult::MPS_SERVER_NOT_READY);
         }
         server.clients_so_far += 1;
@@ -282,6 +326,13 @@ impl Daemon {
         Ok(())
     }
 
+    /// A client's device as the service counts: among those that it is for.
+    pub(super) fn device_number(&self, member: &Member) -> u32 {
+        let mut visible = self.visible.iter().flat_map(|list| list.split(','));
+        let place = visible.position(|one| !one.is_empty() && member.uuid.starts_with(one.trim()));
+        place.map_or(member.place.index, |place| place as u32)
+    }
+
     fn context(&mut self, id: PeerId, context: u32, alive: bool) {
         let Some(server) = self.server.as_ref().map(Server::pid) else { return };
         let Some(Peer { pid, role: Role::Client(member), .. }) = self.peers.get_mut(&id) else { return };
@@ -291,8 +342,10 @@ impl Daemon {
             self.log.server(server, format_args!("Received new client request for {name}"));
             self.log.server(server, format_args!("Client {name} connected"));
             self.log.server(server, format_args!("Creating worker thread for client {name}"));
+            let place = member.place.clone();
             self.log.server(server, device);
             self.log.server(server, format_args!("Status of client {name} is ACTIVE"));
+            self.watch(&place, server);
         } else if !alive && member.contexts.remove(&context) {
             self.log_context_end(server, &name);
         }
@@ -331,6 +384,7 @@ impl Daemon {
                         ),
                     );
                     self.log.server(server, format_args!("Client process {} disconnected", peer.pid));
+                    self.leave_fault(server, id, &member.place);
                 }
                 self.end_unused_server();
                 self.admit();
@@ -351,7 +405,16 @@ impl Daemon {
         };
         self.log.control(format_args!("Starting new server {} for user {uid}", process.pid()));
         let limits = self.limits.clone();
+        let pid = process.pid();
         self.server = Some(Server { process, uid, phase: Phase::Starting, limits, clients_so_far: 0 });
+        self.fault = None;
+        match self.script.failure("server") {
+            // What it says is not heard.
+            Some(Failure::Silence) => self.is_deaf = Some(pid),
+            // SAFETY: takes numbers; the process is this daemon's child and has not been waited for.
+            Some(Failure::Death) => drop(unsafe { libc::kill(pid as i32, libc::SIGKILL) }),
+            _ => {}
+        }
         Ok(())
     }
 
@@ -361,11 +424,18 @@ impl Daemon {
             Heard::Nothing => {}
             Heard::Ready => {
                 let pid = server.pid();
+                if self.is_deaf == Some(pid) {
+                    return;
+                }
                 if server.phase == Phase::Starting {
                     server.phase = Phase::Ready;
                 }
                 self.log.control(format_args!("NEW SERVER {pid}: Ready"));
                 self.log.server(pid, "Start");
+                self.log.server(
+                    pid,
+                    format_args!("Active Threads Percentage set to {:.1}", server.limits.percentage),
+                );
                 self.end_unused_server();
                 self.admit();
             }
@@ -436,16 +506,18 @@ pub(super) fn board(place: &Place) -> Option<BoardStatus> {
     }
 }
 
-/// Whether a fault has hurt clients of a server that are still there. A terminated client is no fault.
+/// Whether a fault has hurt clients of a server that are still there.
 pub(super) fn has_fault(board: &BoardStatus, server: u32) -> bool {
-    board.processes.iter().any(|process| {
-        process.mps.is_some_and(|mps| mps.server == server)
-            && process.fault != 0
-            && process.fault != CuResult::MPS_CLIENT_TERMINATED.0
-    })
+    board.processes.iter().any(|process| is_fault(process, server))
 }
 
-fn client_name(pid: u32, context: u32) -> String {
+/// Whether a fault has hurt a client of a server. One that was terminated, or is leaving, is none.
+pub(super) fn is_fault(process: &ProcessStatus, server: u32) -> bool {
+    let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
+    process.mps.is_some_and(|mps| mps.server == server) && !no_fault.contains(&process.fault)
+}
+
+pub(super) fn client_name(pid: u32, context: u32) -> String {
     format!("{{PID: {pid}, Context ID: {context}}}")
 }
 

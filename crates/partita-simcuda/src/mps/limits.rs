@@ -81,6 +81,8 @@ impl fmt::Display for MemoryLimit {
 pub struct Limits {
     /// Active thread percentage.
     pub percentage: f32,
+    /// Priority of clients: 0 normal, 1 below normal. Nothing follows from it here.
+    pub priority: u32,
     /// Limits of device memory by what the user called the device, in the order given: the last one counts. As
     /// with the real daemon nobody checks that there is such a device.
     memory: Vec<(String, MemoryLimit)>,
@@ -88,7 +90,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { percentage: 100.0, memory: Vec::new() }
+        Self { percentage: 100.0, priority: 0, memory: Vec::new() }
     }
 }
 

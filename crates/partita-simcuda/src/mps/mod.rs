@@ -19,12 +19,15 @@
 //! | [`daemon`] | the daemon: connections, admission, the server's life |
 //! | [`reply`] | what each command does |
 //! | [`server`] | the server process |
+//! | `contain` | faults, and whom they hit |
+//! | [`script`] | failures on demand |
 //! | [`limits`] | thread percentages and memory limits |
 //! | [`log`] | both logs |
 //! | [`control`] | the program's command line |
 
 pub mod client;
 pub mod command;
+mod contain;
 pub mod control;
 pub mod daemon;
 pub mod dirs;
@@ -32,6 +35,7 @@ pub mod limits;
 pub mod log;
 mod peer;
 pub mod reply;
+pub mod script;
 pub mod server;
 mod wait;
 pub mod wire;

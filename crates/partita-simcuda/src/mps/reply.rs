@@ -59,6 +59,11 @@ impl Daemon {
                 self.the_server(server)?.limits.set_memory(&device, limit);
                 Ok(String::new())
             }
+            Command::DefaultPriority => Ok(self.limits.priority.to_string()),
+            Command::SetDefaultPriority(level) => {
+                self.limits.priority = level;
+                Ok(String::new())
+            }
             Command::TerminateClient(server, client) => self.terminate_client(server, client),
             Command::Quit(seconds) => {
                 self.quit(seconds.map(Duration::from_secs));
@@ -82,6 +87,9 @@ impl Daemon {
     fn server_status(&mut self, server: u32) -> Text {
         if self.the_server(server)?.phase == Phase::Starting {
             return Ok("INITIALIZING".to_owned());
+        }
+        if self.fault.is_some() {
+            return Ok("FAULT".to_owned());
         }
         // Each board once, however many clients it has.
         let boards: BTreeMap<&str, &Member> =

@@ -50,6 +50,8 @@ pub enum Answer {
     Refused(i32),
     /// A command's reply; nothing is printed for an empty one.
     Text(String),
+    /// The first half of a reply whose rest does not come.
+    Half(String),
 }
 
 /// Sends a message.

@@ -137,7 +137,15 @@ mod tests {
     fn process(pid: u32, contexts: u32, used_bytes: u64, server: Option<u32>) -> ProcessStatus {
         let mps =
             server.map(|server| MpsIdentity { server, client: 1, percentage: 100, memory_limit_bytes: None });
-        ProcessStatus { pid, command: "tenant".to_owned(), contexts, used_bytes, mps, fault: 0 }
+        ProcessStatus {
+            pid,
+            command: "tenant".to_owned(),
+            contexts,
+            used_bytes,
+            mps,
+            fault: 0,
+            caused: false,
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Command, LaunchHead};
 
 /// Raised whenever a message or the shared memory changes its form.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Pages that device memory is handed out in, as on hardware.
 pub const PAGE_BYTES: u64 = 2 << 20;
@@ -355,6 +355,18 @@ pub enum Request {
         /// The server.
         server: u32,
     },
+    /// Answered with [`Reply::Done`] when a fault has hit clients of an MPS server, however long that takes.
+    AwaitFault {
+        /// The server.
+        server: u32,
+    },
+    /// A fault on another board is contained together with this one: its clients of the MPS server fail too.
+    Contain {
+        /// The server.
+        server: u32,
+        /// The `CUresult`.
+        code: i32,
+    },
 }
 
 /// One process on the board.
@@ -372,6 +384,8 @@ pub struct ProcessStatus {
     pub mps: Option<MpsIdentity>,
     /// The error that ended its GPU work, or 0.
     pub fault: i32,
+    /// Whether it was its own work that caused the error.
+    pub caused: bool,
 }
 
 /// The board's state.

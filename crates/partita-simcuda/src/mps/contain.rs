@@ -1,0 +1,152 @@
+//! Faults: whom one hits, what the logs say of it, and the way back.
+//!
+//! A board fails all clients of the server by itself and tells the daemon, which has asked to be told. The daemon finds the boards
+//! that are tied to that one by clients on several devices, fails those clients too, and writes what the real server writes; that the
+//! client is named that caused it is in the MPS guide, its words are this module's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use partita_abi::CuResult;
+
+use super::daemon::{Daemon, board, client_name, is_fault};
+use super::peer::{PeerId, Server};
+use crate::client::runtime::{await_fault, observe};
+use crate::shared::place::Place;
+use crate::shared::protocol::{Reply, Request};
+use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+
+/// How long a board may take to notice that a process has gone.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A fault that is not over.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// The devices, as this service counts.
+    devices: BTreeSet<u32>,
+    /// Connections of the clients that have yet to leave.
+    staying: BTreeSet<PeerId>,
+}
+
+/// Boards that will tell of a fault.
+#[derive(Debug, Default)]
+pub(super) struct Watches(BTreeMap<PathBuf, (Place, OwnedFd)>);
+
+impl Watches {
+    /// What to sleep on.
+    pub fn sources(&self) -> impl Iterator<Item = (&PathBuf, &OwnedFd)> {
+        self.0.iter().map(|(dir, (_, socket))| (dir, socket))
+    }
+}
+
+impl Daemon {
+    /// Asks a board to tell of faults of this server's clients, unless it has been asked.
+    pub(super) fn watch(&mut self, place: &Place, server: u32) {
+        if !self.watches.0.contains_key(&place.dir)
+            && let Some(socket) = await_fault(place, server)
+        {
+            self.watches.0.insert(place.dir.clone(), (place.clone(), socket));
+        }
+    }
+
+    /// A board has something to tell, or is gone.
+    pub(super) fn hear_board(&mut self, dir: &PathBuf) {
+        let Some((place, socket)) = self.watches.0.remove(dir) else { return };
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        let told = match socket::receive(socket.as_fd(), &mut buffer) {
+            Ok(Received::Packet(bytes, _)) => postcard::from_bytes::<Reply>(&buffer[..bytes]).ok(),
+            Ok(Received::Nothing) => {
+                self.watches.0.insert(dir.clone(), (place, socket));
+                return;
+            }
+            _ => None,
+        };
+        if let (Some(Reply::Done), Some(server)) = (told, self.server.as_ref().map(Server::pid)) {
+            self.contain(server, &place);
+        }
+    }
+
+    /// A fault on this board: fails whoever is tied to it, and writes down whom it hit.
+    fn contain(&mut self, server: u32, origin: &Place) {
+        let Some(status) = board(origin) else { return };
+        let faults = || status.processes.iter().filter(|process| is_fault(process, server));
+        let Some(code) = faults().map(|process| process.fault).next() else { return };
+        let caused: Vec<u32> = faults().filter(|process| process.caused).map(|process| process.pid).collect();
+
+        let mut boards = BTreeSet::from([origin.dir.clone()]);
+        let hit: Vec<(PeerId, u32)> = loop {
+            let pids: BTreeSet<u32> = self
+                .members()
+                .filter(|(_, _, member)| boards.contains(&member.place.dir) && !member.terminated)
+                .map(|(_, pid, _)| pid)
+                .collect();
+            let hit: Vec<_> = self.members().filter(|(_, pid, _)| pids.contains(pid)).collect();
+            let before = boards.len();
+            boards.extend(hit.iter().map(|(_, _, member)| member.place.dir.clone()));
+            if boards.len() == before {
+                break hit.into_iter().map(|(id, pid, _)| (id, pid)).collect();
+            }
+        };
+        let places: Vec<(u32, Place)> = self
+            .members()
+            .filter(|(_, _, member)| boards.contains(&member.place.dir))
+            .map(|(_, _, member)| (self.device_number(member), member.place.clone()))
+            .collect();
+        for (_, place) in places.iter().filter(|(_, place)| place.dir != origin.dir) {
+            let _ = observe(place, &Request::Contain { server, code });
+        }
+
+        self.log.server(server, "Server is handling a fatal GPU error.");
+        if CuResult(code) == CuResult::ILLEGAL_ADDRESS {
+            for pid in caused {
+                self.log.server(
+                    server,
+                    format_args!("Client {} caused a fatal memory fault", client_name(pid, 1)),
+                );
+            }
+        }
+        let contexts: Vec<String> = self
+            .members()
+            .filter(|(id, _, _)| hit.iter().any(|(one, _)| one == id))
+            .flat_map(|(_, pid, member)| {
+                member.contexts.iter().map(move |context| client_name(pid, *context))
+            })
+            .collect();
+        for name in contexts {
+            self.log.server(server, format_args!("Status of client {name} is INACTIVE"));
+        }
+        let devices: BTreeSet<u32> = places.iter().map(|(device, _)| *device).collect();
+        self.log.server(server, "The following devices");
+        devices.iter().for_each(|device| self.log.server(server, device));
+        self.log.server(server, "The following clients have a sticky error set:");
+        let pids: BTreeSet<u32> = hit.iter().map(|(_, pid)| *pid).collect();
+        pids.iter().for_each(|pid| self.log.server(server, pid));
+        let staying = hit.into_iter().map(|(id, _)| id).collect();
+        self.fault = Some(Fault { devices, staying });
+    }
+
+    /// A client has left. After the last whom a fault hit, the server begins anew.
+    pub(super) fn leave_fault(&mut self, server: u32, id: PeerId, place: &Place) {
+        let Some(fault) = &mut self.fault else { return };
+        if !fault.staying.remove(&id) || !fault.staying.is_empty() {
+            return;
+        }
+        let begin = Instant::now();
+        // The board hears of the end by itself, a moment sooner or later.
+        while board(place)
+            .is_some_and(|board| board.processes.iter().any(|process| is_fault(process, server)))
+            && begin.elapsed() < PATIENCE
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Some(fault) = self.fault.take() else { return };
+        for device in &fault.devices {
+            self.log.server(server, format_args!("Destroy server context on device {device}"));
+        }
+        for device in &fault.devices {
+            self.log.server(server, format_args!("Creating server context on device {device}"));
+        }
+    }
+}
