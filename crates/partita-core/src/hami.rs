@@ -51,7 +51,6 @@ pub struct Asked {
     oversold: PerDevice<bool>,
     cache: Option<Vec<u8>>,
     visible: Option<String>,
-    ordinals: Option<String>,
     /// The tenant's priority; none where nothing is said, and then it is normal.
     pub priority: Option<Priority>,
     /// Whether core limits are not to be enforced (`GPU_CORE_UTILIZATION_POLICY=disable`).
@@ -148,9 +147,6 @@ impl Asked {
                 b"NVIDIA_VISIBLE_DEVICES" => {
                     asked.visible = core::str::from_utf8(value).ok().map(str::to_owned)
                 }
-                b"CUDA_VISIBLE_DEVICES" => {
-                    asked.ordinals = core::str::from_utf8(value).ok().map(str::to_owned)
-                }
                 b"PARTITA_RUN_DIR" => asked.run_dir = Some(value.to_owned()),
                 b"PARTITA_CACHE_DIR" => asked.calibrations = Some(value.to_owned()),
                 _ => later.push((name, value)),
@@ -227,19 +223,6 @@ impl Asked {
         entries.iter().all(|entry| uuid_digits(entry).is_some()).then_some(entries)
     }
 
-    /// The numbers in `CUDA_VISIBLE_DEVICES` up to the first that is none, as the driver reads it; none where it is not set, or
-    /// where it names devices otherwise.
-    pub fn ordinals(&self) -> Option<Vec<u32>> {
-        let numbers: Vec<u32> =
-            self.ordinals.as_deref()?.split(',').map_while(|entry| entry.trim().parse().ok()).collect();
-        (!numbers.is_empty()).then_some(numbers)
-    }
-
-    /// Whether `CUDA_VISIBLE_DEVICES` is set.
-    pub fn chooses_devices(&self) -> bool {
-        self.ordinals.is_some()
-    }
-
     /// What is asked for and not done, each with what is done instead.
     pub fn notes(&self) -> impl Iterator<Item = &'static str> {
         let oom =
@@ -248,6 +231,13 @@ impl Asked {
             "CUDA_CORE_SOFT_LIMIT is not obeyed: the core limit holds at any time, and nothing is lent";
         [self.oom_killer.then_some(oom), self.soft_cores.then_some(soft)].into_iter().flatten()
     }
+}
+
+/// The numbers in a value of `CUDA_VISIBLE_DEVICES` up to the first entry that is none, as the driver reads it; none where it names devices
+/// otherwise.
+pub fn ordinals(value: &str) -> Option<Vec<usize>> {
+    let numbers: Vec<usize> = value.split(',').map_while(|entry| entry.trim().parse().ok()).collect();
+    (!numbers.is_empty()).then_some(numbers)
 }
 
 /// Whether an entry of a list of UUIDs means the device with this one. It may be the beginning of the UUID.

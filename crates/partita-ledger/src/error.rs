@@ -232,11 +232,12 @@ impl fmt::Display for LedgerError {
 impl core::error::Error for LedgerError {}
 
 /// An `errno`, shown as the C library words it.
-pub(crate) struct Errno(pub(crate) i32);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
 
 impl Errno {
     /// The calling thread's `errno`.
-    pub(crate) fn last() -> Self {
+    pub fn last() -> Self {
         // SAFETY: the location is the calling thread's own and always valid.
         Self(unsafe { *libc::__errno_location() })
     }

@@ -77,7 +77,7 @@ mod view;
 #[cfg(not(loom))]
 pub use self::{
     account::{SLOTS, Totals},
-    error::{LedgerError, LimitsFault, Problem},
+    error::{Errno, LedgerError, LimitsFault, Problem},
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{
         FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, FLAG_TIME_SOFT, FLAG_TIMED,

@@ -116,13 +116,13 @@ fn the_rest_is_read_as_documented() {
         "ACTIVE_OOM_KILLER=1",
         "LIBCUDA_LOG_LEVEL=9",
         "NVIDIA_VISIBLE_DEVICES=GPU-aa, GPU-bb",
-        "CUDA_VISIBLE_DEVICES=2,0,-1,1",
         "PARTITA_RUN_DIR=/run/x",
     ]);
     assert_eq!(all.memory_bytes(5), Some(1 << 30), "the first of two counts");
     assert!(all.spills(0) && all.log_level == 4 && !all.is_numbered());
     assert_eq!(all.listed().unwrap(), ["GPU-aa", "GPU-bb"]);
-    assert_eq!(all.ordinals().unwrap(), [2, 0]);
+    assert_eq!(ordinals("2, 0,-1,1").unwrap(), [2, 0]);
+    assert_eq!((ordinals(""), ordinals("GPU-a,1"), ordinals("-1")), (None, None, None));
     assert_eq!(all.run_dir.as_deref(), Some(b"/run/x".as_slice()));
     assert_eq!(all.notes().count(), 1);
     for list in ["all", "none", "0,1", "GPU-aa,1", "MIG-GPU-aa/1/0", "GPU-", ""] {
@@ -225,7 +225,7 @@ proptest! {
                     }
                 }
                 prop_assert!((0..40).all(|device| asked.cores_percent(device).is_none_or(|percent| (1..100).contains(&percent))));
-                let _ = (asked.listed(), asked.ordinals(), asked.notes().count());
+                let _ = (asked.listed(), asked.notes().count());
             }
             Says::Nothing => prop_assert!(limit.is_none(), "{:?}", entries),
             Says::Off => prop_assert!(first("CUDA_DISABLE_CONTROL").is_some()),
