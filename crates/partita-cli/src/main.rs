@@ -37,11 +37,13 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Prove(arguments) => commands::prove::prove(arguments),
         Cmd::Bench(arguments) => commands::bench::bench(arguments),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
+        Cmd::Batch(arguments) => commands::batch::batch(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),
         Cmd::Completions(arguments) => commands::generate::completions(arguments),
         Cmd::Man(arguments) => commands::generate::man(arguments),
         Cmd::Generate(arguments) => commands::generate::generate(arguments),
         Cmd::InternalJob(arguments) => commands::internal::job(arguments),
         Cmd::InternalDetach(arguments) => commands::internal::detach(arguments),
+        Cmd::InternalHold => commands::internal::hold(),
     }
 }

@@ -144,6 +144,12 @@ impl Job {
         self
     }
 
+    /// Runs the job as this user with this group and no others. For root alone.
+    pub fn as_user(mut self, user: u32, group: u32) -> Self {
+        self.command.uid(user).gid(group).current_dir("/");
+        self
+    }
+
     /// Gives the job this much time; a minute by default.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;

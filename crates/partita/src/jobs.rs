@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::batch::as_user;
 use crate::calibration::{serve, streams};
 use crate::child::{Outcome, result_line};
 use crate::{audit, calibration, demo, doctor, facts, prove};
@@ -15,6 +16,7 @@ use crate::{audit, calibration, demo, doctor, facts, prove};
 /// An unknown job or a request that is not the job's: another version's process asked.
 pub fn run(name: &str, request: &str) -> Result<String, String> {
     match name {
+        as_user::JOB => job(request, |order| as_user::work(&order)),
         audit::JOB => job(request, |()| audit::read_here()),
         facts::JOB => job(request, |()| facts::read()),
         calibration::JOB => job(request, |()| calibration::measure_here()),

@@ -33,6 +33,7 @@
 //! ```
 
 pub mod audit;
+pub mod batch;
 pub mod calibration;
 pub mod child;
 pub mod demo;

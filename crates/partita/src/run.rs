@@ -384,7 +384,7 @@ pub(crate) fn hook(install: &Install) -> Result<PathBuf, Error> {
 }
 
 /// Whether masks mean anything on the GPU as it is set up.
-fn check_usable(gpu: &Gpu) -> Result<(), Error> {
+pub(crate) fn check_usable(gpu: &Gpu) -> Result<(), Error> {
     let label = gpu.label();
     if gpu.facts.mig_enabled == Some(true) {
         return Err(Error::NotOffered {

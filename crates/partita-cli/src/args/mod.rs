@@ -4,6 +4,7 @@
 //! uses clap alone. Values stay text here; the commands parse them, so that
 //! every wrong value is answered in the same way.
 
+mod batch;
 mod bench;
 mod demo;
 mod doctor;
@@ -20,6 +21,7 @@ mod topology;
 
 use clap::{Parser, Subcommand};
 
+pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskProlog};
 pub use bench::{Bench, OnArg};
 pub use demo::Demo;
 pub use doctor::Doctor;
@@ -86,6 +88,9 @@ pub enum Cmd {
     /// The Multi-Process Service that lets tenants run at the same time
     #[command(subcommand)]
     Mps(Mps),
+    /// Jobs of Slurm, Torque and PBS: what their prolog and epilog do
+    #[command(subcommand)]
+    Batch(Batch),
     /// The simulated GPU
     #[command(subcommand)]
     Sim(Sim),
@@ -102,4 +107,7 @@ pub enum Cmd {
     /// Becomes a daemon in a session of its own
     #[command(name = "internal-detach", hide = true)]
     InternalDetach(InternalDetach),
+    /// Does nothing until it is ended
+    #[command(name = "internal-hold", hide = true)]
+    InternalHold,
 }

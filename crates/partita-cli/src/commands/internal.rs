@@ -32,3 +32,10 @@ pub fn detach(arguments: &InternalDetach) -> Result<ExitCode, Failure> {
         }
     }
 }
+
+/// Waits for the signal that ends it.
+pub fn hold() -> ! {
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,5 +1,6 @@
 //! One file a command: arguments to requests, results to text.
 
+pub mod batch;
 pub mod bench;
 pub mod demo;
 pub mod devices;

@@ -1,0 +1,119 @@
+//! What `partita batch` takes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Subcommands of `batch`.
+#[derive(Debug, Subcommand)]
+pub enum Batch {
+    /// Before a job, as root: start what it asked for
+    Prolog(BatchScript),
+    /// After a job, as root: undo what its prolog did
+    Epilog(BatchScript),
+    /// As the job's user: print what its programs are to see
+    TaskProlog(TaskProlog),
+}
+
+/// The batch system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SystemArg {
+    /// Slurm: the job is in the environment
+    Slurm,
+    /// Torque or PBS: the job is in the arguments
+    Pbs,
+}
+
+/// `--drain`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DrainArg {
+    /// By the exit code
+    Exit,
+    /// By `scontrol update`, and by the exit code
+    Scontrol,
+    /// By `pbsnodes -o`, and by the exit code
+    Pbsnodes,
+}
+
+/// `--format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FormatArg {
+    /// Lines of a Slurm TaskProlog
+    Slurm,
+    /// Lines for a shell's `eval`
+    Sh,
+}
+
+/// Arguments of `batch prolog` and `batch epilog`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A job asks in its comment (Slurm: --comment), its account (PBS: -A) or its resources (PBS: -l partita=…):
+  partita:mps                 the MPS service of its GPUs, for `partita run` or any CUDA program
+  partita:sm=50%,mem=40GiB    the whole job in one partition; also isolation=, priority=
+  partita:off                 nothing, whatever the default
+Slurm's --gres=mps:30 is sm=30%. In PBS resources, plus signs stand for commas.
+
+Exit codes: 0 if all is well, or nothing was asked, or (Slurm) the job's own tasks are told what is wrong; 1 if the node
+is not to be used (PBS prologue: 2, and 1 if the job is to be aborted). docs/batch.md has the scripts.
+
+Examples:
+  partita batch prolog
+  partita batch epilog --json
+  partita batch prolog --system pbs \"$@\"")]
+pub struct BatchScript {
+    /// The batch system [default: slurm if SLURM_JOB_ID is set, pbs if there are arguments]
+    #[arg(long, value_enum)]
+    pub system: Option<SystemArg>,
+    /// The job's GPUs, where the batch system does not say: 0 or 0,1. With sim:NAME, its numbers are of that simulated machine
+    #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true)]
+    pub gpu: Option<String>,
+    /// What jobs with GPUs get that ask for nothing, as mps or sm=50%
+    #[arg(long, value_name = "REQUEST", default_value = "off")]
+    pub default: String,
+    /// Seconds for everything
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(2..=3600))]
+    pub limit: u32,
+    /// Seconds between SIGTERM and SIGKILL of what outlived its job
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
+    pub grace: u32,
+    /// Where records of jobs are, root's alone
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PARTITA_BATCH_DIR",
+        hide_env_values = true,
+        default_value = "/var/lib/partita/batch"
+    )]
+    pub state_dir: PathBuf,
+    /// How a node is taken out of service [default: exit for slurm, pbsnodes for pbs]
+    #[arg(long, value_enum)]
+    pub drain: Option<DrainArg>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The arguments of a PBS prologue or epilogue
+    #[arg(value_name = "ARG", allow_hyphen_values = true)]
+    pub arguments: Vec<String>,
+}
+
+/// Arguments of `batch task-prolog`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+As Slurm's TaskProlog, or in a PBS job: eval \"$(partita batch task-prolog --format sh)\"")]
+pub struct TaskProlog {
+    /// The form
+    #[arg(long, value_enum, default_value_t = FormatArg::Slurm)]
+    pub format: FormatArg,
+    /// Where records of jobs are
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PARTITA_BATCH_DIR",
+        hide_env_values = true,
+        default_value = "/var/lib/partita/batch"
+    )]
+    pub state_dir: PathBuf,
+}

@@ -1,0 +1,207 @@
+//! `partita batch`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use partita::batch::drain::{self, Drain};
+use partita::batch::job::{self, Job, JobId, System};
+use partita::batch::plan::{Blame, Stage, verdict};
+use partita::batch::record::Store;
+use partita::batch::request::Request;
+use partita::batch::{Deadline, Options, Report, Step, epilog, prolog};
+use partita::install::Install;
+use serde::Serialize;
+
+use crate::args::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskProlog};
+use crate::fail::{Failure, tell};
+use crate::output::{print, print_json};
+
+/// Runs one of the scripts.
+pub fn batch(arguments: &Batch) -> Result<ExitCode, Failure> {
+    match arguments {
+        Batch::Prolog(arguments) => Ok(script(Stage::Prolog, arguments)),
+        Batch::Epilog(arguments) => Ok(script(Stage::Epilog, arguments)),
+        Batch::TaskProlog(arguments) => task_prolog(arguments),
+    }
+}
+
+/// Time beyond the script's own limit before it is ended from without.
+const WATCH_RESERVE: Duration = Duration::from_secs(5);
+/// Time to drain a node.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+fn script(stage: Stage, arguments: &BatchScript) -> ExitCode {
+    let system = system(arguments);
+    let node_fails = verdict(system, stage, Some(Blame::Node)).exit;
+    watch(arguments, stage, node_fails);
+    // Slurm and PBS know no 125: what is wrong with the script itself is the node's fault, too.
+    let report = Install::of_this_program()
+        .map_err(|error| error.to_string())
+        .and_then(|install| run(&install, system, stage, arguments));
+    let report = match report {
+        Ok(report) => report,
+        Err(reason) => {
+            tell(&reason);
+            return ExitCode::from(node_fails);
+        }
+    };
+    for problem in &report.problems {
+        tell(&format!("batch: job {}: {}", report.job, problem.reason));
+    }
+    let verdict = report.verdict();
+    let mut steps = report.steps.clone();
+    if verdict.drain && !report.dry_run {
+        steps.extend(drain_node(system, arguments, &report));
+    }
+    let report = Report { steps, ..report };
+    let printed = if arguments.json {
+        print_json(&Told { report: &report, exit_code: verdict.exit, drain: verdict.drain })
+    } else {
+        print(&text(&report))
+    };
+    if let Err(Failure::Told(reason)) = printed {
+        tell(&reason);
+    }
+    ExitCode::from(verdict.exit)
+}
+
+/// The report with what follows from it.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    exit_code: u8,
+    /// Whether the node is to take no more jobs.
+    drain: bool,
+}
+
+/// Ends this process when it has long been due: a call into a driver, a name service or a file system may never return.
+fn watch(arguments: &BatchScript, stage: Stage, code: u8) {
+    let limit = Duration::from_secs(arguments.limit.into()) + WATCH_RESERVE + DRAIN_LIMIT;
+    thread::spawn(move || {
+        thread::sleep(limit);
+        let name = if stage == Stage::Prolog { "prolog" } else { "epilog" };
+        let _ = writeln!(
+            std::io::stderr(),
+            "partita: batch {name}: not done after {} s and given up: a system call does not return, see `dmesg`; the epilog \
+             undoes what is half done",
+            limit.as_secs()
+        );
+        std::process::exit(code.into());
+    });
+}
+
+fn system(arguments: &BatchScript) -> System {
+    match arguments.system {
+        Some(SystemArg::Slurm) => System::Slurm,
+        Some(SystemArg::Pbs) => System::Pbs,
+        None if variable("SLURM_JOB_ID").is_some() || arguments.arguments.is_empty() => System::Slurm,
+        None => System::Pbs,
+    }
+}
+
+fn run(install: &Install, system: System, stage: Stage, arguments: &BatchScript) -> Result<Report, String> {
+    let mut job = match (system, stage) {
+        (System::Slurm, _) => Job::of_slurm(variable)?,
+        (System::Pbs, Stage::Prolog) => Job::of_prologue(&arguments.arguments)?,
+        (System::Pbs, Stage::Epilog) => Job::of_epilogue(&arguments.arguments)?,
+    };
+    let gpu = arguments.gpu.as_deref().filter(|text| !text.is_empty());
+    if system == System::Pbs {
+        job.gpus = gpus_of_pbs()?;
+    }
+    let of_machine = gpu.is_some_and(|text| text.starts_with("sim:") && !text.contains(','));
+    match gpu {
+        Some(list) if job.gpus.is_empty() && job.request != Ok(None) => job.gpus = job::gpu_list(list),
+        Some(machine) if of_machine => job.gpus = job::on_machine(&job.gpus, Some(machine)),
+        _ => {}
+    }
+    let default = Request::parse(&arguments.default).map_err(|error| format!("--default: {error}"))?;
+    let options = Options {
+        dir: arguments.state_dir.clone(),
+        limit: Duration::from_secs(arguments.limit.into()),
+        grace: Duration::from_secs(arguments.grace.into()),
+        default,
+        dry_run: arguments.dry_run,
+    };
+    Ok(match stage {
+        Stage::Prolog => prolog::prolog(install, &options, &job),
+        Stage::Epilog => epilog::epilog(install, &options, &job),
+    })
+}
+
+/// The GPUs that PBS gave the job: its own file of them, or what a hook set.
+fn gpus_of_pbs() -> Result<Vec<String>, String> {
+    if let Some(path) = variable("PBS_GPUFILE") {
+        return match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(job::gpus_of_file(&text, &host())),
+            Err(error) => Err(format!("PBS_GPUFILE={path}: {error}; pass the job's GPUs by --gpu instead")),
+        };
+    }
+    Ok(variable("CUDA_VISIBLE_DEVICES").map(|text| job::gpu_list(&text)).unwrap_or_default())
+}
+
+fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+fn variable(key: &str) -> Option<String> {
+    std::env::var(key).ok().filter(|value| !value.is_empty())
+}
+
+fn drain_node(system: System, arguments: &BatchScript, report: &Report) -> Option<Step> {
+    let drain = match (arguments.drain, system) {
+        (Some(DrainArg::Exit), _) | (None, System::Slurm) => Drain::Exit,
+        (Some(DrainArg::Scontrol), _) => Drain::Scontrol,
+        (Some(DrainArg::Pbsnodes), _) | (None, System::Pbs) => Drain::Pbsnodes,
+    };
+    let node = variable("SLURMD_NODENAME").unwrap_or_else(host);
+    let words = drain.command(&node, &report.drain_reason())?;
+    match drain::run(&words, Deadline::after(DRAIN_LIMIT)) {
+        Ok(()) => Some(Step::NodeDrained { command: words.join(" ") }),
+        Err(reason) => {
+            tell(&reason);
+            None
+        }
+    }
+}
+
+fn text(report: &Report) -> String {
+    let would = if report.dry_run { " (dry run)" } else { "" };
+    report.steps.iter().map(|step| format!("job {}{would}: {step}\n", report.job)).collect()
+}
+
+fn task_prolog(arguments: &TaskProlog) -> Result<ExitCode, Failure> {
+    let job = [System::Slurm, System::Pbs]
+        .iter()
+        .find_map(|system| Some(JobId::new(*system, &variable(system.id_variable())?)));
+    let job = job
+        .ok_or_else(|| {
+            Failure::Told("SLURM_JOB_ID and PBS_JOBID are not set: this is for programs of a job".to_owned())
+        })?
+        .map_err(Failure::Told)?;
+    let environment = Store::named(&arguments.state_dir).environment(&job);
+    let Some(environment) = environment.map_err(|error| Failure::Told(error.to_string()))? else {
+        // No prolog did anything for it.
+        return Ok(ExitCode::SUCCESS);
+    };
+    let current: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    match (environment.changes(&current), arguments.format) {
+        (Ok(changes), FormatArg::Slurm) => print(&changes.slurm())?,
+        (Ok(changes), FormatArg::Sh) => print(&changes.shell())?,
+        (Err(reason), format) => {
+            let line = reason.lines().collect::<Vec<_>>().join(" ");
+            match format {
+                // Slurm drops a TaskProlog's stderr; this is what reaches the job's own output.
+                FormatArg::Slurm => print(&format!("print partita: {line}\n"))?,
+                FormatArg::Sh => print("exit 1\n")?,
+            }
+            return Err(Failure::Told(line));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,93 @@
+//! Whose job it is, on this machine.
+
+use nix::unistd::{Uid, User};
+
+use super::Trouble;
+use super::job::Owner;
+use super::record::Record;
+
+/// A user of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// The user's number.
+    pub user: u32,
+    /// The group's.
+    pub group: u32,
+    /// For messages and `USER`.
+    pub name: String,
+    /// For `HOME`.
+    pub home: String,
+}
+
+impl Account {
+    /// The account of a job's owner.
+    ///
+    /// # Errors
+    /// The reason, if there is no such user, or it is another than the caller's and the caller is not root.
+    pub fn of(owner: &Owner) -> Result<Self, Trouble> {
+        let (found, who) = match owner {
+            Owner::Ids { user, .. } => (User::from_uid(Uid::from_raw(*user)), format!("user {user}")),
+            Owner::Name(name) => (User::from_name(name), format!("user {name}")),
+        };
+        let found = found.map_err(|error| Trouble::node(format!("{who}: {error}; see `getent passwd`")))?;
+        let account = match (owner, found) {
+            (Owner::Ids { user, group }, found) => {
+                let own = found.as_ref().map_or(*user, |found| found.gid.as_raw());
+                Self::new(*user, group.unwrap_or(own), found)
+            }
+            (Owner::Name(_), Some(found)) => Self::new(found.uid.as_raw(), found.gid.as_raw(), Some(found)),
+            (Owner::Name(_), None) => {
+                return Err(Trouble::node(format!(
+                    "{who}: this node knows nobody of that name; see `getent passwd`"
+                )));
+            }
+        };
+        let own = rustix::process::geteuid();
+        if !own.is_root() && own.as_raw() != account.user {
+            return Err(Trouble::node(format!(
+                "the job is {}'s and this runs as user {}: a prolog and an epilog run as root",
+                account.name,
+                own.as_raw()
+            )));
+        }
+        Ok(account)
+    }
+
+    fn new(user: u32, group: u32, found: Option<User>) -> Self {
+        let (name, home) = match found {
+            Some(found) => (found.name, found.dir.to_string_lossy().into_owned()),
+            None => (user.to_string(), "/".to_owned()),
+        };
+        Self { user, group, name, home }
+    }
+
+    /// The account that a record is of.
+    ///
+    /// # Errors
+    /// As [`Account::of`].
+    pub fn of_record(record: &Record) -> Result<Self, Trouble> {
+        Self::of(&Owner::Ids { user: record.group.user, group: Some(record.user_group) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Blame;
+    use super::*;
+
+    #[test]
+    fn accounts_are_by_number_or_name() {
+        let own = rustix::process::geteuid().as_raw();
+        let by_number = Account::of(&Owner::Ids { user: own, group: None }).unwrap();
+        assert_eq!(by_number.user, own);
+        assert_eq!(Account::of(&Owner::Name(by_number.name.clone())).unwrap(), by_number);
+        assert_eq!(Account::of(&Owner::Ids { user: own, group: Some(7) }).unwrap().group, 7);
+        let unknown = Account::of(&Owner::Name("no such user".to_owned())).unwrap_err();
+        assert!(unknown.blame == Blame::Node && unknown.reason.contains("getent"), "{unknown:?}");
+        match Account::of(&Owner::Ids { user: 3_999_999_999, group: Some(1) }) {
+            // Known to no list of users, as in a container: root may run as it all the same.
+            Ok(account) => assert_eq!((own, account.home.as_str()), (0, "/")),
+            Err(trouble) => assert!(trouble.reason.contains("run as root"), "{trouble:?}"),
+        }
+    }
+}

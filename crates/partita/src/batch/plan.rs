@@ -1,0 +1,230 @@
+//! What is shared between jobs, what is to be undone, and what that says of the node. Pure.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::job::{JobId, System};
+use super::record::{Phase, Record};
+
+/// Jobs that share a service: of one user, on the same GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Group {
+    /// The user.
+    pub user: u32,
+    /// The GPUs as `--gpu` takes them, sorted. A node's batch system names each in one way.
+    pub gpus: Vec<String>,
+}
+
+impl Group {
+    /// The group of a user's jobs on these GPUs.
+    pub fn new(user: u32, gpus: &[String]) -> Self {
+        let mut gpus = gpus.to_vec();
+        // Numbers by their value: 2 before 10.
+        gpus.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+        gpus.dedup();
+        Self { user, gpus }
+    }
+
+    /// As `--gpu` takes it.
+    pub fn selectors(&self) -> String {
+        self.gpus.join(",")
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the MPS service of user {} on GPU {}", self.user, self.selectors())
+    }
+}
+
+/// What happens to a group's service when a job leaves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// The job has no part in it.
+    None,
+    /// Other jobs use it.
+    Keep {
+        /// Which.
+        jobs: Vec<JobId>,
+    },
+    /// Nobody else uses it.
+    Stop,
+}
+
+/// Whether a record of this boot holds its group's service: it may be in use, or about to be.
+fn holds(record: &Record, boot: &str) -> bool {
+    record.boot == boot && record.request.needs_service() && !matches!(record.phase, Phase::Refused { .. })
+}
+
+/// What is to become of the service of `leaving`, by the records that there are (its own among them or not).
+///
+/// `damaged` records are of jobs that nobody knows: they may be of this group, and hold it.
+pub fn fate<'a>(
+    leaving: &Record,
+    records: impl IntoIterator<Item = &'a Record>,
+    boot: &str,
+    damaged: usize,
+) -> Fate {
+    if !leaving.request.needs_service() {
+        return Fate::None;
+    }
+    let others = records.into_iter().filter(|other| other.job != leaving.job && other.group == leaving.group);
+    let jobs: Vec<JobId> = others.filter(|other| holds(other, boot)).map(|other| other.job.clone()).collect();
+    if jobs.is_empty() && damaged == 0 { Fate::Stop } else { Fate::Keep { jobs } }
+}
+
+/// Whose fault it is that something did not work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blame {
+    /// The job's: it asked for what there is not. The node is as good as before, and the next try fails too.
+    Job,
+    /// The node's: the next job of this kind would fail as well.
+    Node,
+}
+
+/// Which script it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Before the job.
+    Prolog,
+    /// After it.
+    Epilog,
+}
+
+/// How the batch system is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// The script's exit code.
+    pub exit: u8,
+    /// Whether the node is to take no more jobs.
+    pub drain: bool,
+}
+
+/// What a trouble means to the batch system.
+///
+/// | | Slurm | PBS |
+/// |---|---|---|
+/// | none | 0 | 0 |
+/// | the job's, prolog | 0, and its tasks are refused: a failing Prolog would drain the node | 1: the job is aborted |
+/// | the node's, prolog | 1: the node drains, the job is queued again | 2: the job is queued again |
+/// | the node's, epilog | 1: the node drains | 1 |
+///
+/// An exit code drains no node of PBS, so there a command has to: see [`Verdict::drain`].
+pub fn verdict(system: System, stage: Stage, trouble: Option<Blame>) -> Verdict {
+    let exit = match (system, stage, trouble) {
+        (_, _, None)
+        | (System::Slurm, Stage::Prolog, Some(Blame::Job))
+        | (_, Stage::Epilog, Some(Blame::Job)) => 0,
+        (System::Pbs, Stage::Prolog, Some(Blame::Job)) => 1,
+        (System::Pbs, Stage::Prolog, Some(Blame::Node)) => 2,
+        (System::Slurm, Stage::Prolog, Some(Blame::Node)) | (_, Stage::Epilog, Some(Blame::Node)) => 1,
+    };
+    Verdict { exit, drain: trouble == Some(Blame::Node) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::super::record::VERSION;
+    use super::super::request::Request;
+    use super::*;
+
+    fn record(id: u32, group: &Group) -> Record {
+        Record {
+            version: VERSION,
+            job: JobId::new(System::Slurm, &id.to_string()).unwrap(),
+            group: group.clone(),
+            user_group: 0,
+            request: Request::Service,
+            boot: "now".to_owned(),
+            phase: Phase::Ready,
+            written_unix_s: 0,
+        }
+    }
+
+    fn group(user: u32, gpus: &str) -> Group {
+        Group::new(user, &gpus.split(',').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn groups_are_users_and_sets_of_gpus() {
+        assert_eq!(group(1, "10,2,2"), group(1, "2,10"));
+        assert_eq!(group(1, "10,2").selectors(), "2,10");
+        assert_ne!(group(1, "0"), group(2, "0"));
+        assert_ne!(group(1, "0"), group(1, "0,1"));
+    }
+
+    #[test]
+    fn only_jobs_that_use_it_hold_a_service() {
+        let here = group(1, "0");
+        let mine = record(1, &here);
+        let other = record(2, &here);
+        let fate_beside = |other: &Record| fate(&mine, [&mine, other], "now", 0);
+        assert_eq!(fate(&mine, [&mine], "now", 0), Fate::Stop);
+        assert_eq!(fate(&mine, [], "now", 0), Fate::Stop);
+        assert_eq!(fate(&mine, [], "now", 1), Fate::Keep { jobs: vec![] });
+        assert_eq!(fate_beside(&other), Fate::Keep { jobs: vec![other.job.clone()] });
+        let starting = Record { phase: Phase::Starting, ..other.clone() };
+        assert_eq!(fate_beside(&starting), Fate::Keep { jobs: vec![other.job.clone()] });
+        let own = Request::parse("isolation=own").unwrap();
+        for idle in [
+            Record { boot: "before".to_owned(), ..other.clone() },
+            Record { phase: Phase::Refused { reason: String::new() }, ..other.clone() },
+            Record { request: own, ..other.clone() },
+            Record { group: group(1, "1"), ..other.clone() },
+            Record { group: group(2, "0"), ..other.clone() },
+        ] {
+            assert_eq!(fate_beside(&idle), Fate::Stop, "{idle:?}");
+        }
+        assert_eq!(fate(&Record { request: own, ..mine.clone() }, [&other], "now", 0), Fate::None);
+    }
+
+    #[test]
+    fn a_users_mistake_takes_no_node_away() {
+        for system in [System::Slurm, System::Pbs] {
+            for stage in [Stage::Prolog, Stage::Epilog] {
+                let none = verdict(system, stage, None);
+                assert_eq!(none, Verdict { exit: 0, drain: false });
+                assert!(!verdict(system, stage, Some(Blame::Job)).drain);
+                let node = verdict(system, stage, Some(Blame::Node));
+                assert!(node.drain && node.exit != 0);
+            }
+        }
+        // What Slurm does with a failing Prolog is to drain the node.
+        assert_eq!(verdict(System::Slurm, Stage::Prolog, Some(Blame::Job)).exit, 0);
+        assert_eq!(verdict(System::Pbs, Stage::Prolog, Some(Blame::Job)).exit, 1);
+        assert_eq!(verdict(System::Pbs, Stage::Prolog, Some(Blame::Node)).exit, 2);
+    }
+
+    proptest! {
+        /// Whatever the order in which jobs come and go: a service runs exactly while a job of its group is there.
+        #[test]
+        fn a_service_lives_as_long_as_its_jobs(steps in prop::collection::vec((0u32..6, 0u32..3, any::<bool>()), 1..60)) {
+            let mut records: BTreeMap<u32, Record> = BTreeMap::new();
+            let mut running: BTreeSet<Group> = BTreeSet::new();
+            for (id, gpu, comes) in steps {
+                if comes && !records.contains_key(&id) {
+                    let record = record(id, &group(1, &gpu.to_string()));
+                    running.insert(record.group.clone());
+                    records.insert(id, record);
+                } else if let Some(leaving) = records.get(&id).cloned() {
+                    let fate = fate(&leaving, records.values(), "now", 0);
+                    records.remove(&id);
+                    match fate {
+                        Fate::Stop => prop_assert!(running.remove(&leaving.group)),
+                        Fate::Keep { jobs } => prop_assert!(!jobs.is_empty()),
+                        Fate::None => prop_assert!(false),
+                    }
+                }
+                let used: BTreeSet<Group> = records.values().map(|record| record.group.clone()).collect();
+                prop_assert_eq!(&running, &used);
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a prolog or an epilog tells.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::Trouble;
+use super::job::{Job, JobId};
+use super::plan::{Blame, Stage, Verdict, verdict};
+
+/// Something that was done, or that a dry run would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum Step {
+    /// The job asked for nothing.
+    NothingAsked,
+    /// There was nothing to undo.
+    NothingToUndo {
+        /// Why not.
+        reason: String,
+    },
+    /// The job will be refused where it can be told why.
+    JobRefused,
+    /// A service was started, or ran already.
+    ServiceUp {
+        /// The daemon; none in a dry run.
+        daemon: Option<u32>,
+        /// Whether this call started it.
+        started: bool,
+    },
+    /// Every process of the job will be in this tenant.
+    TenantUp {
+        /// Its name.
+        tenant: String,
+    },
+    /// The tenant and what ran in it were ended.
+    TenantEnded {
+        /// Its name.
+        tenant: String,
+        /// Its processes.
+        processes: usize,
+    },
+    /// What clients had on the GPU was ended through MPS.
+    ClientsTerminated {
+        /// Their processes, as MPS lists them.
+        pids: Vec<u32>,
+        /// Those of them that had ended already.
+        zombies: Vec<u32>,
+    },
+    /// Processes outlived their job.
+    ProcessesEnded {
+        /// How many.
+        processes: usize,
+    },
+    /// Other jobs use the service.
+    ServiceKept {
+        /// Which.
+        jobs: Vec<JobId>,
+    },
+    /// The service was stopped, and its directories removed.
+    ServiceStopped {
+        /// Whether a daemon ran.
+        ran: bool,
+    },
+    /// The node takes no more jobs.
+    NodeDrained {
+        /// By which command.
+        command: String,
+    },
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NothingAsked => f.write_str("it asked for nothing"),
+            Self::NothingToUndo { reason } => write!(f, "nothing to undo: {reason}"),
+            Self::JobRefused => f.write_str("its tasks are refused"),
+            Self::ServiceUp { daemon: Some(daemon), started: true } => {
+                write!(f, "MPS started (daemon {daemon})")
+            }
+            Self::ServiceUp { daemon: Some(daemon), .. } => write!(f, "MPS runs already (daemon {daemon})"),
+            Self::ServiceUp { daemon: None, .. } => f.write_str("MPS runs"),
+            Self::TenantUp { tenant } => write!(f, "tenant {tenant} is ready"),
+            Self::TenantEnded { tenant, processes } => {
+                write!(f, "tenant {tenant} ended ({processes} processes)")
+            }
+            Self::ClientsTerminated { pids, zombies } => {
+                write!(f, "{} MPS clients terminated, {} of them zombies", pids.len(), zombies.len())
+            }
+            Self::ProcessesEnded { processes } => write!(f, "{processes} left-over processes ended"),
+            Self::ServiceKept { jobs } if jobs.is_empty() => {
+                f.write_str("MPS goes on: damaged records may be of jobs that use it")
+            }
+            Self::ServiceKept { jobs } => {
+                let jobs: Vec<String> = jobs.iter().map(JobId::to_string).collect();
+                write!(f, "MPS goes on for {}", jobs.join(", "))
+            }
+            Self::ServiceStopped { ran: true } => f.write_str("MPS stopped"),
+            Self::ServiceStopped { ran: false } => f.write_str("MPS did not run"),
+            Self::NodeDrained { command } => write!(f, "the node was drained by `{command}`"),
+        }
+    }
+}
+
+/// What did not work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Whose fault it is; none if nothing follows from it.
+    pub blame: Option<Blame>,
+    /// The thing, the reason and the remedy.
+    pub reason: String,
+}
+
+/// What a prolog or an epilog tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Which script.
+    pub stage: Stage,
+    /// The job.
+    pub job: JobId,
+    /// Its GPUs, as the batch system names them.
+    pub gpus: Vec<String>,
+    /// What it asked for, or has by default.
+    pub request: Option<String>,
+    /// Whether nothing of this was really done.
+    pub dry_run: bool,
+    /// What was done, in order.
+    pub steps: Vec<Step>,
+    /// What did not work.
+    pub problems: Vec<Problem>,
+}
+
+impl Report {
+    /// An empty one.
+    pub fn new(stage: Stage, job: &Job, dry_run: bool) -> Self {
+        Self {
+            stage,
+            job: job.id.clone(),
+            gpus: job.gpus.clone(),
+            request: None,
+            dry_run,
+            steps: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    pub(super) fn step(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+
+    pub(super) fn trouble(&mut self, trouble: Trouble) {
+        self.problems.push(Problem { blame: Some(trouble.blame), reason: trouble.reason });
+    }
+
+    pub(super) fn notice(&mut self, reason: impl ToString) {
+        self.problems.push(Problem { blame: None, reason: reason.to_string() });
+    }
+
+    /// What the batch system is to be told.
+    pub fn verdict(&self) -> Verdict {
+        let blames = || self.problems.iter().filter_map(|problem| problem.blame);
+        let worst = blames().find(|blame| *blame == Blame::Node).or_else(|| blames().next());
+        verdict(self.job.system, self.stage, worst)
+    }
+
+    /// Why the node is to take no more jobs, in one line.
+    pub fn drain_reason(&self) -> String {
+        let node = self.problems.iter().find(|problem| problem.blame == Some(Blame::Node));
+        format!("partita: job {}: {}", self.job, node.map_or("", |problem| &problem.reason))
+    }
+}
