@@ -109,6 +109,17 @@ pub enum MpsError {
         /// Seconds waited.
         waited_s: u64,
     },
+    /// There is no room for another client.
+    #[error(
+        "the MPS service has {clients} clients of the {limit} that fit on a GPU: wait until one leaves, run the program with \
+         --isolation own, or on another GPU"
+    )]
+    Full {
+        /// Clients that are there or have been promised a place.
+        clients: usize,
+        /// The most that fit.
+        limit: u32,
+    },
     /// The daemon went away while it answered.
     #[error(
         "the answer to the MPS command `{command}` breaks off after {reply:?}: the daemon went away; see its log"

@@ -16,6 +16,9 @@
 //! | [`binary`] | finding `nvidia-cuda-mps-control` and asking its version |
 //! | [`dirs`] | the service's directories and the limits on their names |
 //! | [`command`] | commands to a running daemon, as typed calls |
+//! | [`conditions`] | what MPS asks of machine, GPUs and programs |
+//! | [`admission`] | whether a server has room for one more client |
+//! | [`provision`] | thread percentages by policy, and the SMs that they give |
 //! | [`values`] | what commands take: devices, limits, priorities |
 //! | [`reply`] | what commands answer |
 //! | [`log`] | what daemon and servers write into their logs, as events |
@@ -26,14 +29,17 @@
 //! Replies of the control binary are free text and its exit status says
 //! little, so every reply is checked against the form that its command has.
 
+pub mod admission;
 pub mod binary;
 pub mod command;
+pub mod conditions;
 pub mod detach;
 pub mod dirs;
 pub mod error;
 mod exec;
 pub mod fault;
 pub mod log;
+pub mod provision;
 pub mod reply;
 pub mod service;
 pub mod values;

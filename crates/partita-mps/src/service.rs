@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use crate::Pid;
 use crate::binary::ControlBinary;
-use crate::command::Control;
+use crate::command::{COMMAND_LIMIT, Control};
 use crate::dirs::ServiceDirs;
 use crate::error::MpsError;
 
@@ -69,13 +69,21 @@ pub struct Service {
     gpu_uuid: String,
     env: Vec<(String, OsString)>,
     launcher: Vec<OsString>,
+    command_limit: Duration,
 }
 
 impl Service {
     /// The service of the GPU with this UUID (`GPU-…`). A UUID and not an
     /// index: the daemon renumbers the devices that it sees.
     pub fn new(binary: ControlBinary, dirs: ServiceDirs, gpu_uuid: &str) -> Self {
-        Self { binary, dirs, gpu_uuid: gpu_uuid.to_owned(), env: Vec::new(), launcher: Vec::new() }
+        Self {
+            binary,
+            dirs,
+            gpu_uuid: gpu_uuid.to_owned(),
+            env: Vec::new(),
+            launcher: Vec::new(),
+            command_limit: COMMAND_LIMIT,
+        }
     }
 
     /// Sets a variable in the environment of the daemon and of its commands.
@@ -93,6 +101,13 @@ impl Service {
         self
     }
 
+    /// Gives each command to the daemon this much time, [`COMMAND_LIMIT`] by default: for those who cannot wait for a
+    /// daemon that does not answer.
+    pub fn with_command_limit(mut self, limit: Duration) -> Self {
+        self.command_limit = limit;
+        self
+    }
+
     /// The service's directories.
     pub fn dirs(&self) -> &ServiceDirs {
         &self.dirs
@@ -100,7 +115,7 @@ impl Service {
 
     /// A way to command the daemon.
     pub fn control(&self) -> Control {
-        let control = Control::new(self.binary.clone(), &self.dirs.pipe());
+        let control = Control::new(self.binary.clone(), &self.dirs.pipe()).with_limit(self.command_limit);
         self.env.iter().fold(control, |control, (key, value)| control.with_env(key, value))
     }
 

@@ -1,0 +1,521 @@
+//! What MPS asks of a machine, its GPUs and its programs: sections 2.3.1 and 2.3.2 of the MPS guide, one condition after the other.
+//!
+//! The facts are gathered elsewhere ([`Machine`]); what follows from them is here, and is pure.
+
+use serde::Serialize;
+
+use crate::Pid;
+
+/// Open files that daemon and clients should be allowed: with fewer, memory is refused with «failed to create/open SHM segment».
+pub const OPEN_FILES_MIN: u64 = 16_384;
+/// Page-locked memory of clients goes through `/dev/shm`; with less than this, frameworks' loaders fail.
+pub const SHARED_MEMORY_BYTES_MIN: u64 = 1 << 30;
+
+/// How a GPU lets processes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputeMode {
+    /// Any number of processes, clients of MPS or not.
+    Default,
+    /// One process: under MPS the server.
+    ExclusiveProcess,
+    /// None.
+    Prohibited,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its number for `nvidia-smi`.
+    pub index: u32,
+    /// Compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// How it lets processes in; none where that cannot be asked.
+    pub compute_mode: Option<ComputeMode>,
+    /// Whether it is cut up by MIG.
+    pub mig: bool,
+}
+
+/// A server that runs on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningServer {
+    /// Its process.
+    pub pid: Pid,
+    /// Its user.
+    pub user: u32,
+    /// Whether it belongs to a service of Partita's own.
+    pub own: bool,
+}
+
+/// What is known of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// The operating system, as the kernel calls it.
+    pub system: String,
+    /// Bits of a pointer.
+    pub pointer_bits: u32,
+    /// Whether it is a Tegra board.
+    pub tegra: bool,
+    /// The devices of the service.
+    pub devices: Vec<Device>,
+    /// The user of the service.
+    pub user: u32,
+    /// Open files that a process may have (`ulimit -n`); none for no limit.
+    pub open_files_max: Option<u64>,
+    /// Size of `/dev/shm` in bytes; none where there is none.
+    pub shared_memory_bytes: Option<u64>,
+    /// Servers that run on the machine.
+    pub servers: Vec<RunningServer>,
+    /// `CUDA_FORCE_API_VERSION` of the environment.
+    pub forced_api_version: Option<String>,
+    /// `CUDA_DEVICE_MAX_CONNECTIONS` of the environment.
+    pub max_connections: Option<String>,
+    /// `CUDA_VISIBLE_DEVICES` of the environment.
+    pub visible_devices: Option<String>,
+    /// Whether the tenants' service admits other users' programs.
+    pub multi_user: bool,
+}
+
+/// How a condition stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It holds.
+    Holds,
+    /// It does not hold, or only in part: MPS works, with the consequence that the detail names.
+    Weak,
+    /// It does not hold: MPS does not work.
+    Broken,
+}
+
+/// A condition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Condition {
+    /// Its name.
+    pub name: &'static str,
+    /// How it stands.
+    pub standing: Standing,
+    /// What was found, and what follows from it.
+    pub detail: String,
+    /// What to do about it, or with it.
+    pub remedy: Option<String>,
+}
+
+fn holds(name: &'static str, detail: impl Into<String>) -> Condition {
+    Condition { name, standing: Standing::Holds, detail: detail.into(), remedy: None }
+}
+
+fn weak(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Condition {
+    Condition { name, standing: Standing::Weak, detail: detail.into(), remedy: Some(remedy.into()) }
+}
+
+fn broken(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Condition {
+    Condition { name, standing: Standing::Broken, detail: detail.into(), remedy: Some(remedy.into()) }
+}
+
+/// Every condition, in the guide's order.
+#[must_use]
+pub fn judge(machine: &Machine) -> Vec<Condition> {
+    let mut found = vec![system(machine), capability(machine), generation(machine), shared_memory(machine)];
+    found.extend([open_files(machine), compute_mode(machine), users(machine), attribution()]);
+    found.extend([api_version(machine), connections(machine), visible_devices(machine)]);
+    found.extend([dynamic_parallelism(), early_end(), codecs_and_callbacks(machine), tegra(machine)]);
+    found
+}
+
+fn system(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: system";
+    match (machine.system.as_str(), machine.pointer_bits) {
+        ("Linux", 64) => holds(NAME, "Linux, 64 bits, unified addressing"),
+        (system, bits) => broken(
+            NAME,
+            format!(
+                "{system}, {bits} bits; the server starts on 64-bit Linux alone, and 32-bit programs fail in cuInit"
+            ),
+            "without MPS tenants take turns: `partita run --isolation own`",
+        ),
+    }
+}
+
+fn capability(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: capability";
+    let old: Vec<String> = machine
+        .devices
+        .iter()
+        .filter(|device| device.compute_capability < (3, 5))
+        .map(|device| {
+            format!(
+                "GPU {} has {}.{}",
+                device.index, device.compute_capability.0, device.compute_capability.1
+            )
+        })
+        .collect();
+    if old.is_empty() {
+        return holds(NAME, "3.5 or more");
+    }
+    broken(
+        NAME,
+        format!("{}; with such a device among its own the server does not start at all", old.join(", ")),
+        "leave it out with --gpu, and run its tenants with `--isolation own`",
+    )
+}
+
+fn before_volta(machine: &Machine) -> Vec<u32> {
+    machine
+        .devices
+        .iter()
+        .filter(|device| device.compute_capability.0 < 7)
+        .map(|device| device.index)
+        .collect()
+}
+
+fn list(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn generation(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: generation";
+    let old = before_volta(machine);
+    if old.is_empty() {
+        return holds(
+            NAME,
+            "Volta or newer: address spaces of their own, limits, faults contained to shared GPUs",
+        );
+    }
+    if old.len() < machine.devices.len() {
+        return broken(
+            NAME,
+            format!("GPU {} is older than Volta; a server that sees a newer one drops it", list(&old)),
+            "give GPUs older than Volta a service of their own with --gpu",
+        );
+    }
+    weak(
+        NAME,
+        "older than Volta: clients share one address space and can overwrite each other unseen, a fault of one ends the server and \
+         all, 16 contexts at most",
+        "only for programs that trust each other; others with `--isolation own`",
+    )
+}
+
+fn shared_memory(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: /dev/shm";
+    let remedy =
+        "enlarge it: `mount -o remount,size=8G /dev/shm`; in a container --shm-size=8g or --ipc=host";
+    match machine.shared_memory_bytes {
+        None => broken(NAME, "there is none; daemon and clients share memory through it", remedy),
+        Some(bytes) if bytes < SHARED_MEMORY_BYTES_MIN => weak(
+            NAME,
+            format!("{} MiB, which bounds the page-locked memory of all clients together", bytes >> 20),
+            remedy,
+        ),
+        Some(bytes) => holds(
+            NAME,
+            format!("{} MiB for page-locked memory; daemon and clients must share it", bytes >> 20),
+        ),
+    }
+}
+
+fn open_files(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: open files";
+    match machine.open_files_max {
+        Some(limit) if limit < OPEN_FILES_MIN => weak(
+            NAME,
+            format!(
+                "{limit} allowed; MPS wants {OPEN_FILES_MIN}, with fewer allocations fail once many clients run"
+            ),
+            format!(
+                "`ulimit -n {OPEN_FILES_MIN}` before `partita mps start` and `partita run`, or LimitNOFILE= of the service"
+            ),
+        ),
+        Some(limit) => holds(NAME, format!("{limit} allowed")),
+        None => holds(NAME, "no limit"),
+    }
+}
+
+fn compute_mode(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: compute mode";
+    let with = |mode| -> Vec<u32> {
+        let is = |device: &&Device| device.compute_mode == Some(mode);
+        machine.devices.iter().filter(is).map(|device| device.index).collect()
+    };
+    let closed = with(ComputeMode::Prohibited);
+    if let Some(first) = closed.first() {
+        let detail = format!("GPU {} is PROHIBITED: nothing computes there", list(&closed));
+        return broken(NAME, detail, format!("`nvidia-smi -i {first} -c DEFAULT`"));
+    }
+    let open = with(ComputeMode::Default);
+    if open.is_empty() {
+        return holds(
+            NAME,
+            "EXCLUSIVE_PROCESS: the server is the only one on the GPU, and programs beside it fail",
+        );
+    }
+    if machine.devices.iter().any(|device| device.mig) {
+        return holds(NAME, "DEFAULT; with MIG there is no other");
+    }
+    weak(
+        NAME,
+        format!(
+            "GPU {} is DEFAULT: a program that misses the service runs beside it, in turns with all clients",
+            list(&open)
+        ),
+        "`partita mps start --exclusive` sets EXCLUSIVE_PROCESS (root); then programs that are no clients fail",
+    )
+}
+
+fn users(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: users";
+    let others: Vec<String> = machine
+        .servers
+        .iter()
+        .filter(|server| !server.own)
+        .map(|server| format!("server {} of user {}", server.pid, server.user))
+        .collect();
+    if !others.is_empty() {
+        return weak(
+            NAME,
+            format!(
+                "{} beside Partita's; on the same GPU they take turns with it, and a daemon serves one user at a time",
+                others.join(", ")
+            ),
+            "stop the other daemon with `echo quit | nvidia-cuda-mps-control`, or give it other GPUs",
+        );
+    }
+    if machine.multi_user {
+        return weak(
+            NAME,
+            "the service is for all users: they share its faults and its logs, and nothing keeps them apart",
+            "for programs that trust each other; else a service for each user, without --multi-user",
+        );
+    }
+    holds(
+        NAME,
+        format!("user {} alone; another user's programs have a service of their own, in turns", machine.user),
+    )
+}
+
+fn attribution() -> Condition {
+    holds(
+        "mps: accounting",
+        "nvidia-smi shows the server for its clients; `partita ps` and `partita mps clients` tell them apart",
+    )
+}
+
+fn api_version(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: api version";
+    match &machine.forced_api_version {
+        Some(version) => weak(
+            NAME,
+            format!(
+                "CUDA_FORCE_API_VERSION={version}; contexts of an API older than 4.0 are refused under MPS"
+            ),
+            "`unset CUDA_FORCE_API_VERSION`",
+        ),
+        None => holds(NAME, "no older one is forced"),
+    }
+}
+
+fn connections(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: connections";
+    match &machine.max_connections {
+        Some(number) if number.trim() != "2" => weak(
+            NAME,
+            format!(
+                "CUDA_DEVICE_MAX_CONNECTIONS={number}; clients share one pool and take 2 by default: with more, fewer clients fit"
+            ),
+            "`unset CUDA_DEVICE_MAX_CONNECTIONS` where many clients share a GPU",
+        ),
+        _ => holds(NAME, "2 for each client"),
+    }
+}
+
+fn visible_devices(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: visible gpus";
+    match &machine.visible_devices {
+        Some(list)
+            if list.bytes().any(|byte| byte.is_ascii_digit())
+                && !list.contains("GPU-")
+                && !list.contains("MIG-") =>
+        {
+            weak(
+                NAME,
+                format!(
+                    "CUDA_VISIBLE_DEVICES={list} counts by index, and the server counts its own devices from 0"
+                ),
+                "nothing for `partita run`, which names GPUs by UUID; for clients by hand `unset CUDA_VISIBLE_DEVICES`",
+            )
+        }
+        _ => holds(NAME, "named by UUID, so that nothing is renumbered"),
+    }
+}
+
+fn dynamic_parallelism() -> Condition {
+    holds(
+        "mps: dynamic",
+        "programs whose kernels launch kernels fail to load their modules (error 811); run those with `--isolation own`",
+    )
+}
+
+fn early_end() -> Condition {
+    holds(
+        "mps: early end",
+        "a client killed with work in flight can break the others; `partita kill` and signals through `partita run` end that work first",
+    )
+}
+
+fn codecs_and_callbacks(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: callbacks";
+    if before_volta(machine).is_empty() {
+        return holds(NAME, "stream callbacks, graphs with host nodes and video codecs work from Volta on");
+    }
+    weak(
+        NAME,
+        "no stream callbacks, no graphs with host nodes, no video codecs for clients on GPUs before Volta",
+        "run such programs with `--isolation own`",
+    )
+}
+
+fn tegra(machine: &Machine) -> Condition {
+    const NAME: &str = "mps: tegra";
+    if !machine.tegra {
+        return holds(
+            NAME,
+            "no Tegra: CUDA IPC, cooperative launches, ending clients and compute modes are there",
+        );
+    }
+    weak(
+        NAME,
+        "Tegra: no CUDA IPC, no cooperative launches, no terminate_client and no compute modes under MPS, and no default directories",
+        "let clients end by themselves, and keep programs that need these out with `--isolation own`",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Machine {
+        Machine {
+            system: "Linux".to_owned(),
+            pointer_bits: 64,
+            tegra: false,
+            devices: vec![Device {
+                index: 0,
+                compute_capability: (9, 0),
+                compute_mode: Some(ComputeMode::ExclusiveProcess),
+                mig: false,
+            }],
+            user: 1000,
+            open_files_max: Some(1 << 20),
+            shared_memory_bytes: Some(64 << 30),
+            servers: vec![RunningServer { pid: 7, user: 1000, own: true }],
+            forced_api_version: None,
+            max_connections: None,
+            visible_devices: None,
+            multi_user: false,
+        }
+    }
+
+    #[test]
+    fn a_good_machine_has_nothing_to_remedy() {
+        for condition in judge(&good()) {
+            assert_eq!((condition.standing, &condition.remedy), (Standing::Holds, &None), "{condition:?}");
+        }
+    }
+
+    fn device(change: impl FnOnce(&mut Device)) -> Machine {
+        let mut machine = good();
+        change(&mut machine.devices[0]);
+        machine
+    }
+
+    #[test]
+    fn each_condition_is_seen_alone_and_has_a_remedy() {
+        let with = |change: &dyn Fn(&mut Machine)| {
+            let mut machine = good();
+            change(&mut machine);
+            machine
+        };
+        let two = with(&|machine| {
+            let old = Device { index: 1, compute_capability: (6, 0), ..machine.devices[0].clone() };
+            machine.devices.push(old);
+        });
+        for (machine, name, standing, word) in [
+            (
+                with(&|machine| machine.system = "QNX".to_owned()),
+                "mps: system",
+                Standing::Broken,
+                "64-bit Linux",
+            ),
+            (with(&|machine| machine.pointer_bits = 32), "mps: system", Standing::Broken, "32"),
+            (two, "mps: generation", Standing::Broken, "GPU 1"),
+            (with(&|machine| machine.shared_memory_bytes = None), "mps: /dev/shm", Standing::Broken, "none"),
+            (
+                with(&|machine| machine.shared_memory_bytes = Some(64 << 20)),
+                "mps: /dev/shm",
+                Standing::Weak,
+                "64 MiB",
+            ),
+            (with(&|machine| machine.open_files_max = Some(1024)), "mps: open files", Standing::Weak, "1024"),
+            (
+                device(|one| one.compute_mode = Some(ComputeMode::Prohibited)),
+                "mps: compute mode",
+                Standing::Broken,
+                "PROHIBITED",
+            ),
+            (
+                device(|one| one.compute_mode = Some(ComputeMode::Default)),
+                "mps: compute mode",
+                Standing::Weak,
+                "DEFAULT",
+            ),
+            (
+                with(&|machine| machine.servers[0].own = false),
+                "mps: users",
+                Standing::Weak,
+                "server 7 of user 1000",
+            ),
+            (with(&|machine| machine.multi_user = true), "mps: users", Standing::Weak, "all users"),
+            (
+                with(&|machine| machine.forced_api_version = Some("3020".to_owned())),
+                "mps: api version",
+                Standing::Weak,
+                "CUDA_FORCE_API_VERSION=3020",
+            ),
+            (
+                with(&|machine| machine.max_connections = Some("8".to_owned())),
+                "mps: connections",
+                Standing::Weak,
+                "fewer clients",
+            ),
+            (
+                with(&|machine| machine.visible_devices = Some("0,2".to_owned())),
+                "mps: visible gpus",
+                Standing::Weak,
+                "0,2",
+            ),
+            (with(&|machine| machine.tegra = true), "mps: tegra", Standing::Weak, "terminate_client"),
+        ] {
+            let others: Vec<Condition> =
+                judge(&machine).into_iter().filter(|one| one.standing != Standing::Holds).collect();
+            let found =
+                others.iter().find(|one| one.name == name).unwrap_or_else(|| panic!("{name}: {others:?}"));
+            assert_eq!(found.standing, standing, "{found:?}");
+            assert!(found.detail.contains(word) && found.remedy.is_some(), "{found:?}");
+            if name != "mps: generation" {
+                assert_eq!(others.len(), 1, "{others:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn old_devices_have_what_they_have() {
+        let machine = device(|one| one.compute_capability = (6, 1));
+        let weak: Vec<&str> =
+            judge(&machine).iter().filter(|one| one.standing == Standing::Weak).map(|one| one.name).collect();
+        assert_eq!(weak, ["mps: generation", "mps: callbacks"]);
+        let machine = device(|one| one.compute_capability = (3, 0));
+        assert_eq!(judge(&machine)[1].standing, Standing::Broken);
+        let uuid = Machine { visible_devices: Some("GPU-1".to_owned()), ..good() };
+        assert!(judge(&uuid).iter().all(|one| one.standing == Standing::Holds));
+    }
+}
