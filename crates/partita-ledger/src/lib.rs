@@ -59,6 +59,8 @@ mod limits;
 mod limits_file;
 #[cfg(not(loom))]
 mod lock;
+#[cfg(not(loom))]
+mod partition;
 #[cfg(loom)]
 pub mod record;
 #[cfg(not(loom))]

@@ -1,6 +1,6 @@
 //! From what was asked to what the ledger says.
 
-use partita_core::{ByteSize, Present, Share, Topology, Tpc, TpcSet};
+use partita_core::{ByteSize, Present, Share, Topology, TpcSet};
 use partita_ledger::{
     FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, MECHANISM_MASK, NO_QUOTA,
 };
@@ -68,11 +68,7 @@ impl Spill {
 /// # Errors
 /// Why there is no such device.
 pub fn topology(limits: &Limits) -> Result<Topology, String> {
-    let tpcs: Vec<Tpc> = (limits.gpc_of_logical.iter().zip(&limits.physical_of_logical))
-        .take(limits.tpc_count as usize)
-        .map(|(&gpc, &physical)| Tpc { gpc, physical })
-        .collect();
-    Topology::new(limits.sms_per_tpc, tpcs).map_err(|error| error.to_string())
+    limits.topology().map_err(|error| error.to_string())
 }
 
 /// The limits of a new tenant: its partition as planned, its quota as checked.
@@ -91,8 +87,6 @@ pub fn new_limits(
         gpu_uuid: parse_uuid(uuid).ok_or_else(|| format!("{uuid:?} is no GPU's UUID"))?,
         device_class: measured.device_class,
         qmd_version: measured.qmd_version,
-        sms_per_tpc: measured.sms_per_tpc,
-        tpc_count: topology.tpc_count(),
         memory_quota_bytes: quota.map_or(NO_QUOTA, |quota| quota.0),
         memory_total_bytes: measured.memory_total_bytes,
         mechanism: MECHANISM_MASK,
@@ -100,23 +94,9 @@ pub fn new_limits(
         name: Limits::name_field(name).map_err(|fault| fault.to_string())?,
         ..Limits::default()
     };
-    for (index, tpc) in topology.tpcs().iter().enumerate() {
-        limits.physical_of_logical[index] = tpc.physical;
-        limits.gpc_of_logical[index] = tpc.gpc;
-    }
-    set_partition(&mut limits, topology, set);
+    limits.set_topology(topology);
+    limits.set_partition(topology, set);
     Ok(limits)
-}
-
-/// Puts a partition into limits: the set and all that follows from it.
-pub fn set_partition(limits: &mut Limits, topology: &Topology, set: &TpcSet) {
-    limits.set = set.to_words();
-    limits.qmd_disable = topology.disable_words(set);
-    // A TPC lies in one GPC whatever the others do.
-    limits.max_cluster_sms = match limits.flags & FLAG_GPCS_UNPROVED {
-        0 => topology.max_cluster_sms(set),
-        _ => topology.sms_per_tpc().min(topology.max_cluster_sms(set)),
-    };
 }
 
 /// Refuses shares by GPC where nobody knows which TPCs share one.

@@ -226,7 +226,7 @@ pub(crate) fn store(
         let Some(tenant) = here.into_iter().find(|other| other.name == *tenant) else { continue };
         let damaged = |error: partita_ledger::LedgerError| tenant.damaged_limits(&error.to_string());
         let mut file = LimitsFile::open_rw(&c_path(&tenant.limits_path())?).map_err(damaged)?;
-        file.update(|limits| limits::set_partition(limits, topology, set)).map_err(damaged)?;
+        file.update(|limits| limits.set_partition(topology, set)).map_err(damaged)?;
     }
     Ok(())
 }

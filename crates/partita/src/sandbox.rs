@@ -120,7 +120,7 @@ impl<'a> Sandbox<'a> {
         };
         let path = c_path(&tenant.dir().join("limits"))?;
         let mut file = LimitsFile::open_rw(&path).map_err(failed)?;
-        file.update(|limits| limits::set_partition(limits, &self.topology, set)).map_err(failed).map(drop)
+        file.update(|limits| limits.set_partition(&self.topology, set)).map_err(failed).map(drop)
     }
 
     /// A job that runs as a process of the tenant; with `shared` as a client of the sandbox's service.

@@ -181,7 +181,7 @@ impl<'a> Change<'a> {
         let damaged = |error: LedgerError| part.damaged_limits(&error.to_string());
         file.update(|limits| {
             if let Some(planned) = &planned {
-                limits::set_partition(limits, &topology, &planned.plan.set);
+                limits.set_partition(&topology, &planned.plan.set);
             }
             if let Some(quota) = request.memory {
                 limits.memory_quota_bytes = quota.0;
