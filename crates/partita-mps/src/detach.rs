@@ -13,6 +13,42 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+/// Keeps this process, and all that it becomes and starts, to these processors, as `taskset` does. A daemon hands this on to its
+/// servers (MPS guide, section 2.3.5.3).
+///
+/// # Errors
+/// What the system said: none of them is there, or allowed.
+pub fn pin(cpus: &[usize]) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for &cpu in cpus {
+        if cpu >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no processor {cpu}")));
+        }
+        set.set(cpu);
+    }
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Reads a list of processors as `taskset -c` takes it: `0,2-5`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_cpus(text: &str) -> Result<Vec<usize>, String> {
+    let refuse = || format!("{text:?} is no list of processors: use 0,2-5");
+    let number =
+        |text: &str| text.parse::<usize>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first).ok_or_else(refuse)?, number(last).ok_or_else(refuse)?);
+        if first > last || last >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(refuse());
+        }
+        cpus.extend(first..=last);
+    }
+    Ok(cpus)
+}
+
 /// Closes every descriptor but the three standard ones, starts a session and
 /// becomes `argv`. For a launcher process that does nothing else: it must have
 /// one thread and hold no descriptor that it still wants.
@@ -37,4 +73,17 @@ pub fn detach_and_exec(argv: &[OsString]) -> Result<Infallible, io::Error> {
     // put it into a group of its own, which serves as well.
     let _ = rustix::process::setsid();
     Err(Command::new(program).args(arguments).exec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_listed_as_for_taskset() {
+        assert_eq!(parse_cpus("0,2-4"), Ok(vec![0, 2, 3, 4]));
+        for text in ["", "a", "3-1", "1-", "-1", "0,,1", "99999999"] {
+            assert!(parse_cpus(text).is_err(), "{text}");
+        }
+    }
 }

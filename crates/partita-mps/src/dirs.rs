@@ -21,7 +21,11 @@ const LONGEST_SOCKET: &str = "control_privileged";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceDirs {
     root: PathBuf,
+    is_open: bool,
 }
+
+/// The file that marks a service of root's for all users.
+const OPEN_MARK: &str = "all-users";
 
 impl ServiceDirs {
     /// Names the directories under `root` without touching the file system.
@@ -30,13 +34,26 @@ impl ServiceDirs {
     /// [`MpsError::PathTooLong`] if a socket's path would not fit in a socket
     /// address: the daemon itself only fails to come up then, without a word.
     pub fn new(root: &Path) -> Result<Self, MpsError> {
-        let dirs = Self { root: root.to_owned() };
+        let dirs = Self { root: root.to_owned(), is_open: false };
         let longest = dirs.pipe().join(LONGEST_SOCKET);
         let bytes = longest.as_os_str().as_bytes().len();
         if bytes > SOCKET_PATH_BYTES_MAX {
             return Err(MpsError::PathTooLong { path: longest, bytes, limit: SOCKET_PATH_BYTES_MAX });
         }
         Ok(dirs)
+    }
+
+    /// The same directories, which everybody may enter and read: for a service of root's for all users.
+    pub(crate) fn open_to_all(mut self) -> Self {
+        self.is_open = true;
+        self
+    }
+
+    /// Whether root has made a service for all users here.
+    #[must_use]
+    pub fn are_open_to_all(root: &Path) -> bool {
+        let owner = |path: &Path| path.symlink_metadata().ok().map(|meta| meta.uid());
+        owner(root) == Some(0) && owner(&root.join(OPEN_MARK)) == Some(0)
     }
 
     /// The directory that holds the other two.
@@ -57,6 +74,11 @@ impl ServiceDirs {
     /// The control daemon's log file.
     pub fn control_log(&self) -> PathBuf {
         self.log().join("control.log")
+    }
+
+    /// The servers' log file.
+    pub fn server_log(&self) -> PathBuf {
+        self.log().join("server.log")
     }
 
     /// The file that starters and stoppers lock.
@@ -81,7 +103,8 @@ impl ServiceDirs {
     pub fn create(&self) -> Result<(), MpsError> {
         for path in [self.root.clone(), self.pipe(), self.log()] {
             let refuse = |reason: String| MpsError::Directory { path: path.clone(), reason };
-            match DirBuilder::new().mode(0o700).create(&path) {
+            let mode = if self.is_open { 0o755 } else { 0o700 };
+            match DirBuilder::new().mode(mode).create(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(refuse(error.to_string())),
@@ -94,12 +117,22 @@ impl ServiceDirs {
             if meta.uid() != user {
                 return Err(refuse(format!("it belongs to user {}, not to user {user}", meta.uid())));
             }
-            if meta.mode() & 0o777 != 0o700 {
-                std::fs::set_permissions(&path, Permissions::from_mode(0o700))
+            if meta.mode() & 0o777 != mode {
+                std::fs::set_permissions(&path, Permissions::from_mode(mode))
                     .map_err(|error| refuse(error.to_string()))?;
             }
         }
-        Ok(())
+        let mark = self.root.join(OPEN_MARK);
+        let refuse =
+            |error: std::io::Error| MpsError::Directory { path: mark.clone(), reason: error.to_string() };
+        if self.is_open {
+            std::fs::write(&mark, "").map_err(refuse)
+        } else {
+            match std::fs::remove_file(&mark) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(refuse(error)),
+                _ => Ok(()),
+            }
+        }
     }
 
     /// The process that the pid file names, if there is a pid file with a number in it.
@@ -151,6 +184,19 @@ mod tests {
         std::fs::remove_dir(dirs.log()).unwrap();
         std::os::unix::fs::symlink("/tmp", dirs.log()).unwrap();
         assert!(dirs.create().unwrap_err().to_string().contains("no directory"));
+    }
+
+    #[test]
+    fn a_service_for_all_is_open_and_marked_until_it_is_not() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().join("mps");
+        let dirs = ServiceDirs::new(&root).unwrap();
+        dirs.clone().open_to_all().create().unwrap();
+        assert_eq!(dirs.pipe().metadata().unwrap().mode() & 0o777, 0o755);
+        assert_eq!(ServiceDirs::are_open_to_all(&root), rustix::process::geteuid().is_root());
+        dirs.create().unwrap();
+        assert_eq!(dirs.pipe().metadata().unwrap().mode() & 0o777, 0o700);
+        assert!(!ServiceDirs::are_open_to_all(&root));
     }
 
     #[test]

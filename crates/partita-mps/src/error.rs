@@ -82,6 +82,11 @@ pub enum MpsError {
         /// The daemon.
         pid: Pid,
     },
+    /// A service for all users is root's.
+    #[error(
+        "an MPS service for all users is root's to start and to stop: `sudo partita mps start --multi-user`, or one of your own without it"
+    )]
+    NeedsRoot,
     /// The daemon ended, or never came up.
     #[error("the MPS daemon did not start: {reason}")]
     StartFailed {

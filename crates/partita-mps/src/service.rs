@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -70,6 +70,7 @@ pub struct Service {
     env: Vec<(String, OsString)>,
     launcher: Vec<OsString>,
     command_limit: Duration,
+    is_for_all: bool,
 }
 
 impl Service {
@@ -83,6 +84,7 @@ impl Service {
             env: Vec::new(),
             launcher: Vec::new(),
             command_limit: COMMAND_LIMIT,
+            is_for_all: false,
         }
     }
 
@@ -106,6 +108,19 @@ impl Service {
     pub fn with_command_limit(mut self, limit: Duration) -> Self {
         self.command_limit = limit;
         self
+    }
+
+    /// Takes every user's programs: one server of root's for all of them, who then share its faults and its logs. Root starts it;
+    /// for others [`Service::ensure`] joins it if it runs.
+    pub fn for_all_users(mut self) -> Self {
+        self.is_for_all = true;
+        self.dirs = self.dirs.open_to_all();
+        self
+    }
+
+    /// Whether it takes every user's programs.
+    pub fn is_for_all_users(&self) -> bool {
+        self.is_for_all
     }
 
     /// The service's directories.
@@ -135,6 +150,11 @@ impl Service {
         let Some(pid) = self.dirs.recorded_pid() else {
             return Ok(State::Stopped);
         };
+        if self.is_anothers() {
+            // Its environment is closed to us; the directory is root's, and so must be the process.
+            let owner = std::fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid());
+            return Ok(if owner == Some(0) { State::Running { pid } } else { State::Stale { pid } });
+        }
         match std::fs::read(format!("/proc/{pid}/environ")) {
             // A zombie has an empty environment: it is gone for our purposes.
             Ok(environment) if self.is_ours(&environment) => Ok(State::Running { pid }),
@@ -144,6 +164,11 @@ impl Service {
             }
             Err(_) => Ok(State::Stale { pid }),
         }
+    }
+
+    /// Whether it is root's and we are not.
+    fn is_anothers(&self) -> bool {
+        self.is_for_all && !rustix::process::geteuid().is_root()
     }
 
     fn is_ours(&self, environment: &[u8]) -> bool {
@@ -162,6 +187,12 @@ impl Service {
     /// Any [`MpsError`]; a daemon that this call started and that is not as it
     /// should be is ended again.
     pub fn ensure(&self) -> Result<Ensured, MpsError> {
+        if self.is_anothers() {
+            let State::Running { pid } = self.state()? else {
+                return Err(MpsError::NotRunning { pipe: self.dirs.pipe() });
+            };
+            return self.check(pid).map(|()| Ensured { pid, started: false });
+        }
         self.dirs.create()?;
         let _lock = self.lock()?;
         let ensured = match self.state()? {
@@ -180,34 +211,56 @@ impl Service {
 
     fn check(&self, pid: Pid) -> Result<(), MpsError> {
         let control = self.control().with_limit(ANSWER_LIMIT);
-        let percent = control.default_active_thread_percentage().map_err(|error| match error {
+        let silent = |error| match error {
             MpsError::Timeout { .. } | MpsError::NotRunning { .. } => {
                 MpsError::NotAnswering { pid, waited_s: ANSWER_LIMIT.as_secs(), log: self.dirs.control_log() }
             }
             other => other,
-        })?;
-        if percent < 100.0 {
-            return Err(MpsError::ThreadPercentage { pipe: self.dirs.pipe(), found: percent });
+        };
+        let mut least = control.default_active_thread_percentage().map_err(silent)?;
+        for server in control.server_list().map_err(silent)? {
+            match control.active_thread_percentage(server) {
+                Ok(percent) => least = least.min(percent),
+                // It ended meanwhile, or this driver does not tell.
+                Err(MpsError::NoSuchServer { .. } | MpsError::UnknownCommand { .. }) => {}
+                Err(error) => return Err(silent(error)),
+            }
+        }
+        if least < 100.0 {
+            return Err(MpsError::ThreadPercentage { pipe: self.dirs.pipe(), found: least });
         }
         Ok(())
     }
 
     /// Starts the daemon and waits until it answers. The caller holds the lock.
     fn start(&self) -> Result<Pid, MpsError> {
+        if self.is_anothers() {
+            return Err(MpsError::NeedsRoot);
+        }
         let output = self.dirs.start_output();
         let refuse =
             |error: io::Error| MpsError::Directory { path: output.clone(), reason: error.to_string() };
         // A file and no pipe: the daemon may keep it open for as long as it lives.
         let file = File::create(&output).map_err(refuse)?;
-        let status = self
-            .start_command()
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().map_err(refuse)?)
-            .stderr(file)
-            .spawn()
-            .and_then(|mut child| wait_until(&mut child, CHANGE_LIMIT))
-            .map_err(|source| MpsError::Spawn { binary: self.binary.path().to_owned(), source })?;
-        if !status.is_some_and(|status| status.success()) {
+        // Drivers write the option in two ways and refuse the other.
+        let ways: &[&[&str]] =
+            if self.is_for_all { &[&["-d", "-multiuser-server"], &["-d", "-M"]] } else { &[&["-d"]] };
+        let mut started = false;
+        for way in ways {
+            let status = self
+                .start_command(way)
+                .stdin(Stdio::null())
+                .stdout(file.try_clone().map_err(refuse)?)
+                .stderr(file.try_clone().map_err(refuse)?)
+                .spawn()
+                .and_then(|mut child| wait_until(&mut child, CHANGE_LIMIT))
+                .map_err(|source| MpsError::Spawn { binary: self.binary.path().to_owned(), source })?;
+            started = status.is_some_and(|status| status.success());
+            if started || status.is_none() {
+                break;
+            }
+        }
+        if !started {
             return Err(MpsError::StartFailed { reason: self.start_reason() });
         }
         let deadline = Instant::now() + CHANGE_LIMIT;
@@ -227,8 +280,9 @@ impl Service {
         }
     }
 
-    fn start_command(&self) -> Command {
-        let daemon = [self.binary.path().as_os_str().to_owned(), "-d".into()];
+    fn start_command(&self, arguments: &[&str]) -> Command {
+        let mut daemon = vec![self.binary.path().as_os_str().to_owned()];
+        daemon.extend(arguments.iter().map(OsString::from));
         let mut argv = self.launcher.iter().chain(&daemon);
         let mut command = Command::new(argv.next().expect("the daemon's own command is never empty"));
         command.args(argv).env_clear();
@@ -281,6 +335,12 @@ impl Service {
     /// [`MpsError::StillRunning`] without `force`; [`MpsError::Foreign`];
     /// [`MpsError::Locked`].
     pub fn stop(&self, force: bool) -> Result<bool, MpsError> {
+        if self.is_anothers() {
+            return match self.state()? {
+                State::Running { pid } => Err(MpsError::Foreign { pipe: self.dirs.pipe(), pid }),
+                State::Stopped | State::Stale { .. } => Ok(false),
+            };
+        }
         if !self.dirs.root().exists() {
             return Ok(false);
         }
@@ -294,6 +354,9 @@ impl Service {
     /// # Errors
     /// As [`Service::stop`].
     pub fn stop_if_unused(&self) -> Result<bool, MpsError> {
+        if self.is_anothers() {
+            return Ok(false);
+        }
         let _lock = self.lock()?;
         if self.clients()?.is_empty() { self.stop_locked(false) } else { Ok(false) }
     }

@@ -34,6 +34,7 @@ terminate_client)
     elif [ "$second" = 43 ]; then echo 201
     elif [ "$second" != 41 ]; then echo 999
     else echo 0; fi ;;
+get_active_thread_percentage) echo "${FAKE_SERVER_PERCENT:-100.0}" ;;
 get_default_active_thread_percentage) echo "${FAKE_PERCENT:-100.0}" ;;
 hang) exec sleep 1000 ;;
 babble) echo words ;;
@@ -159,11 +160,13 @@ fn a_dead_daemons_leavings_are_recovered() {
 
 #[test]
 fn a_reduced_thread_percentage_is_refused_and_ended() {
-    let fixture = Fixture::with(&[("FAKE_PERCENT", "50.0")]);
-    let error = fixture.service.ensure().unwrap_err();
-    assert!(matches!(error, MpsError::ThreadPercentage { found, .. } if found == 50.0), "{error}");
-    assert_eq!(fixture.service.state().unwrap(), State::Stale { pid: recorded(&fixture) });
-    assert!(!exists(recorded(&fixture)));
+    for variable in ["FAKE_PERCENT", "FAKE_SERVER_PERCENT"] {
+        let fixture = Fixture::with(&[(variable, "50.0")]);
+        let error = fixture.service.ensure().unwrap_err();
+        assert!(matches!(error, MpsError::ThreadPercentage { found, .. } if found == 50.0), "{error}");
+        assert_eq!(fixture.service.state().unwrap(), State::Stale { pid: recorded(&fixture) });
+        assert!(!exists(recorded(&fixture)));
+    }
 }
 
 #[test]

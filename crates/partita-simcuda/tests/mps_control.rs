@@ -507,6 +507,31 @@ fn another_users_clients_wait_until_the_server_is_free() {
 }
 
 #[test]
+fn a_server_for_all_users_takes_them_at_the_same_time() {
+    const NOBODY: u32 = 65534;
+    // SAFETY: takes no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can act for two users");
+        return;
+    }
+    let dirs = Dirs::new();
+    let service_dirs = ServiceDirs::new(&dirs.temp.path().join("all")).unwrap();
+    let uuid = uuid_text(device_uuid(&dirs.place()));
+    let service =
+        Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid).for_all_users();
+    std::fs::set_permissions(dirs.temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    service.ensure().unwrap();
+    let pipe = service.dirs().pipe();
+    let pipe = [("CUDA_MPS_PIPE_DIRECTORY", pipe.to_str().unwrap())];
+    let mut first = Client::start(&dirs, &pipe);
+    let mut other = Client::start_as(Some(NOBODY), &dirs, &pipe);
+    let (one, two) = (first.outcome(), other.outcome());
+    assert_eq!(one.split(' ').next(), two.split(' ').next(), "one server: {one}, {two}");
+    drop((first, other));
+    assert!(service.stop(false).unwrap());
+}
+
+#[test]
 fn quit_waits_for_clients_and_takes_no_new_ones() {
     let daemon = Daemon::start();
     let mut client = Client::start(&daemon.dirs, &[]);

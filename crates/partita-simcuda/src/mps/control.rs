@@ -16,7 +16,7 @@ use super::{BINARY_VERSION, server};
 use crate::shared::socket;
 use crate::shared::sys::{check, owned};
 
-const USAGE: &str = "Usage: nvidia-cuda-mps-control [-d | -f | -v]\n       nvidia-cuda-mps-control [COMMAND]
+const USAGE: &str = "Usage: nvidia-cuda-mps-control [-d [-multiuser-server] | -f | -v]\n       nvidia-cuda-mps-control [COMMAND]
 Without arguments commands are read from standard input, one a line.";
 
 /// Runs the program with the arguments of this process.
@@ -34,8 +34,9 @@ pub fn main() -> ExitCode {
             println!("{USAGE}");
             ExitCode::SUCCESS
         }
-        ["-d"] => background(),
-        ["-f"] => outcome(prepare(true).and_then(serve)),
+        ["-d"] => background(false),
+        ["-d", "-multiuser-server"] => background(true),
+        ["-f"] => outcome(prepare(true, false).and_then(serve)),
         [server::ARGUMENT] => {
             server::run();
             ExitCode::SUCCESS
@@ -90,7 +91,11 @@ fn front_end(lines: impl Iterator<Item = io::Result<String>>) -> ExitCode {
 }
 
 /// A daemon that listens. Its log's first lines are those of the real one.
-fn prepare(foreground: bool) -> Result<Daemon, String> {
+fn prepare(foreground: bool, for_all: bool) -> Result<Daemon, String> {
+    // SAFETY: takes no arguments.
+    if for_all && unsafe { libc::geteuid() } != 0 {
+        return Err("Only root can start a server for all users".to_owned());
+    }
     let (pipe, log) = (dirs::pipe(), dirs::log());
     let files = PipeFiles::create(&pipe).map_err(|error| error.to_string())?;
     let mut logs = Logs::open(&log, foreground)
@@ -107,7 +112,8 @@ fn prepare(foreground: bool) -> Result<Daemon, String> {
     let percentage = value("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     let memory = value("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
     let limits = Limits::from_values(percentage.as_deref(), memory.as_deref());
-    Daemon::new(files, logs, limits, value("CUDA_VISIBLE_DEVICES")).map_err(|error| error.to_string())
+    Daemon::new(files, logs, limits, value("CUDA_VISIBLE_DEVICES"), for_all)
+        .map_err(|error| error.to_string())
 }
 
 fn serve(daemon: Daemon) -> Result<(), String> {
@@ -115,7 +121,7 @@ fn serve(daemon: Daemon) -> Result<(), String> {
 }
 
 /// Starts a daemon in a session of its own; returns when it listens, or says why it does not.
-fn background() -> ExitCode {
+fn background(for_all: bool) -> ExitCode {
     match Script::from_env().failure("start") {
         Some(Failure::Silence) => loop {
             std::thread::park();
@@ -133,7 +139,7 @@ fn background() -> ExitCode {
         -1 => outcome(Err(io::Error::last_os_error().to_string())),
         0 => {
             drop(read_end);
-            daemon_process(File::from(write_end))
+            daemon_process(File::from(write_end), for_all)
         }
         _ => {
             drop(write_end);
@@ -148,10 +154,10 @@ fn background() -> ExitCode {
     }
 }
 
-fn daemon_process(mut report: File) -> ExitCode {
+fn daemon_process(mut report: File, for_all: bool) -> ExitCode {
     // SAFETY: takes no arguments; a fresh child leads no group, so it cannot fail.
     unsafe { libc::setsid() };
-    let daemon = match prepare(false).and_then(|daemon| let_go().map(|()| daemon)) {
+    let daemon = match prepare(false, for_all).and_then(|daemon| let_go().map(|()| daemon)) {
         Ok(daemon) => daemon,
         Err(error) => {
             let _ = report.write_all(error.as_bytes());

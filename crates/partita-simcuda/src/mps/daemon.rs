@@ -39,6 +39,8 @@ pub struct Daemon {
     /// What the next server gets.
     pub(super) limits: Limits,
     visible: Option<String>,
+    /// Whether one server takes every user's programs.
+    for_all: bool,
     pub(super) server: Option<Server>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     waiting: VecDeque<PeerId>,
@@ -67,17 +69,24 @@ enum Source {
 }
 
 impl Daemon {
-    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`.
+    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`; `for_all` takes every user's programs.
     ///
     /// # Errors
     /// Those of `signalfd`.
-    pub fn new(files: PipeFiles, log: Logs, limits: Limits, visible: Option<String>) -> io::Result<Self> {
+    pub fn new(
+        files: PipeFiles,
+        log: Logs,
+        limits: Limits,
+        visible: Option<String>,
+        for_all: bool,
+    ) -> io::Result<Self> {
         Ok(Self {
             files,
             signals: signals()?,
             log,
             limits,
             visible,
+            for_all,
             server: None,
             peers: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -247,7 +256,8 @@ impl Daemon {
     /// Lets in who waits, as far as there is a server for them; first come, first served.
     fn admit(&mut self) {
         while let Some(id) = self.waiting.front().copied() {
-            let Some(uid) = self.peers.get(&id).map(|peer| peer.uid) else {
+            let root_for_all = |uid| if self.for_all { 0 } else { uid };
+            let Some(uid) = self.peers.get(&id).map(|peer| root_for_all(peer.uid)) else {
                 self.waiting.pop_front();
                 continue;
             };
