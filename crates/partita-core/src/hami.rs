@@ -25,6 +25,7 @@ pub const DEFAULT_CACHE: &str = "/tmp/cudevshr.cache";
 const CACHE: &[u8] = b"CUDA_DEVICE_MEMORY_SHARED_CACHE";
 const MEMORY: [&[u8]; 2] = [b"CUDA_DEVICE_MEMORY_LIMIT", b"CUDA_MEM_LIMIT"];
 const CORES: [&[u8]; 2] = [b"CUDA_DEVICE_SM_LIMIT", b"CUDA_CORE_LIMIT"];
+const PRIORITY: &[u8] = b"CUDA_TASK_PRIORITY";
 const SOFT_CORES: &[u8] = b"CUDA_CORE_SOFT_LIMIT";
 const OVERSOLD: &[u8] = b"CUDA_MEM_OVERSOLD";
 
@@ -117,7 +118,7 @@ impl Asked {
         let mut asked = Self { log_level: 1, ..Self::default() };
         let mut seen: Vec<&[u8]> = Vec::new();
         // Whether anything names a tenant, and which limits are HAMi-core's, which come before those of vgpu-manager.
-        let (mut is_named, mut is_off) = (false, false);
+        let mut is_named = false;
         let mut later: Vec<(&[u8], &[u8])> = Vec::new();
         for entry in entries {
             let Some(at) = entry.iter().position(|&byte| byte == b'=') else { continue };
@@ -131,12 +132,8 @@ impl Asked {
             }
             match name {
                 CACHE => (asked.cache, is_named) = (Some(value.to_owned()), true),
-                b"CUDA_DISABLE_CONTROL" | b"DISABLE_VGPU_CONTROL" => is_off |= value::is_true(value),
-                b"CUDA_TASK_PRIORITY" => {
-                    let number = value::number(value)
-                        .ok_or_else(|| unreadable(name, value, "0 for high or 1 for low priority"))?;
-                    is_named = true;
-                    asked.priority = Some(if number == 0 { Priority::High } else { Priority::Low });
+                b"CUDA_DISABLE_CONTROL" | b"DISABLE_VGPU_CONTROL" if value::is_true(value) => {
+                    return Ok(Says::Off);
                 }
                 b"GPU_CORE_UTILIZATION_POLICY" => asked.cores_off = value.eq_ignore_ascii_case(b"disable"),
                 b"CUDA_OVERSUBSCRIBE" => asked.oversubscribe = value::is_true(value),
@@ -158,11 +155,7 @@ impl Asked {
                 is_named |= asked.limit(rank, name, value)?;
             }
         }
-        Ok(match (is_named, is_off) {
-            (_, true) => Says::Off,
-            (true, false) => Says::Asks(Box::new(asked)),
-            (false, false) => Says::Nothing,
-        })
+        Ok(if is_named { Says::Asks(Box::new(asked)) } else { Says::Nothing })
     }
 
     /// Takes a limit in; whether the variable is one.
@@ -185,6 +178,10 @@ impl Asked {
         } else if rank == 1 && device_of(SOFT_CORES, name, value)?.is_some() {
             self.soft_cores |= value::number(value) != Some(0);
             return Ok(false);
+        } else if name == PRIORITY {
+            let number = value::number(value)
+                .ok_or_else(|| unreadable(name, value, "0 for high or 1 for low priority"))?;
+            self.priority = Some(if number == 0 { Priority::High } else { Priority::Low });
         } else {
             return Ok(false);
         }

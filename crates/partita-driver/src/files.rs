@@ -45,7 +45,7 @@ fn open(path: &str, flags: c_int) -> Result<Descriptor, c_int> {
     if descriptor < 0 { Err(errno()) } else { Ok(Descriptor(descriptor)) }
 }
 
-fn read_up_to(file: &Descriptor, most: u64) -> Result<String, c_int> {
+fn read_up_to(file: &Descriptor, most: u64) -> Result<Vec<u8>, c_int> {
     let mut bytes = Vec::new();
     let mut part = [0u8; 4096];
     while (bytes.len() as u64) < most {
@@ -58,6 +58,10 @@ fn read_up_to(file: &Descriptor, most: u64) -> Result<String, c_int> {
             Err(_) => return Err(errno()),
         }
     }
+    Ok(bytes)
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, c_int> {
     String::from_utf8(bytes).map_err(|_| libc::EINVAL)
 }
 
@@ -66,6 +70,14 @@ fn read_up_to(file: &Descriptor, most: u64) -> Result<String, c_int> {
 /// # Errors
 /// The system's number of the error; `EINVAL` if it is not UTF-8.
 pub fn read(path: &str, bytes_max: u64) -> Result<String, c_int> {
+    text(read_bytes(path, bytes_max)?)
+}
+
+/// A file's bytes, at most about so many of them.
+///
+/// # Errors
+/// The system's number of the error.
+pub fn read_bytes(path: &str, bytes_max: u64) -> Result<Vec<u8>, c_int> {
     read_up_to(&open(path, 0)?, bytes_max)
 }
 
@@ -87,7 +99,7 @@ pub fn read_trusted(path: &str, bytes_max: u64) -> Result<String, String> {
     if u64::try_from(meta.st_size).unwrap_or(u64::MAX) > bytes_max {
         return Err("it is too long".to_string());
     }
-    read_up_to(&file, bytes_max).map_err(|errno| format!("system error {errno}"))
+    read_up_to(&file, bytes_max).and_then(text).map_err(|errno| format!("system error {errno}"))
 }
 
 /// A path without links; none if there is no such file.

@@ -30,7 +30,8 @@ use crate::lock::Mutex;
 use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
 use crate::tenant::{self, Tenant};
 use crate::{
-    counter, graph_memory, graph_nodes, graph_place, is_tenant, multicast, nvml, real, report, spill,
+    Origin, counter, graph_memory, graph_nodes, graph_place, hami, is_tenant, multicast, nvml, real, report,
+    spill,
 };
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -74,8 +75,10 @@ fn attach() -> Result<&'static Tenant, String> {
         .gpu_uuids()
         .map_err(|code| format!("the driver does not tell which GPUs there are ({code})"))?;
 
-    let parts = Parts::open(&ledger_directory()?)?;
-    let (gpus, compute_capability) = parts.of(&uuids)?;
+    let (gpus, compute_capability) = match crate::origin() {
+        Origin::Environment => hami::enter(&uuids)?,
+        _ => Parts::open(&ledger_directory()?)?.of(&uuids)?,
+    };
     let places = match gpus.len() {
         1 => None,
         _ => Some(PlaceCalls::resolve().map_err(|name| {
@@ -114,21 +117,21 @@ fn attach() -> Result<&'static Tenant, String> {
 /// # Errors
 /// Why they cannot be opened.
 pub fn views() -> Result<Vec<(LimitsMap, UsageView)>, String> {
-    let view = |part: Part| {
-        let usage =
-            UsageView::open(&file(&part.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
-        Ok((part.map, usage))
-    };
-    Parts::open(&ledger_directory()?)?.0.into_iter().map(view).collect()
+    match crate::origin() {
+        Origin::Environment => hami::views(),
+        _ => Parts::open(&ledger_directory()?)?.0.into_iter().map(Part::view).collect(),
+    }
 }
 
 /// The tenant's ledgers: one on each of its GPUs.
 struct Parts(Vec<Part>);
 
-struct Part {
+/// The tenant's ledger on one GPU.
+pub struct Part {
     directory: CString,
     map: LimitsMap,
-    limits: Limits,
+    /// Its limits when it was opened.
+    pub limits: Limits,
 }
 
 impl Parts {
@@ -173,14 +176,32 @@ impl Parts {
 }
 
 impl Part {
-    fn open(directory: CString) -> Result<Self, String> {
+    /// Opens the ledger in a directory.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub fn open(directory: CString) -> Result<Self, String> {
         let map =
             LimitsMap::open_ro(&file(&directory, LIMITS_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let (_, limits) = map.load().map_err(|error| format!("{error}"))?;
         Ok(Self { directory, map, limits })
     }
 
-    fn claim(self, index: u8) -> Result<Gpu, String> {
+    /// To look at.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub fn view(self) -> Result<(LimitsMap, UsageView), String> {
+        let usage =
+            UsageView::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        Ok((self.map, usage))
+    }
+
+    /// Takes a slot of it for this process, which sees the GPU by that ordinal.
+    ///
+    /// # Errors
+    /// Why its limits cannot be enforced.
+    pub fn claim(self, index: u8) -> Result<Gpu, String> {
         let mask = match self.limits.mechanism {
             MECHANISM_MASK => Some(
                 LaunchMask::new(&self.limits)
@@ -234,7 +255,8 @@ fn ledger_directory() -> Result<CString, String> {
     crate::ledger_directory().map(CString::from).ok_or_else(none)
 }
 
-fn this_process() -> Owner {
+/// This process.
+pub fn this_process() -> Owner {
     // SAFETY: plain system calls; the buffer is written up to `read` bytes.
     unsafe {
         let pid = libc::getpid();

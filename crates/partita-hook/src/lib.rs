@@ -16,8 +16,8 @@
 //! The process stays the tenant's: no thread (but one that watches for those
 //! who wait for others, [`gate`]), no signal handler, nothing on
 //! standard output, no exit. A process that never touches CUDA pays for a few
-//! string comparisons in `dlsym` and nothing else. Without `PARTITA_LEDGER` in
-//! the environment the library passes everything through.
+//! string comparisons in `dlsym` and nothing else. Where neither `PARTITA_LEDGER` nor the
+//! variables of HAMi-core ([`hami`]) name a tenant, the library passes everything through.
 #![no_std]
 #![allow(
     clippy::missing_safety_doc,
@@ -44,6 +44,7 @@ mod graph_exec;
 mod graph_memory;
 mod graph_nodes;
 mod graph_place;
+mod hami;
 mod heap;
 mod imports;
 mod launch;
@@ -77,31 +78,67 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 /// The environment variable that names the tenant's directory.
 const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
 
-/// Whether the environment names a tenant: 0 not looked yet, 1 no, 2 yes.
-static IS_TENANT: AtomicU8 = AtomicU8::new(0);
+/// [`Origin`] by its number; 0 before anybody looked.
+static ORIGIN: AtomicU8 = AtomicU8::new(0);
 /// A copy of the directory's name; null where there is none, or no memory for it.
 static LEDGER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Whether this process was started as part of a tenant.
+/// How this process came to belong to a tenant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Origin {
+    /// It does not.
+    Nobody = 1,
+    /// `partita run` named the ledger.
+    Ledger = 2,
+    /// An environment like HAMi-core's says what it may use ([`hami`]).
+    Environment = 3,
+    /// `partita run` did not, and nobody has asked yet whether an environment does.
+    Undecided = 4,
+}
+
+/// How this process belongs to a tenant.
 ///
-/// Decided once, at the first call: a program that later changes its own
-/// environment does not leave its partition.
-fn is_tenant() -> bool {
-    match IS_TENANT.load(Ordering::Relaxed) {
-        0 => {
-            // SAFETY: a valid name; the first call happens while the program
-            // starts or resolves symbols, and only the answer is kept.
-            let directory = unsafe { libc::getenv(LEDGER_VARIABLE.as_ptr()) };
-            let named = !directory.is_null();
-            if named {
-                // SAFETY: getenv returned a string. Two threads that come here at once keep one copy too many.
-                LEDGER.store(unsafe { libc::strdup(directory) }, Ordering::Release);
-            }
-            IS_TENANT.store(if named { 2 } else { 1 }, Ordering::Relaxed);
-            named
+/// Decided once: a program that later changes its own environment does not leave its partition.
+fn origin() -> Origin {
+    match ORIGIN.load(Ordering::Relaxed) {
+        1 => Origin::Nobody,
+        2 => Origin::Ledger,
+        3 => Origin::Environment,
+        4 => {
+            let decided = if hami::is_tenant() { Origin::Environment } else { Origin::Nobody };
+            ORIGIN.store(decided as u8, Ordering::Relaxed);
+            decided
         }
-        state => state == 2,
+        _ => {
+            look_at_load();
+            origin()
+        }
     }
+}
+
+/// Keeps what the process was started with. Only once: the program comes later.
+fn look_at_load() {
+    if ORIGIN.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    // SAFETY: a valid name; the first call happens while the program
+    // starts or resolves symbols, and only the answer is kept.
+    let directory = unsafe { libc::getenv(LEDGER_VARIABLE.as_ptr()) };
+    let origin = if directory.is_null() {
+        hami::look_at_load();
+        Origin::Undecided
+    } else {
+        // SAFETY: getenv returned a string. Two threads that come here at once keep one copy too many.
+        LEDGER.store(unsafe { libc::strdup(directory) }, Ordering::Release);
+        Origin::Ledger
+    };
+    ORIGIN.store(origin as u8, Ordering::Relaxed);
+}
+
+/// Whether this process was started as part of a tenant.
+fn is_tenant() -> bool {
+    matches!(origin(), Origin::Ledger | Origin::Environment)
 }
 
 /// The tenant's directory, as the process was started with it.
@@ -117,7 +154,7 @@ fn ledger_directory() -> Option<&'static core::ffi::CStr> {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {
     extern "C" fn at_load() {
-        is_tenant();
+        look_at_load();
     }
     at_load
 };

@@ -119,17 +119,18 @@ pub unsafe extern "C" fn dlvsym(
 /// should answer.
 extern "C" fn filter(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     find_real();
-    if name.is_null() || !crate::is_tenant() {
+    if name.is_null() {
         return core::ptr::null_mut();
     }
     // SAFETY: dlsym's contract: a NUL-terminated name.
     let name = unsafe { CStr::from_ptr(name) };
-    if !name.to_bytes().starts_with(b"cu") {
-        return if name.to_bytes().starts_with(b"nvml") {
-            nvml::hook_for(handle, name)
-        } else {
-            core::ptr::null_mut()
-        };
+    // Most names are neither, and whoever asks for those may be an allocator that is not ready yet.
+    let is_nvml = name.to_bytes().starts_with(b"nvml");
+    if !(is_nvml || name.to_bytes().starts_with(b"cu")) || !crate::is_tenant() {
+        return core::ptr::null_mut();
+    }
+    if is_nvml {
+        return nvml::hook_for(handle, name);
     }
     let Some(row) = table::row(name.to_bytes()) else { return core::ptr::null_mut() };
     if handle == libc::RTLD_DEFAULT {

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 
 extern "C" fn flags_of_dlopen(flags: c_int) -> c_int {
     find(&REAL_DLOPEN, c"dlopen");
-    if crate::is_tenant() { flags & !DEEPBIND } else { flags }
+    if flags & DEEPBIND != 0 && crate::is_tenant() { flags & !DEEPBIND } else { flags }
 }
 
 /// Interposed dlmopen(3).

@@ -10,10 +10,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use partita_ledger::{LimitsMap, NO_QUOTA, UsageView};
 
-use crate::attach;
 use crate::linker::real_dlsym;
 use crate::lock::Mutex;
 use crate::row::Row;
+use crate::{attach, hami};
 
 /// `nvmlReturn_t`.
 #[repr(transparent)]
@@ -246,24 +246,74 @@ fn uuid_of(device: Device) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
+/// The UUIDs of the library's GPUs, in its order; empty where it does not tell them.
+pub fn uuids() -> Vec<[u8; 16]> {
+    type Init = unsafe extern "C" fn() -> NvmlReturn;
+    type Count = unsafe extern "C" fn(*mut c_uint) -> NvmlReturn;
+    type Handle = unsafe extern "C" fn(c_uint, *mut Device) -> NvmlReturn;
+    let library = library();
+    let find = |name| {
+        // SAFETY: a live handle and a constant name.
+        let found = unsafe { real_dlsym(library, name) };
+        (!library.is_null() && !found.is_null()).then_some(found)
+    };
+    let (Some(init), Some(count), Some(handle)) =
+        (find(c"nvmlInit_v2"), find(c"nvmlDeviceGetCount_v2"), find(c"nvmlDeviceGetHandleByIndex_v2"))
+    else {
+        return Vec::new();
+    };
+    let mut uuids = Vec::new();
+    // SAFETY: the prototypes of these names in nvml.h, and valid pointers. The library counts how often it is started, and stays so.
+    unsafe {
+        if core::mem::transmute::<*mut c_void, Init>(init)() != NvmlReturn::SUCCESS {
+            return uuids;
+        }
+        let mut devices = 0;
+        if core::mem::transmute::<*mut c_void, Count>(count)(&mut devices) != NvmlReturn::SUCCESS {
+            return uuids;
+        }
+        for index in 0..devices {
+            let mut device = core::ptr::null_mut();
+            let told = core::mem::transmute::<*mut c_void, Handle>(handle)(index, &mut device);
+            // One that cannot be told keeps its number.
+            let uuid = if told == NvmlReturn::SUCCESS { uuid_of(device) } else { None };
+            uuids.push(uuid.unwrap_or_default());
+        }
+    }
+    uuids
+}
+
 /// Looks at the tenant on a device; `None` where the library should answer.
 fn on<R>(device: Device, look: impl FnOnce(&Part) -> Option<R>) -> Option<R> {
-    let uuid = uuid_of(device)?;
+    look_at(&uuid_of(device)?, look).flatten()
+}
+
+/// What is seen of the tenant on a device; the outer is none where it has no ledger there.
+fn look_at<R>(uuid: &[u8; 16], look: impl FnOnce(&Part) -> R) -> Option<R> {
     let mut parts = PARTS.lock();
-    look(parts.get_or_insert_with(open).iter().find(|part| part.uuid == uuid)?)
+    let known = parts.get_or_insert_with(open);
+    if !known.iter().any(|part| part.uuid == *uuid) {
+        // Who has no `partita run` makes the ledger when a process first uses the GPU.
+        *known = open();
+    }
+    known.iter().find(|part| part.uuid == *uuid).map(look)
 }
 
 /// Total, free and used bytes of a tenant with a quota, where the device has `free` left of `total`.
 fn within_quota(device: Device, total: u64, free: u64) -> Option<(u64, u64, u64)> {
-    on(device, |part| {
-        let quota = match part.limits.memory_bytes() {
-            Ok((NO_QUOTA, _)) => return None,
-            Ok((quota, _)) => quota,
-            Err(_) => 0,
-        };
-        let used = part.usage.totals().map_or(quota, |totals| totals.used);
-        Some((total.min(quota), free.min(quota.saturating_sub(used)), used))
-    })
+    let uuid = uuid_of(device)?;
+    let seen = look_at(&uuid, |part| {
+        let quota = part.limits.memory_bytes().map_or(0, |(quota, _)| quota);
+        (quota, part.usage.totals().map_or(quota, |totals| totals.used))
+    });
+    let (quota, used) = match seen {
+        Some((NO_QUOTA, _)) => return None,
+        Some(seen) => seen,
+        // What it will be.
+        None if crate::origin() == crate::Origin::Environment => (hami::quota_bytes(&uuid)?, 0),
+        None => return None,
+    };
+    Some((total.min(quota), free.min(quota.saturating_sub(used)), used))
 }
 
 unsafe fn memory(

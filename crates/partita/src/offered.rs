@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use partita_core::time::Priority;
+
 use crate::error::Error;
 
 /// `--via`: how a partition is enforced.
@@ -98,14 +100,9 @@ pub fn check(via: Via, time: TimeShare) -> Result<(), Error> {
 /// # Errors
 /// [`Error::NotOffered`].
 pub fn check_priority(is_simulated: bool) -> Result<(), Error> {
-    if is_simulated {
-        return Ok(());
-    }
-    Err(Error::NotOffered {
+    Priority::check_offered(is_simulated).map_err(|reason| Error::NotOffered {
         option: "--priority".to_owned(),
-        reason: "the gate that holds tenants of low priority is proved on simulated GPUs alone so far; leave it out, and \
-                 give each tenant TPCs of its own with --sm"
-            .to_owned(),
+        reason: format!("{reason}; leave it out, and give each tenant TPCs of its own with --sm"),
     })
 }
 

@@ -62,6 +62,10 @@ fn an_environment_without_limits_says_nothing_and_a_switch_turns_all_off() {
     assert_eq!(says(&["CUDA_DEVICE_MEMORY_LIMIT="]), Says::Nothing, "an empty value is none");
     assert_eq!(says(&["CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DISABLE_CONTROL=true"]), Says::Off);
     assert_eq!(says(&["CUDA_DISABLE_CONTROL=TRUE"]), Says::Off);
+    assert_eq!(
+        says(&["CUDA_DEVICE_MEMORY_LIMIT=?", "CUDA_TASK_PRIORITY=?", "CUDA_DISABLE_CONTROL=true"]),
+        Says::Off
+    );
     assert!(matches!(says(&["CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DISABLE_CONTROL=no"]), Says::Asks(_)));
     let named = asked(&["CUDA_DEVICE_MEMORY_SHARED_CACHE=/x/y.cache"]);
     assert_eq!(

@@ -60,6 +60,17 @@ impl Priority {
         }
     }
 
+    /// Whether priorities are enforced on a GPU, and why not.
+    ///
+    /// # Errors
+    /// The reason, for a message: on a real GPU the gate between tenants has not been proved.
+    pub fn check_offered(is_simulated: bool) -> Result<(), &'static str> {
+        if is_simulated {
+            return Ok(());
+        }
+        Err("the gate that holds tenants of low priority is proved on simulated GPUs alone so far")
+    }
+
     /// Whether a tenant of this priority is held while one of `other` has work in flight.
     pub fn is_held_by(self, other: Self) -> bool {
         self == Self::Low && other == Self::High
@@ -107,11 +118,21 @@ pub struct Pacer {
 impl Default for Pacer {
     /// Units of 200 µs, 64 launches at most; the first launches go one by one.
     fn default() -> Self {
-        Self { unit_ns: 200_000, launches_max: 64, mean_ns: u64::MAX }
+        Self::new(200_000, 64)
     }
 }
 
 impl Pacer {
+    /// For units of this length and of so many launches at most; the first launches go one by one.
+    pub const fn new(unit_ns: u64, launches_max: u32) -> Self {
+        Self { unit_ns, launches_max, mean_ns: u64::MAX }
+    }
+
+    /// The length of a launch, in nanoseconds; none before the first is known.
+    pub fn mean_ns(&self) -> Option<u64> {
+        (self.mean_ns != u64::MAX).then_some(self.mean_ns)
+    }
+
     /// Takes the length of a launch into account. A longer one counts at once, because what it holds up is somebody
     /// else's; a shorter one by an eighth.
     pub fn observe(&mut self, launch_ns: u64) {

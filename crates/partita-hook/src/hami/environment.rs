@@ -1,0 +1,107 @@
+//! Which environment counts: the outermost that says anything.
+//!
+//! A process of a container cannot change what the container's first process was started with, nor what its own ancestors were. So a
+//! child that has other variables, or none, is held by those that its tenant was started with. What the kernel does not show (an ancestor
+//! that has ended, or is another user's) cannot count.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use partita_core::hami::Says;
+use partita_driver::files;
+
+/// More than an environment and its arguments may have.
+const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+/// Generations that are looked at, so that nothing that a process does to its ancestors makes this last.
+const GENERATIONS_MAX: u32 = 64;
+
+/// What this process was started with; null where that says nothing.
+static OWN: AtomicPtr<Says> = AtomicPtr::new(core::ptr::null_mut());
+/// What counts; null until somebody asks.
+static COUNTS: AtomicPtr<Says> = AtomicPtr::new(core::ptr::null_mut());
+
+/// What counts in this process, found at the first call.
+pub fn says() -> &'static Says {
+    let known = COUNTS.load(Ordering::Acquire);
+    if !known.is_null() {
+        // SAFETY: stored below, and never freed.
+        return unsafe { &*known };
+    }
+    let outermost = ancestors().into_iter().rev().map(environment_of).find(|says| *says != Says::Nothing);
+    let counts = outermost.unwrap_or_else(|| own().cloned().unwrap_or(Says::Nothing));
+    let made = Box::into_raw(Box::new(counts));
+    match COUNTS.compare_exchange(core::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: as above.
+        Ok(_) => unsafe { &*made },
+        Err(first) => {
+            // SAFETY: nobody else has seen the one, and the other is never freed.
+            unsafe {
+                drop(Box::from_raw(made));
+                &*first
+            }
+        }
+    }
+}
+
+/// What this process itself was started with, if that says anything.
+pub fn own() -> Option<&'static Says> {
+    // SAFETY: null, or stored at load and never freed.
+    unsafe { OWN.load(Ordering::Acquire).as_ref() }
+}
+
+/// Looks at the process's own environment while nobody can have changed it.
+pub fn look_at_load() {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    let mut entries = Vec::new();
+    // SAFETY: the C library's list of strings, ended by null; the process has one thread yet.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            entries.push(CStr::from_ptr(*at).to_bytes());
+            at = at.add(1);
+        }
+    }
+    let says = Says::of(entries);
+    if says != Says::Nothing {
+        OWN.store(Box::into_raw(Box::new(says)), Ordering::Release);
+    }
+}
+
+/// The process's ancestors as far as they are seen, from its parent on, and the first process of all.
+fn ancestors() -> Vec<u32> {
+    // SAFETY: plain system calls.
+    let (own, parent) = unsafe { (libc::getpid(), libc::getppid()) };
+    let mut found = Vec::new();
+    let mut at = parent.unsigned_abs();
+    for _ in 0..GENERATIONS_MAX {
+        if at <= 1 {
+            break;
+        }
+        found.push(at);
+        at = parent_of(at).unwrap_or(0);
+    }
+    if own != 1 {
+        found.push(1);
+    }
+    found
+}
+
+/// Field 4 of `/proc/PID/stat`; the second, a command's name in brackets, may hold anything.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = files::read_bytes(&format!("/proc/{pid}/stat"), 4096).ok()?;
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
+    let field = stat.get(after_name..)?.split(|&byte| byte == b' ').nth(1)?;
+    core::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn environment_of(pid: u32) -> Says {
+    match files::read_bytes(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES_MAX) {
+        Ok(environment) => Says::of(environment.split(|&byte| byte == 0)),
+        Err(_) => Says::Nothing,
+    }
+}
