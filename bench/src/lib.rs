@@ -1,3 +1,4 @@
 //! What Partita's benchmarks share.
 
 pub mod plot;
+pub mod side;

@@ -140,6 +140,21 @@ impl Cuda {
         }
     }
 
+    /// Bytes of memory of the GPU with this ordinal, as the process is told. Makes no context.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory_bytes(&self, ordinal: u32) -> Result<u64, Error> {
+        let (mut device, mut bytes) = (0, 0);
+        // SAFETY: valid pointers, and the device that the driver just gave.
+        unsafe {
+            self.init(0)?;
+            self.device_get(&mut device, c_int::try_from(ordinal).unwrap_or(c_int::MAX))?;
+            self.device_total_mem(&mut bytes, device)?;
+        }
+        Ok(bytes as u64)
+    }
+
     /// Lets threads sleep while they wait for the GPU with this ordinal, for programs with more of them than cores: they spin otherwise, where
     /// the driver finds cores enough when it makes the context. Its primary context must not have been retained yet.
     ///

@@ -1,0 +1,128 @@
+//! Processes of a tenant that are killed while they allocate, and what that does to the others.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use partita_abi::CuResult;
+use partita_bench::side::Side;
+use partita_core::Samples;
+use partita_driver::{Cuda, Error, Gpu};
+
+use crate::{GRAIN_BYTES, Place, beside, words};
+
+/// How it is run.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    place: Place,
+    /// How many are killed; as many end orderly in between.
+    #[arg(long, default_value_t = 1000)]
+    kills: u64,
+}
+
+/// What the one that lives on holds at most, and what each victim does.
+const NEIGHBOUR_BYTES: u64 = 8 * GRAIN_BYTES;
+const VICTIM_BYTES: u64 = 32 * GRAIN_BYTES;
+
+/// Runs it.
+pub fn run(options: &Options) -> Result<()> {
+    let quota_bytes = NEIGHBOUR_BYTES + VICTIM_BYTES;
+    let part = words([&"lead-kills", &options.kills, &quota_bytes]);
+    let mut tenant = Side::start(options.place.tenant("quota-kills", quota_bytes, &part)?)?;
+    println!(
+        "{} ended by SIGKILL while it allocates, and as many that end orderly, in turns, on {}\n",
+        options.kills, options.place.gpu
+    );
+    tenant.tell("go")?;
+    loop {
+        match tenant.line()?.as_str() {
+            "end" => return tenant.stop(),
+            line => println!("{line}"),
+        }
+    }
+}
+
+/// What followed one end.
+#[derive(Default)]
+struct Ends {
+    /// Until all that the victim may have held could be had, in µs.
+    had_again_us: Vec<f64>,
+    /// The longest operation of the neighbour meanwhile, in µs.
+    neighbour_us: Vec<f64>,
+    /// Tries that were refused, because something was not given back yet.
+    refusals: u64,
+}
+
+/// In the tenant: starts the victims one after another and ends them, and asks for all that they may have held.
+pub fn lead(kills: u64, quota_bytes: u64) -> Result<()> {
+    let cuda = Cuda::load(None)?;
+    let gpu = Gpu::open(&cuda, 0)?;
+    let mut neighbour = Side::start(beside(&words([&"churn", &NEIGHBOUR_BYTES, &1]))?)?;
+    println!("ready");
+    std::io::stdin().lines().next().transpose()?;
+    let mut random = fastrand::Rng::with_seed(2);
+    let [mut killed, mut ended] = [Ends::default(), Ends::default()];
+    for turn in 0..2 * kills {
+        let by_kill = turn % 2 == 0;
+        let victim = Side::start(beside(&words([&"churn", &VICTIM_BYTES, &(turn + 3)]))?)?;
+        std::thread::sleep(Duration::from_micros(random.u64(..5000)));
+        neighbour.ask("")?;
+        let start = Instant::now();
+        if by_kill {
+            victim.kill()?
+        } else {
+            victim.stop()?
+        }
+        let ends = if by_kill { &mut killed } else { &mut ended };
+        let all = loop {
+            match gpu.alloc(VICTIM_BYTES as usize) {
+                Ok(buffer) => break buffer,
+                Err(Error::Call { code: CuResult::OUT_OF_MEMORY, .. }) => ends.refusals += 1,
+                Err(other) => return Err(other.into()),
+            }
+            if start.elapsed() > Duration::from_secs(10) {
+                bail!("end {turn}: what the victim held was never given back: bytes are lost");
+            }
+        };
+        ends.had_again_us.push(start.elapsed().as_nanos() as f64 / 1e3);
+        drop(all);
+        let answer = neighbour.ask("")?;
+        let mut words = answer.split_whitespace().map(str::parse::<u64>);
+        let (Some(longest), Some(refused)) = (words.next().transpose()?, words.next().transpose()?) else {
+            bail!("the neighbour has ended")
+        };
+        if refused > 0 {
+            bail!("end {turn}: the neighbour was refused {refused} times what fits");
+        }
+        ends.neighbour_us.push(longest as f64 / 1e3);
+    }
+    neighbour.stop()?;
+    // To the byte: all of it can be had at once.
+    let lost = (0..quota_bytes / GRAIN_BYTES)
+        .find(|lost| gpu.alloc((quota_bytes - lost * GRAIN_BYTES) as usize).is_ok())
+        .context("nothing of the quota is left")?;
+    println!("bytes lost in {} ends: {}\n", 2 * kills, lost * GRAIN_BYTES);
+    println!("| | median µs | p99 µs | longest µs | over 10 ms | count |");
+    println!("|---|---|---|---|---|---|");
+    let rows = [
+        ("after SIGKILL: until its memory can be had", &killed.had_again_us),
+        ("after an orderly end: the same", &ended.had_again_us),
+        ("the neighbour's longest operation around SIGKILL", &killed.neighbour_us),
+        ("the same around an orderly end", &ended.neighbour_us),
+    ];
+    for (name, values) in rows {
+        let samples = Samples::new(values.clone())?;
+        let long = values.iter().filter(|&&us| us > 10_000.0).count();
+        println!(
+            "| {name} | {:.1} | {:.1} | {:.1} | {long} | {} |",
+            samples.p50(),
+            samples.quantile(990),
+            samples.max(),
+            samples.count()
+        );
+    }
+    println!("refused before it was given back: {} and {} tries", killed.refusals, ended.refusals);
+    println!("end");
+    Ok(())
+}
