@@ -22,7 +22,8 @@ pub enum Policy {
     /// then masked by the launch callback.
     Launch,
     /// Makes, changes or ends an executable graph. Its kernels keep the mask with which they were uploaded, so
-    /// the hook keeps track of them: after the limits change they are armed anew before the next launch.
+    /// the hook keeps track of them: after the limits change they are armed anew before the next launch. Or begins or ends
+    /// a capture, into which nothing of the hook's own may come.
     Graph,
     /// A way around a limit that is not charged yet: refused, where that limit
     /// is set, with an error that the call documents.
@@ -104,7 +105,9 @@ exports! {
         cuGraphExecKernelNodeSetParams_v2 cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2
         cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiateWithParams
         cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2 cuGraphLaunch cuGraphLaunch_ptsz
-        cuGraphNodeSetEnabled cuGraphUpload cuGraphUpload_ptsz
+        cuGraphNodeSetEnabled cuGraphUpload cuGraphUpload_ptsz cuStreamBeginCapture
+        cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz
+        cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz
     }
     // cannot be enforced yet: refused where a limit would be escaped
     Refuse {
@@ -229,10 +232,8 @@ exports! {
         cuProfilerStart cuProfilerStop cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz
         cuStreamAddCallback cuStreamAddCallback_ptsz cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz
         cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz
-        cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz
-        cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
-        cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamCreate cuStreamCreateWithPriority
-        cuStreamEndCapture cuStreamEndCapture_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz
+                        cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamCreate cuStreamCreateWithPriority
+        cuStreamGetAttribute cuStreamGetAttribute_ptsz
         cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2
         cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
         cuStreamGetCtx cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice
@@ -330,12 +331,12 @@ pub const LATER: &[Later] = &[
     later("cuMemcpyWithAttributesAsync_ptsz", 13_020, Policy::Pass),
     later("cuMulticastBindAddr_v2", 13_010, Policy::Release),
     later("cuMulticastBindMem_v2", 13_010, Policy::Release),
-    later("cuStreamBeginCaptureToCig", 13_010, Policy::Pass),
-    later("cuStreamBeginCaptureToCig_ptsz", 13_010, Policy::Pass),
+    later("cuStreamBeginCaptureToCig", 13_010, Policy::Graph),
+    later("cuStreamBeginCaptureToCig_ptsz", 13_010, Policy::Graph),
     later("cuStreamBeginRecaptureToGraph", 13_030, Policy::Pass),
     later("cuStreamBeginRecaptureToGraph_ptsz", 13_030, Policy::Pass),
-    later("cuStreamEndCaptureToCig", 13_010, Policy::Pass),
-    later("cuStreamEndCaptureToCig_ptsz", 13_010, Policy::Pass),
+    later("cuStreamEndCaptureToCig", 13_010, Policy::Graph),
+    later("cuStreamEndCaptureToCig_ptsz", 13_010, Policy::Graph),
     later("cuStreamGetDevResource", 13_010, Policy::Pass),
     later("cuStreamGetDevResource_ptsz", 13_010, Policy::Pass),
     later("cuTensorMapSetAllocationClass", 13_050, Policy::Pass),

@@ -18,8 +18,8 @@ use partita_abi::callback::CallbackFn;
 use partita_abi::types::CUuuid;
 use partita_driver::callback;
 use partita_ledger::{
-    FLAG_GATED, GATE_FILE_NAME, GPUS_MAX, GateMap, HookState, LIMITS_FILE_NAME, Limits, LimitsMap,
-    MECHANISM_MASK, Owner, USAGE_FILE_NAME, UsageMap, UsageView,
+    FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GPUS_MAX, GateMap, HookState, LIMITS_FILE_NAME, Limits,
+    LimitsMap, MECHANISM_MASK, Owner, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
 use crate::driver::{DriverCalls, export_table};
@@ -29,9 +29,10 @@ use crate::locate::{self, PlaceCalls};
 use crate::lock::Mutex;
 use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
 use crate::tenant::{self, Tenant};
+use crate::time::{Meter, NoMeter};
 use crate::{
-    Origin, counter, graph_memory, graph_nodes, graph_place, hami, is_tenant, multicast, nvml, real, report,
-    spill,
+    Origin, capture, counter, gate, graph_memory, graph_nodes, graph_place, hami, is_tenant, multicast, nvml,
+    quiet, real, report, spill, watcher,
 };
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -90,6 +91,11 @@ fn attach() -> Result<&'static Tenant, String> {
     }
     follow_forks()?;
     counter::prepare();
+    if gpus.iter().any(|gpu| gpu.meter.is_some()) {
+        gate::measure();
+        // SAFETY: a function that lives as long as the process. Registered after the driver's own, so called before.
+        unsafe { libc::atexit(quiet::for_ever) };
+    }
     // Kept for ever: launches on any thread read it.
     let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(gpus, compute_capability, driver, places)));
     if !tenant.is_masked() {
@@ -213,7 +219,8 @@ impl Part {
             UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;
         let gate = self.gate()?;
-        Ok(Gpu { index, limits: self.map, slot, mask, gate })
+        let meter = self.meter()?;
+        Ok(Gpu { index, limits: self.map, slot, mask, gate, meter })
     }
 }
 
@@ -230,6 +237,25 @@ impl Part {
             format!("libcuda exports no {}: priorities need CUDA 11.7 or later", name.to_string_lossy())
         };
         Gate::new(page).map(Some).map_err(no_call)
+    }
+
+    /// What measures the tenant's share of time, if it was started with one.
+    fn meter(&self) -> Result<Option<Meter>, String> {
+        if self.limits.flags & FLAG_TIMED == 0 {
+            return Ok(None);
+        }
+        let map =
+            TimeMap::open(&file(&self.directory, TIME_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        let meter = Meter::new(map, self.directory.clone()).map_err(|why| match why {
+            NoMeter::Call(name) => format!(
+                "libcuda exports no {}: shares of time need CUDA 11.7 or later; run without --time and limit compute units \
+                 with --sm",
+                name.to_string_lossy()
+            ),
+            NoMeter::File(error) => format!("{error}"),
+        })?;
+        meter.settle_seat(&self.limits, gate::now_ns());
+        Ok(Some(meter))
     }
 }
 
@@ -305,6 +331,9 @@ unsafe extern "C" fn in_fork_child() {
         spill::reset_after_fork();
         locate::forget_contexts();
         counter::reset_after_fork();
+        capture::reset_after_fork();
+        quiet::reset_after_fork();
+        watcher::reset_after_fork();
         tenant::forget_after_fork();
     }
 }

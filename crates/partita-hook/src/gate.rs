@@ -21,7 +21,7 @@ use crate::driver::calls;
 use crate::gpu::Gpu;
 use crate::lock::Mutex;
 use crate::tenant::{self, Tenant};
-use crate::{locate, pools, report};
+use crate::{locate, pools, report, watcher};
 
 calls! {
     /// Entry points of gates, complete from CUDA 11.7 on.
@@ -37,10 +37,12 @@ const REGISTER_FLAGS: c_uint = 1 | 2;
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs others.
-const WATCH_NS: i64 = 5_000_000;
+const WATCH_NS: u64 = 5_000_000;
 
 /// Whether any stream of this process has closed a lane, so that calls that wait have something to do.
 static HOLDS: AtomicBool = AtomicBool::new(false);
+/// Whether launches of this process are measured, so that they have.
+static MEASURES: AtomicBool = AtomicBool::new(false);
 
 /// A stream of this process and its lane.
 struct Holder {
@@ -97,6 +99,7 @@ impl Gate {
     /// Called in the only thread of a forked child, once; nobody uses the gate afterwards.
     pub unsafe fn abandon_in_fork_child(&self) {
         HOLDS.store(false, Ordering::Relaxed);
+        MEASURES.store(false, Ordering::Relaxed);
         // SAFETY: passed on to the caller.
         unsafe { core::ptr::read(&self.page) }.abandon_in_fork_child();
     }
@@ -232,7 +235,7 @@ impl Gate {
     }
 
     /// Has a launch in the stream wait until no lane is closed.
-    fn wait_for_others(&'static self, stream: *mut c_void) -> Result<(), CuResult> {
+    fn wait_for_others(&self, stream: *mut c_void) -> Result<(), CuResult> {
         let claimed = self.page.claimed();
         if claimed == 0 {
             return Ok(());
@@ -246,46 +249,25 @@ impl Gate {
         Ok(())
     }
 
-    /// Starts the thread that opens what nobody else would, once. Nothing waits without one.
-    fn watch(&'static self) -> Result<(), CuResult> {
-        if self.watched.load(Ordering::Relaxed) || self.watched.swap(true, Ordering::Relaxed) {
+    /// Has the thread open what nobody else would, from now on. Nothing waits without it.
+    fn watch(&self) -> Result<(), CuResult> {
+        if self.watched.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // SAFETY: plain calls on values of this frame; the thread's argument lives as long as the process. The
-        // program's signals are for its own threads, so this one is born with all of them blocked.
-        let started = unsafe {
-            let (mut all, mut former) = (core::mem::zeroed(), core::mem::zeroed());
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut former);
-            let mut thread = 0;
-            let this = core::ptr::from_ref(self).cast_mut().cast();
-            let started = libc::pthread_create(&mut thread, core::ptr::null(), watcher, this);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &former, core::ptr::null_mut());
-            if started == 0 {
-                libc::pthread_detach(thread);
-            }
-            started
-        };
-        if started != 0 {
-            self.watched.store(false, Ordering::Relaxed);
-            return Err(CuResult::OUT_OF_MEMORY);
-        }
-        Ok(())
+        let first = !self.watched.swap(true, Ordering::Relaxed);
+        watcher::start(first).inspect_err(|_| self.watched.store(false, Ordering::Relaxed))
     }
-}
 
-extern "C" fn watcher(gate: *mut c_void) -> *mut c_void {
-    // SAFETY: watch() passed a Gate that lives as long as the process.
-    let gate = unsafe { &*gate.cast::<Gate>() };
-    let hold = Hold::default();
-    loop {
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: WATCH_NS };
-        // SAFETY: a valid pointer.
-        unsafe { libc::nanosleep(&pause, core::ptr::null_mut()) };
+    /// Opens what nobody else would, and says in how many nanoseconds to do so again; none if nobody of this process waits.
+    pub fn look(&self, now_ns: u64) -> Option<u64> {
+        if !self.watched.load(Ordering::Relaxed) {
+            return None;
+        }
+        let hold = Hold::default();
         // What fails now is tried again; the limit below needs no file.
-        let _ = gate.page.open_orphans();
-        let now = now_ns();
-        gate.page.relent(|closed_ns| hold.passes_until(closed_ns, now));
+        let _ = self.page.open_orphans();
+        self.page.relent(|closed_ns| hold.passes_until(closed_ns, now_ns));
+        Some(WATCH_NS)
     }
 }
 
@@ -294,7 +276,9 @@ fn closed_after(opening: u32) -> u32 {
     opening.wrapping_add(1) & !OPEN
 }
 
-fn now_ns() -> u64 {
+/// The clock of those who close, wait and measure: `CLOCK_MONOTONIC`, in nanoseconds.
+#[inline]
+pub fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid pointer.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
@@ -307,8 +291,8 @@ fn is_captured(tenant: &Tenant, stream: *mut c_void) -> bool {
     tenant.driver().is_capturing(asked)
 }
 
-/// Runs a launch on `gpu` once its tenant's priority has been seen to. `is_graph`: it is long enough to open the lane
-/// right behind it.
+/// Runs a launch on `gpu` once its tenant's priority and share of time have been seen to. `is_graph`: it is long enough to open the
+/// lane right behind it, and to be measured alone.
 #[inline]
 pub fn through(
     tenant: &'static Tenant,
@@ -317,9 +301,13 @@ pub fn through(
     is_graph: bool,
     launch: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    match &gpu.gate {
+    let measured = || match &gpu.meter {
         None => launch(),
-        Some(gate) => gated(gate, tenant, gpu, stream, is_graph, launch),
+        Some(meter) => meter.run(tenant, gpu, stream, is_graph, launch),
+    };
+    match &gpu.gate {
+        None => measured(),
+        Some(gate) => gated(gate, tenant, gpu, stream, is_graph, measured),
     }
 }
 
@@ -359,12 +347,31 @@ fn gated(
     result
 }
 
-/// Has the GPU open every lane of this process behind what is in its streams: the program is about to wait.
+/// The program is about to wait, for a stream or for anything: has the GPU open every lane of this process behind what is in its streams, and
+/// mark the end of what is measured.
 #[inline]
-fn release_all() {
+fn before_waiting(stream: Option<*mut c_void>) {
     if HOLDS.load(Ordering::Relaxed) {
         release_each(|_| true);
     }
+    if MEASURES.load(Ordering::Relaxed) {
+        mark_ends(stream);
+    }
+}
+
+#[cold]
+fn mark_ends(stream: Option<*mut c_void>) {
+    let Some(tenant) = tenant::current() else { return };
+    tenant
+        .gpus()
+        .iter()
+        .filter_map(|gpu| gpu.meter.as_ref())
+        .for_each(|meter| meter.mark_ends(tenant, stream));
+}
+
+/// Has calls with which the program waits mark the end of what is measured.
+pub fn measure() {
+    MEASURES.store(true, Ordering::Relaxed);
 }
 
 #[cold]
@@ -377,21 +384,39 @@ fn release_each(which: impl Fn(usize) -> bool) {
     }
 }
 
-/// Wraps the calls that synchronise with something named by one handle.
-pub unsafe fn synchronize(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    what: *mut c_void,
-) -> CuResult {
-    release_all();
+type Synchronize = unsafe extern "C" fn(*mut c_void) -> CuResult;
+
+/// Wraps the calls that synchronise with a context or an event.
+pub unsafe fn synchronize(real: Synchronize, what: *mut c_void) -> CuResult {
+    before_waiting(None);
     // SAFETY: the caller's handle, passed on.
     unsafe { pools::synchronize(real, what) }
 }
 
+/// Wraps `cuStreamSynchronize`.
+pub unsafe fn synchronize_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
+    before_waiting(Some(stream));
+    // SAFETY: the caller's handle, passed on.
+    unsafe { pools::synchronize(real, stream) }
+}
+
+/// Wraps `cuStreamSynchronize_ptsz`.
+pub unsafe fn synchronize_stream_per_thread(real: Synchronize, stream: *mut c_void) -> CuResult {
+    before_waiting(Some(per_thread(stream)));
+    // SAFETY: the caller's handle, passed on.
+    unsafe { pools::synchronize(real, stream) }
+}
+
 /// Wraps `cuCtxSynchronize`.
 pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> CuResult {
-    release_all();
+    before_waiting(None);
     // SAFETY: nothing is passed.
     unsafe { pools::synchronize_current(real) }
+}
+
+/// The stream that a null one means to calls of the per-thread variant.
+pub fn per_thread(stream: *mut c_void) -> *mut c_void {
+    if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream }
 }
 
 /// Wraps `cuStreamDestroy`: its lane goes to another stream.
@@ -409,6 +434,12 @@ pub unsafe fn destroy_stream(
         for holder in gates.flat_map(|gate| &gate.holders) {
             let _ = holder.stream.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+    if MEASURES.load(Ordering::Relaxed)
+        && let Some(tenant) = tenant::current()
+    {
+        let meters = tenant.gpus().iter().filter_map(|gpu| gpu.meter.as_ref());
+        meters.for_each(|meter| meter.end_stream(tenant, stream));
     }
     // SAFETY: the caller's handle, passed on.
     unsafe { locate::destroy_stream(real, stream) }

@@ -4,6 +4,7 @@ use partita_ledger::{HookState, Key, Limits, LimitsMap, NO_QUOTA, Slot};
 
 use crate::gate::Gate;
 use crate::mask::LaunchMask;
+use crate::time::Meter;
 
 /// This process's part in its tenant on one GPU.
 pub struct Gpu {
@@ -17,6 +18,8 @@ pub struct Gpu {
     pub mask: Option<LaunchMask>,
     /// The gate between the GPU's tenants, if this one has a priority.
     pub gate: Option<Gate>,
+    /// What measures the tenant's share of time, if it has one.
+    pub meter: Option<Meter>,
 }
 
 /// Bytes of device memory, the GPU on which they are charged, and to whom.

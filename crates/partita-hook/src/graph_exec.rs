@@ -44,7 +44,7 @@ pub unsafe fn launch(real: Launch, executable: *mut c_void, stream: *mut c_void)
 /// Wraps `cuGraphLaunch_ptsz`.
 pub unsafe fn launch_per_thread(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, per_thread(stream), true, || unsafe { real(executable, stream) })
+    ready_or_prepared(executable, gate::per_thread(stream), true, || unsafe { real(executable, stream) })
 }
 
 /// Wraps `cuGraphUpload`.
@@ -56,14 +56,7 @@ pub unsafe fn upload(real: Launch, executable: *mut c_void, stream: *mut c_void)
 /// Wraps `cuGraphUpload_ptsz`.
 pub unsafe fn upload_per_thread(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, per_thread(stream), false, || unsafe { real(executable, stream) })
-}
-
-/// The stream that a null one means to calls of the per-thread variant.
-fn per_thread(stream: *mut c_void) -> *mut c_void {
-    /// `CU_STREAM_PER_THREAD`.
-    const PER_THREAD: usize = 2;
-    if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream }
+    ready_or_prepared(executable, gate::per_thread(stream), false, || unsafe { real(executable, stream) })
 }
 
 /// Runs `call`, a launch or an upload of an executable, armed for the tenant's limits.

@@ -85,6 +85,42 @@ pub unsafe fn kernel(
     }
 }
 
+/// Wraps `cuLaunchKernel_ptsz`.
+#[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
+pub unsafe fn kernel_per_thread(
+    real: Kernel,
+    function: *mut c_void,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: *mut c_void,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CuResult {
+    let stream = gate::per_thread(stream);
+    // SAFETY: the caller's arguments, passed on, the stream by the name that it has for all calls.
+    unsafe {
+        kernel(
+            real,
+            function,
+            grid_x,
+            grid_y,
+            grid_z,
+            block_x,
+            block_y,
+            block_z,
+            shared_bytes,
+            stream,
+            parameters,
+            extra,
+        )
+    }
+}
+
 type CooperativeKernel = unsafe extern "C" fn(
     *mut c_void,
     c_uint,
@@ -127,6 +163,40 @@ pub unsafe fn cooperative_kernel(
     })
 }
 
+/// Wraps `cuLaunchCooperativeKernel_ptsz`.
+#[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
+pub unsafe fn cooperative_kernel_per_thread(
+    real: CooperativeKernel,
+    function: *mut c_void,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: *mut c_void,
+    parameters: *mut *mut c_void,
+) -> CuResult {
+    let stream = gate::per_thread(stream);
+    // SAFETY: as for kernel_per_thread().
+    unsafe {
+        cooperative_kernel(
+            real,
+            function,
+            grid_x,
+            grid_y,
+            grid_z,
+            block_x,
+            block_y,
+            block_z,
+            shared_bytes,
+            stream,
+            parameters,
+        )
+    }
+}
+
 type KernelEx =
     unsafe extern "C" fn(*const CUlaunchConfig, *mut c_void, *mut *mut c_void, *mut *mut c_void) -> CuResult;
 
@@ -139,11 +209,36 @@ pub unsafe fn kernel_ex(
     extra: *mut *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
+    unsafe { kernel_ex_in(real, config, |stream| stream, function, parameters, extra) }
+}
+
+/// Wraps `cuLaunchKernelEx_ptsz`.
+pub unsafe fn kernel_ex_per_thread(
+    real: KernelEx,
+    config: *const CUlaunchConfig,
+    function: *mut c_void,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { kernel_ex_in(real, config, gate::per_thread, function, parameters, extra) }
+}
+
+/// `meant` says which stream the configuration's is.
+unsafe fn kernel_ex_in(
+    real: KernelEx,
+    config: *const CUlaunchConfig,
+    meant: fn(*mut c_void) -> *mut c_void,
+    function: *mut c_void,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
     let launch = || unsafe { real(config, function, parameters, extra) };
     // SAFETY: the caller's configuration, null or valid.
     match unsafe { config.as_ref() } {
         // SAFETY: the caller's configuration, with as many attributes as it says.
-        Some(config) => judged(config.stream.0, || unsafe { shape_of(config, function) }, launch),
+        Some(config) => judged(meant(config.stream.0), || unsafe { shape_of(config, function) }, launch),
         None => launch(),
     }
 }

@@ -13,8 +13,8 @@
 //! executable graphs get it anew when it changes ([`graph_exec`]). A tenant's process that sees
 //! several GPUs obeys the limits of each ([`gpu`], [`locate`]).
 //!
-//! The process stays the tenant's: no thread (but one that watches for those
-//! who wait for others, [`gate`]), no signal handler, nothing on
+//! The process stays the tenant's: no thread (but one for
+//! tenants with a priority or a share of time, [`watcher`]), no signal handler, nothing on
 //! standard output, no exit. A process that never touches CUDA pays for a few
 //! string comparisons in `dlsym` and nothing else. Where neither `PARTITA_LEDGER` nor the
 //! variables of HAMi-core ([`hami`]) name a tenant, the library passes everything through.
@@ -29,6 +29,7 @@ extern crate alloc;
 mod allocations;
 mod attach;
 mod calls;
+mod capture;
 mod carried;
 mod chain;
 mod counter;
@@ -36,6 +37,7 @@ mod driver;
 mod elf;
 mod executables;
 mod functions;
+mod futex;
 mod gate;
 mod gpu;
 mod graph;
@@ -60,6 +62,7 @@ mod nvml;
 mod occupancy;
 mod pools;
 mod query;
+mod quiet;
 mod real;
 mod report;
 mod resolve;
@@ -68,8 +71,10 @@ mod shares;
 mod spill;
 mod table;
 mod tenant;
+mod time;
 mod unwind;
 mod vmm;
+mod watcher;
 mod widen;
 
 use core::ffi::c_char;

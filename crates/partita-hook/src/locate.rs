@@ -16,6 +16,7 @@ use partita_abi::CuResult;
 use crate::driver::calls;
 use crate::gpu::Gpu;
 use crate::graph_place;
+use crate::quiet;
 use crate::tenant::Tenant;
 
 calls! {
@@ -91,6 +92,7 @@ pub unsafe fn detach_context(
     context: *mut c_void,
 ) -> CuResult {
     forget_contexts();
+    let _quiet = quiet::keep();
     // SAFETY: the caller's handle, passed on.
     unsafe { real(context) }
 }

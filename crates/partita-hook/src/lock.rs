@@ -33,6 +33,12 @@ impl<T> Mutex<T> {
         Guard { mutex: self }
     }
 
+    /// Takes the lock if nobody has it.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        // SAFETY: as for lock().
+        (unsafe { libc::pthread_mutex_trylock(self.raw.get()) } == 0).then_some(Guard { mutex: self })
+    }
+
     /// Makes the lock usable in a child of `fork`, where the thread that held
     /// it does not exist.
     ///

@@ -15,10 +15,9 @@ use partita_abi::types::{
 
 use crate::allocations::Kind;
 use crate::gpu::{Account, Charge};
-use crate::locate;
 use crate::query::Word;
-use crate::spill;
 use crate::tenant::{self, Tenant};
+use crate::{locate, quiet, spill};
 
 /// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it
 /// gave; credits the bytes again if it failed. A request for nothing is left to the driver to judge.
@@ -223,6 +222,7 @@ pub unsafe fn destroy_context(
 ) -> CuResult {
     // First: once the driver has freed it, another thread may be given its address on another GPU.
     locate::forget_contexts();
+    let _quiet = quiet::keep();
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(context) };
     if result.is_ok()
@@ -242,6 +242,7 @@ pub unsafe fn leave_primary_context(
     let tenant = tenant::current();
     let context = tenant.and_then(|tenant| primary_context(tenant, device));
     locate::forget_contexts();
+    let _quiet = quiet::keep();
     // SAFETY: the caller's device, passed on.
     let result = unsafe { real(device) };
     if let (Some(tenant), Some(context)) = (tenant, context)

@@ -18,8 +18,8 @@ use partita_abi::types::{
 
 use crate::row::Row;
 use crate::{
-    attach, gate, graph, graph_change, graph_exec, graph_place, imports, launch, locate, memory, multicast,
-    occupancy, pools, query, resolve, vmm,
+    attach, capture, gate, graph, graph_change, graph_exec, graph_place, imports, launch, locate, memory,
+    multicast, occupancy, pools, query, resolve, vmm,
 };
 
 macro_rules! hooks {
@@ -191,8 +191,8 @@ hooks! {
     Release fn cuDeviceGraphMemTrim(device: c_int) = pools::trim_graphs;
     Release fn cuCtxSynchronize() = gate::synchronize_current;
     Release fn cuCtxSynchronize_v2(context: *mut c_void) = gate::synchronize;
-    Release fn cuStreamSynchronize(stream: *mut c_void) = gate::synchronize;
-    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = gate::synchronize;
+    Release fn cuStreamSynchronize(stream: *mut c_void) = gate::synchronize_stream;
+    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = gate::synchronize_stream_per_thread;
     Release fn cuEventSynchronize(event: *mut c_void) = gate::synchronize;
     Release fn cuCtxDetach(context: *mut c_void) = locate::detach_context;
     Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
@@ -211,7 +211,7 @@ hooks! {
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) = launch::kernel;
+    ) = launch::kernel_per_thread;
     Launch fn cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: *mut c_void,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
@@ -219,7 +219,7 @@ hooks! {
     Launch fn cuLaunchKernelEx_ptsz(
         config: *const CUlaunchConfig, function: *mut c_void,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) = launch::kernel_ex;
+    ) = launch::kernel_ex_per_thread;
     Launch fn cuLaunchCooperativeKernel(
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
@@ -229,7 +229,7 @@ hooks! {
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void,
-    ) = launch::cooperative_kernel;
+    ) = launch::cooperative_kernel_per_thread;
     Launch fn cuLaunch(function: *mut c_void) = launch::legacy;
     Launch fn cuLaunchGrid(function: *mut c_void, width: c_int, height: c_int) = launch::legacy_grid;
     Launch fn cuLaunchGridAsync(
@@ -244,6 +244,24 @@ hooks! {
     Launch fn cuModuleUnload(module: *mut c_void) = launch::unload;
     Launch fn cuLibraryUnload(library: *mut c_void) = launch::unload;
 
+    Graph fn cuStreamBeginCapture(stream: *mut c_void) = capture::begin_global;
+    Graph fn cuStreamBeginCapture_ptsz(stream: *mut c_void) = capture::begin_global;
+    Graph fn cuStreamBeginCapture_v2(stream: *mut c_void, mode: c_uint) = capture::begin;
+    Graph fn cuStreamBeginCapture_v2_ptsz(stream: *mut c_void, mode: c_uint) = capture::begin;
+    Graph fn cuStreamBeginCaptureToGraph(
+        stream: *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, edges: *const c_void,
+        count: usize, mode: c_uint,
+    ) = capture::begin_to_graph;
+    Graph fn cuStreamBeginCaptureToGraph_ptsz(
+        stream: *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, edges: *const c_void,
+        count: usize, mode: c_uint,
+    ) = capture::begin_to_graph;
+    Graph fn cuStreamBeginCaptureToCig(stream: *mut c_void, parameters: *mut c_void) = capture::begin_to_cig;
+    Graph fn cuStreamBeginCaptureToCig_ptsz(stream: *mut c_void, parameters: *mut c_void) = capture::begin_to_cig;
+    Graph fn cuStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) = capture::end;
+    Graph fn cuStreamEndCapture_ptsz(stream: *mut c_void, graph: *mut *mut c_void) = capture::end;
+    Graph fn cuStreamEndCaptureToCig(stream: *mut c_void) = capture::end_to_cig;
+    Graph fn cuStreamEndCaptureToCig_ptsz(stream: *mut c_void) = capture::end_to_cig;
     Graph fn cuGraphInstantiate(
         executable: *mut *mut c_void, graph: *mut c_void, bad_node: *mut *mut c_void, log: *mut c_char, bytes: usize,
     ) = graph_exec::instantiate;

@@ -92,6 +92,11 @@ pub unsafe fn forget_after_fork() {
                 .iter()
                 .filter_map(|gpu| gpu.gate.as_ref())
                 .for_each(|gate| gate.abandon_in_fork_child());
+            tenant
+                .gpus
+                .iter()
+                .filter_map(|gpu| gpu.meter.as_ref())
+                .for_each(|meter| meter.abandon_in_fork_child());
             tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
         }
     }
@@ -183,9 +188,9 @@ impl Tenant {
         self.gpus.iter().any(|gpu| gpu.mask.is_some())
     }
 
-    /// Whether launches of the tenant go through a gate.
+    /// Whether launches of the tenant go through a gate, or are measured.
     pub fn has_gate(&self) -> bool {
-        self.gpus.iter().any(|gpu| gpu.gate.is_some())
+        self.gpus.iter().any(|gpu| gpu.gate.is_some() || gpu.meter.is_some())
     }
 
     /// Whether the tenant has a memory quota on any of its GPUs.
@@ -238,10 +243,11 @@ impl Tenant {
         self.gpus.iter().for_each(|gpu| gpu.report(flags));
     }
 
-    /// Credits everything that ended with a context.
+    /// Credits everything that ended with a context. Its caller keeps [`quiet`](crate::quiet).
     pub fn end_context(&self, context: usize) {
         locate::forget_contexts();
         self.gpus.iter().filter_map(|gpu| gpu.gate.as_ref()).for_each(Gate::context_ended);
+        self.gpus.iter().filter_map(|gpu| gpu.meter.as_ref()).for_each(|meter| meter.context_ended(context));
         let mut allocations = self.allocations();
         allocations.remove_context(context, |ended| self.credit(ended));
     }

@@ -25,6 +25,11 @@ impl LedgerError {
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
+
+    /// Whether there is no file of that path.
+    pub fn is_missing(&self) -> bool {
+        matches!(self.problem(), Problem::System { errno: libc::ENOENT, .. })
+    }
 }
 
 /// What is wrong with a ledger file.

@@ -1,0 +1,32 @@
+//! Who asks the driver about streams, events and contexts of the program, beside the program itself.
+//!
+//! The hook's thread does, and holds this lock meanwhile. Whoever ends what it could ask about, or begins a capture that its questions would
+//! spoil, holds it too. The thread never waits for it: what ends may itself wait for work that the thread is to let go on.
+
+use crate::lock::{Guard, Mutex};
+
+static ASKING: Mutex<()> = Mutex::new(());
+
+/// Keeps the hook's thread from asking until the guard is dropped.
+pub fn keep() -> Guard<'static, ()> {
+    ASKING.lock()
+}
+
+/// The right to ask, if nobody keeps from it.
+pub fn ask() -> Option<Guard<'static, ()>> {
+    ASKING.try_lock()
+}
+
+/// Nothing is asked while the process exits: the driver's state ends under it.
+pub extern "C" fn for_ever() {
+    core::mem::forget(keep());
+}
+
+/// Makes it usable in a child of `fork`.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { ASKING.reset_after_fork() };
+}

@@ -1,0 +1,98 @@
+//! Whether any other tenant of the GPU wants it.
+
+use alloc::ffi::CString;
+use alloc::vec::Vec;
+use core::ffi::CStr;
+
+use partita_ledger::{TIME_FILE_NAME, TimeView, USAGE_FILE_NAME, UsageView};
+
+/// How long an answer is good, in nanoseconds: a fraction of the period within which borrowed time is given back.
+const ANSWER_NS: u64 = 10_000_000;
+
+/// The other tenants, as far as a soft share of time looks at them.
+pub struct Neighbours {
+    looked_ns: u64,
+    want: bool,
+    /// Launches of those that have no share of time, by then.
+    launches: u64,
+}
+
+impl Neighbours {
+    pub const fn new() -> Self {
+        Self { looked_ns: 0, want: true, launches: 0 }
+    }
+
+    /// Whether any of those beside the tenant in `directory` wants the GPU: has work in flight that waits or runs, if it has a share of
+    /// time, and has launched of late if it has none. What cannot be read may want it.
+    pub fn want(&mut self, directory: &CStr, now_ns: u64) -> bool {
+        if self.looked_ns != 0 && now_ns.saturating_sub(self.looked_ns) < ANSWER_NS {
+            return self.want;
+        }
+        self.looked_ns = now_ns;
+        let mut launches = 0u64;
+        let mut want = false;
+        let known = for_each_beside(directory, |other| match one(other, now_ns) {
+            Use::Wants(wants) => want |= wants,
+            Use::Launches(count) => launches = launches.wrapping_add(count),
+            Use::Unknown => want = true,
+        });
+        self.want = want || known.is_none() || launches != self.launches;
+        self.launches = launches;
+        self.want
+    }
+}
+
+enum Use {
+    /// It has a share of time.
+    Wants(bool),
+    /// It has none; its launches so far.
+    Launches(u64),
+    Unknown,
+}
+
+fn one(directory: &CStr, now_ns: u64) -> Use {
+    let file = |name: &CStr| CString::new([directory.to_bytes(), b"/", name.to_bytes()].concat());
+    let (Ok(time), Ok(usage)) = (file(TIME_FILE_NAME), file(USAGE_FILE_NAME)) else { return Use::Unknown };
+    if let Ok(view) = TimeView::open(&time) {
+        return view.wants(now_ns).map_or(Use::Unknown, Use::Wants);
+    }
+    match UsageView::open(&usage).and_then(|view| view.launches()) {
+        Ok(launches) => Use::Launches(launches),
+        // It has just ended.
+        Err(error) if error.is_missing() => Use::Wants(false),
+        Err(_) => Use::Unknown,
+    }
+}
+
+/// Calls `see` with the directory of each tenant beside this one; none if they cannot be listed.
+fn for_each_beside(directory: &CStr, mut see: impl FnMut(&CStr)) -> Option<()> {
+    let own = directory.to_bytes();
+    let own = own.strip_suffix(b"/").unwrap_or(own);
+    let cut = own.iter().rposition(|&byte| byte == b'/')?;
+    let (parent, name) = (own.get(..cut)?, own.get(cut + 1..)?);
+    let listed = CString::new(parent).ok()?;
+    // SAFETY: a valid path; the stream is closed below.
+    let entries = unsafe { libc::opendir(listed.as_ptr()) };
+    if entries.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: an open stream that this thread alone reads.
+        let entry = unsafe { libc::readdir(entries) };
+        if entry.is_null() {
+            break;
+        }
+        // SAFETY: what readdir returned, until its next call; the name ends with a zero.
+        let found = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) }.to_bytes();
+        if found.starts_with(b".") || found == name {
+            continue;
+        }
+        let path: Vec<u8> = [parent, b"/", found].concat();
+        if let Ok(path) = CString::new(path) {
+            see(&path);
+        }
+    }
+    // SAFETY: opened above, and used by nobody any more.
+    unsafe { libc::closedir(entries) };
+    Some(())
+}

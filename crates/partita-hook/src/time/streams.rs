@@ -1,0 +1,219 @@
+//! The streams of this process and the unit of launches that each is in. Without a lock.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Streams that are known at a time; launches in others are measured one by one.
+pub const STREAMS: usize = 256;
+/// Places of the table that are tried for a stream.
+const TRIES: usize = 16;
+/// The longest pause between two launches of a unit, in nanoseconds. A longer one may be idle time, which nobody pays for.
+const GAP_NS: u64 = 100_000;
+
+/// The unit that a stream is in, as one word: 0 for none, or one more than its number above 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Present(u64);
+
+impl Present {
+    pub const NONE: Self = Self(0);
+    /// A thread begins or ends a unit.
+    const HELD: Self = Self(u64::MAX);
+    /// Set if the gate was closed when the unit was begun: it waits, with all that comes into it.
+    const WAITS: u64 = 1 << 31;
+
+    /// A unit that takes `left` more launches.
+    pub fn new(unit: usize, left: u32, waits: bool) -> Self {
+        Self((unit as u64 + 1) << 32 | u64::from(waits) << 31 | u64::from(left) & (Self::WAITS - 1))
+    }
+
+    /// The unit's number.
+    pub fn unit(self) -> Option<usize> {
+        (self.0 >> 32).checked_sub(1).map(|unit| unit as usize)
+    }
+
+    /// Launches that it still takes.
+    pub fn left(self) -> u32 {
+        (self.0 & (Self::WAITS - 1)) as u32
+    }
+}
+
+/// A stream and its unit.
+pub struct Stream {
+    /// What tells it apart ([`key_of`]); 0 for none.
+    key: AtomicUsize,
+    present: AtomicU64,
+    /// When the last launch was, by the clock of `now_ns`.
+    launched_ns: AtomicU64,
+    /// Launches that make a unit.
+    pub target: AtomicU32,
+    /// One more than the number of the pool of its context; 0 before that is known.
+    pub pool: AtomicU32,
+}
+
+/// What a launch is to do.
+pub enum Part {
+    /// It belongs to the present unit.
+    Inside,
+    /// It is the last of the present unit: to be launched, then marked. The stream is held.
+    Last(usize),
+    /// It begins a unit. The stream is held; the unit before, if there is one, has no end yet. `paused`: it may have ended long ago.
+    First { before: Present, paused: bool },
+}
+
+impl Stream {
+    const fn new() -> Self {
+        Self {
+            key: AtomicUsize::new(0),
+            present: AtomicU64::new(0),
+            launched_ns: AtomicU64::new(0),
+            target: AtomicU32::new(1),
+            pool: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes a launch in. `alone`: it is a unit of its own. So is one after a pause, and one for which the gate has closed since its unit was
+    /// begun.
+    #[inline]
+    pub fn part(&self, now_ns: u64, alone: bool, open: bool) -> Part {
+        let paused = now_ns.saturating_sub(self.launched_ns()) > GAP_NS;
+        self.launched_ns.store(now_ns, Ordering::Relaxed);
+        loop {
+            let present = self.present.load(Ordering::Acquire);
+            if present == Present::HELD.0 {
+                // Another thread launches in the same stream; this one comes after it.
+                // SAFETY: a plain system call.
+                unsafe { libc::sched_yield() };
+                continue;
+            }
+            let inside = present != 0 && !paused && !alone && (open || present & Present::WAITS != 0);
+            let next = if inside && Present(present).left() > 1 { present - 1 } else { Present::HELD.0 };
+            if self.present.compare_exchange_weak(present, next, Ordering::AcqRel, Ordering::Relaxed).is_err()
+            {
+                continue;
+            }
+            return match Present(present).unit() {
+                _ if next != Present::HELD.0 => Part::Inside,
+                Some(unit) if inside => Part::Last(unit),
+                _ => Part::First { before: Present(present), paused },
+            };
+        }
+    }
+
+    /// Lets go of the stream that [`Stream::part`] or [`Stream::hold`] has held.
+    pub fn let_go(&self, present: Present) {
+        self.present.store(present.0, Ordering::Release);
+    }
+
+    /// Holds the stream if it is in a unit, and in this one if one is named; not for one that another thread holds.
+    pub fn hold(&self, unit: Option<usize>) -> Option<Present> {
+        let present = Present(self.present.load(Ordering::Acquire));
+        let is_meant = present != Present::HELD
+            && present.unit().is_some_and(|found| unit.is_none_or(|unit| unit == found));
+        let held = |present: Present| {
+            self.present
+                .compare_exchange(present.0, Present::HELD.0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        };
+        (is_meant && held(present)).then_some(present)
+    }
+
+    /// Whether nothing was launched for longer than a unit pauses.
+    pub fn is_paused(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.launched_ns()) > GAP_NS
+    }
+
+    fn launched_ns(&self) -> u64 {
+        self.launched_ns.load(Ordering::Relaxed)
+    }
+
+    pub fn key(&self) -> usize {
+        self.key.load(Ordering::Relaxed)
+    }
+}
+
+/// Every stream.
+pub struct Streams([Stream; STREAMS]);
+
+impl Streams {
+    pub const fn new() -> Self {
+        Self([const { Stream::new() }; STREAMS])
+    }
+
+    fn places(&self, key: usize) -> impl Iterator<Item = usize> {
+        let first = (key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - 8);
+        (0..TRIES).map(move |step| (first + step) % STREAMS)
+    }
+
+    /// The number of the stream with a key.
+    #[inline]
+    pub fn find(&self, key: usize) -> Option<usize> {
+        self.places(key).find(|&at| self.0[at].key() == key)
+    }
+
+    /// The same, or a new one; none where there is no room.
+    pub fn find_or_add(&self, key: usize) -> Option<usize> {
+        self.find(key).or_else(|| {
+            self.places(key).find(|&at| {
+                let place = &self.0[at];
+                let claimed = place.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire);
+                claimed.is_ok() || claimed == Err(key)
+            })
+        })
+    }
+
+    pub fn get(&self, at: usize) -> Option<&Stream> {
+        self.0.get(at)
+    }
+
+    /// One more than the number of one of these.
+    pub fn number_of(&self, stream: &Stream) -> u32 {
+        let offset = core::ptr::from_ref(stream).addr().wrapping_sub(self.0.as_ptr().addr());
+        (offset / size_of::<Stream>()) as u32 + 1
+    }
+
+    /// Every stream that is known, with its number.
+    pub fn known(&self) -> impl Iterator<Item = (usize, &Stream)> {
+        self.0.iter().enumerate().filter(|(_, stream)| stream.key() != 0)
+    }
+
+    /// Forgets a stream that has no unit and will have none.
+    pub fn forget(&self, at: usize) {
+        if let Some(stream) = self.get(at) {
+            stream.present.store(0, Ordering::Relaxed);
+            stream.target.store(1, Ordering::Relaxed);
+            stream.pool.store(0, Ordering::Relaxed);
+            stream.key.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// `CU_STREAM_LEGACY`.
+const LEGACY: usize = 1;
+/// `CU_STREAM_PER_THREAD`.
+pub const PER_THREAD: usize = 2;
+
+/// What tells a stream from all others of the process: its handle, which is the address of something; and for the default
+/// streams the context's or the thread's, marked.
+#[inline]
+pub fn key_of(stream: usize, context: impl FnOnce() -> usize) -> usize {
+    match stream {
+        0 | LEGACY => context() | LEGACY,
+        // SAFETY: a plain call; glibc's numbers are addresses and never 0.
+        PER_THREAD => unsafe { libc::pthread_self() as usize | PER_THREAD },
+        stream => stream,
+    }
+}
+
+/// The handle by which any thread reaches the stream of a key in that stream's context; none for the default stream of another thread.
+pub fn handle_of(key: usize) -> Option<usize> {
+    match key & 7 {
+        LEGACY => Some(LEGACY),
+        // SAFETY: as above.
+        PER_THREAD => (unsafe { libc::pthread_self() } as usize | PER_THREAD == key).then_some(PER_THREAD),
+        _ => Some(key),
+    }
+}
+
+/// Whether the stream of a key is a legacy default stream.
+pub fn is_legacy(key: usize) -> bool {
+    key & 7 == LEGACY
+}

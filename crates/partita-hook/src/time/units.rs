@@ -1,0 +1,217 @@
+//! Units of launches, and the events that measure them.
+//!
+//! A unit is what a stream runs between a wait for the tenant's gate and the next one: the wait, an event, some launches, an event. The events
+//! are the GPU's own clock. They are made when they are first needed and used again and again.
+
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use alloc::vec::Vec;
+use partita_abi::CuResult;
+
+use super::TimeCalls;
+use crate::futex;
+use crate::gate::now_ns;
+
+/// Units of a context at a time. A program that is further ahead of the GPU waits, as it does for the driver when its queue is full.
+pub const UNITS: usize = 1024;
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+
+/// Nobody's.
+pub const FREE: u32 = 0;
+/// Begun, and no event marks its end yet.
+pub const OPEN: u32 = 1;
+/// An event marks its end, right behind its last launch or while the GPU was still at it.
+pub const ENDED: u32 = 2;
+/// An event marks its end, and the GPU may have been idle before it.
+pub const ENDED_LATE: u32 = 3;
+
+/// A unit.
+pub struct Unit {
+    start: AtomicPtr<c_void>,
+    end: AtomicPtr<c_void>,
+    pub state: AtomicU32,
+    pub launches: AtomicU32,
+    /// One more than the stream's number; 0 for one that is not in the table.
+    pub stream: AtomicU32,
+    /// Units follow each other by these.
+    pub order: AtomicU64,
+    /// When it was begun, by the clock of `now_ns`.
+    pub begun_ns: AtomicU64,
+    /// When the GPU came to it, as far as that is known; 0 before.
+    pub started_ns: AtomicU64,
+    /// Up to when it is in the account.
+    pub reported_ns: AtomicU64,
+}
+
+impl Unit {
+    fn new() -> Self {
+        Self {
+            start: AtomicPtr::new(core::ptr::null_mut()),
+            end: AtomicPtr::new(core::ptr::null_mut()),
+            state: AtomicU32::new(FREE),
+            launches: AtomicU32::new(0),
+            stream: AtomicU32::new(0),
+            order: AtomicU64::new(0),
+            begun_ns: AtomicU64::new(0),
+            started_ns: AtomicU64::new(0),
+            reported_ns: AtomicU64::new(0),
+        }
+    }
+
+    pub fn start(&self) -> *mut c_void {
+        self.start.load(Ordering::Relaxed)
+    }
+
+    pub fn end(&self) -> *mut c_void {
+        self.end.load(Ordering::Relaxed)
+    }
+
+    /// Has its events made, in the current context.
+    fn prepare(&self, calls: &TimeCalls) -> Result<(), CuResult> {
+        for event in [&self.start, &self.end] {
+            if event.load(Ordering::Relaxed).is_null() {
+                event.store(calls.new_event()?, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The units of a context.
+pub struct Pool {
+    /// The context; 0 if it has ended.
+    pub context: AtomicUsize,
+    /// Where its GPU has the gate.
+    pub gate: AtomicU64,
+    units: Vec<Unit>,
+    free: Vec<AtomicU64>,
+    /// Counts units that became free, for those who wait for one.
+    freed: AtomicU32,
+    waiting: AtomicU32,
+    /// A stream of the hook's own.
+    pub own: AtomicPtr<c_void>,
+    /// Events of the hook's own in it, from which all others are measured, in turns.
+    pub marks: [AtomicPtr<c_void>; 2],
+    /// When the first was recorded, by the clock of `now_ns`.
+    pub marked_ns: AtomicU64,
+}
+
+impl Pool {
+    /// Of no context yet.
+    pub fn new() -> Self {
+        Self {
+            context: AtomicUsize::new(0),
+            gate: AtomicU64::new(0),
+            units: (0..UNITS).map(|_| Unit::new()).collect(),
+            free: (0..UNITS / 64).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            freed: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            own: AtomicPtr::new(core::ptr::null_mut()),
+            marks: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
+            marked_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes it that of the current context, whose number this is.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn open(&self, calls: &TimeCalls, context: usize, gate: u64) -> Result<(), CuResult> {
+        let mut stream = core::ptr::null_mut();
+        // SAFETY: a valid pointer.
+        unsafe { (calls.new_stream)(&mut stream, NON_BLOCKING) }.ok()?;
+        self.own.store(stream, Ordering::Relaxed);
+        for mark in &self.marks {
+            mark.store(calls.new_event()?, Ordering::Relaxed);
+        }
+        self.marked_ns.store(now_ns(), Ordering::Relaxed);
+        // SAFETY: both have just been made, in this context.
+        unsafe { (calls.record)(self.mark(0), stream) }.ok()?;
+        self.gate.store(gate, Ordering::Relaxed);
+        self.context.store(context, Ordering::Release);
+        Ok(())
+    }
+
+    /// One of the marks.
+    pub fn mark(&self, which: usize) -> *mut c_void {
+        self.marks[which % 2].load(Ordering::Relaxed)
+    }
+
+    /// Forgets what was of a context that has ended, and returns how many units it had in flight.
+    pub fn close(&self) -> u32 {
+        self.context.store(0, Ordering::Release);
+        let mut ended = 0;
+        for (number, unit) in self.units.iter().enumerate() {
+            unit.start.store(core::ptr::null_mut(), Ordering::Relaxed);
+            unit.end.store(core::ptr::null_mut(), Ordering::Relaxed);
+            if !self.is_free(number) {
+                ended += 1;
+                self.give_back(number);
+            }
+        }
+        ended
+    }
+
+    fn is_free(&self, number: usize) -> bool {
+        self.free.get(number / 64).is_none_or(|word| word.load(Ordering::Acquire) >> (number % 64) & 1 != 0)
+    }
+
+    pub fn get(&self, number: usize) -> Option<&Unit> {
+        self.units.get(number)
+    }
+
+    /// Units that are in flight, with their numbers.
+    pub fn in_flight(&self) -> impl Iterator<Item = (usize, &Unit)> {
+        let words = self.free.iter().enumerate();
+        let numbers = words.flat_map(|(at, word)| {
+            let taken = !word.load(Ordering::Acquire);
+            (0..64).filter(move |bit| taken >> bit & 1 != 0).map(move |bit| at * 64 + bit)
+        });
+        numbers
+            .filter_map(|number| Some((number, self.units.get(number)?)))
+            .filter(|(_, unit)| unit.state.load(Ordering::Acquire) != FREE)
+    }
+
+    /// Takes a unit with its events. Waits while all are in flight.
+    ///
+    /// # Errors
+    /// The driver's, if events cannot be made.
+    pub fn take(&self, calls: &TimeCalls) -> Result<usize, CuResult> {
+        loop {
+            let before = self.freed.load(Ordering::SeqCst);
+            for (at, word) in self.free.iter().enumerate() {
+                let free = word.load(Ordering::Acquire);
+                if free == 0 {
+                    continue;
+                }
+                let bit = free.trailing_zeros() as usize;
+                if word.fetch_and(!(1 << bit), Ordering::AcqRel) >> bit & 1 == 0 {
+                    continue;
+                }
+                let number = at * 64 + bit;
+                if let Some(unit) = self.get(number) {
+                    unit.prepare(calls).inspect_err(|_| self.give_back(number))?;
+                }
+                return Ok(number);
+            }
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            futex::wait(&self.freed, before, Some(10_000_000));
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Gives a unit back.
+    pub fn give_back(&self, number: usize) {
+        if let (Some(unit), Some(word)) = (self.units.get(number), self.free.get(number / 64)) {
+            unit.state.store(FREE, Ordering::Release);
+            word.fetch_or(1 << (number % 64), Ordering::AcqRel);
+            self.freed.fetch_add(1, Ordering::SeqCst);
+            if self.waiting.load(Ordering::SeqCst) != 0 {
+                futex::wake_all(&self.freed);
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What the hook's thread does for a share of time: it looks, reports and opens or closes.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::Ordering;
+
+use partita_abi::CuResult;
+use partita_core::time::{ACCOUNT_WORDS, Law, Pacer, Policy, TimeAccount};
+use partita_ledger::{FLAG_TIME_SOFT, Limits, TIME_WORDS};
+
+use super::clock::Clock;
+use super::neighbours::Neighbours;
+use super::streams::{self, Present, STREAMS};
+use super::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool, Unit};
+use super::{Meter, POOLS};
+use crate::gpu::Gpu;
+use crate::{capture, quiet};
+
+const _: () = assert!(ACCOUNT_WORDS == TIME_WORDS);
+
+/// The longest time between two looks while work is in flight, in nanoseconds: what a process that is killed leaves
+/// unreported, and how far the account is behind.
+const LOOK_NS_MAX: u64 = 5_000_000;
+/// The shortest, in nanoseconds.
+const LOOK_NS_MIN: u64 = 50_000;
+/// For how long the thread goes on looking when nothing is in flight any more, in nanoseconds: programs that launch again soon need not wake it.
+const LINGER_NS: u64 = 20_000_000;
+/// Who has reported nothing for so long and has work in flight may be dead.
+const ORPHAN_NS: u64 = 20_000_000;
+/// What a dead process is charged beyond its last report: a look's time and what a late one may add.
+const ORPHAN_CHARGE_NS: u64 = 2 * LOOK_NS_MAX;
+
+/// Launches of units of time: half as long as a slice, since what passes after the gate has closed is a debt.
+const PACER: Pacer = Pacer::new(1_000_000, 256);
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: c_uint = 2;
+
+/// What the thread knows of units between its looks.
+struct Inspection {
+    clocks: [Clock; POOLS],
+    pacers: Box<[Pacer]>,
+    /// Streams whose units have not all been measured.
+    behind: Box<[bool]>,
+    /// Units in flight, in the order in which they were begun.
+    units: Vec<(u64, usize)>,
+    /// From when to when the GPU was busy.
+    busy: Vec<(u64, u64)>,
+    /// The capture mode that this thread was given.
+    is_relaxed: bool,
+}
+
+impl Inspection {
+    fn new() -> Self {
+        Self {
+            clocks: [Clock::default(); POOLS],
+            pacers: alloc::vec![PACER; STREAMS].into(),
+            behind: alloc::vec![false; STREAMS].into(),
+            units: Vec::new(),
+            busy: Vec::new(),
+            is_relaxed: false,
+        }
+    }
+}
+
+/// What the thread remembers of one GPU.
+pub struct Watch {
+    looked_ns: u64,
+    flew_ns: u64,
+    orphans_ns: u64,
+    neighbours: Neighbours,
+    inspection: Inspection,
+}
+
+impl Watch {
+    pub fn new() -> Self {
+        Self {
+            looked_ns: 0,
+            flew_ns: 0,
+            orphans_ns: 0,
+            neighbours: Neighbours::new(),
+            inspection: Inspection::new(),
+        }
+    }
+}
+
+/// How a unit stands.
+enum Found {
+    /// The GPU has not come to it, or is at it; what follows in its stream need not be asked about.
+    Behind,
+    /// The GPU is done with it.
+    Done,
+}
+
+impl Meter {
+    /// Looks, and says in how many nanoseconds to look again; none if there is nothing to look at until the program launches.
+    pub fn look(&self, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u64> {
+        let unreported = self.map.in_flight_since(self.seat);
+        let in_flight = self.in_flight.load(Ordering::SeqCst) > 0;
+        if in_flight {
+            watch.flew_ns = now_ns;
+        } else if now_ns.saturating_sub(watch.flew_ns) > LINGER_NS {
+            return None;
+        }
+        let Ok((_, limits)) = gpu.limits.load() else { return Some(LOOK_NS_MAX) };
+        let law = law_of(&limits);
+        if now_ns.saturating_sub(watch.orphans_ns) > ORPHAN_NS {
+            watch.orphans_ns = now_ns;
+            self.charge_dead(law, now_ns);
+        }
+        let others = self.map.others_in_flight(self.seat);
+        // Lingering, it stays as watchful as if something were in flight.
+        let others_want = law.policy == Policy::Hard || watch.neighbours.want(&self.directory, now_ns);
+        let look = |busy: &[(u64, u64)]| {
+            self.map.update(self.seat, |words| {
+                let mut account = TimeAccount::from_words(law, now_ns, words);
+                let decision = account.look(now_ns, busy.iter().copied(), true, others_want);
+                (account.to_words(), decision)
+            })
+        };
+        let looked = match quiet::ask() {
+            Some(_asking) => {
+                self.inspect(&mut watch.inspection, now_ns);
+                look(&watch.inspection.busy)
+            }
+            // The program ends something that this would ask about. What is in flight is taken to run.
+            None if in_flight => look(&[(watch.looked_ns, now_ns)]),
+            None => look(&[]),
+        };
+        watch.looked_ns = now_ns;
+        let is_flying = self.in_flight.load(Ordering::SeqCst) > 0;
+        self.map.want_until(if is_flying || others { now_ns + ORPHAN_NS } else { now_ns });
+        // A failure means that another unit was begun after a rest.
+        self.map.note_in_flight(self.seat, unreported, if is_flying { now_ns } else { 0 });
+        let Some((version, decision)) = looked else { return Some(LOOK_NS_MIN) };
+        self.map.set_gate(version, decision.open);
+        Some(decision.look_in_ns.unwrap_or(LOOK_NS_MAX).clamp(LOOK_NS_MIN, LOOK_NS_MAX))
+    }
+
+    /// Has what was in flight of dead processes charged.
+    fn charge_dead(&self, law: Law, now_ns: u64) {
+        let charge = |since_ns: u64| {
+            let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
+            self.map.update(self.seat, |words| {
+                let mut account = TimeAccount::from_words(law, now_ns, words);
+                account.look(now_ns, [(since_ns, until_ns)], true, true);
+                (account.to_words(), ())
+            });
+        };
+        // What fails now is tried again.
+        let _ = self.map.charge_orphans(now_ns.saturating_sub(ORPHAN_NS), charge);
+    }
+
+    /// Charges what the process before this one in its seat has left.
+    pub fn settle_seat(&self, limits: &Limits, now_ns: u64) {
+        let since_ns = self.map.in_flight_since(self.seat);
+        if since_ns != 0 {
+            let law = law_of(limits);
+            let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
+            self.map.update(self.seat, |words| {
+                let mut account = TimeAccount::from_words(law, now_ns, words);
+                account.look(now_ns, [(since_ns, until_ns)], true, true);
+                (account.to_words(), ())
+            });
+            self.map.note_in_flight(self.seat, since_ns, 0);
+        }
+    }
+
+    /// Asks the driver how far the units in flight are.
+    fn inspect(&self, inspection: &mut Inspection, now_ns: u64) {
+        let Inspection { clocks, pacers, behind, units, busy, is_relaxed } = inspection;
+        busy.clear();
+        behind.fill(false);
+        if !*is_relaxed {
+            // Else a capture of another thread could forbid this one's questions, and be spoiled by them.
+            // SAFETY: a valid pointer.
+            *is_relaxed = unsafe { (self.calls.exchange_mode)(&mut { RELAXED }) }.is_ok();
+        }
+        let mut done = 0;
+        for ((_, pool), clock) in self.open_pools().zip(clocks) {
+            units.clear();
+            let in_flight = pool.in_flight();
+            units.extend(in_flight.map(|(number, unit)| (unit.order.load(Ordering::Relaxed), number)));
+            if units.is_empty() {
+                continue;
+            }
+            units.sort_unstable();
+            let context = pool.context.load(Ordering::Acquire);
+            // SAFETY: a context that lives while the inspection is held.
+            let set = unsafe { (self.calls.set_context)(core::ptr::with_exposed_provenance_mut(context)) };
+            if set.is_err() || !clock.keep(&self.calls, pool, context, now_ns) {
+                continue;
+            }
+            for &(_, number) in units.iter() {
+                let Some(unit) = pool.get(number) else { continue };
+                let stream = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1);
+                if stream.is_some_and(|stream| behind.get(stream).is_some_and(|behind| *behind)) {
+                    continue;
+                }
+                let pacer = stream.and_then(|stream| pacers.get_mut(stream));
+                match self.inspect_unit(pool, number, unit, clock, pacer, busy, now_ns) {
+                    Found::Done => {
+                        pool.give_back(number);
+                        done += 1;
+                    }
+                    Found::Behind => {
+                        if let Some(behind) = stream.and_then(|stream| behind.get_mut(stream)) {
+                            *behind = true;
+                        }
+                    }
+                }
+            }
+        }
+        if done > 0 {
+            self.leave(done);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "parts of one inspection")]
+    fn inspect_unit(
+        &self,
+        pool: &Pool,
+        number: usize,
+        unit: &Unit,
+        clock: &mut Clock,
+        pacer: Option<&mut Pacer>,
+        busy: &mut Vec<(u64, u64)>,
+        now_ns: u64,
+    ) -> Found {
+        // SAFETY: an event of a context that lives while it is inspected.
+        let is_past = |event: *mut c_void| unsafe { (self.calls.query_event)(event) } == CuResult::SUCCESS;
+        let mut started_ns = unit.started_ns.load(Ordering::Relaxed);
+        if started_ns == 0 {
+            if !is_past(unit.start()) {
+                return Found::Behind;
+            }
+            let begun_ns = unit.begun_ns.load(Ordering::Relaxed);
+            started_ns = clock.time_of(&self.calls, pool, unit.start(), begun_ns, now_ns);
+            unit.started_ns.store(started_ns, Ordering::Relaxed);
+            unit.reported_ns.store(started_ns, Ordering::Relaxed);
+        }
+        let mut report = |until_ns: u64| {
+            let from_ns = unit.reported_ns.load(Ordering::Relaxed);
+            if until_ns > from_ns {
+                busy.push((from_ns, until_ns));
+                unit.reported_ns.store(until_ns, Ordering::Relaxed);
+            }
+        };
+        let launches = unit.launches.load(Ordering::Relaxed).max(1);
+        let mean_ns = pacer.as_ref().and_then(|pacer| pacer.mean_ns());
+        let expected = |launches: u32| {
+            started_ns.saturating_add(mean_ns.unwrap_or(u64::MAX).saturating_mul(launches.into()))
+        };
+        match unit.state.load(Ordering::Acquire) {
+            BEGUN => match self.is_over(unit, number, now_ns) {
+                Some(Tail::Over(launches)) => {
+                    report(expected(launches).min(now_ns));
+                    Found::Done
+                }
+                Some(Tail::Unknown(launches)) => {
+                    report(expected(launches).min(now_ns));
+                    Found::Behind
+                }
+                None => {
+                    report(now_ns);
+                    Found::Behind
+                }
+            },
+            ended @ (ENDED | ENDED_LATE) => {
+                if !is_past(unit.end()) {
+                    report(now_ns);
+                    return Found::Behind;
+                }
+                let end_ns = clock.time_of(&self.calls, pool, unit.end(), started_ns, now_ns);
+                if ended == ENDED_LATE {
+                    report(end_ns.min(expected(launches)));
+                } else {
+                    report(end_ns);
+                    if let Some(pacer) = pacer {
+                        pacer.observe((end_ns - started_ns) / u64::from(launches));
+                        self.set_target(unit, pacer.launches());
+                    }
+                }
+                Found::Done
+            }
+            _ => Found::Behind,
+        }
+    }
+
+    /// What is known of a unit whose end nothing marks: nothing if it may still grow, or runs.
+    fn is_over(&self, unit: &Unit, number: usize, now_ns: u64) -> Option<Tail> {
+        let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1)?;
+        let stream = self.streams.get(at).filter(|stream| stream.is_paused(now_ns))?;
+        let present = stream.hold(Some(number))?;
+        let launches = unit.launches.load(Ordering::Relaxed).saturating_sub(present.left());
+        let key = stream.key();
+        let Some(handle) = streams::handle_of(key).filter(|_| !capture::is_any()) else {
+            stream.let_go(present);
+            return Some(Tail::Unknown(launches));
+        };
+        // SAFETY: a stream that is not ended while it is inspected, in its context, and no capture can begin.
+        match unsafe { (self.calls.query_stream)(core::ptr::with_exposed_provenance_mut(handle)) } {
+            CuResult::NOT_READY => {
+                stream.let_go(present);
+                None
+            }
+            _ => {
+                // Bursts of as many launches are ended in time from now on.
+                stream.target.fetch_min(launches.max(1), Ordering::Relaxed);
+                stream.let_go(Present::NONE);
+                Some(Tail::Over(launches))
+            }
+        }
+    }
+
+    /// Has the stream's units take so many launches from now on; twice as many as before at most, for a burst may be over sooner.
+    fn set_target(&self, unit: &Unit, launches: u32) {
+        let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1);
+        if let Some(stream) = at.and_then(|at| self.streams.get(at)) {
+            let before = stream.target.load(Ordering::Relaxed);
+            stream.target.store(launches.min(before.saturating_mul(2)).max(1), Ordering::Relaxed);
+        }
+    }
+}
+
+/// What is known of a unit whose end nothing marks, with its launches.
+enum Tail {
+    /// The GPU is done with it, since when nobody knows.
+    Over(u32),
+    /// Its stream cannot be asked.
+    Unknown(u32),
+}
+
+fn law_of(limits: &Limits) -> Law {
+    let policy = if limits.flags & FLAG_TIME_SOFT == 0 { Policy::Hard } else { Policy::Soft };
+    Law::new(limits.time_permille, policy)
+}

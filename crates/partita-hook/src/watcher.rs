@@ -1,0 +1,100 @@
+//! The one thread that the hook ever has: started when a tenant's priority or share of time needs it, asleep for most of the time.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use alloc::vec::Vec;
+use partita_abi::CuResult;
+
+use crate::gate::now_ns;
+use crate::time::Watch;
+use crate::{futex, tenant};
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+/// Changes when the thread is to look now.
+static BELL: AtomicU32 = AtomicU32::new(0);
+/// Whether the thread sleeps until the bell.
+static DOZES: AtomicBool = AtomicBool::new(false);
+
+/// A forked child has no such thread.
+pub fn reset_after_fork() {
+    STARTED.store(false, Ordering::Relaxed);
+    DOZES.store(false, Ordering::Relaxed);
+}
+
+/// Sees to it that the thread runs, and that it looks soon: at once if `now`.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` if there can be no thread.
+#[inline]
+pub fn start(now: bool) -> Result<(), CuResult> {
+    if !STARTED.load(Ordering::Relaxed) {
+        launch_thread()?;
+    }
+    if now || DOZES.load(Ordering::SeqCst) {
+        ring();
+    }
+    Ok(())
+}
+
+#[cold]
+fn ring() {
+    BELL.fetch_add(1, Ordering::SeqCst);
+    futex::wake_all(&BELL);
+}
+
+#[cold]
+fn launch_thread() -> Result<(), CuResult> {
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    // SAFETY: plain calls on values of this frame. The program's signals are for its own threads, so this one is born
+    // with all of them blocked.
+    let started = unsafe {
+        let (mut all, mut former) = (core::mem::zeroed(), core::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut former);
+        let mut thread = 0;
+        let started = libc::pthread_create(&mut thread, core::ptr::null(), watch, core::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &former, core::ptr::null_mut());
+        if started == 0 {
+            libc::pthread_detach(thread);
+        }
+        started
+    };
+    if started != 0 {
+        STARTED.store(false, Ordering::Relaxed);
+        return Err(CuResult::OUT_OF_MEMORY);
+    }
+    Ok(())
+}
+
+extern "C" fn watch(_: *mut c_void) -> *mut c_void {
+    // Slices of time are milliseconds: the default slack of 50 µs would be a few percent of them.
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000, 0, 0, 0) };
+    let Some(tenant) = tenant::current() else { return core::ptr::null_mut() };
+    let mut watches: Vec<Watch> = tenant.gpus().iter().map(|_| Watch::new()).collect();
+    loop {
+        let heard = BELL.load(Ordering::SeqCst);
+        let mut next = look(tenant, &mut watches);
+        if next.is_none() {
+            DOZES.store(true, Ordering::SeqCst);
+            // Whoever launches either sees that it dozes, or is seen here.
+            next = look(tenant, &mut watches);
+        }
+        futex::wait(&BELL, heard, next);
+        DOZES.store(false, Ordering::SeqCst);
+    }
+}
+
+/// In how many nanoseconds there is something to look at again, if ever.
+fn look(tenant: &tenant::Tenant, watches: &mut [Watch]) -> Option<u64> {
+    let looks = tenant.gpus().iter().zip(watches).flat_map(|(gpu, watch)| {
+        let now = now_ns();
+        let of_gate = gpu.gate.as_ref().and_then(|gate| gate.look(now));
+        let of_time = gpu.meter.as_ref().and_then(|meter| meter.look(gpu, watch, now));
+        [of_gate, of_time]
+    });
+    looks.flatten().min()
+}
