@@ -149,7 +149,7 @@ fn what_this_build_does_not_enforce() {
         ("--via green", "--via green is refused"),
         ("--via mps", "wrong products"),
         ("--via time", "--via time is refused"),
-        ("--time 30%", "--time 30% is refused"),
+        ("--via time --sm 30% --time 30%", "--via time with --sm is refused"),
         ("--time 30", "use a percentage"),
     ] {
         says(&world.refused(&format!("run {options} -- true")), &[part]);

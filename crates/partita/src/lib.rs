@@ -61,6 +61,7 @@ pub mod set;
 pub mod signals;
 pub mod simenv;
 mod svg;
+pub mod time;
 pub mod topology;
 
 pub use error::Error;

@@ -18,7 +18,7 @@ pub enum Via {
     Green,
     /// Active thread percentages of MPS.
     Mps,
-    /// Shares of time.
+    /// A share of time alone: no partition.
     Time,
 }
 
@@ -56,43 +56,51 @@ impl FromStr for TimeShare {
 }
 
 /// Refuses what this build would not enforce: better no tenant than one whose
-/// neighbours believe in limits that nobody keeps.
+/// neighbours believe in limits that nobody keeps. `has_share`: compute units are asked for as well.
 ///
 /// # Errors
 /// [`Error::NotOffered`].
-pub fn check(via: Via, time: TimeShare) -> Result<(), Error> {
+pub fn check(via: Via, time: Option<TimeShare>, has_share: bool) -> Result<(), Error> {
     let refuse = |option: &str, reason: &str| {
         Err(Error::NotOffered { option: option.to_owned(), reason: reason.to_owned() })
     };
     match via {
-        Via::Auto | Via::Mask => {}
-        Via::Green => {
-            return refuse(
-                "--via green",
-                "green contexts are not enforced by this build; use --via mask, which has steps of one TPC",
-            );
+        Via::Auto | Via::Mask => Ok(()),
+        Via::Green => refuse(
+            "--via green",
+            "green contexts are not enforced by this build; use --via mask, which has steps of one TPC",
+        ),
+        Via::Mps => refuse(
+            "--via mps",
+            "an active thread percentage changes the SM count that libraries see, and cuBLAS then computes \
+             wrong products on some devices; use --via mask",
+        ),
+        Via::Time if time.is_none() => {
+            refuse("--via time", "no share of time was asked for; add one, as --time 30%")
         }
-        Via::Mps => {
-            return refuse(
-                "--via mps",
-                "an active thread percentage changes the SM count that libraries see, and cuBLAS then computes \
-                 wrong products on some devices; use --via mask",
-            );
-        }
-        Via::Time => {
-            return refuse(
-                "--via time",
-                "shares of time are not enforced by this build; use --via mask with --sm",
-            );
-        }
+        Via::Time if has_share => refuse(
+            "--via time with --sm",
+            "with time alone a tenant has every compute unit while it is its turn; leave out --via for both a partition and a \
+             share of time",
+        ),
+        Via::Time => Ok(()),
     }
-    if time != TimeShare::default() {
-        return refuse(
-            &format!("--time {}", percent(time)),
-            "shares of time are not enforced by this build; leave it out, and limit compute units with --sm",
-        );
+}
+
+/// Refuses shares of time where they have not been measured. This check is all that stands between `--time` and a real GPU.
+///
+/// # Errors
+/// [`Error::NotOffered`].
+pub fn check_time(is_simulated: bool, time: TimeShare) -> Result<(), Error> {
+    if is_simulated {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::NotOffered {
+        option: format!("--time {}", percent(time)),
+        reason: "shares of time are not yet measured on this hardware, on simulated GPUs alone; leave it out, and limit \
+                 compute units with --sm"
+            .to_owned(),
+    })
 }
 
 /// Refuses priorities where the gate between tenants has not been proved.
@@ -106,7 +114,8 @@ pub fn check_priority(is_simulated: bool) -> Result<(), Error> {
     })
 }
 
-fn percent(time: TimeShare) -> String {
+/// As it is written.
+pub fn percent(time: TimeShare) -> String {
     match (time.0 / 10, time.0 % 10) {
         (whole, 0) => format!("{whole}%"),
         (whole, tenths) => format!("{whole}.{tenths}%"),
@@ -130,18 +139,28 @@ mod tests {
 
     #[test]
     fn only_what_is_enforced_is_offered() {
-        check(Via::Auto, TimeShare(1000)).unwrap();
-        check(Via::Mask, TimeShare(1000)).unwrap();
-        for (via, time, named) in [
-            (Via::Green, 1000, "--via green"),
-            (Via::Mps, 1000, "--via mps"),
-            (Via::Time, 1000, "--via time"),
-            (Via::Auto, 125, "--time 12.5%"),
+        let share = Some(TimeShare(125));
+        for (via, time, has_share) in [
+            (Via::Auto, None, true),
+            (Via::Mask, None, false),
+            (Via::Auto, share, true),
+            (Via::Mask, share, false),
+            (Via::Time, share, false),
         ] {
-            let error = check(via, TimeShare(time)).unwrap_err().to_string();
+            check(via, time, has_share).unwrap();
+        }
+        for (via, time, has_share, named) in [
+            (Via::Green, None, true, "--via green"),
+            (Via::Mps, None, true, "--via mps"),
+            (Via::Time, None, false, "--via time"),
+            (Via::Time, share, true, "--via time with --sm"),
+        ] {
+            let error = check(via, time, has_share).unwrap_err().to_string();
             assert!(error.starts_with(named), "{error}");
         }
         check_priority(true).unwrap();
         assert!(check_priority(false).unwrap_err().to_string().starts_with("--priority"));
+        check_time(true, TimeShare(125)).unwrap();
+        assert!(check_time(false, TimeShare(125)).unwrap_err().to_string().starts_with("--time 12.5%"));
     }
 }

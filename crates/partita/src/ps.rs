@@ -12,6 +12,7 @@ use crate::limits::{OnMisfit, Spill};
 use crate::partition::{ClusterRow, PartitionRow, Place};
 use crate::process::user_name;
 use crate::registry::{Isolation, Registry, Tenant};
+use crate::time::{self, TimeRow};
 
 /// A tenant on one GPU as `ps` shows it. What a damaged file would tell is missing.
 #[derive(Debug, Clone, Serialize)]
@@ -48,6 +49,8 @@ pub struct TenantRow {
     pub on_misfit: Option<OnMisfit>,
     /// `high`, `normal` or `low`.
     pub priority: Option<&'static str>,
+    /// Its share of the GPU's time, if it has one.
+    pub time: Option<TimeRow>,
     /// Launches of its living processes that did not fit and ran on the whole GPU.
     pub widened_launches: Option<u64>,
     /// Its processes that use the GPU.
@@ -176,6 +179,7 @@ fn row(tenant: &Tenant) -> TenantRow {
         launches: usage.as_ref().map(|_| processes.iter().map(|process| process.launches).sum()),
         on_misfit: limits.map(OnMisfit::of),
         priority: limits.map(|limits| Priority::from_number(limits.priority).name()),
+        time: limits.and_then(|limits| time::row(tenant, limits)),
         widened_launches: usage
             .as_ref()
             .map(|_| processes.iter().map(|process| process.widened_launches).sum()),

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use partita_core::time::Priority;
+use partita_core::time::{Policy, Priority};
 use partita_core::{ByteSize, Compaction, Share, Topology};
-use partita_ledger::{FLAG_GATED, Limits};
+use partita_ledger::{FLAG_GATED, Limits, MECHANISM_NONE};
 use partita_mps::Service;
 use rustix::io::FdFlags;
 use serde::Serialize;
@@ -21,7 +21,7 @@ use crate::gpus::{self, Selectors};
 use crate::install::{self, Install};
 use crate::limits::{self, OnMisfit, Spill};
 use crate::mps;
-use crate::offered;
+use crate::offered::{self, TimeShare, Via};
 use crate::partition::{self, MoveRow, PartitionRow, Place, Wanted};
 use crate::process::ProcessId;
 use crate::program;
@@ -29,6 +29,7 @@ use crate::registry::{
     GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name,
 };
 use crate::signals::{self, Signals};
+use crate::time;
 
 /// What the value of `PARTITA_LEDGER` is: the tenant's directory.
 pub const LEDGER_VARIABLE: &str = "PARTITA_LEDGER";
@@ -50,6 +51,12 @@ pub struct RunRequest {
     pub on_misfit: OnMisfit,
     /// `--priority`.
     pub priority: Priority,
+    /// `--time`, on each of the GPUs; none for no share of time, which cannot be given later.
+    pub time: Option<TimeShare>,
+    /// `--time-policy`.
+    pub time_policy: Policy,
+    /// `--via`.
+    pub via: Via,
     /// `--spill`.
     pub spill: Spill,
     /// `--place`; none for packed.
@@ -195,12 +202,19 @@ fn plan_on(
     partition::check_place(request.place, request.share.as_ref(), measured.gpcs_proved)?;
     let key = gpu.key();
     let present = RegistryLock::present(tenants, &key)?;
+    let is_whole = request.via == Via::Time;
+    // Those who take turns have every TPC, and are in nobody's way who does.
+    let beside: Vec<Tenant> =
+        tenants.iter().filter(|tenant| !(is_whole && time::is_whole(tenant))).cloned().collect();
     let chosen = partition::plan(&Wanted {
         topology: &topology,
-        tenants,
+        tenants: &beside,
         gpu_key: &key,
         name: None,
-        share: limits::share_or_free(&topology, &present, request.share.as_ref()),
+        share: match is_whole {
+            true => Share::Exact(topology.all()),
+            false => limits::share_or_free(&topology, &present, request.share.as_ref()),
+        },
         place: request.place.unwrap_or_default(),
         compact: request.compact,
     })?;
@@ -216,6 +230,15 @@ fn plan_on(
         offered::check_priority(gpu.sim().is_some())?;
         limits.flags |= FLAG_GATED;
         limits.priority = request.priority as u32;
+    }
+    if let Some(time) = request.time {
+        offered::check_time(gpu.sim().is_some(), time)?;
+        time::put_new(&mut limits, time, request.time_policy);
+    }
+    if is_whole {
+        let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
+        time::check_sum(&limits, &gpu.label(), others)?;
+        limits.mechanism = MECHANISM_NONE;
     }
     request.spill.put(&mut limits);
     Ok(PlannedPart { topology, chosen, limits })

@@ -5,17 +5,19 @@
 
 use std::collections::BTreeSet;
 
-use partita_core::time::Priority;
+use partita_core::time::{Policy, Priority};
 use partita_core::{ByteSize, Compaction, Share, Topology, TpcSet};
-use partita_ledger::{FLAG_GATED, LedgerError, Limits, LimitsFile, NO_QUOTA};
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, LedgerError, Limits, LimitsFile, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::gpu::Selector;
 use crate::gpus::Selectors;
 use crate::limits::{self, OnMisfit, Spill};
+use crate::offered::{TimeShare, percent};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Place, Wanted};
 use crate::registry::{Registry, RegistryLock, Tenant, c_path};
+use crate::time::{self, TimeRow};
 
 /// Which tenant.
 #[derive(Debug, Clone)]
@@ -54,6 +56,10 @@ pub struct SetRequest {
     pub on_misfit: Option<OnMisfit>,
     /// `--priority`.
     pub priority: Option<Priority>,
+    /// `--time`.
+    pub time: Option<TimeShare>,
+    /// `--time-policy`.
+    pub time_policy: Option<Policy>,
     /// `--spill`.
     pub spill: Option<Spill>,
     /// `--place`; none for as the tenant was placed before.
@@ -63,7 +69,7 @@ pub struct SetRequest {
 }
 
 /// The limits on one GPU as they are now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SetOutcome {
     /// The tenant.
     pub name: String,
@@ -79,6 +85,8 @@ pub struct SetOutcome {
     pub memory_used_bytes: u64,
     /// What happens to launches that cannot fit.
     pub on_misfit: OnMisfit,
+    /// Its share of time, if it has one.
+    pub time: Option<TimeRow>,
     /// What clusters of blocks it can run; none on devices without clusters.
     pub clusters: Option<ClusterRow>,
     /// Who made room.
@@ -168,6 +176,36 @@ impl<'a> Change<'a> {
                 ),
             });
         }
+        let option = match (request.time, request.time_policy) {
+            (Some(share), _) => Some(format!("--time {}", percent(share))),
+            (None, policy) => policy.map(|policy| format!("--time-policy {}", policy.name())),
+        };
+        if let Some(option) = option.filter(|_| before.flags & FLAG_TIMED == 0) {
+            return Err(Error::NotOffered {
+                option,
+                reason: format!(
+                    "tenant {} was started without a share of time, and its launches are not measured; start it with \
+                     `--time 100%` or less, then it can be changed",
+                    part.name
+                ),
+            });
+        }
+        if request.share.is_some() && time::is_whole(part) {
+            return Err(Error::NotOffered {
+                option: "--sm".to_owned(),
+                reason: format!(
+                    "tenant {} has every compute unit in its turns (--via time); change its --time, or start it without \
+                     --via time",
+                    part.name
+                ),
+            });
+        }
+        if let Some(share) = request.time.filter(|_| time::is_whole(part)) {
+            let others =
+                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && other.name != part.name);
+            let wanted = Limits { time_permille: share.0, ..before.clone() };
+            time::check_sum(&wanted, part.gpu_label(), others)?;
+        }
         let file = LimitsFile::open_rw(&c_path(&part.limits_path())?)
             .map_err(|error| part.damaged_limits(&error.to_string()))?;
         Ok(Self { part, topology, planned, file })
@@ -192,6 +230,12 @@ impl<'a> Change<'a> {
             if let Some(priority) = request.priority {
                 limits.priority = priority as u32;
             }
+            if let Some(share) = request.time {
+                limits.time_permille = share.0;
+            }
+            if let Some(policy) = request.time_policy {
+                time::put_policy(limits, policy);
+            }
             if let Some(spill) = request.spill {
                 spill.put(limits);
             }
@@ -210,6 +254,7 @@ impl<'a> Change<'a> {
             sms: set.len() * now.sms_per_tpc,
             memory_quota_bytes: Some(now.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
             on_misfit: OnMisfit::of(&now),
+            time: time::row(part, &now),
             clusters: PartitionRow::of(&now).ok().and_then(|row| row.clusters),
             moves: planned.iter().flat_map(|planned| &planned.moves).map(MoveRow::from).collect(),
             memory_used_bytes: part.usage()?.totals().map_or(0, |totals| totals.used),

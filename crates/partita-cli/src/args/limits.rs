@@ -22,6 +22,15 @@ pub enum PriorityArg {
     Low,
 }
 
+/// `--time-policy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TimePolicyArg {
+    /// The share is a limit, even while nobody else wants the GPU
+    Hard,
+    /// It may use what no other tenant of the GPU wants, and gives it back within 100 ms
+    Soft,
+}
+
 /// `--via`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ViaArg {
@@ -33,7 +42,7 @@ pub enum ViaArg {
     Green,
     /// Thread percentages of MPS
     Mps,
-    /// Shares of time
+    /// A share of time alone: the whole GPU in turns, without a partition
     Time,
 }
 

@@ -27,7 +27,7 @@ pub use demo::Demo;
 pub use doctor::Doctor;
 pub use gpu::{Devices, GpuOption, GpusOption};
 pub use internal::{InternalDetach, InternalJob};
-pub use limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, ViaArg};
+pub use limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg, ViaArg};
 pub use mps::Mps;
 pub use prove::{Prove, RouteArg};
 pub use run::Run;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, ValueHint};
 
 use super::gpu::GpusOption;
-use super::limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, ViaArg};
+use super::limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg, ViaArg};
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -41,9 +41,13 @@ pub struct Run {
     /// Have your other tenants make room: the fewest of their TPCs that it takes
     #[arg(long)]
     pub compact: bool,
-    /// The share of the device's time; this build offers 100% alone
-    #[arg(long, value_name = "PERCENT", default_value = "100%")]
-    pub time: String,
+    /// The share of the device's time that all its processes have together: 30%, 12.5%; measured, on simulated GPUs alone [default: no
+    /// limit]
+    #[arg(long, value_name = "PERCENT")]
+    pub time: Option<String>,
+    /// Whether the share of time is a limit when nobody else wants the GPU
+    #[arg(long, value_enum, default_value_t = TimePolicyArg::Hard, requires_if("soft", "time"))]
+    pub time_policy: TimePolicyArg,
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB [default: no quota]
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
@@ -53,7 +57,7 @@ pub struct Run {
     /// The tenant's name [default: the program's name and a number]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How the partition is enforced; this build offers masks alone
+    /// How the partition is enforced; this build offers masks and, on simulated GPUs, time
     #[arg(long, value_enum, default_value_t = ViaArg::Auto)]
     pub via: ViaArg,
     /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults

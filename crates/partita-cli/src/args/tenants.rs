@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::limits::{OnMisfitArg, PlaceArg, PriorityArg, SpillArg};
+use super::limits::{OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg};
 
 /// Arguments of `set`.
 #[derive(Debug, Args)]
@@ -41,9 +41,12 @@ pub struct Set {
     /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9
     #[arg(long, value_name = "SHARE")]
     pub sm: Option<String>,
-    /// The share of the device's time; this build offers 100% alone
+    /// The share of the device's time: 30%, 12.5%; for tenants started with one
     #[arg(long, value_name = "PERCENT")]
     pub time: Option<String>,
+    /// Whether the share of time is a limit when nobody else wants the GPU
+    #[arg(long, value_enum)]
+    pub time_policy: Option<TimePolicyArg>,
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,

@@ -22,10 +22,10 @@ use partita::install::Install;
 use partita::limits::{OnMisfit, Spill};
 use partita::offered::TimeShare;
 use partita::partition::{ClusterRow, MoveRow, Place};
-use partita_core::time::Priority;
+use partita_core::time::{Policy, Priority};
 use partita_core::{ByteSize, Share};
 
-use crate::args::{GpuOption, GpusOption, OnMisfitArg, PlaceArg, PriorityArg, SpillArg};
+use crate::args::{GpuOption, GpusOption, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg};
 use crate::fail::{Failure, tell};
 
 /// The selector of `--gpu`, if it was given.
@@ -70,8 +70,15 @@ fn memory(text: Option<&str>) -> Result<Option<ByteSize>, Failure> {
     text.map(parse).transpose()
 }
 
-fn time(text: Option<&str>) -> Result<TimeShare, Failure> {
-    text.map_or(Ok(TimeShare::default()), |text| text.parse().map_err(Failure::Told))
+fn time(text: Option<&str>) -> Result<Option<TimeShare>, Failure> {
+    text.map(|text| text.parse().map_err(Failure::Told)).transpose()
+}
+
+fn time_policy(argument: TimePolicyArg) -> Policy {
+    match argument {
+        TimePolicyArg::Hard => Policy::Hard,
+        TimePolicyArg::Soft => Policy::Soft,
+    }
 }
 
 fn spill(argument: SpillArg) -> Spill {

@@ -6,6 +6,7 @@ use partita::audit;
 use partita::install::Install;
 use partita::ps::{self, GpcRow, TenantRow};
 use partita::registry::{Isolation, Registry};
+use partita::time::TimeRow;
 
 use crate::args::Ps;
 use crate::commands::bytes;
@@ -34,6 +35,8 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
         "TPCS",
         ">MEMORY",
         ">QUOTA",
+        ">TIME",
+        "PRIORITY",
         ">PROCS",
         ">LAUNCHES",
         ">AGE",
@@ -127,7 +130,7 @@ fn part_text(pid: u32, row: &TenantRow) -> String {
     )
 }
 
-fn cells(row: &TenantRow) -> [String; 11] {
+fn cells(row: &TenantRow) -> [String; 13] {
     let unknown = || "?".to_owned();
     let gpu = match row.isolation {
         Some(Isolation::Own) => format!("{} (own)", row.gpu),
@@ -146,11 +149,20 @@ fn cells(row: &TenantRow) -> [String; 11] {
         row.tpcs.as_deref().map_or_else(unknown, |tpcs| shorten(tpcs, 16)),
         row.memory_used_bytes.map_or_else(unknown, bytes),
         quota,
+        row.time.map_or_else(|| "-".to_owned(), time),
+        row.priority.map_or_else(unknown, str::to_owned),
         row.processes.len().to_string(),
         row.launches.map_or_else(unknown, |launches| launches.to_string()),
         row.age_s.map_or_else(unknown, age),
         row.command.as_ref().map_or_else(unknown, |command| shorten(&command.join(" "), 40)),
     ]
+}
+
+/// What is used of late, of what was promised.
+fn time(time: TimeRow) -> String {
+    let used = time.used_percent.map_or_else(|| "?".to_owned(), |used| format!("{used:.0}"));
+    let soft = if time.policy == "soft" { " soft" } else { "" };
+    format!("{used}/{}%{soft}", time.share_percent)
 }
 
 fn shorten(text: &str, chars_max: usize) -> String {

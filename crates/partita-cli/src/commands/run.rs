@@ -9,7 +9,7 @@ use partita::run::{self, DryRun, RunRequest};
 
 use crate::args::{IsolationArg, Run, ViaArg};
 use crate::commands::{
-    cluster_text, memory, move_text, on_misfit, place, priority, selectors, share, spill, time,
+    cluster_text, memory, move_text, on_misfit, place, priority, selectors, share, spill, time, time_policy,
 };
 use crate::fail::{Failure, tell};
 use crate::output::{print, print_json};
@@ -23,7 +23,8 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         ViaArg::Mps => Via::Mps,
         ViaArg::Time => Via::Time,
     };
-    offered::check(via, time(Some(&arguments.time))?)?;
+    let time = time(arguments.time.as_deref())?;
+    offered::check(via, time, arguments.sm.is_some())?;
     let request = RunRequest {
         gpus: selectors(arguments.gpu.gpu.as_deref())?,
         share: share(arguments.sm.as_deref())?,
@@ -35,6 +36,9 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         },
         on_misfit: on_misfit(arguments.on_misfit),
         priority: priority(arguments.priority),
+        time,
+        time_policy: time_policy(arguments.time_policy),
+        via,
         spill: spill(arguments.spill),
         place: arguments.place.map(place),
         compact: arguments.compact,

@@ -2,18 +2,18 @@
 
 use std::process::ExitCode;
 
-use partita::offered::{self, Via};
 use partita::registry::Registry;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
 
 use crate::args::Set;
-use crate::commands::{bytes, memory, move_text, on_misfit, place, priority, selectors, share, spill, time};
+use crate::commands::{
+    bytes, memory, move_text, on_misfit, place, priority, selectors, share, spill, time, time_policy,
+};
 use crate::fail::{Failure, tell};
 use crate::output::print;
 
 /// Changes a tenant's limits and says what they are now.
 pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
-    offered::check(Via::Auto, time(arguments.time.as_deref())?)?;
     if let (None, None) = (&arguments.name, arguments.pid) {
         return repack(arguments);
     }
@@ -27,6 +27,8 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         memory: memory(arguments.mem.as_deref())?,
         on_misfit: arguments.on_misfit.map(on_misfit),
         priority: arguments.priority.map(priority),
+        time: time(arguments.time.as_deref())?,
+        time_policy: arguments.time_policy.map(time_policy),
         spill: arguments.spill.map(spill),
         place: arguments.place.map(place),
         compact: arguments.compact,
@@ -34,14 +36,15 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         whose,
     };
     let is_placed = request.place.is_some() || request.compact;
+    let is_timed = request.time.is_some() || request.time_policy.is_some();
     let is_switched = request.on_misfit.is_some() || request.spill.is_some() || request.priority.is_some();
-    if request.share.is_none() && request.memory.is_none() && !is_switched && !is_placed {
+    if request.share.is_none() && request.memory.is_none() && !is_switched && !is_timed && !is_placed {
         let whose = match &request.whose {
             Whose::Name(name) => name.clone(),
             Whose::Pid(pid) => format!("--pid {pid}"),
         };
         return Err(Failure::Told(format!(
-            "set {whose}: nothing to change; give --sm, --mem, --place, --compact, --on-misfit, --spill or --priority, see `partita set --help`"
+            "set {whose}: nothing to change; give --sm, --mem, --time, --time-policy, --place, --compact, --on-misfit, --spill or --priority, see `partita set --help`"
         )));
     }
     let outcomes = set::set(&Registry::open()?, &request)?;
@@ -67,13 +70,28 @@ fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
         ));
     }
     let moves: String = now.moves.iter().map(move_text).collect();
-    format!("{whose}: {} SMs (tpc:{}), {quota}\n{moves}", now.sms, now.tpcs)
+    let time = now
+        .time
+        .map_or_else(String::new, |time| format!(", {}% of its time ({})", time.share_percent, time.policy));
+    format!("{whose}: {} SMs (tpc:{}), {quota}{time}\n{moves}", now.sms, now.tpcs)
 }
 
 /// Brings all tenants into fewer GPCs.
 fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
-    let Set { name: _, pid: _, compact: _, gpu, place, on_misfit, spill, sm, time, mem, priority } =
-        arguments;
+    let Set {
+        name: _,
+        pid: _,
+        compact: _,
+        gpu,
+        place,
+        on_misfit,
+        spill,
+        sm,
+        time,
+        time_policy,
+        mem,
+        priority,
+    } = arguments;
     let others = [
         gpu.is_some(),
         place.is_some(),
@@ -81,6 +99,7 @@ fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
         spill.is_some(),
         sm.is_some(),
         time.is_some(),
+        time_policy.is_some(),
         mem.is_some(),
         priority.is_some(),
     ];

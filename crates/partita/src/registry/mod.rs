@@ -33,7 +33,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use partita_ledger::{GPU_LINK_PREFIX, GateMap, Limits, LimitsFile, Problem, UsageMap};
+use partita_ledger::{FLAG_TIMED, GPU_LINK_PREFIX, GateMap, Limits, LimitsFile, Problem, TimeMap, UsageMap};
 use rustix::fs::{Mode, OFlags};
 
 pub use lock::RegistryLock;
@@ -49,6 +49,8 @@ pub const DEFAULT_ROOT: &str = "/dev/shm/partita";
 
 const LIMITS: &str = "limits";
 const USAGE: &str = "usage";
+/// As `partita_ledger::TIME_FILE_NAME` has it.
+const TIME: &str = "time";
 const META: &str = "meta.json";
 const OWNER: &str = "owner";
 /// In the directory of a GPU, as `partita_ledger::GATE_FILE_NAME` has it.
@@ -286,6 +288,10 @@ fn make(dir: &Path, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<F
         |error: partita_ledger::LedgerError| Error::io("the ledger")(io::Error::other(error.to_string()));
     LimitsFile::create(&c_path(&dir.join(LIMITS))?, limits, 0o644).map_err(ledger)?;
     UsageMap::create(&c_path(&dir.join(USAGE))?, 0o644).map_err(ledger)?;
+    if limits.flags & FLAG_TIMED != 0 {
+        check_memory(dir, "no share of time")?;
+        TimeMap::create(&c_path(&dir.join(TIME))?, 0o644).map_err(ledger)?;
+    }
     for file in [LIMITS, USAGE] {
         fs::set_permissions(dir.join(file), Permissions::from_mode(0o644)).map_err(Error::io(describe()))?;
     }
@@ -296,20 +302,26 @@ fn make(dir: &Path, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<F
     Ok(owner)
 }
 
-/// Makes the gate between the tenants of a GPU, if it is missing. Whoever may be a tenant there may open and close it.
+/// Refuses a directory whose files no GPU maps, where tenants are to be given what needs that.
 ///
-/// The driver is to map it, and long-lasting pins are for memory: the kernel refuses them for pages that a file system writes back.
-fn make_gate(gpu_dir: &Path) -> Result<(), Error> {
-    let place =
-        rustix::fs::statfs(gpu_dir).map_err(|code| Error::io(gpu_dir.display().to_string())(code.into()))?;
-    if place.f_type != TMPFS {
-        return Err(Error::RunDirectory {
-            path: gpu_dir.to_owned(),
-            reason: "it is on no tmpfs, and a GPU maps no page of another file system, so that tenants here can have no priority; \
-                     leave PARTITA_RUN_DIR unset or put it below /dev/shm"
-                .to_owned(),
-        });
+/// The driver is to map them, and long-lasting pins are for memory: the kernel refuses them for pages that a file system writes back.
+fn check_memory(dir: &Path, without: &str) -> Result<(), Error> {
+    let place = rustix::fs::statfs(dir).map_err(|code| Error::io(dir.display().to_string())(code.into()))?;
+    if place.f_type == TMPFS {
+        return Ok(());
     }
+    Err(Error::RunDirectory {
+        path: dir.to_owned(),
+        reason: format!(
+            "it is on no tmpfs, and a GPU maps no page of another file system, so that tenants here can have {without}; \
+             leave PARTITA_RUN_DIR unset or put it below /dev/shm"
+        ),
+    })
+}
+
+/// Makes the gate between the tenants of a GPU, if it is missing. Whoever may be a tenant there may open and close it.
+fn make_gate(gpu_dir: &Path) -> Result<(), Error> {
+    check_memory(gpu_dir, "no priority")?;
     let path = gpu_dir.join(GATE);
     let at = c_path(&path)?;
     let made = match GateMap::create(&at, 0o666) {

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::gpu::{Gpu, Selector};
 use crate::partition::Place;
 use crate::process::{ProcessId, user_name};
-use crate::registry::{LIMITS, META, USAGE, c_path, is_owned, open_regular, write_meta};
+use crate::registry::{LIMITS, META, TIME, USAGE, c_path, is_owned, open_regular, write_meta};
 use crate::simenv::SimEnvironment;
 
 /// The version of `meta.json` that this build writes and reads.
@@ -122,7 +122,7 @@ impl Meta {
 }
 
 /// A tenant of this machine on one GPU; one on several GPUs is one of these for each, of the same name.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Tenant {
     /// Its name.
     pub name: String,
@@ -267,6 +267,11 @@ impl Tenant {
     /// The path of the limits file.
     pub fn limits_path(&self) -> PathBuf {
         self.dir.join(LIMITS)
+    }
+
+    /// The path of the time file, which is there if the tenant has a share of time.
+    pub fn time_path(&self) -> PathBuf {
+        self.dir.join(TIME)
     }
 }
 

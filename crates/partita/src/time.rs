@@ -1,0 +1,112 @@
+//! Shares of time: from what was asked to what the ledger says, and what `ps` tells of them.
+
+use partita_core::time::{Law, Policy, TimeAccount};
+use partita_ledger::{FLAG_TIME_SOFT, FLAG_TIMED, Limits, MECHANISM_NONE, TimeView};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::offered::{TimeShare, percent};
+use crate::registry::{Tenant, c_path};
+
+/// A tenant's share of the time of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TimeRow {
+    /// What it was promised, in percent.
+    pub share_percent: f64,
+    /// `hard` or `soft`.
+    pub policy: &'static str,
+    /// What it used of late, in percent: over about a second. None if its account cannot be read.
+    pub used_percent: Option<f64>,
+    /// GPU time that it used so far, in seconds.
+    pub used_s: Option<f64>,
+}
+
+/// What a tenant that has a share of time was promised, and uses.
+pub(crate) fn row(tenant: &Tenant, limits: &Limits) -> Option<TimeRow> {
+    if limits.flags & FLAG_TIMED == 0 {
+        return None;
+    }
+    let policy = policy_of(limits);
+    let now_ns = now_ns();
+    let account = c_path(&tenant.time_path())
+        .ok()
+        .and_then(|path| TimeView::open(&path).ok())
+        .and_then(|view| view.account().ok())
+        .map(|words| TimeAccount::from_words(Law::new(limits.time_permille, policy), now_ns, &words));
+    Some(TimeRow {
+        share_percent: f64::from(limits.time_permille) / 10.0,
+        policy: policy.name(),
+        used_percent: account.map(|account| f64::from(account.used_permille(now_ns)) / 10.0),
+        used_s: account.map(|account| account.used_ns() as f64 / 1e9),
+    })
+}
+
+/// The clock by which tenants keep their accounts.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
+}
+
+pub(crate) fn policy_of(limits: &Limits) -> Policy {
+    if limits.flags & FLAG_TIME_SOFT == 0 { Policy::Hard } else { Policy::Soft }
+}
+
+/// Puts the share of a tenant that is started with one into its limits.
+pub(crate) fn put_new(limits: &mut Limits, time: TimeShare, policy: Policy) {
+    limits.flags |= FLAG_TIMED;
+    limits.time_permille = time.0;
+    put_policy(limits, policy);
+}
+
+/// Puts what becomes of idle time into limits.
+pub(crate) fn put_policy(limits: &mut Limits, policy: Policy) {
+    match policy {
+        Policy::Hard => limits.flags &= !FLAG_TIME_SOFT,
+        Policy::Soft => limits.flags |= FLAG_TIME_SOFT,
+    }
+}
+
+/// Whether a tenant has the whole GPU in its turns, and no partition.
+pub(crate) fn is_whole(tenant: &Tenant) -> bool {
+    tenant.limits().is_ok_and(has_whole)
+}
+
+fn has_whole(limits: &Limits) -> bool {
+    limits.flags & FLAG_TIMED != 0 && limits.mechanism == MECHANISM_NONE
+}
+
+/// Refuses a share of the whole GPU's time that others were promised.
+///
+/// # Errors
+/// [`Error::NotOffered`], [`Error::DamagedTenant`].
+pub(crate) fn check_sum<'a>(
+    wanted: &Limits,
+    gpu: &str,
+    others: impl Iterator<Item = &'a Tenant>,
+) -> Result<(), Error> {
+    let (mut left, mut holders) = (1000u32, Vec::new());
+    for tenant in others {
+        let limits = tenant.limits()?;
+        if has_whole(limits) {
+            left = left.saturating_sub(limits.time_permille);
+            holders.push(format!(
+                "tenant `{}` was promised {}",
+                tenant.name,
+                percent(TimeShare(limits.time_permille))
+            ));
+        }
+    }
+    if wanted.time_permille <= left {
+        return Ok(());
+    }
+    Err(Error::NotOffered {
+        option: format!("--time {}", percent(TimeShare(wanted.time_permille))),
+        reason: format!(
+            "{} of the time of {gpu} is left: {}; ask for less, or end one of them with `partita kill`",
+            percent(TimeShare(left)),
+            holders.join(", ")
+        ),
+    })
+}
