@@ -123,6 +123,11 @@ impl Service {
         self.is_for_all
     }
 
+    /// The control program.
+    pub fn binary(&self) -> &ControlBinary {
+        &self.binary
+    }
+
     /// The service's directories.
     pub fn dirs(&self) -> &ServiceDirs {
         &self.dirs

@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use partita_mps::command::COMMAND_LIMIT;
 use partita_mps::{Ensured, MpsError, Service, State};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::account::Account;
@@ -45,6 +46,8 @@ const PLACES_OF_JOB: [&str; 2] = ["PARTITA_RUN_DIR", "PARTITA_LIB_DIR"];
 const LISTS: [&str; 3] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"];
 /// What the names of MPS's programs begin with.
 const MPS_PROGRAMS: &str = "nvidia-cuda-mps-";
+/// How long a daemon may take to answer a command by which something is ended.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// How long ended daemons may take to go.
 const STRAYS_LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
@@ -271,7 +274,7 @@ impl Here {
         match service.ensure() {
             // What an earlier job left, and nobody else has.
             Err(MpsError::NotAnswering { .. } | MpsError::ThreadPercentage { .. }) if alone => {
-                service.stop(true)?;
+                self.service_to_end()?.stop(true)?;
                 mps::make_dirs(&self.registry, &self.gpus, service)?;
                 Ok(service.ensure()?)
             }
@@ -348,8 +351,14 @@ impl Here {
         }
     }
 
-    fn terminate(&self, pids: &[u32], alone: bool, outcome: &mut Outcome) -> Result<(), Error> {
+    /// The service, to end something: one that does not answer will be ended without its help.
+    fn service_to_end(&self) -> Result<Service, Error> {
         let service = mps::service(&self.install, &self.registry, &self.gpus)?;
+        Ok(service.with_command_limit(ANSWER_LIMIT.min(self.deadline.left() / 4)))
+    }
+
+    fn terminate(&self, pids: &[u32], alone: bool, outcome: &mut Outcome) -> Result<(), Error> {
+        let service = self.service_to_end()?;
         Ok(terminate(&service, pids, alone, outcome)?)
     }
 
@@ -366,7 +375,7 @@ impl Here {
     }
 
     fn stop(&self) -> Result<Outcome, Error> {
-        let service = mps::service(&self.install, &self.registry, &self.gpus)?;
+        let service = self.service_to_end()?;
         let mut outcome = Outcome { ran: service.stop(true)?, ..Outcome::default() };
         outcome.ran |= end_strays(&service, self.deadline)?;
         if let State::Running { pid } = service.state()? {
@@ -382,7 +391,8 @@ fn terminate(service: &Service, pids: &[u32], alone: bool, outcome: &mut Outcome
     if !matches!(service.state()?, State::Running { .. }) {
         return Ok(());
     }
-    let control = service.control();
+    // Ending the work of a client takes as long as its kernels let it.
+    let control = service.control().with_limit(COMMAND_LIMIT);
     for (server, client) in service.clients()? {
         let is_zombie = ProcessId::living(client).is_none();
         if !(alone || is_zombie || pids.contains(&client)) {
@@ -415,6 +425,7 @@ fn end_strays(service: &Service, deadline: Deadline) -> Result<bool, Error> {
             }
             any = true;
             for process in &strays {
+                signal_group(*process, signal);
                 process.signal(signal).map_err(Error::io(format!("process {}", process.pid)))?;
             }
             if until.is_over() {
@@ -428,6 +439,16 @@ fn end_strays(service: &Service, deadline: Deadline) -> Result<bool, Error> {
         Some(process) => {
             Err(Error::Mps(MpsError::StillRunning { pid: process.pid, waited_s: STRAYS_LIMIT.as_secs() }))
         }
+    }
+}
+
+/// Sends a signal to what the process has started, if it leads a group of its own, as daemons do.
+fn signal_group(process: ProcessId, signal: Signal) {
+    if let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw)
+        && process.lives()
+        && rustix::process::getpgid(Some(pid)) == Ok(pid)
+    {
+        let _ = rustix::process::kill_process_group(pid, signal);
     }
 }
 

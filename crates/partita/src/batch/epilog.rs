@@ -123,14 +123,18 @@ pub(super) fn clean(
     };
     if matches!(record.phase, Phase::Refused { .. }) {
         report.step(Step::NothingToUndo { reason: "the job was refused".to_owned() });
-    } else {
-        let cleaning = Cleaning { install, options, account, record, deadline };
-        cleaning.end_processes(fate == Fate::Stop, report);
-        match fate {
-            Fate::None => {}
-            Fate::Keep { jobs } => report.step(Step::ServiceKept { jobs }),
-            Fate::Stop => cleaning.stop_service(report),
-        }
+        return true;
+    }
+    let cleaning = Cleaning { install, options, account, record, deadline };
+    let alone = fate == Fate::Stop;
+    let tenant_left = cleaning.end_processes(alone, report);
+    match fate {
+        Fate::None => {}
+        Fate::Keep { jobs } => report.step(Step::ServiceKept { jobs }),
+        Fate::Stop => cleaning.stop_service(report),
+    }
+    if let Err(trouble) = tenant_left {
+        cleaning.retry_tenant(trouble, alone, report);
     }
     report.problems[before..].iter().all(|problem| problem.blame.is_none())
 }
@@ -149,28 +153,35 @@ impl Cleaning<'_> {
         ask(self.install, self.account, order, deadline)
     }
 
-    /// Ends the job's work on the GPUs, its tenant, and its processes.
-    fn end_processes(&self, alone: bool, report: &mut Report) {
+    /// Ends the job's work on the GPUs, its tenant, and its processes. What is left of processes is in the report.
+    ///
+    /// # Errors
+    /// Why the tenant may still be there.
+    fn end_processes(&self, alone: bool, report: &mut Report) -> Result<(), Trouble> {
         let job = &self.record.job;
         let find = || leftovers::find(job, self.account.user);
         let first = find();
-        let tenant = matches!(self.record.request, Request::Tenant(_)).then(|| job.tenant_name());
-        self.leave(tenant, &first, alone, report);
-        let mut troubles = Vec::new();
+        let tenant = self.tenant();
+        let has_tenant = tenant.is_some();
+        let tenant_left = self.leave(tenant, &first, alone, report).or_else(|trouble| {
+            // What MPS could not do signals will.
+            if has_tenant { Err(trouble) } else { Ok(report.notice(trouble.reason)) }
+        });
+        let mut late = Vec::new();
         let ended = leftovers::end(
             find,
             |new| {
                 let fresh: BTreeSet<ProcessId> = new.difference(&first).copied().collect();
-                if !fresh.is_empty() {
-                    let mut late = Report { steps: Vec::new(), problems: Vec::new(), ..report.clone() };
-                    self.leave(None, &fresh, false, &mut late);
-                    troubles.extend(late.problems);
+                if !fresh.is_empty()
+                    && let Err(trouble) = self.leave(None, &fresh, false, report)
+                {
+                    late.push(trouble.reason);
                 }
             },
             self.options.grace,
             self.deadline,
         );
-        report.problems.extend(troubles);
+        late.into_iter().for_each(|reason| report.notice(reason));
         if ended.processes > 0 {
             report.step(Step::ProcessesEnded { processes: ended.processes });
         }
@@ -183,6 +194,19 @@ impl Cleaning<'_> {
                 process.pid
             )));
         }
+        tenant_left
+    }
+
+    fn tenant(&self) -> Option<String> {
+        matches!(self.record.request, Request::Tenant(_)).then(|| self.record.job.tenant_name())
+    }
+
+    /// Tries to end the tenant again: without a service that does not answer it may be easier.
+    fn retry_tenant(&self, trouble: Trouble, alone: bool, report: &mut Report) {
+        report.notice(trouble.reason);
+        if let Err(trouble) = self.leave(self.tenant(), &BTreeSet::new(), alone, report) {
+            report.trouble(Trouble::node(trouble.reason));
+        }
     }
 
     fn leave(
@@ -191,10 +215,10 @@ impl Cleaning<'_> {
         processes: &BTreeSet<ProcessId>,
         alone: bool,
         report: &mut Report,
-    ) {
+    ) -> Result<(), Trouble> {
         let service = self.record.request.needs_service();
         if tenant.is_none() && !service {
-            return;
+            return Ok(());
         }
         let action = Action::Leave {
             tenant: tenant.clone(),
@@ -206,22 +230,15 @@ impl Cleaning<'_> {
         // Half of what is left is for signals and for stopping the service.
         let deadline =
             self.deadline.at_most((LEAVE_LIMIT + self.options.grace).min(self.deadline.left() / 2));
-        match self.ask(action, deadline) {
-            Ok(outcome) => {
-                if !outcome.terminated.is_empty() {
-                    report
-                        .step(Step::ClientsTerminated { pids: outcome.terminated, zombies: outcome.zombies });
-                }
-                if let (Some(tenant), Some(processes)) = (tenant, outcome.tenant_processes) {
-                    report.step(Step::TenantEnded { tenant, processes });
-                }
-                outcome.notices.into_iter().for_each(|notice| report.notice(notice));
-            }
-            // A tenant that may be there still is the node's trouble; what MPS could not do signals will, and the last
-            // job's epilog stops the service by force.
-            Err(trouble) if tenant.is_some() => report.trouble(trouble),
-            Err(trouble) => report.notice(trouble.reason),
+        let outcome = self.ask(action, deadline)?;
+        if !outcome.terminated.is_empty() {
+            report.step(Step::ClientsTerminated { pids: outcome.terminated, zombies: outcome.zombies });
         }
+        if let (Some(tenant), Some(processes)) = (tenant, outcome.tenant_processes) {
+            report.step(Step::TenantEnded { tenant, processes });
+        }
+        outcome.notices.into_iter().for_each(|notice| report.notice(notice));
+        Ok(())
     }
 
     fn stop_service(&self, report: &mut Report) {

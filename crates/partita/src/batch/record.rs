@@ -35,6 +35,8 @@ pub const DEFAULT_DIR: &str = "/var/lib/partita/batch";
 pub const VERSION: u32 = 1;
 /// A record has some hundred bytes; what is longer is none.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// The extension of a file that is being written.
+const FRESH: &str = "new";
 const POLL: Duration = Duration::from_millis(5);
 
 /// How far a prolog came.
@@ -287,7 +289,11 @@ impl Store {
     /// # Errors
     /// [`StoreError::Place`].
     pub fn remove(&self, job: &JobId) -> Result<(), StoreError> {
-        for path in [self.shell_file(job), self.environment_file(job), self.record_file(job)] {
+        let record = self.record_file(job);
+        let environment = self.environment_file(job);
+        // What a killed writer left goes too.
+        let fresh = [record.with_extension(FRESH), environment.with_extension(FRESH)];
+        for path in fresh.into_iter().chain([self.shell_file(job), environment, record]) {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(place(&path)(error)),
                 _ => {}
@@ -336,7 +342,8 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 }
 
 fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
-    let fresh = path.with_extension(format!("new-{}", std::process::id()));
+    // Whoever writes holds the job's lock.
+    let fresh = path.with_extension(FRESH);
     let write = || {
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&fresh)?;
         file.write_all(bytes)?;

@@ -1,0 +1,173 @@
+//! A node with jobs: the scripts of a batch system, called as it calls them.
+
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::common::{World, gpu_program, text};
+
+/// One Slurm job.
+pub struct Job<'a> {
+    pub world: &'a World,
+    pub id: String,
+    pub comment: String,
+    pub user: u32,
+    /// More of its environment.
+    pub variables: Vec<(String, String)>,
+}
+
+/// What a script ended with: its exit code, its report, what it said on stderr.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: i32,
+    pub report: Value,
+    pub said: String,
+}
+
+impl Ended {
+    pub fn of(output: &Output) -> Self {
+        let code = output.status.code().unwrap_or_else(|| panic!("{output:?}"));
+        let report = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        Self { code, report, said: text(&output.stderr) }
+    }
+
+    /// That all is well and nothing is to be told.
+    pub fn ok(self) -> Self {
+        assert!(self.code == 0 && self.said.is_empty(), "{self:?}");
+        self
+    }
+
+    pub fn step(&self, name: &str) -> Option<&Value> {
+        self.report["steps"].as_array()?.iter().find(|step| step["step"] == name)
+    }
+
+    pub fn has(self, name: &str) -> Self {
+        assert!(self.step(name).is_some(), "no {name} in {self:?}");
+        self
+    }
+}
+
+impl<'a> Job<'a> {
+    pub fn new(world: &'a World, id: u32, comment: &str) -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        Self {
+            world,
+            id: format!("{}{id}", number_of(world)),
+            comment: comment.to_owned(),
+            user,
+            variables: Vec::new(),
+        }
+    }
+
+    /// The name of its files and of its tenant.
+    pub fn name(&self) -> String {
+        format!("slurm-{}", self.id)
+    }
+
+    /// `partita batch` as slurmd calls a script.
+    pub fn script(&self, script: &str, options: &str) -> Command {
+        let line = format!("batch {script} --json --grace 1 {options}");
+        let mut command = self.world.partita(line.split_whitespace());
+        command
+            .env("PARTITA_BATCH_DIR", state_dir(self.world))
+            .env("SLURM_JOB_ID", &self.id)
+            .env("SLURM_JOB_UID", self.user.to_string())
+            .env("SLURM_JOB_GPUS", "0")
+            .env("SLURM_JOB_COMMENT", &self.comment)
+            .env("SLURM_SCRIPT_CONTEXT", format!("{script}_slurmd"))
+            .envs(self.variables.iter().map(|(key, value)| (key, value)));
+        command
+    }
+
+    pub fn prolog(&self) -> Ended {
+        self.run("prolog", "")
+    }
+
+    pub fn epilog(&self) -> Ended {
+        self.run("epilog", "")
+    }
+
+    pub fn run(&self, script: &str, options: &str) -> Ended {
+        Ended::of(&self.script(script, options).output().unwrap())
+    }
+
+    pub fn task_prolog(&self) -> Output {
+        let mut command = self.world.partita(["batch", "task-prolog"]);
+        command.env("PARTITA_BATCH_DIR", state_dir(self.world)).env("SLURM_JOB_ID", &self.id);
+        command.output().unwrap()
+    }
+
+    /// A program of the job, with what its TaskProlog says.
+    pub fn task(&self, program: &Path) -> Command {
+        let output = self.task_prolog();
+        assert!(output.status.success(), "{output:?}");
+        let mut command = Command::new(program);
+        partita_testing::without_own_variables(&mut command);
+        command.env("SLURM_JOB_ID", &self.id).env("PARTITA_RUN_DIR", self.world.run_dir());
+        for line in text(&output.stdout).lines() {
+            match line.split_once(' ').unwrap() {
+                ("export", pair) => {
+                    let (key, value) = pair.split_once('=').unwrap();
+                    command.env(key, value)
+                }
+                ("unset", key) => command.env_remove(key),
+                other => panic!("{other:?}"),
+            };
+        }
+        command
+    }
+
+    /// The CUDA test program in the job, doing `what`.
+    pub fn gpu(&self, what: &str) -> Command {
+        let (program, kernels) = gpu_program();
+        let mut command = self.task(program);
+        command.arg(kernels).args(what.split_whitespace());
+        command
+    }
+
+    pub fn record(&self) -> PathBuf {
+        state_dir(self.world).join(format!("jobs/{}.json", self.name()))
+    }
+}
+
+/// The machine has one set of job numbers: an epilog ends the processes of its job, whichever test they are of.
+pub fn number_of(world: &World) -> u32 {
+    // FNV-1a of what no other test has.
+    let bytes = world.dir().as_os_str().as_encoded_bytes();
+    1 + bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+        % 999_999_999
+}
+
+pub fn state_dir(world: &World) -> PathBuf {
+    world.dir().join("batch")
+}
+
+/// The files of all jobs, and their locks.
+pub fn state_files(world: &World) -> Vec<PathBuf> {
+    let dirs = ["jobs", "env", "locks"].map(|dir| state_dir(world).join(dir));
+    let files = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
+    // The empty lock of a service stays after a killed script, until the next job of its group.
+    let is_lock = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("service-");
+    files.map(|entry| entry.unwrap().path()).filter(|path| !is_lock(path)).collect()
+}
+
+/// That no job, no service, no process and no file is left.
+pub fn assert_clean(world: &World) {
+    world.assert_clean();
+    assert_eq!(state_files(world), [PathBuf::new(); 0]);
+}
+
+/// The MPS control daemons of this world.
+pub fn daemons(world: &World) -> Vec<u32> {
+    let mut pids: Vec<u32> = world
+        .processes()
+        .into_iter()
+        .filter(|(_, name)| name.starts_with("nvidia-cuda-mps") || name.starts_with("partita-sim-mps"))
+        .map(|(pid, _)| pid)
+        .collect();
+    pids.sort_unstable();
+    pids
+}
