@@ -12,7 +12,7 @@ use super::record::{Phase, Record, Store, StoreError, VERSION};
 use super::report::{Report, Step};
 use super::request::Request;
 use super::{Deadline, Options, Trouble, boot, now_unix_s};
-use crate::install::Install;
+use crate::install::{self, Install};
 use crate::process::ProcessId;
 
 /// The longest that ending a job's work through MPS may take, beside its tenant's grace: a service that does not answer
@@ -159,7 +159,8 @@ impl Cleaning<'_> {
     /// Why the tenant may still be there.
     fn end_processes(&self, alone: bool, report: &mut Report) -> Result<(), Trouble> {
         let job = &self.record.job;
-        let find = || leftovers::find(job, self.account.user);
+        let board = self.install.part(install::SIMGPU).ok();
+        let find = || leftovers::find(job, self.account.user, board.as_deref());
         let first = find();
         let tenant = self.tenant();
         let has_tenant = tenant.is_some();

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -23,8 +24,9 @@ const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
 const STEP_DAEMON: &str = "slurmstepd";
 
 /// Every living process of the job: those of its user that have its id in their environment or that Slurm has put into
-/// its control group. Never the caller or what the caller runs in.
-pub fn find(job: &JobId, user: u32) -> BTreeSet<ProcessId> {
+/// its control group. Never the caller or what the caller runs in, nor a simulated GPU (`board`), which is the machine's
+/// although the first program on it starts it.
+pub fn find(job: &JobId, user: u32, board: Option<&Path>) -> BTreeSet<ProcessId> {
     let callers = callers();
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeSet::new() };
     entries
@@ -32,7 +34,12 @@ pub fn find(job: &JobId, user: u32) -> BTreeSet<ProcessId> {
         .filter_map(ProcessId::living)
         .filter(|process| process.user() == Some(user) && !callers.contains(process))
         .filter(|process| is_of(*process, job) && !(user == 0 && is_machinery(*process)))
+        .filter(|process| board.is_none_or(|board| !runs(*process, board)))
         .collect()
+}
+
+fn runs(process: ProcessId, program: &Path) -> bool {
+    fs::read_link(format!("/proc/{}/exe", process.pid)).is_ok_and(|path| path == program)
 }
 
 /// This process, and each that another of them started.
@@ -146,7 +153,7 @@ mod tests {
     /// Until it has its environment.
     fn wait(job: &JobId) -> BTreeSet<ProcessId> {
         loop {
-            let found = find(job, user());
+            let found = find(job, user(), None);
             if !found.is_empty() {
                 return found;
             }
@@ -165,7 +172,7 @@ mod tests {
         let ended = end(
             || {
                 // A zombie is not found, so it need not be waited for.
-                find(&job, user())
+                find(&job, user(), None)
             },
             |new| announced.extend(new.iter().copied()),
             Duration::from_millis(30),
@@ -175,6 +182,11 @@ mod tests {
         assert!(announced.iter().any(|process| process.pid == stubborn.id()));
         assert!(!stubborn.wait().unwrap().success());
         assert!(other.try_wait().unwrap().is_none());
+        // What runs the machine itself is spared.
+        let other_job = JobId::new(System::Slurm, &format!("{id}0")).unwrap();
+        let program = fs::read_link(format!("/proc/{}/exe", other.id())).unwrap();
+        assert_eq!(find(&other_job, user(), None).len(), 1);
+        assert_eq!(find(&other_job, user(), Some(&program)).len(), 0);
         other.kill().unwrap();
         other.wait().unwrap();
     }
