@@ -125,6 +125,21 @@ pub enum MpsError {
         /// The most that fit.
         limit: u32,
     },
+    /// A server did not get ready in time.
+    #[error(
+        "MPS server {server} is still {status} after {waited_s} s{}: `partita mps status` says whom it waits for; end those with \
+         `partita kill`, or run the program with --isolation own", clients_text(.clients)
+    )]
+    NotReady {
+        /// The server.
+        server: Pid,
+        /// Its state.
+        status: crate::reply::ServerStatus,
+        /// Seconds waited.
+        waited_s: u64,
+        /// Clients that have not left.
+        clients: Vec<Pid>,
+    },
     /// The daemon went away while it answered.
     #[error(
         "the answer to the MPS command `{command}` breaks off after {reply:?}: the daemon went away; see its log"
@@ -190,4 +205,9 @@ pub enum MpsError {
         /// Seconds waited.
         waited_s: u64,
     },
+}
+
+fn clients_text(clients: &[Pid]) -> String {
+    let clients: Vec<String> = clients.iter().map(Pid::to_string).collect();
+    if clients.is_empty() { String::new() } else { format!(", with clients {}", clients.join(", ")) }
 }

@@ -31,6 +31,16 @@ impl ServerStatus {
     }
 }
 
+impl std::fmt::Display for ServerStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Initializing => "INITIALIZING",
+            Self::Active => "ACTIVE",
+            Self::Fault => "FAULT",
+        })
+    }
+}
+
 /// One line of `ps`: a client process on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClientRow {

@@ -6,6 +6,7 @@
 //! and only then gets signals.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 /// driver ends when the driver lets it.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
+/// The file in a tenant's directory that says that it was ended on purpose.
+const ENDED_MARK: &str = "ended";
 
 /// What `kill` did.
 #[derive(Debug, Clone, Default)]
@@ -47,19 +50,44 @@ pub fn kill(
 ) -> Result<KillOutcome, Error> {
     let tenant = registry.lock()?.tenant(name)?;
     tenant.iter().try_for_each(Tenant::check_yours)?;
+    for part in &tenant {
+        // So that its `partita run` knows who did it. A tenant that has just ended needs no mark.
+        let _ = std::fs::write(part.dir.join(ENDED_MARK), "");
+    }
+    let outcome = end_processes(install, registry, name, &tenant, grace)?;
+    remove(registry, &tenant)?;
+    Ok(outcome)
+}
+
+/// Whether `partita kill` has ended the tenant in this directory.
+pub(crate) fn was_asked_for(dir: &Path) -> bool {
+    dir.join(ENDED_MARK).exists()
+}
+
+/// Ends every process of the tenant but the caller's, its work on the GPU first.
+///
+/// # Errors
+/// [`Error::Child`] if a process does not die.
+pub(crate) fn end_processes(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    tenant: &[Tenant],
+    grace: Duration,
+) -> Result<KillOutcome, Error> {
     let mut outcome = KillOutcome::default();
     let mut seen = BTreeSet::new();
     for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, KILL_LIMIT)] {
         let deadline = Instant::now() + patience;
         let mut told = BTreeSet::new();
         loop {
-            let processes = processes(&tenant);
+            let processes = processes(tenant);
             if processes.is_empty() {
                 break;
             }
             let fresh: BTreeSet<ProcessId> = processes.difference(&told).copied().collect();
             if !fresh.is_empty() {
-                if let Err(error) = terminate_clients(install, registry, &tenant, &fresh) {
+                if let Err(error) = terminate_clients(install, registry, tenant, &fresh) {
                     outcome.notices.push(format!(
                         "{name}: its work on the GPU could not be ended through MPS first, which may hurt other tenants: {error}"
                     ));
@@ -78,7 +106,7 @@ pub fn kill(
     }
     outcome.processes = seen.len();
     outcome.notices.dedup();
-    let left = processes(&tenant);
+    let left = processes(tenant);
     if let Some(process) = left.first() {
         return Err(Error::Child {
             job: format!("tenant {name}"),
@@ -90,7 +118,6 @@ pub fn kill(
             ),
         });
     }
-    remove(registry, &tenant)?;
     Ok(outcome)
 }
 

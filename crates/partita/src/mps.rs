@@ -4,11 +4,21 @@
 //! for just these GPUs. Two services of a GPU take turns on it: tenants that are
 //! to run at the same time name the same GPUs.
 
+pub mod attend;
+pub mod exclusive;
+pub mod incident;
+pub mod machine;
+pub mod metrics;
+pub mod provisioned;
+pub mod ready;
+pub mod status;
+pub mod watch;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use partita_core::kept::fnv1a;
-use partita_mps::{ControlBinary, Service, ServiceDirs, State};
+use partita_mps::{ControlBinary, Ensured, Service, ServiceDirs, State};
 
 use crate::error::Error;
 use crate::gpu::{self, Gpu};
@@ -26,8 +36,69 @@ pub const DETACH_SUBCOMMAND: &str = "internal-detach";
 /// [`Error::Mps`] if there is no control program or the paths are too long.
 pub fn service(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Service, Error> {
     let served = Served::of(gpus.iter().map(|gpu| (gpu.key(), gpu.facts.uuid.clone())));
-    let root = served.dir(registry, rustix::process::geteuid().as_raw());
-    build(install, &root, &served.uuids(), gpus.first().and_then(Gpu::sim))
+    let sim = gpus.first().and_then(Gpu::sim);
+    served.build(install, registry, rustix::process::geteuid().as_raw(), sim)
+}
+
+/// What `partita mps start` takes.
+#[derive(Debug, Clone, Default)]
+pub struct StartOptions {
+    /// One server of root's for every user's programs.
+    pub all_users: bool,
+    /// The processors that daemon and servers are kept to; none for all.
+    pub cpus: Option<Vec<usize>>,
+    /// Sets EXCLUSIVE_PROCESS, which is never done unasked.
+    pub exclusive: bool,
+}
+
+/// Starts the service of these GPUs without a tenant, if it does not run.
+///
+/// # Errors
+/// [`Error::Mps`]; [`Error::NotOffered`] for options that the running service does not have.
+pub fn start(
+    install: &Install,
+    registry: &Registry,
+    gpus: &[Gpu],
+    options: &StartOptions,
+) -> Result<(Service, Ensured), Error> {
+    let mut service = service(install, registry, gpus)?;
+    let running = matches!(service.state()?, State::Running { .. });
+    if options.all_users && !service.is_for_all_users() {
+        if running {
+            return Err(Error::NotOffered {
+                option: "--multi-user".to_owned(),
+                reason: "the service runs for its own user alone; stop it first with `partita mps stop`"
+                    .to_owned(),
+            });
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err(partita_mps::MpsError::NeedsRoot.into());
+        }
+        service = service.for_all_users();
+    }
+    if let Some(cpus) = &options.cpus {
+        if running {
+            return Err(Error::NotOffered {
+                option: "--cpus".to_owned(),
+                reason: "the service runs already, on the processors that it was started on; stop it first with `partita mps stop`"
+                    .to_owned(),
+            });
+        }
+        let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        service = service.with_launcher(launcher(install, Some(&list.join(","))));
+    }
+    if !service.is_for_all_users() || rustix::process::geteuid().is_root() {
+        make_dirs(registry, gpus, &service)?;
+    }
+    let ensured = service.ensure()?;
+    if options.exclusive {
+        exclusive::set(&service, gpus).inspect_err(|_| {
+            if ensured.started {
+                let _ = service.stop_if_unused();
+            }
+        })?;
+    }
+    Ok((service, ensured))
 }
 
 /// The GPUs of a service: keys and UUIDs, in the order of the keys.
@@ -67,6 +138,21 @@ impl Served {
         root.into()
     }
 
+    /// The service of this user, or root's for all users if there is one.
+    fn build(
+        &self,
+        install: &Install,
+        registry: &Registry,
+        user: u32,
+        sim: Option<&SimEnvironment>,
+    ) -> Result<Service, Error> {
+        let of_root = self.dir(registry, 0);
+        if ServiceDirs::are_open_to_all(&of_root) {
+            return build(install, &of_root, &self.uuids(), sim).map(Service::for_all_users);
+        }
+        build(install, &self.dir(registry, user), &self.uuids(), sim)
+    }
+
     fn uuids(&self) -> String {
         self.0.iter().map(|(_, uuid)| uuid.as_str()).collect::<Vec<_>>().join(",")
     }
@@ -100,6 +186,23 @@ pub(crate) fn check_shared(gpus: &[Gpu], tenants: &[Tenant]) -> Result<(), Error
     Ok(())
 }
 
+/// How many of this user's tenants share the service of these GPUs, those included that have yet to become clients.
+///
+/// # Errors
+/// As [`Registry::lock`].
+pub(crate) fn tenants_of(registry: &Registry, gpus: &[Gpu]) -> Result<usize, Error> {
+    let user = rustix::process::geteuid().as_raw();
+    let served = Served::of(gpus.iter().map(|gpu| (gpu.key(), gpu.facts.uuid.clone())));
+    let shares = |tenant: &Tenant| {
+        let isolation = tenant.meta.as_ref().ok().map(|meta| meta.isolation);
+        isolation == Some(Isolation::Shared) && tenant.user == user && Served::of_tenant(tenant) == served
+    };
+    let tenants = registry.lock()?.tenants()?;
+    let names: std::collections::BTreeSet<&str> =
+        tenants.iter().filter(|tenant| shares(tenant)).map(|tenant| tenant.name.as_str()).collect();
+    Ok(names.len())
+}
+
 /// The service whose clients a tenant's processes are, if they are. Where it
 /// is follows from the tenant's owner and GPU, so that what the owner wrote
 /// can be damaged.
@@ -109,8 +212,8 @@ pub(crate) fn check_shared(gpus: &[Gpu], tenants: &[Tenant]) -> Result<(), Error
 pub fn service_of(install: &Install, registry: &Registry, tenant: &Tenant) -> Result<Option<Service>, Error> {
     let meta = tenant.meta.as_ref().ok();
     let served = Served::of_tenant(tenant);
-    let root = served.dir(registry, tenant.user);
-    if meta.is_some_and(|meta| meta.isolation == Isolation::Own) || !root.exists() {
+    let is_there = |user| served.dir(registry, user).exists();
+    if meta.is_some_and(|meta| meta.isolation == Isolation::Own) || !(is_there(tenant.user) || is_there(0)) {
         return Ok(None);
     }
     let sim = match meta.and_then(|meta| meta.gpu.sim.as_ref()) {
@@ -120,7 +223,7 @@ pub fn service_of(install: &Install, registry: &Registry, tenant: &Tenant) -> Re
             None => None,
         },
     };
-    build(install, &root, &served.uuids(), sim.as_ref()).map(Some)
+    served.build(install, registry, tenant.user, sim.as_ref()).map(Some)
 }
 
 fn build(
@@ -133,12 +236,22 @@ fn build(
         Some(sim) => ControlBinary::at(&sim.mps_control())?,
         None => ControlBinary::find(std::env::var_os("PATH").as_deref())?,
     };
-    let launcher: Vec<OsString> = vec![install.program().into(), DETACH_SUBCOMMAND.into(), "--".into()];
+    let launcher = launcher(install, None);
     let mut service = Service::new(binary, ServiceDirs::new(root)?, uuids).with_launcher(launcher);
     for (key, value) in sim.map(SimEnvironment::variables).unwrap_or_default() {
         service = service.with_env(key, value);
     }
     Ok(service)
+}
+
+/// What gives a daemon its own session, and its processors.
+fn launcher(install: &Install, cpus: Option<&str>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec![install.program().into(), DETACH_SUBCOMMAND.into()];
+    if let Some(cpus) = cpus {
+        words.extend(["--cpus".into(), cpus.into()]);
+    }
+    words.push("--".into());
+    words
 }
 
 /// Makes the directories of a service that is to run without a tenant, under

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use partita_core::time::{Policy, Priority};
 use partita_core::{ByteSize, Compaction, Share, Topology};
@@ -21,6 +21,9 @@ use crate::gpus::{self, Selectors};
 use crate::install::{self, Install};
 use crate::limits::{self, OnMisfit, Spill};
 use crate::mps;
+use crate::mps::attend::{Attended, Restart};
+use crate::mps::ready::READY_LIMIT;
+use crate::mps::watch::Watch;
 use crate::offered::{self, TimeShare, Via};
 use crate::partition::{self, MoveRow, PartitionRow, Place, Wanted};
 use crate::process::ProcessId;
@@ -57,6 +60,10 @@ pub struct RunRequest {
     pub time_policy: Policy,
     /// `--via`.
     pub via: Via,
+    /// `--restart`.
+    pub restart: Restart,
+    /// `--mps-deadline`: how long to wait for a server that is not ready; none for [`READY_LIMIT`].
+    pub mps_deadline: Option<Duration>,
     /// `--spill`.
     pub spill: Spill,
     /// `--place`; none for packed.
@@ -67,28 +74,75 @@ pub struct RunRequest {
     pub command: Vec<OsString>,
 }
 
+impl RunRequest {
+    fn mps_limit(&self) -> Duration {
+        self.mps_deadline.unwrap_or(READY_LIMIT)
+    }
+}
+
 /// Runs the program to its end and returns its exit code: its own, or 128 and
 /// the signal's number. `say` gets what is to be told on stderr before the
-/// program starts.
+/// program starts, and why a client of MPS lost its work after it has ended.
 ///
 /// # Errors
 /// Any [`Error`]; the program was not started then, and nothing is left behind.
-pub fn run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Result<u8, Error> {
-    let signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
-    let (mut tenant, registry, mut child) = start(install, request, say)?;
-    let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(child.id()));
-    let status = signals.attend(&mut child);
+pub fn run(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<u8, Error> {
+    let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
+    let mut started = start(install, request, &mut say)?;
+    let status = attend(install, request, &mut started, &mut signals, &mut say);
+    let Started { tenant, registry, watch, .. } = started;
+    drop(watch);
     finish(&registry, tenant);
-    let status = status.map_err(Error::io("waiting for the program"))?;
+    let status = status?;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-fn start(
+/// A tenant whose program runs.
+struct Started {
+    tenant: OwnedTenant,
+    registry: Registry,
+    name: String,
+    program: PathBuf,
+    command: Command,
+    child: Child,
+    /// Of a tenant that is a client of MPS.
+    watch: Option<Watch>,
+}
+
+/// Waits for the program, and starts it anew where that was asked for.
+fn attend(
     install: &Install,
     request: &RunRequest,
-    say: impl FnMut(&str),
-) -> Result<(OwnedTenant, Registry, Child), Error> {
+    started: &mut Started,
+    signals: &mut Signals,
+    say: &mut dyn FnMut(&str),
+) -> Result<ExitStatus, Error> {
+    let Started { tenant, registry, name, program, command, child, watch } = started;
+    loop {
+        let pid = child.id();
+        let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(pid));
+        let dir = tenant.dir().to_owned();
+        let attended = watch.as_ref().map(|watch| Attended { install, registry, name, dir: &dir, watch });
+        let before = |signal, process| attended.iter().for_each(|one| one.before(signal, process));
+        let status = signals.attend(child, before).map_err(Error::io("waiting for the program"))?;
+        let again = match &attended {
+            Some(one) => one.after(pid, status, request.restart, request.mps_limit(), say),
+            None => Ok(false),
+        };
+        match again {
+            Ok(true) => *child = spawn(command, tenant, program)?,
+            Ok(false) => return Ok(status),
+            // The program's own end is what its caller asked for.
+            Err(error) => {
+                say(&format!("tenant {name}: not started anew: {error}"));
+                return Ok(status);
+            }
+        }
+    }
+}
+
+fn start(install: &Install, request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<Started, Error> {
     if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) {
         let name = Path::new(&ledger).file_name().unwrap_or(&ledger).to_string_lossy().into_owned();
         return Err(Error::NotOffered {
@@ -119,15 +173,23 @@ fn start(
         Isolation::Own => None,
     };
     let tenant = make(install, request, &registry, &gpus, &name)?;
-    let started = start_service(service.as_ref()).and_then(|started| {
-        let mut command = Command::new(&program);
-        command.arg0(program_name).args(arguments);
-        scrub(&mut command);
-        command.envs(variables(&gpus, &hook, tenant.dir(), service.as_ref()));
-        spawn(&mut command, &tenant, &program).inspect_err(|_| give_up_service(service.as_ref(), started))
+    let mut command = Command::new(&program);
+    command.arg0(program_name).args(arguments);
+    scrub(&mut command);
+    command.envs(variables(&gpus, &hook, tenant.dir(), service.as_ref()));
+    let ready = |service: &Service| {
+        mps::ready::admit(service, &gpus, mps::tenants_of(&registry, &gpus)?)?;
+        mps::ready::wait(service, request.mps_limit()).map(drop)
+    };
+    let child = start_service(service.as_ref()).and_then(|started| {
+        let ready = service.as_ref().map_or(Ok(()), ready);
+        let watch = service.as_ref().map(|service| Watch::begin(service, &name, tenant.dir()));
+        ready
+            .and_then(|()| Ok((spawn(&mut command, &tenant, &program)?, watch)))
+            .inspect_err(|_| give_up_service(service.as_ref(), started))
     });
-    match started {
-        Ok(child) => Ok((tenant, registry, child)),
+    match child {
+        Ok((child, watch)) => Ok(Started { tenant, registry, name, program, command, child, watch }),
         Err(error) => {
             finish(&registry, tenant);
             Err(error)

@@ -90,11 +90,16 @@ impl Signals {
         Ok(Self { iterator: SignalsInfo::new(wanted)? })
     }
 
-    /// Waits until `child` has ended, sending on the signals that came and come.
+    /// Waits until `child` has ended, sending on the signals that came and come. `before` is called with each that may end it, before
+    /// it is sent on.
     ///
     /// # Errors
     /// If the system cannot tell how it ended.
-    pub fn attend(mut self, child: &mut Child) -> io::Result<ExitStatus> {
+    pub fn attend(
+        &mut self,
+        child: &mut Child,
+        mut before: impl FnMut(Signal, ProcessId),
+    ) -> io::Result<ExitStatus> {
         let process = ProcessId::living(child.id());
         loop {
             if let Some(status) = child.try_wait()? {
@@ -105,6 +110,9 @@ impl Signals {
                 if let (Some(&(_, signal)), Some(process)) = (signal, process)
                     && was_sent(&origin)
                 {
+                    if ENDING.contains(&origin.signal) {
+                        before(signal, process);
+                    }
                     // The program may end at any moment; then there is nobody to tell.
                     let _ = process.signal(signal);
                 }

@@ -23,6 +23,9 @@ pub use partita_sim::catalogue::NAMES as DEVICES;
 /// The device that is simulated where no GPU is found.
 pub use partita_sim::catalogue::DEFAULT as DEFAULT_DEVICE;
 
+/// Names the script of a simulated MPS service's failures.
+const MPS_SCRIPT: &str = "PARTITA_SIM_MPS_SCRIPT";
+
 /// A simulated GPU that programs can be put on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimEnvironment {
@@ -98,13 +101,16 @@ impl SimEnvironment {
     /// The variables that put a program on the simulated GPU. Search paths are
     /// those of the current process with the links in front.
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
-        vec![
+        let mut variables = vec![
             ("LD_LIBRARY_PATH", in_front(&self.lib(), env::var_os("LD_LIBRARY_PATH").as_deref())),
             ("PATH", in_front(&self.bin(), env::var_os("PATH").as_deref())),
             ("PARTITA_SIM_DEVICE", self.device.clone().into()),
             ("PARTITA_SIM_DIR", self.dir.clone().into()),
             ("PARTITA_SIMGPU", self.board.clone().into()),
-        ]
+        ];
+        // What its MPS service is to do wrong.
+        variables.extend(env::var_os(MPS_SCRIPT).map(|script| (MPS_SCRIPT, script)));
+        variables
     }
 }
 

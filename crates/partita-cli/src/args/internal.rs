@@ -16,6 +16,9 @@ pub struct InternalJob {
 /// Arguments of `internal-detach`.
 #[derive(Debug, Args)]
 pub struct InternalDetach {
+    /// The processors that it is kept to
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
     /// The daemon and its arguments
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,

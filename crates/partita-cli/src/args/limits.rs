@@ -72,3 +72,12 @@ pub enum OnMisfitArg {
     /// They run on the whole GPU, with a warning and a count
     Widen,
 }
+
+/// `--restart`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RestartArg {
+    /// Never
+    Never,
+    /// When a fault that a neighbour caused, or its violent end, took the program's work on the GPU
+    OnNeighbourFault,
+}

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use clap::{Args, ValueHint};
 
 use super::gpu::GpusOption;
-use super::limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg, ViaArg};
+use super::limits::{
+    IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SpillArg, TimePolicyArg, ViaArg,
+};
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -63,6 +65,12 @@ pub struct Run {
     /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
     #[arg(long, value_enum, default_value_t = IsolationArg::Shared)]
     pub isolation: IsolationArg,
+    /// Start the program anew when a neighbour's fault took its work on the GPU, once MPS takes clients again
+    #[arg(long, value_enum, default_value_t = RestartArg::Never)]
+    pub restart: RestartArg,
+    /// How long to wait for an MPS server that recovers from a fault, instead of failing with error 807 [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub mps_deadline: Option<u64>,
     /// What happens to launches that can never fit: clusters larger than a GPC of the partition, cooperative grids larger than its SMs
     #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
     pub on_misfit: OnMisfitArg,

@@ -24,6 +24,11 @@ pub fn job(arguments: &InternalJob) -> Result<ExitCode, Failure> {
 
 /// Becomes the daemon.
 pub fn detach(arguments: &InternalDetach) -> Result<ExitCode, Failure> {
+    if let Some(list) = &arguments.cpus {
+        let cpus = partita_mps::detach::parse_cpus(list)
+            .map_err(|error| Failure::Told(format!("--cpus: {error}")))?;
+        partita_mps::detach::pin(&cpus).map_err(|error| Failure::Told(format!("--cpus {list}: {error}")))?;
+    }
     match partita_mps::detach::detach_and_exec(&arguments.command) {
         Ok(never) => match never {},
         Err(error) => {

@@ -1,13 +1,15 @@
 //! `partita run`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use partita::install::Install;
+use partita::mps::attend::Restart;
 use partita::offered::{self, Via};
 use partita::registry::Isolation;
 use partita::run::{self, DryRun, RunRequest};
 
-use crate::args::{IsolationArg, Run, ViaArg};
+use crate::args::{IsolationArg, RestartArg, Run, ViaArg};
 use crate::commands::{
     cluster_text, memory, move_text, on_misfit, place, priority, selectors, share, spill, time, time_policy,
 };
@@ -39,6 +41,11 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         time,
         time_policy: time_policy(arguments.time_policy),
         via,
+        restart: match arguments.restart {
+            RestartArg::Never => Restart::Never,
+            RestartArg::OnNeighbourFault => Restart::OnNeighbourFault,
+        },
+        mps_deadline: arguments.mps_deadline.map(Duration::from_secs),
         spill: spill(arguments.spill),
         place: arguments.place.map(place),
         compact: arguments.compact,

@@ -6,6 +6,7 @@
  *   gpu PTX alloc N...     allocates these sizes one after the other, prints each result
  *   gpu PTX census         prints the SMs that blocks of a full grid ran on
  *   gpu PTX loop           prints them again and again until it is ended
+ *   gpu PTX fault          prints them once, and when it is sent a line, writes where it has no memory
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -113,6 +114,12 @@ int main(int count, char **arguments)
         }
     } else if (!strcmp(what, "census")) {
         prepare(arguments[1]);
+        census();
+    } else if (!strcmp(what, "fault")) {
+        prepare(arguments[1]);
+        census();
+        getchar();
+        records = 4096;
         census();
     } else if (!strcmp(what, "loop")) {
         prepare(arguments[1]);

@@ -472,7 +472,7 @@ fn products(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
 }
 
 /// Where the toolkit and the Python packages of the `python3` in PATH put cuBLAS.
-fn cublas_candidates() -> Vec<PathBuf> {
+pub(crate) fn cublas_candidates() -> Vec<PathBuf> {
     let names = ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"];
     let mut directories = vec![PathBuf::from("/usr/local/cuda/lib64")];
     let python = Command::new("python3").args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();

@@ -9,6 +9,7 @@ pub(crate) mod exports;
 pub(crate) mod jobs;
 mod topology;
 
+pub(crate) use checks::cublas_candidates;
 use serde::Serialize;
 
 use crate::error::Error;

@@ -1,0 +1,91 @@
+//! `partita mps logs`.
+
+use std::thread;
+use std::time::Duration;
+
+use partita::error::Error;
+use partita::mps::incident::{self, Incident, What};
+use partita_mps::Service;
+use partita_mps::log::{Entry, Tail};
+
+use super::Of;
+use crate::args::MpsLogs;
+use crate::fail::Failure;
+use crate::output::print;
+
+/// How often the files are looked at.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// What is followed.
+struct Logs<'a> {
+    service: &'a Service,
+    tails: [Tail; 2],
+    /// Incidents that have been printed.
+    incidents: usize,
+}
+
+pub fn logs(arguments: &MpsLogs) -> Result<(), Failure> {
+    let of = Of::find(&arguments.gpu)?;
+    let dirs = of.service.dirs();
+    let tails = [dirs.control_log(), dirs.server_log()].map(|path| Tail::from_start(&path));
+    let mut logs = Logs { service: &of.service, tails, incidents: 0 };
+    loop {
+        let text = logs.news(arguments)?;
+        if !text.is_empty() {
+            print(&text)?;
+        }
+        if !arguments.follow {
+            return Ok(());
+        }
+        thread::sleep(PERIOD);
+    }
+}
+
+impl Logs<'_> {
+    /// What is new, as lines.
+    fn news(&mut self, arguments: &MpsLogs) -> Result<String, Failure> {
+        let mut entries: Vec<Entry> = Vec::new();
+        for tail in &mut self.tails {
+            entries
+                .extend(tail.poll().map_err(|source| Error::Io { what: "a log of MPS".to_owned(), source })?);
+        }
+        // Stable: within a millisecond the daemon's words come first.
+        entries.sort_by_key(|entry| entry.time);
+        entries.retain(|entry| !arguments.events || entry.event.is_some());
+        let mut lines: Vec<String> = entries
+            .iter()
+            .map(|entry| if arguments.json { json(entry) } else { entry_text(entry) })
+            .collect();
+        let incidents = incident::all(self.service);
+        // Fewer than before: the service was stopped and started anew.
+        let fresh = incidents.get(self.incidents..).unwrap_or(&incidents);
+        lines.extend(fresh.iter().map(|one| if arguments.json { json(one) } else { incident_text(one) }));
+        self.incidents = incidents.len();
+        Ok(lines.iter().map(|line| format!("{line}\n")).collect())
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    // Entries and incidents hold nothing that JSON has not.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+fn entry_text(entry: &Entry) -> String {
+    format!("{} {:?} {}: {}", entry.time, entry.source, entry.pid, entry.text)
+}
+
+fn incident_text(incident: &Incident) -> String {
+    let Incident { time_unix_ms, tenant, what } = incident;
+    let words = match what {
+        What::Killed { pid, neighbours } => {
+            let neighbours: Vec<String> = neighbours.iter().map(u32::to_string).collect();
+            format!("process {pid} was killed from outside beside clients {}", neighbours.join(", "))
+        }
+        What::Hit { cause, .. } => format!("hit by a fault {cause}"),
+        What::Caused { server } => format!("caused a fault of server {server}"),
+        What::Restarted { restarts, waited_ms } => {
+            format!("started anew ({restarts}), {waited_ms} ms after its program had ended")
+        }
+    };
+    format!("{}.{:03} tenant {tenant}: {words}", time_unix_ms / 1000, time_unix_ms % 1000)
+}

@@ -1,0 +1,150 @@
+//! `partita mps`.
+
+mod limits;
+mod logs;
+mod status;
+
+use std::process::ExitCode;
+
+use partita::error::Error;
+use partita::gpu::Gpu;
+use partita::gpus;
+use partita::install::Install;
+use partita::mps;
+use partita::mps::StartOptions;
+use partita::registry::Registry;
+use partita_mps::{MpsError, Service, State};
+use serde::Serialize;
+
+use crate::args::{GpusOption, Mps, MpsStart, MpsStop, MpsTerminate};
+use crate::commands::select_several;
+use crate::fail::Failure;
+use crate::output::{print, print_json};
+
+/// A service and what it is of.
+struct Of {
+    install: Install,
+    registry: Registry,
+    gpus: Vec<Gpu>,
+    service: Service,
+    label: String,
+}
+
+impl Of {
+    fn find(option: &GpusOption) -> Result<Self, Failure> {
+        let install = Install::of_this_program()?;
+        let registry = Registry::open()?;
+        let gpus = select_several(&install, option)?;
+        let service = mps::service(&install, &registry, &gpus)?;
+        let label = gpus::labels(&gpus);
+        Ok(Self { install, registry, gpus, service, label })
+    }
+
+    fn is_running(&self) -> Result<bool, Failure> {
+        Ok(matches!(self.service.state()?, State::Running { .. }))
+    }
+
+    /// Refuses what only a running service can do.
+    fn must_run(&self) -> Result<(), Failure> {
+        if self.is_running()? {
+            return Ok(());
+        }
+        Err(Failure::Told(format!("MPS of {}: does not run; start it with `partita mps start`", self.label)))
+    }
+}
+
+/// Starts, stops, describes, limits and reads a GPU's service.
+pub fn mps(arguments: &Mps) -> Result<ExitCode, Failure> {
+    match arguments {
+        Mps::Start(arguments) => start(arguments)?,
+        Mps::Stop(arguments) => stop(arguments)?,
+        Mps::Status(arguments) => status::status(arguments)?,
+        Mps::Clients(arguments) => status::clients(arguments)?,
+        Mps::Limits(arguments) => limits::limits(arguments)?,
+        Mps::Terminate(arguments) => terminate(arguments)?,
+        Mps::Logs(arguments) => logs::logs(arguments)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Started {
+    started: bool,
+    daemon: u32,
+    pipe_directory: String,
+    log_directory: String,
+}
+
+fn start(arguments: &MpsStart) -> Result<(), Failure> {
+    let install = Install::of_this_program()?;
+    let registry = Registry::open()?;
+    let gpus = select_several(&install, &arguments.gpu)?;
+    let cpus = arguments.cpus.as_deref().map(partita_mps::detach::parse_cpus).transpose();
+    let options = StartOptions {
+        all_users: arguments.multi_user,
+        cpus: cpus.map_err(|error| Failure::Told(format!("--cpus: {error}")))?,
+        exclusive: arguments.exclusive,
+    };
+    let (service, ensured) = mps::start(&install, &registry, &gpus, &options)?;
+    if arguments.json {
+        return print_json(&Started {
+            started: ensured.started,
+            daemon: ensured.pid,
+            pipe_directory: service.dirs().pipe().display().to_string(),
+            log_directory: service.dirs().log().display().to_string(),
+        });
+    }
+    let verb = if ensured.started { "started" } else { "runs already" };
+    print(&format!("MPS of {}: {verb} (daemon {})\n", gpus::labels(&gpus), ensured.pid))
+}
+
+fn stop(arguments: &MpsStop) -> Result<(), Failure> {
+    let of = Of::find(&arguments.gpu)?;
+    if !arguments.force {
+        refuse_if_used(&of)?;
+    }
+    let stopped = of.service.stop(arguments.force)?;
+    mps::exclusive::take_back(&of.service, &of.gpus)?;
+    mps::remove(&of.registry, &of.gpus, &of.service)?;
+    print(&format!("MPS of {}: {}\n", of.label, if stopped { "stopped" } else { "did not run" }))
+}
+
+fn refuse_if_used(of: &Of) -> Result<(), Failure> {
+    if !of.is_running()? {
+        return Ok(());
+    }
+    let clients = match of.service.clients() {
+        Err(MpsError::NotRunning { .. }) => return Ok(()),
+        clients => clients?,
+    };
+    if clients.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = clients.iter().map(|(_, client)| client.to_string()).collect();
+    Err(Failure::Told(format!(
+        "MPS of {} has clients (processes {}): end them with `partita kill`, or stop it with --force",
+        of.label,
+        list.join(", ")
+    )))
+}
+
+fn terminate(arguments: &MpsTerminate) -> Result<(), Failure> {
+    let of = Of::find(&arguments.gpu)?;
+    of.must_run()?;
+    let clients = of.service.clients()?;
+    for pid in &arguments.pids {
+        let Some((server, client)) = clients.iter().find(|(_, client)| client == pid) else {
+            let list: Vec<String> = clients.iter().map(|(_, client)| client.to_string()).collect();
+            let there = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+            return Err(Failure::Told(format!(
+                "process {pid} is no client of MPS of {}; there are: {there}",
+                of.label
+            )));
+        };
+        of.service.control().terminate_client(*server, *client).map_err(Error::from)?;
+        print(&format!(
+            "client {client} of server {server}: its work on the GPU is ended; its process may be ended now\n"
+        ))?;
+    }
+    Ok(())
+}

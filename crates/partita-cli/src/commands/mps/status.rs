@@ -1,0 +1,131 @@
+//! `partita mps status` and `clients`.
+
+use partita::mps::metrics;
+use partita::mps::status::{self, Client, FaultRow, ServerRow, ServiceState, ServiceStatus};
+use partita_mps::fault::Culprit;
+use partita_mps::{Pid, ServerStatus};
+use serde::Serialize;
+
+use super::Of;
+use crate::args::{MpsShow, MpsStatus};
+use crate::commands::bytes;
+use crate::fail::Failure;
+use crate::output::{print, print_json};
+use crate::table::Table;
+
+pub fn status(arguments: &MpsStatus) -> Result<(), Failure> {
+    let of = Of::find(&arguments.gpu)?;
+    let status = status::status(&of.service, &of.gpus)?;
+    if arguments.metrics {
+        return print(&metrics::text(&[status]));
+    }
+    if arguments.json { print_json(&status) } else { print(&text(&of.label, &status)) }
+}
+
+fn text(label: &str, status: &ServiceStatus) -> String {
+    let Some(daemon) = status.daemon else {
+        let left = match status.state {
+            ServiceState::Stale => "; a daemon that died left its files, which the next start replaces",
+            ServiceState::Stopped | ServiceState::Running => "",
+        };
+        return format!("MPS of {label}: does not run{left}\n");
+    };
+    let version = status.version.as_deref().unwrap_or("of unknown version");
+    let users = if status.all_users { ", for all users" } else { "" };
+    let mut text = format!(
+        "MPS of {label}: runs (daemon {daemon}, control program {version}{users})\n  CUDA_MPS_PIPE_DIRECTORY={}\n  CUDA_MPS_LOG_DIRECTORY={}\n",
+        status.pipe_directory.display(),
+        status.log_directory.display()
+    );
+    if let Some(limits) = &status.limits {
+        text.push_str(&format!("  limits of the next server: {} % of the SMs", limits.thread_percentage));
+        for (uuid, limit) in &limits.memory_bytes {
+            text.push_str(&format!(", {} on {uuid}", bytes(*limit)));
+        }
+        text.push('\n');
+    }
+    for server in &status.servers {
+        text.push_str(&server_text(server, status.contexts_max));
+    }
+    text
+}
+
+fn server_text(server: &ServerRow, contexts_max: u32) -> String {
+    let state = match server.status {
+        Some(ServerStatus::Initializing) => "INITIALIZING",
+        Some(ServerStatus::Active) => "ACTIVE",
+        Some(ServerStatus::Fault) => "FAULT: takes nobody until those whom it hit have left",
+        None => "does not tell its state",
+    };
+    let percent =
+        server.thread_percentage.map_or(String::new(), |percent| format!(", {percent} % of the SMs"));
+    let clients = server.clients.len();
+    let mut text =
+        format!("  server {}: {state}{percent}, {clients} of {contexts_max} clients\n", server.pid);
+    if let Some(fault) = &server.fault {
+        text.push_str(&format!("    {}\n", fault_text(fault)));
+    }
+    for client in &server.clients {
+        let tenant = client.tenant.as_ref().map_or(String::new(), |tenant| format!(", tenant {tenant}"));
+        text.push_str(&format!("    client {} of server {}{tenant}\n", client.pid, server.pid));
+    }
+    text
+}
+
+fn list(pids: impl IntoIterator<Item = Pid>) -> String {
+    let pids: Vec<String> = pids.into_iter().map(|pid| pid.to_string()).collect();
+    if pids.is_empty() { "nobody".to_owned() } else { pids.join(", ") }
+}
+
+fn fault_text(row: &FaultRow) -> String {
+    let fault = &row.fault;
+    let when = fault.began.map_or(String::new(), |began| format!(" of {began}"));
+    let by = match &row.culprit {
+        Culprit::Named(pid) => format!("caused by client {pid}"),
+        Culprit::Killed(pid) => format!("caused by client {pid}, which was killed at work"),
+        Culprit::Alone(pid) => format!("of client {pid} alone"),
+        Culprit::OneOf(pids) if pids.is_empty() => "whose cause is not known".to_owned(),
+        Culprit::OneOf(pids) => format!("caused by one of {}", list(pids.iter().copied())),
+    };
+    let over = match fault.ended {
+        Some(ended) => format!("over since {ended}"),
+        None => format!("waits for {}", list(fault.staying.iter().copied())),
+    };
+    let (hit, spared) = (list(fault.hit.iter().copied()), list(fault.spared.iter().copied()));
+    format!("fault{when} {by}; hit: {hit}; spared: {spared}; {over}")
+}
+
+/// A client with its server: a row of the list.
+#[derive(Serialize)]
+struct Row<'a> {
+    server: Pid,
+    #[serde(flatten)]
+    client: &'a Client,
+}
+
+pub fn clients(arguments: &MpsShow) -> Result<(), Failure> {
+    let of = Of::find(&arguments.gpu)?;
+    let status = status::status(&of.service, &of.gpus)?;
+    let rows: Vec<Row<'_>> = status
+        .servers
+        .iter()
+        .flat_map(|server| server.clients.iter().map(move |client| Row { server: server.pid, client }))
+        .collect();
+    if arguments.json {
+        return print_json(&rows);
+    }
+    let mut table = Table::new(&[">PID", ">ID", ">SERVER", "TENANT", "DEVICE", "COMMAND"]);
+    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+    for Row { server, client } in rows {
+        let id = client.id.map(|id| id.to_string());
+        table.row([
+            client.pid.to_string(),
+            known(&id),
+            server.to_string(),
+            known(&client.tenant),
+            known(&client.device),
+            known(&client.command),
+        ]);
+    }
+    print(&table.render())
+}

@@ -1,0 +1,283 @@
+//! `partita mps` over a service that runs: what it says, what it sets, what it writes down, and what goes wrong.
+//!
+//! `PARTITA_TEST_GPU=real` runs those that need no scripted failure on the machine's first GPU.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{Tenant, World, needs_simulator};
+use serde_json::Value;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn client(world: &World, name: &str) -> Tenant {
+    let mut tenant = Tenant::start(&mut world.gpu(&format!("--name {name} --sm 10%"), "loop"));
+    tenant.next_line();
+    tenant
+}
+
+#[test]
+fn status_clients_and_metrics_tell_of_the_same_service() {
+    let world = World::new();
+    let stopped = json(&world.ok("mps status --json"));
+    assert_eq!((&stopped["state"], &stopped["daemon"]), (&Value::from("stopped"), &Value::Null));
+    assert!(world.ok("mps status --metrics").contains("partita_mps_up{"));
+    assert_eq!(json(&world.ok("mps clients --json")), Value::Array(Vec::new()));
+
+    let _one = client(&world, "one");
+    let status = json(&world.ok("mps status --json"));
+    assert_eq!((&status["state"], &status["contexts_max"]), (&Value::from("running"), &Value::from(48)));
+    let server = &status["servers"][0];
+    assert_eq!(
+        (&server["status"], &server["thread_percentage"]),
+        (&Value::from("active"), &Value::from(100.0))
+    );
+    let clients = json(&world.ok("mps clients --json"));
+    assert_eq!((&clients[0]["tenant"], &clients[0]["server"]), (&Value::from("one"), &server["pid"]));
+    assert_eq!(clients[0]["pid"], server["clients"][0]["pid"]);
+    let uuid = status["gpus"][0]["uuid"].as_str().unwrap();
+    assert!(uuid.starts_with(clients[0]["device"].as_str().unwrap()));
+
+    let table = world.ok("mps clients");
+    assert!(table.lines().count() == 2 && table.contains("one"), "{table}");
+    let text = world.ok("mps status");
+    assert!(
+        text.contains("ACTIVE") && text.contains("1 of 48 clients") && text.contains("tenant one"),
+        "{text}"
+    );
+    let metrics = world.ok("mps status --metrics");
+    for line in ["partita_mps_up{gpu=", "partita_mps_servers_started_total{", "state=\"active\"} 1"] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    let pid = clients[0]["pid"].to_string();
+    let clients_line = format!("partita_mps_clients{{gpu=\"{uuid}\",server=\"{}\"}} 1", server["pid"]);
+    assert!(metrics.lines().any(|line| line == clients_line), "{metrics}");
+    assert!(world.refused("mps terminate 1").contains(&pid), "those that are there are named");
+}
+
+#[test]
+fn a_terminated_client_gets_error_810_and_its_neighbour_nothing() {
+    let world = World::new();
+    let (mut one, mut other) = (client(&world, "one"), client(&world, "other"));
+    let clients = json(&world.ok("mps clients --json"));
+    let row = clients.as_array().unwrap().iter().find(|row| row["tenant"] == "one").unwrap();
+    let said = world.ok(&format!("mps terminate {}", row["pid"]));
+    assert!(said.contains("its process may be ended now"), "{said}");
+    let last = std::iter::repeat_with(|| one.next_line()).find(|line| !line.starts_with("sms")).unwrap();
+    assert!(last.ends_with("error 810"), "{last}");
+    assert_eq!(one.exit_code(), 91);
+    assert!(other.next_line().starts_with("sms"));
+}
+
+#[test]
+fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense() {
+    if needs_simulator("a real GPU's products decide over percentages") {
+        return;
+    }
+    let world = World::new();
+    assert!(world.refused("mps limits").contains("partita mps start"));
+    world.ok("mps start");
+    assert!(world.ok("mps limits").contains("100 % of the SMs"));
+    let set = world.ok("mps limits --percent 50 --mem 900MiB --priority below");
+    assert!(
+        set.contains("50 % of the SMs") && set.contains("66 SMs each") && set.contains("below normal"),
+        "{set}"
+    );
+    let limits = json(&world.ok("mps limits --json"));
+    assert_eq!(
+        (&limits["thread_percentage"], &limits["priority"]),
+        (&Value::from(50.0), &Value::from("below_normal"))
+    );
+    let memory = limits["memory_bytes"].as_object().unwrap();
+    assert_eq!(memory.values().collect::<Vec<_>>(), [&Value::from(900 << 20)]);
+    // Partita's own tenants have masks and no percentages.
+    let error = common::refusal(&mut world.gpu("--sm 10%", "census"));
+    assert!(error.contains("thread percentage of 50"), "{error}");
+
+    let half = json(&world.ok("mps limits --policy half --clients 4 --json"));
+    assert_eq!(
+        (&half["thread_percentage"], half["allotments"].as_array().unwrap().len()),
+        (&Value::from(50.0), 4)
+    );
+    let weighted = world.ok("mps limits --policy weighted --loads 30,70 --dry-run");
+    assert!(weighted.contains("client 1: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30 (38 SMs)"), "{weighted}");
+    let exact = world.ok("mps limits --policy exact --sms 24,60 --dry-run");
+    assert!(exact.contains("(24 SMs)") && exact.contains("(60 SMs)"), "{exact}");
+    for (line, words) in [
+        ("mps limits --percent 0", "above 0"),
+        ("mps limits --percent 101", "at most 100"),
+        ("mps limits --policy uniform", "--clients"),
+        ("mps limits --policy weighted", "--loads"),
+        ("mps limits --policy exact --sms 33", "34 is the next"),
+        ("mps limits --mem 1KiB", "whole MiB"),
+    ] {
+        assert!(world.refused(line).contains(words), "{line}: {}", world.refused(line));
+    }
+    world.ok("mps limits --percent 100");
+    assert!(world.gpu("--sm 10%", "census").status().unwrap().success(), "and they run again");
+}
+
+#[test]
+fn logs_are_lines_or_objects_and_events_alone_on_request() {
+    let world = World::new();
+    assert_eq!(world.ok("mps logs"), "", "no service, no logs");
+    let mut one = client(&world, "one");
+    let events: Vec<Value> = world.ok("mps logs --json --events").lines().map(json).collect();
+    let has = |event: &str| events.iter().any(|one| one["event"] == event);
+    assert!(has("daemon_started") && has("server_ready") && has("client_connected"), "{events:?}");
+    assert!(world.ok("mps logs").lines().count() > events.len(), "lines that are no events are lines too");
+
+    let mut follower = Tenant::start(&mut world.partita(["mps", "logs", "--json", "--events", "--follow"]));
+    for _ in &events {
+        follower.next_line();
+    }
+    one.signal(rustix::process::Signal::TERM);
+    one.exit_code();
+    let left =
+        std::iter::repeat_with(|| json(&follower.next_line())).find(|one| one["event"] == "client_left");
+    assert!(left.is_some());
+}
+
+#[test]
+fn a_daemon_is_kept_to_its_processors() {
+    let world = World::new();
+    assert!(world.refused("mps start --cpus 3-1").contains("list of processors"));
+    let started = json(&world.ok("mps start --cpus 0 --json"));
+    let status = fs::read_to_string(format!("/proc/{}/status", started["daemon"])).unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    assert_eq!(allowed.trim(), "0");
+    assert!(world.refused("mps start --cpus 0").contains("runs already"));
+}
+
+#[test]
+fn exclusive_mode_is_set_on_request_alone_and_taken_back() {
+    if needs_simulator("it changes the card's settings") {
+        return;
+    }
+    let world = World::new();
+    let bin = world.dir().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let calls = world.dir().join("calls");
+    let script = format!(
+        "#!/bin/sh\necho \"$@\" >> {}\n[ -z \"$FAKE_REFUSES\" ] || {{ echo Insufficient Permissions; exit 4; }}\n",
+        calls.display()
+    );
+    common::executable(&bin.join("nvidia-smi"), script.as_bytes());
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let run = |line: &str, refuses: &str| {
+        let mut command: Command = world.partita(line.split_whitespace());
+        command.env("PATH", &path).env("FAKE_REFUSES", refuses).output().unwrap()
+    };
+    assert!(run("mps start", "").status.success() && run("mps stop", "").status.success());
+    assert!(!calls.exists(), "never unasked");
+    let refused = run("mps start --exclusive", "yes");
+    assert!(common::text(&refused.stderr).contains("Insufficient Permissions"), "{refused:?}");
+    assert!(world.ok("mps status").contains("does not run"), "what was started in vain is stopped");
+    assert!(run("mps start --exclusive", "").status.success());
+    assert!(run("mps stop", "").status.success());
+    let calls = fs::read_to_string(calls).unwrap();
+    let modes: Vec<&str> = calls.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(modes, ["EXCLUSIVE_PROCESS", "EXCLUSIVE_PROCESS", "DEFAULT"]);
+}
+
+#[test]
+fn a_service_for_all_users_is_roots() {
+    let world = World::new();
+    if !rustix::process::geteuid().is_root() {
+        assert!(world.refused("mps start --multi-user").contains("sudo"));
+        return;
+    }
+    world.ok("mps start");
+    assert!(world.refused("mps start --multi-user").contains("stop it first"));
+    world.ok("mps stop");
+    world.ok("mps start --multi-user");
+    assert!(world.ok("mps status").contains("for all users"));
+    assert_eq!(json(&world.ok("mps status --json"))["all_users"], true);
+    let _one = client(&world, "one");
+    assert_eq!(json(&world.ok("mps clients --json"))[0]["tenant"], "one");
+}
+
+/// A world whose service does what a script says.
+struct Scripted {
+    world: World,
+}
+
+impl Scripted {
+    fn new() -> Self {
+        Self { world: World::new() }
+    }
+
+    fn write(&self, script: &str) {
+        fs::write(self.world.dir().join("script"), script).unwrap();
+    }
+
+    fn with(&self, mut command: Command) -> Command {
+        command.env("PARTITA_SIM_MPS_SCRIPT", self.world.dir().join("script"));
+        command
+    }
+
+    fn refused(&self, line: &str) -> String {
+        common::refusal(&mut self.with(self.world.partita(line.split_whitespace())))
+    }
+
+    fn ok(&self, line: &str) {
+        let output = self.with(self.world.partita(line.split_whitespace())).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+}
+
+#[test]
+fn a_service_that_breaks_is_told_and_recovered() {
+    if needs_simulator("the failures are scripted") {
+        return;
+    }
+    let scripted = Scripted::new();
+    scripted.write("start say Failed to make room");
+    assert!(scripted.refused("mps start").contains("Failed to make room"));
+    scripted.write("");
+    scripted.ok("mps start");
+    scripted.write("get_server_list say 12 what");
+    assert!(scripted.refused("mps status").contains("12 what"));
+    scripted.write("get_default_active_thread_percentage half");
+    assert!(scripted.refused("mps status").contains("breaks off after \"10\""));
+    scripted.write("get_server_list death");
+    assert!(!scripted.refused("mps status").is_empty());
+    let stale = scripted.world.ok("mps status");
+    assert!(stale.contains("does not run") && stale.contains("died"), "{stale}");
+    scripted.write("");
+    scripted.ok("mps start");
+    assert!(scripted.world.ok("mps status").contains("runs"));
+}
+
+#[test]
+fn the_49th_client_is_refused_before_its_program_starts() {
+    if needs_simulator("the list of clients is scripted") {
+        return;
+    }
+    let scripted = Scripted::new();
+    scripted.ok("mps start");
+    let server = || {
+        let mut one = client(&scripted.world, "one");
+        let status = json(&scripted.world.ok("mps status --json"));
+        one.signal(rustix::process::Signal::TERM);
+        one.exit_code();
+        status["servers"][0]["pid"].to_string()
+    };
+    let server = server();
+    let list =
+        |clients: usize| (0..clients).map(|at| (100_000 + at).to_string()).collect::<Vec<_>>().join("\\n");
+    scripted.write(&format!("get_server_list say {server}\nget_client_list say {}", list(48)));
+    let mark = scripted.world.dir().join("started");
+    let line = format!("run --sm 10% -- touch {}", mark.display());
+    let error = scripted.refused(&line);
+    assert!(error.contains("48 clients of the 48") && error.contains("--isolation own"), "{error}");
+    assert!(!mark.exists(), "it was not started");
+    assert!(scripted.world.ps().is_empty(), "and nothing is left of it");
+    scripted.write(&format!("get_client_list say {}", list(47)));
+    scripted.ok(&line);
+    assert!(mark.exists());
+}

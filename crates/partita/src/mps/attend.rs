@@ -1,0 +1,166 @@
+//! A tenant's program as a client: what happens before a signal ends it, and after it has ended.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use partita_mps::MpsError;
+use rustix::process::Signal;
+
+use super::incident::What;
+use super::ready;
+use super::watch::{Blame, Watch};
+use crate::error::Error;
+use crate::install::Install;
+use crate::kill;
+use crate::process::ProcessId;
+use crate::registry::Registry;
+use crate::signals;
+
+/// How long processes that a fault hit may take to end by themselves, before they are ended: the server waits for them.
+const LEFTOVERS_GRACE: Duration = Duration::from_secs(5);
+
+/// `--restart`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Restart {
+    /// Never.
+    #[default]
+    Never,
+    /// When a fault that a neighbour caused, or a neighbour's end, took its work on the GPU, and as often as that happens.
+    OnNeighbourFault,
+}
+
+/// The tenant whose program is attended.
+pub(crate) struct Attended<'a> {
+    pub install: &'a Install,
+    pub registry: &'a Registry,
+    pub name: &'a str,
+    pub dir: &'a Path,
+    pub watch: &'a Watch,
+}
+
+impl Attended<'_> {
+    /// To be called before `process` gets a signal: if it would die of it at once, its work on the GPU is ended first, because a client
+    /// that dies with work in flight takes its neighbours along. A program with a handler of its own is left to it: it may want to save
+    /// what it has computed.
+    pub fn before(&self, signal: Signal, process: ProcessId) {
+        if !dies_of(process.pid, signal) {
+            return;
+        }
+        let service = self.watch.service();
+        let Ok(clients) = service.clients() else { return };
+        for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
+            // Whatever goes wrong, the signal is not kept from it.
+            let _ = service.control().terminate_client(server, client);
+        }
+    }
+
+    /// To be called after the program has ended: says why, if the service has to do with it, writes it down, and tells whether the
+    /// program is to be started anew; then the service takes clients again.
+    ///
+    /// # Errors
+    /// [`Error::Mps`] if the service is not ready in time; [`Error::Interrupted`].
+    pub fn after(
+        &self,
+        pid: u32,
+        status: ExitStatus,
+        restart: Restart,
+        limit: Duration,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<bool, Error> {
+        if status.success() || kill::was_asked_for(self.dir) || signals::ending().is_some() {
+            return Ok(false);
+        }
+        let name = self.name;
+        if status.signal() == Some(Signal::KILL.as_raw()) {
+            let neighbours = self.watch.killed(pid);
+            if !neighbours.is_empty() {
+                let neighbours: Vec<String> = neighbours.iter().map(u32::to_string).collect();
+                say(&format!(
+                    "tenant {name}: process {pid} was killed from outside while it was a client of MPS, which may have broken clients {}; \
+                     `partita kill {name}` ends its work on the GPU first",
+                    neighbours.join(", ")
+                ));
+            }
+            return Ok(false);
+        }
+        match self.watch.blame() {
+            None => Ok(false),
+            Some(Blame::Own { server }) => {
+                say(&format!(
+                    "tenant {name}: its work caused a fault of MPS server {server}, which has hit the other clients too"
+                ));
+                self.watch.note(What::Caused { server });
+                Ok(false)
+            }
+            Some(Blame::Neighbour { server, cause }) => {
+                say(&format!("tenant {name}: its work on the GPU was lost by a fault {cause}"));
+                self.watch.note(What::Hit { server, cause });
+                match restart {
+                    Restart::Never => Ok(false),
+                    Restart::OnNeighbourFault => self.make_ready(limit),
+                }
+            }
+        }
+    }
+
+    /// Ends what is left of the program and waits until the service takes clients again.
+    fn make_ready(&self, limit: Duration) -> Result<bool, Error> {
+        let begin = Instant::now();
+        let tenant = self.registry.lock()?.tenant(self.name)?;
+        kill::end_processes(self.install, self.registry, self.name, &tenant, LEFTOVERS_GRACE)?;
+        match ready::wait(self.watch.service(), limit) {
+            Ok(_) => {}
+            // The daemon went with it.
+            Err(Error::Mps(MpsError::NotRunning { .. })) => drop(self.watch.service().ensure()?),
+            Err(error) => return Err(error),
+        }
+        // Somebody may have ended the tenant meanwhile.
+        if kill::was_asked_for(self.dir) || !self.dir.exists() {
+            return Ok(false);
+        }
+        self.watch.restarted(begin.elapsed());
+        Ok(true)
+    }
+}
+
+/// Whether a process neither catches nor ignores a signal.
+fn dies_of(pid: u32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let bit = 1u64 << (signal.as_raw() - 1);
+    ["SigCgt:", "SigIgn:"].iter().all(|set| {
+        let set = status.lines().find_map(|line| line.strip_prefix(set));
+        set.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).is_some_and(|set| set & bit == 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_dies_of_a_signal_is_read_from_the_kernel() {
+        let mut sleeper = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        // Between fork and exec it has this process's handlers.
+        let is = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        while is(sleeper.id()).trim() != "sleep" {
+            std::thread::yield_now();
+        }
+        assert!(dies_of(sleeper.id(), Signal::TERM));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        let mut deaf = std::process::Command::new("sh")
+            .args(["-c", "trap '' TERM; echo; read x"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(deaf.stdout.as_mut().unwrap(), &mut line).unwrap();
+        assert!(!dies_of(deaf.id(), Signal::TERM));
+        assert!(dies_of(deaf.id(), Signal::HUP));
+        drop(deaf.stdin.take());
+        deaf.wait().unwrap();
+    }
+}

@@ -1,0 +1,114 @@
+//! What happened to tenants of a service beside the service's own logs: one line of JSON each, next to them.
+//!
+//! Written by the `partita run` that saw it; read by others' to know why their program failed, by `partita mps logs` and by the metrics.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use partita_mps::{Pid, Service};
+use serde::{Deserialize, Serialize};
+
+/// The most that is read of the file: the newest incidents are at its end.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+/// One incident.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incident {
+    /// When, in milliseconds since 1970.
+    pub time_unix_ms: u64,
+    /// The tenant that it is about.
+    pub tenant: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What happened to a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "incident", rename_all = "snake_case")]
+pub enum What {
+    /// A process of it that was a client was killed from outside, and not through Partita: work in flight may have hurt the others.
+    Killed {
+        /// The process.
+        pid: Pid,
+        /// The clients that were there beside it.
+        neighbours: Vec<Pid>,
+    },
+    /// A fault that a neighbour caused, or may have caused, ended its work.
+    Hit {
+        /// The server.
+        server: Pid,
+        /// Who caused it, in words.
+        cause: String,
+    },
+    /// A fault that its own work caused.
+    Caused {
+        /// The server.
+        server: Pid,
+    },
+    /// Its program was started anew after a neighbour's fault.
+    Restarted {
+        /// How often, this time counted.
+        restarts: u32,
+        /// From the program's end until the server took clients again, in milliseconds.
+        waited_ms: u64,
+    },
+}
+
+impl Incident {
+    /// One of now.
+    #[must_use]
+    pub fn now(tenant: &str, what: What) -> Self {
+        Self { time_unix_ms: now_unix_ms(), tenant: tenant.to_owned(), what }
+    }
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn now_unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+fn file(service: &Service) -> PathBuf {
+    service.dirs().log().join("incidents.jsonl")
+}
+
+/// Writes an incident down. What cannot be written is lost: nothing depends on it but what people are told.
+pub fn note(service: &Service, incident: &Incident) {
+    let Ok(mut line) = serde_json::to_vec(incident) else { return };
+    line.push(b'\n');
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(file(service));
+    // One write: appends of several processes do not mix.
+    let _ = opened.and_then(|mut file| file.write_all(&line));
+}
+
+/// The incidents of a service, oldest first. Lines that are none are passed over.
+#[must_use]
+pub fn all(service: &Service) -> Vec<Incident> {
+    let bytes = std::fs::read(file(service)).unwrap_or_default();
+    let newest = &bytes[bytes.len().saturating_sub(READ_BYTES_MAX)..];
+    newest.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn incidents_are_lines_of_json() {
+        let incident = Incident {
+            time_unix_ms: 5,
+            tenant: "serve".to_owned(),
+            what: What::Killed { pid: 7, neighbours: vec![8, 9] },
+        };
+        let json = serde_json::to_string(&incident).unwrap();
+        assert_eq!(
+            json,
+            r#"{"time_unix_ms":5,"tenant":"serve","incident":"killed","pid":7,"neighbours":[8,9]}"#
+        );
+        assert_eq!(serde_json::from_str::<Incident>(&json).unwrap(), incident);
+    }
+}

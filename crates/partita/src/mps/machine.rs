@@ -1,0 +1,67 @@
+//! The facts that MPS's conditions are judged by.
+
+use std::path::Path;
+
+use partita_mps::conditions::{ComputeMode, Device, Machine, RunningServer};
+
+use crate::gpu::Gpu;
+use crate::process::ProcessId;
+
+/// The name of servers, as far as the kernel keeps it.
+const SERVER_NAME: &str = "nvidia-cuda-mps";
+
+/// Gathers them for a service of these GPUs. `own` tells whether a server is one of Partita's.
+#[must_use]
+pub fn machine(gpus: &[Gpu], multi_user: bool, own: impl Fn(u32) -> bool) -> Machine {
+    let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    Machine {
+        system: std::fs::read_to_string("/proc/sys/kernel/ostype").unwrap_or_default().trim().to_owned(),
+        pointer_bits: usize::BITS,
+        tegra: Path::new("/etc/nv_tegra_release").exists(),
+        devices: gpus.iter().map(device).collect(),
+        user: rustix::process::geteuid().as_raw(),
+        open_files_max: limit.current,
+        shared_memory_bytes: shared_memory_bytes(),
+        servers: servers(own),
+        forced_api_version: variable("CUDA_FORCE_API_VERSION"),
+        max_connections: variable("CUDA_DEVICE_MAX_CONNECTIONS"),
+        visible_devices: variable("CUDA_VISIBLE_DEVICES"),
+        multi_user,
+    }
+}
+
+fn device(gpu: &Gpu) -> Device {
+    Device {
+        index: gpu.facts.index,
+        compute_capability: gpu.facts.compute_capability,
+        compute_mode: match gpu.facts.compute_mode.as_str() {
+            "default" => Some(ComputeMode::Default),
+            "exclusive-process" => Some(ComputeMode::ExclusiveProcess),
+            "prohibited" => Some(ComputeMode::Prohibited),
+            _ => None,
+        },
+        mig: gpu.facts.mig_enabled == Some(true),
+    }
+}
+
+fn shared_memory_bytes() -> Option<u64> {
+    let stat = rustix::fs::statvfs("/dev/shm").ok()?;
+    Some(stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
+fn servers(own: impl Fn(u32) -> bool) -> Vec<RunningServer> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| is_server(*pid))
+        .filter_map(|pid| Some(RunningServer { pid, user: ProcessId::living(pid)?.user()?, own: own(pid) }))
+        .collect()
+}
+
+/// Control daemons have the same 15 letters; their command line tells them apart.
+fn is_server(pid: u32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().starts_with(SERVER_NAME)
+        && std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains("nvidia-cuda-mps-server"))
+}

@@ -1,0 +1,56 @@
+//! Before a program becomes a client: is there room, and is a server ready for it?
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use partita_mps::{MpsError, Pid, ServerStatus, Service};
+
+use super::status::capacity;
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::signals;
+
+/// How long newcomers wait for a server that recovers from a fault, unless told otherwise.
+pub const READY_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Refuses a program for which there is no room. `tenants` are those that share the service, the new one counted: those that have
+/// started and are no clients yet have a place too.
+///
+/// # Errors
+/// [`Error::Mps`].
+pub fn admit(service: &Service, gpus: &[Gpu], tenants: usize) -> Result<(), Error> {
+    let clients: std::collections::BTreeSet<Pid> =
+        service.clients()?.into_iter().map(|(_, client)| client).collect();
+    let others = tenants.saturating_sub(1).max(clients.len());
+    Ok(capacity(service, gpus).admit(others)?)
+}
+
+/// Waits until every server of the service takes clients: a newcomer would fail with error 807 instead. A service without a server is
+/// ready, for the next client starts one. Returns how long that took.
+///
+/// # Errors
+/// [`MpsError::NotReady`] when `limit` is over; [`Error::Interrupted`].
+pub fn wait(service: &Service, limit: Duration) -> Result<Duration, Error> {
+    let control = service.control();
+    let begin = Instant::now();
+    loop {
+        signals::check()?;
+        let mut waits_for = None;
+        for server in control.server_list()? {
+            match control.server_status(server) {
+                Ok(ServerStatus::Active) => {}
+                Ok(status) => waits_for = Some((server, status)),
+                // It ended meanwhile, or this driver does not tell.
+                Err(MpsError::NoSuchServer { .. } | MpsError::UnknownCommand { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let Some((server, status)) = waits_for else { return Ok(begin.elapsed()) };
+        if begin.elapsed() >= limit {
+            let clients = control.client_list(server).unwrap_or_default();
+            return Err(MpsError::NotReady { server, status, waited_s: limit.as_secs(), clients }.into());
+        }
+        thread::sleep(POLL);
+    }
+}

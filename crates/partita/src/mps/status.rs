@@ -1,0 +1,283 @@
+//! What a service does and for whom: for `partita mps status` and `clients`, and for metrics.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use partita_mps::admission::Capacity;
+use partita_mps::fault::{Culprit, Fault, ServerState, Tracker};
+use partita_mps::log::{Event, Tail};
+use partita_mps::{ClientPriority, DeviceName, MpsError, Pid, ServerStatus, Service, State};
+use serde::Serialize;
+
+use super::incident::{self, Incident, What};
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::process::ProcessId;
+use crate::run::LEDGER_VARIABLE;
+
+/// Where a service is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServiceState {
+    /// It does not run.
+    Stopped,
+    /// Its daemon is gone and left its files; the next start replaces them.
+    Stale,
+    /// It runs and answers.
+    Running,
+}
+
+/// One service.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServiceStatus {
+    /// Its GPUs.
+    pub gpus: Vec<GpuName>,
+    /// Where it is in its life.
+    pub state: ServiceState,
+    /// The control daemon.
+    pub daemon: Option<Pid>,
+    /// The CUDA version of its program.
+    pub version: Option<String>,
+    /// `CUDA_MPS_PIPE_DIRECTORY` of its clients.
+    pub pipe_directory: PathBuf,
+    /// Where its logs are.
+    pub log_directory: PathBuf,
+    /// Whether it takes every user's programs.
+    pub all_users: bool,
+    /// The most client contexts of a GPU.
+    pub contexts_max: u32,
+    /// What its next server, or its next clients, get.
+    pub limits: Option<DefaultLimits>,
+    /// Its servers.
+    pub servers: Vec<ServerRow>,
+    /// What its logs count.
+    pub counts: Counts,
+}
+
+/// A GPU of a service.
+#[derive(Debug, Clone, Serialize)]
+pub struct GpuName {
+    /// For people.
+    pub label: String,
+    /// `GPU-…`.
+    pub uuid: String,
+}
+
+/// What servers that are yet to start get.
+#[derive(Debug, Clone, Serialize)]
+pub struct DefaultLimits {
+    /// Active thread percentage.
+    pub thread_percentage: f64,
+    /// Priority of clients; none where this driver does not tell.
+    pub priority: Option<ClientPriority>,
+    /// Limit of device memory for each client, in bytes, by the GPU's UUID; only those that are set.
+    pub memory_bytes: BTreeMap<String, u64>,
+}
+
+/// A server.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServerRow {
+    /// Its process.
+    pub pid: Pid,
+    /// Its user.
+    pub user: Option<u32>,
+    /// Where it is in its life; none where it does not tell.
+    pub status: Option<ServerStatus>,
+    /// What clients that come from now on get.
+    pub thread_percentage: Option<f64>,
+    /// Its clients.
+    pub clients: Vec<Client>,
+    /// The last fault, over or not.
+    pub fault: Option<FaultRow>,
+}
+
+/// A client process on one device.
+#[derive(Debug, Clone, Serialize)]
+pub struct Client {
+    /// Its process.
+    pub pid: Pid,
+    /// Its number with the server.
+    pub id: Option<u32>,
+    /// The beginning of the device's UUID.
+    pub device: Option<String>,
+    /// The program.
+    pub command: Option<String>,
+    /// Its tenant; none for a program that was started without Partita, or another user's.
+    pub tenant: Option<String>,
+}
+
+/// A fault, with who caused it in words.
+#[derive(Debug, Clone, Serialize)]
+pub struct FaultRow {
+    /// Everything that is known of it.
+    #[serde(flatten)]
+    pub fault: Fault,
+    /// Who caused it.
+    pub culprit: Culprit,
+}
+
+/// What the logs of a service count, since its directory was made.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Counts {
+    /// Servers that were started.
+    pub servers_started: u64,
+    /// Servers that ended with a status other than 0.
+    pub servers_failed: u64,
+    /// Client contexts and processes that were connected.
+    pub clients_connected: u64,
+    /// Fatal faults.
+    pub faults: u64,
+    /// Clients that faults hit.
+    pub clients_hit: u64,
+    /// Clients that were killed from outside with other clients beside them.
+    pub clients_killed: u64,
+    /// Programs that were started anew after a neighbour's fault.
+    pub restarts: u64,
+}
+
+/// Asks a service everything.
+///
+/// # Errors
+/// [`Error::Mps`] if the daemon runs and does not answer as it should.
+pub fn status(service: &Service, gpus: &[Gpu]) -> Result<ServiceStatus, Error> {
+    let dirs = service.dirs();
+    let (counts, tracker) = read_logs(service);
+    let mut status = ServiceStatus {
+        gpus: gpus.iter().map(|gpu| GpuName { label: gpu.label(), uuid: gpu.facts.uuid.clone() }).collect(),
+        state: ServiceState::Stopped,
+        daemon: None,
+        version: service.binary().version().ok().map(|version| version.to_string()),
+        pipe_directory: dirs.pipe(),
+        log_directory: dirs.log(),
+        all_users: service.is_for_all_users(),
+        contexts_max: capacity(service, gpus).contexts_max,
+        limits: None,
+        servers: Vec::new(),
+        counts,
+    };
+    match service.state()? {
+        State::Stopped => {}
+        State::Stale { .. } => status.state = ServiceState::Stale,
+        State::Running { pid } => {
+            status.state = ServiceState::Running;
+            status.daemon = Some(pid);
+            status.limits = Some(default_limits(service, gpus)?);
+            for server in service.control().server_list()? {
+                status.servers.extend(server_row(service, server, &tracker)?);
+            }
+        }
+    }
+    Ok(status)
+}
+
+/// How many clients fit on the GPUs of a service: on the one that takes the fewest.
+#[must_use]
+pub fn capacity(service: &Service, gpus: &[Gpu]) -> Capacity {
+    let version = service.binary().version().ok().map(|version| version.number);
+    gpus.iter()
+        .map(|gpu| Capacity::of(gpu.facts.compute_capability, version))
+        .min_by_key(|capacity| capacity.contexts_max)
+        .unwrap_or(Capacity::of((7, 0), version))
+}
+
+/// The answer to a command that older drivers do not know, or whose subject has gone meanwhile.
+fn if_told<T>(answer: Result<T, MpsError>) -> Result<Option<T>, MpsError> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(MpsError::UnknownCommand { .. } | MpsError::NoSuchServer { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn default_limits(service: &Service, gpus: &[Gpu]) -> Result<DefaultLimits, Error> {
+    let control = service.control();
+    let mut memory_bytes = BTreeMap::new();
+    for gpu in gpus {
+        let uuid = &gpu.facts.uuid;
+        // The form of this answer is published nowhere: where it is not understood, nothing is said of it.
+        if let Ok(Some(bytes)) = control.default_device_memory_limit(&DeviceName::Uuid(uuid.clone())) {
+            memory_bytes.insert(uuid.clone(), bytes);
+        }
+    }
+    Ok(DefaultLimits {
+        thread_percentage: control.default_active_thread_percentage()?,
+        priority: if_told(control.default_client_priority())?,
+        memory_bytes,
+    })
+}
+
+fn server_row(service: &Service, pid: Pid, tracker: &Tracker) -> Result<Option<ServerRow>, Error> {
+    let control = service.control();
+    let Some(list) = if_told(control.client_list(pid))? else { return Ok(None) };
+    let rows = if_told(control.ps(Some(pid)))?.unwrap_or_default();
+    let mut clients: Vec<Client> = rows
+        .into_iter()
+        .map(|row| Client {
+            pid: row.pid,
+            id: Some(row.id),
+            device: Some(row.device),
+            command: Some(row.command),
+            tenant: tenant_of(row.pid),
+        })
+        .collect();
+    // A client that has no context yet is in the one list alone.
+    for client in list {
+        if clients.iter().all(|known| known.pid != client) {
+            clients.push(Client {
+                pid: client,
+                id: None,
+                device: None,
+                command: None,
+                tenant: tenant_of(client),
+            });
+        }
+    }
+    let fault = tracker.fault(pid).map(|fault| FaultRow { fault: fault.clone(), culprit: fault.culprit() });
+    Ok(Some(ServerRow {
+        pid,
+        user: ProcessId::living(pid).and_then(ProcessId::user),
+        status: if_told(control.server_status(pid))?,
+        thread_percentage: if_told(control.active_thread_percentage(pid))?,
+        clients,
+        fault,
+    }))
+}
+
+/// The tenant that a process belongs to, as far as its environment may be read.
+#[must_use]
+pub fn tenant_of(pid: Pid) -> Option<String> {
+    let ledger = ProcessId::living(pid)?.variable(LEDGER_VARIABLE)?;
+    Some(Path::new(&ledger).file_name()?.to_string_lossy().into_owned())
+}
+
+/// Reads both logs from their beginning.
+fn read_logs(service: &Service) -> (Counts, Tracker) {
+    let mut counts = Counts::default();
+    let mut tracker = Tracker::new();
+    let mut entries = Vec::new();
+    for path in [service.dirs().control_log(), service.dirs().server_log()] {
+        // A log that cannot be read counts nothing: it is another user's.
+        entries.extend(Tail::from_start(&path).poll().unwrap_or_default());
+    }
+    // Stable: within a millisecond the daemon's words come first.
+    entries.sort_by_key(|entry| entry.time);
+    for entry in &entries {
+        let change = tracker.apply(entry);
+        match &entry.event {
+            Some(Event::ServerStarting { .. }) => counts.servers_started += 1,
+            Some(Event::ServerExited { status, .. }) if *status != 0 => counts.servers_failed += 1,
+            Some(Event::ClientConnected { .. }) => counts.clients_connected += 1,
+            Some(Event::FaultClient { .. }) => counts.clients_hit += 1,
+            _ => {}
+        }
+        counts.faults += u64::from(change.is_some_and(|change| change.to == ServerState::Fault));
+    }
+    for Incident { what, .. } in incident::all(service) {
+        match what {
+            What::Killed { .. } => counts.clients_killed += 1,
+            What::Restarted { .. } => counts.restarts += 1,
+            What::Hit { .. } | What::Caused { .. } => {}
+        }
+    }
+    (counts, tracker)
+}
