@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use partita_core::time::Priority;
+use partita_core::time::{Priority, check_shares_offered};
 
 use crate::error::Error;
 
@@ -92,14 +92,9 @@ pub fn check(via: Via, time: Option<TimeShare>, has_share: bool) -> Result<(), E
 /// # Errors
 /// [`Error::NotOffered`].
 pub fn check_time(is_simulated: bool, time: TimeShare) -> Result<(), Error> {
-    if is_simulated {
-        return Ok(());
-    }
-    Err(Error::NotOffered {
+    check_shares_offered(is_simulated).map_err(|reason| Error::NotOffered {
         option: format!("--time {}", percent(time)),
-        reason: "shares of time are not yet measured on this hardware, on simulated GPUs alone; leave it out, and limit \
-                 compute units with --sm"
-            .to_owned(),
+        reason: format!("{reason}; leave it out, and limit compute units with --sm"),
     })
 }
 

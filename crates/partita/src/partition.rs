@@ -7,7 +7,7 @@
 use partita_core::{
     Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology, TpcSet,
 };
-use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFile};
+use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFile, MECHANISM_MASK};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -189,7 +189,10 @@ fn may_move(tenant: &Tenant) -> bool {
 pub(crate) fn repack(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<MoveRow>, Error> {
     let present = RegistryLock::present(tenants, gpu_key)?;
     let here = |name: &str| tenants.iter().find(|tenant| tenant.gpu_key == gpu_key && tenant.name == name);
-    let Some(first) = tenants.iter().find(|tenant| tenant.gpu_key == gpu_key) else { return Ok(Vec::new()) };
+    let is_masked = |tenant: &&Tenant| {
+        tenant.gpu_key == gpu_key && tenant.limits().is_ok_and(|limits| limits.mechanism == MECHANISM_MASK)
+    };
+    let Some(first) = tenants.iter().find(is_masked) else { return Ok(Vec::new()) };
     let limits = first.limits()?;
     if limits.flags & FLAG_GPCS_UNPROVED != 0 {
         // Nobody knows what would be packed.

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_core::TpcSet;
 use partita_core::time::Priority;
-use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, NO_QUOTA};
+use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, MECHANISM_NONE, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -25,7 +25,7 @@ pub struct TenantRow {
     pub gpu: String,
     /// Its GPU's UUID.
     pub gpu_uuid: Option<String>,
-    /// Its TPCs, logical, as ranges.
+    /// Its TPCs, logical, as ranges; `all` without a partition.
     pub tpcs: Option<String>,
     /// The GPCs that they lie in, where these are proved.
     pub gpcs: Option<Vec<GpcRow>>,
@@ -139,6 +139,10 @@ fn row(tenant: &Tenant) -> TenantRow {
     let usage = tenant.usage().map_err(|error| problems.push(error.to_string())).ok();
     let totals = usage.as_ref().and_then(|usage| usage.totals().ok());
     let set = limits.map(|limits| TpcSet::from_words(limits.set));
+    let sms_of_device = limits.map(|limits| limits.tpc_count * limits.sms_per_tpc);
+    // Made by an environment without a core limit: nothing of the device is known but its SMs.
+    let is_free =
+        limits.zip(set).is_some_and(|(limits, set)| limits.mechanism == MECHANISM_NONE && set.is_empty());
     let mut processes = Vec::new();
     for slot in
         usage.iter().flat_map(|usage| usage.slots()).flatten().filter(|slot| slot.live && slot.pid > 0)
@@ -165,10 +169,14 @@ fn row(tenant: &Tenant) -> TenantRow {
         user: user_name(tenant.user),
         gpu: meta.map_or_else(|| tenant.gpu_key.clone(), |meta| meta.gpu.label.clone()),
         gpu_uuid: meta.map(|meta| meta.gpu.uuid.clone()),
-        tpcs: set.map(|set| set.to_string()),
+        tpcs: set.map(|set| if is_free { "all".to_owned() } else { set.to_string() }),
         gpcs: limits.zip(set).and_then(|(limits, set)| gpcs(limits, &set)),
-        sms: limits.zip(set).map(|(limits, set)| set.len() * limits.sms_per_tpc),
-        sms_of_device: limits.map(|limits| limits.tpc_count * limits.sms_per_tpc),
+        sms: if is_free {
+            sms_of_device
+        } else {
+            limits.zip(set).map(|(limits, set)| set.len() * limits.sms_per_tpc)
+        },
+        sms_of_device,
         memory_used_bytes: totals.map(|totals| totals.used),
         memory_peak_bytes: totals.map(|totals| totals.peak),
         memory_quota_bytes: limits.map(|limits| limits.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
@@ -185,7 +193,10 @@ fn row(tenant: &Tenant) -> TenantRow {
             .map(|_| processes.iter().map(|process| process.widened_launches).sum()),
         processes,
         place: meta.map(|meta| meta.place),
-        clusters: limits.and_then(|limits| PartitionRow::of(limits).ok()).and_then(|row| row.clusters),
+        clusters: limits
+            .filter(|_| !is_free)
+            .and_then(|limits| PartitionRow::of(limits).ok())
+            .and_then(|row| row.clusters),
         isolation: meta.map(|meta| meta.isolation),
         started: meta.map(|meta| meta.child.is_some()),
         age_s: meta.map(|meta| now_s.saturating_sub(meta.started_unix_s)),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use partita_core::time::{Policy, Priority};
 use partita_core::{ByteSize, Compaction, Share, Topology, TpcSet};
-use partita_ledger::{FLAG_GATED, FLAG_TIMED, LedgerError, Limits, LimitsFile, NO_QUOTA};
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, LedgerError, Limits, LimitsFile, MECHANISM_NONE, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -196,6 +196,15 @@ impl<'a> Change<'a> {
                 reason: format!(
                     "tenant {} has every compute unit in its turns (--via time); change its --time, or start it without \
                      --via time",
+                    part.name
+                ),
+            });
+        }
+        if (request.share.is_some() || request.compact) && before.mechanism == MECHANISM_NONE {
+            return Err(Error::NotOffered {
+                option: "--sm".to_owned(),
+                reason: format!(
+                    "tenant {} has no partition, and its launches carry no mask; start it again with a share of compute units",
                     part.name
                 ),
             });

@@ -16,6 +16,17 @@ pub enum Priority {
     High = 2,
 }
 
+/// Whether shares of time are enforced on a GPU, and why not.
+///
+/// # Errors
+/// The reason, for a message: how true they are has not been measured on a real GPU.
+pub fn check_shares_offered(is_simulated: bool) -> Result<(), &'static str> {
+    if is_simulated {
+        return Ok(());
+    }
+    Err("shares of time are not yet measured on this hardware, on simulated GPUs alone")
+}
+
 /// A priority that there is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsePriorityError;

@@ -237,11 +237,11 @@ impl Lock {
             if unsafe { libc::flock(file.0, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
                 return Ok((!is_needless()).then_some(Self(file)));
             }
-            if is_needless() {
-                return Ok(None);
-            }
             if !matches!(errno(), libc::EWOULDBLOCK | libc::EINTR) {
                 return Err(path.error("flock"));
+            }
+            if is_needless() {
+                return Ok(None);
             }
             let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             // SAFETY: a valid pointer.

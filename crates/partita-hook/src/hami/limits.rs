@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use partita_abi::types::CUuuid;
 use partita_abi::{CuResult, attribute};
 use partita_core::hami::{Asked, choose};
-use partita_core::time::Priority;
+use partita_core::time::{Priority, check_shares_offered};
 use partita_core::{ByteSize, Present, Share, TpcSet};
 use partita_driver::kept::{self, Measured, Origin};
 use partita_ledger::{
@@ -192,7 +192,7 @@ impl Wanted {
     }
 
     fn without_partition(&self, board: &Board, name: &str) -> Result<Limits, String> {
-        Ok(Limits {
+        let mut limits = Limits {
             gpu_uuid: board.uuid,
             device_class: board.compute_capability,
             // Which SMs share a TPC is not known, and nothing asks: each counts as one.
@@ -204,7 +204,9 @@ impl Wanted {
             flags: FLAG_GPCS_UNPROVED | if self.spills { FLAG_SPILL_HOST } else { 0 },
             name: Limits::name_field(name).map_err(|fault| fault.to_string())?,
             ..Limits::default()
-        })
+        };
+        limits.physical_of_logical.iter_mut().zip(0..).for_each(|(physical, number)| *physical = number);
+        Ok(limits)
     }
 
     fn put_partition(
@@ -219,7 +221,7 @@ impl Wanted {
         let measured = match board.measured(asked) {
             Ok(measured) => measured,
             Err(reason) => {
-                let no_way = |no_time| {
+                let no_way = |no_time: String| {
                     format!(
                         "a core limit of {percent}% needs what `partita doctor` proves and keeps of a GPU and its driver: run it once on \
                          this machine, and let the program read its directory ({reason}); a share of time would need no proof, but \
@@ -263,14 +265,20 @@ pub struct Made {
 }
 
 /// Whether shares of time are enforced here: as `partita run --time` has it.
-fn time_is_offered(_in_memory: bool) -> Result<(), &'static str> {
-    Err("shares of time are not enforced by this build")
+fn time_is_offered(in_memory: bool) -> Result<(), String> {
+    check_shares_offered(kept::is_simulated(&find)).map_err(ToString::to_string)?;
+    check_memory(in_memory)
 }
 
 /// Whether priorities are enforced here: as `partita run --priority` has it.
 fn gate_is_offered(in_memory: bool) -> Result<(), String> {
     let offered = Priority::check_offered(kept::is_simulated(&find));
     offered.map_err(|reason| format!("{reason}; leave the variable out"))?;
+    check_memory(in_memory)
+}
+
+/// Refuses what a GPU must map where it cannot.
+fn check_memory(in_memory: bool) -> Result<(), String> {
     if !in_memory {
         return Err(
             "a GPU maps no page of a file system that is not in memory; put the file that CUDA_DEVICE_MEMORY_SHARED_CACHE names on a \

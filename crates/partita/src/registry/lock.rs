@@ -13,7 +13,7 @@ use partita_ledger::FLAG_GATED;
 
 use super::{
     GATE, NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name,
-    is_owned, is_scratch, make, make_gate, open_regular, shared_dir,
+    is_owned, is_scratch, make, make_gate, open_regular, shared_dir, tenant::has_live_slot,
 };
 use crate::error::Error;
 use crate::process::ProcessId;
@@ -235,6 +235,8 @@ impl<'a> RegistryLock<'a> {
         let gone =
             dir.with_file_name(format!(".dead-{}-{}", file_name(dir).to_string_lossy(), std::process::id()));
         match fs::rename(dir, &gone) {
+            // A process needs no `partita run` to enter a tenant that an environment names. One that has has it back.
+            Ok(()) if has_live_slot(&gone) && fs::rename(&gone, dir).is_ok() => return Ok(()),
             Ok(()) => fs::remove_dir_all(&gone).map_err(Error::io(gone.display().to_string()))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io(dir.display().to_string())(error)),

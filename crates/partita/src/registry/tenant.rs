@@ -275,7 +275,7 @@ impl Tenant {
     }
 }
 
-fn has_live_slot(dir: &Path) -> bool {
+pub(super) fn has_live_slot(dir: &Path) -> bool {
     let Ok(path) = c_path(&dir.join(USAGE)) else { return false };
     UsageView::open(&path).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
 }

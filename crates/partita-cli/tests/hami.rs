@@ -1,0 +1,659 @@
+//! The hook where HAMi-core's library was: no `partita run`, but a container's environment.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Answering, World, compile, gpu_program, is_real, libraries, needs_simulator, text};
+use partita_testing::{succeed, without_own_variables};
+
+const CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
+const MEMORY: &str = "CUDA_DEVICE_MEMORY_LIMIT";
+const CORES: &str = "CUDA_DEVICE_SM_LIMIT";
+
+/// A container with a file that names its tenant.
+struct Container<'w> {
+    world: &'w World,
+    dir: PathBuf,
+    variables: Vec<(String, String)>,
+}
+
+impl<'w> Container<'w> {
+    fn new(world: &'w World, name: &str) -> Self {
+        let dir = world.dir().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        let cache = dir.join("pod.cache").display().to_string();
+        let container = Self { world, dir, variables: Vec::new() };
+        container.with(CACHE, &cache)
+    }
+
+    fn with(mut self, name: &str, value: &str) -> Self {
+        self.variables.retain(|(known, _)| known != name);
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Where its tenants are.
+    fn root(&self) -> PathBuf {
+        self.dir.join("partita")
+    }
+
+    /// A program in it: with the library preloaded and nothing else of Partita's.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        without_own_variables(&mut command);
+        command.envs(driver(self.world)).env("LD_PRELOAD", libraries().join("libpartita.so"));
+        command.env("PARTITA_CACHE_DIR", self.world.dir().join("nothing-proved"));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// `tests/hook/spill.c` with its commands; its answers, and what it said beside.
+    fn allocates(&self, commands: &str) -> (Vec<String>, String) {
+        self.answers(self.command(&program(self.world, "spill")), commands)
+    }
+
+    fn answers(&self, mut command: Command, commands: &str) -> (Vec<String>, String) {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        // A program that is refused reads nothing.
+        let _ = child.stdin.take().unwrap().write_all(commands.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        let lines = text(&output.stdout);
+        let lines = lines.lines().filter(|&line| line != "done").map(str::to_owned).collect();
+        (lines, text(&output.stderr))
+    }
+
+    /// One line of why the program has no GPU: it goes on, with an error that cuInit documents and nothing on stdout.
+    fn refused(&self) -> String {
+        let (lines, said) = self.allocates("a 1\n");
+        assert!(lines.is_empty(), "{lines:?}");
+        let (reason, of_program) = said.trim_end().split_once('\n').unwrap_or_else(|| panic!("{said:?}"));
+        assert_eq!(of_program, "cuInit: 101", "{said}");
+        reason.strip_prefix("partita: ").unwrap_or_else(|| panic!("{said}")).to_owned()
+    }
+
+    /// `partita`, looking at its tenants.
+    fn partita(&self, line: &str) -> Output {
+        let mut command = self.world.partita(line.split_whitespace());
+        command.env("PARTITA_RUN_DIR", self.root()).output().expect("partita runs")
+    }
+
+    fn rows(&self) -> Vec<serde_json::Value> {
+        let output = self.partita("ps --json");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|wrong| panic!("{wrong}: {output:?}"))
+    }
+
+    /// The directories of tenants that are there.
+    fn tenants(&self) -> Vec<PathBuf> {
+        let gpus = directories(&self.root());
+        gpus.iter().flat_map(|gpu| directories(gpu)).collect()
+    }
+}
+
+fn directories(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// What puts programs on the driver under test.
+fn driver(world: &World) -> Vec<(String, String)> {
+    if is_real() {
+        return Vec::new();
+    }
+    let told = text(&succeed(&mut world.partita(["sim", "env", "--gpu", "sim:h200"])).stdout);
+    let variable = |line: &str| {
+        let (name, value) = line.strip_prefix("export ")?.split_once('=')?;
+        Some((name.to_owned(), value.trim_matches('\'').to_owned()))
+    };
+    told.lines().filter_map(variable).collect()
+}
+
+fn program(world: &World, name: &str) -> PathBuf {
+    let path = world.dir().join(name);
+    if path.exists() { path } else { compile(world, name) }
+}
+
+/// The directory of a calibration, proved by the command and not by the program.
+fn proved(world: &World) -> String {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
+    succeed(&mut world.partita(["run", "--dry-run", "--sm", "50%", "--", "true"]));
+    dir.display().to_string()
+}
+
+#[test]
+fn a_memory_limit_is_the_total_and_holds() {
+    let world = World::new();
+    let container = Container::new(&world, "c").with(MEMORY, "256m");
+    let (lines, said) = container.allocates("a 100\na 157\ns 157\na 156\nf 0\ns 100\n");
+    assert_eq!(lines, ["0 156", "2 156", "2 156", "0 0", "0 100", "0 0"]);
+    assert_eq!(said, "", "what is as asked is not told");
+    // Binary, in whichever unit.
+    for limit in ["262144k", "268435456", "256M"] {
+        assert_eq!(container_of(&world, "units", MEMORY, limit).allocates("a 1\n").0, ["0 255"], "{limit}");
+    }
+    // No limit is the device's.
+    let (lines, _) = container_of(&world, "none", MEMORY, "0").allocates("a 1\n");
+    let free: u64 = lines[0].strip_prefix("0 ").unwrap().parse().unwrap();
+    assert!(free > 4096, "{lines:?}");
+}
+
+fn container_of<'w>(world: &'w World, name: &str, variable: &str, value: &str) -> Container<'w> {
+    let _ = fs::remove_dir_all(world.dir().join(name));
+    Container::new(world, name).with(variable, value)
+}
+
+#[test]
+fn every_route_to_memory_is_charged_and_refused_as_under_partita_run() {
+    let world = World::new();
+    let container = Container::new(&world, "c").with(MEMORY, "1g");
+    for (name, expected) in [
+        ("routes", "every route ok\n"),
+        ("shared", "every share ok\n"),
+        ("threads", "every account agrees\n"),
+    ] {
+        let container = match name {
+            "threads" => container_of(&world, "t", MEMORY, "512m"),
+            _ => Container {
+                world: &world,
+                dir: container.dir.clone(),
+                variables: container.variables.clone(),
+            },
+        };
+        let output = succeed(&mut container.command(&program(&world, name)));
+        assert_eq!(text(&output.stdout), expected, "{output:?}");
+    }
+}
+
+#[test]
+fn the_management_library_says_the_same_before_and_after_the_first_process_uses_the_gpu() {
+    let world = World::new();
+    let container = Container::new(&world, "c").with(MEMORY, "2g");
+    let mut command = container.command(&program(&world, "nvml"));
+    let mut asked = Answering::start(&mut command);
+    assert_eq!(asked.line("l"), "total 2048 used 0 free 2048 processes");
+    assert!(asked.ask("i").is_empty() && asked.ask("a").is_empty());
+    assert_eq!(asked.line("l"), "total 2048 used 64 free 1984 processes self:64");
+}
+
+#[test]
+fn limits_of_single_devices_go_with_the_devices_however_they_are_chosen() {
+    if is_real() {
+        eprintln!("skipped on a real GPU: two are needed, with these totals");
+        return;
+    }
+    let world = World::new();
+    let visible = program(&world, "visible");
+    let container = || {
+        Container::new(&world, "c")
+            .with("PARTITA_SIM_GPUS", "2")
+            .with(MEMORY, "256m")
+            .with("CUDA_DEVICE_MEMORY_LIMIT_1", "128m")
+    };
+    let totals = |container: Container<'_>| {
+        let output = succeed(&mut container.command(&visible));
+        assert_eq!(text(&output.stderr), "");
+        text(&output.stdout).trim_end().to_owned()
+    };
+    assert_eq!(totals(container()), "256 128");
+    let uuids: Vec<String> = directories(&container().root())
+        .iter()
+        .map(|gpu| gpu.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(uuids.len(), 2);
+    // Which of them is the first is what the program sees.
+    let first = container().with("CUDA_VISIBLE_DEVICES", &uuids[0]);
+    let (zero, one) = if totals(first) == "256" { (&uuids[0], &uuids[1]) } else { (&uuids[1], &uuids[0]) };
+    for (chosen, expected) in [
+        ("0", "256"),
+        ("1", "128"),
+        ("1,0", "128 256"),
+        ("0,1,7", "256 128"),
+        (zero.as_str(), "256"),
+        (&one[..16], "128"),
+        (&format!("{one},{zero}"), "128 256"),
+    ] {
+        assert_eq!(totals(container().with("CUDA_VISIBLE_DEVICES", chosen)), expected, "{chosen}");
+    }
+    // The container's own order comes before the machine's.
+    let turned = format!("{one},{zero}");
+    let listed = |list: &str| {
+        let container = Container::new(&world, "listed")
+            .with("PARTITA_SIM_GPUS", "2")
+            .with("NVIDIA_VISIBLE_DEVICES", list);
+        container.with("CUDA_DEVICE_MEMORY_LIMIT_0", "64m").with("CUDA_DEVICE_MEMORY_LIMIT_1", "32m")
+    };
+    assert_eq!(totals(listed(&turned)), "32 64");
+    assert_eq!(totals(listed(&turned).with("CUDA_VISIBLE_DEVICES", one)), "64");
+    let unlisted =
+        container_of(&world, "unlisted", "NVIDIA_VISIBLE_DEVICES", one).with("PARTITA_SIM_GPUS", "2");
+    let reason = unlisted.with("CUDA_DEVICE_MEMORY_LIMIT_0", "64m").refused();
+    assert!(reason.contains(zero.as_str()) && reason.contains("does not name"), "{reason}");
+}
+
+/// Two tenants' totals never differ, so that one tenant is all that there is.
+#[test]
+fn sixty_four_processes_that_start_at_once_are_one_tenant() {
+    let world = World::new();
+    let crowd = program(&world, "crowd");
+    for round in 0..3 {
+        let container = container_of(&world, &format!("c{round}"), MEMORY, "512m");
+        let output = succeed(container.command(&crowd).arg("64"));
+        assert_eq!(text(&output.stdout), "done 512\n", "{output:?}");
+        assert_eq!(text(&output.stderr), "");
+        assert_eq!(container.tenants().len(), 1, "{:?}", container.tenants());
+    }
+}
+
+#[test]
+fn racing_processes_never_have_a_byte_too_much_nor_are_refused_what_fits() {
+    let world = World::new();
+    let container = Container::new(&world, "c").with(MEMORY, "512m");
+    let output = succeed(&mut container.command(&program(&world, "race")));
+    assert_eq!(text(&output.stdout), "done\n", "{output:?}");
+}
+
+#[test]
+fn whoever_is_killed_while_a_tenant_is_made_holds_nobody_up_and_leaves_nothing() {
+    let world = World::new();
+    let spill = program(&world, "spill");
+    let container = Container::new(&world, "c").with(MEMORY, "256m");
+    // Undisturbed, to know how long it takes here.
+    let start = Instant::now();
+    assert_eq!(container.allocates("a 1\n").0, ["0 255"]);
+    let takes = start.elapsed();
+    for step in 0..40u32 {
+        let _ = fs::remove_dir_all(container.tenants().first().unwrap_or(&PathBuf::from("/nothing")));
+        let mut child =
+            container.command(&spill).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(takes * step / 40);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let start = Instant::now();
+    assert_eq!(container.allocates("a 1\n").0, ["0 255"]);
+    assert!(start.elapsed() < Duration::from_secs(10), "a lock of the dead was waited for");
+    // What they left goes when the next tenant is made.
+    container_of(&world, "c", MEMORY, "256m");
+    let other = Container::new(&world, "c").with(MEMORY, "256m");
+    assert_eq!(other.allocates("a 1\n").0, ["0 255"]);
+    assert_eq!(other.tenants().len(), 1, "{:?}", other.tenants());
+}
+
+/// The SMs on which every route to a launch of `tests/hook/launches.c` ran its blocks.
+fn sms(container: &Container<'_>) -> BTreeSet<u32> {
+    let mut command = container.command(&program(container.world, "launches"));
+    let output = succeed(command.arg(&gpu_program().1).args(["264", "1"]));
+    let lines = text(&output.stdout);
+    let of_line = |line: &str| -> Option<BTreeSet<u32>> {
+        let (_, sms) = line.split_once(" sms")?;
+        let (sms, _) = sms.split_once(" blocks")?;
+        Some(sms.split_whitespace().map(|sm| sm.parse().unwrap()).collect())
+    };
+    let sets: Vec<_> = lines.lines().filter_map(of_line).collect();
+    assert!(sets.len() >= 4, "{lines}");
+    sets.into_iter().fold(BTreeSet::new(), |all, set| &all | &set)
+}
+
+#[test]
+fn a_core_limit_is_a_mask_where_the_board_was_proved() {
+    if needs_simulator("numbers of SMs are those of an H200") {
+        return;
+    }
+    let world = World::new();
+    let proved = proved(&world);
+    let container = |name: &str, cores: &str| {
+        Container::new(&world, name).with(CORES, cores).with("PARTITA_CACHE_DIR", &proved)
+    };
+    // 30 % of 66 TPCs is 19.
+    let first = sms(&container("one", "30"));
+    assert_eq!(first.len(), 38, "{first:?}");
+    assert_eq!(sms(&container("one", "30")), first, "a tenant keeps its TPCs");
+    // Beside each other, each has its own; each alone finds the same as ever.
+    let beside = |name: &str| {
+        let cache = world.dir().join("one").join(name).display().to_string();
+        container("one", "30").with(CACHE, &cache)
+    };
+    let (second, third) = (sms(&beside("second.cache")), sms(&beside("third.cache")));
+    assert!(first.is_disjoint(&second) && first.is_disjoint(&third) && second.is_disjoint(&third));
+    // A fourth has no room: those of whom nobody lives make it.
+    let fourth = sms(&beside("fourth.cache"));
+    assert_eq!(fourth.len(), 38);
+    // What is asked is limited, and nothing else: memory is the device's.
+    let (lines, said) = container("two", "50").with("LIBCUDA_LOG_LEVEL", "3").allocates("a 1\n");
+    assert!(lines[0].starts_with("0 1"), "{lines:?}");
+    assert!(said.contains("no memory limit, core limit 50% by mask: TPCs "), "{said}");
+    // Policies.
+    for (policy, count) in [("default", 38), ("force", 38), ("disable", 132)] {
+        let container = container(policy, "30").with("GPU_CORE_UTILIZATION_POLICY", policy);
+        assert_eq!(sms(&container).len(), count, "{policy}");
+    }
+    let reason = container("small", "1").refused();
+    assert!(reason.contains("less than one TPC") && reason.contains("the least here is 2%"), "{reason}");
+}
+
+#[test]
+fn living_tenants_keep_their_tpcs_and_a_limit_beyond_the_device_is_shared_and_told() {
+    if needs_simulator("numbers of SMs are those of an H200") {
+        return;
+    }
+    let world = World::new();
+    let proved = proved(&world);
+    let beside = |name: &str, cores: &str| {
+        let cache = world.dir().join("c").join(name).display().to_string();
+        Container::new(&world, "c").with(CORES, cores).with("PARTITA_CACHE_DIR", &proved).with(CACHE, &cache)
+    };
+    let spill = program(&world, "spill");
+    let mut living: Vec<Answering> = Vec::new();
+    for name in ["a.cache", "b.cache"] {
+        let mut tenant = Answering::start(&mut beside(name, "50").command(&spill));
+        assert!(tenant.line("a 1").starts_with("0 "));
+        living.push(tenant);
+    }
+    let sets: Vec<String> =
+        beside("a.cache", "50").rows().iter().map(|row| row["tpcs"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(sets.len(), 2);
+    assert_ne!(sets[0], sets[1]);
+    let (lines, said) = beside("late.cache", "20").allocates("a 1\n");
+    assert!(lines[0].starts_with("0 "), "{lines:?}");
+    assert!(said.contains("leave no TPCs of its own"), "{said}");
+    let (_, said) = beside("late.cache", "20").with("LIBCUDA_LOG_LEVEL", "0").allocates("a 1\n");
+    assert_eq!(said, "", "once for a tenant, and not at all at level 0");
+    drop(living);
+}
+
+#[test]
+fn a_core_limit_that_cannot_be_enforced_is_refused_and_never_dropped() {
+    let world = World::new();
+    let container = || Container::new(&world, "c").with(CORES, "30").with(MEMORY, "1g");
+    let reason = container().refused();
+    assert!(reason.contains("partita doctor") && reason.contains("share of time"), "{reason}");
+    assert!(container().tenants().is_empty(), "nobody is a tenant whose limits do not hold");
+    // Without the core limit nothing has to be proved.
+    assert_eq!(container().with("GPU_CORE_UTILIZATION_POLICY", "disable").allocates("a 24\n").0, ["0 1000"]);
+    for whole in ["0", "100", "250"] {
+        assert_eq!(container().with(CORES, whole).allocates("a 24\n").0, ["0 1000"], "{whole}");
+    }
+    if !is_real() {
+        // Of another board, or written by others: no proof.
+        let proved = proved(&world);
+        let cache = world.dir().join("copied");
+        fs::create_dir(&cache).unwrap();
+        for entry in fs::read_dir(&proved).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            if name.ends_with("sm90.json") {
+                let content = fs::read_to_string(entry.path()).unwrap();
+                fs::write(
+                    cache.join(&name),
+                    content.replace("\"gpu_uuid\": \"GPU-", "\"gpu_uuid\": \"GPU-0"),
+                )
+                .unwrap();
+            }
+        }
+        let reason = container().with("PARTITA_CACHE_DIR", cache.to_str().unwrap()).refused();
+        assert!(reason.contains("another driver's or GPU's"), "{reason}");
+    }
+}
+
+/// How true it is, is `--time`'s to show.
+#[test]
+fn where_no_board_was_proved_a_core_limit_is_a_share_of_time() {
+    if needs_simulator("shares of time are refused there until they are measured") {
+        return;
+    }
+    let world = World::in_memory();
+    let container = Container::new(&world, "c").with(CORES, "30").with("LIBCUDA_LOG_LEVEL", "3");
+    let mut asked = Answering::start(container.command(&program(&world, "gate")).arg(&gpu_program().1));
+    assert_eq!(asked.tenant.next_line(), "ready");
+    for _ in 0..20 {
+        assert_eq!(
+            (asked.line("launch"), asked.line("graph"), asked.line("sync")),
+            ("ok".into(), "ok".into(), "ok".into())
+        );
+    }
+    let rows = container.rows();
+    assert_eq!(
+        (rows.len(), &rows[0]["time"]["share_percent"], &rows[0]["tpcs"]),
+        (1, &30.0.into(), &"all".into()),
+        "{rows:?}"
+    );
+    drop(asked);
+    let (_, said) = container.with(CORES, "45").allocates("a 1\n");
+    assert!(said.contains("core limit 45% by time"), "{said}");
+}
+
+#[test]
+fn priorities_hold_between_containers_that_share_a_directory_in_memory() {
+    if needs_simulator("priorities are refused there until the gate is proved") {
+        return;
+    }
+    let (world, disk) = (World::in_memory(), World::new());
+    let gate = program(&world, "gate");
+    let start = |name: &str, priority: &str| {
+        let cache = world.dir().join("c").join(name).display().to_string();
+        let container = Container::new(&world, "c").with(CACHE, &cache).with("CUDA_TASK_PRIORITY", priority);
+        let mut asked = Answering::start(container.command(&gate).arg(&gpu_program().1));
+        assert_eq!(asked.tenant.next_line(), "ready");
+        asked
+    };
+    let mut low = start("low.cache", "1");
+    let mut high = start("high.cache", "0");
+    let rows = Container::new(&world, "c").rows();
+    let priorities: BTreeSet<&str> = rows.iter().map(|row| row["priority"].as_str().unwrap()).collect();
+    assert_eq!(priorities, BTreeSet::from(["high", "low"]));
+    let mut is_held = || {
+        assert_eq!(high.line("launch"), "ok");
+        assert_eq!(low.line("launch"), "ok");
+        let until = Instant::now() + Duration::from_millis(15);
+        let mut held = true;
+        while held && Instant::now() < until {
+            held = low.line("query") != "idle";
+        }
+        assert_eq!(high.line("sync"), "ok");
+        assert_eq!(low.line("sync"), "ok");
+        held
+    };
+    assert!((0..20).any(|_| is_held()), "low never waits for high");
+    drop((low, high));
+    // On a disk there is no gate. Who must wait is refused, who would be waited for is told.
+    let gated = |priority: &str| {
+        Container::new(&disk, priority).with(MEMORY, "64m").with("CUDA_TASK_PRIORITY", priority)
+    };
+    if fs::metadata(disk.dir()).is_ok() && !is_tmpfs(disk.dir()) {
+        let reason = gated("1").refused();
+        assert!(
+            reason.contains("CUDA_TASK_PRIORITY=1 cannot be enforced") && reason.contains("tmpfs"),
+            "{reason}"
+        );
+        let (lines, said) = gated("0").allocates("a 1\n");
+        assert_eq!(lines, ["0 63"]);
+        assert!(said.contains("CUDA_TASK_PRIORITY=0 gives this tenant nothing"), "{said}");
+    }
+}
+
+fn is_tmpfs(dir: &Path) -> bool {
+    let told = succeed(Command::new("stat").args(["-f", "-c", "%T"]).arg(dir));
+    text(&told.stdout).trim() == "tmpfs"
+}
+
+#[test]
+fn a_switch_turns_everything_off() {
+    let world = World::new();
+    let container =
+        Container::new(&world, "c").with(MEMORY, "64m").with(CORES, "?").with("CUDA_DISABLE_CONTROL", "true");
+    let (lines, said) = container.allocates("a 128\n");
+    assert!(lines[0].starts_with("0 ") && said.is_empty(), "{lines:?} {said}");
+    assert!(container.tenants().is_empty());
+}
+
+#[test]
+fn a_child_with_other_variables_or_none_is_still_of_its_tenant() {
+    let world = World::new();
+    let spill = program(&world, "spill");
+    let elsewhere = world.dir().join("elsewhere.cache").display().to_string();
+    let container = Container::new(&world, "c").with(MEMORY, "64m");
+    let as_child = |change: &str| {
+        let mut command = container.command(Path::new("/bin/sh"));
+        // The shell stays, as a container's first process does.
+        command.args(["-c", &format!("env {change} \"$0\"; :")]).arg(&spill);
+        container.answers(command, "a 100\na 64\n").0
+    };
+    for change in [
+        String::new(),
+        format!("-u {MEMORY}"),
+        format!("-u {MEMORY} -u {CACHE}"),
+        format!("{MEMORY}=20g"),
+        format!("{MEMORY}=garbage"),
+        format!("{MEMORY}=20g {CACHE}={elsewhere}"),
+        "CUDA_DISABLE_CONTROL=true".to_owned(),
+    ] {
+        assert_eq!(as_child(&change), ["2 64", "0 0"], "{change}");
+    }
+    let kept = format!(
+        "-i LD_PRELOAD={} {}",
+        libraries().join("libpartita.so").display(),
+        driver(&world).iter().map(|(name, value)| format!("{name}='{value}' ")).collect::<String>()
+    );
+    assert_eq!(
+        as_child(&kept),
+        ["2 64", "0 0"],
+        "an empty environment, where /etc/ld.so.preload names the library"
+    );
+    assert_eq!(container.tenants().len(), 1, "{:?}", container.tenants());
+}
+
+#[test]
+fn limits_are_those_of_the_first_process_while_anybody_lives_and_of_the_next_when_nobody_does() {
+    let world = World::new();
+    let spill = program(&world, "spill");
+    let with = |limit: &str| Container::new(&world, "c").with(MEMORY, limit);
+    let mut living = Answering::start(&mut with("64m").command(&spill));
+    assert_eq!(living.line("a 1"), "0 63");
+    assert_eq!(with("128m").allocates("a 1\n").0, ["0 62"]);
+    // The owner may change them meanwhile.
+    let rows = with("64m").rows();
+    assert_eq!((rows.len(), &rows[0]["memory_quota_bytes"]), (1, &(64u64 << 20).into()));
+    let name = rows[0]["name"].as_str().unwrap().to_owned();
+    let set = with("64m").partita(&format!("set {name} --mem 96MiB"));
+    assert!(set.status.success(), "{set:?}");
+    assert_eq!(living.line("a 1"), "0 94");
+    drop(living);
+    assert_eq!(with("128m").allocates("a 1\n").0, ["0 127"]);
+}
+
+#[test]
+fn what_nobody_understands_is_refused_and_the_program_goes_on() {
+    let world = World::new();
+    let refused = |variable: &str, value: &str| Container::new(&world, "c").with(variable, value).refused();
+    for (variable, value) in [
+        (MEMORY, "lots"),
+        (MEMORY, "-1"),
+        (MEMORY, "99999999999999999999g"),
+        ("CUDA_DEVICE_MEMORY_LIMIT_77", "1g"),
+        (CORES, "half"),
+        ("CUDA_DEVICE_SM_LIMIT_0", "\u{1b}[31m"),
+        ("CUDA_TASK_PRIORITY", "urgent"),
+    ] {
+        let reason = refused(variable, value);
+        assert!(reason.starts_with(variable) && reason.contains("is not understood"), "{reason}");
+        assert!(!reason.contains('\u{1b}'), "nothing is passed on to the terminal");
+    }
+    let reason = refused(CACHE, "pod.cache");
+    assert!(reason.contains("absolute path"), "{reason}");
+    let reason = refused(CACHE, "/no/such/directory/pod.cache");
+    assert!(reason.contains("No such file or directory"), "{reason}");
+    assert!(refused(CACHE, &format!("{}/", world.dir().display())).contains("path of a file"));
+}
+
+#[test]
+fn hami_cores_own_file_is_neither_read_nor_written() {
+    let world = World::new();
+    let container = Container::new(&world, "c").with(MEMORY, "64m");
+    let cache = container.dir.join("pod.cache");
+    let content: Vec<u8> =
+        (0..4096u32).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(&cache, &content).unwrap();
+    let before = fs::metadata(&cache).unwrap().modified().unwrap();
+    assert_eq!(container.allocates("a 1\n").0, ["0 63"]);
+    assert_eq!(fs::read(&cache).unwrap(), content);
+    assert_eq!(fs::metadata(&cache).unwrap().modified().unwrap(), before);
+    // What is in the way is left alone, too.
+    let other = container_of(&world, "blocked", MEMORY, "64m");
+    fs::write(other.root(), "somebody's").unwrap();
+    assert!(other.refused().contains("is no directory; remove it"));
+    assert_eq!(fs::read(other.root()).unwrap(), b"somebody's");
+    // A ledger that is damaged, while no process lives.
+    let damaged = container_of(&world, "damaged", MEMORY, "64m");
+    assert_eq!(damaged.allocates("a 1\n").0, ["0 63"]);
+    fs::write(damaged.tenants()[0].join("limits"), "nonsense").unwrap();
+    assert!(damaged.refused().contains("instead of 4096"), "{}", damaged.refused());
+}
+
+/// Runs a script with the container's directory as `$1` in a mount namespace of its own; none where nobody may make one.
+fn in_own_mounts(container: &Container<'_>, script: &str) -> Option<Output> {
+    let may = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no mount namespace can be had here");
+        return None;
+    }
+    let mut command = container.command(Path::new("unshare"));
+    command.args(["-rm", "sh", "-c", script]).arg(program(container.world, "spill")).arg(&container.dir);
+    Some(command.output().expect("unshare runs"))
+}
+
+#[test]
+fn a_directory_that_is_full_or_cannot_be_written_is_a_refusal() {
+    let world = World::new();
+    for (options, expected) in [("size=64k", "No space left on device"), ("ro", "Read-only file system")] {
+        let container = Container::new(&world, "c").with(MEMORY, "64m");
+        let script = format!(
+            "mount -t tmpfs -o {options} none \"$1\" && \"$0\"; code=$?; find \"$1\" -type f ! -name .lock; exit $code"
+        );
+        let Some(output) = in_own_mounts(&container, &script) else { return };
+        let said = text(&output.stderr);
+        assert!(said.contains(expected) && said.contains("cuInit: 101"), "{said}");
+        assert_eq!(text(&output.stdout), "", "{options}: nothing is left");
+    }
+}
+
+#[test]
+fn other_variables_do_what_the_table_says() {
+    let world = World::new();
+    // What does not fit lies in host memory.
+    let container = Container::new(&world, "spills").with(MEMORY, "64m").with("CUDA_OVERSUBSCRIBE", "true");
+    assert_eq!(container.allocates("a 48\na 48\n").0, ["0 16", "0 16"]);
+    // Nobody is killed.
+    let container = Container::new(&world, "killer").with(MEMORY, "64m").with("ACTIVE_OOM_KILLER", "true");
+    let (lines, said) = container.allocates("a 65\na 64\n");
+    assert_eq!(lines, ["2 64", "0 0"]);
+    assert!(said.contains("ACTIVE_OOM_KILLER is not obeyed"), "{said}");
+    // More than the device has is the device's.
+    let (lines, _) = Container::new(&world, "more").with(MEMORY, "9999g").allocates("a 1\n");
+    assert!(lines[0].starts_with("0 "), "{lines:?}");
+    // Levels: silent, what is not as asked, what is.
+    let level = |name: &str, level: &str| {
+        let container = Container::new(&world, name).with(MEMORY, "64m").with("ACTIVE_OOM_KILLER", "1");
+        container.with("LIBCUDA_LOG_LEVEL", level).allocates("a 1\n").1.lines().count()
+    };
+    assert_eq!((level("zero", "0"), level("one", "1"), level("four", "4")), (0, 1, 2));
+    // vgpu-manager's.
+    let container =
+        Container::new(&world, "vgpu").with("CUDA_MEM_LIMIT_0", "64m").with("CUDA_MEM_OVERSOLD_0", "false");
+    assert_eq!(container.allocates("a 65\na 64\n").0, ["2 64", "0 0"]);
+    let container =
+        Container::new(&world, "oversold").with("CUDA_MEM_LIMIT", "64m").with("CUDA_MEM_OVERSOLD", "true");
+    assert_eq!(container.allocates("a 65\n").0, ["0 64"]);
+    let container =
+        Container::new(&world, "soft").with("CUDA_MEM_LIMIT", "64m").with("CUDA_CORE_SOFT_LIMIT", "60");
+    assert!(container.allocates("a 1\n").1.contains("CUDA_CORE_SOFT_LIMIT is not obeyed"));
+}
