@@ -104,7 +104,7 @@ fn what_a_job_leaves_is_ended_and_neighbours_are_not_hurt() {
     let mut theirs = Tenant::start(&mut neighbour.gpu("loop"));
     theirs.next_line();
     // One that hides in a session of its own, and one that does not react.
-    let mut hidden = Tenant::start(&mut through(&job.gpu("loop"), "exec setsid -w \"$@\""));
+    let mut hidden = Tenant::start(&mut common::through_shell(&job.gpu("loop"), "exec setsid -w \"$@\""));
     let mut stopped = Tenant::start(&mut job.gpu("loop"));
     for tenant in [&mut hidden, &mut stopped] {
         tenant.next_line();
@@ -125,9 +125,43 @@ fn what_a_job_leaves_is_ended_and_neighbours_are_not_hurt() {
     assert_clean(&world);
 }
 
-/// The same command behind a shell script that ends with `exec "$@"`.
-fn through(base: &Command, script: &str) -> Command {
-    common::through_shell(base, script)
+#[test]
+fn what_a_task_leaves_on_the_gpu_is_ended_before_it_is_killed() {
+    let world = World::new();
+    let (job, neighbour) = (Job::new(&world, 1, "partita:sm=50%"), Job::new(&world, 2, "partita:mps"));
+    job.prolog().ok();
+    neighbour.prolog().ok();
+    let mut theirs = Tenant::start(&mut neighbour.gpu("loop"));
+    let task =
+        |rank: &str| Tenant::start(job.gpu("loop").env("SLURM_STEP_ID", "0").env("SLURM_PROCID", rank));
+    let mut tasks = [task("0"), task("1")];
+    for tenant in tasks.iter_mut().chain([&mut theirs]) {
+        tenant.next_line();
+    }
+    let task_epilog = |rank: &str| {
+        let mut command = world.partita(["batch", "task-epilog"]);
+        command.env("PARTITA_BATCH_DIR", state_dir(&world)).env("SLURM_JOB_ID", &job.id);
+        command.env("SLURM_STEP_ID", "0").env("SLURM_PROCID", rank).output().unwrap()
+    };
+    let [first, second] = &mut tasks;
+    let output = task_epilog("0");
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains(&first.child.id().to_string()), "{output:?}");
+    assert!(!said.contains(&second.child.id().to_string()), "{said}");
+    // An error of CUDA ended it, and no signal.
+    assert_eq!(first.exit_code(), 91);
+    for tenant in [second, &mut theirs] {
+        for _ in 0..10 {
+            tenant.next_line();
+        }
+    }
+    drop(tasks);
+    let output = task_epilog("0");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    drop(theirs);
+    job.epilog().ok().has("tenant_ended");
+    neighbour.epilog().ok().has("service_stopped");
+    assert_clean(&world);
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub enum Batch {
     Epilog(BatchScript),
     /// As the job's user: print what its programs are to see
     TaskProlog(TaskProlog),
+    /// As the job's user, after a task: end what it left on the GPU, before it is killed
+    TaskEpilog(TaskEpilog),
 }
 
 /// The batch system.
@@ -107,6 +109,25 @@ pub struct TaskProlog {
     /// The form
     #[arg(long, value_enum, default_value_t = FormatArg::Slurm)]
     pub format: FormatArg,
+    /// Where records of jobs are
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PARTITA_BATCH_DIR",
+        hide_env_values = true,
+        default_value = "/var/lib/partita/batch"
+    )]
+    pub state_dir: PathBuf,
+}
+
+/// Arguments of `batch task-epilog`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+As Slurm's TaskEpilog. A program that is killed while its kernels run under MPS takes the service's other clients along.")]
+pub struct TaskEpilog {
+    /// Seconds for everything
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub limit: u32,
     /// Where records of jobs are
     #[arg(
         long,

@@ -10,11 +10,11 @@ use partita::batch::job::{self, Job, JobId, System};
 use partita::batch::plan::{Blame, Stage, verdict};
 use partita::batch::record::Store;
 use partita::batch::request::Request;
-use partita::batch::{Deadline, Options, Report, Step, epilog, prolog};
+use partita::batch::{Deadline, Options, Report, Step, epilog, prolog, task};
 use partita::install::Install;
 use serde::Serialize;
 
-use crate::args::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskProlog};
+use crate::args::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
 use crate::fail::{Failure, tell};
 use crate::output::{print, print_json};
 
@@ -24,6 +24,7 @@ pub fn batch(arguments: &Batch) -> Result<ExitCode, Failure> {
         Batch::Prolog(arguments) => Ok(script(Stage::Prolog, arguments)),
         Batch::Epilog(arguments) => Ok(script(Stage::Epilog, arguments)),
         Batch::TaskProlog(arguments) => task_prolog(arguments),
+        Batch::TaskEpilog(arguments) => task_epilog(arguments),
     }
 }
 
@@ -173,15 +174,34 @@ fn text(report: &Report) -> String {
     report.steps.iter().map(|step| format!("job {}{would}: {step}\n", report.job)).collect()
 }
 
-fn task_prolog(arguments: &TaskProlog) -> Result<ExitCode, Failure> {
+/// The job that this process is of.
+fn own_job() -> Result<JobId, Failure> {
     let job = [System::Slurm, System::Pbs]
         .iter()
         .find_map(|system| Some(JobId::new(*system, &variable(system.id_variable())?)));
-    let job = job
-        .ok_or_else(|| {
-            Failure::Told("SLURM_JOB_ID and PBS_JOBID are not set: this is for programs of a job".to_owned())
-        })?
-        .map_err(Failure::Told)?;
+    let job = job.ok_or_else(|| {
+        Failure::Told("SLURM_JOB_ID and PBS_JOBID are not set: this is for programs of a job".to_owned())
+    })?;
+    job.map_err(Failure::Told)
+}
+
+fn task_epilog(arguments: &TaskEpilog) -> Result<ExitCode, Failure> {
+    let install = Install::of_this_program()?;
+    let limit = Duration::from_secs(arguments.limit.into());
+    match task::task_epilog(&install, &arguments.state_dir, &own_job()?, limit) {
+        Ok(ended) if ended.is_empty() => {}
+        Ok(ended) => {
+            let pids: Vec<String> = ended.iter().map(u32::to_string).collect();
+            tell(&format!("the job left work on the GPU, which was ended (processes {})", pids.join(", ")));
+        }
+        // The task is over; it is no reason to fail it.
+        Err(reason) => tell(&reason),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn task_prolog(arguments: &TaskProlog) -> Result<ExitCode, Failure> {
+    let job = own_job()?;
     let environment = Store::named(&arguments.state_dir).environment(&job);
     let Some(environment) = environment.map_err(|error| Failure::Told(error.to_string()))? else {
         // No prolog did anything for it.

@@ -89,7 +89,9 @@ impl<'a> Cluster<'a> {
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         };
-        ["prolog.d/50-partita", "epilog.d/50-partita", "task-prolog"].map(script);
+        ["prolog.d/50-partita", "epilog.d/50-partita", "task-prolog", "task-epilog"]
+            .into_iter()
+            .for_each(script);
         let values = self.world.partita([""; 0]);
         let mut values: BTreeMap<String, String> = values
             .get_envs()

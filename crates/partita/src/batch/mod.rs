@@ -15,6 +15,7 @@
 //! | [`as_user`] | what is done as the job's user, in a child process with a time limit | |
 //! | [`leftovers`] | processes that outlived their job | |
 //! | [`mod@prolog`], [`mod@epilog`] | the two scripts | |
+//! | [`task`] | what a task leaves, before Slurm kills it | |
 //! | [`drain`] | taking the node out of service | |
 //!
 //! A service is its user's and runs as that user, as `partita run` inside the job would have it: both find the same
@@ -32,6 +33,7 @@ pub mod prolog;
 pub mod record;
 pub mod report;
 pub mod request;
+pub mod task;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
