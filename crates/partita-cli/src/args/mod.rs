@@ -27,8 +27,13 @@ pub use demo::Demo;
 pub use doctor::Doctor;
 pub use gpu::{Devices, GpuOption, GpusOption};
 pub use internal::{InternalDetach, InternalJob};
-pub use limits::{IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg, ViaArg};
-pub use mps::Mps;
+pub use limits::{
+    IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SpillArg, TimePolicyArg, ViaArg,
+};
+pub use mps::{
+    ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate,
+    PolicyArg,
+};
 pub use prove::{Prove, RouteArg};
 pub use run::Run;
 pub use shell::{Completions, Generate, Man, ShellArg};
