@@ -149,6 +149,11 @@ fn what_this_build_does_not_enforce() {
         ("--via green", "--via green is refused"),
         ("--via mps", "wrong products"),
         ("--via time", "--via time is refused"),
+        ("--via persistent", "--via persistent is refused: it means to rewrite a program's PTX"),
+        (
+            "--via persistent --sm 30%",
+            "use --via mask where `partita doctor` proves masks, and --via time elsewhere",
+        ),
         ("--via time --sm 30% --time 30%", "--via time with --sm is refused"),
         ("--time 30", "use a percentage"),
     ] {

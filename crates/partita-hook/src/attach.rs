@@ -19,7 +19,8 @@ use partita_abi::types::CUuuid;
 use partita_driver::callback;
 use partita_ledger::{
     FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GPUS_MAX, GateMap, HookState, LIMITS_FILE_NAME, Limits,
-    LimitsMap, MECHANISM_MASK, Owner, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
+    LimitsMap, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT, Owner, TIME_FILE_NAME, TimeMap,
+    USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
 use crate::driver::{DriverCalls, export_table};
@@ -208,19 +209,32 @@ impl Part {
     /// # Errors
     /// Why its limits cannot be enforced.
     pub fn claim(self, index: u8) -> Result<Gpu, String> {
-        let mask = match self.limits.mechanism {
-            MECHANISM_MASK => Some(
-                LaunchMask::new(&self.limits)
-                    .map_err(|error| format!("this GPU's launches cannot be masked: {error}"))?,
-            ),
-            _ => None,
-        };
+        let mask = self.mask()?;
         let usage =
             UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;
         let gate = self.gate()?;
         let meter = self.meter()?;
         Ok(Gpu { index, limits: self.map, slot, mask, gate, meter })
+    }
+
+    /// What launches need for the tenant's mechanism: where another one would be made ready. One that this library does not know is
+    /// refused, and never taken for none.
+    fn mask(&self) -> Result<Option<LaunchMask>, String> {
+        match self.limits.mechanism {
+            MECHANISM_NONE => Ok(None),
+            MECHANISM_MASK => LaunchMask::new(&self.limits)
+                .map(Some)
+                .map_err(|error| format!("this GPU's launches cannot be masked: {error}")),
+            MECHANISM_PERSISTENT => Err(String::from(
+                "the tenant's kernels are to run as persistent blocks, and this library rewrites none; start it with --via mask or \
+                 --via time",
+            )),
+            unknown => Err(format!(
+                "the tenant's limits name mechanism {unknown}, which this library does not know; use the `partita` and libpartita.so of \
+                 one release"
+            )),
+        }
     }
 }
 

@@ -27,6 +27,9 @@ pub const FLAG_TIME_SOFT: u32 = 32;
 pub const MECHANISM_NONE: u32 = 0;
 /// In [`Limits::mechanism`]: every launch carries the set, as a mask in its descriptor.
 pub const MECHANISM_MASK: u32 = 1;
+/// In [`Limits::mechanism`]: kernels are rewritten into persistent blocks that keep to the set. Nothing enforces it yet, and
+/// whoever reads it refuses.
+pub const MECHANISM_PERSISTENT: u32 = 2;
 
 /// Words that the limits take in the file.
 pub(crate) const WORDS: usize = 128;
@@ -68,7 +71,7 @@ pub struct Limits {
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`], [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`],
     /// [`FLAG_TIME_SOFT`].
     pub flags: u32,
-    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`].
+    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`], [`MECHANISM_PERSISTENT`].
     pub mechanism: u32,
     /// The tenant's name: UTF-8, ended and filled up by zero bytes.
     pub name: [u8; NAME_BYTES_MAX + 1],

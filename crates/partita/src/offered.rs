@@ -20,6 +20,43 @@ pub enum Via {
     Mps,
     /// A share of time alone: no partition.
     Time,
+    /// Kernels rewritten into persistent blocks, which keep to the tenant's SMs of their own accord.
+    Persistent,
+}
+
+impl Via {
+    /// Every way, the choice among them left out.
+    pub const ALL: [Self; 5] = [Self::Mask, Self::Time, Self::Green, Self::Mps, Self::Persistent];
+
+    /// Its name, as `--via` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Mask => "mask",
+            Self::Green => "green",
+            Self::Mps => "mps",
+            Self::Time => "time",
+            Self::Persistent => "persistent",
+        }
+    }
+
+    /// Why this build does not enforce it on any GPU, and what to use instead; none where it does.
+    pub fn refusal(self) -> Option<&'static str> {
+        match self {
+            Self::Auto | Self::Mask | Self::Time => None,
+            Self::Green => Some(
+                "green contexts are not enforced by this build; use --via mask, which has steps of one TPC",
+            ),
+            Self::Mps => Some(
+                "an active thread percentage changes the SM count that libraries see, and cuBLAS then computes wrong products on \
+                 some devices; use --via mask",
+            ),
+            Self::Persistent => Some(
+                "it means to rewrite a program's PTX so that its kernels run as persistent blocks on some SMs, and this build rewrites \
+                 no kernels; use --via mask where `partita doctor` proves masks, and --via time elsewhere",
+            ),
+        }
+    }
 }
 
 /// `--time`: a share of the device's time, in thousandths.
@@ -64,17 +101,10 @@ pub fn check(via: Via, time: Option<TimeShare>, has_share: bool) -> Result<(), E
     let refuse = |option: &str, reason: &str| {
         Err(Error::NotOffered { option: option.to_owned(), reason: reason.to_owned() })
     };
+    if let Some(reason) = via.refusal() {
+        return refuse(&format!("--via {}", via.name()), reason);
+    }
     match via {
-        Via::Auto | Via::Mask => Ok(()),
-        Via::Green => refuse(
-            "--via green",
-            "green contexts are not enforced by this build; use --via mask, which has steps of one TPC",
-        ),
-        Via::Mps => refuse(
-            "--via mps",
-            "an active thread percentage changes the SM count that libraries see, and cuBLAS then computes \
-             wrong products on some devices; use --via mask",
-        ),
         Via::Time if time.is_none() => {
             refuse("--via time", "no share of time was asked for; add one, as --time 30%")
         }
@@ -83,7 +113,7 @@ pub fn check(via: Via, time: Option<TimeShare>, has_share: bool) -> Result<(), E
             "with time alone a tenant has every compute unit while it is its turn; leave out --via for both a partition and a \
              share of time",
         ),
-        Via::Time => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -147,6 +177,7 @@ mod tests {
         for (via, time, has_share, named) in [
             (Via::Green, None, true, "--via green"),
             (Via::Mps, None, true, "--via mps"),
+            (Via::Persistent, None, true, "--via persistent"),
             (Via::Time, None, false, "--via time"),
             (Via::Time, share, true, "--via time with --sm"),
         ] {

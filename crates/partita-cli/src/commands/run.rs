@@ -24,6 +24,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         ViaArg::Green => Via::Green,
         ViaArg::Mps => Via::Mps,
         ViaArg::Time => Via::Time,
+        ViaArg::Persistent => Via::Persistent,
     };
     let time = time(arguments.time.as_deref())?;
     offered::check(via, time, arguments.sm.is_some())?;

@@ -80,7 +80,8 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
         let (install, gpu) = (self.install, self.gpu);
         self.make("driver", || Ok(driver(gpu)))?;
         self.make("driver exports", || super::exports::check(install, gpu))?;
-        self.make("gpu", || Ok(device(gpu)))?;
+                self.make("gpu", || Ok(device(gpu)))?;
+        self.make("mechanisms", || Ok(super::mechanisms::check(gpu)))?;
         self.make("run directory", run_directory)?;
         self.make("hook", || {
             let hook = install.part(install::HOOK)?;

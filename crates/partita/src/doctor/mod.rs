@@ -7,6 +7,7 @@
 mod checks;
 pub(crate) mod exports;
 pub(crate) mod jobs;
+mod mechanisms;
 mod topology;
 
 pub(crate) use checks::cublas_candidates;
