@@ -160,7 +160,8 @@ impl Tenancy {
         board: &Board,
     ) -> Result<(), String> {
         let words = |error: partita_ledger::LedgerError| error.to_string();
-        if made.limits.flags & FLAG_GATED != 0 {
+        // Those with a share of time alone take turns by it.
+        if made.limits.flags & (FLAG_GATED | FLAG_TIMED) != 0 {
             match GateMap::create(of_gpu.join(GATE_FILE_NAME.to_bytes()).as_c(), 0o666) {
                 Err(error) if *error.problem() != Problem::Exists => return Err(words(error)),
                 _ => {}
