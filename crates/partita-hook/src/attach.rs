@@ -244,13 +244,16 @@ impl Part {
         if self.limits.flags & FLAG_GATED == 0 {
             return Ok(None);
         }
-        let of_gpu = path(&self.directory, b"/../")?;
-        let page =
-            GateMap::open(&path(&of_gpu, GATE_FILE_NAME.to_bytes())?).map_err(|error| format!("{error}"))?;
+        let page = GateMap::open(&self.gate_path()?).map_err(|error| format!("{error}"))?;
         let no_call = |name: &CStr| {
             format!("libcuda exports no {}: priorities need CUDA 11.7 or later", name.to_string_lossy())
         };
         Gate::new(page).map(Some).map_err(no_call)
+    }
+
+    fn gate_path(&self) -> Result<CString, String> {
+        let of_gpu = path(&self.directory, b"/../")?;
+        path(&of_gpu, GATE_FILE_NAME.to_bytes())
     }
 
     /// What measures the tenant's share of time, if it was started with one.
@@ -260,7 +263,15 @@ impl Part {
         }
         let map =
             TimeMap::open(&file(&self.directory, TIME_FILE_NAME)?).map_err(|error| format!("{error}"))?;
-        let meter = Meter::new(map, self.directory.clone()).map_err(|why| match why {
+        let turns = match self.limits.mechanism {
+            MECHANISM_NONE => match GateMap::open(&self.gate_path()?) {
+                // A tenant that was made without `partita run` may be alone with the directory, and has nobody to take turns with.
+                Err(error) if error.is_missing() => None,
+                opened => Some(opened.map_err(|error| format!("{error}"))?),
+            },
+            _ => None,
+        };
+        let meter = Meter::new(map, turns, self.directory.clone()).map_err(|why| match why {
             NoMeter::Call(name) => format!(
                 "libcuda exports no {}: shares of time need CUDA 11.7 or later; run without --time and limit compute units \
                  with --sm",

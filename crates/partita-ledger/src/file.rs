@@ -17,6 +17,13 @@ pub(crate) struct FileId {
     inode: u64,
 }
 
+impl FileId {
+    /// Its number in its file system.
+    pub(crate) fn inode(self) -> u64 {
+        self.inode
+    }
+}
+
 /// What `fstat` tells of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Status {

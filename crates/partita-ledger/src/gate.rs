@@ -54,6 +54,8 @@ struct Layout {
     /// Until when nobody closes a lane.
     passes_until_ns: Line,
     lanes: [LaneCells; GATE_LANES],
+    /// Whose turn it is, of the tenants that have the whole GPU in turns: until when, in microseconds, above 16 bits of the tenant.
+    turn: Line,
 }
 
 const _: () = assert!(size_of::<Layout>() <= GATE_FILE_BYTES);
@@ -230,6 +232,37 @@ impl GateMap {
             let _ = cells.state.replace(state, state | u64::from(OPEN));
         }
         true
+    }
+
+    /// Takes or keeps the GPU's turn until a time, for a tenant that is told from others by `who`. A turn ends with its time, so nobody's
+    /// death matters.
+    ///
+    /// # Errors
+    /// Until when another tenant has it, in nanoseconds.
+    pub fn take_turn(&self, who: u16, now_ns: u64, until_ns: u64) -> Result<(), u64> {
+        let turn = &self.layout().turn.0;
+        loop {
+            let old = turn.load();
+            let old_until_ns = (old >> 16).saturating_mul(1000);
+            // Nobody plans for longer than a second.
+            let is_held = old_until_ns > now_ns && old_until_ns - now_ns < 1_000_000_000;
+            if is_held && old as u16 != who {
+                return Err(old_until_ns);
+            }
+            if turn.replace(old, until_ns / 1000 << 16 | u64::from(who)) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives the turn back, if the tenant has it.
+    pub fn end_turn(&self, who: u16) {
+        let turn = &self.layout().turn.0;
+        let old = turn.load();
+        if old as u16 == who {
+            // If it fails, another one has it by now.
+            let _ = turn.replace(old, 0);
+        }
     }
 
     /// In a child of `fork`, leaves everything to the parent.

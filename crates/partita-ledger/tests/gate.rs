@@ -87,3 +87,26 @@ fn a_lane_that_was_closed_for_too_long_is_opened_for_a_while() {
     map.close(a, 6, 9_600);
     assert_eq!(map.state(a.index()), 6);
 }
+
+#[test]
+fn a_turn_is_one_tenant_s_until_it_ends() {
+    let dir = dir();
+    let path = dir.file("gate");
+    let maps = [GateMap::create(&path, 0o600).unwrap(), GateMap::open(&path).unwrap()];
+    assert_eq!(maps[0].take_turn(3, 1_000_000, 5_000_000), Ok(()));
+    assert_eq!(maps[1].take_turn(5, 2_000_000, 9_000_000), Err(5_000_000));
+    assert_eq!(maps[1].take_turn(3, 2_000_000, 6_000_000), Ok(()), "another process of the same tenant");
+    maps[1].end_turn(5);
+    assert_eq!(
+        maps[1].take_turn(5, 2_000_000, 9_000_000),
+        Err(6_000_000),
+        "who does not have it cannot end it"
+    );
+    // Whoever has it may die.
+    assert_eq!(maps[1].take_turn(5, 6_000_000, 9_000_000), Ok(()));
+    maps[1].end_turn(5);
+    assert_eq!(maps[0].take_turn(3, 6_000_000, 7_000_000), Ok(()));
+    // Nor does it matter what somebody has written there.
+    assert_eq!(maps[0].take_turn(3, 6_000_000, u64::MAX), Ok(()));
+    assert_eq!(maps[1].take_turn(5, 6_000_000, 9_000_000), Ok(()));
+}

@@ -143,6 +143,25 @@ impl<'a> Change<'a> {
     fn plan(part: &'a Tenant, request: &SetRequest, tenants: &[Tenant]) -> Result<Self, Error> {
         part.check_yours()?;
         let before = part.limits()?;
+        if request.share.is_some() && time::is_whole(part) {
+            return Err(Error::NotOffered {
+                option: "--sm".to_owned(),
+                reason: format!(
+                    "tenant {} has every compute unit in its turns (--via time); change its --time, or start it without \
+                     --via time",
+                    part.name
+                ),
+            });
+        }
+        if (request.share.is_some() || request.compact) && before.mechanism == MECHANISM_NONE {
+            return Err(Error::NotOffered {
+                option: "--sm".to_owned(),
+                reason: format!(
+                    "tenant {} has no partition, and its launches carry no mask; start it again with a share of compute units",
+                    part.name
+                ),
+            });
+        }
         let topology = limits::topology(before).map_err(|reason| part.damaged_limits(&reason))?;
         let gpcs_proved = before.flags & partita_ledger::FLAG_GPCS_UNPROVED == 0;
         limits::check_share(request.share.as_ref(), gpcs_proved)?;
@@ -186,25 +205,6 @@ impl<'a> Change<'a> {
                 reason: format!(
                     "tenant {} was started without a share of time, and its launches are not measured; start it with \
                      `--time 100%` or less, then it can be changed",
-                    part.name
-                ),
-            });
-        }
-        if request.share.is_some() && time::is_whole(part) {
-            return Err(Error::NotOffered {
-                option: "--sm".to_owned(),
-                reason: format!(
-                    "tenant {} has every compute unit in its turns (--via time); change its --time, or start it without \
-                     --via time",
-                    part.name
-                ),
-            });
-        }
-        if (request.share.is_some() || request.compact) && before.mechanism == MECHANISM_NONE {
-            return Err(Error::NotOffered {
-                option: "--sm".to_owned(),
-                reason: format!(
-                    "tenant {} has no partition, and its launches carry no mask; start it again with a share of compute units",
                     part.name
                 ),
             });

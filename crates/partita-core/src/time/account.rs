@@ -37,17 +37,24 @@ impl TimeAccount {
     }
 
     /// Takes what a process has found into account and decides. `busy` is when the GPU was busy for it since it reported last, from and to,
-    /// by the clock of `now_ns`.
+    /// by the clock of `now_ns`; `idle` is when it was not, although that was reported before: of work that was
+    /// still running for all that was known.
     pub fn look(
         &mut self,
         now_ns: u64,
         busy: impl IntoIterator<Item = (u64, u64)>,
+        idle: impl IntoIterator<Item = (u64, u64)>,
         wants: bool,
         others_want: bool,
     ) -> Decision {
+        // First: what has run since may lie where that was taken to run.
+        let idle_ns =
+            idle.into_iter().map(|(from, to)| self.timeline.retract(from.min(now_ns), to.min(now_ns)));
+        let idle_ns = idle_ns.fold(0, u64::saturating_add);
         let busy = busy.into_iter().map(|(from, to)| self.timeline.report(from.min(now_ns), to.min(now_ns)));
         let busy_ns = busy.fold(0, u64::saturating_add);
-        self.used_ns = self.used_ns.wrapping_add(busy_ns);
+        self.budget.give_back(idle_ns);
+        self.used_ns = self.used_ns.wrapping_add(busy_ns).saturating_sub(idle_ns);
         let (since_ns, before_ns) = self.window;
         let passed_ns = now_ns.saturating_sub(since_ns);
         if passed_ns >= WINDOW_NS {

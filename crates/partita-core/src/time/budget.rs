@@ -148,6 +148,11 @@ impl Budget {
         budget
     }
 
+    /// Takes back what a look before this one was told to be busy and was not.
+    pub(super) fn give_back(&mut self, idle_ns: u64) {
+        self.balance_ns = self.balance_ns.saturating_add(signed(idle_ns));
+    }
+
     /// Takes a look into account and decides.
     pub fn look(&mut self, now_ns: u64, found: Situation) -> Decision {
         let earned_ns = self.earned_ns(now_ns);

@@ -208,7 +208,7 @@ proptest! {
             now += passed;
             let busy = [(now.saturating_sub(long), now)];
             copied = TimeAccount::from_words(law, now, &copied.to_words());
-            prop_assert_eq!(copied.look(now, busy, wants, others), account.look(now, busy, wants, others));
+            prop_assert_eq!(copied.look(now, busy, None, wants, others), account.look(now, busy, None, wants, others));
             prop_assert_eq!(copied, account);
         }
     }
@@ -223,7 +223,7 @@ proptest! {
         for policy in [Policy::Hard, Policy::Soft] {
             let law = Law::new(share, policy);
             let mut account = TimeAccount::from_words(law, now, &words);
-            account.look(now, busy.iter().copied(), true, true);
+            account.look(now, busy.iter().copied(), busy.iter().copied().rev(), true, true);
             prop_assert!(account.used_permille(now) <= 1000);
             prop_assert!(account.budget().balance_ns() <= law.period_share_ns() as i64);
         }
@@ -236,7 +236,7 @@ fn the_share_used_is_that_of_the_last_second() {
     let mut account = TimeAccount::new(law, 0);
     for step in 1..=3000 {
         let now = step * MS;
-        account.look(now, [(now - MS / 4, now)], true, true);
+        account.look(now, [(now - MS / 4, now)], None, true, true);
     }
     assert_eq!(account.used_permille(3000 * MS), 250);
     assert_eq!(account.used_ns(), 750 * MS);
@@ -251,4 +251,18 @@ fn who_borrows_looks_often_enough_to_give_back() {
     let borrowing = budget.look(MS, Situation { busy_ns: 50 * MS, wants: true, others_want: false });
     assert!(borrowing.open);
     assert!(borrowing.look_in_ns.is_some_and(|look_in| look_in < law.period_ns / 4 && look_in > MS));
+}
+
+#[test]
+fn what_was_not_busy_after_all_is_given_back() {
+    let law = Law::new(500, Policy::Hard);
+    let mut accounts = [TimeAccount::new(law, 0); 2];
+    let [told, other] = &mut accounts;
+    // Taken to run up to the look, it had ended at 7; what came next began before the look.
+    told.look(10 * MS, [(2 * MS, 10 * MS)], None, true, true);
+    told.look(20 * MS, [(9 * MS, 12 * MS)], [(7 * MS, 10 * MS)], true, true);
+    other.look(10 * MS, [(2 * MS, 7 * MS)], None, true, true);
+    other.look(20 * MS, [(9 * MS, 12 * MS)], None, true, true);
+    assert_eq!(told.budget().balance_ns(), other.budget().balance_ns());
+    assert_eq!((told.used_ns(), other.used_ns()), (8 * MS, 8 * MS));
 }

@@ -44,9 +44,22 @@ impl Timeline {
             known += u64::from(self.is_set(tick));
             self.bits[word_of(tick)] |= 1 << (tick % 64);
         }
-        let ticks = u128::from(end - first);
-        let new_ns = u128::from(length_ns) * (ticks - u128::from(known)) / ticks;
-        u64::try_from(new_ns).unwrap_or(length_ns)
+        part_of(length_ns, end - first - known, end - first)
+    }
+
+    /// Takes back that a time was busy, which had been reported, and returns how much of it stands there, in nanoseconds.
+    pub fn retract(&mut self, start_ns: u64, end_ns: u64) -> u64 {
+        let Some(length_ns) = end_ns.checked_sub(start_ns) else { return 0 };
+        let (first, end) = (rounded(start_ns), rounded(end_ns));
+        if first == end {
+            return length_ns;
+        }
+        let mut known = 0u64;
+        for tick in first.max(self.end.saturating_sub(TICKS))..end.min(self.end) {
+            known += u64::from(self.is_set(tick));
+            self.bits[word_of(tick)] &= !(1 << (tick % 64));
+        }
+        part_of(length_ns, known, end - first)
     }
 
     fn is_set(&self, tick: u64) -> bool {
@@ -73,6 +86,11 @@ impl Timeline {
         let [end, bits @ ..] = *words;
         Self { end, bits }
     }
+}
+
+fn part_of(length_ns: u64, ticks: u64, of_ticks: u64) -> u64 {
+    let part_ns = u128::from(length_ns) * u128::from(ticks) / u128::from(of_ticks.max(1));
+    u64::try_from(part_ns).unwrap_or(length_ns)
 }
 
 fn rounded(ns: u64) -> u64 {

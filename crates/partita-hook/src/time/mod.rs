@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
-use partita_ledger::{LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
+use partita_ledger::{GateMap, LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
 
 use self::streams::{Part, Present, Stream, Streams};
 use self::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool};
@@ -72,6 +72,8 @@ const WHOLE_PERMILLE: u32 = 1000;
 pub struct Meter {
     map: TimeMap,
     seat: Seat,
+    /// Where those take turns who have the whole GPU, if the tenant is one of them.
+    turns: Option<GateMap>,
     /// The tenant's directory.
     directory: CString,
     calls: TimeCalls,
@@ -94,16 +96,17 @@ pub enum NoMeter {
 }
 
 impl Meter {
-    /// The meter of the tenant in `directory`, with this time file.
+    /// The meter of the tenant in `directory`, with this time file; `turns` if it has the whole GPU in turns with others.
     ///
     /// # Errors
     /// The first call that this driver does not have, or what is wrong with the file.
-    pub fn new(map: TimeMap, directory: CString) -> Result<Self, NoMeter> {
+    pub fn new(map: TimeMap, turns: Option<GateMap>, directory: CString) -> Result<Self, NoMeter> {
         let calls = TimeCalls::resolve().map_err(NoMeter::Call)?;
         let seat = map.take_seat().map_err(NoMeter::File)?;
         Ok(Self {
             map,
             seat,
+            turns,
             directory,
             calls,
             share: AtomicU64::new(u64::MAX),
@@ -121,7 +124,10 @@ impl Meter {
     /// Called in the only thread of a forked child, once; nobody uses the meter afterwards.
     pub unsafe fn abandon_in_fork_child(&self) {
         // SAFETY: passed on to the caller.
-        unsafe { core::ptr::read(&self.map) }.abandon_in_fork_child();
+        unsafe {
+            core::ptr::read(&self.map).abandon_in_fork_child();
+            core::ptr::read(&self.turns).into_iter().for_each(GateMap::abandon_in_fork_child);
+        }
     }
 
     fn share_permille(&self, gpu: &Gpu) -> u32 {

@@ -31,6 +31,9 @@ const ORPHAN_NS: u64 = 20_000_000;
 /// What a dead process is charged beyond its last report: a look's time and what a late one may add.
 const ORPHAN_CHARGE_NS: u64 = 2 * LOOK_NS_MAX;
 
+/// How long a turn lasts beyond the next look, which may be late, and how often others ask for theirs.
+const TURN_SLACK_NS: u64 = 1_000_000;
+
 /// Launches of units of time: half as long as a slice, since what passes after the gate has closed is a debt.
 const PACER: Pacer = Pacer::new(1_000_000, 256);
 
@@ -45,10 +48,17 @@ struct Inspection {
     behind: Box<[bool]>,
     /// Units in flight, in the order in which they were begun.
     units: Vec<(u64, usize)>,
-    /// From when to when the GPU was busy.
-    busy: Vec<(u64, u64)>,
+    busy: Busy,
     /// The capture mode that this thread was given.
     is_relaxed: bool,
+}
+
+/// What one look has found.
+struct Busy {
+    /// From when to when the GPU was busy.
+    times: Vec<(u64, u64)>,
+    /// From when to when it was not, although that was reported.
+    idle: Vec<(u64, u64)>,
 }
 
 impl Inspection {
@@ -58,7 +68,7 @@ impl Inspection {
             pacers: alloc::vec![PACER; STREAMS].into(),
             behind: alloc::vec![false; STREAMS].into(),
             units: Vec::new(),
-            busy: Vec::new(),
+            busy: Busy { times: Vec::new(), idle: Vec::new() },
             is_relaxed: false,
         }
     }
@@ -112,21 +122,22 @@ impl Meter {
         let others = self.map.others_in_flight(self.seat);
         // Lingering, it stays as watchful as if something were in flight.
         let others_want = law.policy == Policy::Hard || watch.neighbours.want(&self.directory, now_ns);
-        let look = |busy: &[(u64, u64)]| {
+        let look = |busy: &[(u64, u64)], idle: &[(u64, u64)]| {
             self.map.update(self.seat, |words| {
                 let mut account = TimeAccount::from_words(law, now_ns, words);
-                let decision = account.look(now_ns, busy.iter().copied(), true, others_want);
+                let decision =
+                    account.look(now_ns, busy.iter().copied(), idle.iter().copied(), true, others_want);
                 (account.to_words(), decision)
             })
         };
         let looked = match quiet::ask() {
             Some(_asking) => {
                 self.inspect(&mut watch.inspection, now_ns);
-                look(&watch.inspection.busy)
+                look(&watch.inspection.busy.times, &watch.inspection.busy.idle)
             }
             // The program ends something that this would ask about. What is in flight is taken to run.
-            None if in_flight => look(&[(watch.looked_ns, now_ns)]),
-            None => look(&[]),
+            None if in_flight => look(&[(watch.looked_ns, now_ns)], &[]),
+            None => look(&[], &[]),
         };
         watch.looked_ns = now_ns;
         let is_flying = self.in_flight.load(Ordering::SeqCst) > 0;
@@ -134,8 +145,27 @@ impl Meter {
         // A failure means that another unit was begun after a rest.
         self.map.note_in_flight(self.seat, unreported, if is_flying { now_ns } else { 0 });
         let Some((version, decision)) = looked else { return Some(LOOK_NS_MIN) };
-        self.map.set_gate(version, decision.open);
-        Some(decision.look_in_ns.unwrap_or(LOOK_NS_MAX).clamp(LOOK_NS_MIN, LOOK_NS_MAX))
+        let look_in_ns = decision.look_in_ns.unwrap_or(LOOK_NS_MAX).clamp(LOOK_NS_MIN, LOOK_NS_MAX);
+        let (open, look_in_ns) = self.in_turn(decision.open, is_flying || others, now_ns, look_in_ns);
+        self.map.set_gate(version, open);
+        Some(look_in_ns)
+    }
+
+    /// Whether the gate opens, and when to look again: of those who have the whole GPU, one at a time. What waits for its turn is no use of
+    /// time, and what two of them did at once would be charged to both.
+    fn in_turn(&self, open: bool, wants: bool, now_ns: u64, look_in_ns: u64) -> (bool, u64) {
+        let Some(turns) = &self.turns else { return (open, look_in_ns) };
+        if !open || !wants {
+            turns.end_turn(self.map.who());
+            return (open, look_in_ns);
+        }
+        match turns.take_turn(self.map.who(), now_ns, now_ns + look_in_ns + TURN_SLACK_NS) {
+            Ok(()) => (true, look_in_ns),
+            Err(until_ns) => {
+                let wait_ns = until_ns.saturating_sub(now_ns).clamp(LOOK_NS_MIN, TURN_SLACK_NS);
+                (false, look_in_ns.min(wait_ns))
+            }
+        }
     }
 
     /// Has what was in flight of dead processes charged.
@@ -144,7 +174,7 @@ impl Meter {
             let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
             self.map.update(self.seat, |words| {
                 let mut account = TimeAccount::from_words(law, now_ns, words);
-                account.look(now_ns, [(since_ns, until_ns)], true, true);
+                account.look(now_ns, [(since_ns, until_ns)], None, true, true);
                 (account.to_words(), ())
             });
         };
@@ -160,7 +190,7 @@ impl Meter {
             let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
             self.map.update(self.seat, |words| {
                 let mut account = TimeAccount::from_words(law, now_ns, words);
-                account.look(now_ns, [(since_ns, until_ns)], true, true);
+                account.look(now_ns, [(since_ns, until_ns)], None, true, true);
                 (account.to_words(), ())
             });
             self.map.note_in_flight(self.seat, since_ns, 0);
@@ -170,7 +200,8 @@ impl Meter {
     /// Asks the driver how far the units in flight are.
     fn inspect(&self, inspection: &mut Inspection, now_ns: u64) {
         let Inspection { clocks, pacers, behind, units, busy, is_relaxed } = inspection;
-        busy.clear();
+        busy.times.clear();
+        busy.idle.clear();
         behind.fill(false);
         if !*is_relaxed {
             // Else a capture of another thread could forbid this one's questions, and be spoiled by them.
@@ -225,7 +256,7 @@ impl Meter {
         unit: &Unit,
         clock: &mut Clock,
         pacer: Option<&mut Pacer>,
-        busy: &mut Vec<(u64, u64)>,
+        busy: &mut Busy,
         now_ns: u64,
     ) -> Found {
         // SAFETY: an event of a context that lives while it is inspected.
@@ -242,10 +273,12 @@ impl Meter {
         }
         let mut report = |until_ns: u64| {
             let from_ns = unit.reported_ns.load(Ordering::Relaxed);
-            if until_ns > from_ns {
-                busy.push((from_ns, until_ns));
-                unit.reported_ns.store(until_ns, Ordering::Relaxed);
+            match until_ns.checked_sub(from_ns) {
+                Some(_) => busy.times.push((from_ns, until_ns)),
+                // It was taken to run up to the look before, and had ended.
+                None => busy.idle.push((until_ns, from_ns)),
             }
+            unit.reported_ns.store(until_ns, Ordering::Relaxed);
         };
         let launches = unit.launches.load(Ordering::Relaxed).max(1);
         let mean_ns = pacer.as_ref().and_then(|pacer| pacer.mean_ns());
@@ -255,7 +288,7 @@ impl Meter {
         match unit.state.load(Ordering::Acquire) {
             BEGUN => match self.is_over(unit, number, now_ns) {
                 Some(Tail::Over(launches)) => {
-                    report(expected(launches).min(now_ns));
+                    report(expected(launches).max(unit.reported_ns.load(Ordering::Relaxed)).min(now_ns));
                     Found::Done
                 }
                 Some(Tail::Unknown(launches)) => {
@@ -274,7 +307,8 @@ impl Meter {
                 }
                 let end_ns = clock.time_of(&self.calls, pool, unit.end(), started_ns, now_ns);
                 if ended == ENDED_LATE {
-                    report(end_ns.min(expected(launches)));
+                    // It was seen to run when it was last reported.
+                    report(end_ns.min(expected(launches).max(unit.reported_ns.load(Ordering::Relaxed))));
                 } else {
                     report(end_ns);
                     if let Some(pacer) = pacer {
@@ -304,6 +338,10 @@ impl Meter {
             CuResult::NOT_READY => {
                 stream.let_go(present);
                 None
+            }
+            refused if refused.is_err() => {
+                stream.let_go(present);
+                Some(Tail::Unknown(launches))
             }
             _ => {
                 // Bursts of as many launches are ended in time from now on.

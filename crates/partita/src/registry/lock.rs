@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_core::Present;
-use partita_ledger::FLAG_GATED;
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, MECHANISM_NONE};
 
 use super::{
     GATE, NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name,
@@ -199,7 +199,8 @@ impl<'a> RegistryLock<'a> {
         let NewPart { gpu_key, meta, limits } = part;
         let gpu_dir = self.registry.gpu_dir(&gpu_key);
         shared_dir(&gpu_dir)?;
-        if limits.flags & FLAG_GATED != 0 {
+        let takes_turns = limits.flags & FLAG_TIMED != 0 && limits.mechanism == MECHANISM_NONE;
+        if limits.flags & FLAG_GATED != 0 || takes_turns {
             make_gate(&gpu_dir)?;
         }
         let dir = gpu_dir.join(&meta.name);

@@ -321,7 +321,7 @@ fn check_memory(dir: &Path, without: &str) -> Result<(), Error> {
 
 /// Makes the gate between the tenants of a GPU, if it is missing. Whoever may be a tenant there may open and close it.
 fn make_gate(gpu_dir: &Path) -> Result<(), Error> {
-    check_memory(gpu_dir, "no priority")?;
+    check_memory(gpu_dir, "no priority and no share of time")?;
     let path = gpu_dir.join(GATE);
     let at = c_path(&path)?;
     let made = match GateMap::create(&at, 0o666) {

@@ -1,0 +1,238 @@
+/* Keeps the GPU busy as it is told, a line of stdin at a time, and answers with what the GPU's own clock says:
+ *   share FORM KERNEL_NS SKIP_MS MS   launches without a pause for SKIP_MS + MS; the share of the time in which a kernel ran, in
+ *                                     thousandths, once SKIP_MS are over, and the microseconds of all kernels
+ *   both KERNEL_NS SKIP_MS MS         the same with a second process of the tenant, of the time in which either ran
+ *   killed KERNEL_NS SKIP_MS MS       the same, and the second process is killed when SKIP_MS are over
+ *   burst COUNT KERNEL_NS IDLE_MS MS  COUNT kernels and a wait for them, then nothing for IDLE_MS, again and again: microseconds of kernels
+ *   short KERNEL_NS COUNT             COUNT processes of the tenant one after the other, each of which ends by SIGKILL behind one kernel
+ *   capture COUNT                     nodes of a graph into which COUNT launches were captured
+ * FORM: kernel, ex, cooperative, legacy (the default stream), thread (that of the thread), graph (of four kernels).
+ * Argument: the file with the kernels. */
+#include "cuda.h"
+#include <signal.h>
+#include <time.h>
+
+#define RECORDS 65536
+
+typedef struct { uint64_t smid, start, stop, block; } record;
+typedef struct { uint64_t start, stop; } interval;
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    void *stream, *attributes;
+    unsigned count;
+} config;
+typedef int (*fn_launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+typedef int (*fn_cooperative)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **);
+
+static const char *file;
+static uint64_t kernels_ns;
+static void *spin, *census, *stream, *events[2];
+static address records;
+static fn_launch launch_kernel, launch_thread;
+static record found[RECORDS];
+static interval busy[2 * RECORDS];
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void prepare(void) {
+    void *module;
+    start(1);
+    OK("cuModuleLoad", CALL(fn_pp, "cuModuleLoad")(&module, (void *)file));
+    int (*function)(void *, void *, const char *) = CALL(int (*)(void *, void *, const char *), "cuModuleGetFunction");
+    OK("cuModuleGetFunction", function(&spin, module, "partita_spin"));
+    OK("cuModuleGetFunction", function(&census, module, "partita_census"));
+    OK("cuStreamCreate", CALL(int (*)(void *, unsigned), "cuStreamCreate")(&stream, 1));
+    for (int i = 0; i < 2; i++)
+        OK("cuEventCreate", CALL(int (*)(void *, unsigned), "cuEventCreate")(&events[i], 0));
+    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&records, sizeof found));
+    launch_kernel = CALL(fn_launch, "cuLaunchKernel");
+    launch_thread = CALL(fn_launch, "cuLaunchKernel_ptsz");
+}
+
+static void *capture(int count, uint64_t kernel_ns) {
+    void *graph;
+    void *parameters[1] = {&kernel_ns};
+    OK("cuStreamBeginCapture_v2", CALL(fn_pi, "cuStreamBeginCapture_v2")(stream, 0));
+    for (int i = 0; i < count; i++)
+        OK("captured", launch_kernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+    OK("cuStreamEndCapture", CALL(fn_pp, "cuStreamEndCapture")(stream, &graph));
+    return graph;
+}
+
+/* A kernel that notes when it ran. */
+static void launch(const char *form, int index, uint64_t kernel_ns) {
+    address out = records + (address)index * sizeof(record);
+    void *parameters[2] = {&out, &kernel_ns};
+    int code;
+    if (!strcmp(form, "ex")) {
+        config wanted = {{1, 1, 1}, {32, 1, 1}, 0, stream, NULL, 0};
+        code = CALL(int (*)(config *, void *, void **, void **), "cuLaunchKernelEx")(&wanted, census, parameters, NULL);
+    } else if (!strcmp(form, "cooperative")) {
+        code = CALL(fn_cooperative, "cuLaunchCooperativeKernel")(census, 1, 1, 1, 32, 1, 1, 0, stream, parameters);
+    } else if (!strcmp(form, "thread")) {
+        code = launch_thread(census, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL);
+    } else {
+        void *where = !strcmp(form, "legacy") ? NULL : stream;
+        code = launch_kernel(census, 1, 1, 1, 32, 1, 1, 0, where, parameters, NULL);
+    }
+    OK(form, code);
+}
+
+/* Launches without a pause, some 20 ms ahead of the GPU; how many intervals there are in `busy` then. */
+static int saturate(const char *form, uint64_t kernel_ns, uint64_t ms) {
+    int graphs = !strcmp(form, "graph"), thread = !strcmp(form, "thread"), legacy = !strcmp(form, "legacy");
+    uint64_t unit_ns = graphs ? 4 * kernel_ns : kernel_ns;
+    int batch = unit_ns >= 20000000 ? 1 : 20000000 / unit_ns;
+    void *executable = NULL;
+    if (graphs)
+        OK("cuGraphInstantiateWithFlags", CALL(int (*)(void *, void *, uint64_t), "cuGraphInstantiateWithFlags")(
+            &executable, capture(4, kernel_ns), 0));
+    int (*record_event)(void *, void *) = by_name(thread ? "cuEventRecord_ptsz" : "cuEventRecord");
+    fn_p wait = CALL(fn_p, "cuEventSynchronize");
+    fn_pp launch_graph = CALL(fn_pp, "cuGraphLaunch");
+    void *where = thread || legacy ? NULL : stream;
+    int count = 0;
+    uint64_t end = now_ms() + ms;
+    for (int round = 0; now_ms() < end && count + batch <= RECORDS; round++) {
+        if (round > 1) OK("cuEventSynchronize", wait(events[round % 2]));
+        for (int i = 0; i < batch; i++, count++) {
+            if (graphs) {
+                OK("cuGraphLaunch", launch_graph(executable, stream));
+                /* Notes when the graph had ended. */
+                launch("kernel", count, 0);
+            } else
+                launch(form, count, kernel_ns);
+        }
+        OK("cuEventRecord", record_event(events[round % 2], where));
+    }
+    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+    OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(found, records, count * sizeof(record)));
+    for (int i = 0; i < count; i++)
+        kernels_ns += unit_ns,
+        busy[i] = graphs ? (interval){found[i].start - 4 * kernel_ns, found[i].start} : (interval){found[i].start, found[i].stop};
+    return count;
+}
+
+static int earlier(const void *a, const void *b) {
+    const interval *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* Thousandths of the time in which any interval lay: from the first that begins `skip_ns` after all others to where the last one begins. */
+static int permille(int count, uint64_t skip_ns) {
+    qsort(busy, count, sizeof *busy, earlier);
+    int first = 0;
+    while (first < count && busy[first].start < busy[0].start + skip_ns) first++;
+    if (count - first < 2) return -1;
+    uint64_t from = busy[first].start, to = busy[count - 1].start, at = from, sum = 0;
+    for (int i = first; i < count; i++) {
+        uint64_t start = busy[i].start > at ? busy[i].start : at, stop = busy[i].stop < to ? busy[i].stop : to;
+        if (stop <= start) continue;
+        sum += stop - start;
+        at = stop;
+    }
+    return to > from ? (int)(sum * 1000 / (to - from)) : -1;
+}
+
+/* With a second process, started anew because a forked one cannot use CUDA. */
+static int with_another(const char *self, uint64_t kernel_ns, uint64_t skip_ms, uint64_t ms, int is_killed) {
+    int pipes[2];
+    char nanoseconds[32], milliseconds[32];
+    snprintf(nanoseconds, sizeof nanoseconds, "%lu", (unsigned long)kernel_ns);
+    snprintf(milliseconds, sizeof milliseconds, "%lu", (unsigned long)(skip_ms + ms));
+    if (pipe(pipes)) die("pipe", 0);
+    pid_t child = fork();
+    if (!child) {
+        dup2(pipes[1], 1);
+        close(pipes[0]);
+        execl(self, self, file, nanoseconds, milliseconds, NULL);
+        _exit(127);
+    }
+    close(pipes[1]);
+    char go;
+    if (read(pipes[0], &go, 1) != 1) die("the other process", 0);
+    int count;
+    if (is_killed) {
+        /* While both run, and the other one may be the one that has just looked at the budget. */
+        count = saturate("kernel", kernel_ns, skip_ms);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        count = saturate("kernel", kernel_ns, ms);
+        close(pipes[0]);
+        return permille(count, 400000000);
+    }
+    count = saturate("kernel", kernel_ns, skip_ms + ms);
+    for (ssize_t got; (got = read(pipes[0], (char *)&busy[count], sizeof *busy)) > 0; count++)
+        while (got < (ssize_t)sizeof *busy) {
+            ssize_t more = read(pipes[0], (char *)&busy[count] + got, sizeof *busy - got);
+            if (more <= 0) die("the other process", 1);
+            got += more;
+        }
+    waitpid(child, NULL, 0);
+    close(pipes[0]);
+    return permille(count, skip_ms * 1000000);
+}
+
+int main(int count, char **arguments) {
+    char line[128], form[32];
+    unsigned long first, second, third, fourth;
+    if (count < 2) return 2;
+    file = arguments[1];
+    prepare();
+    if (count == 3) {
+        /* Before anybody can have seen the kernel's end. */
+        launch("kernel", 0, strtoul(arguments[2], NULL, 10));
+        OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
+        kill(getpid(), SIGKILL);
+    }
+    if (count == 4) {
+        if (write(1, "g", 1) != 1) return 4;
+        int intervals = saturate("kernel", strtoul(arguments[2], NULL, 10), strtoul(arguments[3], NULL, 10));
+        return fwrite(busy, sizeof *busy, intervals, stdout) != (size_t)intervals;
+    }
+    puts("ready");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        kernels_ns = 0;
+        if (sscanf(line, "share %31s %lu %lu %lu", form, &first, &second, &third) == 4) {
+            int achieved = permille(saturate(form, first, second + third), second * 1000000);
+            printf("%d %lu\n", achieved, (unsigned long)(kernels_ns / 1000));
+        } else if (sscanf(line, "both %lu %lu %lu", &first, &second, &third) == 3)
+            printf("%d\n", with_another(arguments[0], first, second, third, 0));
+        else if (sscanf(line, "killed %lu %lu %lu", &first, &second, &third) == 3)
+            printf("%d\n", with_another(arguments[0], first, second, third, 1));
+        else if (sscanf(line, "burst %lu %lu %lu %lu", &first, &second, &third, &fourth) == 4) {
+            unsigned long launches = 0;
+            for (uint64_t end = now_ms() + fourth; now_ms() < end; usleep(third * 1000)) {
+                for (unsigned long i = 0; i < first; i++, launches++) launch("kernel", 0, second);
+                OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
+            }
+            printf("%lu\n", launches * second / 1000);
+        } else if (sscanf(line, "short %lu %lu", &first, &second) == 2) {
+            for (unsigned long i = 0; i < second; i++) {
+                char nanoseconds[32];
+                snprintf(nanoseconds, sizeof nanoseconds, "%lu", first);
+                pid_t child = fork();
+                if (!child) {
+                    execl(arguments[0], arguments[0], file, nanoseconds, NULL);
+                    _exit(127);
+                }
+                int status;
+                if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status)) die("a short process", status);
+            }
+            puts("0");
+        } else if (sscanf(line, "capture %lu", &first) == 1) {
+            size_t nodes = 0;
+            OK("cuGraphGetNodes", CALL(int (*)(void *, void *, size_t *), "cuGraphGetNodes")(capture(first, 1000), NULL, &nodes));
+            printf("%zu\n", nodes);
+        } else
+            return 3;
+        puts("done");
+        fflush(stdout);
+    }
+    return 0;
+}
