@@ -92,7 +92,13 @@ impl Board {
                 }
             }
             OnStart::Value { address, value, condition, wide } => {
-                self.value_waits.push(ValueWait { client: id, work, address, value, condition, wide });
+                let wait = ValueWait { client: id, work, address, value, condition, wide };
+                // A word that is right already holds up nothing; the others are looked at between passes.
+                if self.is_met(&wait) {
+                    self.end(work);
+                } else {
+                    self.value_waits.push(wait);
+                }
             }
         }
     }
@@ -155,6 +161,13 @@ impl Board {
                 Ok(())
             }
         }
+    }
+
+    /// Whether a word is there and satisfies a wait now.
+    fn is_met(&self, wait: &ValueWait) -> bool {
+        let Some(client) = self.clients.get(&wait.client) else { return false };
+        let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
+        reach.read_word(wait.address, wait.wide).is_ok_and(|word| satisfied(word, wait))
     }
 
     fn look_at_words(&mut self) -> bool {
