@@ -205,6 +205,11 @@ struct Script {
 }
 
 impl Script {
+    fn status(&self) -> BoardStatus {
+        let processes = self.processes.clone();
+        BoardStatus { used_bytes: 0, busy_percent: 0, corruptions: 0, processes }
+    }
+
     fn has_fault(&self, server: u32) -> bool {
         self.processes.iter().any(|one| one.fault != 0 && one.mps.is_some_and(|mps| mps.server == server))
     }
@@ -239,7 +244,8 @@ fn play_connection(connection: &OwnedFd, script: &Mutex<Script>) {
         if let Some(server) = awaits
             && script.lock().unwrap().has_fault(server)
         {
-            say(&Reply::Done).unwrap();
+            let status = script.lock().unwrap().status();
+            say(&Reply::Status(status)).unwrap();
             awaits = None;
         }
         let request: Request = match socket::receive(connection.as_fd(), &mut buffer) {
@@ -253,10 +259,7 @@ fn play_connection(connection: &OwnedFd, script: &Mutex<Script>) {
         let mut script = script.lock().unwrap();
         let reply = match request {
             Request::Hello { .. } => Reply::Welcome { device: "h200".to_owned(), instance: 1, sms: 132 },
-            Request::Status => {
-                let processes = script.processes.clone();
-                Reply::Status(BoardStatus { used_bytes: 0, busy_percent: 0, corruptions: 0, processes })
-            }
+            Request::Status => Reply::Status(script.status()),
             Request::AwaitFault { server } => {
                 awaits = Some(server);
                 continue;

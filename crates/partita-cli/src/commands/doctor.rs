@@ -34,11 +34,12 @@ pub fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
             let state = match check.state {
                 State::Ok => "ok",
                 State::Failed => "FAILED",
+                State::Weak => "restricted",
                 State::NotChecked => "not checked",
             };
-            text.push_str(&format!("{:<16}  {state:<11}  {}\n", check.name, check.detail));
+            text.push_str(&format!("{:<17}  {state:<11}  {}\n", check.name, check.detail));
             if let Some(remedy) = &check.remedy {
-                text.push_str(&format!("{:<16}  {:<11}  -> {remedy}\n", "", ""));
+                text.push_str(&format!("{:<17}  {:<11}  -> {remedy}\n", "", ""));
             }
         }
         print(&text)?;

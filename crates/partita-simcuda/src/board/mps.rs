@@ -124,8 +124,10 @@ impl Board {
             std::mem::take(&mut self.fault_watchers).into_iter().partition(|(_, of)| *of == server);
         self.fault_watchers = others;
         let told: Vec<(ClientId, u32)> = told;
+        // As it is now: whom it hit may be gone when it is read.
+        let status = Reply::Status(self.status());
         for (watcher, _) in told {
-            self.reply(watcher, &Reply::Done, None);
+            self.reply(watcher, &status, None);
         }
     }
 
@@ -134,7 +136,8 @@ impl Board {
         let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
         let hit = |client: &Client| !no_fault.contains(&client.fault);
         if self.clients_of(server).iter().any(|id| self.clients.get(id).is_some_and(hit)) {
-            self.reply(id, &Reply::Done, None);
+            let status = Reply::Status(self.status());
+            self.reply(id, &status, None);
         } else {
             self.fault_watchers.push((id, server));
         }

@@ -86,7 +86,7 @@ impl Board {
         Ok(Reply::MemInfo { free: left.map_or(free, |left| free.min(left)), total })
     }
 
-    fn status(&mut self) -> BoardStatus {
+    pub(super) fn status(&mut self) -> BoardStatus {
         let overhead = self.ctx_overhead_bytes();
         let now = self.page.now_ns();
         self.busy.settle(now);

@@ -15,7 +15,7 @@ use super::daemon::{Daemon, board, client_name, is_fault};
 use super::peer::{PeerId, Server};
 use crate::client::runtime::{await_fault, observe};
 use crate::shared::place::Place;
-use crate::shared::protocol::{Reply, Request};
+use crate::shared::protocol::{BoardStatus, Reply, Request};
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 
 /// How long a board may take to notice that a process has gone.
@@ -63,14 +63,13 @@ impl Daemon {
             }
             _ => None,
         };
-        if let (Some(Reply::Done), Some(server)) = (told, self.server.as_ref().map(Server::pid)) {
-            self.contain(server, &place);
+        if let (Some(Reply::Status(status)), Some(server)) = (told, self.server.as_ref().map(Server::pid)) {
+            self.contain(server, &place, &status);
         }
     }
 
     /// A fault on this board: fails whoever is tied to it, and writes down whom it hit.
-    fn contain(&mut self, server: u32, origin: &Place) {
-        let Some(status) = board(origin) else { return };
+    fn contain(&mut self, server: u32, origin: &Place, status: &BoardStatus) {
         let faults = || status.processes.iter().filter(|process| is_fault(process, server));
         let Some(code) = faults().map(|process| process.fault).next() else { return };
         let caused: Vec<u32> = faults().filter(|process| process.caused).map(|process| process.pid).collect();

@@ -105,7 +105,10 @@ impl Daemon {
     /// Those of `poll`.
     pub fn serve(mut self) -> io::Result<()> {
         while !self.may_end() {
-            for source in self.sleep()? {
+            let mut sources = self.sleep()?;
+            // A fault is told before anybody can leave because of it.
+            sources.sort_by_key(|source| !matches!(source, Source::Board(_)));
+            for source in sources {
                 match source {
                     Source::Signal => self.quit(Some(Duration::ZERO)),
                     Source::Control => self.welcome(false),

@@ -355,7 +355,7 @@ pub enum Request {
         /// The server.
         server: u32,
     },
-    /// Answered with [`Reply::Done`] when a fault has hit clients of an MPS server, however long that takes.
+    /// Answered with [`Reply::Status`] when a fault has hit clients of an MPS server, however long that takes.
     AwaitFault {
         /// The server.
         server: u32,

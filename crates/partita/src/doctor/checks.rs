@@ -1,14 +1,12 @@
 //! The checks, in the order in which each stands on those before it.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use partita_core::{ByteSize, TpcSet};
 use partita_mps::ControlBinary;
 
-use super::jobs::{self, Beats, BeatsRequest, CensusResult, NumericsResult, QuotaResult};
-use super::{Check, State};
+use super::jobs::{self, Beats, BeatsRequest, CensusResult, QuotaResult};
+use super::{Check, State, products};
 use crate::calibration::streams::{self, FoundBy, PlaceRequest, StreamPlace, VerifyResult};
 use crate::calibration::{Cache, Measured};
 use crate::child::JobError;
@@ -27,8 +25,6 @@ const QUOTA: ByteSize = ByteSize(96 << 20);
 /// hardly ever do. What is measured must be at least this part of the product.
 const TOGETHER_MIN: f64 = 0.5;
 const JOB_LIMIT: Duration = Duration::from_secs(60);
-/// Products of 4096³ are checked on the host, element by element.
-const NUMERICS_LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) struct Examination<'a, P> {
     install: &'a Install,
@@ -67,7 +63,7 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
     }
 
     pub(super) fn all(mut self) -> Result<Vec<Check>, Error> {
-        const ON_LAYOUT: [&str; 8] = [
+        const ON_LAYOUT: [&str; 9] = [
             "stream masks",
             "masks",
             "quota",
@@ -75,12 +71,13 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
             "mps service",
             "mps concurrency",
             "masks under mps",
+            "products (mps)",
             "streams (mps)",
         ];
         let (install, gpu) = (self.install, self.gpu);
         self.make("driver", || Ok(driver(gpu)))?;
         self.make("driver exports", || super::exports::check(install, gpu))?;
-                self.make("gpu", || Ok(device(gpu)))?;
+        self.make("gpu", || Ok(device(gpu)))?;
         self.make("mechanisms", || Ok(super::mechanisms::check(gpu)))?;
         self.make("run directory", run_directory)?;
         self.make("hook", || {
@@ -95,6 +92,9 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
             Ok(check)
         })?;
         let mps = self.make("mps program", || Ok(mps_program(gpu)))?;
+        for check in super::conditions::checks(install, gpu) {
+            self.make(check.name, || Ok(check))?;
+        }
         let Some(measured) = measured else {
             self.skip(&["topology"], "the launch layout is not proved");
             self.skip(&ON_LAYOUT, "the launch layout is not proved");
@@ -112,7 +112,7 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
         };
         self.make("masks", || masks("masks", &mut sandbox, false))?;
         self.make("quota", || quota(&mut sandbox))?;
-        self.make("products (mask)", || products(gpu, &mut sandbox))?;
+        self.make("products (mask)", || products::under_masks(gpu, &mut sandbox))?;
         if mps != State::Ok {
             self.skip(&ON_LAYOUT[4..], "there is no MPS program");
             return Ok(self.checks);
@@ -128,8 +128,9 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
         }
         self.make("mps concurrency", || concurrency(&mut sandbox))?;
         self.make("masks under mps", || masks("masks under mps", &mut sandbox, true))?;
+        self.make("products (mps)", || products::under_percentages(install, gpu, sandbox.service()?))?;
         match place {
-            None => self.skip(&ON_LAYOUT[7..], "their place is not proved"),
+            None => self.skip(&ON_LAYOUT[8..], "their place is not proved"),
             Some(place) => {
                 self.make("streams (mps)", || stream_masks_under_mps(&mut sandbox, &measured, &place))?;
             }
@@ -424,70 +425,7 @@ fn shares(one: &Beats, other: &Beats) -> Shares {
     Shares { one: part(busy(one)), other: part(busy(other)), both: part(both) }
 }
 
-/// The vendor's products on partitions of several sizes, cut as tenants have them.
-fn products(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
-    const NAME: &str = "products (mask)";
-    if gpu.sim().is_some() {
-        return Ok(Check::not_checked(NAME, "a simulated GPU runs no vendor code", ""));
-    }
-    let libraries = cublas_candidates();
-    let topology = sandbox.topology().clone();
-    let mut compared = 0;
-    let mut worst = 0f64;
-    let mut version = String::new();
-    // The sizes at which a reduced SM count was seen to break products.
-    for percent in [20, 40, 60] {
-        let wanted = (topology.tpc_count() * percent / 100).max(1);
-        let plan = partita_core::plan(&topology, &[], partita_core::Share::Tpcs(wanted))
-            .map_err(|error| Error::Plan { reason: error.to_string() })?;
-        let tenant = sandbox.tenant(&format!("products{percent}"), &plan.set, None)?;
-        let job = sandbox.job(&tenant, jobs::NUMERICS, &libraries, false)?.limit(NUMERICS_LIMIT);
-        let result: NumericsResult = match job.run()? {
-            Ok(result) => result,
-            Err(error) => return failed_job(NAME, error, &format!("on {percent} % of the TPCs")),
-        };
-        let Some(cublas) = result.cublas else {
-            return Ok(Check::not_checked(
-                NAME,
-                "no libcublas.so.11 to 13 found",
-                "name its directory in LD_LIBRARY_PATH, or `pip install nvidia-cublas`, and run doctor again",
-            ));
-        };
-        if !result.wrong.is_empty() {
-            return Ok(Check::failed(
-                NAME,
-                format!("cuBLAS {cublas} on {percent} % of the TPCs: {}", result.wrong.join(", ")),
-                "do not run libraries in partitions here; report the versions",
-            ));
-        }
-        compared += result.products;
-        worst = worst.max(result.worst);
-        version = cublas;
-    }
-    Ok(Check::ok(
-        NAME,
-        format!(
-            "cuBLAS {version}: {compared} products on 20, 40 and 60 % of the TPCs right (worst error {worst:.1e})"
-        ),
-    ))
-}
-
-/// Where the toolkit and the Python packages of the `python3` in PATH put cuBLAS.
-pub(crate) fn cublas_candidates() -> Vec<PathBuf> {
-    let names = ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"];
-    let mut directories = vec![PathBuf::from("/usr/local/cuda/lib64")];
-    let python = Command::new("python3").args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
-    let packages =
-        python.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    for packages in packages.lines().filter(|line| line.starts_with('/')) {
-        let vendor = std::fs::read_dir(PathBuf::from(packages).join("nvidia"));
-        directories.extend(vendor.into_iter().flatten().flatten().map(|part| part.path().join("lib")));
-    }
-    let paths = directories.iter().flat_map(|directory| names.map(|name| directory.join(name)));
-    paths.filter(|path| path.exists()).collect()
-}
-
-fn failed_job(name: &'static str, error: JobError, which: &str) -> Result<Check, Error> {
+pub(super) fn failed_job(name: &'static str, error: JobError, which: &str) -> Result<Check, Error> {
     match error {
         JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
         other => Ok(Check::failed(

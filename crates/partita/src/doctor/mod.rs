@@ -5,12 +5,14 @@
 //! not made and says so. Tenants and service are the doctor's own.
 
 mod checks;
+mod conditions;
 pub(crate) mod exports;
 pub(crate) mod jobs;
 mod mechanisms;
+mod products;
 mod topology;
 
-pub(crate) use checks::cublas_candidates;
+pub(crate) use products::cublas_candidates;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -25,6 +27,8 @@ pub enum State {
     Ok,
     /// Disproved, or broken.
     Failed,
+    /// Proved, with a restriction that the remedy is about.
+    Weak,
     /// Not made: something that it stands on is missing.
     NotChecked,
 }
@@ -49,6 +53,10 @@ impl Check {
 
     fn failed(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { name, state: State::Failed, detail: detail.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn weak(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, state: State::Weak, detail: detail.into(), remedy: Some(remedy.into()) }
     }
 
     fn not_checked(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {

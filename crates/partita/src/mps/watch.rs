@@ -20,8 +20,10 @@ use crate::run::LEDGER_VARIABLE;
 
 /// How often the logs are looked at.
 const PERIOD: Duration = Duration::from_millis(25);
-/// How long the service may take to write down why a program failed.
+/// How long the service may take to write down why a program failed that was a client.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
+/// The same for one that was none, as far as is known.
+const NO_CLIENT_LIMIT: Duration = Duration::from_millis(100);
 
 /// What is known.
 #[derive(Debug, Default)]
@@ -121,9 +123,10 @@ impl Watch {
     #[must_use]
     pub fn blame(&self) -> Option<Blame> {
         let begin = Instant::now();
+        let limit = if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT };
         loop {
             let found = self.fault_blame().or_else(|| self.incident_blame());
-            if found.is_some() || begin.elapsed() >= LAST_WORDS_LIMIT {
+            if found.is_some() || begin.elapsed() >= limit {
                 return found;
             }
             thread::sleep(PERIOD);

@@ -1,0 +1,104 @@
+//! The vendor's matrix products, on masks and under thread percentages.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use partita_mps::Service;
+
+use super::Check;
+use super::checks::failed_job;
+use super::jobs::{self, NumericsResult};
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::install::Install;
+use crate::mps::provisioned::{self, Products};
+use crate::sandbox::Sandbox;
+
+/// Products of 4096³ are checked on the host, element by element.
+const NUMERICS_LIMIT: Duration = Duration::from_secs(120);
+
+/// The vendor's products on partitions of several sizes, cut as tenants have them.
+pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
+    const NAME: &str = "products (mask)";
+    if gpu.sim().is_some() {
+        return Ok(Check::not_checked(NAME, "a simulated GPU runs no vendor code", ""));
+    }
+    let libraries = cublas_candidates();
+    let topology = sandbox.topology().clone();
+    let mut compared = 0;
+    let mut worst = 0f64;
+    let mut version = String::new();
+    // The sizes at which a reduced SM count was seen to break products.
+    for percent in [20, 40, 60] {
+        let wanted = (topology.tpc_count() * percent / 100).max(1);
+        let plan = partita_core::plan(&topology, &[], partita_core::Share::Tpcs(wanted))
+            .map_err(|error| Error::Plan { reason: error.to_string() })?;
+        let tenant = sandbox.tenant(&format!("products{percent}"), &plan.set, None)?;
+        let job = sandbox.job(&tenant, jobs::NUMERICS, &libraries, false)?.limit(NUMERICS_LIMIT);
+        let result: NumericsResult = match job.run()? {
+            Ok(result) => result,
+            Err(error) => return failed_job(NAME, error, &format!("on {percent} % of the TPCs")),
+        };
+        let Some(cublas) = result.cublas else {
+            return Ok(Check::not_checked(
+                NAME,
+                "no libcublas.so.11 to 13 found",
+                "name its directory in LD_LIBRARY_PATH, or `pip install nvidia-cublas`, and run doctor again",
+            ));
+        };
+        if !result.wrong.is_empty() {
+            return Ok(Check::failed(
+                NAME,
+                format!("cuBLAS {cublas} on {percent} % of the TPCs: {}", result.wrong.join(", ")),
+                "do not run libraries in partitions here; report the versions",
+            ));
+        }
+        compared += result.products;
+        worst = worst.max(result.worst);
+        version = cublas;
+    }
+    Ok(Check::ok(
+        NAME,
+        format!(
+            "cuBLAS {version}: {compared} products on 20, 40 and 60 % of the TPCs right (worst error {worst:.1e})"
+        ),
+    ))
+}
+
+/// The vendor's products under thread percentages. Wrong ones are no failure of Partita, which has masks, but a reason to refuse
+/// percentages.
+pub(super) fn under_percentages(install: &Install, gpu: &Gpu, service: &Service) -> Result<Check, Error> {
+    const NAME: &str = "products (mps)";
+    let mut right = Vec::new();
+    // The sizes at which a reduced SM count was seen to break products.
+    for percent in [20.0, 36.0, 60.0] {
+        match provisioned::products(install, gpu, service, percent)? {
+            Products::Right { found } => right.push(found),
+            Products::Wrong { library, products } => {
+                return Ok(Check::weak(
+                    NAME,
+                    format!("{library} with {percent} % of the SMs by MPS: {}", products.join(", ")),
+                    format!("percentages are refused here; masks are right: `partita run --sm {percent}%`"),
+                ));
+            }
+            Products::Unknown { reason } => return Ok(Check::not_checked(NAME, reason, "")),
+        }
+    }
+    Ok(Check::ok(NAME, format!("{} each, right with 20, 36 and 60 % of the SMs by MPS", right.join("; "))))
+}
+
+/// Where the toolkit and the Python packages of the `python3` in PATH put cuBLAS.
+pub(crate) fn cublas_candidates() -> Vec<PathBuf> {
+    let names = ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"];
+    let mut directories = vec![PathBuf::from("/usr/local/cuda/lib64")];
+    let python = Command::new("python3").args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
+    let packages =
+        python.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    for packages in packages.lines().filter(|line| line.starts_with('/')) {
+        let vendor = std::fs::read_dir(PathBuf::from(packages).join("nvidia"));
+        directories.extend(vendor.into_iter().flatten().flatten().map(|part| part.path().join("lib")));
+    }
+    let paths = directories.iter().flat_map(|directory| names.map(|name| directory.join(name)));
+    paths.filter(|path| path.exists()).collect()
+}
