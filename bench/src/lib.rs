@@ -1,4 +1,5 @@
 //! What Partita's benchmarks share.
 
+pub mod peer;
 pub mod plot;
 pub mod side;

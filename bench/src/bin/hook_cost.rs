@@ -3,21 +3,24 @@
 //! Two processes make the same calls, one bare and one as a tenant with its partition and quota; they take turns of a few hundred
 //! microseconds, in an order that flips every round, so that a drift of the machine meets both. Of launches only the enqueueing is timed:
 //! each turn is a burst that fits the driver's queue, and the wait for it lies outside. Where a process's memory happens to lie is worth
-//! ± 15 ns of a launch for its whole life, so both are started anew many times.
+//! ± 15 ns of a launch for its whole life, so both are started anew many times. Peers' libraries take their turns in the same rounds.
 //!
 //! ```text
 //! cargo build --release && target/release/hook-cost              # sim:h200
 //! target/release/hook-cost --gpu 0                               # the first GPU of this machine
 //! target/release/hook-cost --of memory --burst 20                # 1 MiB had and given back
+//! target/release/hook-cost --gpu 0 --peer hami-core=/usr/local/vgpu/libvgpu.so
 //! ```
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
+use partita_bench::peer::Peer;
+use partita_bench::side::{Side, bare};
 use partita_core::Samples;
 use partita_driver::{Cuda, Gpu};
 
@@ -48,7 +51,7 @@ struct Options {
     /// The GPU, as `partita run` takes it.
     #[arg(long, default_value = "sim:h200")]
     gpu: String,
-    /// How often both processes are started.
+    /// How often all processes are started.
     #[arg(long, default_value_t = 24)]
     starts: u32,
     /// Rounds of each start; each gives one pair of figures.
@@ -60,7 +63,10 @@ struct Options {
     /// The `partita` executable [default: beside this one].
     #[arg(long)]
     partita: Option<PathBuf>,
-    /// Run as one of the two processes.
+    /// A peer's library to measure in the same run, NAME=PATH, as hami-core=/usr/local/vgpu/libvgpu.so; may be repeated.
+    #[arg(long, value_name = "NAME=PATH")]
+    peer: Vec<Peer>,
+    /// Run as one of the processes.
     #[arg(long, hide = true)]
     child: bool,
 }
@@ -99,136 +105,146 @@ fn child(of: Of, burst: u32) -> Result<()> {
     Ok(())
 }
 
-/// A process that measures on request.
-struct Side {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+/// A way to run the program, and what it took.
+struct Way {
+    name: String,
+    command: Box<dyn Fn() -> Result<Command>>,
+    /// Of each round.
+    ns: Vec<f64>,
 }
 
-impl Side {
-    fn start(mut command: Command) -> Result<Self> {
-        let mut process =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a child")?;
-        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
-            bail!("a child without pipes")
-        };
-        let mut side = Self { process, input, output: BufReader::new(output) };
-        if side.line()? != "ready" {
-            bail!("a child ended before it was ready: {command:?}");
-        }
-        Ok(side)
-    }
+/// The ways to compare: bare first.
+fn ways(options: &Options, scratch: &Path) -> Result<Vec<Way>> {
+    let own = std::env::current_exe()?;
+    let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
+    let gpu = options.gpu.clone();
+    let arguments =
+        ["--child", "--of", options.of.name(), "--burst", &options.burst.to_string()].map(str::to_owned);
+    let way = |name: &str, command: Box<dyn Fn() -> Result<Command>>| Way {
+        name: name.to_owned(),
+        command,
+        ns: Vec::new(),
+    };
 
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
+    let mut ways = Vec::new();
+    {
+        let (partita, gpu, own, arguments) = (partita.clone(), gpu.clone(), own.clone(), arguments.clone());
+        ways.push(way(
+            "bare",
+            Box::new(move || {
+                let mut command = bare(&partita, &gpu, &own);
+                command.args(&arguments);
+                Ok(command)
+            }),
+        ));
     }
-
-    fn turn(&mut self) -> Result<f64> {
-        writeln!(self.input)?;
-        self.line()?.parse().context("a child answered with something else than a figure")
+    {
+        let (partita, gpu, own, arguments) = (partita.clone(), gpu.clone(), own.clone(), arguments.clone());
+        ways.push(way(
+            "as a tenant",
+            Box::new(move || {
+                let mut command = Command::new(&partita);
+                command.args(["run", "--gpu", &gpu, "--name", "hook-cost", "--sm", "50%", "--mem", "1GiB"]);
+                command.args(["--isolation", "own", "--"]).arg(&own).args(&arguments);
+                Ok(command)
+            }),
+        ));
     }
-
-    fn stop(mut self) -> Result<()> {
-        drop(self.input);
-        if !self.process.wait()?.success() {
-            bail!("a child failed");
-        }
-        Ok(())
+    for peer in &options.peer {
+        let words = peer.words(scratch)?;
+        let (partita, gpu, own, arguments) = (partita.clone(), gpu.clone(), own.clone(), arguments.clone());
+        ways.push(way(
+            &format!("under {}", peer.name),
+            Box::new(move || {
+                // What `partita` itself says of the driver is not under the peer.
+                let (program, rest) = words.split_first().context("a peer without a command")?;
+                let mut command = bare(&partita, &gpu, Path::new(program));
+                command.args(rest).arg(&own).args(&arguments);
+                Ok(command)
+            }),
+        ));
     }
+    Ok(ways)
 }
 
 fn compare(options: &Options) -> Result<()> {
-    let own = std::env::current_exe()?;
-    let partita = match &options.partita {
-        Some(path) => path.clone(),
-        None => own.with_file_name("partita"),
-    };
-    let burst = options.burst.to_string();
-    let (mut with, mut without, mut medians) = (Vec::new(), Vec::new(), Vec::new());
+    let scratch = Scratch::new()?;
+    let mut ways = ways(options, &scratch.0)?;
+    // What each adds in each round, and the median of that in each start; none for the bare way.
+    let (mut added, mut medians) = (vec![Vec::new(); ways.len()], vec![Vec::new(); ways.len()]);
     for _ in 0..options.starts {
-        let mut bare = Side::start(bare_command(options, &partita, &own, &burst))?;
-        let mut hooked = Side::start(hooked_command(options, &partita, &own, &burst))?;
-        let from = with.len();
+        let mut sides: Vec<Side> =
+            ways.iter().map(|way| Side::start((way.command)()?)).collect::<Result<_>>()?;
+        let from = ways[0].ns.len();
         for round in 0..options.rounds {
-            if round % 2 == 0 {
-                without.push(bare.turn()?);
-                with.push(hooked.turn()?);
-            } else {
-                with.push(hooked.turn()?);
-                without.push(bare.turn()?);
+            let mut order: Vec<usize> = (0..ways.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for at in order {
+                let figure = sides[at].ask("")?;
+                let figure = figure.parse().context("a child answered with something else than a figure")?;
+                ways[at].ns.push(figure);
             }
         }
-        bare.stop()?;
-        hooked.stop()?;
-        let added: Vec<f64> = with[from..].iter().zip(&without[from..]).map(|(a, b)| a - b).collect();
-        medians.push(Samples::new(added)?.p50());
+        sides.into_iter().try_for_each(Side::stop)?;
+        for at in 1..ways.len() {
+            let pairs = ways[at].ns[from..].iter().zip(&ways[0].ns[from..]);
+            let of_start: Vec<f64> = pairs.map(|(with, without)| with - without).collect();
+            medians[at].push(Samples::new(of_start.clone())?.p50());
+            added[at].extend(of_start);
+        }
     }
 
-    let added: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
     let calls = match options.of {
         Of::Launch => "launches of partita_spin",
         Of::Memory => "cuMemAlloc of 1 MiB and cuMemFree",
     };
     println!(
-        "{calls} on {}: {} starts of both processes, {} rounds each, bursts of {}, interleaved\n",
+        "{calls} on {}: {} starts of every process, {} rounds each, bursts of {}, interleaved\n",
         options.gpu, options.starts, options.rounds, options.burst
     );
     let count = u64::from(options.starts) * u64::from(options.rounds) * u64::from(options.burst);
     println!("{count} each way\n");
     println!("| | median ns | 95 % interval of the median | p10 | p90 | count |");
     println!("|---|---|---|---|---|---|");
-    let rows = [
-        ("bare", without),
-        ("as a tenant", with),
-        ("added, by pairs", added),
-        ("added, medians of the starts", medians),
-    ];
-    for (name, values) in rows {
-        let samples = Samples::new(values)?;
-        let (low, high) = samples.median_interval();
-        println!(
-            "| {name} | {:.1} | {low:.1} to {high:.1} | {:.1} | {:.1} | {} |",
-            samples.p50(),
-            samples.quantile(100),
-            samples.quantile(900),
-            samples.count()
-        );
+    for (at, way) in ways.into_iter().enumerate() {
+        row(&way.name, way.ns)?;
+        if at > 0 {
+            let whose = if at == 1 { String::new() } else { format!("{}: ", way.name) };
+            row(&format!("{whose}added, by pairs"), std::mem::take(&mut added[at]))?;
+            row(&format!("{whose}added, medians of the starts"), std::mem::take(&mut medians[at]))?;
+        }
     }
     Ok(())
 }
 
-/// The program as it is. Both sides start in the environment that `partita` makes, so the driver under them is the same.
-fn bare_command(options: &Options, partita: &Path, own: &Path, burst: &str) -> Command {
-    let script = if options.gpu.starts_with("sim:") {
-        format!("eval \"$('{}' sim env --gpu {})\" && exec \"$0\" \"$@\"", partita.display(), options.gpu)
-    } else {
-        "exec \"$0\" \"$@\"".to_owned()
-    };
-    let mut command = Command::new("sh");
-    command.arg("-c").arg(script).arg(own).args(["--child", "--of", options.of.name(), "--burst", burst]);
-    command
+fn row(name: &str, values: Vec<f64>) -> Result<()> {
+    let samples = Samples::new(values)?;
+    let (low, high) = samples.median_interval();
+    println!(
+        "| {name} | {:.1} | {low:.1} to {high:.1} | {:.1} | {:.1} | {} |",
+        samples.p50(),
+        samples.quantile(100),
+        samples.quantile(900),
+        samples.count()
+    );
+    Ok(())
 }
 
-/// The program with limits.
-fn hooked_command(options: &Options, partita: &Path, own: &Path, burst: &str) -> Command {
-    let mut command = Command::new(partita);
-    command.args([
-        "run",
-        "--gpu",
-        &options.gpu,
-        "--name",
-        "hook-cost",
-        "--sm",
-        "50%",
-        "--mem",
-        "1GiB",
-        "--isolation",
-        "own",
-        "--",
-    ]);
-    command.arg(own).args(["--child", "--of", options.of.name(), "--burst", burst]);
-    command
+/// A directory for what peers keep, which goes with this run.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("hook-cost-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| path.display().to_string())?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

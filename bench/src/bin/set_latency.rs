@@ -182,7 +182,7 @@ fn halves(whole: &Limits) -> Result<[Limits; 2]> {
     }
     let half = |tpcs: &[u8]| {
         let mut half = whole.clone();
-        limits::set_partition(&mut half, &topology, &tpcs.iter().copied().collect());
+        half.set_partition(&topology, &tpcs.iter().copied().collect());
         half
     };
     let (first, second) = tpcs.split_at(tpcs.len() / 2);
