@@ -249,7 +249,7 @@ impl GateMap {
             if is_held && old as u16 != who {
                 return Err(old_until_ns);
             }
-            if turn.replace(old, until_ns / 1000 << 16 | u64::from(who)) {
+            if turn.replace(old, (until_ns / 1000) << 16 | u64::from(who)) {
                 return Ok(());
             }
         }

@@ -59,7 +59,7 @@ impl<'a, const N: usize> Shared<'a, N> {
     }
 
     /// The value; `None` if it changed during each of [`TRIES_MAX`] tries.
-    #[cfg(any(test, loom))]
+    #[cfg(loom)]
     pub fn load(&self) -> Option<[u64; N]> {
         self.named().map(|(_, words)| words)
     }

@@ -177,7 +177,7 @@ impl TimeMap {
         loop {
             let old = gate.load();
             let is_later = (version as u32).wrapping_sub((old >> 32) as u32).cast_signed() > 0;
-            if !is_later || gate.replace(old, version << 32 | u64::from(open) * u64::from(OPEN)) {
+            if !is_later || gate.replace(old, (version << 32) | (u64::from(open) * u64::from(OPEN))) {
                 return;
             }
         }
