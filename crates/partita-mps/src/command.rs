@@ -1,5 +1,6 @@
 //! Commands to a running control daemon, as typed calls.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 pub struct Control {
     binary: ControlBinary,
     pipe: PathBuf,
-    env: Vec<(String, std::ffi::OsString)>,
+    env: Vec<(String, OsString)>,
     limit: Duration,
 }
 
@@ -31,7 +32,7 @@ impl Control {
     }
 
     /// Sets a variable in the control program's environment.
-    pub fn with_env(mut self, key: &str, value: impl Into<std::ffi::OsString>) -> Self {
+    pub fn with_env(mut self, key: &str, value: impl Into<OsString>) -> Self {
         self.env.push((key.to_owned(), value.into()));
         self
     }
@@ -249,10 +250,19 @@ impl Control {
     /// if the answer is one of the daemon's refusals, [`MpsError::Timeout`], [`MpsError::Cut`], and
     /// [`MpsError::Spawn`] if the control program cannot be run.
     pub fn command(&self, line: &str) -> Result<String, MpsError> {
+        self.exchange(&[], line, &format!("{line}\n"))
+    }
+
+    /// Runs the control program with arguments instead of a line, as its third version wants it.
+    pub(crate) fn with_arguments(&self, arguments: &[OsString], line: &str) -> Result<String, MpsError> {
+        self.exchange(arguments, line, "")
+    }
+
+    fn exchange(&self, arguments: &[OsString], line: &str, input: &str) -> Result<String, MpsError> {
         let mut command = Command::new(self.binary.path());
-        command.env_remove("LD_PRELOAD").env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);
+        command.args(arguments).env_remove("LD_PRELOAD").env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
-        let outcome = exec::run(&mut command, &format!("{line}\n"), self.limit)
+        let outcome = exec::run(&mut command, input, self.limit)
             .map_err(|source| MpsError::Spawn { binary: self.binary.path().to_owned(), source })?;
         match outcome {
             Outcome::TimedOut => {
@@ -301,7 +311,7 @@ impl Control {
     }
 
     /// Sends a line and reads the answer.
-    fn read<T>(&self, line: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, MpsError> {
+    pub(crate) fn read<T>(&self, line: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, MpsError> {
         let reply = self.command(line)?;
         parse(&reply)
             .ok_or_else(|| MpsError::Reply { command: line.to_owned(), reply: reply.trim().to_owned() })

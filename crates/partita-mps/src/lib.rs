@@ -19,6 +19,8 @@
 //! | [`conditions`] | what MPS asks of machine, GPUs and programs |
 //! | [`admission`] | whether a server has room for one more client |
 //! | [`provision`] | thread percentages by policy, and the SMs that they give |
+//! | [`partition`] | static SM partitions, where the daemon has them |
+//! | [`v3`] | named servers and namespaces, where the daemon has them |
 //! | [`values`] | what commands take: devices, limits, priorities |
 //! | [`reply`] | what commands answer |
 //! | [`log`] | what daemon and servers write into their logs, as events |
@@ -39,9 +41,11 @@ pub mod error;
 mod exec;
 pub mod fault;
 pub mod log;
+pub mod partition;
 pub mod provision;
 pub mod reply;
 pub mod service;
+pub mod v3;
 pub mod values;
 
 pub use binary::{ControlBinary, Version};

@@ -680,6 +680,41 @@ fn failures_come_as_scripted_and_are_told_apart() {
 }
 
 #[test]
+fn newer_commands_are_found_by_trying() {
+    let dirs = Dirs::new();
+    let script = dirs.temp.path().join("script");
+    let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
+    let uuid = uuid_text(device_uuid(&dirs.place()));
+    let service = Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid)
+        .with_env("PARTITA_SIM_MPS_SCRIPT", &script);
+    let daemon = Daemon { dirs, pid: service.ensure().unwrap().pid };
+    let control = service.control();
+    assert!(!control.offers_partitions().unwrap() && !control.speaks_v3().unwrap(), "binary 13000");
+
+    let write = |text: &str| std::fs::write(&script, text).unwrap();
+    write(
+        "lspart say GPU Partition Free-SM Used-SM Clients\\nGPU-1a Ab/1= 112 16 1\nsm_partition say Partition Ab/1= created",
+    );
+    assert!(control.offers_partitions().unwrap());
+    let partition = control.add_sm_partition("GPU-1a", 2).unwrap();
+    assert_eq!(partition.to_string(), "GPU-1a/Ab/1=");
+    assert_eq!(control.sm_partitions().unwrap()[0].numbers, [112, 16, 1]);
+    control.remove_sm_partition(&partition).unwrap();
+    let log = daemon.dirs.log("control.log");
+    assert!(
+        log.contains("Cmd:sm_partition add GPU-1a 2") && log.contains("Cmd:sm_partition rm GPU-1a Ab/1="),
+        "{log}"
+    );
+    write("sm_partition say Failed to fulfill the requested SM partition of 99 chunks");
+    assert!(matches!(control.add_sm_partition("GPU-1a", 99).unwrap_err(), MpsError::Refused { .. }));
+
+    write("server say name,uid\\nserve,1000");
+    assert!(control.speaks_v3().unwrap());
+    assert_eq!(control.table("server", &[]).unwrap()[0]["uid"], "1000");
+    drop(daemon);
+}
+
+#[test]
 fn every_classic_command_is_understood_by_both_sides() {
     let dirs = Dirs::new();
     let uuid = uuid_text(device_uuid(&dirs.place()));
