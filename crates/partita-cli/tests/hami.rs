@@ -626,6 +626,41 @@ fn a_directory_that_is_full_or_cannot_be_written_is_a_refusal() {
     }
 }
 
+/// As HAMi's device plugin sets a container up: the file where theirs was, and named in `/etc/ld.so.preload`, which every program obeys.
+#[test]
+fn the_file_put_in_place_of_libvgpu_holds_a_whole_container_and_disturbs_nobody_in_it() {
+    let world = World::new();
+    let container = Container::new(&world, "c").with(MEMORY, "64m");
+    let library = container.dir.join("libvgpu.so");
+    fs::copy(libraries().join("libpartita.so"), &library).unwrap();
+    let script = r#"mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work &&
+        mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /etc && echo "$1/libvgpu.so" > /etc/ld.so.preload &&
+        exec sh -c '
+            env | grep -c CUDA_DEVICE; ls / | grep -c etc; (echo one; echo two) | sort -r
+            printf "a 65\na 64\n" | "$0"
+            printf "a 65\na 64\n" | env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PARTITA_SIM_DIR="$PARTITA_SIM_DIR" \
+                PARTITA_SIM_DEVICE="$PARTITA_SIM_DEVICE" PARTITA_SIMGPU="$PARTITA_SIMGPU" "$0"; :' "$0""#;
+    let mut may = Command::new("unshare");
+    may.args(["-rm", "sh", "-c"]).arg(
+        "mount -t tmpfs none /mnt && mkdir /mnt/u /mnt/w && mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/u,workdir=/mnt/w /etc",
+    );
+    if !may.output().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no overlay of /etc can be had here");
+        return;
+    }
+    let mut command = container.command(Path::new("unshare"));
+    command
+        .env_remove("LD_PRELOAD")
+        .args(["-rm", "sh", "-c", script])
+        .arg(program(&world, "spill"))
+        .arg(&container.dir);
+    let output = command.output().expect("unshare runs");
+    let lines = text(&output.stdout);
+    let lines: Vec<&str> = lines.lines().filter(|&line| line != "done").collect();
+    assert_eq!(lines, ["2", "1", "two", "one", "2 64", "0 0", "2 64", "0 0"], "{output:?}");
+    assert_eq!(text(&output.stderr), "");
+}
+
 #[test]
 fn other_variables_do_what_the_table_says() {
     let world = World::new();
