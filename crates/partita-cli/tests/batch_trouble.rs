@@ -65,6 +65,11 @@ fn an_epilog_cleans_up_after_a_prolog_killed_at_any_moment() {
             child.kill().unwrap();
             let status = child.wait().unwrap();
             assert!(status.success() || status.signal() == Some(9), "{status}");
+            // The job may be begun again before it is ended.
+            if step % 2 == 1 {
+                job.prolog().ok().has("service_up");
+                assert!(job.gpu("total").output().unwrap().status.success());
+            }
             let ended = job.epilog();
             assert_eq!((ended.code, ended.said.as_str()), (0, ""), "after {} ms: {ended:?}", 4 * step);
             // What the killed one had begun to start may still be on its way up; the epilog has waited for it or ended it.

@@ -121,7 +121,8 @@ fn run(install: &Install, system: System, stage: Stage, arguments: &BatchScript)
     }
     let default = Request::parse(&arguments.default).map_err(|error| format!("--default: {error}"))?;
     let options = Options {
-        dir: arguments.state_dir.clone(),
+        // slurmd has its own idea of where it is.
+        dir: std::path::absolute(&arguments.state_dir).map_err(|error| format!("--state-dir: {error}"))?,
         limit: Duration::from_secs(arguments.limit.into()),
         grace: Duration::from_secs(arguments.grace.into()),
         default,

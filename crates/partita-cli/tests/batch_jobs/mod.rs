@@ -157,7 +157,8 @@ pub fn state_files(world: &World) -> Vec<PathBuf> {
 /// That no job, no service, no process and no file is left.
 pub fn assert_clean(world: &World) {
     world.assert_clean();
-    assert_eq!(state_files(world), [PathBuf::new(); 0]);
+    let files = state_files(world);
+    assert!(files.is_empty(), "left behind: {files:?}");
 }
 
 /// The MPS control daemons of this world.

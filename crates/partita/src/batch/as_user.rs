@@ -3,29 +3,27 @@
 //! In a child process that has nothing of root's and a time limit: the driver and the control program may hang, and the
 //! directories are the user's to fill with links.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use partita_mps::command::COMMAND_LIMIT;
 use partita_mps::{Ensured, MpsError, Service, State};
-use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::account::Account;
 use super::environment::JobEnvironment;
+use super::job::JobId;
 use super::plan::Blame;
 use super::request::{Partition, Request};
-use super::{Deadline, Trouble};
+use super::{Deadline, Trouble, strays};
 use crate::child::{Job, JobError};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus::{self, Selectors};
 use crate::install::Install;
-use crate::process::{self, ProcessId};
+use crate::process::ProcessId;
 use crate::registry::{Registry, Tenant};
 use crate::run::{self, RunRequest};
 use crate::{kill, mps};
@@ -44,12 +42,8 @@ const PLACES_KEPT: [&str; 2] = ["PARTITA_RUN_DIR", "PARTITA_CACHE_DIR"];
 const PLACES_OF_JOB: [&str; 2] = ["PARTITA_RUN_DIR", "PARTITA_LIB_DIR"];
 /// Variables that are lists of files or directories.
 const LISTS: [&str; 3] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"];
-/// What the names of MPS's programs begin with.
-const MPS_PROGRAMS: &str = "nvidia-cuda-mps-";
 /// How long a daemon may take to answer a command by which something is ended.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-/// How long ended daemons may take to go.
-const STRAYS_LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 
 /// What is to be done.
@@ -75,6 +69,8 @@ pub enum Action {
         pids: Vec<u32>,
         /// Whether every client of the service is the job's.
         alone: bool,
+        /// Whether the job is over: nothing that was ever begun for it is to stay.
+        over: bool,
         /// Milliseconds between SIGTERM and SIGKILL.
         grace_ms: u64,
     },
@@ -89,8 +85,17 @@ pub struct Order {
     pub gpus: Vec<String>,
     /// What to do.
     pub action: Action,
-    /// The time for it, in milliseconds.
+    /// The time for it, in milliseconds. Set by [`ask`].
     pub limit_ms: u64,
+    /// The process that waits for it. Set by [`ask`].
+    pub caller: u32,
+}
+
+impl Order {
+    /// An order for [`ask`].
+    pub fn new(gpus: Vec<String>, action: Action) -> Self {
+        Self { gpus, action, limit_ms: 0, caller: 0 }
+    }
 }
 
 /// What came of it.
@@ -123,13 +128,18 @@ pub struct Outcome {
 pub fn ask(
     install: &Install,
     account: &Account,
+    of: &JobId,
     order: Order,
     deadline: Deadline,
 ) -> Result<Outcome, Trouble> {
     // The child has its own deadlines; this one is for when it hangs in the driver.
     const RESERVE: Duration = Duration::from_millis(500);
     let limit = deadline.left();
-    let order = Order { limit_ms: limit.saturating_sub(RESERVE).as_millis() as u64, ..order };
+    let order = Order {
+        limit_ms: limit.saturating_sub(RESERVE).as_millis() as u64,
+        caller: std::process::id(),
+        ..order
+    };
     let what = match order.action {
         Action::Start { .. } => "starting MPS",
         Action::Leave { .. } => "ending what the job has on the GPU",
@@ -139,7 +149,7 @@ pub fn ask(
     let job = Job::new(install, JOB, &order).map_err(Trouble::node)?.limit(limit);
     let places = PLACES_KEPT.iter().filter_map(|key| Some((*key, std::env::var_os(key)?)));
     let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
-    let job = job.envs(places).envs([("PATH", path)]).envs([
+    let job = job.envs(places).envs([("PATH", path), (strays::JOB_VARIABLE, of.to_string().into())]).envs([
         ("HOME", &account.home),
         ("USER", &account.name),
         ("LOGNAME", &account.name),
@@ -173,6 +183,10 @@ pub fn ask(
 /// # Errors
 /// What is the node's fault.
 pub fn work(order: &Order) -> Result<Outcome, String> {
+    // A caller that died before this process asked to die with it: its job may have another script by now.
+    if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32) != Some(order.caller) {
+        return Err("whoever asked for it is gone".to_owned());
+    }
     let outcome = Here::open(order).and_then(|here| here.carry_out(order));
     outcome.or_else(|error| match blame(&error) {
         Blame::Job => Ok(Outcome { refused: Some((Blame::Job, error.to_string())), ..Outcome::default() }),
@@ -219,15 +233,22 @@ impl Here {
     fn carry_out(&self, order: &Order) -> Result<Outcome, Error> {
         match &order.action {
             Action::Start { tenant, request, alone } => self.start(order, tenant, request, *alone),
-            Action::Leave { tenant, service, pids, alone, grace_ms } => {
+            Action::Leave { tenant, service, pids, alone, over, grace_ms } => {
                 let mut outcome = Outcome::default();
                 if *service && let Err(error) = self.terminate(pids, *alone, &mut outcome) {
                     outcome.notices.push(format!(
                         "work on the GPU could not be ended through MPS first, which may hurt other clients: {error}"
                     ));
                 }
-                if let Some(name) = tenant {
-                    self.end_tenant(name, Duration::from_millis(*grace_ms), &mut outcome)?;
+                let grace = Duration::from_millis(*grace_ms);
+                let end_tenant = |outcome: &mut Outcome| match tenant {
+                    Some(name) => self.end_tenant(name, grace, outcome),
+                    None => Ok(()),
+                };
+                end_tenant(&mut outcome)?;
+                // What was on its way to make the tenant may have made it in this moment.
+                if *over && strays::end(strays::unfinished, self.deadline)? {
+                    end_tenant(&mut outcome)?;
                 }
                 // What ended tenants of the job left behind goes as well.
                 self.registry.lock()?.tenants()?;
@@ -272,9 +293,17 @@ impl Here {
     fn ensure(&self, service: &Service, alone: bool) -> Result<Ensured, Error> {
         mps::make_dirs(&self.registry, &self.gpus, service)?;
         match service.ensure() {
-            // What an earlier job left, and nobody else has.
-            Err(MpsError::NotAnswering { .. } | MpsError::ThreadPercentage { .. }) if alone => {
+            // No daemon would make a difference.
+            Err(
+                error @ (MpsError::BinaryNotFound { .. }
+                | MpsError::Spawn { .. }
+                | MpsError::Directory { .. }
+                | MpsError::Foreign { .. }),
+            ) => Err(error.into()),
+            // What an earlier job or a killed prolog left, and nobody else has.
+            Err(_) if alone => {
                 self.service_to_end()?.stop(true)?;
+                strays::end_service(service, self.deadline)?;
                 mps::make_dirs(&self.registry, &self.gpus, service)?;
                 Ok(service.ensure()?)
             }
@@ -284,13 +313,11 @@ impl Here {
 
     /// Makes the tenant and leaves a process in it that waits, unless both are there.
     fn make_tenant(&self, name: &str, partition: &Partition) -> Result<(), Error> {
-        // One that a killed prolog began may still be on its way.
-        while let Some(is_up) = self.tenant_is_up(name)? {
-            if is_up {
-                return Ok(());
-            }
-            self.wait_for(name)?;
+        if self.tenant_is_up(name)? == Some(true) {
+            return Ok(());
         }
+        // One that a killed prolog began may be on its way; it would have this name.
+        strays::end(strays::unfinished, self.deadline)?;
         let request = RunRequest {
             gpus: Some(self.selectors.parse()?),
             share: partition.share,
@@ -365,7 +392,7 @@ impl Here {
     fn end_tenant(&self, name: &str, grace: Duration, outcome: &mut Outcome) -> Result<(), Error> {
         match kill::kill(&self.install, &self.registry, name, grace) {
             Ok(killed) => {
-                outcome.tenant_processes = Some(killed.processes);
+                *outcome.tenant_processes.get_or_insert(0) += killed.processes;
                 outcome.notices.extend(killed.notices);
                 Ok(())
             }
@@ -377,9 +404,9 @@ impl Here {
     fn stop(&self) -> Result<Outcome, Error> {
         let service = self.service_to_end()?;
         let mut outcome = Outcome { ran: service.stop(true)?, ..Outcome::default() };
-        outcome.ran |= end_strays(&service, self.deadline)?;
+        outcome.ran |= strays::end_service(&service, self.deadline)?;
         if let State::Running { pid } = service.state()? {
-            return Err(Error::Mps(MpsError::StillRunning { pid, waited_s: STRAYS_LIMIT.as_secs() }));
+            return Err(Error::Mps(MpsError::StillRunning { pid, waited_s: strays::LIMIT.as_secs() }));
         }
         mps::remove(&self.registry, &self.gpus, &service)?;
         Ok(outcome)
@@ -409,61 +436,6 @@ fn terminate(service: &Service, pids: &[u32], alone: bool, outcome: &mut Outcome
         }
     }
     Ok(())
-}
-
-/// Ends programs of MPS that were started for this service's directory and that its pid file does not name: a daemon
-/// that never came up, a server whose daemon was killed, a command without an answer.
-fn end_strays(service: &Service, deadline: Deadline) -> Result<bool, Error> {
-    let pipe = service.dirs().pipe();
-    let mut any = false;
-    for signal in [Signal::TERM, Signal::KILL] {
-        let until = deadline.at_most(STRAYS_LIMIT);
-        loop {
-            let strays = strays(&pipe);
-            if strays.is_empty() {
-                return Ok(any);
-            }
-            any = true;
-            for process in &strays {
-                signal_group(*process, signal);
-                process.signal(signal).map_err(Error::io(format!("process {}", process.pid)))?;
-            }
-            if until.is_over() {
-                break;
-            }
-            thread::sleep(POLL);
-        }
-    }
-    match strays(&pipe).first() {
-        None => Ok(any),
-        Some(process) => {
-            Err(Error::Mps(MpsError::StillRunning { pid: process.pid, waited_s: STRAYS_LIMIT.as_secs() }))
-        }
-    }
-}
-
-/// Sends a signal to what the process has started, if it leads a group of its own, as daemons do.
-fn signal_group(process: ProcessId, signal: Signal) {
-    if let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw)
-        && process.lives()
-        && rustix::process::getpgid(Some(pid)) == Ok(pid)
-    {
-        let _ = rustix::process::kill_process_group(pid, signal);
-    }
-}
-
-fn strays(pipe: &Path) -> BTreeSet<ProcessId> {
-    let mut found: BTreeSet<ProcessId> =
-        process::with_variable("CUDA_MPS_PIPE_DIRECTORY", pipe.as_os_str()).into_iter().collect();
-    found.retain(|process| {
-        let line = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
-        // The program, or the interpreter of one that is a script.
-        line.split(|&byte| byte == 0).take(2).any(|word| {
-            let name = word.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-            name.starts_with(MPS_PROGRAMS.as_bytes())
-        })
-    });
-    found
 }
 
 /// Variables for programs of other environments than this one's.

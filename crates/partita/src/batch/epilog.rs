@@ -149,8 +149,8 @@ struct Cleaning<'a> {
 
 impl Cleaning<'_> {
     fn ask(&self, action: Action, deadline: Deadline) -> Result<super::as_user::Outcome, Trouble> {
-        let order = Order { gpus: self.record.group.gpus.clone(), action, limit_ms: 0 };
-        ask(self.install, self.account, order, deadline)
+        let order = Order::new(self.record.group.gpus.clone(), action);
+        ask(self.install, self.account, &self.record.job, order, deadline)
     }
 
     /// Ends the job's work on the GPUs, its tenant, and its processes. What is left of processes is in the report.
@@ -164,17 +164,21 @@ impl Cleaning<'_> {
         let first = find();
         let tenant = self.tenant();
         let has_tenant = tenant.is_some();
-        let tenant_left = self.leave(tenant, &first, alone, report).or_else(|trouble| {
+        let tenant_left = match self.leave(tenant, &first, alone, true, report) {
             // What MPS could not do signals will.
-            if has_tenant { Err(trouble) } else { Ok(report.notice(trouble.reason)) }
-        });
+            Err(trouble) if !has_tenant => {
+                report.notice(trouble.reason);
+                Ok(())
+            }
+            left => left,
+        };
         let mut late = Vec::new();
         let ended = leftovers::end(
             find,
             |new| {
                 let fresh: BTreeSet<ProcessId> = new.difference(&first).copied().collect();
                 if !fresh.is_empty()
-                    && let Err(trouble) = self.leave(None, &fresh, false, report)
+                    && let Err(trouble) = self.leave(None, &fresh, false, false, report)
                 {
                     late.push(trouble.reason);
                 }
@@ -205,7 +209,7 @@ impl Cleaning<'_> {
     /// Tries to end the tenant again: without a service that does not answer it may be easier.
     fn retry_tenant(&self, trouble: Trouble, alone: bool, report: &mut Report) {
         report.notice(trouble.reason);
-        if let Err(trouble) = self.leave(self.tenant(), &BTreeSet::new(), alone, report) {
+        if let Err(trouble) = self.leave(self.tenant(), &BTreeSet::new(), alone, true, report) {
             report.trouble(Trouble::node(trouble.reason));
         }
     }
@@ -215,6 +219,7 @@ impl Cleaning<'_> {
         tenant: Option<String>,
         processes: &BTreeSet<ProcessId>,
         alone: bool,
+        over: bool,
         report: &mut Report,
     ) -> Result<(), Trouble> {
         let service = self.record.request.needs_service();
@@ -226,6 +231,7 @@ impl Cleaning<'_> {
             service,
             pids: processes.iter().map(|process| process.pid).collect(),
             alone,
+            over,
             grace_ms: self.options.grace.as_millis() as u64,
         };
         // Half of what is left is for signals and for stopping the service.

@@ -13,6 +13,7 @@
 //! | [`record`] | the files | |
 //! | [`account`] | users | |
 //! | [`as_user`] | what is done as the job's user, in a child process with a time limit | |
+//! | [`strays`] | what a killed script had begun | |
 //! | [`leftovers`] | processes that outlived their job | |
 //! | [`mod@prolog`], [`mod@epilog`] | the two scripts | |
 //! | [`task`] | what a task leaves, before Slurm kills it | |
@@ -33,6 +34,7 @@ pub mod prolog;
 pub mod record;
 pub mod report;
 pub mod request;
+pub mod strays;
 pub mod task;
 
 use std::path::PathBuf;

@@ -129,7 +129,7 @@ fn start(
     });
     let action = Action::Start { tenant: record.job.tenant_name(), request: record.request, alone };
     let left = deadline.left();
-    ask(install, account, Order { gpus, action, limit_ms: 0 }, deadline.at_most(left - left / UNDO_PART))
+    ask(install, account, &record.job, Order::new(gpus, action), deadline.at_most(left - left / UNDO_PART))
 }
 
 /// A record of this job that is there already: of an earlier boot, of an earlier run of a job that was queued again

@@ -40,10 +40,11 @@ pub fn task_epilog(install: &Install, dir: &Path, job: &JobId, limit: Duration) 
         service: true,
         pids: processes.iter().map(|process| process.pid).collect(),
         alone: false,
+        over: false,
         grace_ms: 0,
     };
     let gpus = environment.gpus.into_iter().map(|(gpu, _)| gpu).collect();
-    let outcome = ask(install, &account, Order { gpus, action, limit_ms: 0 }, Deadline::after(limit));
+    let outcome = ask(install, &account, job, Order::new(gpus, action), Deadline::after(limit));
     let outcome = outcome.map_err(|trouble| trouble.reason)?;
     match outcome.notices.into_iter().next() {
         Some(notice) => Err(notice),
