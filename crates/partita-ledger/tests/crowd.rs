@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::process::{End, fork, shared_words, wait_until};
+use common::process::{End, alone, fork, shared_words, wait_until};
 use common::{as_path, dir, owner};
 use partita_ledger::{NO_QUOTA, UsageMap, UsageView};
 
@@ -14,6 +14,7 @@ const PROCESSES: u64 = 1000;
 /// All at once: each has its slot and its bytes, and sees the sum to the byte; half are killed, half end.
 #[test]
 fn a_thousand_processes_hold_a_byte_each() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     let map = UsageMap::create(&path, 0o600).unwrap();
@@ -55,6 +56,7 @@ fn a_thousand_processes_hold_a_byte_each() {
 /// A slot is its lock's, not its number's: that somebody else has the number by now keeps nothing alive.
 #[test]
 fn a_dead_owner_whose_number_lives_again_is_reaped() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     let map = UsageMap::create(&path, 0o600).unwrap();

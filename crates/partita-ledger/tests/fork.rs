@@ -4,12 +4,13 @@ mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::process::{End, fork, shared_words, wait_until};
+use common::process::{End, alone, fork, shared_words, wait_until};
 use common::{dir, owner};
 use partita_ledger::{AccountError, UsageMap, UsageView};
 
 #[test]
 fn a_child_leaves_its_parents_slot_alone() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     UsageMap::create(&path, 0o600).unwrap();
@@ -37,6 +38,7 @@ fn a_child_leaves_its_parents_slot_alone() {
 
 #[test]
 fn finishing_or_dropping_in_a_child_changes_nothing() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     let slot = UsageMap::create(&path, 0o600).unwrap().claim(owner()).unwrap();
@@ -62,6 +64,7 @@ fn finishing_or_dropping_in_a_child_changes_nothing() {
 /// that counts; until then the child keeps it locked.
 #[test]
 fn a_parent_dies_before_its_child() {
+    let _alone = alone();
     for abandons in [true, false] {
         let dir = dir();
         let path = dir.file("usage");
@@ -100,6 +103,7 @@ fn a_parent_dies_before_its_child() {
 /// `exec` replaces the program that held the bytes: the slot is dead, though the process number lives.
 #[test]
 fn exec_ends_a_slot() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     let map = UsageMap::create(&path, 0o600).unwrap();

@@ -3,18 +3,11 @@
 mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::dir;
-use common::process::{End, Random, fork, shared_words, wait_until};
+use common::process::{End, Random, alone, fork, shared_words, wait_until};
 use partita_ledger::{GATE_LANES, GateMap, OPEN};
-
-/// One test at a time: what one forks has copies of the other's descriptors, and keeps their locks.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[test]
 fn two_hundred_kills_leave_no_lane_closed() {

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::process::{Child, End, Random, fork, shared_words, wait_until};
+use common::process::{Child, End, Random, alone, fork, shared_words, wait_until};
 use common::{dir, owner, sample_limits};
 use partita_ledger::{AccountError, Limits, LimitsFile, LimitsMap, UsageMap, UsageView};
 
@@ -45,6 +45,7 @@ fn race(usage: &std::ffi::CStr, number: usize, refused: &mut u64) -> u64 {
 
 #[test]
 fn sixty_four_processes_never_hold_a_byte_too_much() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     let map = UsageMap::create(&path, 0o600).unwrap();
@@ -88,6 +89,7 @@ fn sixty_four_processes_never_hold_a_byte_too_much() {
 
 #[test]
 fn slots_are_claimed_once() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     UsageMap::create(&path, 0o600).unwrap();
@@ -121,6 +123,7 @@ fn slots_are_claimed_once() {
 /// Four writers and the tenant's readers, in processes of their own.
 #[test]
 fn limits_are_whole_while_writers_race() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("limits");
     // Every field that a reader compares follows from one number.

@@ -5,7 +5,7 @@ mod common;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::process::{End, fork, shared_words, wait_until};
+use common::process::{End, alone, fork, shared_words, wait_until};
 use common::{dir, owner};
 use partita_ledger::{AccountError, Key, NO_QUOTA, PROCESS_SLOTS, SLOTS, Slot, UsageMap, UsageView};
 
@@ -17,6 +17,7 @@ fn claim(usage: &CStr) -> Slot {
 
 #[test]
 fn sharing_moves_bytes_and_the_last_to_leave_gives_them_back() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     UsageMap::create(&path, 0o600).unwrap();
@@ -48,6 +49,7 @@ fn sharing_moves_bytes_and_the_last_to_leave_gives_them_back() {
 
 #[test]
 fn what_comes_from_elsewhere_is_charged_once_or_refused() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     UsageMap::create(&path, 0o600).unwrap();
@@ -67,6 +69,7 @@ fn what_comes_from_elsewhere_is_charged_once_or_refused() {
 
 #[test]
 fn a_killed_maker_leaves_the_bytes_to_those_who_share_and_the_last_kill_frees_them() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     let map = UsageMap::create(&path, 0o600).unwrap();
@@ -109,6 +112,7 @@ fn a_killed_maker_leaves_the_bytes_to_those_who_share_and_the_last_kill_frees_th
 /// Many processes take and leave shares of few memories, and are killed at any time.
 #[test]
 fn kills_while_sharing_lose_no_byte() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     let map = UsageMap::create(&path, 0o600).unwrap();
@@ -149,6 +153,7 @@ fn kills_while_sharing_lose_no_byte() {
 
 #[test]
 fn when_there_is_no_room_nothing_changes() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     UsageMap::create(&path, 0o600).unwrap();

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A child process; killed when dropped before it was waited for.
@@ -14,19 +15,37 @@ pub enum End {
     Signal(i32),
 }
 
+/// One test at a time: what one forks has copies of another's descriptors, and keeps their locks.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has children of `fork` say why they panic: the harness of the tests keeps what a test prints, and their copy of it
+/// will never show it. Done in the parent, because a child may have inherited a lock that nobody holds.
+fn children_speak() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let (parent, former) = (std::process::id(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |info| {
+            if std::process::id() == parent {
+                return former(info);
+            }
+            let text = format!("in a child process: {info}\n");
+            // SAFETY: readable bytes.
+            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+        }));
+    });
+}
+
 /// Runs `body` in a child process, which ends with its result, or with 101 if it panics.
 pub fn fork(body: impl FnOnce() -> i32) -> Child {
+    children_speak();
     // SAFETY: the child runs on in this thread alone. It allocates, which glibc makes safe after a fork, and
     // takes no lock that another thread of the parent may have held.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
-            // The harness of the tests keeps what a test prints, and this copy of it will never show it.
-            std::panic::set_hook(Box::new(|info| {
-                let text = format!("in a child process: {info}\n");
-                // SAFETY: readable bytes.
-                unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
-            }));
             let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
             // SAFETY: ends the child without running what the parent has registered for its own end.
             unsafe { libc::_exit(code) }
