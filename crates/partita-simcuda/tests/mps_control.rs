@@ -181,10 +181,27 @@ impl Drop for Client {
     }
 }
 
+/// The same machine's GPU of this number.
+fn on(place: &Place, index: u32) -> Place {
+    let mut place = place.clone();
+    place.index = index;
+    place
+}
+
 #[test]
 #[ignore = "run by other tests in a process of its own"]
 fn client_process() {
-    let attached = attach(&Place::from_env().unwrap());
+    let first = Place::from_env().unwrap();
+    let gpus = std::env::var("TEST_GPUS").unwrap_or_else(|_| "0".to_owned());
+    let mut places = gpus.split(',').map(|index| on(&first, index.parse().unwrap()));
+    let attached = attach(&places.next().unwrap());
+    let _others: Vec<_> = places
+        .map(|place| {
+            let (_, connection) = attach(&place).unwrap().unwrap();
+            tell_context(connection.as_fd(), 2, true).unwrap();
+            connection
+        })
+        .collect();
     match &attached {
         Ok(None) => println!("OUTCOME alone"),
         Ok(Some((MpsIdentity { server, client, percentage, memory_limit_bytes }, connection))) => {
@@ -628,6 +645,48 @@ fn a_fault_is_written_down_and_its_reach_is_read_back() {
         tracker.state(server) == Some(ServerState::Active)
     });
     assert!(tracker.fault(server).unwrap().staying.is_empty());
+}
+
+/// Clients A on device 0, B on 0 and 1, C on 1, D on 2: section 2.3.3.2 of the MPS guide.
+#[test]
+fn the_four_clients_of_the_guide() {
+    let daemon = Daemon::start();
+    let places = [0, 1, 2].map(|index| on(&daemon.dirs.place(), index));
+    let boards = places.each_ref().map(play_board);
+    let mut clients: Vec<Client> =
+        ["0", "0,1", "1", "2"].map(|gpus| Client::start(&daemon.dirs, &[("TEST_GPUS", gpus)])).into();
+    clients.iter_mut().for_each(|client| drop(client.outcome()));
+    let server = daemon.server();
+    let [a, b, c, d] = [0, 1, 2, 3].map(|at| clients[at].pid());
+    let log = || daemon.dirs.log("server.log");
+    eventually("every context is there", || log().matches("is ACTIVE").count() == 5);
+    // The board of device 0 fails those whom it knows.
+    boards[0].lock().unwrap().processes = vec![faulty(a, server, true), faulty(b, server, false)];
+    let mut tail = Tail::from_start(&daemon.dirs.temp.path().join("log/server.log"));
+    let mut tracker = Tracker::new();
+    eventually("the fault is written down", || {
+        for entry in tail.poll().unwrap() {
+            tracker.apply(&entry);
+        }
+        tracker.fault(server).is_some_and(|fault| fault.hit.len() == 3)
+    });
+    let fault = tracker.fault(server).unwrap().clone();
+    assert_eq!(fault.devices.iter().copied().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(fault.hit, [a, b, c].into());
+    assert_eq!(
+        [a, b, c, d].map(|pid| fault.part_of(pid)),
+        [Part::Caused, Part::Hit, Part::Hit, Part::Spared]
+    );
+    let contained = Request::Contain { server, code: 700 };
+    assert_eq!(boards[1].lock().unwrap().heard, [contained], "client B ties device 1 to it");
+    assert!(boards[2].lock().unwrap().heard.is_empty());
+    let status = format!("get_server_status {server}");
+    assert_eq!(daemon.ask(&status), "FAULT");
+    boards[0].lock().unwrap().processes.clear();
+    let last = clients.pop().unwrap();
+    clients.clear();
+    eventually("the server is active with the one that was spared", || daemon.ask(&status) == "ACTIVE");
+    assert_eq!(daemon.ask(&format!("get_client_list {server}")), last.pid().to_string());
 }
 
 #[test]

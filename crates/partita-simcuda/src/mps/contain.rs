@@ -44,10 +44,10 @@ impl Watches {
 impl Daemon {
     /// Asks a board to tell of faults of this server's clients, unless it has been asked.
     pub(super) fn watch(&mut self, place: &Place, server: u32) {
-        if !self.watches.0.contains_key(&place.dir)
+        if !self.watches.0.contains_key(&place.socket())
             && let Some(socket) = await_fault(place, server)
         {
-            self.watches.0.insert(place.dir.clone(), (place.clone(), socket));
+            self.watches.0.insert(place.socket(), (place.clone(), socket));
         }
     }
 
@@ -74,26 +74,29 @@ impl Daemon {
         let Some(code) = faults().map(|process| process.fault).next() else { return };
         let caused: Vec<u32> = faults().filter(|process| process.caused).map(|process| process.pid).collect();
 
-        let mut boards = BTreeSet::from([origin.dir.clone()]);
+        let mut boards = BTreeSet::from([origin.socket()]);
         let hit: Vec<(PeerId, u32)> = loop {
             let pids: BTreeSet<u32> = self
                 .members()
-                .filter(|(_, _, member)| boards.contains(&member.place.dir) && !member.terminated)
+                .filter(|(_, _, member)| boards.contains(&member.place.socket()) && !member.terminated)
                 .map(|(_, pid, _)| pid)
                 .collect();
             let hit: Vec<_> = self.members().filter(|(_, pid, _)| pids.contains(pid)).collect();
             let before = boards.len();
-            boards.extend(hit.iter().map(|(_, _, member)| member.place.dir.clone()));
+            boards.extend(hit.iter().map(|(_, _, member)| member.place.socket()));
             if boards.len() == before {
                 break hit.into_iter().map(|(id, pid, _)| (id, pid)).collect();
             }
         };
-        let places: Vec<(u32, Place)> = self
-            .members()
-            .filter(|(_, _, member)| boards.contains(&member.place.dir))
-            .map(|(_, _, member)| (self.device_number(member), member.place.clone()))
-            .collect();
-        for (_, place) in places.iter().filter(|(_, place)| place.dir != origin.dir) {
+        let mut devices = BTreeSet::new();
+        let mut others = BTreeMap::new();
+        for (_, _, member) in self.members().filter(|(_, _, member)| boards.contains(&member.place.socket()))
+        {
+            devices.insert(self.device_number(member));
+            others.insert(member.place.socket(), member.place.clone());
+        }
+        others.remove(&origin.socket());
+        for place in others.values() {
             let _ = observe(place, &Request::Contain { server, code });
         }
 
@@ -116,7 +119,6 @@ impl Daemon {
         for name in contexts {
             self.log.server(server, format_args!("Status of client {name} is INACTIVE"));
         }
-        let devices: BTreeSet<u32> = places.iter().map(|(device, _)| *device).collect();
         self.log.server(server, "The following devices");
         devices.iter().for_each(|device| self.log.server(server, device));
         self.log.server(server, "The following clients have a sticky error set:");
