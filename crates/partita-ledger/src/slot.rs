@@ -115,7 +115,13 @@ pub struct Slot {
 
 impl Slot {
     pub(crate) fn new(map: UsageMap, index: usize) -> Self {
-        Self { map, index, claimed_by: Process::current(), busy: AtomicBool::new(false), sharing: AtomicBool::new(false) }
+        Self {
+            map,
+            index,
+            claimed_by: Process::current(),
+            busy: AtomicBool::new(false),
+            sharing: AtomicBool::new(false),
+        }
     }
 
     /// The file that the slot is in.
