@@ -19,7 +19,7 @@ use crate::process::ProcessId;
 use crate::run::LEDGER_VARIABLE;
 
 /// How often the logs are looked at.
-const PERIOD: Duration = Duration::from_millis(25);
+const PERIOD: Duration = Duration::from_millis(50);
 /// How long the service may take to write down why a program failed that was a client.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
 /// The same for one that was none, as far as is known.
