@@ -125,6 +125,13 @@ fn a_node_that_is_not_fit(cluster: &Cluster<'_>, world: &World) {
         "slurmd's log says why: {}",
         cluster.logs()
     );
+    // Slurm's own words for it; a script may have a better reason told.
+    let by_hand = batch_jobs::Job::new(world, 1, "partita:mps");
+    let mut script = by_hand.script("prolog", "--drain scontrol");
+    cluster.put_in_environment(&mut script);
+    assert_eq!(script.output().unwrap().status.code(), Some(1));
+    let reason = cluster.node_reason();
+    assert!(reason.starts_with("partita: job slurm-") && reason.contains("job records"), "{reason}");
     std::fs::remove_file(state_dir(world)).unwrap();
     cluster.wait("the job is queued again", |cluster| cluster.job_state(&job) == "PENDING");
     // Slurm would begin it again after two minutes.

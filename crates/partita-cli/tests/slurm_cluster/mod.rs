@@ -171,6 +171,16 @@ PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
         self.daemons.insert(0, (name, command.spawn().unwrap()));
     }
 
+    /// Gives a script what slurmd would, and the commands of Slurm.
+    pub fn put_in_environment(&self, command: &mut Command) {
+        let scontrol = find("scontrol").unwrap();
+        let path = format!("{}:/usr/bin:/bin", scontrol.parent().unwrap().display());
+        command
+            .env("SLURM_CONF", self.dir.join("slurm.conf"))
+            .env("SLURMD_NODENAME", &self.node)
+            .env("PATH", path);
+    }
+
     /// What a command of Slurm's prints.
     pub fn ask(&self, name: &str, arguments: &[&str]) -> String {
         let output = self.command(name).args(arguments).output().unwrap();

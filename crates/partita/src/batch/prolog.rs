@@ -1,7 +1,5 @@
 //! Before a job: its service or its tenant is started, and noted first.
 
-use std::time::Duration;
-
 use super::account::Account;
 use super::as_user::{Action, Order, Outcome, ask};
 use super::environment::JobEnvironment;
@@ -62,7 +60,7 @@ fn try_prolog(
     }
     let store = Store::create(&options.dir)?;
     let _job = store.lock_job(&job.id, deadline)?;
-    let mut record = Record {
+    let record = Record {
         version: VERSION,
         job: job.id.clone(),
         group: Group::new(account.user, &job.gpus),
@@ -72,15 +70,23 @@ fn try_prolog(
         phase: Phase::Starting,
         written_unix_s: now_unix_s(),
     };
-    make_way(install, options, &store, &record, deadline, report)?;
+    let was_ready = make_way(install, options, &store, &record, deadline, report)?;
     if let Some(reason) = refusal {
         return refuse(&store, record, Trouble::job(reason), report);
     }
     let group = store.lock_group(&record.group, deadline)?;
-    store.write(&record)?;
-    let started = start(install, &store, &account, &record, job, deadline);
-    let outcome = match started {
+    if !was_ready {
+        store.write(&record)?;
+    }
+    let outcome = start(install, &store, &account, &record, job, deadline).and_then(|outcome| {
+        store.write_environment(&job.id, &outcome.environment)?;
+        store.write(&Record { phase: Phase::Ready, ..record.clone() })?;
+        Ok(outcome)
+    });
+    let outcome = match outcome {
         Ok(outcome) => outcome,
+        // The job runs: it is for its epilog.
+        Err(trouble) if was_ready => return Err(trouble),
         Err(trouble) => {
             // As if the job had ended at once; what cannot be undone now is for the epilog, which has the record.
             let undone = epilog::clean(install, options, &store, &account, &record, deadline, report);
@@ -97,9 +103,6 @@ fn try_prolog(
     for notice in &outcome.notices {
         report.notice(notice);
     }
-    store.write_environment(&job.id, &outcome.environment)?;
-    record.phase = Phase::Ready;
-    store.write(&record)?;
     if request.needs_service() {
         report.step(Step::ServiceUp { daemon: outcome.daemon, started: outcome.started });
     }
@@ -133,7 +136,10 @@ fn start(
 }
 
 /// A record of this job that is there already: of an earlier boot, of an earlier run of a job that was queued again
-/// (whose epilog never came), or of this very one.
+/// (whose epilog never came), or of this very one. Returns whether this very one is ready: its prolog was called before.
+///
+/// # Errors
+/// What is in the way.
 fn make_way(
     install: &Install,
     options: &Options,
@@ -141,9 +147,9 @@ fn make_way(
     record: &Record,
     deadline: Deadline,
     report: &mut Report,
-) -> Result<(), Trouble> {
+) -> Result<bool, Trouble> {
     let old = match store.record(&record.job) {
-        Ok(None) => return Ok(()),
+        Ok(None) => return Ok(false),
         Ok(Some(old)) => old,
         Err(StoreError::Damaged { path, reason }) => {
             let aside = store.set_aside(&record.job)?;
@@ -152,7 +158,7 @@ fn make_way(
                 path.display(),
                 aside.display()
             ));
-            return Ok(());
+            return Ok(false);
         }
         Err(error) => return Err(error.into()),
     };
@@ -177,8 +183,9 @@ fn make_way(
     }
     if old.boot != record.boot || !same {
         store.remove(&old.job)?;
+        return Ok(false);
     }
-    Ok(())
+    Ok(old.phase == Phase::Ready)
 }
 
 /// The job cannot have what it asked for, and is told so where its owner looks.
@@ -204,6 +211,3 @@ fn dry_run(job: &Job, request: &Request, refusal: Option<String>, report: &mut R
         report.step(Step::TenantUp { tenant: job.id.tenant_name() });
     }
 }
-
-/// The least that a time limit may be: less than starting anything takes.
-pub const LIMIT_MIN: Duration = Duration::from_secs(2);
