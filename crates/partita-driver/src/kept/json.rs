@@ -175,7 +175,11 @@ impl Reader<'_> {
             'b' => '\u{8}',
             'f' => '\u{c}',
             'u' => {
-                let digits = self.rest.get(..4)?;
+                // `from_str_radix` takes a sign.
+                let digits = self
+                    .rest
+                    .get(..4)
+                    .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
                 self.rest = self.rest.get(4..)?;
                 // Halves of a pair stand in no calibration.
                 char::from_u32(u32::from_str_radix(digits, 16).ok()?)?
@@ -235,6 +239,7 @@ mod tests {
             "99999999999999999999",
             "\"\\ud800\"",
             "\"\\u00\"",
+            "\"\\u+041\"",
             "{a:1}",
         ] {
             assert_eq!(Value::parse(text), None, "{text:?}");
