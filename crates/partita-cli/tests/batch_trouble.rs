@@ -137,6 +137,7 @@ fn a_daemon_that_died_is_started_again() {
     let (job, next) = (Job::new(&world, 1, "partita:mps"), Job::new(&world, 2, "partita:mps"));
     job.prolog().ok();
     let dead = daemons(&world);
+    assert!(job.task_prolog().status.success());
     dead.iter().for_each(|pid| signal(*pid, Signal::KILL));
     let up = next.prolog().ok();
     assert_eq!(up.step("service_up").unwrap()["started"], true);
@@ -145,6 +146,13 @@ fn a_daemon_that_died_is_started_again() {
     next.epilog().ok().has("service_stopped");
     // And one that died without a successor leaves files alone.
     job.prolog().ok();
+    // A program that finds no socket would run outside MPS without a word.
+    let pipe = world.gpu_dir().join(format!(".mps-{}/pipe", job.user));
+    std::fs::rename(pipe.join("control"), pipe.join("hidden")).unwrap();
+    let output = job.task_prolog();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(text(&output.stdout).contains("pipe/control, which job"), "{output:?}");
+    std::fs::rename(pipe.join("hidden"), pipe.join("control")).unwrap();
     daemons(&world).iter().for_each(|pid| signal(*pid, Signal::KILL));
     job.epilog().ok();
     assert_clean(&world);

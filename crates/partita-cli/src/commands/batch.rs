@@ -8,7 +8,6 @@ use std::time::Duration;
 use partita::batch::drain::{self, Drain};
 use partita::batch::job::{self, Job, JobId, System};
 use partita::batch::plan::{Blame, Stage, verdict};
-use partita::batch::record::Store;
 use partita::batch::request::Request;
 use partita::batch::{Deadline, Options, Report, Step, epilog, prolog, task};
 use partita::install::Install;
@@ -202,16 +201,10 @@ fn task_epilog(arguments: &TaskEpilog) -> Result<ExitCode, Failure> {
 }
 
 fn task_prolog(arguments: &TaskProlog) -> Result<ExitCode, Failure> {
-    let job = own_job()?;
-    let environment = Store::named(&arguments.state_dir).environment(&job);
-    let Some(environment) = environment.map_err(|error| Failure::Told(error.to_string()))? else {
-        // No prolog did anything for it.
-        return Ok(ExitCode::SUCCESS);
-    };
     let current: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    match (environment.changes(&current), arguments.format) {
+    match (task::task_prolog(&arguments.state_dir, &own_job()?, &current), arguments.format) {
         (Ok(changes), FormatArg::Slurm) => print(&changes.slurm())?,
         (Ok(changes), FormatArg::Sh) => print(&changes.shell())?,
         (Err(reason), format) => {
