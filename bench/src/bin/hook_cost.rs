@@ -12,6 +12,7 @@
 //! target/release/hook-cost --gpu 0 --peer hami-core=/usr/local/vgpu/libvgpu.so
 //! ```
 
+use std::ffi::OsString;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,76 +106,71 @@ fn child(of: Of, burst: u32) -> Result<()> {
     Ok(())
 }
 
+/// How the program is run.
+enum How {
+    Bare,
+    Tenant,
+    /// Behind these words.
+    Under(Vec<OsString>),
+}
+
 /// A way to run the program, and what it took.
 struct Way {
     name: String,
-    command: Box<dyn Fn() -> Result<Command>>,
+    how: How,
     /// Of each round.
     ns: Vec<f64>,
 }
 
-/// The ways to compare: bare first.
-fn ways(options: &Options, scratch: &Path) -> Result<Vec<Way>> {
-    let own = std::env::current_exe()?;
-    let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
-    let gpu = options.gpu.clone();
-    let arguments =
-        ["--child", "--of", options.of.name(), "--burst", &options.burst.to_string()].map(str::to_owned);
-    let way = |name: &str, command: Box<dyn Fn() -> Result<Command>>| Way {
-        name: name.to_owned(),
-        command,
-        ns: Vec::new(),
-    };
+impl Way {
+    fn new(name: impl Into<String>, how: How) -> Self {
+        Self { name: name.into(), how, ns: Vec::new() }
+    }
 
-    let mut ways = Vec::new();
-    {
-        let (partita, gpu, own, arguments) = (partita.clone(), gpu.clone(), own.clone(), arguments.clone());
-        ways.push(way(
-            "bare",
-            Box::new(move || {
-                let mut command = bare(&partita, &gpu, &own);
-                command.args(&arguments);
-                Ok(command)
-            }),
-        ));
-    }
-    {
-        let (partita, gpu, own, arguments) = (partita.clone(), gpu.clone(), own.clone(), arguments.clone());
-        ways.push(way(
-            "as a tenant",
-            Box::new(move || {
+    fn start(&self, options: &Options) -> Result<Side> {
+        let own = std::env::current_exe()?;
+        let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
+        let mut command = match &self.how {
+            How::Bare => bare(&partita, &options.gpu, &own),
+            How::Tenant => {
                 let mut command = Command::new(&partita);
-                command.args(["run", "--gpu", &gpu, "--name", "hook-cost", "--sm", "50%", "--mem", "1GiB"]);
-                command.args(["--isolation", "own", "--"]).arg(&own).args(&arguments);
-                Ok(command)
-            }),
-        ));
-    }
-    for peer in &options.peer {
-        let words = peer.words(scratch)?;
-        let (partita, gpu, own, arguments) = (partita.clone(), gpu.clone(), own.clone(), arguments.clone());
-        ways.push(way(
-            &format!("under {}", peer.name),
-            Box::new(move || {
-                // What `partita` itself says of the driver is not under the peer.
+                command.args([
+                    "run",
+                    "--gpu",
+                    &options.gpu,
+                    "--name",
+                    "hook-cost",
+                    "--sm",
+                    "50%",
+                    "--mem",
+                    "1GiB",
+                ]);
+                command.args(["--isolation", "own", "--"]).arg(&own);
+                command
+            }
+            // What `partita` itself says of the driver is not under the peer.
+            How::Under(words) => {
                 let (program, rest) = words.split_first().context("a peer without a command")?;
-                let mut command = bare(&partita, &gpu, Path::new(program));
-                command.args(rest).arg(&own).args(&arguments);
-                Ok(command)
-            }),
-        ));
+                let mut command = bare(&partita, &options.gpu, Path::new(program));
+                command.args(rest).arg(&own);
+                command
+            }
+        };
+        command.args(["--child", "--of", options.of.name(), "--burst", &options.burst.to_string()]);
+        Side::start(command)
     }
-    Ok(ways)
 }
 
 fn compare(options: &Options) -> Result<()> {
     let scratch = Scratch::new()?;
-    let mut ways = ways(options, &scratch.0)?;
+    let mut ways = vec![Way::new("bare", How::Bare), Way::new("as a tenant", How::Tenant)];
+    for peer in &options.peer {
+        ways.push(Way::new(format!("under {}", peer.name), How::Under(peer.words(&scratch.0)?)));
+    }
     // What each adds in each round, and the median of that in each start; none for the bare way.
     let (mut added, mut medians) = (vec![Vec::new(); ways.len()], vec![Vec::new(); ways.len()]);
     for _ in 0..options.starts {
-        let mut sides: Vec<Side> =
-            ways.iter().map(|way| Side::start((way.command)()?)).collect::<Result<_>>()?;
+        let mut sides: Vec<Side> = ways.iter().map(|way| way.start(options)).collect::<Result<_>>()?;
         let from = ways[0].ns.len();
         for round in 0..options.rounds {
             let mut order: Vec<usize> = (0..ways.len()).collect();

@@ -373,6 +373,22 @@ fn living_tenants_keep_their_tpcs_and_a_limit_beyond_the_device_is_shared_and_to
 }
 
 #[test]
+fn beside_tenants_of_partita_run_it_has_tpcs_of_its_own() {
+    if needs_simulator("numbers of SMs are those of an H200") {
+        return;
+    }
+    let world = World::new();
+    let proved = proved(&world);
+    let _run = world.idle("--sm 60% --isolation own");
+    let theirs = world.ps()[0]["tpcs"].as_str().unwrap().to_owned();
+    let theirs: BTreeSet<u32> = common::tpcs(&theirs).iter().flat_map(|tpc| [2 * tpc, 2 * tpc + 1]).collect();
+    let container = Container::new(&world, "c").with(CORES, "40").with("PARTITA_CACHE_DIR", &proved);
+    let own = sms(&container.with("PARTITA_RUN_DIR", world.run_dir().to_str().unwrap()));
+    assert_eq!(own.len(), 52, "{own:?}");
+    assert!(own.is_disjoint(&theirs), "{own:?} {theirs:?}");
+}
+
+#[test]
 fn a_core_limit_that_cannot_be_enforced_is_refused_and_never_dropped() {
     let world = World::new();
     let container = || Container::new(&world, "c").with(CORES, "30").with(MEMORY, "1g");

@@ -106,11 +106,22 @@ impl Path {
         }
         let is_directory = |status: libc::stat| status.st_mode & libc::S_IFMT == libc::S_IFDIR;
         match self.status() {
-            Some(status) if is_directory(status) && status.st_mode & 0o1022 != 0o022 => Ok(()),
-            Some(status) if is_directory(status) => Err(format!(
-                "{}: anybody can remove what others have there; `chmod 1777` it",
-                self.0.to_string_lossy()
-            )),
+            Some(status) if is_directory(status) => {
+                let (is_open, is_sticky) = (status.st_mode & 0o022 != 0, status.st_mode & 0o1000 != 0);
+                // SAFETY: no arguments.
+                let user = unsafe { libc::geteuid() };
+                let is_own = status.st_uid == user || user == 0;
+                if if is_open { is_sticky } else { is_own } {
+                    return Ok(());
+                }
+                Err(format!(
+                    "{}: has mode {:o} and belongs to user {}; `chmod 1777` it, so that everybody can make tenants there and nobody \
+                     can remove those of others",
+                    self.0.to_string_lossy(),
+                    status.st_mode & 0o7777,
+                    status.st_uid
+                ))
+            }
             _ => Err(format!("{}: is no directory; remove it", self.0.to_string_lossy())),
         }
     }

@@ -132,13 +132,13 @@ impl Tenancy {
         let plan = |present: &[Present]| {
             wanted.limits(asked, board, &self.name, present, self.hash, of_gpu.is_in_memory())
         };
-        let mut made = plan(&present(of_gpu))?;
+        let mut made = plan(&present(&self.root, &board.uuid))?;
         if made.overlaps {
             // Those of whom nobody lives give up what they have.
             for name in tenants(of_gpu).into_iter().filter(|name| !is_alive(&of_gpu.join(name))) {
                 remove(of_gpu, &name);
             }
-            made = plan(&present(of_gpu))?;
+            made = plan(&present(&self.root, &board.uuid))?;
         }
         let process = format!(".new-{}-{}", self.name, own_pid());
         let fresh = of_gpu.join(process.as_bytes());
@@ -204,21 +204,25 @@ fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// The names of the tenants in the directory of a GPU.
+/// The names in a directory of tenants, or of GPUs, without those that are somebody's work.
 fn tenants(of_gpu: &Path) -> Vec<Vec<u8>> {
     of_gpu.names().into_iter().filter(|name| !name.starts_with(b".")).collect()
 }
 
-/// The tenants with a partition. What cannot be read holds none.
-fn present(of_gpu: &Path) -> Vec<Present> {
-    let partition = |name: Vec<u8>| {
-        let path = of_gpu.join(&name).join(LIMITS_FILE_NAME.to_bytes());
-        let (_, limits) =
-            Limits::read(path.as_c()).ok().filter(|(_, limits)| limits.mechanism == MECHANISM_MASK)?;
-        let name = String::from_utf8_lossy(&name).into_owned();
-        Some(Present { name, set: TpcSet::from_words(limits.set) })
+/// The tenants with a partition of a GPU, whatever its directory is called (that of a simulated one tells which simulation it is of). What
+/// cannot be read holds none.
+fn present(root: &Path, uuid: &[u8; 16]) -> Vec<Present> {
+    let partition = |of_gpu: &Path, name: &[u8]| {
+        let (_, limits) = Limits::read(of_gpu.join(name).join(LIMITS_FILE_NAME.to_bytes()).as_c()).ok()?;
+        let is_here = limits.mechanism == MECHANISM_MASK && limits.gpu_uuid == *uuid;
+        let name = String::from_utf8_lossy(name).into_owned();
+        is_here.then(|| Present { name, set: TpcSet::from_words(limits.set) })
     };
-    tenants(of_gpu).into_iter().filter_map(partition).collect()
+    let mut found = Vec::new();
+    for of_gpu in tenants(root).into_iter().map(|gpu| root.join(&gpu)) {
+        found.extend(tenants(&of_gpu).iter().filter_map(|name| partition(&of_gpu, name)));
+    }
+    found
 }
 
 /// Whether a process of a tenant lives, or may: `partita run` has a lock of its own, which is not looked at here.

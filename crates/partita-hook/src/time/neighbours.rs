@@ -4,7 +4,9 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
-use partita_ledger::{TIME_FILE_NAME, TimeView, USAGE_FILE_NAME, UsageView};
+use partita_ledger::{
+    LIMITS_FILE_NAME, Limits, MECHANISM_NONE, TIME_FILE_NAME, TimeView, USAGE_FILE_NAME, UsageView,
+};
 
 /// How long an answer is good, in nanoseconds: a fraction of the period within which borrowed time is given back.
 const ANSWER_NS: u64 = 10_000_000;
@@ -55,6 +57,14 @@ fn one(directory: &CStr, now_ns: u64) -> Use {
     let (Ok(time), Ok(usage)) = (file(TIME_FILE_NAME), file(USAGE_FILE_NAME)) else { return Use::Unknown };
     if let Ok(view) = TimeView::open(&time) {
         return view.wants(now_ns).map_or(Use::Unknown, Use::Wants);
+    }
+    // Without a partition nobody counts its launches: while it lives, it may want the GPU.
+    if let Ok(limits) = file(LIMITS_FILE_NAME)
+        && Limits::read(&limits).is_ok_and(|(_, limits)| limits.mechanism == MECHANISM_NONE)
+    {
+        return UsageView::open(&usage).map_or(Use::Unknown, |view| {
+            Use::Wants(view.slots().flatten().any(|slot| slot.live && slot.pid > 0))
+        });
     }
     match UsageView::open(&usage).and_then(|view| view.launches()) {
         Ok(launches) => Use::Launches(launches),
