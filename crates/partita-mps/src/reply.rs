@@ -22,12 +22,14 @@ pub enum ServerStatus {
 
 impl ServerStatus {
     pub(crate) fn parse(reply: &str) -> Option<Self> {
-        match reply.trim() {
+        // The word alone is what the guide shows; a sentence around it would mean the same.
+        let mut words = reply.split(|c: char| !c.is_ascii_alphabetic());
+        words.find_map(|word| match word {
             "INITIALIZING" => Some(Self::Initializing),
             "ACTIVE" => Some(Self::Active),
             "FAULT" => Some(Self::Fault),
             _ => None,
-        }
+        })
     }
 }
 
@@ -200,6 +202,19 @@ mod tests {
         assert_eq!(DeviceClients::parse_list("").unwrap(), []);
         for reply in ["5 6", "GPU-1: 0", "GPU-1: x"] {
             assert_eq!(DeviceClients::parse_list(reply), None, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn states_alone_or_in_a_sentence() {
+        for (reply, status) in [
+            ("ACTIVE\n", Some(ServerStatus::Active)),
+            ("Server 7: FAULT.", Some(ServerStatus::Fault)),
+            ("INITIALIZING", Some(ServerStatus::Initializing)),
+            ("INACTIVE", None),
+            ("", None),
+        ] {
+            assert_eq!(ServerStatus::parse(reply), status, "{reply}");
         }
     }
 

@@ -226,8 +226,12 @@ impl Service {
         for server in control.server_list().map_err(silent)? {
             match control.active_thread_percentage(server) {
                 Ok(percent) => least = least.min(percent),
-                // It ended meanwhile, or this driver does not tell.
-                Err(MpsError::NoSuchServer { .. } | MpsError::UnknownCommand { .. }) => {}
+                // It ended meanwhile, is not ready, or this driver does not tell.
+                Err(
+                    MpsError::NoSuchServer { .. }
+                    | MpsError::UnknownCommand { .. }
+                    | MpsError::Refused { .. },
+                ) => {}
                 Err(error) => return Err(silent(error)),
             }
         }

@@ -122,6 +122,7 @@ fn attend(
     loop {
         let pid = child.id();
         let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(pid));
+        watch.iter().for_each(|watch| watch.expect(pid));
         let dir = tenant.dir().to_owned();
         let attended = watch.as_ref().map(|watch| Attended { install, registry, name, dir: &dir, watch });
         let before = |signal, process| attended.iter().for_each(|one| one.before(signal, process));

@@ -41,8 +41,13 @@ pub fn wait(service: &Service, limit: Duration) -> Result<Duration, Error> {
             match control.server_status(server) {
                 Ok(ServerStatus::Active) => {}
                 Ok(status) => waits_for = Some((server, status)),
-                // It ended meanwhile, or this driver does not tell.
-                Err(MpsError::NoSuchServer { .. } | MpsError::UnknownCommand { .. }) => {}
+                // It ended meanwhile, or this driver does not tell: then the newcomer sees for itself.
+                Err(
+                    MpsError::NoSuchServer { .. }
+                    | MpsError::UnknownCommand { .. }
+                    | MpsError::Refused { .. }
+                    | MpsError::Reply { .. },
+                ) => {}
                 Err(error) => return Err(error.into()),
             }
         }

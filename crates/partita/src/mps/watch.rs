@@ -29,6 +29,8 @@ const NO_CLIENT_LIMIT: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 struct Seen {
     tracker: Tracker,
+    /// Processes that are known to be the tenant's, clients or not.
+    expected: BTreeSet<Pid>,
     /// Clients that are processes of the tenant, dead ones too.
     ours: BTreeSet<Pid>,
 }
@@ -88,6 +90,12 @@ impl Watch {
             ending,
             thread,
         }
+    }
+
+    /// Takes that this process is the tenant's: one that lives for a moment alone cannot be asked any more when its line in the log is
+    /// read.
+    pub fn expect(&self, pid: Pid) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).expected.insert(pid);
     }
 
     /// The tenant's processes that are or were clients.
@@ -200,14 +208,17 @@ fn follow(mut tails: [Tail; 2], ledger: &Path, seen: &Mutex<Seen>, ending: &Atom
         for tail in &mut tails {
             // A log that cannot be read now may be readable later; the service works without.
             for entry in tail.poll().unwrap_or_default() {
-                let ours = match &entry.event {
+                let client = match &entry.event {
                     Some(
                         Event::ClientConnected { client } | Event::ClientStatus { client, active: true },
-                    ) => Some(client.pid).filter(|&pid| is_ours(pid, ledger)),
+                    ) => Some(client.pid),
                     _ => None,
                 };
+                let asked = client.is_some_and(|pid| is_ours(pid, ledger));
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.ours.extend(ours);
+                if let Some(pid) = client.filter(|pid| asked || seen.expected.contains(pid)) {
+                    seen.ours.insert(pid);
+                }
                 seen.tracker.apply(&entry);
             }
         }
