@@ -1,6 +1,6 @@
 //! Limits as HAMi-core and vgpu-manager are given them: by variables of the environment.
 //!
-//! [`Asked::read`] takes an environment and says what it asks for, in HAMi-core's meaning; names and meanings are facts of those projects
+//! [`Says::of`] takes an environment and says what it asks for, in HAMi-core's meaning; names and meanings are facts of those projects
 //! (`docs/migrating-from-hami.md` has the table). What nobody can read is an error and not "no limit", as it is there.
 
 mod value;
