@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Fixture, limits};
-use partita_ledger::HookState;
+use partita_ledger::{FLAG_TIMED, HookState, TimeMap};
 
 #[test]
 fn a_launch_is_masked_without_allocation_lock_or_system_call() {
@@ -36,6 +36,24 @@ fn a_launch_is_masked_without_allocation_lock_or_system_call() {
     // 1 to warm up, 10,000 counted, 2 with masks, 1 cluster that fits, 10,000 under seccomp.
     assert_eq!(slot.launches, 20_004);
     assert_eq!(slot.state.flags, HookState::ATTACHED | HookState::MASK_VERIFIED);
+}
+
+#[test]
+fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
+    let limits = partita_ledger::Limits { flags: FLAG_TIMED, time_permille: 990, ..limits() };
+    let fixture = Fixture::new(&limits);
+    TimeMap::create(&fixture.file("time"), 0o600).expect("the time file");
+    let output = fixture.run("timed_path.c", &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?} {said}", output.status);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    let [allocations, locks, waits, records] = numbers[..] else { panic!("{text}") };
+    assert_eq!((allocations, locks), (0, 0), "allocations and locks on the launch path");
+    // Kernels of 10 µs in units of a millisecond: a hundred in each, where nobody interrupts the program.
+    assert!((20_000 / 256..=20_000 / 10).contains(&waits), "{waits} units of 20000 launches");
+    // One where each begins, and one where it ends unless it was found to be over.
+    assert!((waits..=2 * waits + 4).contains(&records), "{records} events for {waits} units");
 }
 
 #[test]

@@ -163,7 +163,10 @@ impl Meter {
         let mut context = core::ptr::null_mut();
         // SAFETY: a valid pointer, and the stream in which the program launches next.
         let asked = unsafe { (self.calls.stream_context)(stream, &mut context) };
-        let context = if asked.is_ok() { context.addr() } else { tenant.driver().current_context() };
+        let context = match context.addr() {
+            context if asked.is_ok() && context != 0 => context,
+            _ => tenant.driver().current_context(),
+        };
         let found = |(_, pool): &(usize, &Pool)| pool.context.load(Ordering::Acquire) == context;
         if let Some(known) = self.open_pools().find(found) {
             return Ok(known);

@@ -50,9 +50,9 @@ impl Fixture {
     /// Builds the stub driver and creates the ledger with these limits.
     pub fn new(limits: &Limits) -> Self {
         let fixture = Self { directory: tempfile::tempdir().expect("a temporary directory") };
-        let graphs = programs().join("stub_graphs.c");
-        let graphs = graphs.to_str().expect("UTF-8");
-        cc(&["-shared", "-fPIC", graphs], "stub_driver.c", &fixture.path("libcuda.so.1"));
+        let parts = ["stub_graphs.c", "stub_time.c"].map(|part| programs().join(part));
+        let [graphs, time] = parts.each_ref().map(|part| part.to_str().expect("UTF-8"));
+        cc(&["-shared", "-fPIC", graphs, time], "stub_driver.c", &fixture.path("libcuda.so.1"));
         LimitsFile::create(&fixture.file(LIMITS_FILE_NAME.to_str().expect("ASCII")), limits, 0o644)
             .expect("limits");
         UsageMap::create(&fixture.file(USAGE_FILE_NAME.to_str().expect("ASCII")), 0o644).expect("usage");

@@ -70,10 +70,13 @@ void stub_show(uint32_t *image) {
     if (enabled) subscriber(argument, 0xb, 1, block);
 }
 
+volatile uint64_t stub_launches;
+
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **parameters, void **extra) {
     stub_build(qmd, gpus > 1 ? NULL : stream); /* with one GPU a stream stands for a launch whose mask the program has set itself */
     stub_show(qmd);
+    stub_launches++;
     return 0;
 }
 
