@@ -9,8 +9,6 @@ use anyhow::{Context, Result};
 
 /// The quota, as both projects read it.
 const MEMORY: &str = "1024m";
-/// The core limit.
-const PERCENT: &str = "50";
 
 /// A library to preload, as `NAME=PATH` names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,24 +32,25 @@ impl FromStr for Peer {
 }
 
 impl Peer {
-    /// The command line that comes before a program's to run it under the library, with a quota of 1 GiB and a core limit of 50 %. What the
+    /// The command line that comes before a program's to run it under the library, with a quota of 1 GiB and a core limit. What the
     /// library keeps, it keeps in `scratch`, a directory of this run alone.
     ///
     /// # Errors
     /// If there is no such library.
-    pub fn words(&self, scratch: &Path) -> Result<Vec<OsString>> {
+    pub fn words(&self, scratch: &Path, core_percent: u32) -> Result<Vec<OsString>> {
+        let percent = core_percent.to_string();
         let library = self
             .library
             .canonicalize()
             .with_context(|| format!("{}: {}", self.name, self.library.display()))?;
-        let cache = scratch.join(format!("{}.cache", self.name));
+        let cache = scratch.join(format!("{}-{core_percent}.cache", self.name));
         let variables: &[(&str, &OsStr)] = match self.name.as_str() {
             "vgpu-manager" => {
-                &[("CUDA_MEM_LIMIT_0", MEMORY.as_ref()), ("CUDA_CORE_LIMIT_0", PERCENT.as_ref())]
+                &[("CUDA_MEM_LIMIT_0", MEMORY.as_ref()), ("CUDA_CORE_LIMIT_0", percent.as_ref())]
             }
             _ => &[
                 ("CUDA_DEVICE_MEMORY_LIMIT", MEMORY.as_ref()),
-                ("CUDA_DEVICE_SM_LIMIT", PERCENT.as_ref()),
+                ("CUDA_DEVICE_SM_LIMIT", percent.as_ref()),
                 ("CUDA_DEVICE_MEMORY_SHARED_CACHE", cache.as_ref()),
                 // Else it counts as the monitor of its cluster says, and there is none.
                 ("GPU_CORE_UTILIZATION_POLICY", "force".as_ref()),

@@ -9,6 +9,7 @@
 //! cargo build --release && target/release/hook-cost              # sim:h200
 //! target/release/hook-cost --gpu 0                               # the first GPU of this machine
 //! target/release/hook-cost --of memory --burst 20                # 1 MiB had and given back
+//! target/release/hook-cost --time 99%                            # launches that are measured for a share of time
 //! target/release/hook-cost --gpu 0 --peer hami-core=/usr/local/vgpu/libvgpu.so
 //! ```
 
@@ -61,6 +62,9 @@ struct Options {
     /// Calls of one burst.
     #[arg(long, default_value_t = 200)]
     burst: u32,
+    /// The tenant's share of the GPU's time, as `partita run --time` takes it [default: none].
+    #[arg(long)]
+    time: Option<String>,
     /// The `partita` executable [default: beside this one].
     #[arg(long)]
     partita: Option<PathBuf>,
@@ -106,6 +110,9 @@ fn child(of: Of, burst: u32) -> Result<()> {
     Ok(())
 }
 
+/// The core limit of peers, in percent.
+const CORE_PERCENT: u32 = 50;
+
 /// How the program is run.
 enum How {
     Bare,
@@ -145,7 +152,11 @@ impl Way {
                     "--mem",
                     "1GiB",
                 ]);
-                command.args(["--isolation", "own", "--"]).arg(&own);
+                command.args(["--isolation", "own"]);
+                if let Some(time) = &options.time {
+                    command.args(["--time", time]);
+                }
+                command.arg("--").arg(&own);
                 command
             }
             // What `partita` itself says of the driver is not under the peer.
@@ -165,7 +176,10 @@ fn compare(options: &Options) -> Result<()> {
     let scratch = Scratch::new()?;
     let mut ways = vec![Way::new("bare", How::Bare), Way::new("as a tenant", How::Tenant)];
     for peer in &options.peer {
-        ways.push(Way::new(format!("under {}", peer.name), How::Under(peer.words(&scratch.0)?)));
+        ways.push(Way::new(
+            format!("under {}", peer.name),
+            How::Under(peer.words(&scratch.0, CORE_PERCENT)?),
+        ));
     }
     // What each adds in each round, and the median of that in each start; none for the bare way.
     let (mut added, mut medians) = (vec![Vec::new(); ways.len()], vec![Vec::new(); ways.len()]);
