@@ -1,10 +1,13 @@
-/* Counts every allocation and every lock of the process while `counting` is set. */
+/* Counts every allocation and every lock of the process while `counting` is set; of the thread that sets it alone, where COUNTED is __thread. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 
-static volatile int counting;
+#ifndef COUNTED
+#define COUNTED
+#endif
+static COUNTED volatile int counting;
 static volatile long allocations, locks;
 
 extern void *__libc_malloc(size_t);
