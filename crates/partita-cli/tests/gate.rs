@@ -12,7 +12,7 @@ struct Program(Answering);
 
 impl Program {
     fn start(world: &World, program: &Path, name: &str, options: &str) -> Self {
-        let line = format!("run --isolation own --sm 25% --name {name} {options} --");
+        let line = format!("run --isolation own --name {name} {options} --");
         let mut command = world.partita(line.split_whitespace());
         command.arg(program).arg(&gpu_program().1);
         let mut program = Answering::start(&mut command);
@@ -63,11 +63,11 @@ fn low_waits_while_high_has_work_in_flight() {
     }
     let world = World::in_memory();
     let program = compile(&world, "gate");
-    let mut low = Program::start(&world, &program, "low", "--priority low");
+    let mut low = Program::start(&world, &program, "low", "--sm 25% --priority low");
     // Nobody is there to wait for.
     assert_eq!((low.tell("launch"), low.tell("sync")), ("ok".into(), "ok".into()));
-    let mut high = Program::start(&world, &program, "high", "--priority high");
-    let mut normal = Program::start(&world, &program, "normal", "");
+    let mut high = Program::start(&world, &program, "high", "--sm 25% --priority high");
+    let mut normal = Program::start(&world, &program, "normal", "--sm 25%");
     assert_eq!(world.row("high")["priority"], "high");
     assert_eq!(world.row("low")["priority"], "low");
     assert_eq!(world.row("normal")["priority"], "normal");
@@ -90,14 +90,31 @@ fn low_waits_while_high_has_work_in_flight() {
 }
 
 #[test]
+fn without_partitions_both_have_the_whole_gpu() {
+    if needs_simulator("priorities are refused there until the gate is proved") {
+        return;
+    }
+    let world = World::in_memory();
+    let program = compile(&world, "gate");
+    let mut low = Program::start(&world, &program, "low", "--via time --priority low");
+    let mut high = Program::start(&world, &program, "high", "--via time --priority high");
+    assert_eq!(world.row("high")["sms"], world.row("low")["sms"]);
+    assert!(is_seen(true, &mut high, &mut low));
+    // The two ways of taking turns exclude each other, and a partition finds no room beside those who have everything.
+    let refused = world.refused("run --via time --time 30% --name timed -- true");
+    assert!(refused.contains("has the whole of sim:h200 by a priority"), "{refused}");
+    assert!(world.refused("run --sm 10% --name part -- true").contains("free"));
+}
+
+#[test]
 fn whoever_dies_or_never_waits_holds_nobody_for_ever() {
     if needs_simulator("priorities are refused there until the gate is proved") {
         return;
     }
     let world = World::in_memory();
     let program = compile(&world, "gate");
-    let mut low = Program::start(&world, &program, "low", "--priority low");
-    let mut high = Program::start(&world, &program, "high", "--priority high");
+    let mut low = Program::start(&world, &program, "low", "--sm 25% --priority low");
+    let mut high = Program::start(&world, &program, "high", "--sm 25% --priority high");
     // It launches, and never waits: low passes all the same.
     assert_eq!(high.tell("launch"), "ok");
     assert_eq!((low.tell("launch"), low.tell("sync")), ("ok".into(), "ok".into()));

@@ -93,11 +93,12 @@ impl FromStr for TimeShare {
 }
 
 /// Refuses what this build would not enforce: better no tenant than one whose
-/// neighbours believe in limits that nobody keeps. `has_share`: compute units are asked for as well.
+/// neighbours believe in limits that nobody keeps. `takes_turns`: a share of time or a priority is asked for;
+/// `has_share`: compute units are.
 ///
 /// # Errors
 /// [`Error::NotOffered`].
-pub fn check(via: Via, time: Option<TimeShare>, has_share: bool) -> Result<(), Error> {
+pub fn check(via: Via, takes_turns: bool, has_share: bool) -> Result<(), Error> {
     let refuse = |option: &str, reason: &str| {
         Err(Error::NotOffered { option: option.to_owned(), reason: reason.to_owned() })
     };
@@ -105,13 +106,14 @@ pub fn check(via: Via, time: Option<TimeShare>, has_share: bool) -> Result<(), E
         return refuse(&format!("--via {}", via.name()), reason);
     }
     match via {
-        Via::Time if time.is_none() => {
-            refuse("--via time", "no share of time was asked for; add one, as --time 30%")
-        }
+        Via::Time if !takes_turns => refuse(
+            "--via time",
+            "neither a share of time nor a priority was asked for; add one, as --time 30% or --priority low",
+        ),
         Via::Time if has_share => refuse(
             "--via time with --sm",
-            "with time alone a tenant has every compute unit while it is its turn; leave out --via for both a partition and a \
-             share of time",
+            "with time alone a tenant has every compute unit while it is its turn; leave out --via for both a partition and \
+             turns",
         ),
         _ => Ok(()),
     }
@@ -164,24 +166,23 @@ mod tests {
 
     #[test]
     fn only_what_is_enforced_is_offered() {
-        let share = Some(TimeShare(125));
-        for (via, time, has_share) in [
-            (Via::Auto, None, true),
-            (Via::Mask, None, false),
-            (Via::Auto, share, true),
-            (Via::Mask, share, false),
-            (Via::Time, share, false),
+        for (via, takes_turns, has_share) in [
+            (Via::Auto, false, true),
+            (Via::Mask, false, false),
+            (Via::Auto, true, true),
+            (Via::Mask, true, false),
+            (Via::Time, true, false),
         ] {
-            check(via, time, has_share).unwrap();
+            check(via, takes_turns, has_share).unwrap();
         }
-        for (via, time, has_share, named) in [
-            (Via::Green, None, true, "--via green"),
-            (Via::Mps, None, true, "--via mps"),
-            (Via::Persistent, None, true, "--via persistent"),
-            (Via::Time, None, false, "--via time"),
-            (Via::Time, share, true, "--via time with --sm"),
+        for (via, takes_turns, has_share, named) in [
+            (Via::Green, false, true, "--via green"),
+            (Via::Mps, false, true, "--via mps"),
+            (Via::Persistent, false, true, "--via persistent"),
+            (Via::Time, false, false, "--via time"),
+            (Via::Time, true, true, "--via time with --sm"),
         ] {
-            let error = check(via, time, has_share).unwrap_err().to_string();
+            let error = check(via, takes_turns, has_share).unwrap_err().to_string();
             assert!(error.starts_with(named), "{error}");
         }
         check_priority(true).unwrap();

@@ -24,7 +24,7 @@ pub struct TimeRow {
 
 /// What a tenant that has a share of time was promised, and uses.
 pub(crate) fn row(tenant: &Tenant, limits: &Limits) -> Option<TimeRow> {
-    if limits.flags & FLAG_TIMED == 0 {
+    if !is_timed(limits) {
         return None;
     }
     let policy = policy_of(limits);
@@ -74,10 +74,15 @@ pub(crate) fn is_whole(tenant: &Tenant) -> bool {
 }
 
 fn has_whole(limits: &Limits) -> bool {
-    limits.flags & FLAG_TIMED != 0 && limits.mechanism == MECHANISM_NONE
+    limits.mechanism == MECHANISM_NONE
 }
 
-/// Refuses a share of the whole GPU's time that others were promised.
+fn is_timed(limits: &Limits) -> bool {
+    limits.flags & FLAG_TIMED != 0
+}
+
+/// Refuses a share of the whole GPU's time that others were promised, or that those would not keep who have the whole
+/// GPU by their priority.
 ///
 /// # Errors
 /// [`Error::NotOffered`], [`Error::DamagedTenant`].
@@ -89,7 +94,18 @@ pub(crate) fn check_sum<'a>(
     let (mut left, mut holders) = (1000u32, Vec::new());
     for tenant in others {
         let limits = tenant.limits()?;
-        if has_whole(limits) {
+        if has_whole(limits) && is_timed(limits) != is_timed(wanted) {
+            let by = if is_timed(limits) { "a share of its time" } else { "a priority" };
+            return Err(Error::NotOffered {
+                option: "--via time".to_owned(),
+                reason: format!(
+                    "tenant `{}` has the whole of {gpu} by {by}, and who takes turns there must do it in one way; ask for \
+                     the same, or end it with `partita kill {}`",
+                    tenant.name, tenant.name
+                ),
+            });
+        }
+        if has_whole(limits) && is_timed(limits) {
             left = left.saturating_sub(limits.time_permille);
             holders.push(format!(
                 "tenant `{}` was promised {}",
@@ -98,7 +114,7 @@ pub(crate) fn check_sum<'a>(
             ));
         }
     }
-    if wanted.time_permille <= left {
+    if !is_timed(wanted) || wanted.time_permille <= left {
         return Ok(());
     }
     Err(Error::NotOffered {

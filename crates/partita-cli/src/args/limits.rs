@@ -42,7 +42,7 @@ pub enum ViaArg {
     Green,
     /// Thread percentages of MPS
     Mps,
-    /// A share of time alone: the whole GPU in turns, without a partition
+    /// A share of time or a priority alone: the whole GPU in turns, without a partition
     Time,
     /// Kernels rewritten into persistent blocks
     Persistent,

@@ -8,6 +8,7 @@ use partita::mps::attend::Restart;
 use partita::offered::{self, Via};
 use partita::registry::Isolation;
 use partita::run::{self, DryRun, RunRequest};
+use partita_core::time::Priority;
 
 use crate::args::{IsolationArg, RestartArg, Run, ViaArg};
 use crate::commands::{
@@ -27,7 +28,8 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         ViaArg::Persistent => Via::Persistent,
     };
     let time = time(arguments.time.as_deref())?;
-    offered::check(via, time, arguments.sm.is_some())?;
+    let priority = priority(arguments.priority);
+    offered::check(via, time.is_some() || priority != Priority::Normal, arguments.sm.is_some())?;
     let request = RunRequest {
         gpus: selectors(arguments.gpu.gpu.as_deref())?,
         share: share(arguments.sm.as_deref())?,
@@ -38,7 +40,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
             IsolationArg::Own => Isolation::Own,
         },
         on_misfit: on_misfit(arguments.on_misfit),
-        priority: priority(arguments.priority),
+        priority,
         time,
         time_policy: time_policy(arguments.time_policy),
         via,
