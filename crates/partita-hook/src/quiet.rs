@@ -3,13 +3,18 @@
 //! The hook's thread does, and holds this lock meanwhile. Whoever ends what it could ask about, or begins a capture that its questions would
 //! spoil, holds it too. The thread never waits for it: what ends may itself wait for work that the thread is to let go on.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use crate::lock::{Guard, Mutex};
 
 static ASKING: Mutex<()> = Mutex::new(());
+/// Whether the process exits: the lock is held for ever, and nobody else needs it.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Keeps the hook's thread from asking until the guard is dropped.
-pub fn keep() -> Guard<'static, ()> {
-    ASKING.lock()
+pub fn keep() -> Option<Guard<'static, ()>> {
+    // What ends the driver's state may call what keeps quiet.
+    (!ENDING.load(Ordering::Acquire)).then(|| ASKING.lock())
 }
 
 /// The right to ask, if nobody keeps from it.
@@ -20,6 +25,7 @@ pub fn ask() -> Option<Guard<'static, ()>> {
 /// Nothing is asked while the process exits: the driver's state ends under it.
 pub extern "C" fn for_ever() {
     core::mem::forget(keep());
+    ENDING.store(true, Ordering::Release);
 }
 
 /// Makes it usable in a child of `fork`.
@@ -27,6 +33,7 @@ pub extern "C" fn for_ever() {
 /// # Safety
 /// Called in the only thread of a forked child.
 pub unsafe fn reset_after_fork() {
+    ENDING.store(false, Ordering::Release);
     // SAFETY: passed on to the caller.
     unsafe { ASKING.reset_after_fork() };
 }

@@ -116,6 +116,12 @@ impl Stream {
         (is_meant && held(present)).then_some(present)
     }
 
+    /// Whether it is in another unit than this by now, or in none; not while a thread holds it.
+    pub fn has_left(&self, unit: usize) -> bool {
+        let present = Present(self.present.load(Ordering::Acquire));
+        present != Present::HELD && present.unit() != Some(unit)
+    }
+
     /// Whether nothing was launched for longer than a unit pauses.
     pub fn is_paused(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.launched_ns()) > GAP_NS

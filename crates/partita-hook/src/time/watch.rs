@@ -135,8 +135,9 @@ impl Meter {
                 self.inspect(&mut watch.inspection, now_ns);
                 look(&watch.inspection.busy.times, &watch.inspection.busy.idle)
             }
-            // The program ends something that this would ask about. What is in flight is taken to run.
-            None if in_flight => look(&[(watch.looked_ns, now_ns)], &[]),
+            // The program ends something that this would ask about. What is in flight is taken to run if it may: what waits must be let go on in
+            // the end, for the program may be waiting for it.
+            None if in_flight && self.map.is_open() => look(&[(watch.looked_ns, now_ns)], &[]),
             None => look(&[], &[]),
         };
         watch.looked_ns = now_ns;
@@ -326,6 +327,11 @@ impl Meter {
     fn is_over(&self, unit: &Unit, number: usize, now_ns: u64) -> Option<Tail> {
         let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1)?;
         let stream = self.streams.get(at).filter(|stream| stream.is_paused(now_ns))?;
+        if stream.has_left(number) {
+            // The stream has ended, and nothing will mark the unit's end; unless that was done just now.
+            let is_begun = unit.state.load(Ordering::Acquire) == BEGUN;
+            return is_begun.then(|| Tail::Over(unit.launches.load(Ordering::Relaxed)));
+        }
         let present = stream.hold(Some(number))?;
         let launches = unit.launches.load(Ordering::Relaxed).saturating_sub(present.left());
         let key = stream.key();
