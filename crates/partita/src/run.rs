@@ -1,10 +1,12 @@
 //! `partita run`: a program in a partition.
 
+mod attend;
+
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use partita_core::time::{Policy, Priority};
@@ -14,6 +16,7 @@ use partita_mps::Service;
 use rustix::io::FdFlags;
 use serde::Serialize;
 
+use self::attend::{Started, attend};
 use crate::calibration::{Cache, Measured, without_mps};
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -21,7 +24,7 @@ use crate::gpus::{self, Selectors};
 use crate::install::{self, Install};
 use crate::limits::{self, OnMisfit, Spill};
 use crate::mps;
-use crate::mps::attend::{Attended, Restart};
+use crate::mps::attend::Restart;
 use crate::mps::ready::READY_LIMIT;
 use crate::mps::watch::Watch;
 use crate::offered::{self, TimeShare, Via};
@@ -96,51 +99,6 @@ pub fn run(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -
     let status = status?;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
-}
-
-/// A tenant whose program runs.
-struct Started {
-    tenant: OwnedTenant,
-    registry: Registry,
-    name: String,
-    program: PathBuf,
-    command: Command,
-    child: Child,
-    /// Of a tenant that is a client of MPS.
-    watch: Option<Watch>,
-}
-
-/// Waits for the program, and starts it anew where that was asked for.
-fn attend(
-    install: &Install,
-    request: &RunRequest,
-    started: &mut Started,
-    signals: &mut Signals,
-    say: &mut dyn FnMut(&str),
-) -> Result<ExitStatus, Error> {
-    let Started { tenant, registry, name, program, command, child, watch } = started;
-    loop {
-        let pid = child.id();
-        let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(pid));
-        watch.iter().for_each(|watch| watch.expect(pid));
-        let dir = tenant.dir().to_owned();
-        let attended = watch.as_ref().map(|watch| Attended { install, registry, name, dir: &dir, watch });
-        let before = |signal, process| attended.iter().for_each(|one| one.before(signal, process));
-        let status = signals.attend(child, before).map_err(Error::io("waiting for the program"))?;
-        let again = match &attended {
-            Some(one) => one.after(pid, status, request.restart, request.mps_limit(), say),
-            None => Ok(false),
-        };
-        match again {
-            Ok(true) => *child = spawn(command, tenant, program)?,
-            Ok(false) => return Ok(status),
-            // The program's own end is what its caller asked for.
-            Err(error) => {
-                say(&format!("tenant {name}: not started anew: {error}"));
-                return Ok(status);
-            }
-        }
-    }
 }
 
 fn start(install: &Install, request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<Started, Error> {

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 
-use super::daemon::{Daemon, board, client_name, is_fault};
-use super::peer::{PeerId, Server};
+use super::contexts::client_name;
+use super::daemon::Daemon;
+use super::peer::{Member, PeerId, Server};
 use crate::client::runtime::{await_fault, observe};
 use crate::shared::place::Place;
-use crate::shared::protocol::{BoardStatus, Reply, Request};
+use crate::shared::protocol::{BoardStatus, ProcessStatus, Reply, Request};
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 
 /// How long a board may take to notice that a process has gone.
@@ -128,6 +129,13 @@ impl Daemon {
         self.fault = Some(Fault { devices, staying });
     }
 
+    /// A client's device as the service counts: among those that it is for.
+    pub(super) fn device_number(&self, member: &Member) -> u32 {
+        let mut visible = self.visible.iter().flat_map(|list| list.split(','));
+        let place = visible.position(|one| !one.is_empty() && member.uuid.starts_with(one.trim()));
+        place.map_or(member.place.index, |place| place as u32)
+    }
+
     /// A client has left. After the last whom a fault hit, the server begins anew.
     pub(super) fn leave_fault(&mut self, server: u32, id: PeerId, place: &Place) {
         let Some(fault) = &mut self.fault else { return };
@@ -150,4 +158,23 @@ impl Daemon {
             self.log.server(server, format_args!("Creating server context on device {device}"));
         }
     }
+}
+
+/// The state of a client's board, if it runs.
+pub(super) fn board(place: &Place) -> Option<BoardStatus> {
+    match observe(place, &Request::Status)? {
+        Reply::Status(status) => Some(status),
+        _ => None,
+    }
+}
+
+/// Whether a fault has hurt clients of a server that are still there.
+pub(super) fn has_fault(board: &BoardStatus, server: u32) -> bool {
+    board.processes.iter().any(|process| is_fault(process, server))
+}
+
+/// Whether a fault has hurt a client of a server. One that was terminated, or is leaving, is none.
+pub(super) fn is_fault(process: &ProcessStatus, server: u32) -> bool {
+    let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
+    process.mps.is_some_and(|mps| mps.server == server) && !no_fault.contains(&process.fault)
 }

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use partita_abi::CuResult;
 
 use super::CLIENTS_MAX;
-use super::contain::{Fault, Watches};
+use super::contain::{Fault, Watches, board, has_fault};
+use super::contexts::client_name;
 use super::dirs::PipeFiles;
 use super::limits::Limits;
 use super::log::Logs;
@@ -27,7 +28,7 @@ use super::wait::{pidfd, poll, signals};
 use super::wire::{self, Answer, Attach, Message};
 use crate::client::runtime::{device_uuid, is_visible, observe, uuid_text};
 use crate::shared::place::Place;
-use crate::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
+use crate::shared::protocol::{MpsIdentity, Request};
 use crate::shared::socket;
 
 /// The daemon.
@@ -38,7 +39,7 @@ pub struct Daemon {
     pub(super) log: Logs,
     /// What the next server gets.
     pub(super) limits: Limits,
-    visible: Option<String>,
+    pub(super) visible: Option<String>,
     /// Whether one server takes every user's programs.
     for_all: bool,
     pub(super) server: Option<Server>,
@@ -339,44 +340,6 @@ impl Daemon {
         Ok(())
     }
 
-    /// A client's device as the service counts: among those that it is for.
-    pub(super) fn device_number(&self, member: &Member) -> u32 {
-        let mut visible = self.visible.iter().flat_map(|list| list.split(','));
-        let place = visible.position(|one| !one.is_empty() && member.uuid.starts_with(one.trim()));
-        place.map_or(member.place.index, |place| place as u32)
-    }
-
-    fn context(&mut self, id: PeerId, context: u32, alive: bool) {
-        let Some(server) = self.server.as_ref().map(Server::pid) else { return };
-        let Some(Peer { pid, role: Role::Client(member), .. }) = self.peers.get_mut(&id) else { return };
-        let name = client_name(*pid, context);
-        if alive && member.contexts.insert(context) {
-            let device = format!("Device {} (uuid {}) is associated", member.place.spec.name, member.uuid);
-            self.log.server(server, format_args!("Received new client request for {name}"));
-            self.log.server(server, format_args!("Client {name} connected"));
-            self.log.server(server, format_args!("Creating worker thread for client {name}"));
-            let place = member.place.clone();
-            self.log.server(server, device);
-            self.log.server(server, format_args!("Status of client {name} is ACTIVE"));
-            self.watch(&place, server);
-        } else if !alive && member.contexts.remove(&context) {
-            self.log_context_end(server, &name);
-        }
-    }
-
-    /// The words of the real server, its own spelling included.
-    fn log_context_end(&mut self, server: u32, name: &str) {
-        let left: usize = self.members().map(|(_, _, member)| member.contexts.len()).sum();
-        self.log.server(
-            server,
-            format_args!("Server failed to recevie command with status 806, assuming client {name} exit"),
-        );
-        self.log.server(
-            server,
-            format_args!("Client {name} exiting. Number of active client contexts is {left}."),
-        );
-    }
-
     /// The end of a connection.
     fn leave(&mut self, id: PeerId) {
         let Some(peer) = self.peers.remove(&id) else { return };
@@ -509,29 +472,6 @@ impl Daemon {
         self.end_unused_server();
         self.server.is_none()
     }
-}
-
-/// The state of a client's board, if it runs.
-pub(super) fn board(place: &Place) -> Option<BoardStatus> {
-    match observe(place, &Request::Status)? {
-        Reply::Status(status) => Some(status),
-        _ => None,
-    }
-}
-
-/// Whether a fault has hurt clients of a server that are still there.
-pub(super) fn has_fault(board: &BoardStatus, server: u32) -> bool {
-    board.processes.iter().any(|process| is_fault(process, server))
-}
-
-/// Whether a fault has hurt a client of a server. One that was terminated, or is leaving, is none.
-pub(super) fn is_fault(process: &ProcessStatus, server: u32) -> bool {
-    let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
-    process.mps.is_some_and(|mps| mps.server == server) && !no_fault.contains(&process.fault)
-}
-
-pub(super) fn client_name(pid: u32, context: u32) -> String {
-    format!("{{PID: {pid}, Context ID: {context}}}")
 }
 
 fn exit_number(status: ExitStatus) -> String {

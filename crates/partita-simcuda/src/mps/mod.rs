@@ -19,6 +19,7 @@
 //! | [`daemon`] | the daemon: connections, admission, the server's life |
 //! | [`reply`] | what each command does |
 //! | [`server`] | the server process |
+//! | `contexts` | contexts of clients |
 //! | `contain` | faults, and whom they hit |
 //! | [`script`] | failures on demand |
 //! | [`limits`] | thread percentages and memory limits |
@@ -28,6 +29,7 @@
 pub mod client;
 pub mod command;
 mod contain;
+mod contexts;
 pub mod control;
 pub mod daemon;
 pub mod dirs;

@@ -9,7 +9,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::command::Command;
-use super::daemon::{Daemon, board, has_fault};
+use super::contain::{board, has_fault};
+use super::daemon::Daemon;
 use super::limits::MemoryLimit;
 use super::peer::{Member, Peer, Phase, Role, Server};
 use crate::client::runtime::observe;

@@ -1,0 +1,59 @@
+//! A tenant whose program runs, until it has ended for good.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+
+use super::{RunRequest, spawn};
+use crate::error::Error;
+use crate::install::Install;
+use crate::mps::attend::Attended;
+use crate::mps::watch::Watch;
+use crate::process::ProcessId;
+use crate::registry::{OwnedTenant, Registry};
+use crate::signals::Signals;
+
+/// A tenant whose program runs.
+pub(super) struct Started {
+    pub tenant: OwnedTenant,
+    pub registry: Registry,
+    pub name: String,
+    pub program: PathBuf,
+    pub command: Command,
+    pub child: Child,
+    /// Of a tenant that is a client of MPS.
+    pub watch: Option<Watch>,
+}
+
+/// Waits for the program, and starts it anew where that was asked for.
+pub(super) fn attend(
+    install: &Install,
+    request: &RunRequest,
+    started: &mut Started,
+    signals: &mut Signals,
+    say: &mut dyn FnMut(&str),
+) -> Result<ExitStatus, Error> {
+    let Started { tenant, registry, name, program, command, child, watch } = started;
+    loop {
+        let pid = child.id();
+        let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(pid));
+        watch.iter().for_each(|watch| watch.expect(pid));
+        let dir = tenant.dir().to_owned();
+        let attended = watch.as_ref().map(|watch| Attended { install, registry, name, dir: &dir, watch });
+        let before = |signal, process| attended.iter().for_each(|one| one.before(signal, process));
+        let status = signals.attend(child, before).map_err(Error::io("waiting for the program"))?;
+        let again = match &attended {
+            Some(one) => one.after(pid, status, request.restart, request.mps_limit(), say),
+            None => Ok(false),
+        };
+        let next = again.and_then(|again| again.then(|| spawn(command, tenant, program)).transpose());
+        match next {
+            Ok(Some(next)) => *child = next,
+            Ok(None) => return Ok(status),
+            // The program's own end is what its caller asked for.
+            Err(error) => {
+                say(&format!("tenant {name}: not started anew: {error}"));
+                return Ok(status);
+            }
+        }
+    }
+}
