@@ -581,6 +581,8 @@ fn limits_are_those_of_the_first_process_while_anybody_lives_and_of_the_next_whe
     let mut living = Answering::start(&mut with("64m").command(&spill));
     assert_eq!(living.line("a 1"), "0 63");
     assert_eq!(with("128m").allocates("a 1\n").0, ["0 62"]);
+    let (_, said) = with("128m").with("LIBCUDA_LOG_LEVEL", "3").allocates("a 1\n");
+    assert!(said.contains("held by the limits that its tenant has"), "{said}");
     // The owner may change them meanwhile.
     let rows = with("64m").rows();
     assert_eq!((rows.len(), &rows[0]["memory_quota_bytes"]), (1, &(64u64 << 20).into()));

@@ -106,7 +106,15 @@ impl Tenancy {
                 part.claim(index).map(Some)
             });
             match entered {
-                Ok(Some(gpu)) if is_there() && gpu.slot.map().reap().is_ok() => return Ok(gpu),
+                Ok(Some(gpu)) if is_there() && gpu.slot.map().reap().is_ok() => {
+                    if asked.log_level >= 3 && !gpu.limits_now().is_some_and(|limits| wanted.is_in(&limits)) {
+                        report::line(format_args!(
+                            "{}: this process is held by the limits that its tenant has, not by those that it was started with",
+                            board.name
+                        ));
+                    }
+                    return Ok(gpu);
+                }
                 Err(reason) if is_there() => return Err(reason),
                 Ok(None) => self.end(&of_gpu, &directory)?,
                 _ => {}
