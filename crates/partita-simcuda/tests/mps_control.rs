@@ -547,8 +547,32 @@ fn a_server_for_all_users_takes_them_at_the_same_time() {
     let mut other = Client::start_as(Some(NOBODY), &dirs, &pipe);
     let (one, two) = (first.outcome(), other.outcome());
     assert_eq!(one.split(' ').next(), two.split(' ').next(), "one server: {one}, {two}");
+    // Another user's Partita joins it, and can neither start nor stop one.
+    let joined = |dir: &str| {
+        let mut command = Command::new("/proc/self/exe");
+        dirs.environment(&mut command);
+        command.args(["--exact", "joining_process", "--ignored", "--nocapture"]).env("TEST_SERVICE", dir);
+        let output = command.uid(NOBODY).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = joined(service.dirs().root().to_str().unwrap());
+    assert!(said.contains("ENSURED false") && said.contains("belongs to another user"), "{said}");
+    let none = dirs.temp.path().join("none");
+    assert!(joined(none.to_str().unwrap()).contains("no MPS daemon runs"));
     drop((first, other));
     assert!(service.stop(false).unwrap());
+}
+
+#[test]
+#[ignore = "run by another test in a process of another user"]
+fn joining_process() {
+    let service_dirs = ServiceDirs::new(std::env::var_os("TEST_SERVICE").unwrap().as_ref()).unwrap();
+    let service =
+        Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, "GPU-0").for_all_users();
+    match service.ensure() {
+        Ok(ensured) => println!("ENSURED {} {}", ensured.started, service.stop(true).unwrap_err()),
+        Err(error) => println!("REFUSED {error}"),
+    }
 }
 
 #[test]
