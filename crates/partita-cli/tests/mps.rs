@@ -254,6 +254,26 @@ fn a_service_that_breaks_is_told_and_recovered() {
 }
 
 #[test]
+fn a_server_that_never_gets_ready_is_waited_for_and_named() {
+    if needs_simulator("the failures are scripted") {
+        return;
+    }
+    let scripted = Scripted::new();
+    scripted.write("server silence");
+    // Waits in cuInit, as on hardware.
+    let mut first = Tenant::start(&mut scripted.with(scripted.world.gpu("--name first --sm 10%", "census")));
+    let status = || json(&scripted.world.ok("mps status --json"));
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    while status()["servers"][0]["status"] != "initializing" {
+        assert!(std::time::Instant::now() < deadline, "{}", status());
+    }
+    let error = scripted.refused("run --name late --sm 10% --mps-deadline 0 -- true");
+    assert!(error.contains("still INITIALIZING after 0 s"), "{error}");
+    first.signal(rustix::process::Signal::TERM);
+    assert_eq!(first.exit_code(), 128 + 15, "the signal is not kept from it");
+}
+
+#[test]
 fn the_49th_client_is_refused_before_its_program_starts() {
     if needs_simulator("the list of clients is scripted") {
         return;

@@ -21,6 +21,9 @@ use crate::signals;
 /// How long processes that a fault hit may take to end by themselves, before they are ended: the server waits for them.
 const LEFTOVERS_GRACE: Duration = Duration::from_secs(5);
 
+/// How long each command to the service may take before a signal is sent on.
+const BEFORE_SIGNAL_LIMIT: Duration = Duration::from_secs(3);
+
 /// `--restart`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Restart {
@@ -48,7 +51,8 @@ impl Attended<'_> {
         if !dies_of(process.pid, signal) {
             return;
         }
-        let service = self.watch.service();
+        // A service that does not answer must not keep the signal from it for long.
+        let service = self.watch.service().clone().with_command_limit(BEFORE_SIGNAL_LIMIT);
         let Ok(clients) = service.clients() else { return };
         for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
             // Whatever goes wrong, the signal is not kept from it.
