@@ -5,6 +5,8 @@
 
 #![allow(dead_code)]
 
+pub mod container;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
