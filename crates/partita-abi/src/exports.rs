@@ -88,7 +88,7 @@ exports! {
         cuIpcCloseMemHandle cuIpcGetMemHandle cuMemExportToShareableHandle cuMemFree cuMemFreeAsync
         cuMemFreeAsync_ptsz cuMemFree_v2 cuMemMap cuMemPoolDestroy cuMemPoolTrimTo cuMemRelease
         cuMemRetainAllocationHandle cuMemSetMemPool cuMemUnmap cuMipmappedArrayDestroy cuMulticastBindAddr
-        cuMulticastBindMem cuMulticastUnbind cuStreamSynchronize
+        cuMulticastBindMem cuMulticastUnbind cuStreamQuery cuStreamQuery_ptsz cuStreamSynchronize
         cuStreamSynchronize_ptsz
     }
     // launches work that may not fit the partition: judged, then masked
@@ -239,7 +239,7 @@ exports! {
         cuStreamGetCtx cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice
         cuStreamGetDevice_ptsz cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId
         cuStreamGetId_ptsz cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamIsCapturing
-        cuStreamIsCapturing_ptsz cuStreamQuery cuStreamQuery_ptsz cuStreamSetAttribute
+        cuStreamIsCapturing_ptsz cuStreamSetAttribute
         cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
         cuStreamUpdateCaptureDependencies_v2 cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitEvent
         cuStreamWaitEvent_ptsz cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2

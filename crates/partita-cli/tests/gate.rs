@@ -80,6 +80,15 @@ fn low_waits_while_high_has_work_in_flight() {
     assert_eq!(high.tell("graph"), "ok");
     assert_eq!((low.tell("graph"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(high.tell("sync"), "ok");
+    // Whoever asks until its stream is done has waited for it.
+    let passes = |high: &mut Program, low: &mut Program| {
+        assert_eq!(high.tell("launch"), "ok");
+        high.ends();
+        let held = low.is_held();
+        low.ends();
+        !held
+    };
+    assert!((0..20).any(|_| passes(&mut high, &mut low)));
     // What is set holds from the next launch on.
     world.ok("set low --priority normal");
     assert!(is_seen(false, &mut high, &mut low));

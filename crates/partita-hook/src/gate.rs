@@ -2,7 +2,7 @@
 //!
 //! A stream of a process of high priority has a lane in the GPU's gate file ([`GateMap`]). Before the first launch
 //! after a rest the hook closes it, by a store; behind the last, the GPU opens it, by a write in the stream: after every
-//! graph, and before every call with which the program waits. So nobody synchronises, and no process takes part
+//! graph, and before every call with which the program waits or asks whether the stream is done. So nobody synchronises, and no process takes part
 //! between the last kernel's end and the next one's beginning. Before a launch of low priority a wait for every lane
 //! goes into the stream, so what is queued already stops at its next kernel as well.
 //!
@@ -412,6 +412,30 @@ pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> C
     before_waiting(None);
     // SAFETY: nothing is passed.
     unsafe { pools::synchronize_current(real) }
+}
+
+/// Wraps `cuStreamQuery`: whoever asks until a stream is done waits for it, too.
+pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
+    before_asking(stream);
+    // SAFETY: the caller's handle, passed on.
+    unsafe { real(stream) }
+}
+
+/// Wraps `cuStreamQuery_ptsz`.
+pub unsafe fn query_stream_per_thread(real: Synchronize, stream: *mut c_void) -> CuResult {
+    before_asking(per_thread(stream));
+    // SAFETY: the caller's handle, passed on.
+    unsafe { real(stream) }
+}
+
+/// Of the stream alone that is asked about, and so is not being captured: other threads may begin a capture in others.
+fn before_asking(stream: *mut c_void) {
+    if HOLDS.load(Ordering::Relaxed) {
+        release_each(|held| held == stream.addr() + 1);
+    }
+    if MEASURES.load(Ordering::Relaxed) {
+        mark_ends(Some(stream));
+    }
 }
 
 /// The stream that a null one means to calls of the per-thread variant.

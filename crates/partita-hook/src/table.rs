@@ -193,6 +193,8 @@ hooks! {
     Release fn cuCtxSynchronize_v2(context: *mut c_void) = gate::synchronize;
     Release fn cuStreamSynchronize(stream: *mut c_void) = gate::synchronize_stream;
     Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = gate::synchronize_stream_per_thread;
+    Release fn cuStreamQuery(stream: *mut c_void) = gate::query_stream;
+    Release fn cuStreamQuery_ptsz(stream: *mut c_void) = gate::query_stream_per_thread;
     Release fn cuEventSynchronize(event: *mut c_void) = gate::synchronize;
     Release fn cuCtxDetach(context: *mut c_void) = locate::detach_context;
     Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
