@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::Write;
+
 use common::{Answering, World, compile, gpu_program, needs_simulator};
 
 /// Why these tests wait for a proof on real GPUs.
@@ -123,6 +125,8 @@ fn all_processes_of_a_tenant_have_one_budget() {
     for _ in 0..3 {
         has_share("one is killed", 40, || program.tell(&format!("killed 500000 {SKIP_MS} {MEASURE_MS}")));
     }
+    // Nor does anybody wait for one that is stopped.
+    has_share("one is stopped", 40, || program.tell(&format!("stopped 500000 {SKIP_MS} {MEASURE_MS}")));
     assert_eq!(world.row("two")["processes"].as_array().unwrap().len(), 1);
 }
 
@@ -139,6 +143,20 @@ fn whoever_dies_is_charged() {
     program.share("kernel 100000", 1, 60);
     let used = used_s(&world, "short") - before;
     assert!(used >= 12.0 * 0.002, "{used} s for twelve kernels of 2 ms");
+}
+
+#[test]
+fn a_program_may_end_while_its_work_waits_for_the_gate() {
+    if needs_simulator(UNPROVED) {
+        return;
+    }
+    let world = World::in_memory();
+    // 150 ms of kernels at a tenth of the time: the gate is closed when the program ends.
+    for end in ["leave 150 1000000", "destroy 150 1000000"] {
+        let mut program = Program::start(&world, "leaving", "--sm 25% --time 10%");
+        writeln!(program.0.input, "{end}").unwrap();
+        assert_eq!(program.0.tenant.exit_code(), 0, "{end}");
+    }
 }
 
 #[test]

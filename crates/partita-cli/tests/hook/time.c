@@ -3,8 +3,11 @@
  *                                     thousandths, once SKIP_MS are over, and the microseconds of all kernels
  *   both KERNEL_NS SKIP_MS MS         the same with a second process of the tenant, of the time in which either ran
  *   killed KERNEL_NS SKIP_MS MS       the same, and the second process is killed when SKIP_MS are over
+ *   stopped KERNEL_NS SKIP_MS MS      the same, and it is stopped, not killed
  *   burst COUNT KERNEL_NS IDLE_MS MS  COUNT kernels and a wait for them, then nothing for IDLE_MS, again and again: microseconds of kernels
  *   short KERNEL_NS COUNT             COUNT processes of the tenant one after the other, each of which ends by SIGKILL behind one kernel
+ *   leave COUNT KERNEL_NS             COUNT kernels, and ends without a wait for them
+ *   destroy COUNT KERNEL_NS           COUNT kernels, and ends their context without a wait for them, then itself
  *   capture COUNT                     nodes of a graph into which COUNT launches were captured
  * FORM: kernel, ex, cooperative, legacy (the default stream), thread (that of the thread), graph (of four kernels).
  * Argument: the file with the kernels. */
@@ -139,7 +142,7 @@ static int permille(int count, uint64_t skip_ns) {
 }
 
 /* With a second process, started anew because a forked one cannot use CUDA. */
-static int with_another(const char *self, uint64_t kernel_ns, uint64_t skip_ms, uint64_t ms, int is_killed) {
+static int with_another(const char *self, uint64_t kernel_ns, uint64_t skip_ms, uint64_t ms, int signal) {
     int pipes[2];
     char nanoseconds[32], milliseconds[32];
     snprintf(nanoseconds, sizeof nanoseconds, "%lu", (unsigned long)kernel_ns);
@@ -156,12 +159,16 @@ static int with_another(const char *self, uint64_t kernel_ns, uint64_t skip_ms, 
     char go;
     if (read(pipes[0], &go, 1) != 1) die("the other process", 0);
     int count;
-    if (is_killed) {
+    if (signal) {
         /* While both run, and the other one may be the one that has just looked at the budget. */
         count = saturate("kernel", kernel_ns, skip_ms);
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
+        kill(child, signal);
+        if (signal == SIGKILL) waitpid(child, NULL, 0);
         count = saturate("kernel", kernel_ns, ms);
+        if (signal != SIGKILL) {
+            kill(child, SIGKILL);
+            waitpid(child, NULL, 0);
+        }
         close(pipes[0]);
         return permille(count, 400000000);
     }
@@ -204,7 +211,9 @@ int main(int count, char **arguments) {
         } else if (sscanf(line, "both %lu %lu %lu", &first, &second, &third) == 3)
             printf("%d\n", with_another(arguments[0], first, second, third, 0));
         else if (sscanf(line, "killed %lu %lu %lu", &first, &second, &third) == 3)
-            printf("%d\n", with_another(arguments[0], first, second, third, 1));
+            printf("%d\n", with_another(arguments[0], first, second, third, SIGKILL));
+        else if (sscanf(line, "stopped %lu %lu %lu", &first, &second, &third) == 3)
+            printf("%d\n", with_another(arguments[0], first, second, third, SIGSTOP));
         else if (sscanf(line, "burst %lu %lu %lu %lu", &first, &second, &third, &fourth) == 4) {
             unsigned long launches = 0;
             for (uint64_t end = now_ms() + fourth; now_ms() < end; usleep(third * 1000)) {
@@ -225,6 +234,13 @@ int main(int count, char **arguments) {
                 if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status)) die("a short process", status);
             }
             puts("0");
+        } else if (sscanf(line, "leave %lu %lu", &first, &second) == 2) {
+            for (unsigned long i = 0; i < first; i++) launch("kernel", i, second);
+            return 0;
+        } else if (sscanf(line, "destroy %lu %lu", &first, &second) == 2) {
+            for (unsigned long i = 0; i < first; i++) launch("kernel", i, second);
+            OK("cuDevicePrimaryCtxReset_v2", CALL(int (*)(int), "cuDevicePrimaryCtxReset_v2")(0));
+            return 0;
         } else if (sscanf(line, "capture %lu", &first) == 1) {
             size_t nodes = 0;
             OK("cuGraphGetNodes", CALL(int (*)(void *, void *, size_t *), "cuGraphGetNodes")(capture(first, 1000), NULL, &nodes));
