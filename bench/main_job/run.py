@@ -4,7 +4,8 @@
 
 Each round runs every setting once, in an order drawn anew; settings of one round are therefore seconds apart, and rounds show the
 spread. Reported for each setting: p50 and p99 of the serving tenant over the pooled requests, its p99 against its solo run *on the
-same TPCs* (the ratio of the round's pairs: median, least, most), and the neighbour's rate against its own solo run on its TPCs.
+same TPCs* (the ratio of the round's pairs: median, least, most), and the neighbour's rate against its own solo run on its TPCs:
+of all of it, and of what the time leaves it in which the serving tenant, alone, is idle.
 """
 
 import argparse
@@ -103,10 +104,11 @@ class Bench:
         self.bare = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
         self.sets = {}
 
-    def partita(self, name: str, share: str, memory: str, program: pathlib.Path, *arguments: str,
+    def partita(self, name: str, share: str | None, memory: str, program: pathlib.Path, *arguments: str,
                 priority: str = "normal") -> list[str]:
-        """The command line that puts a program into its partition."""
-        return [self.options.partita, "run", "--name", name, "--sm", share, "--mem", memory, "--priority", priority, "--",
+        """The command line that puts a program into its partition, or gives it the whole GPU by its priority."""
+        compute = ["--sm", share] if share else ["--via", "time"]
+        return [self.options.partita, "run", "--name", name, *compute, "--mem", memory, "--priority", priority, "--",
                 "python3", str(program), *arguments]
 
     def serving(self) -> list[str]:
@@ -185,6 +187,11 @@ class Bench:
                              (self.partita("serve", "50%", "40GiB", SERVE, *self.serving(), priority="high"), os.environ),
                              (self.partita(neighbour, "50%", "60GiB", script, priority="low"), os.environ))
 
+            def gated_whole(neighbour=neighbour, script=script) -> None:
+                self.measure("partita gate, whole GPU", neighbour,
+                             (self.partita("serve-whole", None, "40GiB", SERVE, *self.serving(), priority="high"), os.environ),
+                             (self.partita(f"{neighbour}-whole", None, "60GiB", script, priority="low"), os.environ))
+
             def alone(neighbour=neighbour, script=script) -> None:
                 self.measure("partita 50%, neighbour solo", neighbour, None,
                              (self.partita(neighbour, self.share(neighbour), "60GiB", script), os.environ))
@@ -197,6 +204,7 @@ class Bench:
             jobs.append(lambda with_mps=with_mps: with_mps("50"))
             jobs.append(pair)
             jobs.append(gated)
+            jobs.append(gated_whole)
             jobs.append(alone)
         random.shuffle(jobs)
         # The pair tells which TPCs the neighbour has; its solo run needs that.
@@ -206,11 +214,18 @@ class Bench:
             job()
 
 
+def idle_share(solo: list[dict]) -> float | None:
+    """The share of time in which the serving program, alone, has no request to serve."""
+    shares = [1 - sum(run["serve"]["latencies_ms"]) / 1000 / (run["serve"]["stop"] - run["serve"]["start"]) for run in solo]
+    return statistics.median(shares) if shares else None
+
+
 def summarise(runs: list[dict]) -> list[dict]:
     """One row a setting and neighbour."""
     rows: list[dict] = []
     order = ["solo, whole GPU", "partita 50%, solo", "neighbour solo, whole GPU", "partita 50%, neighbour solo",
-             "time slicing", "MPS", "MPS 50 % / 50 %", "partita 50% / 50%", "partita 50% / 50%, gate"]
+             "time slicing", "MPS", "MPS 50 % / 50 %", "partita gate, whole GPU", "partita 50% / 50%",
+             "partita 50% / 50%, gate"]
     keys = sorted({(run["setting"], run["neighbour"]) for run in runs},
                   key=lambda key: (key[1], order.index(key[0])), reverse=False)
 
@@ -224,7 +239,7 @@ def summarise(runs: list[dict]) -> list[dict]:
         these = of(setting, neighbour)
         latencies = [value for run in these for value in run["serve"]["latencies_ms"]]
         row: dict = {"setting": setting, "neighbour": neighbour, "rounds": len(these), "requests": len(latencies)}
-        on_half = setting.startswith(("partita", "MPS 50"))
+        on_half = setting.startswith(("partita 50%", "MPS 50"))
         if latencies:
             row["p50_ms"], row["p99_ms"] = percentile(latencies, .5), percentile(latencies, .99)
             row["requests_per_s"] = statistics.median(
@@ -244,14 +259,17 @@ def summarise(runs: list[dict]) -> list[dict]:
             if alone:
                 row["neighbour_against_solo"] = row["neighbour_per_s"] / statistics.median(
                     run["neighbour_rate"] for run in alone)
+                idle = idle_share(of("partita 50%, solo" if on_half else "solo, whole GPU", "-"))
+                if latencies and idle:
+                    row["neighbour_of_idle"] = row["neighbour_against_solo"] / idle
         rows.append(row)
     return rows
 
 
 def table(rows: list[dict]) -> str:
     """The rows as Markdown."""
-    lines = ["| setting | neighbour | p50 ms | p99 ms | p99 against solo (least–most) | requests/s | neighbour/s | against solo |",
-             "|---|---|---|---|---|---|---|---|"]
+    lines = ["| setting | neighbour | p50 ms | p99 ms | p99 against solo (least–most) | requests/s | neighbour/s | against solo | of the idle time |",
+             "|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         ratio = row.get("p99_against_solo")
         cells = [row["setting"], row["neighbour"],
@@ -260,7 +278,8 @@ def table(rows: list[dict]) -> str:
                  f"{ratio['median']:.2f} ({ratio['least']:.2f}–{ratio['most']:.2f}, of {ratio['against']})" if ratio else "",
                  f"{row['requests_per_s']:.0f}" if "requests_per_s" in row else "",
                  f"{row['neighbour_per_s']:.0f}" if "neighbour_per_s" in row else "",
-                 f"{row['neighbour_against_solo']:.3f}" if "neighbour_against_solo" in row else ""]
+                 f"{row['neighbour_against_solo']:.3f}" if "neighbour_against_solo" in row else "",
+                 f"{row['neighbour_of_idle']:.3f}" if "neighbour_of_idle" in row else ""]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -29,6 +29,8 @@ pub enum Style {
     Measured,
     /// Computed: a dashed line.
     Reference,
+    /// A measured alternative among others: points alone.
+    Alternative,
 }
 
 /// One plot of a picture.
@@ -42,6 +44,8 @@ pub struct Panel {
     pub y: String,
     /// What is drawn.
     pub series: Vec<Series>,
+    /// Whether the vertical axis is logarithmic.
+    pub is_log: bool,
 }
 
 /// Draws panels side by side into `FILE.svg` and `FILE.png`; `file` is the path without an extension.
@@ -51,11 +55,16 @@ pub struct Panel {
 pub fn draw(file: &Path, title: &str, panels: &[Panel]) -> Result<()> {
     let cells: Vec<Vec<Plot>> = panels.iter().map(plots).collect();
     let layouts = panels.iter().zip(&cells).map(|(panel, cell)| {
-        Layout::auto_from_plots(cell)
+        // Where curves that saturate, and alternatives of which less of both is worse, leave room.
+        let is_choice = panel.series.iter().all(|series| series.style == Style::Alternative);
+        let legend =
+            if is_choice { LegendPosition::InsideTopLeft } else { LegendPosition::InsideBottomRight };
+        let layout = Layout::auto_from_plots(cell)
             .with_title(&panel.title)
             .with_x_label(&panel.x)
             .with_y_label(&panel.y)
-            .with_legend_position(LegendPosition::InsideBottomRight)
+            .with_legend_position(legend);
+        if panel.is_log { layout.with_log_y() } else { layout }
     });
     let figure = Figure::new(1, panels.len())
         .with_title(title)
@@ -79,6 +88,10 @@ fn plots(panel: &Panel) -> Vec<Plot> {
                 plots.push(Plot::Line(line.with_stroke_width(1.0).with_legend(&series.name)));
                 let points = ScatterPlot::new().with_data(series.points.clone());
                 plots.push(Plot::Scatter(points.with_color(series.color).with_size(2.0)));
+            }
+            Style::Alternative => {
+                let points = ScatterPlot::new().with_data(series.points.clone()).with_size(6.0);
+                plots.push(Plot::Scatter(points.with_color(series.color).with_legend(&series.name)));
             }
         }
     }

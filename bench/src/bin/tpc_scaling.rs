@@ -203,6 +203,7 @@ fn picture(report: &Report, file: &std::path::Path) -> Result<()> {
                 title,
                 x: "TPCs enabled".to_owned(),
                 y: curve.unit.clone(),
+                is_log: false,
                 series: vec![Series {
                     name: "in proportion to the whole GPU".to_owned(),
                     color: "gray",
