@@ -25,6 +25,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod calendar;
 mod gpc_set;
 pub mod hami;
 pub mod kept;
@@ -39,6 +40,7 @@ pub mod time;
 mod topology;
 mod tpc_set;
 
+pub use calendar::date_of;
 pub use gpc_set::GpcSet;
 pub use plan::{
     Ask, Clusters, Compaction, Holder, Move, NotEnough, Placement, Plan, PlanError, Present, Repacking,
