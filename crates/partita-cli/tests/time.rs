@@ -20,7 +20,7 @@ impl Program {
     fn start(world: &World, name: &str, options: &str) -> Self {
         let line = format!("run --isolation own --name {name} {options} --");
         let mut command = world.partita(line.split_whitespace());
-        command.arg(compile(world, "time")).arg(&gpu_program().1);
+        command.arg(compile(world, "time")).arg(&gpu_program().1).env("PARTITA_SIM_GPUS", "2");
         let mut program = Answering::start(&mut command);
         assert_eq!(program.tenant.next_line(), "ready");
         Self(program)
@@ -198,6 +198,23 @@ fn a_soft_share_borrows_what_nobody_wants_and_gives_it_back() {
     // A hard one borrows nothing.
     world.ok("set soft --time-policy hard");
     is_held(&world, &mut soft, "soft", "kernel 1000000", 30);
+}
+
+#[test]
+fn a_tenant_on_two_gpus_has_a_share_of_each() {
+    if needs_simulator(UNPROVED) {
+        return;
+    }
+    let world = World::in_memory();
+    let mut program =
+        Program::start(&world, "both", "--gpu sim:h200:1,0 --via time --time 40% --time-policy soft");
+    // Nobody else is on either, and its own other half is no neighbour.
+    program.has_all();
+    world.ok("set both --gpu sim:h200:1 --time-policy hard");
+    has_share("kernel 1000000", 40, || program.share("kernel 1000000", SKIP_MS, MEASURE_MS).0);
+    let used: Vec<f64> = world.ps().iter().map(|row| row["time"]["used_s"].as_f64().unwrap()).collect();
+    assert_eq!(used.len(), 2);
+    assert!(used.iter().any(|used| *used > 0.5) && used.iter().any(|used| *used < 0.01), "{used:?}");
 }
 
 #[test]

@@ -76,11 +76,10 @@ fn one(directory: &CStr, now_ns: u64) -> Use {
 
 /// Calls `see` with the directory of each tenant beside this one; none if they cannot be listed.
 fn for_each_beside(directory: &CStr, mut see: impl FnMut(&CStr)) -> Option<()> {
-    let own = directory.to_bytes();
-    let own = own.strip_suffix(b"/").unwrap_or(own);
-    let cut = own.iter().rposition(|&byte| byte == b'/')?;
-    let (parent, name) = (own.get(..cut)?, own.get(cut + 1..)?);
-    let listed = CString::new(parent).ok()?;
+    // By its number: that of a tenant's second GPU goes by a link's name here.
+    let own = inode(directory)?;
+    let parent = [directory.to_bytes(), b"/.."].concat();
+    let listed = CString::new(parent.as_slice()).ok()?;
     // SAFETY: a valid path; the stream is closed below.
     let entries = unsafe { libc::opendir(listed.as_ptr()) };
     if entries.is_null() {
@@ -93,11 +92,11 @@ fn for_each_beside(directory: &CStr, mut see: impl FnMut(&CStr)) -> Option<()> {
             break;
         }
         // SAFETY: what readdir returned, until its next call; the name ends with a zero.
-        let found = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) }.to_bytes();
-        if found.starts_with(b".") || found == name {
+        let (found, name) = unsafe { ((*entry).d_ino, CStr::from_ptr((*entry).d_name.as_ptr())) };
+        if name.to_bytes().starts_with(b".") || found == own {
             continue;
         }
-        let path: Vec<u8> = [parent, b"/", found].concat();
+        let path: Vec<u8> = [parent.as_slice(), b"/", name.to_bytes()].concat();
         if let Ok(path) = CString::new(path) {
             see(&path);
         }
@@ -105,4 +104,12 @@ fn for_each_beside(directory: &CStr, mut see: impl FnMut(&CStr)) -> Option<()> {
     // SAFETY: opened above, and used by nobody any more.
     unsafe { libc::closedir(entries) };
     Some(())
+}
+
+fn inode(path: &CStr) -> Option<u64> {
+    let mut found = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a valid path, and room for the answer.
+    let status = unsafe { libc::stat(path.as_ptr(), found.as_mut_ptr()) };
+    // SAFETY: the call has filled it.
+    (status == 0).then(|| unsafe { found.assume_init() }.st_ino)
 }
