@@ -22,7 +22,11 @@ use crate::run::LEDGER_VARIABLE;
 const PERIOD: Duration = Duration::from_millis(50);
 /// How long the service may take to write down why a program failed that was a client.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
-/// The same for one that was none, as far as is known.
+/// How long another tenant may take to own up to a fault.
+const NAME_LIMIT: Duration = Duration::from_millis(200);
+/// How long before a program's end another tenant's incident may be to have to do with it: who is hurt fails at the next call.
+const INCIDENT_AGE_MAX: Duration = Duration::from_secs(10);
+/// As [`LAST_WORDS_LIMIT`], for one that was none, as far as is known.
 const NO_CLIENT_LIMIT: Duration = Duration::from_millis(100);
 
 /// What is known.
@@ -133,42 +137,66 @@ impl Watch {
         let begin = Instant::now();
         let limit = if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT };
         loop {
-            let found = self.fault_blame().or_else(|| self.incident_blame());
-            if found.is_some() || begin.elapsed() >= limit {
-                return found;
+            let (fault, culprit) = (self.fault_blame(), self.culprit_of_others());
+            match (fault, culprit) {
+                (Some(Blame::Own { server }), _) => return Some(Blame::Own { server }),
+                (Some(Blame::Neighbour { server, .. }), Some(cause)) => {
+                    return Some(Blame::Neighbour { server, cause });
+                }
+                // A tenant's name says more than a process that is gone.
+                (Some(found), None) if begin.elapsed() >= NAME_LIMIT => return Some(found),
+                // Not every driver writes down what a client's violent end did to the others.
+                (None, Some(cause)) if self.was_killed_beside() => {
+                    return Some(Blame::Neighbour { server: 0, cause });
+                }
+                _ => {}
+            }
+            if begin.elapsed() >= limit {
+                return self.fault_blame();
             }
             thread::sleep(PERIOD);
         }
     }
 
+    /// What the log says.
     fn fault_blame(&self) -> Option<Blame> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let servers: Vec<Pid> = seen.tracker.states().map(|(server, _)| server).collect();
-        let faults = servers.iter().filter_map(|&server| seen.tracker.fault(server));
-        let hit = faults.into_iter().find(|fault| !fault.hit.is_disjoint(&seen.ours))?;
+        let mut faults = servers.iter().filter_map(|&server| seen.tracker.fault(server));
+        let hit = faults.find(|fault| !fault.hit.is_disjoint(&seen.ours))?;
         let server = hit.server;
         if seen.ours.iter().any(|&pid| hit.part_of(pid) == Part::Caused) {
             return Some(Blame::Own { server });
         }
-        // Where the log does not name anybody, an incident of another tenant may.
-        let cause = self.killed_neighbour().unwrap_or_else(|| in_words(hit));
-        Some(Blame::Neighbour { server, cause })
+        Some(Blame::Neighbour { server, cause: in_words(hit) })
     }
 
-    fn incident_blame(&self) -> Option<Blame> {
-        self.killed_neighbour().map(|cause| Blame::Neighbour { server: 0, cause })
-    }
-
-    /// A tenant whose process was killed from outside since the program began, with this one's beside it.
-    fn killed_neighbour(&self) -> Option<String> {
+    /// Incidents of other tenants just now, the newest first.
+    fn others_incidents(&self) -> impl Iterator<Item = Incident> {
         let begun_unix_ms = self.begun_unix_ms.load(Ordering::Relaxed);
-        incident::all(&self.service).into_iter().rev().find_map(|Incident { time_unix_ms, tenant, what }| {
-            match what {
-                What::Killed { pid, .. } if time_unix_ms >= begun_unix_ms && tenant != self.tenant => {
-                    Some(format!("of tenant {tenant}, whose process {pid} was killed from outside"))
-                }
-                _ => None,
+        let age_max_ms = INCIDENT_AGE_MAX.as_millis() as u64;
+        let oldest_unix_ms = begun_unix_ms.max(now_unix_ms().saturating_sub(age_max_ms));
+        let incidents = incident::all(&self.service).into_iter().rev();
+        incidents.filter(move |one| one.time_unix_ms >= oldest_unix_ms && one.tenant != self.tenant)
+    }
+
+    /// Whether another tenant's process was killed from outside just now, with one of this tenant's beside it.
+    fn was_killed_beside(&self) -> bool {
+        let ours = self.ours();
+        self.others_incidents().any(|one| match one.what {
+            What::Killed { neighbours, .. } => neighbours.iter().any(|pid| ours.contains(pid)),
+            _ => false,
+        })
+    }
+
+    /// Which tenant it was: whose process was killed from outside, or whose work caused a fault.
+    fn culprit_of_others(&self) -> Option<String> {
+        self.others_incidents().find_map(|Incident { tenant, what, .. }| match what {
+            What::Killed { pid, .. } => {
+                Some(format!("of tenant {tenant}, whose process {pid} was killed from outside"))
             }
+            What::Caused { .. } => Some(format!("of tenant {tenant}")),
+            What::Hit { .. } | What::Restarted { .. } => None,
         })
     }
 
@@ -242,5 +270,126 @@ fn in_words(fault: &Fault) -> String {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             format!("caused by one of the processes {}", pids.join(", "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    use partita_mps::{ControlBinary, ServiceDirs};
+
+    use super::*;
+
+    /// A service of which there is only a directory, and a watch over it for tenant `me` with process 100.
+    struct Fixture {
+        temp: tempfile::TempDir,
+        watch: Watch,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let temp = tempfile::tempdir().unwrap();
+            let program = temp.path().join("control");
+            std::fs::write(&program, "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+            let dirs = ServiceDirs::new(&temp.path().join("mps")).unwrap();
+            dirs.create().unwrap();
+            let service = Service::new(ControlBinary::at(&program).unwrap(), dirs, "GPU-1");
+            let watch = Watch::begin(&service, "me", temp.path());
+            watch.expect(100);
+            Self { temp, watch }
+        }
+
+        /// Lines of server 7.
+        fn log(&self, lines: &[&str]) {
+            let path = self.temp.path().join("mps/log/server.log");
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+            for line in lines {
+                writeln!(file, "[2026-11-21 10:00:00.000 Server 7] {line}").unwrap();
+            }
+        }
+
+        fn incident(&self, age_ms: u64, what: What) {
+            let incident =
+                Incident { time_unix_ms: now_unix_ms() - age_ms, tenant: "other".to_owned(), what };
+            incident::note(self.watch.service(), &incident);
+        }
+
+        fn until_ours(&self) {
+            let begin = Instant::now();
+            while self.watch.ours().is_empty() {
+                assert!(begin.elapsed() < Duration::from_secs(20));
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    const CLIENTS: [&str; 2] =
+        ["Client {PID: 100, Context ID: 0} connected", "Client {PID: 200, Context ID: 0} connected"];
+    const FAULT: [&str; 4] = [
+        "Server is handling a fatal GPU error.",
+        "The following clients have a sticky error set:",
+        "100",
+        "200",
+    ];
+
+    #[test]
+    fn a_fault_is_ours_or_a_neighbours() {
+        for (named, expected) in [
+            ("100", Blame::Own { server: 7 }),
+            ("200", Blame::Neighbour { server: 7, cause: "caused by process 200".to_owned() }),
+        ] {
+            let fixture = Fixture::new();
+            fixture.log(&CLIENTS);
+            fixture.until_ours();
+            fixture.log(&FAULT);
+            fixture.log(&[&format!("Client {{{named}, 1}} caused a fatal memory fault")]);
+            assert_eq!(fixture.watch.blame(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_owns_up_is_named() {
+        let fixture = Fixture::new();
+        fixture.log(&CLIENTS);
+        fixture.until_ours();
+        fixture.log(&FAULT);
+        fixture.incident(0, What::Caused { server: 7 });
+        let expected = Blame::Neighbour { server: 7, cause: "of tenant other".to_owned() };
+        assert_eq!(fixture.watch.blame(), Some(expected));
+    }
+
+    #[test]
+    fn an_incident_counts_for_those_who_were_there_and_not_for_long() {
+        let killed = |neighbours: &[Pid]| What::Killed { pid: 200, neighbours: neighbours.to_vec() };
+        for (age_ms, what, blamed) in [
+            (0, killed(&[100]), true),
+            (0, killed(&[300]), false),
+            (60_000, killed(&[100]), false),
+            (0, What::Caused { server: 7 }, false),
+        ] {
+            let fixture = Fixture::new();
+            fixture.watch.begun_unix_ms.store(0, Ordering::Relaxed);
+            fixture.log(&CLIENTS);
+            fixture.until_ours();
+            fixture.incident(age_ms, what.clone());
+            assert_eq!(fixture.watch.blame().is_some(), blamed, "{age_ms} {what:?}");
+        }
+    }
+
+    #[test]
+    fn who_was_beside_a_killed_client_is_written_down() {
+        let fixture = Fixture::new();
+        assert!(fixture.watch.killed(100).is_empty(), "no client yet");
+        fixture.log(&CLIENTS);
+        fixture.until_ours();
+        let begin = Instant::now();
+        while fixture.watch.killed(100) != [200] {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+        let incidents = incident::all(fixture.watch.service());
+        assert_eq!(incidents[0].what, What::Killed { pid: 100, neighbours: vec![200] });
     }
 }
