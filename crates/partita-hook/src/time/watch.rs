@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
 use partita_core::time::{ACCOUNT_WORDS, Law, Pacer, Policy, TimeAccount};
-use partita_ledger::{FLAG_TIME_SOFT, Limits, TIME_WORDS};
+use partita_ledger::{FLAG_TIME_SOFT, GateMap, Limits, TIME_WORDS};
 
 use super::clock::Clock;
 use super::neighbours::Neighbours;
@@ -30,6 +30,9 @@ const LINGER_NS: u64 = 20_000_000;
 const ORPHAN_NS: u64 = 20_000_000;
 /// What a dead process is charged beyond its last report: a look's time and what a late one may add.
 const ORPHAN_CHARGE_NS: u64 = 2 * LOOK_NS_MAX;
+
+/// For how long a unit in a stream that cannot be asked is thought of as unfinished, in nanoseconds.
+const UNKNOWN_NS_MAX: u64 = 1_000_000_000;
 
 /// How long a turn lasts beyond the next look, which may be late, and how often others ask for theirs.
 const TURN_SLACK_NS: u64 = 1_000_000;
@@ -147,17 +150,34 @@ impl Meter {
         self.map.note_in_flight(self.seat, unreported, if is_flying { now_ns } else { 0 });
         let Some((version, decision)) = looked else { return Some(LOOK_NS_MIN) };
         let look_in_ns = decision.look_in_ns.unwrap_or(LOOK_NS_MAX).clamp(LOOK_NS_MIN, LOOK_NS_MAX);
-        let (open, look_in_ns) = self.in_turn(decision.open, is_flying || others, now_ns, look_in_ns);
+        let (open, look_in_ns) = match &self.turns {
+            Some(turns) => {
+                // What waits elsewhere than at the gate needs no turn yet.
+                let runs = !watch.inspection.busy.times.is_empty();
+                let wants = is_flying && (runs || !self.map.is_open());
+                self.in_turn(turns, decision.open, wants, others, now_ns, look_in_ns)
+            }
+            None => (decision.open, look_in_ns),
+        };
         self.map.set_gate(version, open);
         Some(look_in_ns)
     }
 
     /// Whether the gate opens, and when to look again: of those who have the whole GPU, one at a time. What waits for its turn is no use of
-    /// time, and what two of them did at once would be charged to both.
-    fn in_turn(&self, open: bool, wants: bool, now_ns: u64, look_in_ns: u64) -> (bool, u64) {
-        let Some(turns) = &self.turns else { return (open, look_in_ns) };
+    /// time, and what two of them did at once would be charged to both. `others`: other processes of the tenant may need its turn.
+    fn in_turn(
+        &self,
+        turns: &GateMap,
+        open: bool,
+        wants: bool,
+        others: bool,
+        now_ns: u64,
+        look_in_ns: u64,
+    ) -> (bool, u64) {
         if !open || !wants {
-            turns.end_turn(self.map.who());
+            if !open || !others {
+                turns.end_turn(self.map.who());
+            }
             return (open, look_in_ns);
         }
         match turns.take_turn(self.map.who(), now_ns, now_ns + look_in_ns + TURN_SLACK_NS) {
@@ -336,6 +356,11 @@ impl Meter {
         let launches = unit.launches.load(Ordering::Relaxed).saturating_sub(present.left());
         let key = stream.key();
         let Some(handle) = streams::handle_of(key).filter(|_| !capture::is_any()) else {
+            // The default stream of a thread that has ended would never be heard of again.
+            if now_ns.saturating_sub(unit.begun_ns.load(Ordering::Relaxed)) > UNKNOWN_NS_MAX {
+                stream.let_go(Present::NONE);
+                return Some(Tail::Over(launches));
+            }
             stream.let_go(present);
             return Some(Tail::Unknown(launches));
         };
