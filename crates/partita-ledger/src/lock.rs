@@ -50,6 +50,47 @@ pub(crate) fn try_lock_shared(path: &CStr, fd: &Fd, start: usize, bytes: usize) 
     set(path, fd, libc::F_RDLCK, start, bytes)
 }
 
+/// How often somebody who wants a [`Byte`] yields, and then how often sleeps: together a tenth of a second, far longer
+/// than anybody has one, so that it is reached only if one of them is stopped.
+const YIELDS_MAX: u32 = 200;
+const SLEEPS_MAX: u32 = 2000;
+const SLEEP_NS: libc::c_long = 50_000;
+
+/// A byte of a file that one description at a time has; given back when dropped.
+#[must_use = "it is given back at once otherwise"]
+pub(crate) struct Byte<'a> {
+    path: &'a CStr,
+    fd: &'a Fd,
+    offset: usize,
+}
+
+impl<'a> Byte<'a> {
+    /// Waits for the byte; `None` if whoever has it is stopped.
+    pub(crate) fn take(path: &'a CStr, fd: &'a Fd, offset: usize) -> Option<Self> {
+        for round in 0..YIELDS_MAX + SLEEPS_MAX {
+            if try_lock(path, fd, offset, 1).unwrap_or(false) {
+                return Some(Self { path, fd, offset });
+            }
+            let nap = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
+            // SAFETY: plain system calls; the structure is valid.
+            unsafe {
+                if round < YIELDS_MAX {
+                    libc::sched_yield();
+                } else {
+                    libc::nanosleep(&nap, core::ptr::null_mut());
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Byte<'_> {
+    fn drop(&mut self) {
+        let _ = unlock(self.path, self.fd, self.offset, 1);
+    }
+}
+
 /// Gives a range back.
 pub(crate) fn unlock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<(), LedgerError> {
     set(path, fd, libc::F_UNLCK, start, bytes).map(|_| ())

@@ -10,11 +10,11 @@
 
 use crate::account::{Change, Fault, SLOTS};
 use crate::error::LedgerError;
-use crate::lock;
+use crate::lock::{self, Byte};
 use crate::slot::{AccountError, Slot, Turn};
 use crate::usage::{PROCESS_SLOTS, SlotCells, UsageMap, slot_offset};
 
-/// How often a maker waits for another one, or for somebody who reaps: far longer than either takes, so that it is
+/// How often somebody who joins waits for a maker, or for somebody who reaps: far longer than either takes, so that it is
 /// reached only if one of them is stopped.
 const WAITS_MAX: u32 = 2000;
 /// The byte that makers lock: past every slot.
@@ -75,19 +75,20 @@ impl Slot {
         let _turn = Turn::take(&self.sharing);
         // If a stopped process keeps the makers' lock, the memory may be charged once more than it should, never
         // less.
-        let making = Making::begin(&self.map);
+        let making = Byte::take(&self.map.path, &self.map.fd, MAKERS_OFFSET);
         let found = self.map.find_shared(key);
         if found.is_some() {
             return Ok(found);
         }
         let Some(slot) = self.map.take_shared().map_err(|_| AccountError::Damaged)? else { return Ok(None) };
         let mut result = Ok(0);
+        let mut reaped = 1;
         for _ in 0..4 {
             result = self.map.book().transact(slot, Change::Reserve { bytes, quota });
-            let over = matches!(result, Err(Fault::OverQuota { .. }));
-            if !over || self.map.reap().unwrap_or(0) == 0 {
+            if reaped == 0 || !matches!(result, Err(Fault::OverQuota { .. })) {
                 break;
             }
+            reaped = self.map.reap().unwrap_or(0);
         }
         let share = match result {
             Ok(_) => self.map.publish_shared(slot, key).map(Some).map_err(|_| AccountError::Damaged),
@@ -126,11 +127,15 @@ impl UsageMap {
     fn take_shared(&self) -> Result<Option<usize>, LedgerError> {
         for reaped in [false, true] {
             for slot in PROCESS_SLOTS..SLOTS {
-                // Slots with a key may be shared by this very description, which a lock would not tell.
-                let free = self.key_of(slot) == Key([0, 0]);
-                if free && lock::try_lock(&self.path, &self.fd, slot_offset(slot), size_of::<SlotCells>())? {
-                    self.vacate(slot)?;
-                    return Ok(Some(slot));
+                // Slots with a key may be shared by this very description, which a lock would not tell; those with
+                // bytes are for whoever reaps.
+                let free = || self.key_of(slot) == Key([0, 0]) && self.book().bytes(slot) == 0;
+                let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
+                if free() && lock::try_lock(&self.path, &self.fd, start, length)? {
+                    if free() {
+                        return Ok(Some(slot));
+                    }
+                    lock::unlock(&self.path, &self.fd, start, length)?;
                 }
             }
             if !reaped {
@@ -182,29 +187,5 @@ impl UsageMap {
             unsafe { libc::sched_yield() };
         }
         None
-    }
-}
-
-/// The makers' lock; given back when dropped.
-struct Making<'m>(Option<&'m UsageMap>);
-
-impl<'m> Making<'m> {
-    fn begin(map: &'m UsageMap) -> Self {
-        for _ in 0..WAITS_MAX {
-            if lock::try_lock(&map.path, &map.fd, MAKERS_OFFSET, 1).unwrap_or(false) {
-                return Self(Some(map));
-            }
-            // SAFETY: a plain system call.
-            unsafe { libc::sched_yield() };
-        }
-        Self(None)
-    }
-}
-
-impl Drop for Making<'_> {
-    fn drop(&mut self) {
-        if let Some(map) = self.0 {
-            let _ = lock::unlock(&map.path, &map.fd, MAKERS_OFFSET, 1);
-        }
     }
 }

@@ -135,7 +135,7 @@ impl Slot {
     }
 
     /// Accounts `bytes` before they are allocated. If they do not fit, what dead processes held is reaped
-    /// first, so a refusal means that the living hold too much.
+    /// first, so a refusal means that the living hold too much. Whoever is about to reap is waited for, for microseconds.
     ///
     /// Lock-free among processes; threads of this process take turns. Not to be called from a signal handler.
     ///
@@ -146,12 +146,16 @@ impl Slot {
         let mut result = self.try_reserve(bytes, quota);
         // Each further round needs a process to have died with bytes meanwhile.
         for _ in 0..4 {
-            let over = matches!(result, Err(AccountError::OverQuota { .. }));
-            // A file that cannot be opened any more can still refuse; it just cannot be reaped from here.
-            if !over || self.map.reap().unwrap_or(0) == 0 {
+            if !matches!(result, Err(AccountError::OverQuota { .. })) {
                 break;
             }
+            // A file that cannot be opened any more can still refuse; it just cannot be reaped from here.
+            let reaped = self.map.reap().unwrap_or(0);
+            // Even if there was nothing: somebody else may have reaped between the try and this.
             result = self.try_reserve(bytes, quota);
+            if reaped == 0 {
+                break;
+            }
         }
         if matches!(result, Err(AccountError::OverQuota { .. })) {
             self.map.cells(self.index).counters.refusals.count();

@@ -7,7 +7,7 @@ use crate::account::{Account, Book, Change, SLOTS, Totals};
 use crate::error::{LedgerError, Problem};
 use crate::file::{Access, Fd, FileId, Mapping};
 use crate::header::{Header, Kind};
-use crate::lock;
+use crate::lock::{self, Byte};
 use crate::share::Key;
 use crate::slot::{Owner, Slot};
 use crate::sync::Word;
@@ -95,6 +95,9 @@ const _: () = {
     assert!(size_of::<Layout>() == USAGE_FILE_BYTES);
 };
 
+/// The byte that those lock who give dead processes' bytes back: past every slot, and past the makers'.
+const REAPERS_OFFSET: usize = slot_offset(SLOTS) + 1;
+
 /// Where a slot lies in the file: the range that its owner locks.
 pub(crate) const fn slot_offset(slot: usize) -> usize {
     SLOTS_OFFSET + slot * size_of::<SlotCells>()
@@ -160,12 +163,19 @@ impl UsageMap {
     /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`]; [`Problem::Damaged`]; or
     /// the system call that failed.
     pub fn claim(self, owner: Owner) -> Result<Slot, LedgerError> {
+        let index = self.take_place(owner)?;
+        Ok(Slot::new(self, index))
+    }
+
+    /// Takes a place, locked, and makes it the owner's.
+    fn take_place(&self, owner: Owner) -> Result<usize, LedgerError> {
         let wrong = |problem| LedgerError::new(&self.path, problem);
         if owner.pid <= 0 {
             return Err(wrong(Problem::BadOwner { pid: owner.pid }));
         }
         // Free slots first, so that the dead are left for `ps` to show as long as there is room.
         for free_only in [true, false] {
+            let _reaping = if free_only { None } else { Byte::take(&self.path, &self.fd, REAPERS_OFFSET) };
             for index in 0..PROCESS_SLOTS {
                 if free_only && self.cells(index).holder.pid.load() != 0 {
                     continue;
@@ -179,7 +189,7 @@ impl UsageMap {
                     cells.holder.state.store(0);
                     cells.holder.start_ticks.store(owner.start_ticks);
                     cells.holder.pid.store(owner.pid as u64);
-                    return Ok(Slot::new(self, index));
+                    return Ok(index);
                 }
             }
         }
@@ -201,9 +211,10 @@ impl UsageMap {
 
     /// Gives back the bytes of every process that died with some, and returns how many they were.
     ///
-    /// Never waits: a slot that somebody else is reaping or that has a living owner (the caller's own
-    /// included) is passed over. Opens the file anew, because locks exclude descriptions from each other, not
-    /// threads.
+    /// A slot that has a living owner (the caller's own included) is passed over. One reaps at a time, so that what
+    /// this leaves is the living's: who finds the quota full while another one is about to give a dead process's bytes
+    /// back would be refused what fits. A stopped one is waited for for a tenth of a second. Opens the file anew,
+    /// because locks exclude descriptions from each other, not threads.
     ///
     /// # Errors
     /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the system
@@ -213,19 +224,34 @@ impl UsageMap {
         if id != self.id {
             return Err(LedgerError::new(&self.path, Problem::Replaced));
         }
+        let range = |slot| (slot_offset(slot), size_of::<SlotCells>());
+        let mut all_owned = true;
+        for slot in self.taken() {
+            let (start, length) = range(slot);
+            all_owned = all_owned && lock::is_locked(&self.path, &fd, start, length)?;
+        }
+        // Asked last: a slot may be locked by one who reaps.
+        if all_owned && !lock::is_locked(&self.path, &fd, REAPERS_OFFSET, 1)? {
+            return Ok(0);
+        }
+        let _reaping = Byte::take(&self.path, &fd, REAPERS_OFFSET);
         let mut bytes = 0u64;
-        for slot in 0..SLOTS {
-            let named = self.cells(slot).holder.pid.load() != 0 || self.key_of(slot) != Key([0, 0]);
-            if !named && self.book().bytes(slot) == 0 {
-                continue;
-            }
-            let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
+        for slot in self.taken() {
+            let (start, length) = range(slot);
             if lock::try_lock(&self.path, &fd, start, length)? {
                 bytes = bytes.saturating_add(self.vacate(slot)?);
                 lock::unlock(&self.path, &fd, start, length)?;
             }
         }
         Ok(bytes)
+    }
+
+    /// The slots that somebody, dead or alive, has or had bytes in.
+    fn taken(&self) -> impl Iterator<Item = usize> {
+        (0..SLOTS).filter(|&slot| {
+            let named = self.cells(slot).holder.pid.load() != 0 || self.key_of(slot) != Key([0, 0]);
+            named || self.book().bytes(slot) > 0
+        })
     }
 
     /// Bytes that all processes hold together and the most that they ever did, dead ones included until they

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use common::process::{End, Random, fork, shared_words, wait_until};
+use common::process::{End, Random, alone, fork, shared_words, wait_until};
 use common::{dir, owner};
 use partita_ledger::{Slot, UsageMap, UsageView};
 
@@ -20,6 +20,39 @@ const VICTIM_BYTES_MAX: u64 = QUOTA - PEER_BYTES_MAX;
 
 fn claim(usage: &CStr) -> Slot {
     UsageMap::open(usage).unwrap().claim(owner()).unwrap()
+}
+
+/// While others reap without pause, and are preempted in the middle of it: what a dead process held can be had by the
+/// first who asks.
+#[test]
+fn whoever_reaps_beside_nobody_is_refused_what_fits() {
+    let _alone = alone();
+    let dir = dir();
+    let path = dir.file("usage");
+    let map = UsageMap::create(&path, 0o600).unwrap();
+    let [stop] = shared_words::<1>();
+    let reapers: Vec<_> = (0..4)
+        .map(|_| {
+            fork(|| {
+                while stop.load(SeqCst) == 0 {
+                    map.reap().unwrap();
+                }
+                0
+            })
+        })
+        .collect();
+    let own = claim(&path);
+    for round in 0..400 {
+        let dead = fork(|| {
+            claim(&path).reserve(QUOTA, QUOTA).unwrap();
+            0
+        });
+        assert_eq!(dead.wait(), End::Exit(0), "round {round}");
+        own.reserve(QUOTA, QUOTA).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        own.release(QUOTA).unwrap();
+    }
+    stop.store(1, SeqCst);
+    reapers.into_iter().for_each(|reaper| assert_eq!(reaper.wait(), End::Exit(0)));
 }
 
 /// Works until it is told to stop or killed. Uses every operation that changes the file.
@@ -56,6 +89,7 @@ fn work(usage: &CStr, bytes_max: u64, seed: u64, mut go_on: impl FnMut() -> bool
 
 #[test]
 fn five_hundred_kills_lose_no_byte_and_block_nobody() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
     let map = UsageMap::create(&path, 0o600).unwrap();
