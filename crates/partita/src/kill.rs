@@ -23,8 +23,9 @@ use crate::run::LEDGER_VARIABLE;
 /// How long processes get between SIGTERM and SIGKILL unless told otherwise.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 /// How long the kernel may take to end processes after SIGKILL. One in the
-/// driver ends when the driver lets it.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// driver ends when the driver lets it, and one whose pages the machine has
+/// taken away when they are back.
+pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 /// The file in a tenant's directory that says that it was ended on purpose.
 const ENDED_MARK: &str = "ended";
@@ -111,9 +112,10 @@ pub(crate) fn end_processes(
         return Err(Error::Child {
             job: format!("tenant {name}"),
             reason: format!(
-                "process {} does not die within {} s of SIGKILL; it waits in the kernel, see `cat /proc/{}/stack`",
+                "process {} does not die within {} s of SIGKILL ({}); see `cat /proc/{}/stack`",
                 process.pid,
                 KILL_LIMIT.as_secs(),
+                process.what_it_does(),
                 process.pid
             ),
         });

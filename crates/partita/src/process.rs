@@ -46,6 +46,13 @@ impl ProcessId {
         fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.uid())
     }
 
+    /// Its state and where in the kernel it waits, for a message.
+    pub fn what_it_does(self) -> String {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap_or_default();
+        let state = parse_stat(&read("stat")).map_or('?', |(state, _)| state);
+        format!("state {state}, in {}", read("wchan"))
+    }
+
     /// The process that started it, or has taken it over since.
     pub fn parent(self) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;

@@ -13,10 +13,9 @@ use rustix::process::Signal;
 
 use super::Deadline;
 use super::job::{JobId, System};
+use crate::kill::KILL_LIMIT;
 use crate::process::ProcessId;
 
-/// How long the kernel may take to end processes after SIGKILL.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 /// Slurm sets this for its scripts, among them those of the epilog that asks.
 const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
