@@ -15,14 +15,14 @@
 //! Whoever may open the file may open and close lanes of others: priorities are between tenants that mean each other
 //! well. It holds no limits, and a lane that is closed for ever counts for [`relent`](GateMap::relent)'s time only.
 
-use alloc::ffi::CString;
 use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
 
-use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping};
+use crate::error::LedgerError;
+use crate::file::Access;
 use crate::header::{Header, Kind};
 use crate::lock;
+use crate::mapped::MappedFile;
 use crate::sync::Word;
 
 /// The gate file's name in a GPU's directory: the parent of its tenants'.
@@ -74,10 +74,7 @@ impl Lane {
 /// A GPU's gate file, mapped.
 #[derive(Debug)]
 pub struct GateMap {
-    path: CString,
-    id: FileId,
-    fd: Fd,
-    mapping: Mapping,
+    file: MappedFile,
 }
 
 impl GateMap {
@@ -86,8 +83,7 @@ impl GateMap {
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
     pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let (fd, id, mapping) = KIND.create(path, mode)?;
-        let map = Self { path: path.into(), id, fd, mapping };
+        let map = Self { file: MappedFile::create(KIND, path, mode)? };
         map.layout().lanes.iter().for_each(|lane| lane.state.store(OPEN.into()));
         map.layout().header.finish(KIND);
         Ok(map)
@@ -98,14 +94,13 @@ impl GateMap {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id, mapping) = KIND.map(path)?;
-        Ok(Self { path: path.into(), id, fd, mapping })
+        Ok(Self { file: MappedFile::open(KIND, path)? })
     }
 
     fn layout(&self) -> &Layout {
         // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is words;
         // the mapping is writable.
-        unsafe { self.mapping.as_ref() }
+        unsafe { self.file.as_ref() }
     }
 
     fn cells(&self, lane: usize) -> &LaneCells {
@@ -132,7 +127,8 @@ impl GateMap {
         self.open_orphans()?;
         let claimed = self.claimed();
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 == 0) {
-            if lock::try_lock(&self.path, &self.fd, Self::offset_of(lane), size_of::<LaneCells>())? {
+            if lock::try_lock(&self.file.path, &self.file.fd, Self::offset_of(lane), size_of::<LaneCells>())?
+            {
                 self.cells(lane).state.store(OPEN.into());
                 self.mark(lane, true);
                 return Ok(Some(Lane(lane as u8)));
@@ -197,17 +193,14 @@ impl GateMap {
             return Ok(0);
         }
         // Anew: a lock that this description has would not be in its own way.
-        let (fd, id) = KIND.open(&self.path, Access::ReadWrite)?;
-        if id != self.id {
-            return Err(LedgerError::new(&self.path, Problem::Replaced));
-        }
+        let fd = self.file.opened_anew(Access::ReadWrite)?;
         let mut opened = 0;
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 != 0) {
             let (start, bytes) = (Self::offset_of(lane), size_of::<LaneCells>());
-            if lock::try_lock(&self.path, &fd, start, bytes)? {
+            if lock::try_lock(&self.file.path, &fd, start, bytes)? {
                 self.cells(lane).state.store(OPEN.into());
                 self.mark(lane, false);
-                lock::unlock(&self.path, &fd, start, bytes)?;
+                lock::unlock(&self.file.path, &fd, start, bytes)?;
                 opened += 1;
             }
         }

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use crate::LAYOUT_VERSION;
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::file::{Access, Fd, FileId};
 use crate::sync::{Word, acquire};
 
 /// The header as it lies at the start of a file.
@@ -31,25 +31,6 @@ impl Header {
 }
 
 impl Kind {
-    /// Makes a file of this kind, all zero, and maps it; [`Header::finish`] completes it. `mode` is its permissions. On an error no file is
-    /// left behind.
-    pub(crate) fn create(self, path: &CStr, mode: u32) -> Result<(Fd, FileId, Mapping), LedgerError> {
-        let fd = Fd::create(path, u64::from(self.bytes), mode)?;
-        let made = || {
-            let id = fd.status(path)?.id;
-            Ok((id, Mapping::new(path, &fd, self.bytes as usize, Access::ReadWrite)?))
-        };
-        let (id, mapping) = made().inspect_err(|_| unlink(path))?;
-        Ok((fd, id, mapping))
-    }
-
-    /// Opens a complete file of this kind and maps it, to read and write.
-    pub(crate) fn map(self, path: &CStr) -> Result<(Fd, FileId, Mapping), LedgerError> {
-        let (fd, id) = self.open(path, Access::ReadWrite)?;
-        let mapping = Mapping::new(path, &fd, self.bytes as usize, Access::ReadWrite)?;
-        Ok((fd, id, mapping))
-    }
-
     /// Opens a file and checks that it is a complete one of this kind, without mapping it.
     pub(crate) fn open(self, path: &CStr, access: Access) -> Result<(Fd, FileId), LedgerError> {
         let fd = Fd::open(path, access)?;
@@ -82,5 +63,32 @@ impl Kind {
         // The magic was stored last with release ordering.
         acquire();
         Ok((fd, status.id))
+    }
+
+    /// Reads from a file of this kind without mapping it, so that one that is shortened meanwhile is an error and not a SIGBUS.
+    pub(crate) fn read(
+        self,
+        path: &CStr,
+        fd: &Fd,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), LedgerError> {
+        if fd.read_at(path, offset as u64, bytes)? {
+            return Ok(());
+        }
+        let found = fd.status(path)?.bytes;
+        Err(LedgerError::new(path, Problem::Size { found, expected: self.bytes.into() }))
+    }
+
+    /// As [`Kind::read`], words.
+    pub(crate) fn read_words<const N: usize>(
+        self,
+        path: &CStr,
+        fd: &Fd,
+        offset: usize,
+    ) -> Result<[u64; N], LedgerError> {
+        let mut words = [[0; 8]; N];
+        self.read(path, fd, offset, words.as_flattened_mut())?;
+        Ok(words.map(u64::from_ne_bytes))
     }
 }

@@ -60,6 +60,8 @@ mod limits_file;
 #[cfg(not(loom))]
 mod lock;
 #[cfg(not(loom))]
+mod mapped;
+#[cfg(not(loom))]
 mod partition;
 #[cfg(loom)]
 pub mod record;

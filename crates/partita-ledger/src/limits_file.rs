@@ -9,10 +9,11 @@ use core::time::Duration;
 
 use crate::epoch::{DoubleBuffer, READ_TRIES_MAX};
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping};
+use crate::file::{Access, Mapping};
 use crate::header::{Header, Kind};
 use crate::limits::{Limits, WORDS};
 use crate::lock;
+use crate::mapped::MappedFile;
 
 /// The limits file's name in the tenant's directory.
 pub const LIMITS_FILE_NAME: &CStr = c"limits";
@@ -54,10 +55,10 @@ impl Limits {
         let (fd, _) = KIND.open(path, Access::ReadOnly)?;
         let at = offset_of!(Layout, limits);
         let epoch =
-            || read_words::<1>(path, &fd, at + DoubleBuffer::<WORDS>::EPOCH_OFFSET).map(|[epoch]| epoch);
+            || KIND.read_words::<1>(path, &fd, at + DoubleBuffer::<WORDS>::EPOCH_OFFSET).map(|[epoch]| epoch);
         let mut before = epoch()?;
         for _ in 0..READ_TRIES_MAX {
-            let words = read_words(path, &fd, at + DoubleBuffer::<WORDS>::copy_offset(before))?;
+            let words = KIND.read_words(path, &fd, at + DoubleBuffer::<WORDS>::copy_offset(before))?;
             let after = epoch()?;
             if after == before {
                 return Ok((after, checked(path, &words)?));
@@ -68,22 +69,10 @@ impl Limits {
     }
 }
 
-fn read_words<const N: usize>(path: &CStr, fd: &Fd, offset: usize) -> Result<[u64; N], LedgerError> {
-    let mut words = [[0; 8]; N];
-    if !fd.read_at(path, offset as u64, words.as_flattened_mut())? {
-        let found = fd.status(path)?.bytes;
-        return Err(LedgerError::new(path, Problem::Size { found, expected: LIMITS_FILE_BYTES as u64 }));
-    }
-    Ok(words.map(u64::from_ne_bytes))
-}
-
 /// The limits file as its owner holds it: writable.
 #[derive(Debug)]
 pub struct LimitsFile {
-    path: CString,
-    fd: Fd,
-    id: FileId,
-    mapping: Mapping,
+    file: MappedFile,
 }
 
 impl LimitsFile {
@@ -94,8 +83,7 @@ impl LimitsFile {
     /// [`Problem::Exists`], [`Problem::Limits`], or the system call that failed; then no file is left behind.
     pub fn create(path: &CStr, limits: &Limits, mode: u32) -> Result<Self, LedgerError> {
         limits.check().map_err(|fault| LedgerError::new(path, Problem::Limits(fault)))?;
-        let (fd, id, mapping) = KIND.create(path, mode)?;
-        let file = Self { path: path.into(), fd, id, mapping };
+        let file = Self { file: MappedFile::create(KIND, path, mode)? };
         file.layout().limits.write(&limits.encode());
         file.layout().header.finish(KIND);
         Ok(file)
@@ -106,14 +94,13 @@ impl LimitsFile {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open_rw(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id, mapping) = KIND.map(path)?;
-        Ok(Self { path: path.into(), fd, id, mapping })
+        Ok(Self { file: MappedFile::open(KIND, path)? })
     }
 
     fn layout(&self) -> &Layout {
         // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is
         // words.
-        unsafe { self.mapping.as_ref() }
+        unsafe { self.file.as_ref() }
     }
 
     /// The current limits and their epoch.
@@ -121,7 +108,7 @@ impl LimitsFile {
     /// # Errors
     /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change all the time.
     pub fn load(&self) -> Result<(u64, Limits), LedgerError> {
-        load(&self.path, &self.layout().limits)
+        load(&self.file.path, &self.layout().limits)
     }
 
     /// Replaces the limits and returns the new epoch. Every process of the tenant obeys them from its next
@@ -149,7 +136,7 @@ impl LimitsFile {
     }
 
     fn publish(&self, limits: &Limits) -> Result<u64, LedgerError> {
-        limits.check().map_err(|fault| LedgerError::new(&self.path, Problem::Limits(fault)))?;
+        limits.check().map_err(|fault| LedgerError::new(&self.file.path, Problem::Limits(fault)))?;
         Ok(self.layout().limits.write(&limits.encode()))
     }
 
@@ -157,30 +144,23 @@ impl LimitsFile {
     /// exclude each other.
     fn locked<T>(&mut self, action: impl FnOnce(&Self) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
         let mut waited_ms = 0;
-        while !lock::try_lock(&self.path, &self.fd, 0, LIMITS_FILE_BYTES)? {
+        while !lock::try_lock(&self.file.path, &self.file.fd, 0, LIMITS_FILE_BYTES)? {
             if waited_ms >= LOCK_WAIT_MS_MAX {
-                return Err(LedgerError::new(&self.path, Problem::Locked { waited_ms }));
+                return Err(LedgerError::new(&self.file.path, Problem::Locked { waited_ms }));
             }
-            sleep(Duration::from_millis(1));
+            lock::sleep(Duration::from_millis(1));
             waited_ms += 1;
         }
         let result = self.unchanged_file().and_then(|()| action(self));
-        lock::unlock(&self.path, &self.fd, 0, LIMITS_FILE_BYTES)?;
+        lock::unlock(&self.file.path, &self.file.fd, 0, LIMITS_FILE_BYTES)?;
         result
     }
 
     /// Writing to a mapping past the file's end is a SIGBUS, and writing to a file that was replaced would
     /// reach nobody.
     fn unchanged_file(&self) -> Result<(), LedgerError> {
-        let (_, id) = KIND.open(&self.path, Access::ReadOnly)?;
-        if id == self.id { Ok(()) } else { Err(LedgerError::new(&self.path, Problem::Replaced)) }
+        self.file.opened_anew(Access::ReadOnly).map(|_| ())
     }
-}
-
-fn sleep(time: Duration) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-    // SAFETY: the argument is read only; a signal may cut the sleep short, which does no harm.
-    unsafe { libc::nanosleep(&time, core::ptr::null_mut()) };
 }
 
 /// The limits changed during every one of many tries to read them: whoever writes them does it without pause.

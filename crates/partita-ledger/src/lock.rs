@@ -7,6 +7,7 @@
 //! lock, it opens the file anew.
 
 use core::ffi::{CStr, c_int};
+use core::time::Duration;
 
 use crate::error::{Errno, LedgerError, Problem};
 use crate::file::{Fd, failed};
@@ -54,7 +55,7 @@ pub(crate) fn try_lock_shared(path: &CStr, fd: &Fd, start: usize, bytes: usize) 
 /// than anybody has one, so that it is reached only if one of them is stopped.
 const YIELDS_MAX: u32 = 200;
 const SLEEPS_MAX: u32 = 2000;
-const SLEEP_NS: libc::c_long = 50_000;
+const NAP: Duration = Duration::from_micros(50);
 
 /// A byte of a file that one description at a time has; given back when dropped.
 #[must_use = "it is given back at once otherwise"]
@@ -71,14 +72,11 @@ impl<'a> Byte<'a> {
             if try_lock(path, fd, offset, 1).unwrap_or(false) {
                 return Some(Self { path, fd, offset });
             }
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
-            // SAFETY: plain system calls; the structure is valid.
-            unsafe {
-                if round < YIELDS_MAX {
-                    libc::sched_yield();
-                } else {
-                    libc::nanosleep(&nap, core::ptr::null_mut());
-                }
+            if round < YIELDS_MAX {
+                // SAFETY: a plain system call.
+                unsafe { libc::sched_yield() };
+            } else {
+                sleep(NAP);
             }
         }
         None
@@ -89,6 +87,13 @@ impl Drop for Byte<'_> {
     fn drop(&mut self) {
         let _ = unlock(self.path, self.fd, self.offset, 1);
     }
+}
+
+/// Sleeps for less than a second; a signal may cut it short, which does no harm.
+pub(crate) fn sleep(time: Duration) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+    // SAFETY: the argument is read only.
+    unsafe { libc::nanosleep(&time, core::ptr::null_mut()) };
 }
 
 /// Gives a range back.

@@ -75,21 +75,15 @@ impl Slot {
         let _turn = Turn::take(&self.sharing);
         // If a stopped process keeps the makers' lock, the memory may be charged once more than it should, never
         // less.
-        let making = Byte::take(&self.map.path, &self.map.fd, MAKERS_OFFSET);
+        let making = Byte::take(&self.map.file.path, &self.map.file.fd, MAKERS_OFFSET);
         let found = self.map.find_shared(key);
         if found.is_some() {
             return Ok(found);
         }
         let Some(slot) = self.map.take_shared().map_err(|_| AccountError::Damaged)? else { return Ok(None) };
-        let mut result = Ok(0);
-        let mut reaped = 1;
-        for _ in 0..4 {
-            result = self.map.book().transact(slot, Change::Reserve { bytes, quota });
-            if reaped == 0 || !matches!(result, Err(Fault::OverQuota { .. })) {
-                break;
-            }
-            reaped = self.map.reap().unwrap_or(0);
-        }
+        let is_over = |fault: &Fault| matches!(fault, Fault::OverQuota { .. });
+        let reserve = || self.map.book().transact(slot, Change::Reserve { bytes, quota });
+        let result = self.map.with_reaping(is_over, reserve);
         let share = match result {
             Ok(_) => self.map.publish_shared(slot, key).map(Some).map_err(|_| AccountError::Damaged),
             Err(fault) => {
@@ -115,10 +109,10 @@ impl Slot {
         let _turn = Turn::take(&self.sharing);
         let (start, length) = (slot_offset(share.slot), size_of::<SlotCells>());
         // Two who leave at once may both be refused: then the next who reaps gives the bytes back.
-        if lock::try_lock(&self.map.path, &self.map.fd, start, length).unwrap_or(false) {
+        if lock::try_lock(&self.map.file.path, &self.map.file.fd, start, length).unwrap_or(false) {
             let _ = self.map.vacate(share.slot);
         }
-        let _ = lock::unlock(&self.map.path, &self.map.fd, start, length);
+        let _ = lock::unlock(&self.map.file.path, &self.map.file.fd, start, length);
     }
 }
 
@@ -131,11 +125,11 @@ impl UsageMap {
                 // bytes are for whoever reaps.
                 let free = || self.key_of(slot) == Key([0, 0]) && self.book().bytes(slot) == 0;
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
-                if free() && lock::try_lock(&self.path, &self.fd, start, length)? {
+                if free() && lock::try_lock(&self.file.path, &self.file.fd, start, length)? {
                     if free() {
                         return Ok(Some(slot));
                     }
-                    lock::unlock(&self.path, &self.fd, start, length)?;
+                    lock::unlock(&self.file.path, &self.file.fd, start, length)?;
                 }
             }
             if !reaped {
@@ -147,7 +141,7 @@ impl UsageMap {
 
     fn give_shared_back(&self, slot: usize) {
         let _ = self.vacate(slot);
-        let _ = lock::unlock(&self.path, &self.fd, slot_offset(slot), size_of::<SlotCells>());
+        let _ = lock::unlock(&self.file.path, &self.file.fd, slot_offset(slot), size_of::<SlotCells>());
     }
 
     fn publish_shared(&self, slot: usize, key: Key) -> Result<Share, LedgerError> {
@@ -155,7 +149,7 @@ impl UsageMap {
         words[1].store(key.0[1]);
         words[0].store(key.0[0]);
         // Nobody else can hold it: this only lets others in.
-        lock::try_lock_shared(&self.path, &self.fd, slot_offset(slot), size_of::<SlotCells>())?;
+        lock::try_lock_shared(&self.file.path, &self.file.fd, slot_offset(slot), size_of::<SlotCells>())?;
         Ok(Share { slot })
     }
 
@@ -169,7 +163,7 @@ impl UsageMap {
             let mut kept_out = false;
             for slot in (PROCESS_SLOTS..SLOTS).filter(|&slot| self.key_of(slot) == key) {
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
-                if !lock::try_lock_shared(&self.path, &self.fd, start, length).ok()? {
+                if !lock::try_lock_shared(&self.file.path, &self.file.fd, start, length).ok()? {
                     kept_out = true;
                     continue;
                 }
@@ -178,7 +172,7 @@ impl UsageMap {
                 if self.key_of(slot) == key && self.book().bytes(slot) > 0 {
                     return Some(Share { slot });
                 }
-                let _ = lock::unlock(&self.path, &self.fd, start, length);
+                let _ = lock::unlock(&self.file.path, &self.file.fd, start, length);
             }
             if !kept_out {
                 return None;

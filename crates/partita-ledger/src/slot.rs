@@ -143,21 +143,9 @@ impl Slot {
     /// [`AccountError::OverQuota`], [`AccountError::ForkedChild`] or [`AccountError::Damaged`]; nothing is
     /// accounted then.
     pub fn reserve(&self, bytes: u64, quota: u64) -> Result<(), AccountError> {
-        let mut result = self.try_reserve(bytes, quota);
-        // Each further round needs a process to have died with bytes meanwhile.
-        for _ in 0..4 {
-            if !matches!(result, Err(AccountError::OverQuota { .. })) {
-                break;
-            }
-            // A file that cannot be opened any more can still refuse; it just cannot be reaped from here.
-            let reaped = self.map.reap().unwrap_or(0);
-            // Even if there was nothing: somebody else may have reaped between the try and this.
-            result = self.try_reserve(bytes, quota);
-            if reaped == 0 {
-                break;
-            }
-        }
-        if matches!(result, Err(AccountError::OverQuota { .. })) {
+        let is_over = |error: &AccountError| matches!(error, AccountError::OverQuota { .. });
+        let result = self.map.with_reaping(is_over, || self.try_reserve(bytes, quota));
+        if result.as_ref().is_err_and(is_over) {
             self.map.cells(self.index).counters.refusals.count();
         }
         result

@@ -18,10 +18,11 @@ use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
 
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping};
+use crate::file::{Access, Fd};
 use crate::gate::OPEN;
 use crate::header::{Header, Kind};
 use crate::lock;
+use crate::mapped::MappedFile;
 use crate::record::{Records, Shared};
 use crate::sync::Word;
 use crate::usage::PROCESS_SLOTS;
@@ -81,10 +82,7 @@ impl Seat {
 /// A tenant's time file, mapped.
 #[derive(Debug)]
 pub struct TimeMap {
-    path: CString,
-    id: FileId,
-    fd: Fd,
-    mapping: Mapping,
+    file: MappedFile,
 }
 
 impl TimeMap {
@@ -93,8 +91,7 @@ impl TimeMap {
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
     pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let (fd, id, mapping) = KIND.create(path, mode)?;
-        let map = Self { path: path.into(), id, fd, mapping };
+        let map = Self { file: MappedFile::create(KIND, path, mode)? };
         map.page().gate.0.store(OPEN.into());
         map.page().header.finish(KIND);
         Ok(map)
@@ -105,14 +102,13 @@ impl TimeMap {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id, mapping) = KIND.map(path)?;
-        Ok(Self { path: path.into(), id, fd, mapping })
+        Ok(Self { file: MappedFile::open(KIND, path)? })
     }
 
     fn layout(&self) -> &Layout {
         // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the mapping
         // is writable.
-        unsafe { self.mapping.as_ref() }
+        unsafe { self.file.as_ref() }
     }
 
     fn page(&self) -> &Page {
@@ -130,7 +126,7 @@ impl TimeMap {
 
     /// What tells the tenant from others of its machine, most likely.
     pub fn who(&self) -> u16 {
-        self.id.inode() as u16 | 1
+        self.file.inode() as u16 | 1
     }
 
     /// Where the word of the gate lies in the file, in bytes.
@@ -142,7 +138,7 @@ impl TimeMap {
     /// [`Problem::Full`] if 1024 living processes have seats, or the system call that failed.
     pub fn take_seat(&self) -> Result<Seat, LedgerError> {
         for seat in 0..PROCESS_SLOTS {
-            if lock::try_lock(&self.path, &self.fd, seat_offset(seat), size_of::<Word>())? {
+            if lock::try_lock(&self.file.path, &self.file.fd, seat_offset(seat), size_of::<Word>())? {
                 let seats = &self.page().seats.0;
                 loop {
                     let known = seats.load();
@@ -152,7 +148,7 @@ impl TimeMap {
                 }
             }
         }
-        Err(LedgerError::new(&self.path, Problem::Full { slots: PROCESS_SLOTS }))
+        Err(LedgerError::new(&self.file.path, Problem::Full { slots: PROCESS_SLOTS }))
     }
 
     /// Changes the account as the process in `seat`, one thread of it at a time, and returns the new version and what `change` said
@@ -215,19 +211,16 @@ impl TimeMap {
             return Ok(());
         }
         // Anew: a lock that this description has would not be in its own way.
-        let (fd, id) = KIND.open(&self.path, Access::ReadWrite)?;
-        if id != self.id {
-            return Err(LedgerError::new(&self.path, Problem::Replaced));
-        }
+        let fd = self.file.opened_anew(Access::ReadWrite)?;
         for seat in (0..self.seats()).filter(suspect) {
             let (start, bytes) = (seat_offset(seat), size_of::<Word>());
-            if lock::try_lock(&self.path, &fd, start, bytes)? {
+            if lock::try_lock(&self.file.path, &fd, start, bytes)? {
                 let since_ns = word(seat).load();
                 if since_ns != 0 {
                     charge(since_ns);
                     word(seat).store(0);
                 }
-                lock::unlock(&self.path, &fd, start, bytes)?;
+                lock::unlock(&self.file.path, &fd, start, bytes)?;
             }
         }
         Ok(())
@@ -242,14 +235,6 @@ impl TimeMap {
     pub fn abandon_in_fork_child(self) {
         // The description is the parent's: to close the copy of its number releases nothing.
         drop(self);
-    }
-}
-
-impl Drop for TimeMap {
-    fn drop(&mut self) {
-        if !self.fd.is(self.id) {
-            self.fd.disown();
-        }
     }
 }
 
@@ -298,11 +283,6 @@ impl TimeView {
     }
 
     fn read<const N: usize>(&self, offset: usize) -> Result<[u64; N], LedgerError> {
-        let mut words = [[0; 8]; N];
-        if self.fd.read_at(&self.path, offset as u64, words.as_flattened_mut())? {
-            return Ok(words.map(u64::from_ne_bytes));
-        }
-        let found = self.fd.status(&self.path)?.bytes;
-        Err(LedgerError::new(&self.path, Problem::Size { found, expected: TIME_FILE_BYTES as u64 }))
+        KIND.read_words(&self.path, &self.fd, offset)
     }
 }

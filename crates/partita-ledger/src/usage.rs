@@ -1,13 +1,13 @@
 //! The usage file: what a tenant uses, and who of its processes uses it.
 
-use alloc::ffi::CString;
 use core::ffi::CStr;
 
 use crate::account::{Account, Book, Change, SLOTS, Totals};
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping};
+use crate::file::Access;
 use crate::header::{Header, Kind};
 use crate::lock::{self, Byte};
+use crate::mapped::MappedFile;
 use crate::share::Key;
 use crate::slot::{Owner, Slot};
 use crate::sync::Word;
@@ -106,12 +106,7 @@ pub(crate) const fn slot_offset(slot: usize) -> usize {
 /// The usage file, mapped for writing: by a process of the tenant, or by the one who makes it.
 #[derive(Debug)]
 pub struct UsageMap {
-    pub(crate) path: CString,
-    id: FileId,
-    /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep the lock of a
-    /// slot.
-    pub(crate) fd: Fd,
-    mapping: Mapping,
+    pub(crate) file: MappedFile,
 }
 
 impl UsageMap {
@@ -121,8 +116,7 @@ impl UsageMap {
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
     pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let (fd, id, mapping) = KIND.create(path, mode)?;
-        let map = Self { path: path.into(), id, fd, mapping };
+        let map = Self { file: MappedFile::create(KIND, path, mode)? };
         map.layout().header.finish(KIND);
         Ok(map)
     }
@@ -132,14 +126,13 @@ impl UsageMap {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id, mapping) = KIND.map(path)?;
-        Ok(Self { path: path.into(), id, fd, mapping })
+        Ok(Self { file: MappedFile::open(KIND, path)? })
     }
 
     fn layout(&self) -> &Layout {
         // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the
         // mapping is writable.
-        unsafe { self.mapping.as_ref() }
+        unsafe { self.file.as_ref() }
     }
 
     pub(crate) fn cells(&self, slot: usize) -> &SlotCells {
@@ -152,7 +145,7 @@ impl UsageMap {
 
     /// The file's path, as it was opened.
     pub fn path(&self) -> &CStr {
-        &self.path
+        &self.file.path
     }
 
     /// Claims a free slot, or one whose owner died (its bytes are given back first), for the calling process.
@@ -169,18 +162,20 @@ impl UsageMap {
 
     /// Takes a place, locked, and makes it the owner's.
     fn take_place(&self, owner: Owner) -> Result<usize, LedgerError> {
-        let wrong = |problem| LedgerError::new(&self.path, problem);
+        let wrong = |problem| LedgerError::new(&self.file.path, problem);
         if owner.pid <= 0 {
             return Err(wrong(Problem::BadOwner { pid: owner.pid }));
         }
         // Free slots first, so that the dead are left for `ps` to show as long as there is room.
         for free_only in [true, false] {
-            let _reaping = if free_only { None } else { Byte::take(&self.path, &self.fd, REAPERS_OFFSET) };
+            let _reaping =
+                if free_only { None } else { Byte::take(&self.file.path, &self.file.fd, REAPERS_OFFSET) };
             for index in 0..PROCESS_SLOTS {
                 if free_only && self.cells(index).holder.pid.load() != 0 {
                     continue;
                 }
-                if lock::try_lock(&self.path, &self.fd, slot_offset(index), size_of::<SlotCells>())? {
+                if lock::try_lock(&self.file.path, &self.file.fd, slot_offset(index), size_of::<SlotCells>())?
+                {
                     self.vacate(index)?;
                     let cells = self.cells(index);
                     cells.counters.launches.iter().for_each(|counter| counter.store(0));
@@ -201,7 +196,7 @@ impl UsageMap {
         let bytes = self
             .book()
             .transact(slot, Change::ReleaseAll)
-            .map_err(|_| LedgerError::new(&self.path, Problem::Damaged))?;
+            .map_err(|_| LedgerError::new(&self.file.path, Problem::Damaged))?;
         self.cells(slot).holder.pid.store(0);
         if slot >= PROCESS_SLOTS {
             self.cells(slot).shared.key.iter().for_each(|word| word.store(0));
@@ -220,30 +215,50 @@ impl UsageMap {
     /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the system
     /// call that failed.
     pub fn reap(&self) -> Result<u64, LedgerError> {
-        let (fd, id) = KIND.open(&self.path, Access::ReadWrite)?;
-        if id != self.id {
-            return Err(LedgerError::new(&self.path, Problem::Replaced));
-        }
+        let fd = self.file.opened_anew(Access::ReadWrite)?;
         let range = |slot| (slot_offset(slot), size_of::<SlotCells>());
         let mut all_owned = true;
         for slot in self.taken() {
             let (start, length) = range(slot);
-            all_owned = all_owned && lock::is_locked(&self.path, &fd, start, length)?;
+            all_owned = all_owned && lock::is_locked(&self.file.path, &fd, start, length)?;
         }
         // Asked last: a slot may be locked by one who reaps.
-        if all_owned && !lock::is_locked(&self.path, &fd, REAPERS_OFFSET, 1)? {
+        if all_owned && !lock::is_locked(&self.file.path, &fd, REAPERS_OFFSET, 1)? {
             return Ok(0);
         }
-        let _reaping = Byte::take(&self.path, &fd, REAPERS_OFFSET);
+        let _reaping = Byte::take(&self.file.path, &fd, REAPERS_OFFSET);
         let mut bytes = 0u64;
         for slot in self.taken() {
             let (start, length) = range(slot);
-            if lock::try_lock(&self.path, &fd, start, length)? {
+            if lock::try_lock(&self.file.path, &fd, start, length)? {
                 bytes = bytes.saturating_add(self.vacate(slot)?);
-                lock::unlock(&self.path, &fd, start, length)?;
+                lock::unlock(&self.file.path, &fd, start, length)?;
             }
         }
         Ok(bytes)
+    }
+
+    /// Makes an attempt that may find the quota full, and again once what dead processes held is given back.
+    pub(crate) fn with_reaping<T, E>(
+        &self,
+        is_over: impl Fn(&E) -> bool,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut result = attempt();
+        // Each further round needs a process to have died with bytes meanwhile.
+        for _ in 0..4 {
+            if !result.as_ref().is_err_and(&is_over) {
+                break;
+            }
+            // A file that cannot be opened any more can still refuse; it just cannot be reaped from here.
+            let reaped = self.reap().unwrap_or(0);
+            // Even if there was nothing: somebody else may have reaped between the attempt and this.
+            result = attempt();
+            if reaped == 0 {
+                break;
+            }
+        }
+        result
     }
 
     /// The slots that somebody, dead or alive, has or had bytes in.
@@ -268,13 +283,5 @@ impl UsageMap {
     /// The most bytes that all processes ever held together.
     pub fn peak(&self) -> u64 {
         self.totals().peak
-    }
-}
-
-impl Drop for UsageMap {
-    fn drop(&mut self) {
-        if !self.fd.is(self.id) {
-            self.fd.disown();
-        }
     }
 }

@@ -9,13 +9,12 @@ use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
 
 use crate::account::{Account, Entry, Name, SLOTS, Totals};
-use crate::error::{LedgerError, Problem};
+use crate::error::LedgerError;
 use crate::file::{Access, Fd};
 use crate::lock;
 use crate::slot::HookState;
 use crate::usage::{
-    Counters, Holder, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared, SlotCells, USAGE_FILE_BYTES,
-    slot_offset,
+    Counters, Holder, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared, SlotCells, slot_offset,
 };
 
 /// How often an observer looks for two copies that agree.
@@ -185,11 +184,7 @@ impl UsageView {
     }
 
     fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), LedgerError> {
-        if self.fd.read_at(&self.path, offset as u64, bytes)? {
-            return Ok(());
-        }
-        let found = self.fd.status(&self.path)?.bytes;
-        Err(LedgerError::new(&self.path, Problem::Size { found, expected: USAGE_FILE_BYTES as u64 }))
+        KIND.read(&self.path, &self.fd, offset, bytes)
     }
 }
 

@@ -1,0 +1,74 @@
+//! A file that is mapped for writing and locked by its description: what every map of this crate stands on.
+
+use alloc::ffi::CString;
+use core::ffi::CStr;
+
+use crate::error::{LedgerError, Problem};
+use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::header::Kind;
+
+/// A whole file, mapped, and its descriptor.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    /// As it was opened.
+    pub(crate) path: CString,
+    id: FileId,
+    /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep a lock.
+    pub(crate) fd: Fd,
+    mapping: Mapping,
+    kind: Kind,
+}
+
+impl MappedFile {
+    /// Makes a file of this kind, all zero, and maps it; [`Header::finish`](crate::header::Header::finish) completes it. `mode` is its
+    /// permissions. On an error no file is left behind.
+    pub(crate) fn create(kind: Kind, path: &CStr, mode: u32) -> Result<Self, LedgerError> {
+        let fd = Fd::create(path, u64::from(kind.bytes), mode)?;
+        let id = fd.status(path).map(|status| status.id);
+        id.and_then(|id| Self::map(kind, path, fd, id)).inspect_err(|_| unlink(path))
+    }
+
+    /// Opens a complete file of this kind and maps it.
+    pub(crate) fn open(kind: Kind, path: &CStr) -> Result<Self, LedgerError> {
+        let (fd, id) = kind.open(path, Access::ReadWrite)?;
+        Self::map(kind, path, fd, id)
+    }
+
+    fn map(kind: Kind, path: &CStr, fd: Fd, id: FileId) -> Result<Self, LedgerError> {
+        let mapping = Mapping::new(path, &fd, kind.bytes as usize, Access::ReadWrite)?;
+        Ok(Self { path: path.into(), id, fd, mapping, kind })
+    }
+
+    /// A description of its own of the same file: locks exclude descriptions from each other, not threads.
+    ///
+    /// # Errors
+    /// [`Problem::Replaced`] if the path leads to another file by now, or what is wrong with it.
+    pub(crate) fn opened_anew(&self, access: Access) -> Result<Fd, LedgerError> {
+        let (fd, id) = self.kind.open(&self.path, access)?;
+        if id == self.id { Ok(fd) } else { Err(LedgerError::new(&self.path, Problem::Replaced)) }
+    }
+
+    /// The file's number in its file system.
+    pub(crate) fn inode(&self) -> u64 {
+        self.id.inode()
+    }
+
+    /// The start of the mapping as a `T`.
+    ///
+    /// # Safety
+    /// As [`Mapping::as_ref`].
+    #[inline]
+    pub(crate) unsafe fn as_ref<T>(&self) -> &T {
+        // SAFETY: passed on to the caller.
+        unsafe { self.mapping.as_ref() }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // A program that closes descriptors that it does not know may have reused the number.
+        if !self.fd.is(self.id) {
+            self.fd.disown();
+        }
+    }
+}
