@@ -20,20 +20,17 @@ use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
 use crate::driver::calls;
 use crate::gpu::Gpu;
 use crate::lock::Mutex;
+use crate::page::PageCalls;
 use crate::tenant::{self, Tenant};
 use crate::{locate, pools, report, watcher};
 
 calls! {
     /// Entry points of gates, complete from CUDA 11.7 on.
     struct GateCalls;
-    register = c"cuMemHostRegister_v2": fn(*mut c_void, usize, c_uint);
-    device_pointer = c"cuMemHostGetDevicePointer_v2": fn(*mut u64, *mut c_void, c_uint);
     wait = c"cuStreamWaitValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
     write = c"cuStreamWriteValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
 }
 
-/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
-const REGISTER_FLAGS: c_uint = 1 | 2;
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs others.
@@ -59,6 +56,7 @@ struct Holder {
 /// This process's part in the gate of one GPU.
 pub struct Gate {
     page: GateMap,
+    page_calls: PageCalls,
     calls: GateCalls,
     /// Where the GPU has the page; 0 before it is mapped.
     device: AtomicU64,
@@ -77,6 +75,7 @@ impl Gate {
     pub fn new(page: GateMap) -> Result<Self, &'static core::ffi::CStr> {
         Ok(Self {
             page,
+            page_calls: PageCalls::resolve()?,
             calls: GateCalls::resolve()?,
             device: AtomicU64::new(0),
             priority: AtomicU64::new(u64::MAX),
@@ -137,15 +136,7 @@ impl Gate {
     #[cold]
     fn map(&self) -> Result<u64, CuResult> {
         let _making = self.making.lock();
-        let host = core::ptr::with_exposed_provenance_mut::<c_void>(self.page.address());
-        // SAFETY: the page is this process's mapping, which stays for as long as the process.
-        let registered = unsafe { (self.calls.register)(host, GATE_FILE_BYTES, REGISTER_FLAGS) };
-        if registered.is_err() && registered != CuResult::HOST_MEMORY_ALREADY_REGISTERED {
-            return Err(registered);
-        }
-        let mut base = 0;
-        // SAFETY: a valid pointer, and memory that is registered.
-        unsafe { (self.calls.device_pointer)(&mut base, host, 0) }.ok()?;
+        let base = self.page_calls.map(self.page.address(), GATE_FILE_BYTES)?;
         self.device.store(base, Ordering::Release);
         Ok(base)
     }
@@ -400,13 +391,6 @@ pub unsafe fn synchronize_stream(real: Synchronize, stream: *mut c_void) -> CuRe
     unsafe { pools::synchronize(real, stream) }
 }
 
-/// Wraps `cuStreamSynchronize_ptsz`.
-pub unsafe fn synchronize_stream_per_thread(real: Synchronize, stream: *mut c_void) -> CuResult {
-    before_waiting(Some(per_thread(stream)));
-    // SAFETY: the caller's handle, passed on.
-    unsafe { pools::synchronize(real, stream) }
-}
-
 /// Wraps `cuCtxSynchronize`.
 pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> CuResult {
     before_waiting(None);
@@ -417,13 +401,6 @@ pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> C
 /// Wraps `cuStreamQuery`: whoever asks until a stream is done waits for it, too.
 pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
     before_asking(stream);
-    // SAFETY: the caller's handle, passed on.
-    unsafe { real(stream) }
-}
-
-/// Wraps `cuStreamQuery_ptsz`.
-pub unsafe fn query_stream_per_thread(real: Synchronize, stream: *mut c_void) -> CuResult {
-    before_asking(per_thread(stream));
     // SAFETY: the caller's handle, passed on.
     unsafe { real(stream) }
 }

@@ -41,22 +41,10 @@ pub unsafe fn launch(real: Launch, executable: *mut c_void, stream: *mut c_void)
     ready_or_prepared(executable, stream, true, || unsafe { real(executable, stream) })
 }
 
-/// Wraps `cuGraphLaunch_ptsz`.
-pub unsafe fn launch_per_thread(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
-    // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, gate::per_thread(stream), true, || unsafe { real(executable, stream) })
-}
-
 /// Wraps `cuGraphUpload`.
 pub unsafe fn upload(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     ready_or_prepared(executable, stream, false, || unsafe { real(executable, stream) })
-}
-
-/// Wraps `cuGraphUpload_ptsz`.
-pub unsafe fn upload_per_thread(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
-    // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, gate::per_thread(stream), false, || unsafe { real(executable, stream) })
 }
 
 /// Runs `call`, a launch or an upload of an executable, armed for the tenant's limits.

@@ -85,42 +85,6 @@ pub unsafe fn kernel(
     }
 }
 
-/// Wraps `cuLaunchKernel_ptsz`.
-#[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
-pub unsafe fn kernel_per_thread(
-    real: Kernel,
-    function: *mut c_void,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared_bytes: c_uint,
-    stream: *mut c_void,
-    parameters: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> CuResult {
-    let stream = gate::per_thread(stream);
-    // SAFETY: the caller's arguments, passed on, the stream by the name that it has for all calls.
-    unsafe {
-        kernel(
-            real,
-            function,
-            grid_x,
-            grid_y,
-            grid_z,
-            block_x,
-            block_y,
-            block_z,
-            shared_bytes,
-            stream,
-            parameters,
-            extra,
-        )
-    }
-}
-
 type CooperativeKernel = unsafe extern "C" fn(
     *mut c_void,
     c_uint,
@@ -161,40 +125,6 @@ pub unsafe fn cooperative_kernel(
     judged(stream, shape, || unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
     })
-}
-
-/// Wraps `cuLaunchCooperativeKernel_ptsz`.
-#[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
-pub unsafe fn cooperative_kernel_per_thread(
-    real: CooperativeKernel,
-    function: *mut c_void,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared_bytes: c_uint,
-    stream: *mut c_void,
-    parameters: *mut *mut c_void,
-) -> CuResult {
-    let stream = gate::per_thread(stream);
-    // SAFETY: as for kernel_per_thread().
-    unsafe {
-        cooperative_kernel(
-            real,
-            function,
-            grid_x,
-            grid_y,
-            grid_z,
-            block_x,
-            block_y,
-            block_z,
-            shared_bytes,
-            stream,
-            parameters,
-        )
-    }
 }
 
 type KernelEx =

@@ -60,6 +60,7 @@ mod multicast;
 mod namespaces;
 mod nvml;
 mod occupancy;
+mod page;
 mod pools;
 mod query;
 mod quiet;

@@ -410,13 +410,6 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
     }
 }
 
-/// The stream that a null one means to calls of the per-thread variant.
-fn per_thread(stream: *mut c_void) -> *mut c_void {
-    /// `CU_STREAM_PER_THREAD`.
-    const PER_THREAD: usize = 2;
-    if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream }
-}
-
 type Alloc = unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> CuResult;
 type AllocFromPool = unsafe extern "C" fn(*mut u64, usize, *mut c_void, *mut c_void) -> CuResult;
 type Free = unsafe extern "C" fn(u64, *mut c_void) -> CuResult;
@@ -430,17 +423,6 @@ pub unsafe fn alloc_async(real: Alloc, pointer: *mut u64, bytes: usize, stream: 
     // SAFETY: the caller's word that it can be written to.
     let give = |address| unsafe { *pointer = address };
     Wanted { pool: None, bytes: bytes as u64, stream, allocate, given, give }.charged()
-}
-
-/// Wraps `cuMemAllocAsync_ptsz`.
-pub unsafe fn alloc_async_per_thread(
-    real: Alloc,
-    pointer: *mut u64,
-    bytes: usize,
-    stream: *mut c_void,
-) -> CuResult {
-    // SAFETY: the caller's arguments.
-    unsafe { alloc_async(real, pointer, bytes, per_thread(stream)) }
 }
 
 /// Wraps `cuMemAllocFromPoolAsync`.
@@ -460,18 +442,6 @@ pub unsafe fn alloc_from_pool(
     Wanted { pool: Some(pool as u64), bytes: bytes as u64, stream, allocate, given, give }.charged()
 }
 
-/// Wraps `cuMemAllocFromPoolAsync_ptsz`.
-pub unsafe fn alloc_from_pool_per_thread(
-    real: AllocFromPool,
-    pointer: *mut u64,
-    bytes: usize,
-    pool: *mut c_void,
-    stream: *mut c_void,
-) -> CuResult {
-    // SAFETY: the caller's arguments.
-    unsafe { alloc_from_pool(real, pointer, bytes, pool, per_thread(stream)) }
-}
-
 /// Wraps `cuMemFreeAsync`. What a capture records frees nothing yet.
 pub unsafe fn free_async(real: Free, pointer: u64, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
@@ -482,10 +452,4 @@ pub unsafe fn free_async(real: Free, pointer: u64, stream: *mut c_void) -> CuRes
     }
     spill::settle(tenant, pointer, stream);
     memory::released(Kind::Pointer, pointer, free)
-}
-
-/// Wraps `cuMemFreeAsync_ptsz`.
-pub unsafe fn free_async_per_thread(real: Free, pointer: u64, stream: *mut c_void) -> CuResult {
-    // SAFETY: the caller's arguments.
-    unsafe { free_async(real, pointer, per_thread(stream)) }
 }

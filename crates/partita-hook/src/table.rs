@@ -4,6 +4,8 @@
 //! three things that therefore cannot disagree: the exported C function, its
 //! entry in [`ROWS`] (which `dlsym` and `cuGetProcAddress` answer from), and the
 //! typed pointer to the driver's own function that the row's body receives.
+//! `per_thread STREAM` gives the body the stream by the name that it has for all
+//! calls: to those whose names end in `_ptsz` null means the thread's own.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -23,7 +25,7 @@ use crate::{
 };
 
 macro_rules! hooks {
-    ($($policy:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:path;)*) => {
+    ($($policy:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:path $(, per_thread $stream:ident)?;)*) => {
         $(
             #[doc = concat!("Wraps `", stringify!($name), "`.")]
             ///
@@ -45,6 +47,7 @@ macro_rules! hooks {
                 // SAFETY: the address was resolved under this very name, whose
                 // prototype in cuda.h this is.
                 let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
+                $(let $stream = gate::per_thread($stream);)?
                 // SAFETY: the caller keeps the contract of the driver's call.
                 unsafe { $body(real, $($argument),*) }
             }
@@ -104,13 +107,13 @@ hooks! {
     ) = memory::alloc_pitch;
     Charge fn cuMemAllocManaged(pointer: *mut u64, bytes: usize, flags: c_uint) = memory::alloc_managed;
     Charge fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async;
-    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async_per_thread;
+    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async, per_thread stream;
     Charge fn cuMemAllocFromPoolAsync(
         pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
     ) = pools::alloc_from_pool;
     Charge fn cuMemAllocFromPoolAsync_ptsz(
         pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
-    ) = pools::alloc_from_pool_per_thread;
+    ) = pools::alloc_from_pool, per_thread stream;
     Charge fn cuArrayCreate(array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR_v1) = memory::array;
     Charge fn cuArrayCreate_v2(
         array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR,
@@ -154,7 +157,7 @@ hooks! {
     Release fn cuMemFree(pointer: c_uint) = memory::free;
     Release fn cuMemFree_v2(pointer: u64) = memory::free;
     Release fn cuMemFreeAsync(pointer: u64, stream: *mut c_void) = pools::free_async;
-    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = pools::free_async_per_thread;
+    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = pools::free_async, per_thread stream;
     Release fn cuArrayDestroy(array: *mut c_void) = memory::destroy_array;
     Release fn cuMipmappedArrayDestroy(array: *mut c_void) = memory::destroy_mipmapped_array;
     Release fn cuMemRelease(handle: u64) = vmm::release;
@@ -192,9 +195,9 @@ hooks! {
     Release fn cuCtxSynchronize() = gate::synchronize_current;
     Release fn cuCtxSynchronize_v2(context: *mut c_void) = gate::synchronize;
     Release fn cuStreamSynchronize(stream: *mut c_void) = gate::synchronize_stream;
-    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = gate::synchronize_stream_per_thread;
+    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = gate::synchronize_stream, per_thread stream;
     Release fn cuStreamQuery(stream: *mut c_void) = gate::query_stream;
-    Release fn cuStreamQuery_ptsz(stream: *mut c_void) = gate::query_stream_per_thread;
+    Release fn cuStreamQuery_ptsz(stream: *mut c_void) = gate::query_stream, per_thread stream;
     Release fn cuEventSynchronize(event: *mut c_void) = gate::synchronize;
     Release fn cuCtxDetach(context: *mut c_void) = locate::detach_context;
     Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
@@ -213,7 +216,7 @@ hooks! {
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) = launch::kernel_per_thread;
+    ) = launch::kernel, per_thread stream;
     Launch fn cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: *mut c_void,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
@@ -231,7 +234,7 @@ hooks! {
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void,
-    ) = launch::cooperative_kernel_per_thread;
+    ) = launch::cooperative_kernel, per_thread stream;
     Launch fn cuLaunch(function: *mut c_void) = launch::legacy;
     Launch fn cuLaunchGrid(function: *mut c_void, width: c_int, height: c_int) = launch::legacy_grid;
     Launch fn cuLaunchGridAsync(
@@ -280,9 +283,9 @@ hooks! {
         executable: *mut *mut c_void, graph: *mut c_void, parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     ) = graph_exec::instantiate_with_params;
     Graph fn cuGraphLaunch(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch;
-    Graph fn cuGraphLaunch_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch_per_thread;
+    Graph fn cuGraphLaunch_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::launch, per_thread stream;
     Graph fn cuGraphUpload(executable: *mut c_void, stream: *mut c_void) = graph_exec::upload;
-    Graph fn cuGraphUpload_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::upload_per_thread;
+    Graph fn cuGraphUpload_ptsz(executable: *mut c_void, stream: *mut c_void) = graph_exec::upload, per_thread stream;
     Graph fn cuGraphExecUpdate(
         executable: *mut c_void, graph: *mut c_void, bad_node: *mut *mut c_void, result: *mut c_uint,
     ) = graph_change::update;

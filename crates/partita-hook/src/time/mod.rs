@@ -30,14 +30,13 @@ use crate::driver::calls;
 use crate::gate::now_ns;
 use crate::gpu::Gpu;
 use crate::lock::Mutex;
+use crate::page::PageCalls;
 use crate::tenant::Tenant;
 use crate::{capture, quiet, report, watcher};
 
 calls! {
     /// Entry points of shares of time, complete from CUDA 11.7 on.
     struct TimeCalls;
-    register = c"cuMemHostRegister_v2": fn(*mut c_void, usize, c_uint);
-    device_pointer = c"cuMemHostGetDevicePointer_v2": fn(*mut u64, *mut c_void, c_uint);
     wait = c"cuStreamWaitValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
     create_event = c"cuEventCreate": fn(*mut *mut c_void, c_uint);
     record = c"cuEventRecord": fn(*mut c_void, *mut c_void);
@@ -61,8 +60,6 @@ impl TimeCalls {
     }
 }
 
-/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
-const REGISTER_FLAGS: c_uint = 1 | 2;
 /// Contexts of a GPU in a process at a time.
 const POOLS: usize = 8;
 /// A share of all the time, in thousandths.
@@ -76,6 +73,7 @@ pub struct Meter {
     turns: Option<GateMap>,
     /// The tenant's directory.
     directory: CString,
+    page_calls: PageCalls,
     calls: TimeCalls,
     /// The limits' epoch above 10 bits of the share.
     share: AtomicU64,
@@ -101,6 +99,7 @@ impl Meter {
     /// # Errors
     /// The first call that this driver does not have, or what is wrong with the file.
     pub fn new(map: TimeMap, turns: Option<GateMap>, directory: CString) -> Result<Self, NoMeter> {
+        let page_calls = PageCalls::resolve().map_err(NoMeter::Call)?;
         let calls = TimeCalls::resolve().map_err(NoMeter::Call)?;
         let seat = map.take_seat().map_err(NoMeter::File)?;
         Ok(Self {
@@ -108,6 +107,7 @@ impl Meter {
             seat,
             turns,
             directory,
+            page_calls,
             calls,
             share: AtomicU64::new(u64::MAX),
             streams: Streams::new(),
@@ -206,23 +206,12 @@ impl Meter {
 
     /// Where the GPU of the current context has the gate.
     fn map_gate(&self) -> Result<u64, CuResult> {
-        let host = core::ptr::with_exposed_provenance_mut::<c_void>(self.map.address());
-        let mut base = 0;
-        // SAFETY: the page is this process's mapping, which stays for as long as the process; then a valid pointer.
-        let mapped = unsafe {
-            match (self.calls.register)(host, TIME_PAGE_BYTES, REGISTER_FLAGS) {
-                CuResult::SUCCESS | CuResult::HOST_MEMORY_ALREADY_REGISTERED => {
-                    (self.calls.device_pointer)(&mut base, host, 0)
-                }
-                refused => refused,
-            }
-        };
-        mapped.ok().inspect_err(|code| {
+        let mapped = self.page_calls.map(self.map.address(), TIME_PAGE_BYTES).inspect_err(|code| {
             report::line(format_args!(
                 "the driver did not map the page of this tenant's share of time ({code}); leave PARTITA_RUN_DIR unset or put it below /dev/shm"
             ));
-        })?;
-        Ok(base + TimeMap::GATE_OFFSET as u64)
+        });
+        Ok(mapped? + TimeMap::GATE_OFFSET as u64)
     }
 
     /// Runs a launch in `stream`. `alone`: it is as long as a unit, or longer.

@@ -191,29 +191,27 @@ impl Meter {
 
     /// Has what was in flight of dead processes charged.
     fn charge_dead(&self, law: Law, now_ns: u64) {
-        let charge = |since_ns: u64| {
-            let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
-            self.map.update(self.seat, |words| {
-                let mut account = TimeAccount::from_words(law, now_ns, words);
-                account.look(now_ns, [(since_ns, until_ns)], None, true, true);
-                (account.to_words(), ())
-            });
-        };
         // What fails now is tried again.
-        let _ = self.map.charge_orphans(now_ns.saturating_sub(ORPHAN_NS), charge);
+        let _ = self.map.charge_orphans(now_ns.saturating_sub(ORPHAN_NS), |since_ns| {
+            self.charge_left(law, since_ns, now_ns)
+        });
+    }
+
+    /// Charges what a process that is gone had in flight since then.
+    fn charge_left(&self, law: Law, since_ns: u64, now_ns: u64) {
+        let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
+        self.map.update(self.seat, |words| {
+            let mut account = TimeAccount::from_words(law, now_ns, words);
+            account.look(now_ns, [(since_ns, until_ns)], None, true, true);
+            (account.to_words(), ())
+        });
     }
 
     /// Charges what the process before this one in its seat has left.
     pub fn settle_seat(&self, limits: &Limits, now_ns: u64) {
         let since_ns = self.map.in_flight_since(self.seat);
         if since_ns != 0 {
-            let law = law_of(limits);
-            let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
-            self.map.update(self.seat, |words| {
-                let mut account = TimeAccount::from_words(law, now_ns, words);
-                account.look(now_ns, [(since_ns, until_ns)], None, true, true);
-                (account.to_words(), ())
-            });
+            self.charge_left(law_of(limits), since_ns, now_ns);
             self.map.note_in_flight(self.seat, since_ns, 0);
         }
     }
