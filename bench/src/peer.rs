@@ -15,7 +15,8 @@ const MEMORY: &str = "1024m";
 pub struct Peer {
     /// What its rows are called: `hami-core`, `vgpu-manager`, or anything that reads HAMi-core's variables.
     pub name: String,
-    library: PathBuf,
+    /// What is preloaded.
+    path: PathBuf,
 }
 
 impl FromStr for Peer {
@@ -24,7 +25,7 @@ impl FromStr for Peer {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('=') {
             Some((name, path)) if !name.is_empty() && !path.is_empty() => {
-                Ok(Self { name: name.to_owned(), library: path.into() })
+                Ok(Self { name: name.to_owned(), path: path.into() })
             }
             _ => Err("a peer is NAME=PATH, as hami-core=/usr/local/vgpu/libvgpu.so".to_owned()),
         }
@@ -39,10 +40,8 @@ impl Peer {
     /// If there is no such library.
     pub fn words(&self, scratch: &Path, core_percent: u32) -> Result<Vec<OsString>> {
         let percent = core_percent.to_string();
-        let library = self
-            .library
-            .canonicalize()
-            .with_context(|| format!("{}: {}", self.name, self.library.display()))?;
+        let preload =
+            self.path.canonicalize().with_context(|| format!("{}: {}", self.name, self.path.display()))?;
         let cache = scratch.join(format!("{}-{core_percent}.cache", self.name));
         let variables: &[(&str, &OsStr)] = match self.name.as_str() {
             "vgpu-manager" => {
@@ -63,7 +62,7 @@ impl Peer {
             word.push(value);
             word
         };
-        let variables = variables.iter().copied().chain([("LD_PRELOAD", library.as_ref())]);
+        let variables = variables.iter().copied().chain([("LD_PRELOAD", preload.as_ref())]);
         Ok([OsString::from("env")].into_iter().chain(variables.map(assigned)).collect())
     }
 }

@@ -78,15 +78,8 @@ pub struct BatchScript {
     /// Seconds between SIGTERM and SIGKILL of what outlived its job
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
     pub grace: u32,
-    /// Where records of jobs are, root's alone
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "PARTITA_BATCH_DIR",
-        hide_env_values = true,
-        default_value = "/var/lib/partita/batch"
-    )]
-    pub state_dir: PathBuf,
+    #[command(flatten)]
+    pub records: RecordsOption,
     /// How a node is taken out of service [default: exit for slurm, pbsnodes for pbs]
     #[arg(long, value_enum)]
     pub drain: Option<DrainArg>,
@@ -101,15 +94,10 @@ pub struct BatchScript {
     pub arguments: Vec<String>,
 }
 
-/// Arguments of `batch task-prolog`.
+/// `--state-dir`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-As Slurm's TaskProlog, or in a PBS job: eval \"$(partita batch task-prolog --format sh)\"")]
-pub struct TaskProlog {
-    /// The form
-    #[arg(long, value_enum, default_value_t = FormatArg::Slurm)]
-    pub format: FormatArg,
-    /// Where records of jobs are
+pub struct RecordsOption {
+    /// Where records of jobs are, root's alone
     #[arg(
         long,
         value_name = "DIR",
@@ -120,6 +108,18 @@ pub struct TaskProlog {
     pub state_dir: PathBuf,
 }
 
+/// Arguments of `batch task-prolog`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+As Slurm's TaskProlog, or in a PBS job: eval \"$(partita batch task-prolog --format sh)\"")]
+pub struct TaskProlog {
+    /// The form
+    #[arg(long, value_enum, default_value_t = FormatArg::Slurm)]
+    pub format: FormatArg,
+    #[command(flatten)]
+    pub records: RecordsOption,
+}
+
 /// Arguments of `batch task-epilog`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -128,13 +128,6 @@ pub struct TaskEpilog {
     /// Seconds for everything
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub limit: u32,
-    /// Where records of jobs are
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "PARTITA_BATCH_DIR",
-        hide_env_values = true,
-        default_value = "/var/lib/partita/batch"
-    )]
-    pub state_dir: PathBuf,
+    #[command(flatten)]
+    pub records: RecordsOption,
 }

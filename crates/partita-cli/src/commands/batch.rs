@@ -121,7 +121,8 @@ fn run(install: &Install, system: System, stage: Stage, arguments: &BatchScript)
     let default = Request::parse(&arguments.default).map_err(|error| format!("--default: {error}"))?;
     let options = Options {
         // slurmd has its own idea of where it is.
-        dir: std::path::absolute(&arguments.state_dir).map_err(|error| format!("--state-dir: {error}"))?,
+        dir: std::path::absolute(&arguments.records.state_dir)
+            .map_err(|error| format!("--state-dir: {error}"))?,
         limit: Duration::from_secs(arguments.limit.into()),
         grace: Duration::from_secs(arguments.grace.into()),
         default,
@@ -188,7 +189,7 @@ fn own_job() -> Result<JobId, Failure> {
 fn task_epilog(arguments: &TaskEpilog) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
     let limit = Duration::from_secs(arguments.limit.into());
-    match task::task_epilog(&install, &arguments.state_dir, &own_job()?, limit) {
+    match task::task_epilog(&install, &arguments.records.state_dir, &own_job()?, limit) {
         Ok(ended) if ended.is_empty() => {}
         Ok(ended) => {
             let pids: Vec<String> = ended.iter().map(u32::to_string).collect();
@@ -204,7 +205,7 @@ fn task_prolog(arguments: &TaskProlog) -> Result<ExitCode, Failure> {
     let current: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    match (task::task_prolog(&arguments.state_dir, &own_job()?, &current), arguments.format) {
+    match (task::task_prolog(&arguments.records.state_dir, &own_job()?, &current), arguments.format) {
         (Ok(changes), FormatArg::Slurm) => print(&changes.slurm())?,
         (Ok(changes), FormatArg::Sh) => print(&changes.shell())?,
         (Err(reason), format) => {

@@ -21,12 +21,9 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(15);
 
 /// Undoes what the prolog did for the job. Twice, or without a prolog, is no error.
 pub fn epilog(install: &Install, options: &Options, job: &Job) -> Report {
-    let mut report = Report::new(Stage::Epilog, job, options.dry_run);
-    let deadline = Deadline::after(options.limit);
-    if let Err(trouble) = try_epilog(install, options, job, deadline, &mut report) {
-        report.trouble(trouble);
-    }
-    report
+    Report::of(Stage::Epilog, options, job, |deadline, report| {
+        try_epilog(install, options, job, deadline, report)
+    })
 }
 
 fn try_epilog(

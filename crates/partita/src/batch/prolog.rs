@@ -17,12 +17,9 @@ const UNDO_PART: u32 = 3;
 
 /// Does what the job asked for. Twice for the same job is as good as once.
 pub fn prolog(install: &Install, options: &Options, job: &Job) -> Report {
-    let mut report = Report::new(Stage::Prolog, job, options.dry_run);
-    let deadline = Deadline::after(options.limit);
-    if let Err(trouble) = try_prolog(install, options, job, deadline, &mut report) {
-        report.trouble(trouble);
-    }
-    report
+    Report::of(Stage::Prolog, options, job, |deadline, report| {
+        try_prolog(install, options, job, deadline, report)
+    })
 }
 
 fn try_prolog(

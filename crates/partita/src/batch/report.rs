@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Trouble;
 use super::job::{Job, JobId};
 use super::plan::{Blame, Stage, Verdict, verdict};
+use super::{Deadline, Options, Trouble};
 
 /// Something that was done, or that a dry run would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -131,17 +131,26 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty one.
-    pub fn new(stage: Stage, job: &Job, dry_run: bool) -> Self {
-        Self {
+    /// That of `attempt`, which has the time that the options give it, and what went wrong in it.
+    pub(super) fn of(
+        stage: Stage,
+        options: &Options,
+        job: &Job,
+        attempt: impl FnOnce(Deadline, &mut Self) -> Result<(), Trouble>,
+    ) -> Self {
+        let mut report = Self {
             stage,
             job: job.id.clone(),
             gpus: job.gpus.clone(),
             request: None,
-            dry_run,
+            dry_run: options.dry_run,
             steps: Vec::new(),
             problems: Vec::new(),
+        };
+        if let Err(trouble) = attempt(Deadline::after(options.limit), &mut report) {
+            report.trouble(trouble);
         }
+        report
     }
 
     pub(super) fn step(&mut self, step: Step) {
