@@ -6,6 +6,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -286,27 +287,22 @@ fn of_a_change_of_limits() {
             std::mem::forget(file);
         })
     };
-    let mut seen = [false; 2];
-    let mut check = |step| {
+    let seen = Cell::new([false; 2]);
+    let check = |step| {
         let (_, now) = map.load().unwrap();
-        assert!(now == old || now == new, "after instruction {step}: {now:?}");
-        seen[usize::from(now == new)] = true;
+        assert!(now == old || now == new, "after step {step}: {now:?}");
+        let [old_seen, new_seen] = seen.get();
+        seen.set([old_seen || now == old, new_seen || now == new]);
     };
-    let check = std::cell::RefCell::new(&mut check);
-    let ran = at_every(
-        Step::Instruction,
-        start,
-        |step| (check.borrow_mut())(step),
-        |kill, victim| {
-            end(victim);
-            (check.borrow_mut())(kill);
-            let began = Instant::now();
-            file.store(&old).unwrap();
-            assert!(began.elapsed() < Duration::from_secs(1), "after step {kill}: the lock stayed");
-            assert_eq!(map.load().unwrap().1, old);
-        },
-    );
+    let ran = at_every(Step::Instruction, start, &check, |kill, victim| {
+        end(victim);
+        check(kill);
+        let began = Instant::now();
+        file.store(&old).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(1), "after step {kill}: the lock stayed");
+        assert_eq!(map.load().unwrap().1, old);
+    });
     if ran {
-        assert_eq!(seen, [true; 2]);
+        assert_eq!(seen.get(), [true; 2]);
     }
 }

@@ -1,6 +1,7 @@
 //! The processes of the tenant, and the one outside that watches the device.
 
 use std::io::BufRead;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -83,11 +84,17 @@ pub fn run(part: &Part) -> Result<()> {
     }
 }
 
+/// The lines of the input, for those who do other things meanwhile.
+fn incoming() -> Receiver<std::io::Result<String>> {
+    let (asked, lines) = channel();
+    std::thread::spawn(move || std::io::stdin().lock().lines().try_for_each(|line| asked.send(line)));
+    lines
+}
+
 fn observe() -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;
-    let (asked, lines) = std::sync::mpsc::channel();
-    std::thread::spawn(move || std::io::stdin().lock().lines().try_for_each(|line| asked.send(line)));
+    let lines = incoming();
     println!("ready");
     let (mut fewest, mut looks) = (u64::MAX, 0u64);
     loop {
@@ -99,9 +106,9 @@ fn observe() -> Result<()> {
                 println!("{fewest} {looks}");
                 (fewest, looks) = (u64::MAX, 0);
             }
-            Err(std::sync::mpsc::TryRecvError::Disconnected) => return Ok(()),
+            Err(TryRecvError::Disconnected) => return Ok(()),
             // It shares two cores with those it watches.
-            Err(std::sync::mpsc::TryRecvError::Empty) => std::thread::sleep(Duration::from_micros(50)),
+            Err(TryRecvError::Empty) => std::thread::sleep(Duration::from_micros(50)),
         }
     }
 }
@@ -176,8 +183,7 @@ fn race(operations: u64, bytes_max: u64, seed: u64) -> Result<()> {
 fn churn(bytes_max: u64, seed: u64) -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;
-    let (asked, lines) = std::sync::mpsc::channel();
-    std::thread::spawn(move || std::io::stdin().lock().lines().try_for_each(|line| asked.send(line)));
+    let lines = incoming();
     let mut hoarder = Hoarder::new(&gpu, bytes_max, seed);
     println!("ready");
     let mut steps = 0u64;
@@ -190,8 +196,8 @@ fn churn(bytes_max: u64, seed: u64) -> Result<()> {
                 println!("{} {} {steps}", hoarder.longest.as_nanos(), hoarder.refused);
                 hoarder.longest = Duration::ZERO;
             }
-            Err(std::sync::mpsc::TryRecvError::Disconnected) => return Ok(()),
-            Err(std::sync::mpsc::TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Ok(()),
+            Err(TryRecvError::Empty) => {}
         }
     }
 }
