@@ -49,30 +49,54 @@ fn is_promised(share: i64, percent: i64) -> bool {
     (share - percent * 10).abs() <= 20
 }
 
-/// The share that `measure` finds is the one promised. What a tenant has saved, and what it owes for a look that came late,
-/// are no part of a second on a machine that has time for it; on a busy one they are, so there are several tries.
-fn has_share(what: &str, percent: i64, mut measure: impl FnMut() -> i64) {
+/// What is promised is seen in one of ten tries. What a tenant has saved, and what it owes for a look that came late, are no part
+/// of a second on a machine that has time for it; on a busy one they are. Where there was no time to mark a kernel's end, its length
+/// is an estimate, too.
+fn is_seen(what: &str, mut test: impl FnMut() -> Result<(), String>) {
     let mut tries = Vec::new();
-    while tries.len() < 6 && !tries.last().is_some_and(|share| is_promised(*share, percent)) {
-        tries.push(measure());
+    while tries.len() < 10 {
+        match test() {
+            Ok(()) => return,
+            Err(seen) => tries.push(seen),
+        }
     }
-    assert!(tries.iter().any(|share| is_promised(*share, percent)), "{what}: {tries:?} ‰ at {percent} %");
+    panic!("{what}: {tries:#?}");
+}
+
+/// The share that `measure` finds is the one promised.
+fn has_share(what: &str, percent: i64, mut measure: impl FnMut() -> i64) {
+    is_seen(what, || {
+        let share = measure();
+        if is_promised(share, percent) { Ok(()) } else { Err(format!("{share} ‰ at {percent} %")) }
+    });
 }
 
 /// GPU time that a tenant has used, by its account, once the last look at what it did is over.
 fn used_s(world: &World, name: &str) -> f64 {
-    std::thread::sleep(std::time::Duration::from_millis(60));
-    world.row(name)["time"]["used_s"].as_f64().unwrap()
+    let look = || {
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        world.row(name)["time"]["used_s"].as_f64().unwrap()
+    };
+    let mut used = look();
+    loop {
+        let again = look();
+        if again == used {
+            return used;
+        }
+        used = again;
+    }
 }
 
 /// Kernels of this form have the share that was promised, and are charged in full.
 fn is_held(world: &World, program: &mut Program, name: &str, form: &str, percent: i64) {
-    has_share(form, percent, || {
+    is_seen(form, || {
         let before = used_s(world, name);
         let (share, kernels_s) = program.share(form, SKIP_MS, MEASURE_MS);
         let charged_s = used_s(world, name) - before;
-        assert!(charged_s >= kernels_s * 0.98, "{form}: {charged_s} s charged for {kernels_s} s, {share} ‰");
-        share
+        if is_promised(share, percent) && charged_s >= kernels_s * 0.98 {
+            return Ok(());
+        }
+        Err(format!("{charged_s} s charged for {kernels_s} s, {share} ‰ at {percent} %"))
     });
 }
 
@@ -167,12 +191,16 @@ fn what_a_program_does_in_bursts_is_charged_as_it_is() {
     let world = World::in_memory();
     let mut program = Program::start(&world, "bursts", "--sm 25% --time 90%");
     for burst in ["burst 1 300000 3", "burst 7 100000 2", "burst 50 20000 5"] {
-        let before = used_s(&world, "bursts");
-        let kernels_s = program.tell(&format!("{burst} 500")) as f64 / 1e6;
-        let used = used_s(&world, "bursts") - before;
-        assert!(used >= kernels_s * 0.98, "{burst}: {used} s charged for {kernels_s} s");
-        // A launch of a busy machine may come late, which is in the measure.
-        assert!(used <= kernels_s * 1.6 + 0.02, "{burst}: {used} s charged for {kernels_s} s of kernels");
+        is_seen(burst, || {
+            let before = used_s(&world, "bursts");
+            let kernels_s = program.tell(&format!("{burst} 500")) as f64 / 1e6;
+            let used = used_s(&world, "bursts") - before;
+            // A launch of a busy machine may come late, which is in the measure.
+            if used >= kernels_s * 0.98 && used <= kernels_s * 1.6 + 0.02 {
+                return Ok(());
+            }
+            Err(format!("{used} s charged for {kernels_s} s of kernels"))
+        });
     }
 }
 
