@@ -1,0 +1,1 @@
+//! `partitad`: chains, memory and partitions of a machine's GPUs over REST.

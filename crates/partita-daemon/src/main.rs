@@ -1,0 +1,3 @@
+//! The daemon's arguments.
+
+fn main() {}
