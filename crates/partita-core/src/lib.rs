@@ -17,6 +17,7 @@
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
 //! | [`kept`] | the names under which calibrations are kept |
 //! | [`hami`] | limits as HAMi-core is given them, by variables of the environment |
+//! | [`chain`] | which part of the GPU each component of a chain may use, found online |
 //! | [`time`] | shares of the GPU's time, and who waits for whom |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
@@ -26,6 +27,7 @@ extern crate alloc;
 extern crate std;
 
 mod calendar;
+pub mod chain;
 mod gpc_set;
 pub mod hami;
 pub mod kept;
