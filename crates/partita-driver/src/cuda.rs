@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use partita_abi::types::{
-    CU_CTX_SCHED_BLOCKING_SYNC, CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUlaunchConfig, CUuuid,
+    CU_CTX_SCHED_BLOCKING_SYNC, CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUipcEventHandle, CUipcMemHandle,
+    CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUuuid,
 };
 
 use crate::callback::GetExportTable;
@@ -43,6 +44,27 @@ symbols! {
     fn event_create = "cuEventCreate"(event: *mut *mut c_void, flags: c_uint);
     fn event_record = "cuEventRecord"(event: *mut c_void, stream: *mut c_void);
     fn event_destroy = "cuEventDestroy_v2"(event: *mut c_void);
+    fn event_query = "cuEventQuery"(event: *mut c_void);
+    fn event_synchronize = "cuEventSynchronize"(event: *mut c_void);
+    fn ipc_get_event_handle = "cuIpcGetEventHandle"(handle: *mut CUipcEventHandle, event: *mut c_void);
+    fn ipc_open_event_handle = "cuIpcOpenEventHandle"(event: *mut *mut c_void, handle: CUipcEventHandle);
+    fn ipc_get_mem_handle = "cuIpcGetMemHandle"(handle: *mut CUipcMemHandle, pointer: u64);
+    fn ipc_open_mem_handle = "cuIpcOpenMemHandle_v2"(pointer: *mut u64, handle: CUipcMemHandle, flags: c_uint);
+    fn ipc_close_mem_handle = "cuIpcCloseMemHandle"(pointer: u64);
+    fn mem_get_allocation_granularity = "cuMemGetAllocationGranularity"(
+        bytes: *mut usize, properties: *const CUmemAllocationProp, option: c_uint,
+    );
+    fn mem_create = "cuMemCreate"(handle: *mut u64, bytes: usize, properties: *const CUmemAllocationProp, flags: u64);
+    fn mem_release = "cuMemRelease"(handle: u64);
+    fn mem_export = "cuMemExportToShareableHandle"(shared: *mut c_void, handle: u64, kind: c_uint, flags: u64);
+    fn mem_import = "cuMemImportFromShareableHandle"(handle: *mut u64, shared: *mut c_void, kind: c_uint);
+    fn mem_address_reserve = "cuMemAddressReserve"(
+        address: *mut u64, bytes: usize, align: usize, hint: u64, flags: u64,
+    );
+    fn mem_address_free = "cuMemAddressFree"(address: u64, bytes: usize);
+    fn mem_map = "cuMemMap"(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64);
+    fn mem_unmap = "cuMemUnmap"(address: u64, bytes: usize);
+    fn mem_set_access = "cuMemSetAccess"(address: u64, bytes: usize, access: *const CUmemAccessDesc, count: usize);
     fn ctx_get_current = "cuCtxGetCurrent"(context: *mut *mut c_void);
     fn device_get_dev_resource = "cuDeviceGetDevResource"(device: c_int, resource: *mut CUdevResource, kind: c_uint);
     fn sm_resource_split_by_count = "cuDevSmResourceSplitByCount"(

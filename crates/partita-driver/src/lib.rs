@@ -21,6 +21,7 @@ pub mod files;
 mod gpu;
 pub mod green;
 mod heap;
+pub mod ipc;
 pub mod kept;
 mod launch_mask;
 mod library;

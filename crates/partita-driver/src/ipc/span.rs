@@ -1,0 +1,82 @@
+//! A part of device memory, wherever it came from.
+
+use alloc::format;
+
+use crate::cuda::Cuda;
+use crate::error::Error;
+use crate::stream::StreamRef;
+
+/// A range of device memory that stays there while this lives.
+#[derive(Clone, Copy)]
+pub struct Span<'s> {
+    cuda: &'s Cuda,
+    address: u64,
+    bytes: u64,
+}
+
+impl core::fmt::Debug for Span<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.bytes, self.address)
+    }
+}
+
+impl<'s> Span<'s> {
+    pub(crate) fn new(cuda: &'s Cuda, address: u64, bytes: u64) -> Self {
+        Self { cuda, address, bytes }
+    }
+
+    /// The device address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it reaches beyond the end.
+    pub fn part(&self, offset: u64, bytes: u64) -> Result<Self, Error> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(Error::Refused(format!(
+                "{bytes} bytes at offset {offset} reach beyond device memory of {} bytes: ask for less",
+                self.bytes
+            )));
+        }
+        Ok(Self { cuda: self.cuda, address: self.address + offset, bytes })
+    }
+
+    /// Copies to the beginning of it, and returns when it is there.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if `data` is longer; the driver's.
+    pub fn write(&self, data: &[u8]) -> Result<(), Error> {
+        let to = self.part(0, data.len() as u64)?;
+        // SAFETY: both ranges are valid for the data's bytes.
+        unsafe { self.cuda.memcpy_to_device(to.address, data.as_ptr().cast(), data.len()) }
+    }
+
+    /// Copies from the beginning of it, after all earlier work of this process's legacy stream.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if `data` is longer; the driver's.
+    pub fn read(&self, data: &mut [u8]) -> Result<(), Error> {
+        let from = self.part(0, data.len() as u64)?;
+        // SAFETY: both ranges are valid for the data's bytes.
+        unsafe { self.cuda.memcpy_to_host(data.as_mut_ptr().cast(), from.address, data.len()) }
+    }
+
+    /// Queues setting every byte on a stream. The memory must stay until it has happened.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn fill(&self, value: u8, stream: StreamRef<'_>) -> Result<(), Error> {
+        // SAFETY: the range is valid now; a driver refuses or delays a release of memory with queued work.
+        unsafe { self.cuda.memset_d8_async(self.address, value, self.bytes as usize, stream.handle()) }
+    }
+}
