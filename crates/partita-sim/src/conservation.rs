@@ -48,6 +48,7 @@ fn check_books(group: &Group, layout: &Layout, spec: &DeviceSpec) -> Result<(), 
     let mut sms = vec![SmFree::new(&spec.sm); group.sms.len()];
     let (mut resident, mut recorded) = (0, 0);
     let mut asked = vec![0_u64; layout.gpcs.len()];
+    let mut asked_of_sms = vec![0_u64; layout.sm_count()];
     let mut by_task: BTreeMap<u64, u64> = BTreeMap::new();
     for cohort in group.cohorts.iter().filter(|cohort| cohort.live) {
         let task = group.tasks.get(cohort.task).expect("a resident block's kernel is known");
@@ -59,15 +60,20 @@ fn check_books(group: &Group, layout: &Layout, spec: &DeviceSpec) -> Result<(), 
         resident += count;
         recorded += if task.records.is_some() { count } else { 0 };
         asked[layout.gpc_of(usize::from(cohort.sm))] += task.demand * count;
+        asked_of_sms[usize::from(cohort.sm)] += task.sm_permille * count;
         *by_task.entry(cohort.task).or_default() += count;
     }
     prop_assert_eq!(&sms, &group.sms);
     prop_assert_eq!((resident, recorded), (group.resident, group.recorded));
+    for (sm, asked) in asked_of_sms.into_iter().enumerate() {
+        prop_assert_eq!(asked, group.contended.demand(sm));
+    }
     // Each GPC passes on what its SMs can draw at most.
     let sms = layout.gpcs.iter().map(|gpc| gpc.iter().count() as u64);
     let passed = sms.zip(asked).map(|(sms, asked)| asked.min(spec.memory.sm_bytes_per_s / 1_000 * sms));
     prop_assert_eq!(passed.sum::<u64>(), group.memory.demand());
-    prop_assert_eq!(group.by_time.len() + group.memory.len(), group.cohorts.len() - group.cohorts_free.len());
+    let followed = group.by_time.len() + group.memory.len() + group.contended.len();
+    prop_assert_eq!(followed, group.cohorts.len() - group.cohorts_free.len());
     for (handle, task) in group.tasks.iter() {
         prop_assert_eq!(task.resident, by_task.get(&handle).copied().unwrap_or(0));
     }
@@ -94,6 +100,7 @@ fn kernel() -> impl Strategy<Value = KernelWork> {
             block_ns: ns,
             bytes_per_block: bytes / 2_000_000 * bytes,
             jitter_permille: jitter,
+            sm_permille: (jitter % 5) * 300,
             record_blocks: jitter % 2 == 1,
         },
     )

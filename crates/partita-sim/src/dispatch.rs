@@ -244,6 +244,9 @@ impl Group {
         if task.touches_memory {
             self.memory.ask(gpc, task.demand * count, 0);
         }
+        if task.sm_permille > 0 {
+            self.contended.ask(usize::from(pick.sm), task.sm_permille * count, 0, self.clock);
+        }
         self.resident += count;
         if task.records.is_some() {
             self.recorded += count;
@@ -278,6 +281,8 @@ impl Group {
             let length = length.saturating_add(delay);
             if task.touches_memory {
                 self.memory.push(gpc, length, index);
+            } else if task.sm_permille > 0 {
+                self.contended.push(usize::from(pick.sm), length, index, self.clock);
             } else {
                 self.by_time.push(Reverse((self.clock.saturating_add(length), index)));
             }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::bandwidth::Pace;
+use crate::contended::Contended;
 use crate::lanes::Lanes;
 use crate::layout::{Layout, SmSet};
 use crate::never::NeverRuns;
@@ -46,6 +47,8 @@ pub(crate) struct Task {
     pub(crate) cooperative: bool,
     pub(crate) block_ns: Time,
     pub(crate) jitter_permille: u16,
+    /// What one block asks for of its SM, in thousandths; 0 for blocks that do not contend there.
+    pub(crate) sm_permille: u64,
     /// Whether its blocks run by their GPC's clock of memory.
     pub(crate) touches_memory: bool,
     /// Bandwidth that one block asks for, in bytes per millisecond.
@@ -87,10 +90,12 @@ pub(crate) struct Group {
     pub(crate) dirty: SmSet,
     pub(crate) cohorts: Vec<Cohort>,
     pub(crate) cohorts_free: Vec<u32>,
-    /// Ends of blocks that touch no memory, by `clock`.
+    /// Ends of blocks that contend for nothing, by `clock`.
     pub(crate) by_time: Queue,
     /// Blocks that touch memory.
     pub(crate) memory: Lanes,
+    /// Blocks that contend for their SM and touch no memory.
+    pub(crate) contended: Contended,
     /// Time that the group has run.
     pub(crate) clock: Time,
     /// Blocks on SMs.
@@ -120,6 +125,7 @@ impl Group {
             cohorts_free: Vec::new(),
             by_time: Queue::new(),
             memory: Lanes::new(spec, layout),
+            contended: Contended::new(layout.sm_count()),
             clock: 0,
             resident: 0,
             recorded: 0,
@@ -157,6 +163,7 @@ impl Group {
         if let Some(&Reverse((due, _))) = self.by_time.peek() {
             next = due.saturating_sub(self.clock);
         }
+        next = next.min(self.contended.next_due().saturating_sub(self.clock));
         next = next.min(self.memory.until_next(pace));
         if self.wants_round {
             next = next.min(self.distributor_free.saturating_sub(self.clock));
@@ -186,6 +193,9 @@ impl Group {
                 break;
             }
             self.by_time.pop();
+            self.end(cohort, context, notices, stats);
+        }
+        while let Some(cohort) = self.contended.pop_due(self.clock) {
             self.end(cohort, context, notices, stats);
         }
         while let Some(cohort) = self.memory.pop_due() {
@@ -234,6 +244,9 @@ impl Group {
         if task.touches_memory {
             self.memory.ask(layout.gpc_of(usize::from(cohort.sm)), 0, task.demand * count);
         }
+        if task.sm_permille > 0 {
+            self.contended.ask(usize::from(cohort.sm), 0, task.sm_permille * count, self.clock);
+        }
         self.resident -= count;
         if task.records.is_some() {
             self.recorded -= count;
@@ -243,8 +256,8 @@ impl Group {
     /// Discards a kernel with its running blocks.
     pub(crate) fn kill(&mut self, handle: u64, layout: &Layout) {
         let Some(task) = self.tasks.get(handle) else { return };
-        let (priority, allowed, placed_all, touches_memory) =
-            (task.priority, task.allowed, task.remaining == 0, task.touches_memory);
+        let (priority, allowed, placed_all) = (task.priority, task.allowed, task.remaining == 0);
+        let (touches_memory, contends) = (task.touches_memory, task.sm_permille > 0);
         let mine: Vec<u32> = (0..self.cohorts.len() as u32)
             .filter(|&index| self.cohorts[index as usize].live && self.cohorts[index as usize].task == handle)
             .collect();
@@ -254,6 +267,8 @@ impl Group {
         let keep = |index: u32| mine.binary_search(&index).is_err();
         if touches_memory {
             self.memory.retain(keep);
+        } else if contends {
+            self.contended.retain(keep);
         } else {
             self.by_time.retain(|&Reverse((_, index))| keep(index));
         }

@@ -198,6 +198,7 @@ impl Engine {
             cooperative: kernel.cooperative,
             block_ns: kernel.block_ns,
             jitter_permille: kernel.jitter_permille,
+            sm_permille: kernel.sm_permille.into(),
             touches_memory: kernel.bytes_per_block > 0,
             demand: bandwidth::demand(kernel.bytes_per_block, kernel.block_ns),
             records,

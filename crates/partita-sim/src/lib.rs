@@ -29,6 +29,7 @@ pub mod catalogue;
 pub mod connections;
 #[cfg(test)]
 mod conservation;
+mod contended;
 mod control;
 mod copy;
 mod dispatch;

@@ -112,6 +112,9 @@ pub struct KernelWork {
     pub bytes_per_block: u64,
     /// Length of each block varies evenly within ± this many thousandths of `block_ns`, by the engine's seed; below 1000.
     pub jitter_permille: u16,
+    /// Share of its SM's throughput that one block takes while it is alone there, in thousandths; 0 for a kernel whose blocks do not mind others on
+    /// their SM. Blocks of an SM that ask for more than all of it are slowed down alike; those that touch memory go by memory's clock alone.
+    pub sm_permille: u16,
     /// Keep a [`crate::BlockRecord`] of each block, to be fetched with [`crate::Engine::take_blocks`].
     pub record_blocks: bool,
 }
@@ -140,7 +143,7 @@ pub struct CopyWork {
 
 impl KernelWork {
     /// A kernel of `grid_blocks` blocks of `threads_per_block` threads that take `block_ns` each and may run on
-    /// `enabled`: 32 registers, no shared memory, no cluster, no memory traffic, no records.
+    /// `enabled`: 32 registers, no shared memory, no cluster, no memory traffic, no contention on its SM, no records.
     #[must_use]
     pub fn new(grid_blocks: u64, threads_per_block: u32, block_ns: Time, enabled: TpcSet) -> Self {
         Self {
@@ -154,6 +157,7 @@ impl KernelWork {
             block_ns,
             bytes_per_block: 0,
             jitter_permille: 0,
+            sm_permille: 0,
             record_blocks: false,
         }
     }

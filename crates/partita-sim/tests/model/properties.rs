@@ -106,6 +106,7 @@ fn kernel() -> impl Strategy<Value = KernelWork> {
                 block_ns: ns,
                 bytes_per_block: bytes,
                 jitter_permille: jitter,
+                sm_permille: jitter % 3 * 700,
                 record_blocks: true,
             }
         },

@@ -259,3 +259,35 @@ proptest! {
         prop_assert!(most <= least, "{:?} with slices of {}", held, slice_ns);
     }
 }
+
+#[test]
+fn blocks_that_want_all_of_an_sm_share_it_evenly_whosever_they_are() {
+    let spec = bare("h200");
+    let one_tpc = TpcSet::single(0);
+    // Half an SM's threads each; every block would have the SM for itself.
+    let kernel =
+        |blocks, ns, sm_permille| KernelWork { sm_permille, ..KernelWork::new(blocks, 1024, ns, one_tpc) };
+    let run = |works: &[KernelWork]| {
+        let mut gpu = Engine::new(&spec, 0);
+        let group = gpu.add_group(GroupKind::Mps);
+        let works: Vec<_> = works
+            .iter()
+            .map(|work| {
+                let stream = gpu.add_stream(group, 0).unwrap();
+                submit(&mut gpu, stream, work.clone())
+            })
+            .collect();
+        let events = gpu.run_to_end();
+        works.into_iter().map(|work| done(&events, work).unwrap()).collect::<Vec<Time>>()
+    };
+    // Alone on its SM; in a pair; eleven on two SMs, six of them on one: six times as long as one, in pairs.
+    assert_eq!(run(&[kernel(2, 9_000, 1_000)]), [9_000]);
+    assert_eq!(run(&[kernel(4, 9_000, 1_000)]), [18_000]);
+    assert_eq!(run(&[kernel(11, 9_000, 1_000)]), [54_000]);
+    // Another's block takes half of the SM while it is there, and nothing when it wants nothing.
+    assert_eq!(run(&[kernel(2, 9_000, 1_000), kernel(2, 3_000, 1_000)]), [12_000, 6_000]);
+    assert_eq!(run(&[kernel(2, 9_000, 1_000), kernel(2, 3_000, 0)]), [9_000, 3_000]);
+    // Two that want three quarters each get half each, and what is begun of a nanosecond counts.
+    assert_eq!(run(&[kernel(2, 9_000, 750), kernel(2, 9_000, 750)]), [13_501, 13_501]);
+    assert_eq!(run(&[kernel(2, 9_000, 400), kernel(2, 9_000, 600)]), [9_000, 9_000]);
+}
