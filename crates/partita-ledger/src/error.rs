@@ -4,6 +4,8 @@ use alloc::ffi::CString;
 use core::ffi::CStr;
 use core::fmt;
 
+use crate::chain::ChainFault;
+
 /// A ledger file could not be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerError {
@@ -93,6 +95,8 @@ pub enum Problem {
     },
     /// Its words are out of range, or something that is not Partita rewrites them without pause.
     Damaged,
+    /// A chain refuses.
+    Chain(ChainFault),
     /// An owner with the process number 0 or below.
     BadOwner {
         /// The process number.
@@ -227,6 +231,7 @@ impl fmt::Display for LedgerError {
             Problem::Damaged => {
                 write!(f, "was damaged from outside; end the tenant's processes and start it again")
             }
+            Problem::Chain(fault) => write!(f, "{fault}"),
             Problem::BadOwner { pid } => {
                 write!(f, "process number {pid} cannot own a slot; pass the caller's own number")
             }

@@ -6,6 +6,8 @@
 //! maps it writable ([`UsageMap`]), claims a [`Slot`] and accounts its memory there, and anybody who may read
 //! the file observes it without mapping it ([`UsageView`]).
 //!
+//! A chain of processes that pass frames on has a file of its own, [`chain`].
+//!
 //! A tenant with a share of the GPU's time has a third one, [`time`](TIME_FILE_NAME): its gate and its account of time ([`TimeMap`]).
 //!
 //! # What keeps it right
@@ -33,6 +35,7 @@ extern crate std;
 pub mod account;
 #[cfg(not(loom))]
 mod account;
+pub mod chain;
 #[cfg(loom)]
 pub mod epoch;
 #[cfg(not(loom))]
@@ -81,6 +84,7 @@ mod view;
 #[cfg(not(loom))]
 pub use self::{
     account::{SLOTS, Totals},
+    chain::{ChainFile, ChainPlan, ChainSeat},
     error::{Errno, LedgerError, LimitsFault, Problem},
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{

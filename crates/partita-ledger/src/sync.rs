@@ -56,6 +56,19 @@ impl Word {
         step();
         self.0.fetch_add(1, Ordering::Relaxed);
     }
+
+    /// The half of the word that changes with every increment, for a futex.
+    #[cfg(not(loom))]
+    pub(crate) fn low_half(&self) -> *const u32 {
+        let halves = self.0.as_ptr().cast::<u32>().cast_const();
+        if cfg!(target_endian = "little") { halves } else { halves.wrapping_add(1) }
+    }
+}
+
+/// A full fence: of two who each write a word, pass this, and read the other's word, one at least sees what the other wrote.
+#[inline]
+pub fn see_each_other() {
+    fence(Ordering::SeqCst);
 }
 
 /// An acquire fence: what was peeked before it synchronises with the release store that wrote it.
