@@ -19,6 +19,7 @@
 //! | [`hami`] | limits as HAMi-core is given them, by variables of the environment |
 //! | [`chain`] | which part of the GPU each component of a chain may use, found online |
 //! | [`time`] | shares of the GPU's time, and who waits for whom |
+//! | [`pool`] | device memory on lease: pools, deadlines, quotas, and when memory may be used again |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod gpc_set;
 pub mod hami;
 pub mod kept;
 mod plan;
+pub mod pool;
 mod residence;
 mod share;
 mod size;

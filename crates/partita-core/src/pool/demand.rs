@@ -1,0 +1,95 @@
+//! How many blocks of a size a tenant needs.
+
+/// How many windows the most that was used is remembered for.
+pub const WINDOWS: usize = 50;
+
+/// The most blocks that were used at one time, window by window.
+#[derive(Debug)]
+pub(crate) struct Demand {
+    window_ms: u64,
+    /// Which window is the current one, counted from the clock's zero.
+    window: u64,
+    /// What was noted last.
+    used: u32,
+    /// At `window % WINDOWS`, the current one's.
+    peaks: [u32; WINDOWS],
+}
+
+impl Demand {
+    pub(crate) fn new(window_ms: u64, now_ms: u64) -> Self {
+        let window_ms = window_ms.max(1);
+        Self { window_ms, window: now_ms / window_ms, used: 0, peaks: [0; WINDOWS] }
+    }
+
+    /// Notes how many blocks are used from now on. A clock that goes back is taken to stand still.
+    pub(crate) fn note(&mut self, used: u64, now_ms: u64) {
+        let used = u32::try_from(used).unwrap_or(u32::MAX);
+        let window = (now_ms / self.window_ms).max(self.window);
+        // Older windows than there is room for are all alike.
+        let first = (self.window + 1).max(window.saturating_sub(WINDOWS as u64 - 1));
+        for passed in first..=window {
+            self.peaks[passed as usize % WINDOWS] = self.used;
+        }
+        self.window = window;
+        self.used = used;
+        let current = &mut self.peaks[window as usize % WINDOWS];
+        *current = (*current).max(used);
+    }
+
+    fn back(&self, windows: u64) -> u32 {
+        self.window.checked_sub(windows).map_or(0, |window| self.peaks[window as usize % WINDOWS])
+    }
+
+    /// Blocks by which the use has grown from window to window, in each of the last two complete steps: what the next window will want more.
+    /// One jump is no growth.
+    pub(crate) fn growth(&self) -> u64 {
+        let last = self.back(0).saturating_sub(self.back(1));
+        let before = self.back(1).saturating_sub(self.back(2));
+        u64::from(last.min(before))
+    }
+
+    /// Blocks that there should be.
+    pub(crate) fn target(&self) -> u64 {
+        u64::from(self.peaks.iter().copied().max().unwrap_or(0)) + self.growth()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_remembered_for_as_long_as_there_are_windows() {
+        let mut demand = Demand::new(100, 1000);
+        demand.note(0, 1000);
+        demand.note(40, 1010);
+        demand.note(3, 1020);
+        assert_eq!((demand.target(), demand.growth()), (40, 0));
+        demand.note(3, 1000 + 100 * (WINDOWS as u64 - 1));
+        assert_eq!(demand.target(), 40);
+        demand.note(3, 1000 + 100 * WINDOWS as u64);
+        assert_eq!(demand.target(), 3);
+        // However much later.
+        demand.note(2, u64::MAX);
+        assert_eq!(demand.target(), 3, "what was used all the while");
+    }
+
+    #[test]
+    fn what_grows_is_met_before_it_asks() {
+        let mut demand = Demand::new(100, 0);
+        for (window, used) in [0, 10, 25, 45].into_iter().enumerate() {
+            demand.note(used, window as u64 * 100);
+        }
+        assert_eq!((demand.growth(), demand.target()), (15, 60));
+        demand.note(45, 400);
+        assert_eq!((demand.growth(), demand.target()), (0, 45));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_stands_still() {
+        let mut demand = Demand::new(100, 5000);
+        demand.note(7, 5000);
+        demand.note(9, 10);
+        assert_eq!(demand.target(), 9);
+    }
+}

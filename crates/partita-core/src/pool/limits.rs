@@ -1,0 +1,43 @@
+//! What a pool is bounded by.
+
+/// The bounds of a [`Pool`](super::Pool). There is one on everything that a client can make grow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The driver's unit of allocation, or a multiple of it: sizes of slabs are multiples.
+    pub granularity_bytes: u64,
+    /// Slabs of several blocks are not made larger than this.
+    pub slab_bytes_max: u64,
+    /// All slabs together.
+    pub bytes_max: u64,
+    /// Tenants.
+    pub tenants_max: usize,
+    /// Owners.
+    pub owners_max: usize,
+    /// Slabs.
+    pub slabs_max: usize,
+    /// Leases of all owners, resting ones too.
+    pub leases_max: usize,
+    /// Leases of one request.
+    pub batch_max: u32,
+    /// The longest deadline, in milliseconds.
+    pub ttl_ms_max: u32,
+    /// How long a window is over which demand is measured, in milliseconds; not 0.
+    pub window_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            granularity_bytes: 2 << 20,
+            slab_bytes_max: 64 << 20,
+            bytes_max: u64::MAX,
+            tenants_max: 256,
+            owners_max: 2048,
+            slabs_max: 4096,
+            leases_max: 65_536,
+            batch_max: 128,
+            ttl_ms_max: 3_600_000,
+            window_ms: 100,
+        }
+    }
+}
