@@ -4,9 +4,15 @@
 //! components their TPCs ([`Actuator`]); what is here decides. Time is counted in periods.
 
 mod allocation;
+mod bottleneck;
 mod place;
 mod plant;
+mod published;
+mod trial;
 
 pub use allocation::{Allocation, AllocationError, ladder};
+pub use bottleneck::{BottleneckOptions, Bottlenecks, equal_part, find_bottlenecks};
 pub use place::place;
 pub use plant::{Actuator, Objective, Plant, Stop};
+pub use published::{PublishedOptions, published};
+pub use trial::{Found, Purpose, Trial};
