@@ -17,7 +17,7 @@
 //! 3. moves the head on by a compare-and-swap.
 //!
 //! The consumer takes, and so does a producer that drops the oldest. Killed
-//! between 2 and 3, the ticket is stale and the next one passes over it.
+//! between 2 and 3, the ticket is stale and the next one passes over it, as whoever recovers the role does.
 //!
 //! **Why the head again.** A slot is written anew only after the head has passed it. A taker that slept between reading the head and
 //! reading the slot may have read a ticket of a later round, one whose send is not even finished. The writer of that ticket had
@@ -44,6 +44,12 @@ pub struct Damaged;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Line(pub Word);
+
+impl AsRef<Word> for Line {
+    fn as_ref(&self) -> &Word {
+        &self.0
+    }
+}
 
 /// What lies between two roles.
 #[derive(Debug)]
@@ -225,6 +231,8 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
     /// `freed` says where a lease that it held goes, [`Place::Free`] or [`Place::Vacant`].
     pub fn recover(&self, role: u8, mut freed: impl FnMut(usize) -> Place) -> Recovered {
         let mut recovered = Recovered::default();
+        // It may have taken a lease, from before it or back from behind it, without moving the head on.
+        role.checked_sub(1).into_iter().chain([role]).for_each(|edge| self.pass_over(edge));
         if let Some(ring) = self.ring(role) {
             let tail = ring.tail.0.load();
             let depth = tail.wrapping_sub(ring.head.0.load());
@@ -247,6 +255,23 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
             }
         }
         recovered
+    }
+
+    /// Moves the head of an edge on past stale tickets.
+    fn pass_over(&self, edge: u8) {
+        let Some(ring) = self.ring(edge) else { return };
+        for _ in 0..N {
+            let head = ring.head.0.load();
+            let depth = ring.tail.0.load().wrapping_sub(head);
+            let ticket = Ticket(ring.slot(head).load());
+            let genuine = ring.head.0.load() == head;
+            if genuine && (depth == 0 || self.is_at(ticket, Place::Queued(edge))) {
+                return;
+            }
+            if genuine {
+                let _ = ring.head.0.replace(head, head.wrapping_add(1));
+            }
+        }
     }
 
     /// Whether a ticket that was queued just now is still in the ring. If it is not and its lease has not moved, it never will be: a lease

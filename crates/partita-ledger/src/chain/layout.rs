@@ -131,12 +131,6 @@ impl AsRef<Ring<FRAMES_MAX>> for Edge {
     }
 }
 
-impl AsRef<Word> for Line {
-    fn as_ref(&self) -> &Word {
-        &self.0
-    }
-}
-
 #[repr(C)]
 pub(super) struct Layout {
     pub(super) header: Header,
