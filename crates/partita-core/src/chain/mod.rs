@@ -5,9 +5,13 @@
 
 mod allocation;
 mod bottleneck;
+mod compare;
 mod place;
 mod plant;
 mod published;
+mod steady;
+#[cfg(test)]
+mod synthetic;
 mod trial;
 
 pub use allocation::{Allocation, AllocationError, ladder};
@@ -15,4 +19,5 @@ pub use bottleneck::{BottleneckOptions, Bottlenecks, equal_part, find_bottleneck
 pub use place::place;
 pub use plant::{Actuator, Objective, Plant, Stop};
 pub use published::{PublishedOptions, published};
+pub use steady::{SteadyOptions, steady};
 pub use trial::{Found, Purpose, Trial};

@@ -1,0 +1,343 @@
+//! Partita's own search: from what runs, in steps that are taken back unless they have proved better.
+//!
+//! # What it does
+//! The *incumbent* is what was in force at the beginning. A *candidate* differs from it in one component's TPCs, or in a group's. It is put in
+//! force for a period to settle and one to be measured, compared with the incumbent ([`compare`](super::compare)), and becomes the incumbent if it is better. In this order:
+//!
+//! 1. The whole GPU for all, if that is not what there was: nobody is left below default sharing.
+//! 2. Each component gives up a fifth of the TPCs. That tells at once which ones the chain needs (throughput falls), which do not matter, and which
+//!    do *better* with less: a kernel of more blocks than fit at once leaves part of the GPU empty in its last round, and a component that
+//!    stays away from a few TPCs costs itself nothing and gives the others a place to run meanwhile. (On the model that is where most of what can be gained is, and
+//!    it is closed to the published algorithm, which gives bottlenecks everything.) A step that was better is taken again.
+//! 3. All that did not matter give up half of what they have, together. If two or more matter and have room, they grow together: one alone would not help.
+//! 4. Those that mattered try a tenth, and a twentieth, less and more. What did not mind losing a fifth is not asked again.
+//!
+//! # Why fewer trials
+//! Every component is restricted once, gently, and that one trial is both the search for bottlenecks and a step of the optimization. The
+//! published one restricts each to find the bottlenecks, and then searches each of the others through all portions, those that do not matter too.
+//!
+//! # Why it ends, and where
+//! An incumbent is replaced only by one measured better by [`SteadyOptions::better_permille`] at least. Throughput is bounded by what the GPU can do, so with right verdicts
+//! there are at most log(best / first) / log(1 + better) replacements. Between two of them each step size asks each component at most twice,
+//! no allocation is tried twice, and the step sizes only fall. So it ends, after [`SteadyOptions::looks_max_in_all`] measurements of candidates at the latest. At the end
+//! none of the steps last asked about was better by what counts: a local optimum of the finest steps, in the directions that matter. A better one elsewhere
+//! is not excluded; on the model the shortfall is in `bench/results/chains.md`.
+//!
+//! # Why it never leaves a chain worse off
+//! * A candidate that is not known to be at least even is in force for [`SteadyOptions::settle_periods`] + 1 periods at a time, two if not told otherwise; then the incumbent
+//!   is back. Longer looks alternate.
+//! * «Better» needs two looks and a difference beyond the noise, which is measured all along from repeated measurements of the incumbent.
+//! * A throughput that changes by itself meanwhile (the incumbent's own, measured again after everything that was worse) restarts the comparison at hand; after
+//!   three such shifts the search ends.
+//! * At the end what was found is compared with the beginning once more, side by side. If it is not at least as good, the beginning is put back.
+//! * Stopped from outside or failing, it puts the incumbent back, which is the beginning or has proved better.
+
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::compare::{Comparison, Noise, Verdict};
+use super::trial::{Found, Purpose, Trials};
+use super::{Allocation, Plant, Stop};
+
+/// What the search has to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteadyOptions {
+    /// The smallest gain worth a change, in thousandths of the throughput. Where single measurements differ by more, that is 1.5 of their
+    /// standard deviations: to tell less from nothing would take more periods than it brings.
+    pub better_permille: u32,
+    /// Periods that pass unmeasured after a change, for frames on their way.
+    pub settle_periods: u32,
+    /// Measurements of one candidate at most.
+    pub looks_max: u32,
+    /// Measurements of candidates at most, all together.
+    pub looks_max_in_all: u32,
+}
+
+impl Default for SteadyOptions {
+    /// 1 %, one period to settle, six looks at a candidate and sixty in all.
+    fn default() -> Self {
+        Self { better_permille: 10, settle_periods: 1, looks_max: 6, looks_max_in_all: 60 }
+    }
+}
+
+/// Searches on a chain on which `in_force` is in force, over so many TPCs. What it finds is in force afterwards, and was measured to be at least as good.
+///
+/// # Errors
+/// Why it was stopped; then the best so far is in force, if it can be applied.
+pub fn steady<P: Plant + ?Sized>(
+    plant: &mut P,
+    in_force: &Allocation,
+    tpcs: u32,
+    options: &SteadyOptions,
+) -> Result<Found, Stop> {
+    let mut search = Search {
+        trials: Trials::new(plant, in_force, options.settle_periods),
+        options,
+        tpcs: tpcs.max(1),
+        noise: Noise::supposed(f64::from(options.better_permille.max(1)) / 1_000.0 / 5.0),
+        incumbent: in_force.clone(),
+        measured: Vec::new(),
+        tried: BTreeSet::from([in_force.clone()]),
+        looks: 0,
+        shifts: 0,
+    };
+    match search.run(in_force) {
+        Ok(()) => {
+            let frames_per_s = search.reference();
+            Ok(search.trials.finish(frames_per_s))
+        }
+        Err(stop) => {
+            // Why it was stopped is the better answer.
+            let _: Result<(), Stop> = search.trials.apply(&search.incumbent);
+            Err(stop)
+        }
+    }
+}
+
+/// Parts of the TPCs by which components grow and shrink, the largest first.
+const STEPS: [u32; 3] = [5, 10, 20];
+/// Measurements of the beginning, for a first idea of the noise.
+const FIRST_REFERENCES: usize = 3;
+/// Measurements of the incumbent of which the median counts.
+const REFERENCES: usize = 3;
+/// Shifts of the throughput after which nothing that was learned is worth much.
+const SHIFTS_MAX: u32 = 3;
+/// The incumbent has shifted when it is off by this many standard errors, squared.
+const SHIFT_SQUARED: f64 = 16.0;
+
+/// Which way a component's TPCs change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Fewer,
+    More,
+}
+
+struct Search<'a, P: ?Sized> {
+    trials: Trials<'a, P>,
+    options: &'a SteadyOptions,
+    tpcs: u32,
+    noise: Noise,
+    incumbent: Allocation,
+    /// The incumbent's last measurements, oldest first, since it became that or its throughput shifted.
+    measured: Vec<f64>,
+    tried: BTreeSet<Allocation>,
+    looks: u32,
+    shifts: u32,
+}
+
+impl<P: Plant + ?Sized> Search<'_, P> {
+    fn run(&mut self, start: &Allocation) -> Result<(), Stop> {
+        for _ in 0..FIRST_REFERENCES {
+            self.refresh()?;
+        }
+        self.challenge(&Allocation::uniform(start.components(), self.tpcs))?;
+        let mut matters = vec![true; start.components()];
+        let mut last = 0;
+        for part in STEPS {
+            let step = (self.tpcs / part).max(1);
+            if step != last {
+                for (component, matters) in matters.iter_mut().enumerate() {
+                    *matters = *matters && self.ask(component, step)?;
+                }
+            }
+            if last == 0 {
+                self.ask_groups(&matters, step)?;
+            }
+            last = step;
+        }
+        self.verify(start)
+    }
+
+    /// Lets a component have fewer TPCs, and more; says whether that made a difference.
+    fn ask(&mut self, component: usize, step: u32) -> Result<bool, Stop> {
+        let mut matters = false;
+        for way in [Way::Fewer, Way::More] {
+            let mut has_moved = false;
+            loop {
+                let now = self.incumbent.tpcs()[component];
+                let then = match way {
+                    Way::Fewer => now.saturating_sub(step),
+                    Way::More => now.saturating_add(step).min(self.tpcs),
+                };
+                if then == 0 || then == now {
+                    break;
+                }
+                match self.challenge(&self.incumbent.with(component, then))? {
+                    Some(Verdict::Better) => has_moved = true,
+                    Some(Verdict::Worse) => {
+                        matters = true;
+                        break;
+                    }
+                    Some(Verdict::Even) if way == Way::Fewer && !has_moved => return Ok(false),
+                    Some(Verdict::Even) | None => break,
+                }
+            }
+            matters |= has_moved;
+            if has_moved {
+                break;
+            }
+        }
+        // What could not be asked may matter.
+        Ok(matters || self.incumbent.tpcs()[component] <= step)
+    }
+
+    /// Lets those that do not matter have less, all at once, and those that matter more.
+    fn ask_groups(&mut self, matters: &[bool], step: u32) -> Result<(), Stop> {
+        let change = |allocation: &Allocation, who: bool, to: &dyn Fn(u32) -> u32| {
+            let components = (0..matters.len()).filter(|&i| matters[i] == who);
+            components.fold(allocation.clone(), |all, i| all.with(i, to(allocation.tpcs()[i])))
+        };
+        while matters.contains(&false) {
+            let halved = change(&self.incumbent, false, &|tpcs| tpcs.div_ceil(2));
+            if self.challenge(&halved)? != Some(Verdict::Better) {
+                break;
+            }
+        }
+        // One alone has been asked.
+        while matters.iter().filter(|matters| **matters).count() > 1 {
+            let grown = change(&self.incumbent, true, &|tpcs| (tpcs + step).min(self.tpcs));
+            if self.challenge(&grown)? != Some(Verdict::Better) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a candidate with the incumbent; makes it the incumbent if it is better. `None` if there is nothing to compare, or no look left.
+    fn challenge(&mut self, candidate: &Allocation) -> Result<Option<Verdict>, Stop> {
+        if self.is_over() || !self.tried.insert(candidate.clone()) {
+            return Ok(None);
+        }
+        let mut comparison = Comparison::default();
+        let mut of_candidate = Vec::new();
+        let verdict = loop {
+            let frames_per_s = self.trials.measure(candidate, Purpose::Candidate)?;
+            self.looks += 1;
+            of_candidate.push(frames_per_s);
+            comparison.look(self.gain(frames_per_s));
+            if let Some(verdict) = comparison.verdict(&self.noise, self.counts(), self.options.looks_max) {
+                break verdict;
+            }
+            if self.refresh()? {
+                // What was compared before was compared with something else.
+                comparison = Comparison::default();
+                of_candidate.clear();
+            }
+            if self.is_over() {
+                return Ok(None);
+            }
+        };
+        match verdict {
+            Verdict::Better => {
+                self.incumbent = candidate.clone();
+                self.measured = of_candidate;
+                let surplus = self.measured.len().saturating_sub(REFERENCES);
+                self.measured.drain(..surplus);
+            }
+            // What is as good may stay until the next candidate.
+            Verdict::Even => {}
+            Verdict::Worse => _ = self.refresh()?,
+        }
+        Ok(Some(verdict))
+    }
+
+    /// The smallest gain that counts.
+    fn counts(&self) -> f64 {
+        (f64::from(self.options.better_permille.max(1)) / 1_000.0).max(1.5 * self.noise.deviation())
+    }
+
+    fn is_over(&self) -> bool {
+        self.looks >= self.options.looks_max_in_all || self.shifts >= SHIFTS_MAX
+    }
+
+    /// The incumbent's throughput: the median of its last measurements.
+    fn reference(&self) -> f64 {
+        let mut sorted = self.measured.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        match sorted.len() {
+            0 => 0.0,
+            count => (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0,
+        }
+    }
+
+    /// What a throughput gains over the incumbent's.
+    fn gain(&self, frames_per_s: f64) -> f64 {
+        let reference = self.reference();
+        match reference > 0.0 {
+            true => frames_per_s / reference - 1.0,
+            // Anything is more than nothing.
+            false => f64::from(u8::from(frames_per_s > 0.0)),
+        }
+    }
+
+    /// Measures the incumbent again; says whether its throughput has shifted.
+    fn refresh(&mut self) -> Result<bool, Stop> {
+        let incumbent = self.incumbent.clone();
+        let now = self.trials.measure(&incumbent, Purpose::Reference)?;
+        let is_off = |search: &Self, now| {
+            let gain = search.gain(now);
+            let error = search.noise.variance() * (1.0 + 1.0 / search.measured.len().max(1) as f64);
+            gain * gain > SHIFT_SQUARED * error && gain.abs() > 2.0 * search.counts()
+        };
+        if self.measured.len() >= FIRST_REFERENCES - 1 && is_off(self, now) {
+            // A hiccup, or another throughput from now on: the next measurement tells.
+            let again = self.trials.measure(&incumbent, Purpose::Reference)?;
+            if is_off(self, again) {
+                self.measured = vec![now, again];
+                self.noise.learn(now, again);
+                self.shifts += 1;
+                return Ok(true);
+            }
+            self.remember(again);
+            return Ok(false);
+        }
+        self.remember(now);
+        Ok(false)
+    }
+
+    fn remember(&mut self, frames_per_s: f64) {
+        if let Some(&before) = self.measured.last() {
+            self.noise.learn(before, frames_per_s);
+        }
+        if self.measured.len() == REFERENCES {
+            self.measured.remove(0);
+        }
+        self.measured.push(frames_per_s);
+    }
+
+    /// Compares what was found with the beginning, in turns; puts the beginning back unless that is no better.
+    fn verify(&mut self, start: &Allocation) -> Result<(), Stop> {
+        if self.incumbent == *start {
+            return self.trials.apply(start);
+        }
+        let found = self.incumbent.clone();
+        let mut comparison = Comparison::default();
+        let mut of_start = Vec::new();
+        loop {
+            let before = self.trials.measure(start, Purpose::Verification)?;
+            let after = self.trials.measure(&found, Purpose::Verification)?;
+            of_start.push(before);
+            comparison.look(if before > 0.0 {
+                after / before - 1.0
+            } else {
+                f64::from(u8::from(after > 0.0))
+            });
+            self.remember(after);
+            // Either way it must be clear which is the better one; where it is not, what was there before is as good.
+            match comparison.verdict(&self.noise, self.counts(), self.options.looks_max) {
+                Some(Verdict::Better) => return Ok(()),
+                Some(Verdict::Worse) => break,
+                Some(Verdict::Even) if comparison.gain() > 0.0 => return Ok(()),
+                Some(Verdict::Even) => break,
+                None => {}
+            }
+        }
+        self.incumbent = start.clone();
+        self.measured = of_start;
+        self.trials.apply(start)
+    }
+}
