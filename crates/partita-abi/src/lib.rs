@@ -22,6 +22,7 @@ pub mod exports;
 pub mod kernels;
 pub mod qmd;
 pub mod result;
+pub mod stages;
 pub mod stream;
 pub mod types;
 pub mod versions;

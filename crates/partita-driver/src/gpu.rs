@@ -16,6 +16,7 @@ use partita_abi::types::{
 
 use crate::cuda::Cuda;
 use crate::error::Error;
+use crate::ipc::Span;
 use crate::stream::StreamRef;
 use crate::time::Deadline;
 
@@ -426,6 +427,11 @@ impl Buffer<'_> {
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// All of it, as a part of device memory.
+    pub fn span(&self) -> Span<'_> {
+        Span::new(self.cuda, self.address, self.bytes as u64)
     }
 
     /// Copies to the device.

@@ -10,6 +10,7 @@ use partita_abi::kernels::{CENSUS, COPY, COUNT, CensusRecord, FMA, MATMUL, SPIN,
 use partita_sim::{BlockRecord, DeviceSpec, KernelWork};
 
 use super::effects::Reach;
+use super::stages::{self, Stage};
 use super::workloads;
 use crate::shared::command::Rect;
 
@@ -54,6 +55,8 @@ pub enum Run {
     Fma { out: u64, a: u64, b: u64, c: u64, n: u64, rounds: u32 },
     /// Multiply matrices.
     Matmul { c: u64, a: u64, b: u64, n: u32, columns: u32, rows: u32 },
+    /// Do a component's work on a frame.
+    Stage(Stage),
 }
 
 /// A kernel's parameters, taken from the front.
@@ -95,6 +98,9 @@ pub fn prepare(
 ) -> Result<Option<Run>, CuResult> {
     if let Some(run) = workloads::prepare(spec, name, params, kernel)? {
         return Ok(run);
+    }
+    if let Some(stage) = stages::prepare(spec, name, shape, params, kernel)? {
+        return Ok(Some(Run::Stage(stage)));
     }
     let Some(known) =
         [SPIN, CENSUS, COUNT, COPY, FMA, MATMUL].into_iter().find(|k| k.to_bytes() == name.as_bytes())
@@ -146,7 +152,7 @@ pub fn prepare(
 
 /// How long a block takes for its memory traffic while nobody else asks for any: an SM draws so much by itself, and the blocks that are resident on
 /// it share that.
-fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
+pub(super) fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
     let sms = u64::from((kernel.enabled & spec.topology.all()).len() * spec.topology.sms_per_tpc()).max(1);
     let resident = u64::from(partita_sim::Footprint::of(kernel, &spec.sm).blocks_per_sm(&spec.sm)).max(1);
     let together = resident.min(kernel.grid_blocks.div_ceil(sms));
@@ -154,16 +160,19 @@ fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
     u64::try_from(bytes * 1_000_000_000 / u128::from(spec.memory.sm_bytes_per_s.max(1))).unwrap_or(u64::MAX)
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
 }
 
-fn read_floats(reach: &Reach<'_>, address: u64, count: u64) -> Result<Vec<f32>, CuResult> {
-    let bytes = count.checked_mul(4).and_then(|bytes| usize::try_from(bytes).ok());
-    let bytes = bytes.filter(|bytes| *bytes as u64 <= reach.memory.total());
+pub(super) fn read_bytes(reach: &Reach<'_>, address: u64, bytes: u64) -> Result<Vec<u8>, CuResult> {
+    let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes as u64 <= reach.memory.total());
     let mut buffer = vec![0u8; bytes.ok_or(CuResult::ILLEGAL_ADDRESS)?];
     reach.read(address, &mut buffer)?;
-    Ok(floats(&buffer))
+    Ok(buffer)
+}
+
+fn read_floats(reach: &Reach<'_>, address: u64, count: u64) -> Result<Vec<f32>, CuResult> {
+    read_bytes(reach, address, count.saturating_mul(4)).map(|bytes| floats(&bytes))
 }
 
 fn write_floats(reach: &Reach<'_>, address: u64, values: &[f32]) -> Result<(), CuResult> {
@@ -217,6 +226,7 @@ impl Run {
                 Ok(())
             }
             Self::Copy(rect) => reach.copy(&rect),
+            Self::Stage(ref stage) => stage.finish(reach),
             Self::Fma { out, a, b, c, n, rounds } => {
                 let (a, b) = (read_floats(reach, a, n)?, read_floats(reach, b, n)?);
                 let mut acc = read_floats(reach, c, n)?;

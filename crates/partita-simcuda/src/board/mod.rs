@@ -17,6 +17,7 @@ mod ranges;
 mod request;
 mod serve;
 mod space;
+mod stages;
 mod workloads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
