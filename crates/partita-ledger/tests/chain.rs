@@ -11,6 +11,8 @@ use partita_ledger::chain::{
 };
 
 const FRAME_BYTES: u64 = 1000;
+/// How far frames lie apart.
+const STRIDE_BYTES: u64 = 1024;
 
 fn plan(roles: usize, frames: u32, queue_max: u32, policy: Policy) -> ChainPlan {
     ChainPlan {
@@ -25,7 +27,12 @@ fn plan(roles: usize, frames: u32, queue_max: u32, policy: Policy) -> ChainPlan 
 }
 
 fn slab(frames: u64, owner: SlabOwner) -> SlabPlan {
-    SlabPlan { handle: std::array::from_fn(|i| i as u8), bytes: frames * FRAME_BYTES + 7, owner, tag: [5, 6] }
+    SlabPlan {
+        handle: std::array::from_fn(|i| i as u8),
+        bytes: frames * STRIDE_BYTES + 7,
+        owner,
+        tag: [5, 6],
+    }
 }
 
 fn attach(path: &CStr, role: u8) -> ChainSeat {
@@ -51,7 +58,7 @@ fn a_frame_passes_from_end_to_end_with_what_is_said_of_it() {
 
     for round in 0..10 {
         let lease = frame(&first);
-        assert_eq!((lease.slab, lease.offset), (of, round % 4 * FRAME_BYTES), "the pool goes round");
+        assert_eq!((lease.slab, lease.offset), (of, round % 4 * STRIDE_BYTES), "the pool goes round");
         let note = Note { bytes: 10 + round, meta: [round, 1, 2, 3], ..first.note(&lease) };
         assert_eq!(note.sequence, round);
         first.describe(&lease, &note).unwrap();
@@ -74,6 +81,13 @@ fn a_frame_passes_from_end_to_end_with_what_is_said_of_it() {
     chain.stop();
     assert_eq!(middle.take_until(0, u64::MAX).unwrap(), Got::Stopping);
     assert_eq!(first.take_until(0, u64::MAX).unwrap(), Got::Stopping);
+    chain.resume();
+    for _ in 0..2 {
+        assert_eq!(first.send_until(&frame(&first), 0, 0).unwrap(), Sent::Queued);
+    }
+    chain.stop();
+    assert_eq!(first.send_until(&first.acquire().unwrap().unwrap(), 0, u64::MAX).unwrap(), Sent::Stopping);
+    assert!(matches!(middle.take_until(0, 0).unwrap(), Got::Frame(_)), "what is there is still worked on");
 }
 
 #[test]

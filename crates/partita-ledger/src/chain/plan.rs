@@ -124,6 +124,12 @@ impl ChainPlan {
         Ok(())
     }
 
+    /// How far frames lie apart in an allocation, in bytes: as the driver aligns what it allocates (256 bytes, «CUDA C++ Programming Guide»,
+    /// device memory accesses).
+    pub fn stride_bytes(&self) -> u64 {
+        self.frame_bytes.checked_next_multiple_of(256).unwrap_or(u64::MAX)
+    }
+
     /// The number of the role of that name.
     pub fn role(&self, name: &str) -> Option<u8> {
         self.roles.iter().position(|role| role == name).map(|at| at as u8)

@@ -37,6 +37,8 @@ pub enum Sent {
     DroppedNewest,
     /// There was no room until the deadline; the role still holds it.
     Late,
+    /// There is no room and everybody is to end; the role still holds it.
+    Stopping,
 }
 
 /// A role of a chain, for the process that took it. It is given back when this is dropped or the process ends.
@@ -286,11 +288,14 @@ impl ChainSeat {
             match self.plan().policy {
                 Policy::Wait => {
                     let began_ns = monotonic_ns();
-                    let idle = || ring.depth() >= depth_max;
+                    let is_full = || ring.depth() >= depth_max;
+                    let idle = || is_full() && !self.is_stopping();
                     let room = while_idle(&ring.head.0, &self.cells().sleeping, spin_ns, deadline_ns, idle);
                     add(&counters.wait_out_ns, monotonic_ns().saturating_sub(began_ns));
-                    if !room {
-                        return Ok(Sent::Late);
+                    match (room, is_full()) {
+                        (false, _) => return Ok(Sent::Late),
+                        (true, true) if self.is_stopping() => return Ok(Sent::Stopping),
+                        _ => {}
                     }
                 }
                 Policy::DropNewest => {

@@ -134,7 +134,7 @@ impl ChainFile {
 
     /// As the first role, enters an allocation and makes frames of it, up to the plan's number.
     pub(super) fn enter_slab(&self, plan: &SlabPlan) -> Result<SlabRef, LedgerError> {
-        let lease_bytes = self.plan().frame_bytes;
+        let lease_bytes = self.plan().stride_bytes();
         if plan.bytes < lease_bytes || plan.bytes > i64::MAX.cast_unsigned() {
             let fault = ChainFault::SlabBytes { bytes: plan.bytes, lease_bytes };
             return Err(self.refuse(Problem::Chain(fault)));
@@ -164,7 +164,7 @@ impl ChainFile {
 
     /// As the first role, makes frames of what the slabs have room for, up to the plan's number. A dead owner may have left off in the middle.
     pub(super) fn divide_slabs(&self) {
-        let lease_bytes = self.plan().frame_bytes;
+        let lease_bytes = self.plan().stride_bytes();
         let mut missing = self.frames_missing();
         for info in self.slabs().into_iter().filter(|info| info.live) {
             // At most as many as there are leases, whatever the file says.

@@ -230,7 +230,7 @@ proptest! {
         operations in prop::collection::vec(operations(), 1..40),
     ) {
         let chain = Chain::new();
-        let mut words = words.into_iter().map(|word| if small { word % 9 << 16 | word >> 60 << 8 } else { word });
+        let mut words = words.into_iter().map(|word| if small { ((word % 9) << 16) | ((word >> 60) << 8) } else { word });
         let cells = chain.edges.iter().flat_map(|Cells(ring)| ring.slots.iter().chain([&ring.head.0, &ring.tail.0]));
         for (cell, word) in chain.leases.iter().map(|line| &line.0).chain(cells).zip(&mut words) {
             cell.store(word);
