@@ -55,9 +55,25 @@ impl Table {
     }
 }
 
+/// The text without control characters, and cut to so many characters.
+pub fn shorten(text: &str, chars_max: usize) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match clean.char_indices().nth(chars_max) {
+        Some(_) => clean.chars().take(chars_max - 1).chain(['…']).collect(),
+        None => clean,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_and_hostile_texts_are_cut() {
+        assert_eq!(shorten("abcd", 4), "abcd");
+        assert_eq!(shorten("abcde", 4), "abc…");
+        assert_eq!(shorten("a\x1b[2Jb\n", 10), "a [2Jb ");
+    }
 
     #[test]
     fn columns_align() {

@@ -211,6 +211,22 @@ pub enum Error {
     /// The Multi-Process Service.
     #[error("{0}")]
     Mps(#[from] partita_mps::MpsError),
+    /// A chain of components cannot be so.
+    #[error("{what}: {reason}")]
+    Chain {
+        /// The chain, and what of it.
+        what: String,
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// The daemon does not answer, or refuses.
+    #[error("partitad at {}: {reason}", .socket.display())]
+    Daemon {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why, with the remedy, in the daemon's words where it said so.
+        reason: String,
+    },
     /// A child process that does a risky job.
     #[error("{job}: {reason}")]
     Child {

@@ -35,7 +35,9 @@
 pub mod audit;
 pub mod batch;
 pub mod calibration;
+pub mod chain;
 pub mod child;
+pub mod daemon;
 pub mod demo;
 pub mod doctor;
 pub mod error;

@@ -73,6 +73,8 @@ pub struct RunRequest {
     pub place: Option<Place>,
     /// `--compact`: others make room, as few as need be.
     pub compact: bool,
+    /// What `ps` calls the program; none for its command line.
+    pub description: Option<String>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
@@ -331,7 +333,10 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str) -> Result
         gpus: if gpus.len() == 1 { Vec::new() } else { gpus.iter().map(GpuMeta::of).collect() },
         run: ProcessId::own().map_err(Error::io("/proc/self"))?,
         child: None,
-        command: request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        command: match &request.description {
+            Some(text) => vec![text.clone()],
+            None => request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        },
         started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         share: request.share.map(|share| share.to_string()),
         place: request.place.unwrap_or_default(),

@@ -13,6 +13,13 @@ pub struct InternalJob {
     pub request: String,
 }
 
+/// Arguments of `internal-chain`.
+#[derive(Debug, Args)]
+pub struct InternalChain {
+    /// The chain as JSON
+    pub order: String,
+}
+
 /// Arguments of `internal-detach`.
 #[derive(Debug, Args)]
 pub struct InternalDetach {

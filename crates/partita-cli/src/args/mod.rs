@@ -6,6 +6,7 @@
 
 mod batch;
 mod bench;
+mod chain;
 mod demo;
 mod doctor;
 mod gpu;
@@ -23,10 +24,11 @@ use clap::{Parser, Subcommand};
 
 pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
 pub use bench::{Bench, OnArg};
+pub use chain::{AlgorithmArg, Chain, ChainDefine, ChainPlot, ChainStart, ChainSteer, ChainWatch};
 pub use demo::Demo;
 pub use doctor::Doctor;
 pub use gpu::{Devices, GpuOption, GpusOption};
-pub use internal::{InternalDetach, InternalJob};
+pub use internal::{InternalChain, InternalDetach, InternalJob};
 pub use limits::{
     IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SpillArg, TimePolicyArg, ViaArg,
 };
@@ -93,6 +95,9 @@ pub enum Cmd {
     /// The Multi-Process Service that lets tenants run at the same time
     #[command(subcommand)]
     Mps(Mps),
+    /// Chains of components that pass frames in GPU memory on
+    #[command(subcommand)]
+    Chain(Chain),
     /// Jobs of Slurm, Torque and PBS: what their prolog and epilog do
     #[command(subcommand)]
     Batch(Batch),
@@ -109,6 +114,9 @@ pub enum Cmd {
     /// Runs a risky job for another partita process
     #[command(name = "internal-job", hide = true)]
     InternalJob(InternalJob),
+    /// Runs the components of a chain in its tenant
+    #[command(name = "internal-chain", hide = true)]
+    InternalChain(InternalChain),
     /// Becomes a daemon in a session of its own
     #[command(name = "internal-detach", hide = true)]
     InternalDetach(InternalDetach),

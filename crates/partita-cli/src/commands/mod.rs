@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod bench;
+pub mod chain;
 pub mod demo;
 pub mod devices;
 pub mod doctor;

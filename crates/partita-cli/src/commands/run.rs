@@ -52,6 +52,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         spill: spill(arguments.spill),
         place: arguments.place.map(place),
         compact: arguments.compact,
+        description: None,
         command: arguments.command.clone(),
     };
     if arguments.dry_run {

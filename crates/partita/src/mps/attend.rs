@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use partita_mps::MpsError;
+use partita_mps::{MpsError, Service};
 use rustix::process::Signal;
 
 use super::incident::What;
@@ -43,21 +43,26 @@ pub(crate) struct Attended<'a> {
     pub watch: &'a Watch,
 }
 
+/// To be called before a client of the service gets a signal: see [`Attended::before`].
+pub(crate) fn end_work_before(service: &Service, signal: Signal, process: ProcessId) {
+    if !dies_of(process.pid, signal) {
+        return;
+    }
+    // A service that does not answer must not keep the signal from it for long.
+    let service = service.clone().with_command_limit(BEFORE_SIGNAL_LIMIT);
+    let Ok(clients) = service.clients() else { return };
+    for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
+        // Whatever goes wrong, the signal is not kept from it.
+        let _ = service.control().terminate_client(server, client);
+    }
+}
+
 impl Attended<'_> {
     /// To be called before `process` gets a signal: if it would die of it at once, its work on the GPU is ended first, because a client
     /// that dies with work in flight takes its neighbours along. A program with a handler of its own is left to it: it may want to save
     /// what it has computed.
     pub fn before(&self, signal: Signal, process: ProcessId) {
-        if !dies_of(process.pid, signal) {
-            return;
-        }
-        // A service that does not answer must not keep the signal from it for long.
-        let service = self.watch.service().clone().with_command_limit(BEFORE_SIGNAL_LIMIT);
-        let Ok(clients) = service.clients() else { return };
-        for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
-            // Whatever goes wrong, the signal is not kept from it.
-            let _ = service.control().terminate_client(server, client);
-        }
+        end_work_before(self.watch.service(), signal, process);
     }
 
     /// To be called after the program has ended: says why, if the service has to do with it, writes it down, and tells whether the

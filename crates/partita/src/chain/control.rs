@@ -1,0 +1,263 @@
+//! The thread that has a chain's compute units divided, and what it shares with the process's main thread.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use partita_core::TpcSet;
+use partita_core::chain::{Actuator, Allocation, Objective, PublishedOptions, Stop, published};
+use partita_ledger::chain::ChainFile;
+
+use super::log::{Log, Period};
+use super::plant::{Interruption, RunningChain, Watcher};
+use super::state::{ChainState, ComponentState, Phase};
+use super::steer::Orders;
+use super::{Algorithm, Definition, Steering};
+use crate::error::Error;
+
+/// How often the state is written for others, at most.
+const WRITE: Duration = Duration::from_millis(100);
+
+/// What the process knows of its chain, for both of its threads.
+#[derive(Debug)]
+pub(super) struct Shared {
+    inner: Mutex<Inner>,
+    tenant: PathBuf,
+    began: Instant,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: ChainState,
+    written: Option<Instant>,
+    log: Option<Log>,
+}
+
+impl Shared {
+    pub(super) fn new(state: ChainState, tenant: &Path, log: Option<&Path>) -> Result<Self, Error> {
+        let log = log.map(|path| Log::begin(path, &state.definition)).transpose()?;
+        let inner = Inner { state, written: None, log };
+        Ok(Self { inner: Mutex::new(inner), tenant: tenant.to_owned(), began: Instant::now() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at_s(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Notes that something happened.
+    pub(super) fn note(&self, what: String) {
+        self.lock().state.note(self.at_s(), what, None);
+    }
+
+    pub(super) fn set_components(&self, components: Vec<ComponentState>) {
+        self.lock().state.components = components;
+    }
+
+    /// Writes the state for others to read.
+    pub(super) fn write(&self) -> Result<(), Error> {
+        let mut inner = self.lock();
+        inner.written = Some(Instant::now());
+        if let Some(log) = &mut inner.log {
+            log.flush();
+        }
+        inner.state.write(&self.tenant)
+    }
+
+    /// Changes the state, and writes it if it was not for a while, or `now`.
+    fn change(&self, now: bool, change: impl FnOnce(&mut ChainState, f64)) {
+        let mut inner = self.lock();
+        change(&mut inner.state, self.at_s());
+        let is_due = inner.written.is_none_or(|written| written.elapsed() >= WRITE);
+        drop(inner);
+        if is_due || now {
+            // Who cannot see it now sees it after the next period.
+            let _ = self.write();
+        }
+    }
+}
+
+/// Tells the others what the optimizer does.
+#[derive(Debug)]
+struct Reporter(Arc<Shared>);
+
+impl Watcher for Reporter {
+    fn measured(&mut self, throughput_fps: f64, applied: Option<&Allocation>) {
+        self.0.change(false, |state, _| {
+            state.periods += 1;
+            state.throughput_fps = Some(throughput_fps);
+        });
+        let mut inner = self.0.lock();
+        let Inner { state, log: Some(log), .. } = &mut *inner else { return };
+        let period = Period {
+            at_s: self.0.at_s(),
+            throughput_fps,
+            tpcs: applied.map(|allocation| allocation.tpcs().to_vec()),
+            tpcs_of_chain: state.tpcs_of_chain,
+            phase: state.phase,
+        };
+        if let Err(error) = log.period(&period) {
+            state.note(period.at_s, format!("the log cannot be written any more: {error}"), None);
+            inner.log = None;
+        }
+    }
+
+    fn applied(&mut self, allocation: &Allocation, sets: &[TpcSet]) {
+        let text: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        self.0.change(true, |state, at_s| {
+            let tpcs = allocation.tpcs().to_vec();
+            if state.tpcs.as_ref() == Some(&tpcs) {
+                return;
+            }
+            state.tpcs = Some(tpcs.clone());
+            state.note(at_s, format!("divided: {}", text.join(" | ")), Some(tpcs));
+        });
+    }
+}
+
+/// Has a chain's compute units divided until the chain ends.
+#[derive(Debug)]
+pub(super) struct Control {
+    chain: RunningChain,
+    steering: Steering,
+    shared: Arc<Shared>,
+}
+
+impl Control {
+    pub(super) fn new(
+        file: ChainFile,
+        limits: &CString,
+        tenant: &Path,
+        definition: &Definition,
+        ending: &Arc<AtomicBool>,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, Error> {
+        let chain = RunningChain::new(
+            file,
+            limits,
+            Arc::clone(ending),
+            Orders::of(tenant),
+            Duration::from_millis(definition.period_ms.into()),
+            Box::new(Reporter(Arc::clone(shared))),
+        )?;
+        Ok(Self { chain, steering: Steering::Algorithm(definition.algorithm), shared: Arc::clone(shared) })
+    }
+
+    /// Runs to the end of the chain.
+    pub(super) fn run(mut self) {
+        loop {
+            let stopped = match self.steering.clone() {
+                Steering::Tpcs(tpcs) => self.hold(&tpcs),
+                Steering::Algorithm(Algorithm::None) => {
+                    let all = vec![self.chain.tpcs(); self.chain.components()];
+                    self.hold(&all)
+                }
+                Steering::Algorithm(Algorithm::Published | Algorithm::Steady) => self.optimize(),
+            };
+            match (stopped, self.chain.interruption.take()) {
+                (Stop::Asked, Some(Interruption::Ending) | None) => return,
+                (Stop::Asked, Some(Interruption::Order)) => self.take_order(),
+                (Stop::Asked, Some(Interruption::Resized)) => {
+                    let tpcs = self.chain.tpcs();
+                    self.shared.change(true, |state, at_s| {
+                        state.tpcs_of_chain = tpcs;
+                        state.note(at_s, format!("the chain has {tpcs} TPCs now"), None);
+                    });
+                }
+                (stop, _) => {
+                    // The chain goes on as it is divided.
+                    self.shared.change(true, |state, at_s| {
+                        state.phase = Phase::Off;
+                        state.note(at_s, stop.to_string(), None);
+                    });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_order(&mut self) {
+        let Some(order) = self.chain.orders().next() else { return };
+        let checked = order.map_err(|error| error.to_string()).and_then(|order| {
+            order.check(self.chain.name(), self.chain.components()).map_err(|error| error.to_string())?;
+            Ok(order)
+        });
+        self.shared.change(true, |state, at_s| match &checked {
+            Ok(order) => {
+                state.steering = order.clone();
+                state.note(at_s, "steered otherwise".to_owned(), None);
+            }
+            Err(error) => state.note(at_s, format!("an order that is none: {error}"), None),
+        });
+        if let Ok(order) = checked {
+            self.steering = order;
+        }
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.shared.change(true, |state, _| state.phase = phase);
+    }
+
+    /// Gives the components these TPCs and leaves it at that. Returns when something else is to be done.
+    fn hold(&mut self, tpcs: &[u32]) -> Stop {
+        self.set_phase(Phase::Off);
+        let applied = Allocation::new(tpcs)
+            .map_err(|error| Stop::Failed { reason: error.to_string() })
+            .and_then(|allocation| self.chain.apply(&allocation));
+        if let Err(stop) = applied {
+            return stop;
+        }
+        self.watch()
+    }
+}
+
+impl Control {
+    /// Has an algorithm divide the compute units, beginning with all for everybody. Returns when something else is to be done.
+    fn optimize(&mut self) -> Stop {
+        let all = Allocation::uniform(self.chain.components(), self.chain.tpcs());
+        match self.begin(&all).and_then(|()| self.search(&all)) {
+            Ok(()) => self.watch(),
+            Err(stop) => stop,
+        }
+    }
+
+    /// Waits for the first frames: before, there is nothing to compare.
+    fn begin(&mut self, all: &Allocation) -> Result<(), Stop> {
+        self.set_phase(Phase::Waiting);
+        self.chain.apply(all)?;
+        while self.chain.throughput()? == 0.0 {}
+        self.set_phase(Phase::Searching);
+        Ok(())
+    }
+
+    fn search(&mut self, all: &Allocation) -> Result<(), Stop> {
+        let tpcs = self.chain.tpcs();
+        let (found, bottlenecks) = published(&mut self.chain, all, tpcs, &PublishedOptions::default())?;
+        self.shared.change(true, |state, at_s| {
+            let text = format!(
+                "found {} with {:.1} frames/s in {} periods and {} trials; bottlenecks: {:?}",
+                found.allocation,
+                found.frames_per_s,
+                found.periods,
+                found.candidates(),
+                bottlenecks.components
+            );
+            state.phase = Phase::Settled;
+            state.note(at_s, text, None);
+        });
+        Ok(())
+    }
+
+    fn watch(&mut self) -> Stop {
+        loop {
+            if let Err(stop) = self.chain.throughput() {
+                return stop;
+            }
+        }
+    }
+}

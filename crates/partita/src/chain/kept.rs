@@ -1,0 +1,183 @@
+//! The chains that a user has defined: a file for each, below the user's configuration.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::Definition;
+use crate::error::Error;
+use crate::registry::check_name;
+
+/// A definition in bytes at most.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The definitions of one user.
+#[derive(Debug, Clone)]
+pub struct Definitions {
+    dir: PathBuf,
+}
+
+impl Definitions {
+    /// Those of the current user: in `$XDG_CONFIG_HOME/partita/chains`, or below `~/.config`.
+    ///
+    /// # Errors
+    /// [`Error::Chain`] if neither variable says where.
+    pub fn of_user() -> Result<Self, Error> {
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
+        let config = config.filter(|path| path.is_absolute()).ok_or_else(|| Error::Chain {
+            what: "definitions of chains".to_owned(),
+            reason: "neither HOME nor XDG_CONFIG_HOME names a directory to keep them in; set one, or name the definition's file"
+                .to_owned(),
+        })?;
+        Ok(Self::at(&config.join("partita/chains")))
+    }
+
+    /// Those in a directory, which need not exist yet.
+    #[must_use]
+    pub fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.toml"))
+    }
+
+    /// Keeps the text of a definition under the name in it, in place of what was there.
+    ///
+    /// # Errors
+    /// As [`Definition::from_toml`]; [`Error::Io`].
+    pub fn keep(&self, text: &str) -> Result<Definition, Error> {
+        let definition = Definition::from_toml(text)?;
+        let path = self.path(&definition.name);
+        let failed = || Error::io(path.display().to_string());
+        fs::create_dir_all(&self.dir).map_err(failed())?;
+        // A reader sees the whole of one or the other.
+        let scratch = self.dir.join(format!(".{}-{}", definition.name, std::process::id()));
+        let written = fs::File::create(&scratch)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&scratch, &path));
+        written.map_err(|error| {
+            let _ = fs::remove_file(&scratch);
+            failed()(error)
+        })?;
+        Ok(definition)
+    }
+
+    /// The definition of this name.
+    ///
+    /// # Errors
+    /// [`Error::Chain`] if there is none, or as [`Definition::from_toml`].
+    pub fn get(&self, name: &str) -> Result<Definition, Error> {
+        check_name(name)?;
+        let path = self.path(name);
+        match read(&path) {
+            Ok(text) => Definition::from_toml(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Chain {
+                what: format!("chain {name}"),
+                reason: format!(
+                    "it is not defined{}; `partita chain define FILE` defines one",
+                    match self.names()?.as_slice() {
+                        [] => String::new(),
+                        names => format!(" (defined: {})", names.join(", ")),
+                    }
+                ),
+            }),
+            Err(error) => Err(Error::io(path.display().to_string())(error)),
+        }
+    }
+
+    /// The names of all, sorted.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn names(&self) -> Result<Vec<String>, Error> {
+        let failed = || Error::io(self.dir.display().to_string());
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed())?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let file = entry.map_err(failed())?.file_name();
+            let name = file.to_str().and_then(|name| name.strip_suffix(".toml"));
+            names.extend(name.filter(|name| check_name(name).is_ok()).map(str::to_owned));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Forgets a definition. A chain that runs goes on.
+    ///
+    /// # Errors
+    /// As [`Definitions::get`].
+    pub fn forget(&self, name: &str) -> Result<(), Error> {
+        self.get(name).map(drop).or_else(|error| match self.path(name).exists() {
+            true => Ok(()),
+            false => Err(error),
+        })?;
+        let path = self.path(name);
+        fs::remove_file(&path).map_err(Error::io(path.display().to_string()))
+    }
+}
+
+/// Reads the definition in a file.
+///
+/// # Errors
+/// [`Error::Io`], or as [`Definition::from_toml`].
+pub fn read_file(path: &Path) -> Result<(Definition, String), Error> {
+    let text = read(path).map_err(Error::io(path.display().to_string()))?;
+    Ok((Definition::from_toml(&text)?, text))
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    let read = fs::File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if read as u64 > BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is larger than 1 MiB; a definition is a page",
+        ));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_found_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Definitions::at(&dir.path().join("not/there/yet"));
+        assert!(kept.names().unwrap().is_empty());
+        let example = kept.keep(Definition::example()).unwrap();
+        assert_eq!(kept.get("cameras").unwrap(), example);
+        let other = Definition::example().replace("cameras", "a.second");
+        kept.keep(&other).unwrap();
+        assert_eq!(kept.names().unwrap(), ["a.second", "cameras"]);
+        let error = kept.get("camera").unwrap_err().to_string();
+        assert!(error.contains("chain camera") && error.contains("a.second, cameras"), "{error}");
+        kept.forget("cameras").unwrap();
+        assert_eq!(kept.names().unwrap(), ["a.second"]);
+        kept.forget("cameras").unwrap_err();
+        for hostile in ["../x", "", ".x", "a/b", "a\0"] {
+            kept.get(hostile).unwrap_err();
+            kept.forget(hostile).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Definitions::at(dir.path());
+        kept.keep(&Definition::example().replace("\"8GiB\"", "\"8 carrots\"")).unwrap_err();
+        assert!(kept.names().unwrap().is_empty());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let large = dir.path().join("large");
+        fs::write(&large, vec![b'#'; BYTES_MAX as usize + 1]).unwrap();
+        assert!(read_file(&large).unwrap_err().to_string().contains("1 MiB"));
+    }
+}

@@ -1,0 +1,308 @@
+//! The process that runs a chain: it starts the components, starts those anew that fail, and ends them in order.
+
+mod member;
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use partita_ledger::chain::{ChainFile, monotonic_ns};
+use partita_mps::Service;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use self::member::Member;
+use super::control::{Control, Shared};
+use super::state::{ChainState, Phase, file_path, of_file};
+use super::{Definition, Steering};
+use crate::error::Error;
+use crate::gpu::Selector;
+use crate::gpus::Selectors;
+use crate::install::Install;
+use crate::kill;
+use crate::mps;
+use crate::process::ProcessId;
+use crate::registry::{Registry, c_path};
+use crate::run::{LEDGER_VARIABLE, RunRequest, run};
+use crate::signals;
+
+/// The hidden subcommand of `partita` that runs a chain in its tenant.
+pub const SUBCOMMAND: &str = "internal-chain";
+/// How long a component may take to end by itself once the chain is to end and no frame is on its way, before it is told by a signal.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// The same where a signal ends the chain: what is on its way is dropped.
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+/// How long it may take after SIGTERM.
+const TERM_LIMIT: Duration = Duration::from_secs(5);
+/// How long nobody looks at the components, at most.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long the memory of a dead component rests: the GPU may not have stopped yet when the process is gone.
+const REST: Duration = Duration::from_millis(20);
+
+/// A chain to be run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// The chain.
+    pub definition: Definition,
+    /// Where to write a line of JSON for each period.
+    pub log: Option<PathBuf>,
+}
+
+/// Runs a chain as a tenant, to its end, and returns the exit code: 0 if every component ended well.
+///
+/// # Errors
+/// Any [`Error`]; the chain was not started then, and nothing is left behind.
+pub fn start(install: &Install, order: &Order, say: impl FnMut(&str)) -> Result<u8, Error> {
+    let definition = &order.definition;
+    definition.check()?;
+    let one = |text: &String| Ok::<_, Error>(Selectors::List(vec![text.parse::<Selector>()?]));
+    let order = serde_json::to_string(order).map_err(|error| Error::Chain {
+        what: format!("chain {}", definition.name),
+        reason: error.to_string(),
+    })?;
+    let program = install.program().as_os_str().to_owned();
+    let request = RunRequest {
+        gpus: definition.gpu.as_ref().map(one).transpose()?,
+        share: definition.share()?,
+        memory: definition.memory()?,
+        name: Some(definition.name.clone()),
+        command: vec![program, SUBCOMMAND.into(), OsString::from(order)],
+        description: Some(format!("chain of {} components", definition.components.len())),
+        ..RunRequest::default()
+    };
+    run(install, &request, say)
+}
+
+/// Runs the components; called in the chain's tenant, by the subcommand [`SUBCOMMAND`]. `say` gets what is to be told on stderr.
+///
+/// # Errors
+/// [`Error::Chain`], [`Error::Program`] and the system's. No component lives then.
+pub fn supervise(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Result<u8, Error> {
+    signals::end_in_order().map_err(Error::io("signal handlers"))?;
+    let definition = &order.definition;
+    definition.check()?;
+    let tenant = std::env::var_os(LEDGER_VARIABLE).map(PathBuf::from).ok_or_else(|| Error::Chain {
+        what: format!("chain {}", definition.name),
+        reason: format!("a chain runs in a tenant; use `partita chain start {}`", definition.name),
+    })?;
+    let mut chain = Running::begin(install, order, &tenant)?;
+    let outcome = chain.attend(&mut say);
+    let ended = chain.end(matches!(outcome, Ok(0)), &mut say);
+    outcome.and_then(|outcome| ended.map(|()| outcome))
+}
+
+/// A chain that runs.
+struct Running {
+    tenant: PathBuf,
+    file: ChainFile,
+    /// What the components are clients of, if they are: one that dies with work in flight takes others along.
+    service: Option<Service>,
+    members: Vec<Member>,
+    restarts_max: u32,
+    shared: Arc<Shared>,
+    ending: Arc<AtomicBool>,
+    control: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    fn begin(install: &Install, order: &Order, tenant: &Path) -> Result<Self, Error> {
+        let definition = &order.definition;
+        let limits = tenant.join(partita_ledger::LIMITS_FILE_NAME.to_str().unwrap_or_default());
+        let limits = c_path(&limits)?;
+        let path = file_path(tenant);
+        let of_path = |error| of_file(&path.display().to_string(), &error);
+        let map = partita_ledger::LimitsMap::open_ro(&limits).and_then(|map| map.load());
+        let (_, now) = map.map_err(|error| of_file(&definition.name, &error))?;
+        let name = c_path(&path)?;
+        let file = ChainFile::create(&name, &definition.plan(now.gpu_uuid)?).map_err(of_path)?;
+        let registry = Registry::open()?;
+        let parts = registry.lock()?.tenant(&definition.name)?;
+        let service =
+            parts.first().map(|part| mps::service_of(install, &registry, part)).transpose()?.flatten();
+        let state = ChainState {
+            definition: definition.clone(),
+            supervisor: ProcessId::own().map_err(Error::io("/proc/self"))?,
+            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            steering: Steering::Algorithm(definition.algorithm),
+            phase: Phase::Waiting,
+            periods: 0,
+            throughput_fps: None,
+            tpcs: None,
+            tpcs_of_chain: partita_core::TpcSet::from_words(now.set).len(),
+            components: Vec::new(),
+            events: Vec::new(),
+        };
+        let shared = Arc::new(Shared::new(state, tenant, order.log.as_deref())?);
+        let members = definition.components.iter().zip(0..);
+        let members = members.map(|(component, role)| Member::new(component, role, &path)).collect();
+        let ending = Arc::new(AtomicBool::new(false));
+        let mut this = Self {
+            tenant: tenant.to_owned(),
+            file,
+            service,
+            members,
+            restarts_max: definition.restarts,
+            shared,
+            ending,
+            control: None,
+        };
+        this.show();
+        this.shared.write()?;
+        // The division first: components that come find what they may use.
+        let own_file = ChainFile::open(&name).map_err(of_path)?;
+        let control = Control::new(own_file, &limits, tenant, definition, &this.ending, &this.shared)?;
+        let thread = std::thread::Builder::new().name("optimizer".to_owned());
+        this.control = Some(thread.spawn(move || control.run()).map_err(Error::io("a thread"))?);
+        Ok(this)
+    }
+
+    /// Starts the components and keeps them running, until the chain is to end. Returns its exit code.
+    fn attend(&mut self, say: &mut dyn FnMut(&str)) -> Result<u8, Error> {
+        loop {
+            if let Some(signal) = signals::ending() {
+                self.shared.note(format!("signal {signal}: the chain ends"));
+                return Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX));
+            }
+            if kill::was_asked_for(&self.tenant) {
+                return Ok(128 + 15);
+            }
+            let mut changed = false;
+            for at in 0..self.members.len() {
+                changed |= self.look_at(at, say)?;
+            }
+            if changed {
+                self.show();
+                self.shared.write()?;
+            }
+            // One that has ended well has no more frames for the others, or wants none.
+            if self.members.iter().any(Member::has_ended_well) {
+                self.shared.note("a component has ended well: the chain ends".to_owned());
+                return Ok(0);
+            }
+            self.wait();
+        }
+    }
+
+    /// Starts a component whose time it is, or sees what became of it. Whether anything has changed.
+    fn look_at(&mut self, at: usize, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
+        let member = &mut self.members[at];
+        let Some(status) = member.poll()? else {
+            if !member.is_due() {
+                return Ok(false);
+            }
+            member.spawn()?;
+            return Ok(true);
+        };
+        let text = describe(status);
+        if status.success() {
+            self.shared.note(format!("{}: {text}", member.name));
+            return Ok(true);
+        }
+        // What it held is of use to the others at once, not only when its place is taken again.
+        let rests_until_ns = monotonic_ns() + REST.as_nanos() as u64;
+        let recovered = self.file.recover(member.role, rests_until_ns);
+        let recovered = recovered.map_err(|error| of_file(&self.file.plan().name, &error))?;
+        let frames = recovered.map_or(0, |recovered| recovered.dropped + recovered.stranded);
+        // A signal that ends all of them comes to this process too.
+        if signals::ending().is_some() || kill::was_asked_for(&self.tenant) {
+            return Ok(true);
+        }
+        if member.restarts >= self.restarts_max {
+            return Err(Error::Chain {
+                what: format!("component {}", member.name),
+                reason: format!(
+                    "it has failed for the {}. time ({text}); see what it printed, or raise `restarts`",
+                    member.restarts + 1
+                ),
+            });
+        }
+        let pause = member.schedule_restart();
+        let line = format!(
+            "component {}: {text}; {frames} frames of it were dropped, it is started anew in {} ms",
+            member.name,
+            pause.as_millis()
+        );
+        say(&line);
+        self.shared.note(line);
+        Ok(true)
+    }
+
+    /// Waits until a component has ended, or for [`LOOK`].
+    fn wait(&self) {
+        let fds: Vec<_> = self.members.iter().filter_map(Member::handle).collect();
+        let mut polled: Vec<_> =
+            fds.iter().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
+        let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+        // A signal ends it early, which is as well.
+        let _ = rustix::event::poll(&mut polled, Some(&limit));
+    }
+
+    fn show(&self) {
+        self.shared.set_components(self.members.iter().map(Member::state).collect());
+    }
+
+    /// Has everybody end: those who wait for frames find that none will come, those who do not heed it get a signal. `in_order`: what is on
+    /// its way is finished first.
+    fn end(&mut self, in_order: bool, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
+        self.ending.store(true, Ordering::Relaxed);
+        self.file.stop();
+        let mut limit = Instant::now() + if in_order { DRAIN_LIMIT } else { LEAVE_LIMIT };
+        while Instant::now() < limit && self.members.iter().any(Member::lives) {
+            // Who has no place in the chain does not know that it ends.
+            for member in &self.members {
+                if !self.file.is_held(member.role).unwrap_or(false) {
+                    member.signal(Signal::TERM, self.service.as_ref());
+                }
+            }
+            if in_order && signals::ending().is_none() && self.has_frames_on_their_way() {
+                limit = Instant::now() + DRAIN_LIMIT;
+            }
+            self.wait();
+            for member in &mut self.members {
+                if let Some(status) = member.poll()?
+                    && in_order
+                    && !status.success()
+                    && status.signal() != Some(Signal::TERM.as_raw())
+                {
+                    say(&format!("component {}: {} while the chain ended", member.name, describe(status)));
+                }
+            }
+        }
+        for (signal, patience) in [(Signal::TERM, TERM_LIMIT), (Signal::KILL, kill::KILL_LIMIT)] {
+            self.members.iter().for_each(|member| member.signal(signal, self.service.as_ref()));
+            let limit = Instant::now() + patience;
+            while Instant::now() < limit && self.members.iter().any(Member::lives) {
+                self.wait();
+                for member in &mut self.members {
+                    member.poll()?;
+                }
+            }
+        }
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+        self.show();
+        self.shared.write()
+    }
+
+    /// Whether a component that lives has frames, or will get some.
+    fn has_frames_on_their_way(&self) -> bool {
+        let census = self.file.census();
+        let held = census.held.iter().zip(&self.members).any(|(&held, member)| held > 0 && member.lives());
+        let queued = census.queued.iter().zip(self.members.iter().skip(1));
+        held || queued.into_iter().any(|(&queued, member)| queued > 0 && member.lives())
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => "it has ended well".to_owned(),
+        (Some(code), _) => format!("it ended with exit code {code}"),
+        (None, Some(signal)) => format!("it was ended by signal {signal}"),
+        (None, None) => "it ended".to_owned(),
+    }
+}

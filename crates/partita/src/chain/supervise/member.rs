@@ -1,0 +1,141 @@
+//! A component as a process.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use partita_mps::Service;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::chain::{ComponentDefinition, ComponentState};
+use crate::error::Error;
+use crate::mps::attend::end_work_before;
+use crate::process::ProcessId;
+use crate::program;
+
+/// Where a component finds its chain: the chain's file.
+const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
+/// Which of its components it is, from 0.
+const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
+/// The pause before the first restart, and the longest. It doubles from one to the next.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Who has run for so long has started well, and what failed before counts no more.
+const WELL: Duration = Duration::from_secs(10);
+
+/// A component as a process.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub name: String,
+    pub role: u8,
+    pub restarts: u32,
+    program: String,
+    command: Command,
+    child: Option<(Child, Option<OwnedFd>, Instant)>,
+    /// When it is to be started; none if it runs or is not to be.
+    due: Option<Instant>,
+    pause: Duration,
+    ended: Option<ExitStatus>,
+}
+
+impl Member {
+    pub(super) fn new(component: &ComponentDefinition, role: u8, chain: &Path) -> Self {
+        let mut words = component.command.iter();
+        let program = words.next().cloned().unwrap_or_default();
+        let mut command = Command::new(&program);
+        command.args(words).env(CHAIN_VARIABLE, chain).env(COMPONENT_VARIABLE, role.to_string());
+        Self {
+            name: component.name.clone(),
+            role,
+            restarts: 0,
+            program,
+            command,
+            child: None,
+            due: Some(Instant::now()),
+            pause: PAUSE,
+            ended: None,
+        }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.due.is_some_and(|due| due <= Instant::now())
+    }
+
+    pub(super) fn spawn(&mut self) -> Result<(), Error> {
+        let name = &self.name;
+        // As for every tenant: what the limits would not reach is not started.
+        program::find(self.program.as_ref())
+            .map_err(|error| Error::Chain { what: format!("component {name}"), reason: error.to_string() })?;
+        let child = self.command.spawn().map_err(|error| Error::Chain {
+            what: format!("component {name}"),
+            reason: format!("{} cannot be started: {error}; check its path and permissions", self.program),
+        })?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        self.child = Some((child, handle, Instant::now()));
+        self.due = None;
+        Ok(())
+    }
+
+    /// How it has ended, if it has since the last call.
+    pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>, Error> {
+        let Some((child, _, started)) = &mut self.child else { return Ok(None) };
+        let status = child.try_wait().map_err(Error::io(format!("waiting for component {}", self.name)))?;
+        if status.is_some() {
+            if started.elapsed() > WELL {
+                (self.pause, self.restarts) = (PAUSE, 0);
+            }
+            self.child = None;
+            self.ended = status;
+        }
+        Ok(status)
+    }
+
+    /// It is started anew after a pause, which is returned.
+    pub(super) fn schedule_restart(&mut self) -> Duration {
+        let pause = self.pause;
+        self.due = Some(Instant::now() + pause);
+        self.pause = (pause * 2).min(PAUSE_MAX);
+        self.restarts += 1;
+        pause
+    }
+
+    pub(super) fn has_ended_well(&self) -> bool {
+        self.child.is_none() && self.due.is_none() && self.ended.is_some_and(|status| status.success())
+    }
+
+    pub(super) fn lives(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Readable once it has ended.
+    pub(super) fn handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.child.as_ref()?.1.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Sends a signal, its work on the GPU ended first where it is a client of MPS.
+    pub(super) fn signal(&self, signal: Signal, service: Option<&Service>) {
+        // One that is not waited for yet keeps its number.
+        if let Some((child, ..)) = &self.child
+            && let Some(process) = ProcessId::living(child.id())
+        {
+            service.iter().for_each(|service| end_work_before(service, signal, process));
+            let _ = process.signal(signal);
+        }
+    }
+
+    pub(super) fn state(&self) -> ComponentState {
+        ComponentState {
+            name: self.name.clone(),
+            process: self.child.as_ref().and_then(|(child, ..)| ProcessId::living(child.id())),
+            restarts: self.restarts,
+            ended: self.ended.map(|status| match (status.code(), status.signal()) {
+                (Some(code), _) => format!("exit code {code}"),
+                (None, Some(signal)) => format!("signal {signal}"),
+                (None, None) => "?".to_owned(),
+            }),
+        }
+    }
+}
