@@ -49,8 +49,22 @@ pub fn kill(
     name: &str,
     grace: Duration,
 ) -> Result<KillOutcome, Error> {
+    kill_for(install, registry, name, grace, rustix::process::geteuid().as_raw())
+}
+
+/// The same for another user who asks, where that user may do it and the current one may, too.
+///
+/// # Errors
+/// As [`kill`].
+pub fn kill_for(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    grace: Duration,
+    user: u32,
+) -> Result<KillOutcome, Error> {
     let tenant = registry.lock()?.tenant(name)?;
-    tenant.iter().try_for_each(Tenant::check_yours)?;
+    tenant.iter().try_for_each(|part| part.check_yours().and_then(|()| part.check_of(user)))?;
     for part in &tenant {
         // So that its `partita run` knows who did it. A tenant that has just ended needs no mark.
         let _ = std::fs::write(part.dir.join(ENDED_MARK), "");

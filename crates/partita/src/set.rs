@@ -99,8 +99,24 @@ pub struct SetOutcome {
 /// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::NotOnGpu`], [`Error::NotYours`],
 /// [`Error::Plan`], the quota errors, and [`Error::DamagedTenant`]; the limits are unchanged then.
 pub fn set(registry: &Registry, request: &SetRequest) -> Result<Vec<SetOutcome>, Error> {
+    set_for(registry, request, rustix::process::geteuid().as_raw())
+}
+
+/// The same for another user who asks, where that user may do it and the current one may, too.
+///
+/// # Errors
+/// As [`set`]; [`Error::NotOffered`] for `--compact`, which may move tenants that are not the asking user's.
+pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<Vec<SetOutcome>, Error> {
+    if request.compact && user != 0 && user != rustix::process::geteuid().as_raw() {
+        return Err(Error::NotOffered {
+            option: "--compact".to_owned(),
+            reason: "it may move tenants of others, and this is asked of another user's daemon; use `partita set --compact`"
+                .to_owned(),
+        });
+    }
     let lock = registry.lock()?;
     let tenant = request.whose.find(&lock)?;
+    tenant.iter().try_for_each(|part| part.check_of(user))?;
     let several = tenant.len() > 1;
     let parts = meant(tenant, request.gpus.as_ref())?;
     let tenants = lock.tenants()?;

@@ -232,8 +232,15 @@ impl Tenant {
     /// # Errors
     /// [`Error::NotYours`].
     pub fn check_yours(&self) -> Result<(), Error> {
-        let user = rustix::process::geteuid();
-        if user.is_root() || user.as_raw() == self.user {
+        self.check_of(rustix::process::geteuid().as_raw())
+    }
+
+    /// Checks that this user may change and end it: for those who act for others.
+    ///
+    /// # Errors
+    /// [`Error::NotYours`].
+    pub fn check_of(&self, user: u32) -> Result<(), Error> {
+        if user == 0 || user == self.user {
             return Ok(());
         }
         Err(Error::NotYours { name: self.name.clone(), user: user_name(self.user) })
