@@ -1,1 +1,23 @@
 //! `partitad`: chains, memory and partitions of a machine's GPUs over REST.
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`args`] | the arguments |
+//! | [`serve`] | sockets, tokens, limits of connections, start and end |
+//! | [`api`] | the resources under `/v1`, health, metrics, the OpenAPI document |
+//! | [`problem`] | what every request that fails is answered with (RFC 9457) |
+//! | [`store`] | chain definitions and history that outlive the daemon, in SQLite |
+//! | [`chains`] | what a chain is by definition, and what runs of it |
+//! | [`memory`] | leases and keepers as the daemon shows them |
+//! | [`keeper`] | `partitad keeper`: the process that owns a GPU's leased memory |
+
+pub mod api;
+pub mod args;
+pub mod chains;
+pub mod keeper;
+pub mod memory;
+pub mod problem;
+pub mod serve;
+pub mod store;
+
+pub use problem::{Kind, Problem};

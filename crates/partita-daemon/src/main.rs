@@ -1,3 +1,86 @@
-//! The daemon's arguments.
+//! `partitad`: arguments in, and what they ask for done.
 
-fn main() {}
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Error, anyhow};
+use clap::Parser;
+use partita::chain::Order;
+use partita::install::Install;
+use partita_daemon::args::{Arguments, Cmd};
+use partita_daemon::{api, keeper, serve};
+use partita_mps::detach;
+
+/// The exit code of the daemon's own errors, as `partita` has it.
+const OWN_ERROR: u8 = 125;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(OWN_ERROR) } else { ExitCode::SUCCESS };
+        }
+    };
+    let done = match arguments.command {
+        None => serve::run(&arguments.serve).map(|()| 0),
+        Some(Cmd::Keeper(arguments)) => keeper::run(&arguments).map(|()| 0),
+        Some(Cmd::Openapi) => print(&api::openapi_text()).map(|()| 0),
+        Some(Cmd::InternalStartChain { order }) => start_chain(&order),
+        Some(Cmd::InternalChain { order }) => run_chain(&order),
+        Some(Cmd::InternalDetach { cpus, command }) => detach(cpus.as_deref(), &command),
+        Some(Cmd::InternalJob { name, request }) => job(&name, &request),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            tell(&format!("{error:#}"));
+            ExitCode::from(OWN_ERROR)
+        }
+    }
+}
+
+fn tell(message: &str) {
+    // Without a stderr there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "partitad: {message}");
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Runs a chain as a tenant, to its end.
+fn start_chain(order: &str) -> anyhow::Result<u8> {
+    let order: Order = serde_json::from_str(order).context("an order that is none")?;
+    Ok(partita::chain::start(&Install::of_this_program()?, &order, tell)?)
+}
+
+/// Runs a chain's components, in its tenant.
+fn run_chain(order: &str) -> anyhow::Result<u8> {
+    let order: Order = serde_json::from_str(order).context("an order that is none")?;
+    Ok(partita::chain::supervise(&Install::of_this_program()?, &order, tell)?)
+}
+
+/// Becomes another program in a session of its own.
+fn detach(cpus: Option<&str>, command: &[OsString]) -> anyhow::Result<u8> {
+    if let Some(list) = cpus {
+        let cpus = detach::parse_cpus(list).map_err(|error| anyhow!("--cpus: {error}"))?;
+        detach::pin(&cpus).with_context(|| format!("--cpus {list}"))?;
+    }
+    let program = command.first().map(|program| program.to_string_lossy().into_owned());
+    match detach::detach_and_exec(command) {
+        Ok(never) => match never {},
+        Err(error) => Err(Error::new(error).context(program.unwrap_or_default())),
+    }
+}
+
+/// Runs a job of the facade's, whose result goes to whoever started this process.
+fn job(name: &str, request: &str) -> anyhow::Result<u8> {
+    let line = partita::jobs::run(name, request).map_err(Error::msg)?;
+    print(&format!("{line}\n"))?;
+    // Not back through main: a driver that hangs in its destructors would keep us.
+    std::process::exit(0)
+}

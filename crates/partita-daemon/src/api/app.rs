@@ -1,0 +1,146 @@
+//! What all requests share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use partita::gpu::Gpu;
+use partita::gpus::Selectors;
+use partita::install::Install;
+use partita::registry::Registry;
+use tokio::sync::{Mutex, broadcast, watch};
+
+use super::metrics::Metrics;
+use crate::chains::Chains;
+use crate::memory::Memory;
+use crate::problem::{Kind, Problem};
+use crate::serve::Token;
+use crate::store::Store;
+use crate::store::history::Entry;
+
+/// How long what is known of the GPUs is believed.
+const GPUS_FRESH: std::time::Duration = std::time::Duration::from_secs(5);
+/// Entries of histories that a watcher may be behind by before it reads them from the store.
+const EVENTS_BEHIND_MAX: usize = 256;
+
+/// What a daemon is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// What outlives it.
+    pub store: Store,
+    /// The tenants of this machine.
+    pub registry: Registry,
+    /// Where its programs are.
+    pub install: Install,
+    /// `--gpu`.
+    pub gpus: Option<Selectors>,
+    /// The chains that run.
+    pub chains: Box<dyn Chains>,
+    /// The keepers.
+    pub memory: Box<dyn Memory>,
+    /// The user that it runs as.
+    pub user: u32,
+    /// The token of those who come over TCP.
+    pub token: Option<Token>,
+    /// True from the moment in which the daemon begins to end.
+    pub ended: watch::Receiver<bool>,
+}
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct App {
+    parts: Parts,
+    pub(super) metrics: Metrics,
+    pub(super) events: broadcast::Sender<Arc<Entry>>,
+    gpus: Mutex<Option<(Instant, Arc<Vec<Gpu>>)>>,
+    in_flight: AtomicUsize,
+    pub(super) in_flight_of_user: std::sync::Mutex<std::collections::HashMap<u32, usize>>,
+}
+
+impl App {
+    /// A daemon of these parts.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            metrics: Metrics::new(),
+            events: broadcast::channel(EVENTS_BEHIND_MAX).0,
+            gpus: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            in_flight_of_user: std::sync::Mutex::default(),
+        }
+    }
+
+    /// What outlives it.
+    pub fn store(&self) -> &Store {
+        &self.parts.store
+    }
+
+    /// Requests that are being answered now.
+    pub fn requests_in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn in_flight(&self) -> &AtomicUsize {
+        &self.in_flight
+    }
+
+    pub(super) fn registry(&self) -> &Registry {
+        &self.parts.registry
+    }
+
+    pub(super) fn install(&self) -> &Install {
+        &self.parts.install
+    }
+
+    pub(super) fn chains(&self) -> &dyn Chains {
+        &*self.parts.chains
+    }
+
+    pub(super) fn memory(&self) -> &dyn Memory {
+        &*self.parts.memory
+    }
+
+    pub(super) fn user(&self) -> u32 {
+        self.parts.user
+    }
+
+    pub(super) fn token(&self) -> Option<&Token> {
+        self.parts.token.as_ref()
+    }
+
+    pub(super) fn ended(&self) -> watch::Receiver<bool> {
+        self.parts.ended.clone()
+    }
+
+    /// Does what blocks where it holds nobody up. What began goes on to its end even if the client leaves.
+    pub(super) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let app = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || work(&app));
+        done.await
+            .map_err(|error| Problem::new(Kind::Internal, format!("this work was given up: {error}")))?
+    }
+
+    /// The GPUs that are served, as they were a few seconds ago at most.
+    pub(super) async fn gpus(self: &Arc<Self>) -> Result<Arc<Vec<Gpu>>, Problem> {
+        // Those who ask while one looks wait for what that one sees.
+        let mut known = self.gpus.lock().await;
+        if let Some((at, gpus)) = &*known
+            && at.elapsed() < GPUS_FRESH
+        {
+            return Ok(Arc::clone(gpus));
+        }
+        let looked = self.blocking(|app| {
+            let install = app.install();
+            let everyone = Selectors::All(None);
+            let selectors = app.parts.gpus.as_ref().unwrap_or(&everyone);
+            Ok(Arc::new(partita::gpus::select(install, Some(selectors))?.gpus))
+        });
+        let gpus = looked.await?;
+        *known = Some((Instant::now(), Arc::clone(&gpus)));
+        Ok(gpus)
+    }
+}

@@ -1,0 +1,116 @@
+//! The form of definitions in the document. What is read and checked is [`partita::chain::Definition`]; here is what the document says of
+//! it, and a test that both are the same.
+
+use partita::chain::Definition;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::problem::Problem;
+
+/// A chain of components on one GPU, as it is defined.
+#[derive(Debug, Serialize, ToSchema)]
+#[allow(dead_code, reason = "the document's form alone")]
+pub(super) struct ChainDefinition {
+    /// Its name, and that of the tenant that it runs as: 1 to 63 of A-Z a-z 0-9 . _ - beginning with a letter or a digit.
+    #[schema(example = "cameras", min_length = 1, max_length = 63, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: String,
+    /// Its GPU as `--gpu` takes it: an index, a UUID, or `sim:NAME`; none for the first one.
+    #[schema(example = "0")]
+    gpu: Option<String>,
+    /// The compute units of all components together, as `--sm` takes them; none for every TPC that is free.
+    #[schema(example = "50%")]
+    sm: Option<String>,
+    /// The memory quota of all components together, as `--mem` takes it; none for no quota.
+    #[schema(example = "8GiB")]
+    mem: Option<String>,
+    /// The size of a frame.
+    #[schema(example = "4MiB")]
+    frame: String,
+    /// Frames that there are in all; none for two to each component and one to each place between two.
+    #[schema(minimum = 1)]
+    frames: Option<u32>,
+    /// Frames that wait between two components at most.
+    #[schema(default = 8, minimum = 1)]
+    capacity: Option<u32>,
+    /// What happens to a frame for which there is no room: `wait`, `drop-newest` or `drop-oldest`.
+    #[schema(default = "wait", example = "wait")]
+    policy: Option<String>,
+    /// The optimizer's period, in milliseconds.
+    #[schema(default = 100, minimum = 10, maximum = 60_000)]
+    period_ms: Option<u32>,
+    /// Who divides the compute units: `steady`, `published` or `none`.
+    #[schema(default = "steady", example = "steady")]
+    algorithm: Option<String>,
+    /// How often each component that fails is started anew.
+    #[schema(default = 10)]
+    restarts: Option<u32>,
+    /// The components, in the order in which frames go through them.
+    #[schema(min_items = 2, max_items = 16)]
+    component: Vec<ChainComponent>,
+}
+
+/// A component of a chain.
+#[derive(Debug, Serialize, ToSchema)]
+#[allow(dead_code, reason = "the document's form alone")]
+pub(super) struct ChainComponent {
+    /// Its name, one of its own within the chain; of the same form as the chain's.
+    #[schema(example = "decode", min_length = 1, max_length = 63, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: String,
+    /// The program and its arguments.
+    #[schema(example = json!(["/opt/cameras/decode", "--camera", "7"]), min_items = 1, max_items = 256)]
+    command: Vec<String>,
+}
+
+/// Checks everything that can be checked without the GPU.
+///
+/// # Errors
+/// [`Kind::Invalid`](crate::Kind::Invalid): the first thing that cannot be.
+pub(super) fn check(definition: &Definition) -> Result<(), Problem> {
+    definition.check()?;
+    if let Some(gpu) = &definition.gpu {
+        gpu.parse::<partita::gpu::Selector>().map_err(|error| Problem::invalid("/gpu", error.to_string()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+    use utoipa::PartialSchema;
+
+    use super::*;
+
+    fn members(value: &Value) -> BTreeSet<&str> {
+        value.as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn the_document_tells_of_every_member_and_of_no_other() {
+        let all = json!({
+            "name": "n", "gpu": "0", "sm": "50%", "mem": "1GiB", "frame": "4KiB", "frames": 4, "capacity": 2, "policy": "drop-oldest",
+            "period_ms": 50, "algorithm": "none", "restarts": 1,
+            "component": [{ "name": "a", "command": ["a"] }, { "name": "b", "command": ["b"] }],
+        });
+        let definition: Definition = serde_json::from_value(all.clone()).unwrap();
+        check(&definition).unwrap();
+        // Nothing that the facade knows is missing here.
+        let again = serde_json::to_value(&definition).unwrap();
+        assert_eq!(again, all);
+        let schema = serde_json::to_value(ChainDefinition::schema()).unwrap();
+        assert_eq!(members(&schema["properties"]), members(&again));
+        assert_eq!(schema["required"], json!(["name", "frame", "component"]));
+        let schema = serde_json::to_value(ChainComponent::schema()).unwrap();
+        assert_eq!(members(&schema["properties"]), members(&again["component"][0]));
+        // And what it says may be left out may be.
+        let least = json!({ "name": "n", "frame": "4KiB", "component": again["component"] });
+        let least: Definition = serde_json::from_value(least).unwrap();
+        check(&least).unwrap();
+        assert_eq!(
+            (least.capacity, least.period_ms, least.restarts),
+            (8, 100, 10),
+            "the defaults that are documented"
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! What every request goes through: it is counted and logged, its caller is known, and it is bounded in number, size and time.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::Shared;
+use super::extract::{Caller, short};
+use crate::problem::{Kind, Problem};
+use crate::serve::Peer;
+
+/// Requests at once.
+const REQUESTS_MAX: usize = 1024;
+/// Requests of one user at once.
+const REQUESTS_OF_USER_MAX: usize = 512;
+/// Bytes of all headers of a request.
+const HEADER_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a path with its query.
+const URI_BYTES_MAX: usize = 4 << 10;
+/// How long a request may take until its answer begins. A body has less to arrive.
+const REQUEST_LIMIT: Duration = Duration::from_secs(30);
+
+/// Paths that are answered without a token: what the service is, and whether it works.
+const OPEN_PATHS: [&str; 3] = ["/healthz", "/openapi.json", "/docs"];
+
+/// Numbers, counts and logs a request.
+pub(super) async fn account(State(app): State<Shared>, request: Request, next: Next) -> Response {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let begin = Instant::now();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0);
+
+    app.in_flight().fetch_add(1, Ordering::Relaxed);
+    let mut response = next.run(request).await;
+    app.in_flight().fetch_sub(1, Ordering::Relaxed);
+
+    let status = response.status().as_u16();
+    let took = begin.elapsed();
+    let route = route.unwrap_or_else(|| "none".to_owned());
+    app.metrics.request(&method, &route, status, took);
+    let problem = response.extensions().get::<Problem>().map(|problem| problem.detail.clone());
+    let took_ms = took.as_secs_f64() * 1e3;
+    // What strangers wrote is shown escaped.
+    let path = short(&path);
+    match status {
+        500.. => tracing::error!(number, %method, ?path, ?peer, status, took_ms, problem, "request"),
+        400.. => tracing::info!(number, %method, ?path, ?peer, status, took_ms, problem, "request"),
+        _ if method == Method::GET => {
+            tracing::debug!(number, %method, ?path, ?peer, status, took_ms, "request")
+        }
+        _ => tracing::info!(number, %method, ?path, ?peer, status, took_ms, "request"),
+    }
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(&number.to_string()) {
+        headers.insert("x-request-id", value);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Finds out who asks, or refuses.
+pub(super) async fn who(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+    let caller = match request.extensions().get::<ConnectInfo<Peer>>() {
+        Some(ConnectInfo(Peer::Process { user, .. })) => Some(Caller { user: *user }),
+        Some(ConnectInfo(Peer::Network(_))) => match token(&app, &request) {
+            Ok(()) => Some(Caller { user: app.user() }),
+            Err(_) if is_open(request.method(), request.uri().path()) => None,
+            Err(problem) => return problem.into_response(),
+        },
+        None => None,
+    };
+    if let Some(caller) = caller {
+        request.extensions_mut().insert(caller);
+    }
+    next.run(request).await
+}
+
+fn is_open(method: &Method, path: &str) -> bool {
+    let below =
+        |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    method == Method::GET && OPEN_PATHS.iter().any(|open| below(open))
+}
+
+fn token(app: &Shared, request: &Request) -> Result<(), Problem> {
+    let refuse = |reason: &str| {
+        Problem::new(
+            Kind::Unauthorized,
+            format!("{reason}; send `Authorization: Bearer TOKEN` with what the daemon's --token-file holds"),
+        )
+    };
+    let Some(given) = request.headers().get(header::AUTHORIZATION) else {
+        return Err(refuse("there is no token"));
+    };
+    let given = given.as_bytes();
+    let is_bearer = given.len() > 7 && given[..7].eq_ignore_ascii_case(b"bearer ");
+    match app.token() {
+        Some(token) if is_bearer && token.is(given[7..].trim_ascii()) => Ok(()),
+        _ => Err(refuse("the token is not this daemon's")),
+    }
+}
+
+/// Bounds a request.
+pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Next) -> Response {
+    let uri = request.uri().path_and_query().map_or(0, |uri| uri.as_str().len());
+    if uri > URI_BYTES_MAX {
+        let detail = format!("the path has {uri} bytes; {URI_BYTES_MAX} are the most");
+        return Problem::new(Kind::UriTooLong, detail).into_response();
+    }
+    let headers: usize =
+        request.headers().iter().map(|(name, value)| name.as_str().len() + value.as_bytes().len()).sum();
+    if headers > HEADER_BYTES_MAX {
+        let detail = format!("the headers have {headers} bytes; {HEADER_BYTES_MAX} are the most");
+        return Problem::new(Kind::HeadersTooLarge, detail).into_response();
+    }
+    let _place = match Place::take(&app, request.extensions().get().copied()) {
+        Ok(place) => place,
+        Err(problem) => return problem.into_response(),
+    };
+    match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::new(
+            Kind::TimedOut,
+            format!(
+                "no answer within {} s; what was begun may still be done, so look before you ask again",
+                REQUEST_LIMIT.as_secs()
+            ),
+        )
+        .into_response(),
+    }
+}
+
+/// A place among the requests of a user, free again when this is dropped.
+struct Place {
+    app: Shared,
+    user: Option<u32>,
+}
+
+impl Place {
+    fn take(app: &Shared, caller: Option<Caller>) -> Result<Self, Problem> {
+        let user = caller.map(|caller| caller.user);
+        let refuse = |whose: &str, most: usize| {
+            let detail = format!(
+                "{whose} {most} requests are being answered, which is the most; ask again in a moment"
+            );
+            Err(Problem::new(Kind::TooManyRequests, detail))
+        };
+        if app.requests_in_flight() > REQUESTS_MAX {
+            return refuse("here", REQUESTS_MAX);
+        }
+        if let Some(user) = user {
+            let mut counts = counts(app);
+            let count = counts.entry(user).or_default();
+            if *count >= REQUESTS_OF_USER_MAX {
+                return refuse("of this user", REQUESTS_OF_USER_MAX);
+            }
+            *count += 1;
+        }
+        Ok(Self { app: Arc::clone(app), user })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(user) = self.user else { return };
+        let mut counts = counts(&self.app);
+        if let Some(count) = counts.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&user);
+            }
+        }
+    }
+}
+
+fn counts(app: &Shared) -> MutexGuard<'_, HashMap<u32, usize>> {
+    app.in_flight_of_user.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What no route has.
+pub(super) async fn no_route(request: Request) -> Problem {
+    Problem::new(
+        Kind::NoRoute,
+        format!("there is no {:?} here; /docs shows every path", short(request.uri().path())),
+    )
+}
+
+/// A path without this method; the router says which it has.
+pub(super) async fn no_method(request: Request) -> Problem {
+    Problem::new(
+        Kind::MethodNotAllowed,
+        format!(
+            "{:?} does not take {}; /docs shows what it takes",
+            short(request.uri().path()),
+            request.method()
+        ),
+    )
+}

@@ -1,0 +1,250 @@
+//! `/metrics`: the daemon's own counts, and what tenants, chains and keepers are now, in OpenMetrics.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{Method, header};
+use axum::response::{IntoResponse, Response};
+use partita::ps::TenantRow;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::Shared;
+use crate::chains::Running;
+use crate::memory::Keeper;
+use crate::problem::{Kind, Problem};
+
+/// The media type of OpenMetrics.
+const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper ends of the latency histogram, in seconds.
+const LATENCY_S: [f64; 13] =
+    [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    method: &'static str,
+    route: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    method: &'static str,
+    route: String,
+}
+
+type Latencies = Family<RouteLabels, Histogram, fn() -> Histogram>;
+
+/// The daemon's own counts.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    latencies: Latencies,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let requests = Family::<RequestLabels, Counter>::default();
+        let latencies = Latencies::new_with_constructor(|| Histogram::new(LATENCY_S));
+        let mut registry = Registry::with_prefix("partitad");
+        registry.register("requests", "Requests that were answered", requests.clone());
+        registry.register_with_unit(
+            "request_duration",
+            "How long requests took until their answer began",
+            Unit::Seconds,
+            latencies.clone(),
+        );
+        Self { registry, requests, latencies }
+    }
+
+    /// Counts a request. `route` is one of the router's own, so there are few.
+    pub fn request(&self, method: &Method, route: &str, status: u16, took: Duration) {
+        let method = match *method {
+            Method::GET => "GET",
+            Method::HEAD => "HEAD",
+            Method::POST => "POST",
+            Method::PUT => "PUT",
+            Method::PATCH => "PATCH",
+            Method::DELETE => "DELETE",
+            _ => "other",
+        };
+        let route = route.to_owned();
+        self.requests.get_or_create(&RequestLabels { method, route: route.clone(), status }).inc();
+        self.latencies.get_or_create(&RouteLabels { method, route }).observe(took.as_secs_f64());
+    }
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// What is measured at the moment of a scrape.
+struct Now {
+    registry: Registry,
+}
+
+impl Now {
+    fn new() -> Self {
+        Self { registry: Registry::with_prefix("partita") }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, samples: impl Iterator<Item = (Labels, f64)>) {
+        let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+        for (labels, value) in samples {
+            family.get_or_create(&labels).set(value);
+        }
+        self.registry.register(name, help, family);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, samples: impl Iterator<Item = (Labels, u64)>) {
+        let family = Family::<Labels, Counter>::default();
+        for (labels, value) in samples {
+            family.get_or_create(&labels).inc_by(value);
+        }
+        self.registry.register(name, help, family);
+    }
+
+    fn tenants(&mut self, rows: &[TenantRow]) {
+        let labels = |row: &TenantRow| {
+            vec![
+                ("tenant", row.name.clone()),
+                ("user", row.user.clone()),
+                ("gpu", row.gpu_uuid.clone().unwrap_or_else(|| row.gpu.clone())),
+            ]
+        };
+        let mut each = |name: &str, help: &str, of: fn(&TenantRow) -> Option<f64>| {
+            self.gauge(name, help, rows.iter().filter_map(|row| Some((labels(row), of(row)?))));
+        };
+        each("tenant_sms", "SMs that a tenant may use", |row| row.sms.map(f64::from));
+        each("tenant_memory_used_bytes", "Device memory that a tenant holds", |row| {
+            row.memory_used_bytes.map(|bytes| bytes as f64)
+        });
+        each("tenant_memory_quota_bytes", "Device memory that a tenant may hold", |row| {
+            row.memory_quota_bytes.map(|bytes| bytes as f64)
+        });
+        each("tenant_time_share_ratio", "The part of the GPU's time that a tenant may use", |row| {
+            row.time.map(|time| time.share_percent / 100.0)
+        });
+        each(
+            "tenant_time_used_ratio",
+            "The part of the GPU's time that a tenant used in the last second",
+            |row| row.time.and_then(|time| time.used_percent).map(|percent| percent / 100.0),
+        );
+        each("tenant_processes", "Processes of a tenant that use the GPU", |row| {
+            Some(row.processes.len() as f64)
+        });
+        // Those of its living processes: it can fall, and so is no counter.
+        each("tenant_launches", "Kernel launches of a tenant's living processes", |row| {
+            row.launches.map(|launches| launches as f64)
+        });
+    }
+
+    fn chains(&mut self, chains: &[Running]) {
+        let labels = |chain: &Running| vec![("chain", chain.name.clone()), ("gpu", chain.gpu.clone())];
+        self.gauge(
+            "chain_throughput_frames_per_second",
+            "Frames that came out of a chain's last component over its last period",
+            chains.iter().filter_map(|chain| Some((labels(chain), chain.throughput_fps?))),
+        );
+        self.gauge(
+            "chain_frames_lost",
+            "Frames whose memory is nowhere: 0, but for a damaged file",
+            chains.iter().map(|chain| (labels(chain), f64::from(chain.frames_lost))),
+        );
+        self.gauge(
+            "chain_optimizer_state",
+            "1 for what a chain's optimizer does now",
+            chains.iter().map(|chain| {
+                let mut labels = labels(chain);
+                labels.push(("state", chain.optimizer_state.clone()));
+                (labels, 1.0)
+            }),
+        );
+        self.counter(
+            "chain_optimizer_periods",
+            "Periods that a chain's optimizer measured",
+            chains.iter().map(|chain| (labels(chain), chain.periods)),
+        );
+        let components = || {
+            chains.iter().flat_map(|chain| {
+                chain.components.iter().map(move |component| {
+                    let mut labels = labels(chain);
+                    labels.push(("component", component.name.clone()));
+                    (labels, component)
+                })
+            })
+        };
+        self.gauge(
+            "chain_component_tpcs",
+            "TPCs that a component may use",
+            components().filter_map(|(labels, component)| Some((labels, f64::from(component.tpcs?)))),
+        );
+        self.gauge(
+            "chain_component_up",
+            "Whether a component's process lives",
+            components().map(|(labels, component)| (labels, f64::from(u8::from(component.live)))),
+        );
+        for (name, help, of) in COMPONENT_COUNTERS {
+            self.counter(name, help, components().map(|(labels, component)| (labels, of(component))));
+        }
+    }
+
+    fn keepers(&mut self, keepers: &[Keeper]) {
+        let each: [(&str, &str, fn(&Keeper) -> u64); 3] = [
+            ("keeper_held_bytes", "Device memory that a keeper holds", |keeper| keeper.held_bytes),
+            ("keeper_leased_bytes", "Device memory that a keeper has leased", |keeper| keeper.leased_bytes),
+            ("keeper_leases", "Leases of a keeper that are held", |keeper| keeper.leases),
+        ];
+        for (name, help, of) in each {
+            let labels = |keeper: &Keeper| vec![("gpu", keeper.gpu.clone()), ("pid", keeper.pid.to_string())];
+            self.gauge(name, help, keepers.iter().map(|keeper| (labels(keeper), of(keeper) as f64)));
+        }
+    }
+}
+
+type ComponentCounter = (&'static str, &'static str, fn(&crate::chains::RunningComponent) -> u64);
+
+const COMPONENT_COUNTERS: [ComponentCounter; 4] = [
+    ("chain_component_frames_in", "Frames that a component received", |one| one.frames_in),
+    ("chain_component_frames_out", "Frames that a component passed on", |one| one.frames_out),
+    ("chain_component_frames_dropped", "Frames that were dropped at a component", |one| one.frames_dropped),
+    ("chain_component_starts", "Processes that took a component's place", |one| one.incarnation),
+];
+
+/// Counts and measurements for scrapers
+///
+/// What cannot be read now is missing from the page; `/healthz` says why.
+#[utoipa::path(get, path = "/metrics", tag = "machine", operation_id = "metrics",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Problem> {
+    let text = app.blocking(|app| {
+        let mut now = Now::new();
+        if let Ok(rows) = partita::ps::ps(app.registry()) {
+            now.tenants(&rows);
+        }
+        if let Ok(chains) = app.chains().running() {
+            now.chains(&chains);
+        }
+        if let Ok(keepers) = app.memory().keepers() {
+            now.keepers(&keepers);
+        }
+        now.gauge(
+            "daemon_requests_in_flight",
+            "Requests that are being answered",
+            [(Vec::new(), app.requests_in_flight() as f64)].into_iter(),
+        );
+        let mut text = String::new();
+        encode_registry(&mut text, &now.registry)
+            .and_then(|()| encode_registry(&mut text, &app.metrics.registry))
+            .and_then(|()| encode_eof(&mut text))
+            .map_err(|error| Problem::new(Kind::Internal, format!("the page of metrics: {error}")))?;
+        Ok(text)
+    });
+    Ok(([(header::CONTENT_TYPE, MEDIA_TYPE)], text.await?).into_response())
+}

@@ -1,0 +1,72 @@
+//! The resources: their paths, what every request goes through, and the OpenAPI document that follows from both.
+
+pub mod app;
+mod chains;
+mod definition;
+mod document;
+mod extract;
+mod gpus;
+mod guard;
+mod health;
+mod history;
+mod memory;
+mod metrics;
+mod partitions;
+mod sm;
+mod tenants;
+mod watch;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use utoipa_swagger_ui::SwaggerUi;
+
+pub use app::{App, Parts};
+pub use document::openapi_text;
+pub use watch::follow;
+
+/// What handlers share.
+pub(crate) type Shared = Arc<App>;
+
+/// Every resource; what is not here is no route, and what is here is in the document.
+fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::with_openapi(document::Document::openapi())
+        .routes(routes!(health::healthz))
+        .routes(routes!(metrics::metrics))
+        .routes(routes!(gpus::list))
+        .routes(routes!(gpus::get))
+        .routes(routes!(gpus::topology))
+        .routes(routes!(partitions::list))
+        .routes(routes!(tenants::list))
+        .routes(routes!(tenants::get, tenants::change, tenants::end))
+        .routes(routes!(chains::list, chains::define))
+        .routes(routes!(chains::get, chains::replace, chains::delete))
+        .routes(routes!(chains::start))
+        .routes(routes!(chains::stop))
+        .routes(routes!(sm::configuration, sm::configure))
+        .routes(routes!(sm::configure_component))
+        .routes(routes!(sm::suggestion))
+        .routes(routes!(history::optimizer, history::set_optimizer))
+        .routes(routes!(history::history))
+        .routes(routes!(history::events))
+        .routes(routes!(memory::keepers))
+        .routes(routes!(memory::leases))
+}
+
+/// The service.
+pub fn router(app: Shared) -> Router {
+    let (router, _) = routes().split_for_parts();
+    let reference = SwaggerUi::new("/docs").url("/openapi.json", document::openapi());
+    router
+        .merge(reference)
+        .fallback(guard::no_route)
+        .method_not_allowed_fallback(guard::no_method)
+        .layer(from_fn_with_state(Arc::clone(&app), guard::bounds))
+        .layer(from_fn_with_state(Arc::clone(&app), guard::who))
+        .layer(from_fn_with_state(Arc::clone(&app), guard::account))
+        .with_state(app)
+}

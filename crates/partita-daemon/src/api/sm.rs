@@ -1,0 +1,200 @@
+//! The two interfaces between optimizer and components: SM configuration says how much each component is to use, SM suggestion tells a
+//! component what that is for it.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use partita::chain::Steering;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Shared;
+use super::chains::{owned, running};
+use super::extract::{Caller, Input, Name, Output, Segments};
+use crate::chains::Running;
+use crate::problem::{Kind, Problem};
+
+/// How much of its chain's TPCs a component is to use: one of both.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Amount {
+    /// A number of TPCs.
+    #[schema(minimum = 1, example = 12)]
+    tpcs: Option<u32>,
+    /// A part of the chain's SMs, in percent; it gives whole TPCs, rounded down.
+    #[schema(minimum = 0, maximum = 100, example = 25.0)]
+    sm_percent: Option<f64>,
+}
+
+impl Amount {
+    /// The TPCs that this is of a chain.
+    fn tpcs(self, field: &str, chain: &Running) -> Result<u32, Problem> {
+        let refuse = |detail: String| Err(Problem::invalid(field, detail));
+        let (given, tpcs) = match (self.tpcs, self.sm_percent) {
+            (Some(tpcs), None) => (format!("tpcs {tpcs}"), tpcs),
+            (None, Some(percent)) if percent > 0.0 && percent <= 100.0 => {
+                // A hair less than a whole number is one: 33.33 % of 3 is 1.
+                let part = (f64::from(chain.tpcs) * percent / 100.0 + 0.01).floor();
+                (format!("sm_percent {percent}"), part as u32)
+            }
+            (None, Some(percent)) => {
+                return refuse(format!("sm_percent is {percent}; it must be above 0 and at most 100"));
+            }
+            _ => return refuse("give tpcs or sm_percent, one of both".to_owned()),
+        };
+        if !(1..=chain.tpcs).contains(&tpcs) {
+            return refuse(format!(
+                "{given} is {tpcs} TPCs of the {} that chain {} has; give a component 1 to {}",
+                chain.tpcs, chain.name, chain.tpcs
+            ));
+        }
+        Ok(tpcs)
+    }
+}
+
+/// How a chain's TPCs are divided.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(super) struct Configuration {
+    /// TPCs that the chain has in all. Components may share some, so theirs may add up to more.
+    tpcs_of_chain: u32,
+    /// TPCs of each component, by its name; empty before the first division.
+    tpcs: BTreeMap<String, u32>,
+    /// What comes out of the last component with it, in frames per second.
+    throughput_fps: Option<f64>,
+}
+
+impl From<&Running> for Configuration {
+    fn from(chain: &Running) -> Self {
+        let each = chain.components.iter();
+        Self {
+            tpcs_of_chain: chain.tpcs,
+            tpcs: each.filter_map(|one| Some((one.name.clone(), one.tpcs?))).collect(),
+            throughput_fps: chain.throughput_fps,
+        }
+    }
+}
+
+/// How a running chain's TPCs are divided
+#[utoipa::path(get, path = "/v1/chains/{chain}/sm-configuration", tag = "sm", operation_id = "get_sm_configuration",
+    params(("chain" = String, Path, description = "Its name")),
+    responses((status = 200, body = Configuration)))]
+pub(super) async fn configuration(
+    State(app): State<Shared>,
+    Segments(Name(name)): Segments<Name>,
+) -> Result<Output<Configuration>, Problem> {
+    Ok(Output(Configuration::from(&running(&app, &name).await?)))
+}
+
+/// Divide a running chain's TPCs
+///
+/// All components at once, from their next frame on. An optimizer that divided them until now stops; PUT …/optimizer lets one begin again.
+#[utoipa::path(put, path = "/v1/chains/{chain}/sm-configuration", tag = "sm", operation_id = "set_sm_configuration",
+    params(("chain" = String, Path, description = "Its name")),
+    request_body(content = BTreeMap<String, Amount>, description = "How much for each component, by its name",
+        example = json!({ "decode": { "tpcs": 4 }, "detect": { "sm_percent": 75.0 } })),
+    responses((status = 200, body = Configuration, description = "What they are to use from now on")))]
+pub(super) async fn configure(
+    State(app): State<Shared>,
+    caller: Caller,
+    Segments(Name(name)): Segments<Name>,
+    Input(amounts): Input<BTreeMap<String, Amount>>,
+) -> Result<Output<Configuration>, Problem> {
+    owned(&app, &name, caller).await?;
+    let mut chain = running(&app, &name).await?;
+    for (component, amount) in &amounts {
+        let at = place(&chain, component)?;
+        // A component's name needs no escape in a pointer.
+        chain.components[at].tpcs = Some(amount.tpcs(&format!("/{component}"), &chain)?);
+    }
+    if let Some(missing) = chain.components.iter().find(|one| !amounts.contains_key(&one.name)) {
+        return Err(Problem::invalid(
+            "",
+            format!(
+                "component {} is missing; name each of the chain's, or use its own sm-configuration",
+                missing.name
+            ),
+        ));
+    }
+    steer(&app, caller, &chain).await
+}
+
+/// Say how much of a running chain's TPCs one component is to use
+///
+/// The others keep what they have. An optimizer that divided them until now stops.
+#[utoipa::path(put, path = "/v1/chains/{chain}/components/{component}/sm-configuration", tag = "sm",
+    operation_id = "set_sm_configuration_of_component",
+    params(("chain" = String, Path, description = "The chain's name"), ("component" = String, Path, description = "The component's name")),
+    request_body = Amount,
+    responses((status = 200, body = Configuration, description = "What all are to use from now on")))]
+pub(super) async fn configure_component(
+    State(app): State<Shared>,
+    caller: Caller,
+    Segments(path): Segments<(Name, Name)>,
+    Input(amount): Input<Amount>,
+) -> Result<Output<Configuration>, Problem> {
+    let (Name(name), Name(component)) = path;
+    owned(&app, &name, caller).await?;
+    let mut chain = running(&app, &name).await?;
+    let at = place(&chain, &component)?;
+    let tpcs = amount.tpcs("", &chain)?;
+    let all = chain.tpcs;
+    // Before the first division each may use everything.
+    chain.components.iter_mut().for_each(|one| one.tpcs = one.tpcs.or(Some(all)));
+    chain.components[at].tpcs = Some(tpcs);
+    steer(&app, caller, &chain).await
+}
+
+async fn steer(app: &Shared, caller: Caller, chain: &Running) -> Result<Output<Configuration>, Problem> {
+    let tpcs: Vec<u32> = chain.components.iter().filter_map(|one| one.tpcs).collect();
+    let (name, steering) = (chain.name.clone(), Steering::Tpcs(tpcs));
+    app.blocking(move |app| app.chains().steer(&name, &steering, caller.user)).await?;
+    Ok(Output(Configuration { throughput_fps: None, ..Configuration::from(chain) }))
+}
+
+fn place(chain: &Running, component: &str) -> Result<usize, Problem> {
+    chain.components.iter().position(|one| one.name == component).ok_or_else(|| {
+        let names: Vec<&str> = chain.components.iter().map(|one| one.name.as_str()).collect();
+        let component = super::extract::short(component);
+        Problem::new(
+            Kind::NotFound,
+            format!("chain {} has no component {component:?}: it has {}", chain.name, names.join(", ")),
+        )
+    })
+}
+
+/// What a component is to use.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(super) struct Suggestion {
+    /// How many TPCs; none if nobody has divided them yet, and it may use all of the chain's.
+    tpcs: Option<u32>,
+    /// The part of the chain's TPCs that this is, in percent.
+    sm_percent: f64,
+    /// Which TPCs, logical, as ranges.
+    #[schema(example = "0-11")]
+    tpc_set: Option<String>,
+    /// Whether the component does so already.
+    obeys: bool,
+}
+
+/// What a component of a running chain is to use
+///
+/// Components that use the client library read the same from the chain's file at every frame, without this.
+#[utoipa::path(get, path = "/v1/chains/{chain}/components/{component}/sm-suggestion", tag = "sm", operation_id = "get_sm_suggestion",
+    params(("chain" = String, Path, description = "The chain's name"), ("component" = String, Path, description = "The component's name")),
+    responses((status = 200, body = Suggestion)))]
+pub(super) async fn suggestion(
+    State(app): State<Shared>,
+    Segments(path): Segments<(Name, Name)>,
+) -> Result<Output<Suggestion>, Problem> {
+    let (Name(name), Name(component)) = path;
+    let mut chain = running(&app, &name).await?;
+    let at = place(&chain, &component)?;
+    let of_chain = f64::from(chain.tpcs.max(1));
+    let one = chain.components.swap_remove(at);
+    Ok(Output(Suggestion {
+        tpcs: one.tpcs,
+        sm_percent: one.tpcs.map_or(100.0, |tpcs| f64::from(tpcs) * 100.0 / of_chain),
+        tpc_set: one.tpc_set,
+        obeys: one.obeys,
+    }))
+}

@@ -1,0 +1,427 @@
+//! `/v1/tenants`: who shares the GPUs, with what limits and what use; changing the limits, and ending.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use partita::gpus::Selectors;
+use partita::kill;
+use partita::offered::TimeShare;
+use partita::ps::TenantRow;
+use partita::set::{self, SetOutcome, SetRequest, Whose};
+use partita_core::{ByteSize, Share};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Shared;
+use super::extract::{Asked, Caller, Input, Name, Output, Segments};
+use crate::problem::{Kind, Problem};
+
+/// How long processes may be given between SIGTERM and SIGKILL.
+const GRACE_S_MAX: u32 = 20;
+/// How long the end of a tenant is waited for beyond that, until it is answered that it goes on.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// A tenant.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct TenantView {
+    /// Its name.
+    name: String,
+    /// Its owner.
+    user: String,
+    /// What it has on each of its GPUs, in the order in which its programs see them.
+    parts: Vec<TenantPart>,
+    /// The program and its arguments.
+    command: Option<Vec<String>>,
+    /// Whether its program was started.
+    started: Option<bool>,
+    /// Seconds since it was started.
+    age_s: Option<u64>,
+    /// What is wrong with it: a damaged file, or a process that its limits do not hold.
+    problem: Option<String>,
+}
+
+/// What a tenant has on one GPU. What a damaged file would tell is missing.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct TenantPart {
+    /// The GPU's short name.
+    gpu: String,
+    /// The GPU's UUID.
+    gpu_uuid: Option<String>,
+    /// Its TPCs, logical, as ranges; `all` without a partition.
+    #[schema(example = "0-15,32")]
+    tpcs: Option<String>,
+    /// How many SMs they have.
+    sms: Option<u32>,
+    /// Device memory that its processes hold, in bytes.
+    memory_used_bytes: Option<u64>,
+    /// The most that they ever held together, in bytes.
+    memory_peak_bytes: Option<u64>,
+    /// Its quota, in bytes.
+    memory_quota_bytes: Option<u64>,
+    /// Host memory that its processes have instead, in bytes.
+    memory_spilled_bytes: Option<u64>,
+    /// Kernel launches of its living processes so far.
+    launches: Option<u64>,
+    /// `high`, `normal` or `low`.
+    priority: Option<&'static str>,
+    /// Its share of the GPU's time, in percent.
+    time_share_percent: Option<f64>,
+    /// What of the GPU's time it used over about the last second, in percent.
+    time_used_percent: Option<f64>,
+    /// Its processes that use the GPU.
+    processes: Vec<TenantProcess>,
+}
+
+/// A process of a tenant.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct TenantProcess {
+    /// Its number, as it sees it itself.
+    pid: i32,
+    /// Device memory that it holds, in bytes.
+    memory_bytes: u64,
+    /// Its kernel launches so far.
+    launches: u64,
+    /// Its allocations that the quota refused.
+    refused_allocations: u64,
+}
+
+impl TenantPart {
+    fn of(row: &TenantRow) -> Self {
+        Self {
+            gpu: row.gpu.clone(),
+            gpu_uuid: row.gpu_uuid.clone(),
+            tpcs: row.tpcs.clone(),
+            sms: row.sms,
+            memory_used_bytes: row.memory_used_bytes,
+            memory_peak_bytes: row.memory_peak_bytes,
+            memory_quota_bytes: row.memory_quota_bytes,
+            memory_spilled_bytes: row.memory_spilled_bytes,
+            launches: row.launches,
+            priority: row.priority,
+            time_share_percent: row.time.map(|time| time.share_percent),
+            time_used_percent: row.time.and_then(|time| time.used_percent),
+            processes: row
+                .processes
+                .iter()
+                .map(|process| TenantProcess {
+                    pid: process.pid,
+                    memory_bytes: process.memory_bytes,
+                    launches: process.launches,
+                    refused_allocations: process.refused_allocations,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Rows of the same name are one tenant.
+fn views(rows: &[TenantRow]) -> Vec<TenantView> {
+    let mut views: Vec<TenantView> = Vec::new();
+    for row in rows {
+        let at = views.iter().position(|view| view.name == row.name).unwrap_or_else(|| {
+            views.push(TenantView {
+                name: row.name.clone(),
+                user: row.user.clone(),
+                parts: Vec::new(),
+                command: row.command.clone(),
+                started: row.started,
+                age_s: row.age_s,
+                problem: row.problem.clone(),
+            });
+            views.len() - 1
+        });
+        views[at].parts.push(TenantPart::of(row));
+    }
+    views
+}
+
+/// Every tenant of this machine
+#[utoipa::path(get, path = "/v1/tenants", tag = "tenants", operation_id = "list_tenants",
+    responses((status = 200, body = [TenantView])))]
+pub(super) async fn list(State(app): State<Shared>) -> Result<Output<Vec<TenantView>>, Problem> {
+    let rows = app.blocking(|app| Ok(partita::ps::ps(app.registry())?)).await?;
+    Ok(Output(views(&rows)))
+}
+
+/// One tenant
+#[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "tenants", operation_id = "get_tenant",
+    params(("tenant" = String, Path, description = "Its name")),
+    responses((status = 200, body = TenantView)))]
+pub(super) async fn get(
+    State(app): State<Shared>,
+    Segments(Name(name)): Segments<Name>,
+) -> Result<Output<TenantView>, Problem> {
+    let view = app.blocking(move |app| {
+        let rows = partita::ps::ps(app.registry())?;
+        let found = views(&rows).into_iter().find(|view| view.name == name);
+        match found {
+            Some(view) => Ok(view),
+            // Says who is there.
+            None => {
+                app.registry().lock()?.tenant(&name)?;
+                Err(Problem::not_found(format!("tenant {name} has just begun; ask again")))
+            }
+        }
+    });
+    Ok(Output(view.await?))
+}
+
+/// New limits; what is left out stays.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TenantChange {
+    /// On which of its GPUs, as `--gpu` takes them; none for all.
+    gpu: Option<String>,
+    /// Its compute units, as `--sm` takes them.
+    #[schema(example = "50%")]
+    sm: Option<String>,
+    /// Its memory quota, in bytes.
+    memory_quota_bytes: Option<u64>,
+    /// Its priority.
+    priority: Option<Priority>,
+    /// Its share of the GPU's time, as `--time` takes it.
+    #[schema(example = "30%")]
+    time: Option<String>,
+    /// What a share of time means when others rest.
+    time_policy: Option<TimePolicy>,
+    /// What a launch gets that can never fit the partition.
+    on_misfit: Option<OnMisfit>,
+    /// What an allocation gets that the quota has no room for.
+    spill: Option<Spill>,
+    /// How its TPCs lie over the GPCs.
+    place: Option<Place>,
+    /// Whether others make room, as few as need be.
+    #[serde(default)]
+    compact: bool,
+}
+
+/// Words of a body that the facade has types for.
+macro_rules! words {
+    ($($(#[$doc:meta])* $word:ident => $of:path { $($(#[$of_one:meta])* $one:ident),* })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+        #[serde(rename_all = "snake_case")]
+        pub(super) enum $word { $($(#[$of_one])* $one),* }
+
+        impl From<$word> for $of {
+            fn from(word: $word) -> Self {
+                type Of = $of;
+                match word { $($word::$one => Of::$one),* }
+            }
+        }
+    )*};
+}
+
+words! {
+    /// Who waits for whom.
+    Priority => partita_core::time::Priority {
+        /// Others of the GPU with low priority wait.
+        High,
+        /// Nobody waits for it.
+        Normal,
+        /// It waits for those with high priority.
+        Low
+    }
+    /// What a share of time means when others rest.
+    TimePolicy => partita_core::time::Policy {
+        /// Never more than the share.
+        Hard,
+        /// More while others rest.
+        Soft
+    }
+    /// What a launch gets that can never fit the partition.
+    OnMisfit => partita::limits::OnMisfit {
+        /// The CUDA error.
+        Error,
+        /// The whole GPU.
+        Widen
+    }
+    /// What an allocation gets that the quota has no room for.
+    Spill => partita::limits::Spill {
+        /// The CUDA error.
+        None,
+        /// Host memory.
+        Host
+    }
+    /// How TPCs lie over the GPCs.
+    Place => partita::partition::Place {
+        /// In as few as possible.
+        Packed,
+        /// Evenly over as many as possible.
+        Spread
+    }
+}
+
+impl TenantChange {
+    fn request(&self, name: String) -> Result<SetRequest, Problem> {
+        let invalid =
+            |field: &str, error: String| Problem::invalid(format!("/{field}"), format!("{field}: {error}"));
+        let gpus: Option<Selectors> = self.gpu.as_deref().map(str::parse).transpose()?;
+        let share = self.sm.as_deref().map(str::parse::<Share>).transpose();
+        let time = self.time.as_deref().map(str::parse::<TimeShare>).transpose();
+        let request = SetRequest {
+            whose: Whose::Name(name),
+            gpus,
+            share: share.map_err(|error| invalid("sm", error.to_string()))?,
+            memory: self.memory_quota_bytes.map(ByteSize),
+            on_misfit: self.on_misfit.map(Into::into),
+            priority: self.priority.map(Into::into),
+            time: time.map_err(|error| Problem::invalid("/time", error))?,
+            time_policy: self.time_policy.map(Into::into),
+            spill: self.spill.map(Into::into),
+            place: self.place.map(Into::into),
+            compact: self.compact,
+        };
+        let changes = [
+            request.share.is_some(),
+            request.memory.is_some(),
+            request.on_misfit.is_some(),
+            request.priority.is_some(),
+            request.time.is_some(),
+            request.time_policy.is_some(),
+            request.spill.is_some(),
+            request.place.is_some(),
+            request.compact,
+        ];
+        if !changes.contains(&true) {
+            return Err(Problem::new(
+                Kind::Invalid,
+                "nothing to change; give sm, memory_quota_bytes or another limit",
+            ));
+        }
+        Ok(request)
+    }
+}
+
+/// The limits on one GPU as they are now.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct LimitsView {
+    /// The GPU's short name.
+    gpu: String,
+    /// Its TPCs, logical, as ranges.
+    tpcs: String,
+    /// How many SMs they have.
+    sms: u32,
+    /// Its quota, in bytes.
+    memory_quota_bytes: Option<u64>,
+    /// What it holds of it, in bytes.
+    memory_used_bytes: u64,
+    /// Its share of the GPU's time, in percent.
+    time_share_percent: Option<f64>,
+    /// Who made room: tenants whose TPCs are others now.
+    moved: Vec<String>,
+}
+
+impl From<SetOutcome> for LimitsView {
+    fn from(now: SetOutcome) -> Self {
+        Self {
+            gpu: now.gpu,
+            tpcs: now.tpcs,
+            sms: now.sms,
+            memory_quota_bytes: now.memory_quota_bytes,
+            memory_used_bytes: now.memory_used_bytes,
+            time_share_percent: now.time.map(|time| time.share_percent),
+            moved: now.moves.into_iter().map(|made| made.tenant).collect(),
+        }
+    }
+}
+
+/// Change a tenant's limits
+///
+/// As `partita set`: they hold from its next launch and its next allocation on. All GPUs are changed, or none.
+#[utoipa::path(patch, path = "/v1/tenants/{tenant}", tag = "tenants", operation_id = "change_tenant",
+    params(("tenant" = String, Path, description = "Its name")),
+    request_body = TenantChange,
+    responses((status = 200, body = [LimitsView], description = "The limits as they are now, one a GPU")))]
+pub(super) async fn change(
+    State(app): State<Shared>,
+    caller: Caller,
+    Segments(Name(name)): Segments<Name>,
+    Input(change): Input<TenantChange>,
+) -> Result<Output<Vec<LimitsView>>, Problem> {
+    let request = change.request(name)?;
+    let outcomes = app.blocking(move |app| Ok(set::set_for(app.registry(), &request, caller.user)?)).await?;
+    Ok(Output(outcomes.into_iter().map(LimitsView::from).collect()))
+}
+
+/// How a tenant is ended.
+#[derive(Debug, Clone, Copy, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct End {
+    /// Seconds between SIGTERM and SIGKILL, 0 to 20 [default: 5].
+    pub grace_s: Option<u32>,
+}
+
+/// What ending a tenant came to.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct Ended {
+    /// How many processes were ended.
+    processes: usize,
+    /// What did not go as it should, though the tenant is gone.
+    notices: Vec<String>,
+}
+
+/// End a tenant
+///
+/// As `partita kill`: its work on the GPU first, so that its neighbours are not hurt, then its processes.
+#[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "tenants", operation_id = "end_tenant",
+    params(("tenant" = String, Path, description = "Its name"), End),
+    responses(
+        (status = 200, body = Ended, description = "It is gone"),
+        (status = 202, description = "It is being ended and takes its time; it is gone when it is no longer found")
+    ))]
+pub(super) async fn end(
+    State(app): State<Shared>,
+    caller: Caller,
+    Segments(Name(name)): Segments<Name>,
+    Asked(End { grace_s }): Asked<End>,
+) -> Result<Response, Problem> {
+    let grace = grace(grace_s)?;
+    stop(&app, caller, name, grace).await
+}
+
+/// The time between SIGTERM and SIGKILL.
+pub(super) fn grace(grace_s: Option<u32>) -> Result<Duration, Problem> {
+    match grace_s {
+        None => Ok(kill::GRACE_DEFAULT),
+        Some(seconds @ 0..=GRACE_S_MAX) => Ok(Duration::from_secs(seconds.into())),
+        Some(seconds) => Err(Problem::new(
+            Kind::BadRequest,
+            format!(
+                "grace_s is {seconds}; it must be 0 to {GRACE_S_MAX}, and `partita kill --grace` takes more"
+            ),
+        )),
+    }
+}
+
+/// Ends a tenant; one that takes its time goes on ending behind the answer.
+pub(super) async fn stop(
+    app: &Shared,
+    caller: Caller,
+    name: String,
+    grace: Duration,
+) -> Result<Response, Problem> {
+    let app = app.clone();
+    let mut ending = tokio::spawn(async move {
+        let what = name.clone();
+        let ended = app.blocking(move |app| {
+            Ok(kill::kill_for(app.install(), app.registry(), &name, grace, caller.user)?)
+        });
+        let ended = ended.await;
+        if let Err(problem) = &ended {
+            tracing::info!(tenant = what, detail = problem.detail, "a tenant was not ended");
+        }
+        ended
+    });
+    match tokio::time::timeout(grace + END_PATIENCE, &mut ending).await {
+        Ok(Ok(outcome)) => {
+            let kill::KillOutcome { processes, notices } = outcome?;
+            Ok(Output(Ended { processes, notices }).into_response())
+        }
+        Ok(Err(error)) => Err(Problem::new(Kind::Internal, format!("ending it was given up: {error}"))),
+        Err(_) => Ok(StatusCode::ACCEPTED.into_response()),
+    }
+}

@@ -1,0 +1,59 @@
+//! Looking at the chains that run: what happens to them is kept, and told to those who watch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Shared;
+use crate::chains::Running;
+use crate::store::history;
+
+/// How often the chains are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Follows the chains until the daemon ends. Those that began before the daemon are followed from where their history ends.
+pub async fn follow(app: Shared) {
+    let mut ended = app.ended();
+    let mut newest: HashMap<String, (u64, f64)> = HashMap::new();
+    loop {
+        tokio::select! {
+            _ = ended.wait_for(|&ended| ended) => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let running = match app.blocking(|app| app.chains().running()).await {
+            Ok(running) => running,
+            Err(problem) => {
+                tracing::warn!(detail = problem.detail, "the chains that run cannot be looked at");
+                continue;
+            }
+        };
+        newest.retain(|name, _| running.iter().any(|chain| chain.name == *name));
+        for chain in running {
+            let Some(step) = chain.steps.last() else { continue };
+            let mark = (chain.started_unix_s, step.at_s);
+            // Nothing is new for most looks, and the disk is left alone.
+            if newest.get(&chain.name) != Some(&mark) {
+                let name = chain.name.clone();
+                if keep(&app, chain).await {
+                    newest.insert(name, mark);
+                }
+            }
+        }
+    }
+}
+
+async fn keep(app: &Shared, chain: Running) -> bool {
+    match app.store().write(move |connection| history::record(connection, &chain)).await {
+        Ok(entries) => {
+            for entry in entries {
+                // Nobody may be watching.
+                let _ = app.events.send(Arc::new(entry));
+            }
+            true
+        }
+        Err(problem) => {
+            tracing::warn!(detail = problem.detail, "history was not kept; it is tried again");
+            false
+        }
+    }
+}

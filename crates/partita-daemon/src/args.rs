@@ -1,0 +1,159 @@
+//! The daemon's arguments.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use partita::gpus::Selectors;
+
+/// Serves this machine's GPUs, tenants, chains and their memory over REST.
+///
+/// On a Unix socket unless told otherwise, where the kernel says who asks: the owner of a thing and root may change it.
+/// See docs/partitad.md.
+#[derive(Debug, Parser)]
+#[command(
+    name = "partitad",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  partitad
+  curl --unix-socket /dev/shm/partita/.partitad-$(id -u).sock http://partitad/v1/chains
+  partitad --listen 127.0.0.1:7878 --token-file ~/.partitad-token"
+)]
+pub struct Arguments {
+    /// Something else than to serve.
+    #[command(subcommand)]
+    pub command: Option<Cmd>,
+    /// How to serve.
+    #[command(flatten)]
+    pub serve: Serve,
+}
+
+/// What `partitad` does beside serving.
+#[derive(Debug, Subcommand)]
+pub enum Cmd {
+    /// Own the memory of one GPU that is leased to components of chains
+    ///
+    /// A process of its own, so that leases outlive a restart of the daemon; the daemon and `partita chain` start it where there is none.
+    Keeper(Keeper),
+    /// Print the OpenAPI document and end
+    Openapi,
+    /// A chain that the daemon starts, for as long as it runs
+    #[command(name = crate::chains::START_SUBCOMMAND, hide = true)]
+    InternalStartChain {
+        /// The chain as JSON
+        order: String,
+    },
+    /// What runs a chain, in its tenant
+    #[command(name = "internal-chain", hide = true)]
+    InternalChain {
+        /// The chain as JSON
+        order: String,
+    },
+    /// Another program, free of this one's terminal and parent
+    #[command(name = partita::mps::DETACH_SUBCOMMAND, hide = true)]
+    InternalDetach {
+        /// The CPUs that it may use, as a list
+        #[arg(long)]
+        cpus: Option<String>,
+        /// The program and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// One job that touches a driver, in a process of its own
+    #[command(name = partita::child::SUBCOMMAND, hide = true)]
+    InternalJob {
+        /// Which job
+        name: String,
+        /// Its parameters as JSON
+        request: String,
+    },
+}
+
+/// Arguments of `keeper`.
+#[derive(Debug, Args)]
+pub struct Keeper {
+    /// The GPU: an index, a UUID, or sim:NAME
+    #[arg(long, env = "PARTITA_GPU", value_name = "GPU")]
+    pub gpu: Option<String>,
+}
+
+/// How to serve.
+#[derive(Debug, Clone, Args)]
+pub struct Serve {
+    /// The GPUs to serve: indexes, UUIDs, sim:NAME, or all [default: every GPU of this machine]
+    #[arg(long, env = "PARTITA_GPU", value_name = "GPU", value_parser = selectors)]
+    pub gpu: Option<Selectors>,
+    /// The Unix socket [default: .partitad-UID.sock in the run directory]
+    #[arg(long, env = "PARTITAD_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Listen on TCP too, for those who have the token
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "token_file")]
+    pub listen: Option<SocketAddr>,
+    /// The file with the token of --listen; nobody else may read it
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub token_file: Option<PathBuf>,
+    /// Let --listen name an address that other machines reach: the token then crosses the network in the clear
+    #[arg(long, requires = "listen")]
+    pub allow_remote: bool,
+    /// Where chains and their history are kept [default: /var/lib/partita for root, else ~/.local/state/partita]
+    #[arg(long, env = "PARTITA_STATE_DIR", value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The form of the log on stderr
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// What is logged: error, warn, info, debug or trace, also by part (info,partita_daemon=debug)
+    #[arg(long, env = "PARTITAD_LOG", default_value = "info", value_name = "FILTER")]
+    pub log: String,
+    /// How long requests that run may take to end when the daemon is told to
+    #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = seconds)]
+    pub drain_s: Duration,
+}
+
+/// The form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+fn selectors(text: &str) -> Result<Selectors, String> {
+    text.parse().map_err(|error: partita::Error| error.to_string())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<u64>() {
+        Ok(seconds @ 0..=3600) => Ok(Duration::from_secs(seconds)),
+        _ => Err("give whole seconds, 0 to 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn tcp_is_served_with_a_token_or_not_at_all() {
+        parse("partitad --listen 127.0.0.1:1 --token-file t").unwrap();
+        for line in ["partitad --listen 127.0.0.1:1", "partitad --token-file t", "partitad --allow-remote"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        assert_eq!(parse("partitad --drain-s 3").unwrap().serve.drain_s, Duration::from_secs(3));
+        for line in ["partitad --drain-s -1", "partitad --gpu sim:none", "partitad --socket", "partitad x"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        assert!(matches!(parse("partitad keeper --gpu sim:h200").unwrap().command, Some(Cmd::Keeper(_))));
+    }
+}

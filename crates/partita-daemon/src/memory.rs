@@ -1,0 +1,67 @@
+//! Leases of device memory and the keepers that own it, as the daemon shows them.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::problem::Problem;
+
+/// The keepers of this machine and what they have leased.
+pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
+    /// Every keeper that lives. May block for as long as one takes to answer.
+    ///
+    /// # Errors
+    /// Why that cannot be told.
+    fn keepers(&self) -> Result<Vec<Keeper>, Problem>;
+
+    /// Every lease that is held.
+    ///
+    /// # Errors
+    /// Why that cannot be told.
+    fn leases(&self) -> Result<Vec<Lease>, Problem>;
+}
+
+/// A keeper: the process that owns a GPU's leased memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Keeper {
+    /// The GPU's short name.
+    pub gpu: String,
+    /// Its user.
+    pub user: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Device memory that it holds, in bytes.
+    pub held_bytes: u64,
+    /// What of it is leased, in bytes.
+    pub leased_bytes: u64,
+    /// Leases that are held.
+    pub leases: u64,
+}
+
+/// A lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Lease {
+    /// The GPU's short name.
+    pub gpu: String,
+    /// Its number with the keeper.
+    pub id: u64,
+    /// The tenant that holds it, or the process.
+    pub holder: String,
+    /// Its size, in bytes.
+    pub bytes: u64,
+    /// How long it still lasts without a heartbeat, in milliseconds; none for as long as its holder lives.
+    pub left_ms: Option<u64>,
+}
+
+/// Memory of a build without keepers.
+#[derive(Debug)]
+pub struct NoKeepers;
+
+impl Memory for NoKeepers {
+    fn keepers(&self) -> Result<Vec<Keeper>, Problem> {
+        Ok(Vec::new())
+    }
+
+    fn leases(&self) -> Result<Vec<Lease>, Problem> {
+        Ok(Vec::new())
+    }
+}

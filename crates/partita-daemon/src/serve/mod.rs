@@ -1,0 +1,145 @@
+//! Serving: from the arguments to sockets that answer, until a signal ends it.
+
+mod connection;
+mod end;
+mod logs;
+mod socket;
+mod token;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
+use partita::install::Install;
+use partita::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use connection::{Limits, Peer};
+pub use token::Token;
+
+use crate::api::{self, App};
+use crate::args::Serve;
+use crate::chains::Facade;
+use crate::memory::NoKeepers;
+use crate::store::Store;
+use connection::{Guarded, Source};
+use socket::Socket;
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// Why it cannot start, with the remedy.
+pub fn run(arguments: &Serve) -> anyhow::Result<()> {
+    logs::start(&arguments.log, arguments.log_format)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("threads")?;
+    let served = runtime.block_on(serve(arguments));
+    // Looks at a driver that hangs must not hold the end up.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    served
+}
+
+async fn serve(arguments: &Serve) -> anyhow::Result<()> {
+    // First, so that no signal is missed from here on.
+    let signals = end::Signals::new().context("signal handlers")?;
+    let token = match &arguments.token_file {
+        Some(path) => Some(Token::read(path)?),
+        None => None,
+    };
+    let registry = Registry::open()?;
+    let path = arguments.socket.clone().unwrap_or_else(|| partita::daemon::socket_of(&registry, own_user()));
+    let socket = Socket::claim(&path)?;
+    let state = arguments.state.clone().map_or_else(state_dir, Ok)?;
+    let store = Store::open(&state)?;
+    let program = std::env::current_exe().context("the path of this program")?;
+    let chains = Facade::new(registry.clone(), program.clone(), state.join("chains"));
+    let (ending, ended) = watch::channel(false);
+    let app = Arc::new(App::new(api::Parts {
+        store,
+        registry,
+        install: Install::of(program, std::env::var_os("PARTITA_LIB_DIR")),
+        gpus: arguments.gpu.clone(),
+        chains: Box::new(chains),
+        memory: Box::new(NoKeepers),
+        user: own_user(),
+        token,
+        ended: ended.clone(),
+    }));
+    let router = api::router(Arc::clone(&app));
+    let mut serving = JoinSet::new();
+    if let Some(address) = arguments.listen {
+        if !address.ip().is_loopback() && !arguments.allow_remote {
+            bail!(
+                "--listen {address}: other machines reach this address, and the token would cross the network in the clear; listen on \
+                 127.0.0.1 behind a proxy with TLS, or say --allow-remote"
+            );
+        }
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!("--listen {address}: it cannot be had; choose another port, or end who has it")
+        })?;
+        tracing::info!(address = %listener.local_addr()?, "listening on TCP");
+        serving.spawn(accept(Guarded::new(listener, Limits::default()), router.clone(), ended.clone()));
+    }
+    let listener = socket.listen()?;
+    serving.spawn(accept(Guarded::new(listener, Limits::default()), router, ended));
+    tracing::info!(socket = %path.display(), state = %app.store().path().display(), user = own_user(), "serving");
+    let following = tokio::spawn(api::follow(Arc::clone(&app)));
+    let watchdog = end::tell_ready();
+
+    let why = signals.wait().await;
+    tracing::info!(signal = why, drain_s = arguments.drain_s.as_secs(), "ending");
+    end::tell_stopping();
+    let _ = ending.send(true);
+    let drained =
+        tokio::time::timeout(arguments.drain_s, async { while serving.join_next().await.is_some() {} });
+    if drained.await.is_err() {
+        tracing::warn!(
+            requests = app.requests_in_flight(),
+            "some requests did not end in time and are cut off"
+        );
+        serving.shutdown().await;
+    }
+    let _ = following.await;
+    if let Some(watchdog) = watchdog {
+        watchdog.abort();
+    }
+    drop(socket);
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// Serves what comes to one listener until the end begins, and then what has come already.
+async fn accept<L: Source>(listener: Guarded<L>, router: Router, mut ended: watch::Receiver<bool>) {
+    let service: IntoMakeServiceWithConnectInfo<Router, Peer> =
+        router.into_make_service_with_connect_info::<Peer>();
+    let served = axum::serve(listener, service)
+        .with_graceful_shutdown(async move {
+            // The sender gone is the end too.
+            let _ = ended.wait_for(|&ended| ended).await;
+        })
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "a listener ended");
+    }
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn state_dir() -> anyhow::Result<PathBuf> {
+    if own_user() == 0 {
+        return Ok(PathBuf::from("/var/lib/partita"));
+    }
+    let variable = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+    match variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state"))) {
+        Some(base) => Ok(base.join("partita")),
+        None => bail!(
+            "neither XDG_STATE_HOME nor HOME is set: name the directory of the daemon's state with --state"
+        ),
+    }
+}

@@ -1,0 +1,141 @@
+//! The daemon's Unix socket: one daemon a path, whatever an earlier one left.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net;
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixListener;
+
+/// Why the socket cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("the socket {}: {reason}", .path.display())]
+pub(super) struct SocketError {
+    path: PathBuf,
+    reason: String,
+}
+
+/// The right to listen at a path. The file there goes with it.
+#[derive(Debug)]
+pub(super) struct Socket {
+    path: PathBuf,
+    lock_path: PathBuf,
+    _lock: File,
+}
+
+impl Socket {
+    /// Takes the path: no other daemon does from now on.
+    pub fn claim(path: &Path) -> Result<Self, SocketError> {
+        let refuse = |reason: String| SocketError { path: path.to_owned(), reason };
+        let mut lock_path = path.as_os_str().to_owned();
+        lock_path.push(".lock");
+        let lock_path = PathBuf::from(lock_path);
+        let mut lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0))
+            .open(&lock_path)
+            .map_err(|error| {
+                refuse(format!("its lock {}: {error}; name another path with --socket", lock_path.display()))
+            })?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::Error(error)) => return Err(refuse(error.to_string())),
+            Err(fs::TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let _ = lock.read_to_string(&mut holder);
+                return Err(refuse(format!(
+                    "another partitad serves it (process {}); use that one, end it, or name another path with --socket and another \
+                     directory with --state",
+                    holder.trim()
+                )));
+            }
+        }
+        // One that ended just now took the file away while we opened it: then this is no lock of the path.
+        let is_it = |meta: fs::Metadata| {
+            lock.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()))
+        };
+        if !lock_path.symlink_metadata().is_ok_and(is_it) {
+            return Self::claim(path);
+        }
+        let note = lock
+            .set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| writeln!(lock, "{}", std::process::id()));
+        note.map_err(|error| refuse(error.to_string()))?;
+        Ok(Self { path: path.to_owned(), lock_path, _lock: lock })
+    }
+
+    /// Listens. What a daemon that was killed left there goes; anything else is left alone and refused.
+    pub fn listen(&self) -> Result<UnixListener, SocketError> {
+        let refuse = |reason: String| SocketError { path: self.path.clone(), reason };
+        let user = rustix::process::geteuid().as_raw();
+        match self.path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(refuse(error.to_string())),
+            Ok(meta) if meta.file_type().is_socket() && meta.uid() == user => {}
+            Ok(meta) => {
+                return Err(refuse(format!(
+                    "something else is there (mode {:o}, of user {}); remove it, or name another path with --socket",
+                    meta.mode(),
+                    meta.uid()
+                )));
+            }
+        }
+        // In place by one rename, with its mode: nobody finds it missing or open to the wrong ones.
+        let fresh = self.path.with_extension(format!("new-{}", std::process::id()));
+        let _ = fs::remove_file(&fresh);
+        let listen = || -> io::Result<UnixListener> {
+            let listener = net::UnixListener::bind(&fresh)?;
+            listener.set_nonblocking(true)?;
+            // Root's daemon is everybody's: who may do what is decided by who asks. A user's own is that user's.
+            fs::set_permissions(&fresh, Permissions::from_mode(if user == 0 { 0o666 } else { 0o600 }))?;
+            fs::rename(&fresh, &self.path)?;
+            UnixListener::from_std(listener)
+        };
+        listen().map_err(|error| {
+            let _ = fs::remove_file(&fresh);
+            refuse(format!(
+                "{error}; its path may have 100 bytes and its directory must be writable, see --socket"
+            ))
+        })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Last: whoever waits for it would find no socket.
+        let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_daemon_a_path_and_nothing_foreign_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let first = Socket::claim(&path).unwrap();
+        let listener = first.listen().unwrap();
+        let second = Socket::claim(&path).unwrap_err().to_string();
+        assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
+        drop(listener);
+        assert!(path.exists(), "as after a kill");
+        let again = first.listen().unwrap();
+        net::UnixStream::connect(&path).unwrap();
+        drop((again, first));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+
+        fs::write(&path, "somebody's").unwrap();
+        let third = Socket::claim(&path).unwrap();
+        assert!(third.listen().unwrap_err().to_string().contains("something else"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
+    }
+}

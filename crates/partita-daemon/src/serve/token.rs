@@ -1,0 +1,110 @@
+//! The token of those who come over TCP.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Fewer bytes can be guessed.
+const BYTES_MIN: usize = 16;
+const BYTES_MAX: usize = 1024;
+
+/// The token.
+pub struct Token(Vec<u8>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+#[error("--token-file {}: {reason}", .path.display())]
+pub struct TokenError {
+    path: PathBuf,
+    reason: String,
+}
+
+impl Token {
+    /// Reads the token in a file: what is in it without space around, at least 16 printable characters.
+    ///
+    /// # Errors
+    /// [`TokenError`] if others may read the file, or it holds no token.
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        let refuse = |reason: String| TokenError { path: path.to_owned(), reason };
+        let file = File::open(path).map_err(|error| {
+            refuse(format!("{error}; make one with `(umask 077; openssl rand -hex 32 > {})`", path.display()))
+        })?;
+        let meta = file.metadata().map_err(|error| refuse(error.to_string()))?;
+        if !meta.is_file() {
+            return Err(refuse("it is no file".to_owned()));
+        }
+        let user = rustix::process::geteuid().as_raw();
+        if meta.uid() != user && meta.uid() != 0 {
+            return Err(refuse(format!(
+                "it belongs to user {}, who could change it; it must belong to user {user} or to root",
+                meta.uid()
+            )));
+        }
+        if meta.mode() & 0o077 != 0 {
+            return Err(refuse(format!(
+                "others may read it (mode {:o}); `chmod 600 {}`, and put a new token into it",
+                meta.mode() & 0o7777,
+                path.display()
+            )));
+        }
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX as u64 + 2).read_to_end(&mut bytes).map_err(|error| refuse(error.to_string()))?;
+        let token = bytes.trim_ascii();
+        if !(BYTES_MIN..=BYTES_MAX).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
+            return Err(refuse(format!(
+                "it must hold {BYTES_MIN} to {BYTES_MAX} printable characters and no space; `openssl rand -hex 32` makes some"
+            )));
+        }
+        Ok(Self(token.to_owned()))
+    }
+
+    /// Whether this is the token, in a time that says nothing of how much of it is right.
+    #[must_use]
+    pub fn is(&self, given: &[u8]) -> bool {
+        let mut differ = usize::from(given.len() != self.0.len());
+        for (at, &byte) in self.0.iter().enumerate() {
+            differ |= usize::from(black_box(byte ^ given.get(at).copied().unwrap_or(!byte)));
+        }
+        black_box(differ) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_whole_and_secret_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let read = |text: &str, mode: u32| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            Token::read(&path)
+        };
+        let token = read("0123456789abcdef\n", 0o600).unwrap();
+        assert!(token.is(b"0123456789abcdef"));
+        for other in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "x"] {
+            assert!(!token.is(other.as_bytes()), "{other}");
+        }
+        for mode in [0o640, 0o604, 0o644] {
+            assert!(read("0123456789abcdef", mode).unwrap_err().to_string().contains("chmod 600"));
+        }
+        for text in ["", "short", "0123456789 abcdef", "0123456789abcdéf", &"x".repeat(2000)] {
+            assert!(read(text, 0o600).unwrap_err().to_string().contains("printable"), "{text}");
+        }
+        assert!(Token::read(&dir.path().join("none")).unwrap_err().to_string().contains("openssl"));
+        assert!(Token::read(dir.path()).is_err());
+    }
+}

@@ -1,0 +1,203 @@
+use partita::chain::Definition;
+use rusqlite::Connection;
+use serde_json::json;
+
+use super::*;
+use crate::chains::{Running, RunningComponent, Step};
+
+fn definition(name: &str) -> Definition {
+    let component = |name: &str| json!({ "name": name, "command": ["true"] });
+    let json = json!({ "name": name, "frame": "4KiB", "component": [component("a"), component("b")] });
+    serde_json::from_value(json).unwrap()
+}
+
+fn refused(dir: &Path) -> String {
+    Store::open(dir).unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let store = Store::open(&state).unwrap();
+    let kept = store.write(|connection| chain::insert(connection, 7, &definition("c"))).await.unwrap();
+    let seen = store.read(|connection| chain::get(connection, "c")).await.unwrap();
+    assert_eq!((kept.revision, kept.owner), (1, 7));
+    assert_eq!(seen, kept);
+    let other = refused(&state);
+    assert!(other.contains("another partitad") && other.contains(&std::process::id().to_string()), "{other}");
+    drop(store);
+    let store = Store::open(&state).unwrap();
+    let again = store.read(chain::list).await.unwrap();
+    assert_eq!(again, [kept]);
+}
+
+#[tokio::test]
+async fn a_change_that_is_refused_changes_nothing_and_others_with_it_are_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let half = |name: &'static str| {
+        store.write(move |connection| -> Result<(), Problem> {
+            chain::insert(connection, 7, &definition(name))?;
+            Err(Problem::new(Kind::Conflict, "no"))
+        })
+    };
+    let whole =
+        |name: &'static str| store.write(move |connection| chain::insert(connection, 7, &definition(name)));
+    let (a, b, c, d) = tokio::join!(half("a"), whole("b"), half("c"), whole("d"));
+    assert!(a.is_err() && c.is_err());
+    b.unwrap();
+    d.unwrap();
+    let names: Vec<String> =
+        store.read(chain::list).await.unwrap().into_iter().map(|kept| kept.definition.name).collect();
+    assert_eq!(names, ["b", "d"]);
+    let twice = whole("b").await.unwrap_err();
+    assert_eq!(twice.code(), Kind::Conflict);
+}
+
+#[tokio::test]
+async fn readers_cannot_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let written = store.read(|connection| chain::insert(connection, 7, &definition("c"))).await;
+    assert_eq!(written.unwrap_err().code(), Kind::Unavailable);
+}
+
+#[test]
+fn damaged_foreign_and_newer_files_are_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| {
+        let dir = dir.path().join(name);
+        drop(Store::open(&dir).unwrap());
+        let path = dir.join(FILE);
+        (dir, path)
+    };
+
+    let (newer, path) = file("newer");
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
+    assert!(refused(&newer).contains(&format!("version {}", VERSION + 1)));
+
+    let (foreign, path) = file("foreign");
+    Connection::open(&path).unwrap().pragma_update(None, "application_id", 1).unwrap();
+    assert!(refused(&foreign).contains("another program"));
+
+    for (name, at) in [("header", 0), ("page", 4096)] {
+        let (damaged, path) = file(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at..at + 64].fill(0xa5);
+        std::fs::write(&path, &bytes).unwrap();
+        let error = refused(&damaged);
+        assert!(error.contains("damaged") && error.contains("move it"), "{name}: {error}");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}: left as it was");
+    }
+
+    let (cut, path) = file("cut");
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(5000).unwrap();
+    assert!(refused(&cut).contains("damaged"));
+}
+
+#[test]
+fn a_directory_that_others_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(refused(dir.path()).contains("chmod go-w"));
+}
+
+fn running(started_unix_s: u64, steps: &[f64]) -> Running {
+    let component = |name: &str| RunningComponent {
+        name: name.to_owned(),
+        live: true,
+        pid: None,
+        incarnation: 1,
+        frames_in: 0,
+        frames_out: 0,
+        frames_dropped: 0,
+        frames_queued: 0,
+        frames_held: 0,
+        busy_us: 0,
+        wait_us: 0,
+        tpcs: None,
+        tpc_set: None,
+        obeys: false,
+    };
+    Running {
+        name: "c".to_owned(),
+        gpu: "sim:h200".to_owned(),
+        supervisor_pid: 1,
+        started_unix_s,
+        throughput_fps: None,
+        algorithm: "steady".to_owned(),
+        optimizer_state: "searching".to_owned(),
+        periods: 0,
+        tpcs: 66,
+        components: vec![component("a"), component("b")],
+        frames_finished: 0,
+        frames_lost: 0,
+        steps: steps
+            .iter()
+            .map(|&at_s| Step {
+                at_s,
+                what: format!("at {at_s}"),
+                throughput_fps: Some(at_s),
+                tpcs: Some(vec![4, 62]),
+            })
+            .collect(),
+    }
+}
+
+#[tokio::test]
+async fn each_step_of_each_run_is_kept_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let record = |chain: Running| store.write(move |connection| history::record(connection, &chain));
+    assert_eq!(record(running(100, &[0.5, 1.0])).await.unwrap().len(), 2);
+    // The chain forgets its oldest steps; the daemon looks again, or is another one by now.
+    let fresh = record(running(100, &[1.0, 1.5])).await.unwrap();
+    assert_eq!(fresh.len(), 1);
+    assert_eq!((fresh[0].at_s, fresh[0].tpcs["b"]), (1.5, 62));
+    // The next run counts its time anew.
+    assert_eq!(record(running(200, &[0.5])).await.unwrap().len(), 1);
+    let all = store.read(|connection| history::newest(connection, "c", 1000)).await.unwrap();
+    let times: Vec<(i64, f64)> = all.iter().map(|entry| (entry.run_unix_s, entry.at_s)).collect();
+    assert_eq!(times, [(100, 0.5), (100, 1.0), (100, 1.5), (200, 0.5)]);
+    let second = all[1].id;
+    let rest = store.read(move |connection| history::after(connection, "c", second, 1)).await.unwrap();
+    assert_eq!(rest, all[2..3]);
+}
+
+#[tokio::test]
+async fn history_is_bounded_and_goes_with_its_chain() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let most = history::ENTRIES_MAX as usize;
+    let steps: Vec<f64> = (0..most + 5).map(|at| at as f64).collect();
+    let chain = running(1, &steps);
+    store.write(move |connection| history::record(connection, &chain)).await.unwrap();
+    let newest = store.read(move |connection| history::newest(connection, "c", 20_000)).await.unwrap();
+    assert_eq!((newest.len(), newest[0].at_s), (most, 5.0));
+    store
+        .write(|connection| {
+            chain::insert(connection, 1, &definition("c"))?;
+            chain::delete(connection, "c")
+        })
+        .await
+        .unwrap();
+    let left = store.read(|connection| history::newest(connection, "c", 1)).await.unwrap();
+    assert_eq!(left, []);
+}
+
+#[tokio::test]
+async fn a_key_has_one_request_and_one_answer_a_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let answer = answers::Answer { status: 201, location: None, body: "{}".to_owned() };
+    let kept = answer.clone();
+    store.write(move |connection| answers::keep(connection, 7, "k", "request", &kept)).await.unwrap();
+    let find = |owner, request: &'static str| {
+        store.read(move |connection| answers::find(connection, owner, "k", request))
+    };
+    assert_eq!(find(7, "request").await.unwrap(), Some(answer));
+    assert_eq!(find(8, "request").await.unwrap(), None);
+    assert_eq!(find(7, "another").await.unwrap_err().code(), Kind::Invalid);
+}
