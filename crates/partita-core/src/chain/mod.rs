@@ -6,6 +6,7 @@
 mod allocation;
 mod bottleneck;
 mod compare;
+mod controller;
 mod place;
 mod plant;
 mod published;
@@ -16,6 +17,7 @@ mod trial;
 
 pub use allocation::{Allocation, AllocationError, ladder};
 pub use bottleneck::{BottleneckOptions, Bottlenecks, equal_part, find_bottlenecks};
+pub use controller::{Algorithm, Controller, ControllerOptions, Happening, Record};
 pub use place::place;
 pub use plant::{Actuator, Objective, Plant, Stop};
 pub use published::{PublishedOptions, published};
