@@ -66,6 +66,8 @@ mod lock;
 mod mapped;
 #[cfg(not(loom))]
 mod partition;
+#[cfg(not(loom))]
+mod peer;
 #[cfg(loom)]
 pub mod record;
 #[cfg(not(loom))]
@@ -92,6 +94,8 @@ pub use self::{
         Limits, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT, NAME_BYTES_MAX, NO_QUOTA,
     },
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
+    lock::is_locked_elsewhere,
+    peer::SocketPeer,
     share::{Key, Share},
     slot::{AccountError, HookState, Owner, Slot},
     time_file::{Seat, TIME_FILE_BYTES, TIME_FILE_NAME, TIME_PAGE_BYTES, TIME_WORDS, TimeMap, TimeView},

@@ -110,3 +110,21 @@ pub(crate) fn is_locked(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Res
     }
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
+
+/// Whether any byte of the file of an open descriptor is locked by another description than the descriptor's own: so somebody else who has
+/// the file lives. Needs no permission to write.
+///
+/// A descriptor that came from another process shares its description, and with it its locks: open the file anew (`/proc/self/fd/N`), or
+/// nothing of that process is seen, and its locks live as long as the descriptor does.
+///
+/// # Errors
+/// The system's: `EBADF` for a number that is no descriptor.
+pub fn is_locked_elsewhere(descriptor: c_int) -> Result<bool, Errno> {
+    // No length: to the end of the file, wherever it will be.
+    let mut lock = range(libc::F_WRLCK, 0, 0);
+    // SAFETY: the argument is the structure that this command reads and writes; it changes nothing of the file.
+    if unsafe { libc::fcntl(descriptor, libc::F_OFD_GETLK, &mut lock) } != 0 {
+        return Err(Errno::last());
+    }
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}

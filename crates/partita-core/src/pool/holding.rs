@@ -79,14 +79,22 @@ impl Pool {
         Ok(())
     }
 
-    /// Notes a sign of life: deadlines of its leases count from here.
+    /// Whether somebody is a member of an owner that has not ended.
+    #[must_use]
+    pub fn is_member(&self, owner: OwnerId, member: OwnerId) -> bool {
+        self.living(owner).is_ok_and(|known| known.members.contains(&member))
+    }
+
+    /// Notes a sign of life: deadlines of its leases count from here, and of those that it is a member of.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`].
     pub fn seen(&mut self, owner: OwnerId, now_ms: u64) -> Result<(), Refusal> {
-        self.living(owner)?;
-        if let Some(known) = self.owners.get_mut(&owner) {
-            known.last_seen_ms = known.last_seen_ms.max(now_ms);
+        let of: Vec<OwnerId> = self.living(owner)?.member_of.iter().copied().collect();
+        for seen in of.iter().chain([&owner]) {
+            if let Some(known) = self.owners.get_mut(seen) {
+                known.last_seen_ms = known.last_seen_ms.max(now_ms);
+            }
         }
         Ok(())
     }
@@ -116,13 +124,21 @@ impl Pool {
     /// # Errors
     /// [`Refusal::UnknownOwner`]; [`Refusal::UnknownSlab`] if it had not opened it.
     pub fn close(&mut self, slab: SlabId, by: OwnerId, now_ms: u64) -> Result<(), Refusal> {
-        self.living(by)?;
-        let had = self.owners.get_mut(&by).is_some_and(|owner| owner.opened.remove(&slab));
-        if !had {
-            return Err(Refusal::UnknownSlab { slab: slab.0 });
+        self.may_close(slab, by)?;
+        if let Some(owner) = self.owners.get_mut(&by) {
+            owner.opened.remove(&slab);
         }
         self.left(slab, by, now_ms);
         Ok(())
+    }
+
+    /// Whether [`Pool::close`] would do it.
+    ///
+    /// # Errors
+    /// As [`Pool::close`].
+    pub fn may_close(&self, slab: SlabId, by: OwnerId) -> Result<(), Refusal> {
+        let had = self.living(by)?.opened.contains(&slab);
+        if had { Ok(()) } else { Err(Refusal::UnknownSlab { slab: slab.0 }) }
     }
 
     /// Ends an owner: it leases and opens nothing any more, and its blocks rest until nobody uses them. Returns whether it is forgotten

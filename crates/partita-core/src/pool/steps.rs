@@ -88,7 +88,7 @@ impl Pool {
     }
 
     /// Asks those who have idle slabs open to close them: somebody lacks the memory.
-    pub(super) fn retire_idle(&mut self, of: Option<TenantId>) {
+    pub fn retire_idle(&mut self, of: Option<TenantId>) {
         for slab in self.slabs.values_mut().filter(|slab| of.is_none_or(|of| of == slab.tenant)) {
             slab.is_retiring |= slab.is_empty();
         }

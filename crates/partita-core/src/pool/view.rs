@@ -157,15 +157,13 @@ impl Pool {
 
     /// The slabs.
     pub fn slabs(&self) -> impl Iterator<Item = SlabView> {
-        self.slabs.iter().map(|(id, slab)| SlabView {
-            id: *id,
-            tenant: slab.tenant,
-            bytes: slab.bytes,
-            block_bytes: slab.block_bytes,
-            blocks: slab.blocks,
-            free_blocks: slab.free_blocks(),
-            openers: slab.openers.len(),
-        })
+        self.slabs.iter().map(|(id, slab)| view_of(*id, slab))
+    }
+
+    /// A slab.
+    #[must_use]
+    pub fn slab(&self, slab: SlabId) -> Option<SlabView> {
+        self.slabs.get(&slab).map(|known| view_of(slab, known))
     }
 
     /// A tenant.
@@ -183,5 +181,17 @@ impl Pool {
         let known = self.owners.get(&owner)?;
         let (leases, opened) = (known.leases.len(), known.opened.len());
         Some(OwnerView { tenant: known.tenant, leases, opened, has_ended: known.has_ended })
+    }
+}
+
+fn view_of(id: SlabId, slab: &super::slab::Slab) -> SlabView {
+    SlabView {
+        id,
+        tenant: slab.tenant,
+        bytes: slab.bytes,
+        block_bytes: slab.block_bytes,
+        blocks: slab.blocks,
+        free_blocks: slab.free_blocks(),
+        openers: slab.openers.len(),
     }
 }

@@ -39,7 +39,7 @@ impl MemoryHandle {
     }
 }
 
-/// Another process's allocation, open in this one until it is dropped.
+/// Another process's allocation, open in this one until it is dropped; that waits for the work of the current context first.
 pub struct OpenedMemory<'a> {
     cuda: &'a Cuda,
     address: u64,
@@ -49,8 +49,7 @@ pub struct OpenedMemory<'a> {
 impl<'a> OpenedMemory<'a> {
     /// Opens an allocation of `bytes`, as its owner says: the driver does not tell.
     ///
-    /// Opening the same allocation twice gives the same address, and it stays open until both are dropped. Nothing that was launched on it
-    /// may run any more when the last is.
+    /// Opening the same allocation twice gives the same address, and it stays open until both are dropped.
     ///
     /// # Errors
     /// The driver's: `CUDA_ERROR_INVALID_CONTEXT` in the process that exported it, `CUDA_ERROR_INVALID_VALUE` for a handle that is none or
@@ -72,7 +71,11 @@ impl<'a> OpenedMemory<'a> {
 
 impl Drop for OpenedMemory<'_> {
     fn drop(&mut self) {
-        // SAFETY: opened once and closed once; failure means that the context is gone, and with it what was open.
-        let _ = unsafe { self.cuda.ipc_close_mem_handle(self.address) };
+        // SAFETY: opened once and closed once; failure means that the context is gone, and with it what was open. That the driver waits for
+        // what was launched on it is documented nowhere.
+        unsafe {
+            let _ = self.cuda.ctx_synchronize();
+            let _ = self.cuda.ipc_close_mem_handle(self.address);
+        }
     }
 }

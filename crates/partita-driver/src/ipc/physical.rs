@@ -137,7 +137,7 @@ impl Drop for Physical<'_> {
     }
 }
 
-/// Physical memory at an address of this process, until it is dropped. Nothing that was launched on it may run any more then.
+/// Physical memory at an address of this process, until it is dropped; that waits for the work of the current context first.
 pub struct MappedMemory<'a> {
     cuda: &'a Cuda,
     address: u64,
@@ -159,6 +159,7 @@ impl Drop for MappedMemory<'_> {
         // SAFETY: reserved and mapped by us, and given back once. Failure means that the context is gone, and the map with it.
         unsafe {
             if self.is_mapped {
+                let _ = self.cuda.ctx_synchronize();
                 let _ = self.cuda.mem_unmap(self.address, bytes);
             }
             let _ = self.cuda.mem_address_free(self.address, bytes);

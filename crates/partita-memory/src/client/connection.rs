@@ -1,0 +1,319 @@
+//! Questions to the keeper, and its answers.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId};
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+
+use super::Error;
+use crate::name::TenantName;
+use crate::socket::{self, Buffer};
+use crate::wire::{
+    Beat, Code, HANDLE_BYTES, ITEMS_MAX, LeaseRow, Privileged, ROWS_MAX, Reply, Request, Status, TenantRow,
+    VERSION, Welcome, tag_of,
+};
+
+/// By what a slab is opened.
+#[derive(Debug)]
+pub enum OpenedBy {
+    /// A handle of CUDA's interprocess calls.
+    Ipc([u8; HANDLE_BYTES]),
+    /// A descriptor.
+    Descriptor(OwnedFd),
+}
+
+/// A slab that the keeper takes to be open here from now on.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its bytes.
+    pub bytes: u64,
+    /// By what it is opened.
+    pub by: OpenedBy,
+}
+
+/// A connection to a keeper, which asks one thing at a time.
+pub struct Connection {
+    socket: OwnedFd,
+    path: PathBuf,
+    welcome: Welcome,
+    patience: Duration,
+    tag: u64,
+    frame: Vec<u8>,
+    buffer: Buffer,
+    is_out_of_step: bool,
+}
+
+impl Connection {
+    /// Connects and greets: for a tenant, or to look and to administer.
+    ///
+    /// # Errors
+    /// [`Error::NoKeeper`], and what the keeper refuses.
+    pub fn connect(socket: &Path, tenant: Option<TenantName>, patience: Duration) -> Result<Self, Error> {
+        let no_keeper = |source| Error::NoKeeper { socket: socket.to_owned(), source };
+        let address = socket::address(socket).map_err(no_keeper)?;
+        let connected = socket::packet_socket(SocketFlags::empty())?;
+        rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address))
+            .map_err(|errno| no_keeper(errno.into()))?;
+        let mut connection = Self {
+            socket: connected,
+            path: socket.to_owned(),
+            welcome: Welcome {
+                version: 0,
+                handles: crate::wire::HandleKind::Ipc,
+                instance: 0,
+                gpu_uuid: [0; 16],
+                pid: 0,
+                batch_max: 1,
+                ttl_ms_max: 0,
+            },
+            patience,
+            tag: 0,
+            frame: Vec::new(),
+            buffer: Buffer::new(),
+            is_out_of_step: false,
+        };
+        let hello = Request::Hello { version: VERSION, tenant };
+        match connection.ask(&hello, None)?.0 {
+            Reply::Welcome(welcome) => connection.welcome = welcome,
+            _ => return Err(Error::Answer { asked: "hello" }),
+        }
+        Ok(connection)
+    }
+
+    /// How the keeper greeted.
+    #[must_use]
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// Leases `count` blocks of at least `bytes`, all or none, for this connection or a chain that it has joined.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn lease(
+        &mut self,
+        owner: Option<OwnerId>,
+        bytes: u64,
+        count: u32,
+        ttl_ms: u32,
+    ) -> Result<Vec<Lease>, Error> {
+        match self.ask(&Request::Lease { owner, bytes, count, ttl_ms }, None)?.0 {
+            Reply::Leased(leases) if leases.len() == count as usize => Ok(leases),
+            _ => Err(Error::Answer { asked: "lease" }),
+        }
+    }
+
+    /// Gives leases back; as many at a time as a frame takes, each time all or none.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn free(&mut self, leases: &[LeaseId]) -> Result<(), Error> {
+        for leases in leases.chunks(ITEMS_MAX) {
+            self.done(&Request::Free { leases: leases.to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// Asks what to open a slab by. The keeper takes it to be open until [`Connection::close`].
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open(&mut self, slab: SlabId) -> Result<Opened, Error> {
+        match self.ask(&Request::Open { slab }, None)? {
+            (Reply::Slab { bytes, handle: Some(handle), .. }, _) => {
+                Ok(Opened { bytes, by: OpenedBy::Ipc(handle) })
+            }
+            (Reply::Slab { bytes, handle: None, .. }, Some(descriptor)) => {
+                Ok(Opened { bytes, by: OpenedBy::Descriptor(descriptor) })
+            }
+            _ => Err(Error::Answer { asked: "open" }),
+        }
+    }
+
+    /// Tells that slabs are closed, and that nothing uses them any more.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn close(&mut self, slabs: &[SlabId]) -> Result<(), Error> {
+        for slabs in slabs.chunks(ITEMS_MAX) {
+            self.done(&Request::Close { slabs: slabs.to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// Gives a sign of life.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn beat(&mut self) -> Result<Beat, Error> {
+        match self.ask(&Request::Beat, None)?.0 {
+            Reply::Beat(beat) => Ok(beat),
+            _ => Err(Error::Answer { asked: "beat" }),
+        }
+    }
+
+    /// Joins a chain by its file, on which somebody holds a lock.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn join_chain(&mut self, file: BorrowedFd<'_>) -> Result<OwnerId, Error> {
+        match self.ask(&Request::Own, Some(file))?.0 {
+            Reply::Owner(owner) => Ok(owner),
+            _ => Err(Error::Answer { asked: "own" }),
+        }
+    }
+
+    /// The keeper's state.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn status(&mut self) -> Result<Status, Error> {
+        match self.ask(&Request::Status, None)?.0 {
+            Reply::Status(status) => Ok(status),
+            _ => Err(Error::Answer { asked: "status" }),
+        }
+    }
+
+    /// All leases, in the order in which they were given.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn leases(&mut self) -> Result<Vec<LeaseRow>, Error> {
+        let mut all: Vec<LeaseRow> = Vec::new();
+        loop {
+            let after = all.last().map_or(LeaseId(0), |row| row.lease.id);
+            match self.ask(&Request::Leases { after }, None)?.0 {
+                Reply::Leases(rows) => {
+                    let is_last = rows.len() < ROWS_MAX;
+                    all.extend(rows);
+                    if is_last {
+                        return Ok(all);
+                    }
+                }
+                _ => return Err(Error::Answer { asked: "leases" }),
+            }
+        }
+    }
+
+    /// All tenants, in order of users and names.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn tenants(&mut self) -> Result<Vec<TenantRow>, Error> {
+        let mut all: Vec<TenantRow> = Vec::new();
+        loop {
+            let skip = u32::try_from(all.len()).unwrap_or(u32::MAX);
+            match self.ask(&Request::Tenants { skip }, None)?.0 {
+                Reply::Tenants(rows) => {
+                    let is_last = rows.len() < ROWS_MAX;
+                    all.extend(rows);
+                    if is_last {
+                        return Ok(all);
+                    }
+                }
+                _ => return Err(Error::Answer { asked: "tenants" }),
+            }
+        }
+    }
+
+    /// Sets the quota of a user's tenant, in bytes of slabs; it need not have clients yet.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn set_quota(&mut self, uid: u32, tenant: TenantName, bytes: u64) -> Result<(), Error> {
+        self.done(&Request::Privileged(Privileged::Quota { uid, tenant, bytes }))
+    }
+
+    /// Ends the keeper, unless memory is leased and that is not to be lost.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn end_keeper(&mut self, even_if_leased: bool) -> Result<(), Error> {
+        self.done(&Request::Privileged(Privileged::End { even_if_leased }))
+    }
+
+    fn done(&mut self, request: &Request) -> Result<(), Error> {
+        match self.ask(request, None)?.0 {
+            Reply::Done => Ok(()),
+            _ => Err(Error::Answer { asked: request.name() }),
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    fn ask(
+        &mut self,
+        request: &Request,
+        with: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), Error> {
+        if self.is_out_of_step {
+            return Err(Error::OutOfStep);
+        }
+        self.tag += 1;
+        request.encode(self.tag, &mut self.frame);
+        // Until its answer has come, there is one too many on the way.
+        self.is_out_of_step = true;
+        // A keeper that refuses a connection says why and closes it, perhaps before the greeting is sent.
+        let sent = socket::send(&self.socket, &self.frame, with, SendFlags::empty());
+        self.wait(request.name())?;
+        let packet = match socket::receive(&self.socket, &mut self.buffer, RecvFlags::empty()) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => return Err(gone(&self.path)),
+            Err(error) if is_gone(&error) => return Err(gone(&self.path)),
+            Err(error) => return Err(error.into()),
+        };
+        let tag = tag_of(packet.bytes);
+        let reply = Reply::decode(packet.bytes)?;
+        self.is_out_of_step = false;
+        if let Reply::Error { code, text } = reply {
+            // An answer to nothing in particular is about the connection.
+            self.is_out_of_step = tag == 0 && code == Code::TooMany;
+            return Err(Error::Refused { asked: request.name(), code, text });
+        }
+        match sent {
+            Err(error) if is_gone(&error) => return Err(gone(&self.path)),
+            sent => sent?,
+        }
+        let descriptor = packet.descriptors.into_iter().next();
+        if tag != self.tag || usize::from(descriptor.is_some()) != reply.descriptors() {
+            self.is_out_of_step = true;
+            return Err(Error::Answer { asked: request.name() });
+        }
+        Ok((reply, descriptor))
+    }
+
+    /// Waits for an answer.
+    fn wait(&self, asked: &'static str) -> Result<(), Error> {
+        let until = std::time::Instant::now() + self.patience;
+        loop {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            let timeout = rustix::event::Timespec::try_from(left).ok();
+            let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+            match rustix::event::poll(&mut polled, timeout.as_ref()) {
+                Ok(0) => {
+                    let patience_ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+                    let (socket, pid) = (self.path.clone(), self.welcome.pid);
+                    return Err(Error::Silent { socket, asked, patience_ms, pid });
+                }
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(Error::Io(errno.into())),
+            }
+        }
+    }
+}
+
+fn gone(path: &Path) -> Error {
+    Error::KeeperGone { socket: path.to_owned() }
+}
+
+/// Whether an error says that the other end is closed.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
+}

@@ -1,0 +1,42 @@
+//! One lease, for as long as it is needed.
+
+use std::rc::Rc;
+
+use partita_core::pool::Lease;
+use partita_driver::ipc::Span;
+
+use super::{Client, Error, OpenSlab};
+
+/// Leased memory, open in this process; it goes back when dropped, when what was launched on it must be done.
+pub struct Leased<'c, 'a> {
+    client: &'c Client<'a>,
+    lease: Lease,
+    slab: Rc<OpenSlab<'a>>,
+    bytes: u64,
+}
+
+impl<'c, 'a> Leased<'c, 'a> {
+    pub(super) fn new(client: &'c Client<'a>, lease: Lease, slab: Rc<OpenSlab<'a>>, bytes: u64) -> Self {
+        Self { client, lease, slab, bytes }
+    }
+
+    /// The memory, as much as was asked for.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the keeper gave a block that lies outside of its slab.
+    pub fn span(&self) -> Result<Span<'_>, Error> {
+        Ok(self.slab.span().part(self.lease.offset, self.bytes)?)
+    }
+
+    /// The lease, as others of the tenant need it to find the memory.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        self.lease
+    }
+}
+
+impl Drop for Leased<'_, '_> {
+    fn drop(&mut self) {
+        self.client.give_back(self.lease);
+    }
+}

@@ -1,0 +1,63 @@
+//! The tenants of a keeper: a name of a user's.
+
+use std::collections::BTreeMap;
+
+use partita_core::pool::{Pool, Refusal, TenantId};
+
+use crate::name::TenantName;
+
+/// Whose a tenant is, and its name: users cannot take each other's names.
+pub(super) type Key = (u32, TenantName);
+
+struct Tenant {
+    id: TenantId,
+    /// Whether somebody has set its quota, which stays then.
+    is_set: bool,
+}
+
+/// Tenants by user and name.
+pub(super) struct Tenants {
+    by_key: BTreeMap<Key, Tenant>,
+    quota_bytes: u64,
+}
+
+impl Tenants {
+    pub(super) fn new(quota_bytes: u64) -> Self {
+        Self { by_key: BTreeMap::new(), quota_bytes }
+    }
+
+    /// The tenant, added with the usual quota if it is new.
+    pub(super) fn find(&mut self, pool: &mut Pool, key: Key) -> Result<TenantId, Refusal> {
+        if let Some(known) = self.by_key.get(&key) {
+            return Ok(known.id);
+        }
+        let id = pool.add_tenant(self.quota_bytes)?;
+        self.by_key.insert(key, Tenant { id, is_set: false });
+        Ok(id)
+    }
+
+    /// Sets a quota, of a tenant that may be still to come.
+    pub(super) fn set_quota(&mut self, pool: &mut Pool, key: Key, bytes: u64) -> Result<(), Refusal> {
+        let id = self.find(pool, key)?;
+        pool.set_quota(id, bytes)?;
+        if let Some(known) = self.by_key.get_mut(&key) {
+            known.is_set = true;
+        }
+        Ok(())
+    }
+
+    /// Forgets those who have nothing, and of whom nothing was told.
+    pub(super) fn forget_idle(&mut self, pool: &mut Pool) {
+        self.by_key.retain(|_, known| known.is_set || !pool.forget_tenant(known.id));
+    }
+
+    /// Their names, in order.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Key, TenantId)> {
+        self.by_key.iter().map(|(key, known)| (*key, known.id))
+    }
+
+    /// Whose an id is.
+    pub(super) fn key_of(&self, id: TenantId) -> Option<Key> {
+        self.all().find(|(_, known)| *known == id).map(|(key, _)| key)
+    }
+}

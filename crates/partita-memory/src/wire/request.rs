@@ -1,0 +1,238 @@
+//! What clients ask.
+
+use partita_core::pool::{LeaseId, OwnerId, SlabId};
+
+use super::bytes::{Reader, Writer};
+use super::{BadFrame, ITEMS_MAX};
+use crate::name::TenantName;
+
+/// "partmem" and the greeting's own number: what no other protocol begins with.
+const MAGIC: u64 = u64::from_le_bytes(*b"partmem\x01");
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The greeting: for a tenant, or `None` to look and to administer. Answer: [`Reply::Welcome`](super::Reply::Welcome).
+    Hello {
+        /// The version of the frames that the client speaks.
+        version: u32,
+        /// Whose memory it will be.
+        tenant: Option<TenantName>,
+    },
+    /// Leases blocks, all or none. Answer: [`Reply::Leased`](super::Reply::Leased).
+    Lease {
+        /// A chain's number, or `None` for this connection.
+        owner: Option<OwnerId>,
+        /// Bytes of each.
+        bytes: u64,
+        /// How many.
+        count: u32,
+        /// How long without a sign of life ends them, in milliseconds; 0 if nothing does.
+        ttl_ms: u32,
+    },
+    /// Gives leases back, all or none. Answer: [`Reply::Done`](super::Reply::Done).
+    Free {
+        /// Which.
+        leases: Vec<LeaseId>,
+    },
+    /// Asks what to open a slab by; it is taken to be open from here on. Answer: [`Reply::Slab`](super::Reply::Slab).
+    Open {
+        /// Which.
+        slab: SlabId,
+    },
+    /// Tells that slabs are closed. Answer: [`Reply::Done`](super::Reply::Done).
+    Close {
+        /// Which.
+        slabs: Vec<SlabId>,
+    },
+    /// A sign of life. Answer: [`Reply::Beat`](super::Reply::Beat).
+    Beat,
+    /// Joins the chain whose file comes with the frame, which then owns leases. Somebody must hold a lock on the file. Answer:
+    /// [`Reply::Owner`](super::Reply::Owner).
+    Own,
+    /// Asks for the keeper's state. Answer: [`Reply::Status`](super::Reply::Status).
+    Status,
+    /// Asks for leases behind one. Answer: [`Reply::Leases`](super::Reply::Leases).
+    Leases {
+        /// The last one seen, 0 for none.
+        after: LeaseId,
+    },
+    /// Asks for tenants behind one. Answer: [`Reply::Tenants`](super::Reply::Tenants).
+    Tenants {
+        /// How many were seen already.
+        skip: u32,
+    },
+    /// What only the keeper's own user and root may do. Answer: [`Reply::Done`](super::Reply::Done).
+    Privileged(Privileged),
+}
+
+/// What only the keeper's own user and root may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Privileged {
+    /// Sets a tenant's quota; it need not have clients yet.
+    Quota {
+        /// The tenant's user.
+        uid: u32,
+        /// The tenant.
+        tenant: TenantName,
+        /// All that it may have in slabs.
+        bytes: u64,
+    },
+    /// Ends the keeper.
+    End {
+        /// Even while memory is leased, which is lost then.
+        even_if_leased: bool,
+    },
+}
+
+impl Request {
+    fn kind(&self) -> (u16, &'static str) {
+        match self {
+            Self::Hello { .. } => (1, "hello"),
+            Self::Lease { .. } => (2, "lease"),
+            Self::Free { .. } => (3, "free"),
+            Self::Open { .. } => (4, "open"),
+            Self::Close { .. } => (5, "close"),
+            Self::Beat => (6, "beat"),
+            Self::Own => (7, "own"),
+            Self::Status => (8, "status"),
+            Self::Leases { .. } => (9, "leases"),
+            Self::Tenants { .. } => (10, "tenants"),
+            Self::Privileged(Privileged::Quota { .. }) => (11, "quota"),
+            Self::Privileged(Privileged::End { .. }) => (12, "end"),
+        }
+    }
+
+    /// What it is called in errors.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.kind().1
+    }
+
+    /// Descriptors that come with it.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        usize::from(matches!(self, Self::Own))
+    }
+
+    /// Writes it as a frame in place of what the buffer has.
+    pub fn encode(&self, tag: u64, buffer: &mut Vec<u8>) {
+        let mut to = Writer::new(buffer, self.kind().0, tag);
+        match self {
+            Self::Hello { version, tenant } => {
+                let name = tenant.map_or([0; TenantName::BYTES], TenantName::to_bytes);
+                to.u64(MAGIC).u32(*version).u32(u32::from(tenant.is_some())).raw(&name);
+            }
+            Self::Lease { owner, bytes, count, ttl_ms } => {
+                to.u64(owner.map_or(0, |owner| owner.0)).u64(*bytes).u32(*count).u32(*ttl_ms);
+            }
+            Self::Free { leases } => {
+                to.list(&leases.iter().map(|lease| lease.0).collect::<Vec<_>>());
+            }
+            Self::Open { slab } => {
+                to.u64(slab.0);
+            }
+            Self::Close { slabs } => {
+                to.list(&slabs.iter().map(|slab| slab.0).collect::<Vec<_>>());
+            }
+            Self::Beat | Self::Own | Self::Status => {}
+            Self::Leases { after } => {
+                to.u64(after.0);
+            }
+            Self::Tenants { skip } => {
+                to.u32(*skip).u32(0);
+            }
+            Self::Privileged(Privileged::Quota { uid, tenant, bytes }) => {
+                to.u32(*uid).u32(0).u64(*bytes).raw(&tenant.to_bytes());
+            }
+            Self::Privileged(Privileged::End { even_if_leased }) => {
+                to.u32(u32::from(*even_if_leased)).u32(0);
+            }
+        }
+        to.finish();
+    }
+
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// [`BadFrame`].
+    pub fn decode(frame: &[u8]) -> Result<Self, BadFrame> {
+        let (kind, mut from) = Reader::new(frame)?;
+        let request = match kind {
+            1 => {
+                from.kind = "hello";
+                let magic = from.u64()?;
+                if magic != MAGIC {
+                    return Err(from.value("magic", magic));
+                }
+                let version = from.u32()?;
+                let has_tenant = from.flag("has_tenant")?;
+                let tenant = match has_tenant {
+                    true => Some(from.name()?),
+                    false if from.raw::<{ TenantName::BYTES }>()? == [0; TenantName::BYTES] => None,
+                    false => return Err(from.value("has_tenant", 0)),
+                };
+                Self::Hello { version, tenant }
+            }
+            2 => {
+                from.kind = "lease";
+                let owner = from.u64()?;
+                Self::Lease {
+                    owner: (owner != 0).then_some(OwnerId(owner)),
+                    bytes: from.u64()?,
+                    count: from.u32()?,
+                    ttl_ms: from.u32()?,
+                }
+            }
+            3 => {
+                from.kind = "free";
+                Self::Free { leases: from.list(1, ITEMS_MAX)?.into_iter().map(LeaseId).collect() }
+            }
+            4 => {
+                from.kind = "open";
+                Self::Open { slab: SlabId(from.u64()?) }
+            }
+            5 => {
+                from.kind = "close";
+                Self::Close { slabs: from.list(1, ITEMS_MAX)?.into_iter().map(SlabId).collect() }
+            }
+            6 => {
+                from.kind = "beat";
+                Self::Beat
+            }
+            7 => {
+                from.kind = "own";
+                Self::Own
+            }
+            8 => {
+                from.kind = "status";
+                Self::Status
+            }
+            9 => {
+                from.kind = "leases";
+                Self::Leases { after: LeaseId(from.u64()?) }
+            }
+            10 => {
+                from.kind = "tenants";
+                let skip = from.u32()?;
+                from.padding()?;
+                Self::Tenants { skip }
+            }
+            11 => {
+                from.kind = "quota";
+                let uid = from.u32()?;
+                from.padding()?;
+                Self::Privileged(Privileged::Quota { uid, bytes: from.u64()?, tenant: from.name()? })
+            }
+            12 => {
+                from.kind = "end";
+                let even_if_leased = from.flag("even_if_leased")?;
+                from.padding()?;
+                Self::Privileged(Privileged::End { even_if_leased })
+            }
+            kind => return Err(BadFrame::Kind { kind }),
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
