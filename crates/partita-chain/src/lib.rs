@@ -1,1 +1,65 @@
 //! Chains of components: receive a frame in GPU memory, work on it, pass it on.
+//!
+//! An application is a chain of processes on one GPU. Frames begin in the first one and end in the last; what passes from hand to
+//! hand is a number in shared memory, and the frame stays where it is. The GPU keeps the order: who gets a frame has its stream wait for
+//! the one before, and no host waits for any GPU.
+//!
+//! ```no_run
+//! use partita_chain::{Attach, Received};
+//! use partita_driver::{Cuda, Gpu};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cuda = Cuda::load(None)?;
+//! let gpu = Gpu::open(&cuda, 0)?;
+//! // The chain and the role that `partita chain` started this process for.
+//! let component = Attach::from_environment()?.attach(&gpu)?;
+//! loop {
+//!     match component.receive(None)? {
+//!         Received::Frame(frame) => {
+//!             let (address, stream) = (frame.address(), component.stream().handle());
+//!             // Launch on `stream` what works on the memory at `address` ...
+//!             # let _ = (address, stream);
+//!             component.send(frame)?;
+//!         }
+//!         Received::Late => {}
+//!         Received::Ended => break,
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Chain`] is the whole, for whoever makes it, starts its processes and watches it; [`Component`] is one role in it. Whatever happens to a
+//! process, no frame's memory is lost: see [`partita_ledger::chain`].
+//!
+//! # Whose the memory is
+//! Where there is a memory manager, frames are its, and outlive every component. Without one, the first component allocates them itself
+//! ([`OwnSlabs`], the default): then frames that are on their way when it dies are dropped, and counted; the chain goes on with new ones.
+//!
+//! # Compute units
+//! What was suggested to a component ([`Chain::suggest`]) holds from its next frame on. How is up to [`Steer`]: masks in every launch
+//! ([`Masks`], the default), or prepared green contexts ([`GreenContexts`]).
+//!
+//! # What is not kept in order
+//! If a component dies while the next one's stream waits for its GPU work, what that stream does then is the driver's affair.
+//! Frames that have not been received by then are dropped. [`Attach::on_host`] holds frames back until the GPU is done with them, at the
+//! price of a wait on the host that ends when their sender dies.
+
+mod attach;
+mod chain;
+mod component;
+mod error;
+mod frame;
+mod memory;
+mod order;
+mod process;
+mod steer;
+
+pub use attach::{Attach, COMPONENT_VARIABLE, FILE_VARIABLE, Role};
+pub use chain::Chain;
+pub use component::{Component, Outcome, Received};
+pub use error::Error;
+pub use frame::Frame;
+pub use memory::{Granted, Memory, OwnSlabs, Slabs};
+pub use partita_ledger::chain::{Census, ChainPlan, Policy, RoleStatus, SlabOwner};
+pub use steer::{GreenContexts, Masks, Steer};

@@ -1,0 +1,130 @@
+//! How a process gets its place in a chain.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use partita_driver::Gpu;
+use partita_ledger::chain::{ChainFile, monotonic_ns};
+
+use crate::chain::{REST, c_path};
+use crate::component::Component;
+use crate::error::Error;
+use crate::memory::{OwnSlabs, Slabs};
+use crate::process;
+use crate::steer::{Masks, Steer};
+
+/// The environment variable that holds the path of the chain's file.
+pub const FILE_VARIABLE: &str = "PARTITA_CHAIN";
+/// The environment variable that holds the number of the component, from 0.
+pub const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
+
+/// How long the frames of a dead process rest that the kernel has not done away with yet.
+const REST_OF_UNDEAD: Duration = Duration::from_secs(2);
+/// How long a component looks for a frame before it sleeps, where there are cores enough.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// Which of a chain's components.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// By its number, from 0.
+    Number(u8),
+    /// By its name.
+    Name(String),
+}
+
+/// What a process attaches with.
+pub struct Attach<'g> {
+    file: PathBuf,
+    role: Role,
+    slabs: Box<dyn Slabs<'g> + 'g>,
+    steer: Box<dyn Steer<'g> + 'g>,
+    spin: Duration,
+    on_host: bool,
+}
+
+impl<'g> Attach<'g> {
+    /// To that chain, as that component.
+    pub fn new(file: impl Into<PathBuf>, role: Role) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            file: file.into(),
+            role,
+            slabs: Box::new(OwnSlabs),
+            steer: Box::new(Masks::default()),
+            // Spinning on few cores keeps the one from running that is waited for.
+            spin: if cores > 2 { SPIN } else { Duration::ZERO },
+            on_host: false,
+        }
+    }
+
+    /// To the chain and as the component that [`FILE_VARIABLE`] and [`COMPONENT_VARIABLE`] name.
+    ///
+    /// # Errors
+    /// [`Error::Environment`].
+    pub fn from_environment() -> Result<Self, Error> {
+        let wrong = |variable, reason: String| Error::Environment { variable, reason };
+        let get = |variable| {
+            let value: Option<OsString> = std::env::var_os(variable).filter(|value| !value.is_empty());
+            value.ok_or_else(|| wrong(variable, "is not set".to_owned()))
+        };
+        let file = get(FILE_VARIABLE)?;
+        let number = get(COMPONENT_VARIABLE)?;
+        let parsed = number.to_str().and_then(|text| text.parse().ok());
+        let role =
+            parsed.ok_or_else(|| wrong(COMPONENT_VARIABLE, format!("is {number:?}, which is no number")))?;
+        Ok(Self::new(file, Role::Number(role)))
+    }
+
+    /// Who gives the first component memory; [`OwnSlabs`] unless this says otherwise. Others do not ask.
+    #[must_use]
+    pub fn slabs(mut self, slabs: impl Slabs<'g> + 'g) -> Self {
+        self.slabs = Box::new(slabs);
+        self
+    }
+
+    /// How the component keeps to suggested compute units; [`Masks`] unless this says otherwise.
+    #[must_use]
+    pub fn steer(mut self, steer: impl Steer<'g> + 'g) -> Self {
+        self.steer = Box::new(steer);
+        self
+    }
+
+    /// How long the component looks for a frame, or for room, before it sleeps.
+    #[must_use]
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// Holds frames back until the GPU is done with them, instead of having the stream wait: slower, and nobody's death can stop the stream.
+    #[must_use]
+    pub fn on_host(mut self, on_host: bool) -> Self {
+        self.on_host = on_host;
+        self
+    }
+
+    /// Takes the component's place, and gives back what a dead process in it held. As the first component, sees to the frames' memory.
+    ///
+    /// The place is this process's until the result is dropped or the process ends. `gpu` must be the GPU of the chain's other processes.
+    ///
+    /// # Errors
+    /// [`Error::File`], among them that a living process has the place; [`Error::NoRole`]; [`Error::Driver`].
+    pub fn attach(mut self, gpu: &'g Gpu<'g>) -> Result<Component<'g>, Error> {
+        let file = ChainFile::open(&c_path(&self.file)?)?;
+        let role = match &self.role {
+            Role::Number(role) => *role,
+            Role::Name(name) => file.plan().role(name).ok_or_else(|| Error::NoRole {
+                chain: file.plan().name.clone(),
+                role: name.clone(),
+                known: file.plan().roles.join(", "),
+            })?,
+        };
+        let claim = file.claim(role)?;
+        let gone = claim.former().is_none_or(process::wait_gone);
+        let rest = if gone { REST } else { REST_OF_UNDEAD };
+        let rests_until_ns = monotonic_ns().saturating_add(rest.as_nanos() as u64);
+        let (seat, _) = claim.take(process::own()?, rests_until_ns)?;
+        Component::new(gpu, seat, &mut *self.slabs, self.steer, self.spin, self.on_host)
+    }
+}

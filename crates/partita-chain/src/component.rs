@@ -1,0 +1,297 @@
+//! One role of a chain, in the process that has it.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use partita_core::TpcSet;
+use partita_driver::ipc::SharedEvent;
+use partita_driver::{Gpu, KERNEL_DEADLINE_MS, Stream, StreamRef};
+use partita_ledger::chain::{ChainPlan, ChainSeat, Got, Lease, Sent, monotonic_ns};
+
+use crate::chain::REST;
+use crate::error::Error;
+use crate::frame::Frame;
+use crate::memory::{Opened, Slabs};
+use crate::order::{Order, Readiness};
+use crate::steer::Steer;
+
+/// What came of waiting for a frame.
+#[derive(Debug)]
+pub enum Received<'c, 'g> {
+    /// A frame.
+    Frame(Frame<'c, 'g>),
+    /// None came in time.
+    Late,
+    /// The chain ends, and nothing is left to do here.
+    Ended,
+}
+
+/// What became of a frame that was passed on.
+#[derive(Debug)]
+pub enum Outcome<'c, 'g> {
+    /// It is on its way.
+    Sent,
+    /// It is, and that many older ones were dropped for it.
+    DroppedOlder(u32),
+    /// It was dropped: there was no room.
+    Dropped,
+    /// There was no room in time.
+    Late(Frame<'c, 'g>),
+    /// There is no room, and the chain ends; the frame went back to the pool.
+    Ended,
+}
+
+/// One role of a chain. It belongs to the thread that attached, which has the GPU's primary context current.
+pub struct Component<'g> {
+    gpu: &'g Gpu<'g>,
+    seat: ChainSeat,
+    opened: Opened<'g>,
+    order: Order<'g>,
+    steer: RefCell<Box<dyn Steer<'g> + 'g>>,
+    /// The suggestion that was looked at last, obeyed or not.
+    epoch: Cell<u64>,
+    own_stream: &'g Stream<'g>,
+    /// Where work goes, once green contexts have been at it.
+    handover: RefCell<Option<SharedEvent<'g>>>,
+    spin_ns: u64,
+    on_host: bool,
+    refused: RefCell<Option<String>>,
+}
+
+impl<'g> Component<'g> {
+    pub(crate) fn new(
+        gpu: &'g Gpu<'g>,
+        seat: ChainSeat,
+        slabs: &mut dyn Slabs<'g>,
+        steer: Box<dyn Steer<'g> + 'g>,
+        spin: Duration,
+        on_host: bool,
+    ) -> Result<Self, Error> {
+        let opened = Opened::default();
+        if seat.is_first() {
+            opened.provide(gpu, &seat, slabs)?;
+        }
+        let own_stream = Stream::new(gpu.cuda()).map_err(Error::driver("a component's stream"))?;
+        // A component is a process, whose stream is in use to its end.
+        let own_stream: &'g _ = Box::leak(Box::new(own_stream));
+        Ok(Self {
+            gpu,
+            seat,
+            opened,
+            order: Order::default(),
+            steer: RefCell::new(steer),
+            epoch: Cell::new(0),
+            own_stream,
+            handover: RefCell::new(None),
+            spin_ns: spin.as_nanos() as u64,
+            on_host,
+            refused: RefCell::new(None),
+        })
+    }
+
+    /// Its number in the chain, from 0.
+    pub fn role(&self) -> u8 {
+        self.seat.role()
+    }
+
+    /// What the chain is made of.
+    pub fn plan(&self) -> &ChainPlan {
+        self.seat.plan()
+    }
+
+    /// Whether frames begin here.
+    pub fn is_first(&self) -> bool {
+        self.seat.is_first()
+    }
+
+    /// Whether frames end here.
+    pub fn is_last(&self) -> bool {
+        self.seat.is_last()
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &'g Gpu<'g> {
+        self.gpu
+    }
+
+    /// The stream on which frames are in order. Where green contexts are used, another one after each suggestion: ask again for each frame.
+    pub fn stream(&self) -> StreamRef<'g> {
+        self.steer.borrow().stream().unwrap_or_else(|| self.own_stream.as_ref())
+    }
+
+    /// Why the last suggestion was not obeyed, if it was not: the component goes on as before.
+    pub fn refusal(&self) -> Option<String> {
+        self.refused.borrow().clone()
+    }
+
+    /// Waits for the next frame, for `limit` at most, or as long as it takes: from the component before, or as the first one, memory for a new
+    /// one. Obeys what was suggested since.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Driver`], [`Error::Damaged`].
+    pub fn receive(&self, limit: Option<Duration>) -> Result<Received<'_, 'g>, Error> {
+        let deadline_ns = limit.map_or(u64::MAX, |limit| {
+            monotonic_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+        });
+        loop {
+            let lease = match self.seat.take_until(self.spin_ns, deadline_ns)? {
+                Got::Frame(lease) => lease,
+                Got::Late => return Ok(Received::Late),
+                Got::Stopping => return Ok(Received::Ended),
+            };
+            self.obey();
+            if let Some(frame) = self.ready(lease)? {
+                return Ok(Received::Frame(frame));
+            }
+        }
+    }
+
+    /// As [`Component::receive`], by name, for the first component.
+    ///
+    /// # Errors
+    /// [`Error::Misplaced`] for another one; as [`Component::receive`].
+    pub fn acquire(&self, limit: Option<Duration>) -> Result<Received<'_, 'g>, Error> {
+        if !self.is_first() {
+            return Err(self.misplaced("begin frames"));
+        }
+        self.receive(limit)
+    }
+
+    fn misplaced(&self, what: &'static str) -> Error {
+        Error::Misplaced { what, role: self.role(), roles: self.seat.roles() }
+    }
+
+    /// The frame of a lease that was taken, in order on the GPU; `None` if nothing is known of what is in it.
+    fn ready(&self, lease: Lease) -> Result<Option<Frame<'_, 'g>>, Error> {
+        let memory = self.opened.of(self.gpu, &self.seat, &lease);
+        let memory = memory.inspect_err(|_| _ = self.give_up(&lease))?;
+        let bytes = memory.span().bytes();
+        if lease.offset.checked_add(self.plan().frame_bytes).is_none_or(|end| end > bytes) {
+            self.give_up(&lease)?;
+            return Err(Error::Damaged { offset: lease.offset, bytes });
+        }
+        let ready = self.order.follow(self.gpu, &self.seat, &lease, self.stream(), self.on_host);
+        if ready.inspect_err(|_| _ = self.give_up(&lease))? == Readiness::Unknown {
+            self.give_up(&lease)?;
+            return Ok(None);
+        }
+        let note = self.seat.note(&lease);
+        let received_ns = monotonic_ns();
+        Ok(Some(Frame { component: self, lease, note, memory, received_ns, passed: false }))
+    }
+
+    fn give_up(&self, lease: &Lease) -> Result<(), Error> {
+        let rests_until_ns = monotonic_ns().saturating_add(REST.as_nanos() as u64);
+        Ok(self.seat.discard_of_dead(lease, rests_until_ns)?)
+    }
+
+    /// Keeps to what was suggested last. What cannot be kept to is noted, and what was before holds on.
+    fn obey(&self) {
+        if self.seat.suggestion_epoch() == self.epoch.get() {
+            return;
+        }
+        let Some((epoch, words)) = self.seat.suggestion(self.role()) else { return };
+        self.epoch.set(epoch);
+        let obeyed = self.follow(&TpcSet::from_words(words));
+        if obeyed.is_ok() {
+            self.seat.note_applied(epoch, self.steer.borrow().code());
+        }
+        *self.refused.borrow_mut() = obeyed.err().map(|error| error.to_string());
+    }
+
+    fn follow(&self, set: &TpcSet) -> Result<(), Error> {
+        let before = self.stream();
+        self.steer.borrow_mut().apply(self.gpu, set)?;
+        let after = self.stream();
+        if before != after {
+            // What the component keeps for itself is in order on the new stream as well.
+            let failed = || Error::driver("the order of a component's streams");
+            let mut handover = self.handover.borrow_mut();
+            let event = match handover.take() {
+                Some(event) => event,
+                None => SharedEvent::create(self.gpu.cuda()).map_err(failed())?,
+            };
+            event.record(before).map_err(failed())?;
+            event.hold(after).map_err(failed())?;
+            *handover = Some(event);
+        }
+        Ok(())
+    }
+
+    /// Passes a frame on, and waits for room as long as it takes where that is the chain's policy.
+    ///
+    /// # Errors
+    /// As [`Component::send_within`].
+    pub fn send<'c>(&'c self, frame: Frame<'c, 'g>) -> Result<Outcome<'c, 'g>, Error> {
+        self.send_until(frame, u64::MAX)
+    }
+
+    /// As [`Component::send`], and waits for `limit` at most.
+    ///
+    /// # Errors
+    /// [`Error::Misplaced`] for the last component; [`Error::File`]; [`Error::Driver`]. The frame goes back to the pool.
+    pub fn send_within<'c>(
+        &'c self,
+        frame: Frame<'c, 'g>,
+        limit: Duration,
+    ) -> Result<Outcome<'c, 'g>, Error> {
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.send_until(frame, monotonic_ns().saturating_add(limit_ns))
+    }
+
+    fn send_until<'c>(
+        &'c self,
+        mut frame: Frame<'c, 'g>,
+        deadline_ns: u64,
+    ) -> Result<Outcome<'c, 'g>, Error> {
+        if self.is_last() {
+            return Err(self.misplaced("send: it is the last, and finishes frames"));
+        }
+        self.seat.describe(&frame.lease, &frame.note)?;
+        self.order.record(self.gpu, &self.seat, &frame.lease, self.stream())?;
+        self.seat.note_busy(monotonic_ns().saturating_sub(frame.received_ns));
+        let sent = self.seat.send_until(&frame.lease, self.spin_ns, deadline_ns)?;
+        let outcome = match sent {
+            Sent::Queued => Outcome::Sent,
+            Sent::DroppedOldest(n) => Outcome::DroppedOlder(n),
+            Sent::DroppedNewest => Outcome::Dropped,
+            Sent::Late => return Ok(Outcome::Late(frame)),
+            // Dropped here, and counted.
+            Sent::Stopping => return Ok(Outcome::Ended),
+        };
+        frame.passed = true;
+        Ok(outcome)
+    }
+
+    /// Gives a frame back, as the last component: it has gone through the whole chain.
+    ///
+    /// # Errors
+    /// [`Error::Misplaced`] for another component; [`Error::File`]; [`Error::Driver`].
+    pub fn finish<'c>(&'c self, mut frame: Frame<'c, 'g>) -> Result<(), Error> {
+        if !self.is_last() {
+            return Err(self.misplaced("finish frames: others come behind it"));
+        }
+        self.order.record(self.gpu, &self.seat, &frame.lease, self.stream())?;
+        self.seat.note_busy(monotonic_ns().saturating_sub(frame.received_ns));
+        self.seat.finish(&frame.lease)?;
+        frame.passed = true;
+        Ok(())
+    }
+
+    pub(crate) fn discard(&self, frame: &Frame<'_, 'g>) -> Result<(), Error> {
+        self.order.record(self.gpu, &self.seat, &frame.lease, self.stream())?;
+        Ok(self.seat.discard(&frame.lease)?)
+    }
+
+    /// Whether the chain is to end.
+    pub fn is_ending(&self) -> bool {
+        self.seat.is_stopping()
+    }
+}
+
+impl Drop for Component<'_> {
+    fn drop(&mut self) {
+        // What is queued may still use memory that goes with this.
+        let _ = self.gpu.wait_on(self.stream(), "a component's last work", KERNEL_DEADLINE_MS);
+    }
+}

@@ -1,0 +1,130 @@
+//! One frame, with whoever has it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use partita_driver::KERNEL_DEADLINE_MS;
+use partita_driver::ipc::Span;
+use partita_ledger::chain::{Lease, META_WORDS, Note, monotonic_ns};
+
+use crate::component::Component;
+use crate::error::Error;
+use crate::memory::Memory;
+
+/// A frame in GPU memory, until it is passed on. One that is dropped goes back to the pool, and is counted.
+///
+/// The memory may be used in work on [`Component::stream`]; what came before is in order there. Work on other streams must be ordered behind it and
+/// before the frame is passed on.
+#[must_use = "a frame that is dropped is lost to the chain's next component"]
+pub struct Frame<'c, 'g> {
+    pub(crate) component: &'c Component<'g>,
+    pub(crate) lease: Lease,
+    pub(crate) note: Note,
+    pub(crate) memory: Rc<Memory<'g>>,
+    pub(crate) received_ns: u64,
+    /// Whether somebody else has it by now.
+    pub(crate) passed: bool,
+}
+
+impl Frame<'_, '_> {
+    /// Where it is on the device, in this process.
+    pub fn address(&self) -> u64 {
+        self.memory.span().address() + self.lease.offset
+    }
+
+    /// How many bytes of it count.
+    pub fn bytes(&self) -> u64 {
+        self.note.bytes
+    }
+
+    /// How many it has room for.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.component.plan().frame_bytes
+    }
+
+    /// Says how many bytes of it count; no more than there is room for.
+    pub fn set_bytes(&mut self, bytes: u64) {
+        self.note.bytes = bytes.min(self.capacity_bytes());
+    }
+
+    /// Its number in the order in which frames were begun, from 0.
+    pub fn sequence(&self) -> u64 {
+        self.note.sequence
+    }
+
+    /// What the components before left in it for those behind.
+    pub fn meta(&self) -> &[u64; META_WORDS] {
+        &self.note.meta
+    }
+
+    /// As [`Frame::meta`], to be changed.
+    pub fn meta_mut(&mut self) -> &mut [u64; META_WORDS] {
+        &mut self.note.meta
+    }
+
+    /// How long ago it was begun.
+    pub fn age(&self) -> Duration {
+        Duration::from_nanos(monotonic_ns().saturating_sub(self.note.born_ns))
+    }
+
+    /// All of its memory.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], which receiving it has ruled out.
+    pub fn span(&self) -> Result<Span<'_>, Error> {
+        self.part(0, self.capacity_bytes())
+    }
+
+    /// A part of its memory.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if it reaches beyond the end.
+    pub fn part(&self, offset: u64, bytes: u64) -> Result<Span<'_>, Error> {
+        let whole = self.memory.span().part(self.lease.offset, self.capacity_bytes());
+        whole.and_then(|whole| whole.part(offset, bytes)).map_err(Error::driver("a part of a frame"))
+    }
+}
+
+impl Frame<'_, '_> {
+    /// Waits on the host until whoever had the frame before is done with it, and copies to its beginning. For the first component.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], also if `data` does not fit.
+    pub fn write(&self, data: &[u8]) -> Result<(), Error> {
+        self.wait()?;
+        self.part(0, data.len() as u64)?.write(data).map_err(Error::driver("a copy to a frame"))
+    }
+
+    /// Waits on the host for all that was launched on the component's stream, and copies from the frame. For the last component.
+    ///
+    /// # Errors
+    /// As [`Frame::write`].
+    pub fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
+        self.wait()?;
+        self.part(offset, data.len() as u64)?.read(data).map_err(Error::driver("a copy from a frame"))
+    }
+
+    fn wait(&self) -> Result<(), Error> {
+        let waited =
+            self.component.gpu().wait_on(self.component.stream(), "work on a frame", KERNEL_DEADLINE_MS);
+        waited.map_err(Error::driver("work on a frame"))
+    }
+}
+
+impl Drop for Frame<'_, '_> {
+    fn drop(&mut self) {
+        if !self.passed {
+            // Nobody is left to tell; what cannot be given back now is given back when the process ends.
+            let _ = self.component.discard(self);
+        }
+    }
+}
+
+impl std::fmt::Debug for Frame<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frame")
+            .field("sequence", &self.note.sequence)
+            .field("bytes", &self.note.bytes)
+            .finish()
+    }
+}

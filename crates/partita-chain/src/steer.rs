@@ -1,0 +1,34 @@
+//! How a component keeps to the compute units that were suggested to it.
+
+mod green;
+mod masks;
+
+use partita_core::TpcSet;
+use partita_driver::{Gpu, StreamRef};
+
+use crate::error::Error;
+
+pub use green::GreenContexts;
+pub use masks::Masks;
+
+/// Keeps a component's launches to some TPCs.
+pub trait Steer<'g> {
+    /// Has launches from now on keep to the set. Called between two frames.
+    ///
+    /// # Errors
+    /// [`Error::Steer`] if it cannot; what was before holds on.
+    fn apply(&mut self, gpu: &'g Gpu<'g>, set: &TpcSet) -> Result<(), Error>;
+
+    /// The stream that work has to go to; `None` for the component's own.
+    fn stream(&self) -> Option<StreamRef<'g>>;
+
+    /// What it is called where chains are watched.
+    fn name(&self) -> &'static str;
+
+    /// Its number in the chain's file: 1 for masks, 2 for green contexts, 3 for contexts of MPS; 0 for others.
+    fn code(&self) -> u64;
+}
+
+pub(crate) fn refused(reason: impl ToString) -> Error {
+    Error::Steer { reason: reason.to_string() }
+}
