@@ -259,7 +259,15 @@ impl Connection {
         // A keeper that refuses a connection says why and closes it, perhaps before the greeting is sent.
         let sent = socket::send(&self.socket, &self.frame, with, SendFlags::empty());
         self.wait(request.name())?;
-        let packet = match socket::receive(&self.socket, &mut self.buffer, RecvFlags::empty()) {
+        let received = socket::receive(&self.socket, &mut self.buffer, RecvFlags::empty());
+        // That the other end was closed with something unread Linux tells before it gives what was answered earlier.
+        let received = if received.as_ref().is_err_and(is_gone) {
+            drop(received);
+            socket::receive(&self.socket, &mut self.buffer, RecvFlags::empty())
+        } else {
+            received
+        };
+        let packet = match received {
             Ok(Some(packet)) => packet,
             Ok(None) => return Err(gone(&self.path)),
             Err(error) if is_gone(&error) => return Err(gone(&self.path)),
