@@ -1,11 +1,12 @@
 //! Questions to the keeper, and its answers.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId};
+use partita_ledger::SocketPeer;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
@@ -58,6 +59,8 @@ impl Connection {
         let connected = socket::packet_socket(SocketFlags::empty())?;
         rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address))
             .map_err(|errno| no_keeper(errno.into()))?;
+        // Whoever it is, if it does not answer.
+        let pid = SocketPeer::of(connected.as_raw_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
         let mut connection = Self {
             socket: connected,
             path: socket.to_owned(),
@@ -66,7 +69,7 @@ impl Connection {
                 handles: crate::wire::HandleKind::Ipc,
                 instance: 0,
                 gpu_uuid: [0; 16],
-                pid: 0,
+                pid,
                 batch_max: 1,
                 ttl_ms_max: 0,
             },

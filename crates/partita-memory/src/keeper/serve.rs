@@ -110,7 +110,7 @@ pub fn serve<M: Memory>(
         clients_max: options.clients_max,
         settle_ms: millis(options.settle.unwrap_or_default()),
         start: Instant::now(),
-        buffer: Some(Buffer::new()),
+        buffer: Buffer::new(),
         out: Vec::new(),
     };
     keeper.watch(&listener, LISTENER)?;
@@ -137,8 +137,7 @@ struct Keeper<M: Memory> {
     clients_max: usize,
     settle_ms: u64,
     start: Instant,
-    /// Taken out while a packet in it is answered.
-    buffer: Option<Buffer>,
+    buffer: Buffer,
     out: Vec<u8>,
 }
 
@@ -263,21 +262,19 @@ impl<M: Memory> Keeper<M> {
 
     /// Answers one request of a client: the others have their turn before its next.
     fn answer(&mut self, client: ClientId, now_ms: u64) {
-        let (Some(connection), Some(mut buffer)) = (self.connections.get(&client), self.buffer.take()) else {
-            return;
-        };
-        let is_open = match socket::receive(&connection.socket, &mut buffer, RecvFlags::DONTWAIT) {
+        let Self { connections, service, buffer, out, .. } = self;
+        // It may have been closed by an earlier event of the same wait.
+        let Some(Connection { socket, .. }) = connections.get(&client) else { return };
+        let is_open = match socket::receive(socket, buffer, RecvFlags::DONTWAIT) {
             Ok(Some(packet)) => {
                 let (bytes, lost) = (packet.bytes, packet.lost_descriptors);
-                let with =
-                    self.service.answer(client, bytes, packet.descriptors, lost, now_ms, &mut self.out);
+                let with = service.answer(client, bytes, packet.descriptors, lost, now_ms, out);
                 // Whoever does not read its answers is not waited for.
-                socket::send(&connection.socket, &self.out, with, SendFlags::DONTWAIT).is_ok()
+                socket::send(socket, out, with, SendFlags::DONTWAIT).is_ok()
             }
             Ok(None) => false,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         };
-        self.buffer = Some(buffer);
         if !is_open {
             self.close(client, now_ms);
         }
