@@ -166,7 +166,7 @@ impl<'g> Component<'g> {
         let memory = self.opened.of(self.gpu, &self.seat, &lease);
         let memory = memory.inspect_err(|_| _ = self.give_up(&lease))?;
         let bytes = memory.span().bytes();
-        if lease.offset.checked_add(self.plan().frame_bytes).is_none_or(|end| end > bytes) {
+        if lease.offset.checked_add(self.plan().stride_bytes()).is_none_or(|end| end > bytes) {
             self.give_up(&lease)?;
             return Err(Error::Damaged { offset: lease.offset, bytes });
         }
@@ -248,6 +248,7 @@ impl<'g> Component<'g> {
             return Err(self.misplaced("send: it is the last, and finishes frames"));
         }
         self.seat.describe(&frame.lease, &frame.note)?;
+        frame.put_stamp()?;
         self.order.record(self.gpu, &self.seat, &frame.lease, self.stream())?;
         self.seat.note_busy(monotonic_ns().saturating_sub(frame.received_ns));
         let sent = self.seat.send_until(&frame.lease, self.spin_ns, deadline_ns)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use partita_driver::KERNEL_DEADLINE_MS;
 use partita_driver::ipc::Span;
-use partita_ledger::chain::{Lease, META_WORDS, Note, monotonic_ns};
+use partita_ledger::chain::{Lease, META_WORDS, Note, ROLES_MAX, monotonic_ns};
 
 use crate::component::Component;
 use crate::error::Error;
@@ -102,6 +102,39 @@ impl Frame<'_, '_> {
     pub fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         self.wait()?;
         self.part(offset, data.len() as u64)?.read(data).map_err(Error::driver("a copy from a frame"))
+    }
+
+    /// Waits on the host for all that was launched on the component's stream, and says whether the GPU has done the work of every component
+    /// before. It has not if one of them was killed while the frame was on its way; nothing is known of what is in it then. For the last component.
+    ///
+    /// # Errors
+    /// As [`Frame::read`].
+    pub fn is_whole(&self) -> Result<bool, Error> {
+        self.wait()?;
+        let mut stamps = [0; 4 * ROLES_MAX];
+        let stamps = &mut stamps[..4 * usize::from(self.component.role())];
+        if stamps.is_empty() {
+            return Ok(true);
+        }
+        self.stamps()?.read(stamps).map_err(Error::driver("the stamps of a frame"))?;
+        Ok(stamps.as_chunks::<4>().0.iter().all(|stamp| u32::from_le_bytes(*stamp) == self.stamp()))
+    }
+
+    /// What the GPU writes behind each component's work on this frame: another number than for the one before in the same memory.
+    fn stamp(&self) -> u32 {
+        (self.note.sequence as u32).wrapping_add(1)
+    }
+
+    fn stamps(&self) -> Result<Span<'_>, Error> {
+        let at = self.lease.offset.saturating_add(self.component.plan().stamps_offset_bytes());
+        self.memory.span().part(at, 4 * ROLES_MAX as u64).map_err(Error::driver("the stamps of a frame"))
+    }
+
+    /// Has the GPU say that it is done with this component's work.
+    pub(crate) fn put_stamp(&self) -> Result<(), Error> {
+        let place = self.stamps()?.part(4 * u64::from(self.component.role()), 4);
+        let put = place.and_then(|place| place.write_number(self.stamp(), self.component.stream()));
+        put.map_err(Error::driver("the stamp of a frame"))
     }
 
     fn wait(&self) -> Result<(), Error> {

@@ -95,6 +95,7 @@ symbols! {
     fn memcpy_to_host_async = "cuMemcpyDtoHAsync_v2"(to: *mut c_void, from: u64, bytes: usize, stream: *mut c_void);
     fn memcpy_within_async = "cuMemcpyDtoDAsync_v2"(to: u64, from: u64, bytes: usize, stream: *mut c_void);
     fn memset_d8_async = "cuMemsetD8Async"(to: u64, value: u8, count: usize, stream: *mut c_void);
+    fn memset_d32_async = "cuMemsetD32Async"(to: u64, value: u32, count: usize, stream: *mut c_void);
     fn mem_alloc_host = "cuMemAllocHost_v2"(pointer: *mut *mut c_void, bytes: usize);
     fn mem_free_host = "cuMemFreeHost"(pointer: *mut c_void);
     fn launch_kernel = "cuLaunchKernel"(

@@ -12,7 +12,7 @@ use partita_ledger::chain::{
 
 const FRAME_BYTES: u64 = 1000;
 /// How far frames lie apart.
-const STRIDE_BYTES: u64 = 1024;
+const STRIDE_BYTES: u64 = 1024 + 256;
 
 fn plan(roles: usize, frames: u32, queue_max: u32, policy: Policy) -> ChainPlan {
     ChainPlan {

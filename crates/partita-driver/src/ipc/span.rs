@@ -71,6 +71,17 @@ impl<'s> Span<'s> {
         unsafe { self.cuda.memcpy_to_host(data.as_mut_ptr().cast(), from.address, data.len()) }
     }
 
+    /// Queues writing a number to the beginning of it on a stream, which must be at a multiple of four bytes. The memory must stay until it
+    /// has happened.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where four bytes have no room; the driver's.
+    pub fn write_number(&self, number: u32, stream: StreamRef<'_>) -> Result<(), Error> {
+        let to = self.part(0, 4)?;
+        // SAFETY: the range is valid now; a driver refuses or delays a release of memory with queued work.
+        unsafe { self.cuda.memset_d32_async(to.address, number, 1, stream.handle()) }
+    }
+
     /// Queues setting every byte on a stream. The memory must stay until it has happened.
     ///
     /// # Errors

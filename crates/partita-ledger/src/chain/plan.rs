@@ -10,6 +10,10 @@ use super::layout::{FRAMES_MAX, PlanCells, ROLES_MAX};
 /// The longest name of a chain or of a role in bytes.
 pub const CHAIN_NAME_BYTES_MAX: usize = 31;
 
+/// As the driver aligns what it allocates («CUDA C++ Programming Guide», device memory accesses).
+const ALIGNMENT_BYTES: u64 = 256;
+const _: () = assert!(ROLES_MAX as u64 * 4 <= ALIGNMENT_BYTES);
+
 /// What becomes of a frame for which there is no room in the next role's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
@@ -124,10 +128,15 @@ impl ChainPlan {
         Ok(())
     }
 
-    /// How far frames lie apart in an allocation, in bytes: as the driver aligns what it allocates (256 bytes, «CUDA C++ Programming Guide»,
-    /// device memory accesses).
+    /// Where the stamps of a frame lie behind its beginning, in bytes: a number of four bytes for each role, which the GPU writes when it is
+    /// done with the role's work.
+    pub fn stamps_offset_bytes(&self) -> u64 {
+        self.frame_bytes.checked_next_multiple_of(ALIGNMENT_BYTES).unwrap_or(u64::MAX)
+    }
+
+    /// How far frames lie apart in an allocation, in bytes.
     pub fn stride_bytes(&self) -> u64 {
-        self.frame_bytes.checked_next_multiple_of(256).unwrap_or(u64::MAX)
+        self.stamps_offset_bytes().saturating_add(ALIGNMENT_BYTES)
     }
 
     /// The number of the role of that name.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use partita_abi::CuResult;
 use partita_abi::kernels::KERNELS;
 use partita_abi::qmd::LaunchShape;
+use partita_abi::stages::STAGES;
 use partita_abi::types::{
     CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_PRIORITY, CU_LAUNCH_PARAM_BUFFER_POINTER,
@@ -250,7 +251,7 @@ unsafe fn buffer_of_extra(extra: *mut *mut c_void) -> Result<Vec<u8>, CuResult> 
 /// Says once for each name that a kernel is not simulated.
 pub fn note_unknown(name: &str) {
     static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    if KERNELS.iter().chain(WORKLOADS).any(|(known, _)| known.to_bytes() == name.as_bytes()) {
+    if KERNELS.iter().chain(WORKLOADS).chain(STAGES).any(|(known, _)| known.to_bytes() == name.as_bytes()) {
         return;
     }
     let mut seen = lock(&SEEN);

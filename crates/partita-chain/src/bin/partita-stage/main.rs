@@ -106,6 +106,10 @@ fn attend(
                 _ => continue,
             }
         }
+        // One whose component was killed in the middle of it is dropped here, and counted.
+        if !frame.is_whole()? {
+            continue;
+        }
         let wrong = stage.end(&frame)?;
         if let Some(wrong) = wrong {
             return Ok(Err(format!("frame {}: {wrong}", frame.sequence())));
