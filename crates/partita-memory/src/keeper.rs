@@ -20,6 +20,8 @@ mod options;
 mod serve;
 mod service;
 mod tenants;
+#[cfg(test)]
+mod tests;
 
 pub use listener::BindError;
 pub use memory::{Gpu, GpuSlab, Handle, Host, HostSlab, Memory, MemoryError};

@@ -1,0 +1,143 @@
+//! What the service asks of the memory behind it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::*;
+use crate::wire::{Code, HandleKind, Reply, Request, VERSION};
+
+const MIB: u64 = 1 << 20;
+
+/// What was asked for: bytes, and whether they were to be cleared.
+type Log = Rc<RefCell<Vec<(u64, bool)>>>;
+
+/// Memory that is none, of which there is so much.
+struct Noted {
+    log: Log,
+    left: Rc<RefCell<u64>>,
+}
+
+struct NotedSlab(u64, Rc<RefCell<u64>>);
+
+impl Drop for NotedSlab {
+    fn drop(&mut self) {
+        *self.1.borrow_mut() += self.0;
+    }
+}
+
+impl Memory for Noted {
+    type Slab = NotedSlab;
+
+    fn granularity_bytes(&self) -> u64 {
+        MIB
+    }
+
+    fn allocate(&mut self, bytes: u64, clear: bool) -> Result<NotedSlab, MemoryError> {
+        let mut left = self.left.borrow_mut();
+        if bytes > *left {
+            return Err(MemoryError { is_full: true, text: format!("{left} bytes are left") });
+        }
+        *left -= bytes;
+        self.log.borrow_mut().push((bytes, clear));
+        Ok(NotedSlab(bytes, self.left.clone()))
+    }
+
+    fn handle<'s>(&self, _: &'s NotedSlab) -> Handle<'s> {
+        Handle::Ipc([1; 64])
+    }
+}
+
+struct World {
+    service: Service<Noted>,
+    log: Log,
+    now_ms: u64,
+}
+
+impl World {
+    fn new(bytes: u64) -> Self {
+        let log = Log::default();
+        let mut options = Options::new("/nowhere".into());
+        options.handles = HandleKind::Ipc;
+        let facts = Facts { gpu_uuid: [0; 16], instance: 1, pid: 1, uid: 7 };
+        let memory = Noted { log: log.clone(), left: Rc::new(RefCell::new(bytes)) };
+        Self { service: Service::new(memory, facts, &options), log, now_ms: 0 }
+    }
+
+    fn client(&mut self, tenant: &str) -> ClientId {
+        let client = self.service.join(Peer { pid: 9, uid: 7 });
+        let hello = Request::Hello { version: VERSION, tenant: Some(tenant.parse().unwrap()) };
+        assert!(matches!(self.ask(client, &hello), Reply::Welcome(_)));
+        client
+    }
+
+    fn ask(&mut self, client: ClientId, request: &Request) -> Reply {
+        let (mut frame, mut out) = (Vec::new(), Vec::new());
+        request.encode(1, &mut frame);
+        self.service.answer(client, &frame, Vec::new(), false, self.now_ms, &mut out);
+        Reply::decode(&out).unwrap()
+    }
+
+    fn lease(&mut self, client: ClientId, bytes: u64, count: u32) -> Reply {
+        self.ask(client, &Request::Lease { owner: None, bytes, count, ttl_ms: 0 })
+    }
+
+    fn code(&mut self, client: ClientId, bytes: u64, count: u32) -> Code {
+        match self.lease(client, bytes, count) {
+            Reply::Error { code, .. } => code,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    /// A client leaves, and all that nobody needs goes back.
+    fn leave(&mut self, client: ClientId) {
+        assert!(self.service.leave(client, self.now_ms), "it has nothing open");
+        for _ in 0..3 {
+            self.now_ms += 10_000;
+            self.service.tick(self.now_ms);
+        }
+        assert_eq!(self.service.status(0).totals.slabs, 0);
+    }
+
+    fn cleared(&self) -> Vec<bool> {
+        self.log.borrow().iter().map(|(_, clear)| *clear).collect()
+    }
+}
+
+#[test]
+fn memory_that_may_have_been_another_tenants_is_cleared() {
+    let mut world = World::new(1 << 30);
+    for tenant in ["one", "one", "two", "two", "one"] {
+        let client = world.client(tenant);
+        assert!(matches!(world.lease(client, MIB, 1), Reply::Leased(_)));
+        world.leave(client);
+    }
+    // The tenants are forgotten in between, so that even the same name is another tenant.
+    assert_eq!(world.cleared(), [false, true, true, true, true]);
+    let mut world = World::new(1 << 30);
+    let (stays, goes) = (world.client("one"), world.client("one"));
+    world.lease(goes, 3 * MIB, 1);
+    world.service.leave(goes, 0);
+    world.now_ms = 100_000;
+    world.service.tick(world.now_ms);
+    world.service.tick(world.now_ms);
+    assert_eq!(world.service.status(0).totals.slabs_freed_ever, 1);
+    world.lease(stays, MIB, 1);
+    assert_eq!(world.cleared(), [false, false], "it was its own");
+}
+
+#[test]
+fn a_full_gpu_gives_what_lies_idle_and_less_than_planned_before_it_refuses() {
+    let mut world = World::new(16 * MIB);
+    let (one, other) = (world.client("one"), world.client("other"));
+    let Reply::Leased(leases) = world.lease(one, 4 * MIB, 2) else { panic!("there is room") };
+    let ids = leases.iter().map(|lease| lease.id).collect();
+    assert_eq!(world.ask(one, &Request::Free { leases: ids }), Reply::Done);
+    // 8 MiB lie idle at another tenant's.
+    assert!(matches!(world.lease(other, 12 * MIB, 1), Reply::Leased(_)));
+    assert_eq!(world.service.status(0).totals.slabs_freed_ever, 1);
+    // Four at once do not fit, two by two neither; none is given, and what was made for them stays for later.
+    assert_eq!(world.code(one, 2 * MIB, 4), Code::OutOfMemory);
+    assert_eq!(world.service.status(0).totals.leases, 1);
+    assert!(matches!(world.lease(one, 2 * MIB, 2), Reply::Leased(_)));
+    assert_eq!(world.code(one, 1, 1), Code::OutOfMemory);
+}
