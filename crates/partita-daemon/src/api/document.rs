@@ -1,7 +1,7 @@
 //! The OpenAPI document.
 
+use utoipa::OpenApi;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
-use utoipa::{Modify, OpenApi};
 
 use crate::problem::{MEDIA_TYPE, Problem};
 
@@ -23,21 +23,11 @@ use crate::problem::{MEDIA_TYPE, Problem};
         (name = "sm", description = "The interfaces between optimizer and components: SM configuration and SM suggestion"),
         (name = "memory", description = "Device memory on lease")
     ),
-    components(schemas(Problem)),
-    modifiers(&Problems)
+    components(schemas(Problem))
 )]
 pub(super) struct Document;
 
-/// Says of every operation what it is answered with when it fails.
-struct Problems;
-
-impl Modify for Problems {
-    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        document.info.license = document.info.license.take();
-    }
-}
-
-/// The document of every route.
+/// The document of every route. Of every operation it says what it is answered with when it fails.
 pub(super) fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = super::routes().into_openapi();
     for item in document.paths.paths.values_mut() {

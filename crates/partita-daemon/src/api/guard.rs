@@ -40,7 +40,7 @@ pub(super) async fn account(State(app): State<Shared>, request: Request, next: N
     let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0);
 
     app.in_flight().fetch_add(1, Ordering::Relaxed);
-    let mut response = next.run(request).await;
+    let mut response = explained(next.run(request).await, &path);
     app.in_flight().fetch_sub(1, Ordering::Relaxed);
 
     let status = response.status().as_u16();
@@ -66,6 +66,22 @@ pub(super) async fn account(State(app): State<Shared>, request: Request, next: N
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+/// Failures that are not of our making, as of a file of the reference page that is not there, in the form of all others.
+fn explained(response: Response, path: &str) -> Response {
+    let status = response.status().as_u16();
+    let is_json = |value: &HeaderValue| value.as_bytes().ends_with(b"json");
+    if status < 400 || response.headers().get(header::CONTENT_TYPE).is_some_and(is_json) {
+        return response;
+    }
+    let kind = match status {
+        404 => Kind::NoRoute,
+        400..500 => Kind::BadRequest,
+        _ => Kind::Internal,
+    };
+    Problem::new(kind, format!("{:?}: {}; /docs shows every path", short(path), response.status()))
+        .into_response()
 }
 
 /// Finds out who asks, or refuses.

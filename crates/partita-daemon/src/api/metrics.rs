@@ -196,7 +196,7 @@ impl Now {
     }
 
     fn keepers(&mut self, keepers: &[Keeper]) {
-        let each: [(&str, &str, fn(&Keeper) -> u64); 3] = [
+        let each: [KeeperGauge; 3] = [
             ("keeper_held_bytes", "Device memory that a keeper holds", |keeper| keeper.held_bytes),
             ("keeper_leased_bytes", "Device memory that a keeper has leased", |keeper| keeper.leased_bytes),
             ("keeper_leases", "Leases of a keeper that are held", |keeper| keeper.leases),
@@ -207,6 +207,8 @@ impl Now {
         }
     }
 }
+
+type KeeperGauge = (&'static str, &'static str, fn(&Keeper) -> u64);
 
 type ComponentCounter = (&'static str, &'static str, fn(&crate::chains::RunningComponent) -> u64);
 

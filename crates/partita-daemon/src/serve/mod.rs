@@ -52,7 +52,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     };
     let registry = Registry::open()?;
     let path = arguments.socket.clone().unwrap_or_else(|| partita::daemon::socket_of(&registry, own_user()));
-    let socket = Socket::claim(&path)?;
+    let mut socket = Socket::claim(&path)?;
     let state = arguments.state.clone().map_or_else(state_dir, Ok)?;
     let store = Store::open(&state)?;
     let program = std::env::current_exe().context("the path of this program")?;

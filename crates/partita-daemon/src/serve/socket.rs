@@ -21,6 +21,8 @@ pub(super) struct SocketError {
 pub(super) struct Socket {
     path: PathBuf,
     lock_path: PathBuf,
+    /// Whether what is at the path was put there by this daemon.
+    is_there: bool,
     _lock: File,
 }
 
@@ -67,11 +69,11 @@ impl Socket {
             .and_then(|()| lock.rewind())
             .and_then(|()| writeln!(lock, "{}", std::process::id()));
         note.map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { path: path.to_owned(), lock_path, _lock: lock })
+        Ok(Self { path: path.to_owned(), lock_path, is_there: false, _lock: lock })
     }
 
     /// Listens. What a daemon that was killed left there goes; anything else is left alone and refused.
-    pub fn listen(&self) -> Result<UnixListener, SocketError> {
+    pub fn listen(&mut self) -> Result<UnixListener, SocketError> {
         let refuse = |reason: String| SocketError { path: self.path.clone(), reason };
         let user = rustix::process::geteuid().as_raw();
         match self.path.symlink_metadata() {
@@ -97,18 +99,22 @@ impl Socket {
             fs::rename(&fresh, &self.path)?;
             UnixListener::from_std(listener)
         };
-        listen().map_err(|error| {
+        let listener = listen().map_err(|error| {
             let _ = fs::remove_file(&fresh);
             refuse(format!(
                 "{error}; its path may have 100 bytes and its directory must be writable, see --socket"
             ))
-        })
+        })?;
+        self.is_there = true;
+        Ok(listener)
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if self.is_there {
+            let _ = fs::remove_file(&self.path);
+        }
         // Last: whoever waits for it would find no socket.
         let _ = fs::remove_file(&self.lock_path);
     }
@@ -122,7 +128,7 @@ mod tests {
     async fn one_daemon_a_path_and_nothing_foreign_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
-        let first = Socket::claim(&path).unwrap();
+        let mut first = Socket::claim(&path).unwrap();
         let listener = first.listen().unwrap();
         let second = Socket::claim(&path).unwrap_err().to_string();
         assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
@@ -134,8 +140,9 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 
         fs::write(&path, "somebody's").unwrap();
-        let third = Socket::claim(&path).unwrap();
+        let mut third = Socket::claim(&path).unwrap();
         assert!(third.listen().unwrap_err().to_string().contains("something else"));
+        drop(third);
         assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
     }
 }
