@@ -13,7 +13,9 @@
 pub mod client;
 pub mod keeper;
 mod name;
+mod place;
 mod socket;
 pub mod wire;
 
 pub use name::{BadName, TenantName};
+pub use place::Place;

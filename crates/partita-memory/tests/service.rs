@@ -45,6 +45,7 @@ fn leases_are_given_listed_and_taken_back() {
     assert_eq!(rows.len(), 6);
     assert!(rows.iter().all(|row| row.pid == std::process::id() && row.tenant.as_str() == "one"));
     assert_eq!((rows[5].lease, rows[5].bytes_asked, rows[5].ttl_ms), (other[0], 3 * MIB, 60_000));
+    assert!((1..=60_000).contains(&rows[5].left_ms) && rows[0].left_ms == 0);
     let tenants = admin.tenants().unwrap();
     assert_eq!((tenants.len(), tenants[0].owners, tenants[0].name.as_str()), (1, 1, "one"));
     assert_eq!(tenants[0].used_bytes, rows.iter().map(|row| row.lease.bytes).sum::<u64>());

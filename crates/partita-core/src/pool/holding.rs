@@ -171,17 +171,9 @@ impl Pool {
 
     /// Ends leases whose deadline has passed: their blocks rest. Returns how many.
     pub fn expire(&mut self, now_ms: u64) -> usize {
-        let late = |holding: &Holding| {
-            let owner = self.owners.get(&holding.owner)?;
-            let from_ms = owner.last_seen_ms.max(holding.since_ms);
-            Some(now_ms >= from_ms.saturating_add(u64::from(holding.ttl_ms)))
-        };
-        let late: Vec<LeaseId> = self
-            .leases
-            .iter()
-            .filter(|(_, holding)| holding.ttl_ms != 0 && !holding.is_resting && late(holding) == Some(true))
-            .map(|(id, _)| *id)
-            .collect();
+        let is_late = |holding: &Holding| self.ends_ms(holding).is_some_and(|ends_ms| now_ms >= ends_ms);
+        let late: Vec<LeaseId> =
+            self.leases.iter().filter(|(_, holding)| is_late(holding)).map(|(id, _)| *id).collect();
         for &lease in &late {
             let owner = self.leases.get(&lease).map(|holding| holding.owner);
             if let Some(owner) = owner.and_then(|owner| self.owners.get_mut(&owner)) {
@@ -191,6 +183,15 @@ impl Pool {
             self.rest(lease, now_ms);
         }
         late.len()
+    }
+
+    /// When a lease ends if its owner gives no sign of life until then.
+    pub(crate) fn ends_ms(&self, holding: &Holding) -> Option<u64> {
+        if holding.ttl_ms == 0 || holding.is_resting {
+            return None;
+        }
+        let from_ms = self.owners.get(&holding.owner)?.last_seen_ms.max(holding.since_ms);
+        Some(from_ms.saturating_add(u64::from(holding.ttl_ms)))
     }
 
     /// An owner that has not ended.

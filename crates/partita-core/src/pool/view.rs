@@ -64,6 +64,8 @@ pub struct LeaseView {
     pub since_ms: u64,
     /// How long without a sign of life ends it, in milliseconds; 0 if nothing does.
     pub ttl_ms: u32,
+    /// When it ends if its owner gives no sign of life until then, in the caller's milliseconds; `None` if nothing ends it, or it has ended.
+    pub ends_ms: Option<u64>,
     /// Whether it has ended and its block rests.
     pub is_resting: bool,
 }
@@ -149,6 +151,7 @@ impl Pool {
                     bytes: holding.bytes,
                     since_ms: holding.since_ms,
                     ttl_ms: holding.ttl_ms,
+                    ends_ms: self.ends_ms(holding),
                     is_resting: holding.is_resting,
                 })
             },

@@ -52,15 +52,21 @@ impl Connection {
     /// Connects and greets: for a tenant, or to look and to administer.
     ///
     /// # Errors
-    /// [`Error::NoKeeper`], and what the keeper refuses.
+    /// [`Error::NoKeeper`], [`Error::Stranger`], and what the keeper refuses.
     pub fn connect(socket: &Path, tenant: Option<TenantName>, patience: Duration) -> Result<Self, Error> {
         let no_keeper = |source| Error::NoKeeper { socket: socket.to_owned(), source };
         let address = socket::address(socket).map_err(no_keeper)?;
         let connected = socket::packet_socket(SocketFlags::empty())?;
         rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address))
             .map_err(|errno| no_keeper(errno.into()))?;
-        // Whoever it is, if it does not answer.
-        let pid = SocketPeer::of(connected.as_raw_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
+        // Its directory may be everybody's, and whoever is first may take a name there.
+        let peer =
+            SocketPeer::of(connected.as_raw_fd()).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        let own = rustix::process::geteuid().as_raw();
+        if peer.uid != own && peer.uid != 0 && own != 0 {
+            return Err(Error::Stranger { socket: socket.to_owned(), uid: peer.uid });
+        }
+        let pid = peer.pid.unsigned_abs();
         let mut connection = Self {
             socket: connected,
             path: socket.to_owned(),

@@ -19,6 +19,14 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// Another user serves the socket.
+    #[error("{} is served by user {uid}, who is neither this user nor root: use a keeper of your own, started with `partitad keeper`", socket.display())]
+    Stranger {
+        /// The socket.
+        socket: PathBuf,
+        /// Who serves it.
+        uid: u32,
+    },
     /// The keeper has ended, and with it its memory, whatever was leased.
     #[error(
         "the keeper that served {} is gone, and the memory that it owned with it: start it again with `partitad keeper --gpu GPU --socket {}`, \

@@ -446,6 +446,9 @@ impl<M: Memory> Service<M> {
                 bytes_asked: lease.bytes,
                 age_ms: now_ms.saturating_sub(lease.since_ms),
                 ttl_ms: lease.ttl_ms,
+                left_ms: lease
+                    .ends_ms
+                    .map_or(0, |ends_ms| u32::try_from(ends_ms.saturating_sub(now_ms)).unwrap_or(u32::MAX)),
                 pid: pids.get(&lease.owner).copied().unwrap_or(0),
                 owner: lease.owner,
                 uid,

@@ -128,6 +128,8 @@ pub struct LeaseRow {
     pub age_ms: u64,
     /// How long without a sign of life ends it, in milliseconds; 0 if nothing does.
     pub ttl_ms: u32,
+    /// What is left of that, in milliseconds; 0 if nothing ends it, or it has ended.
+    pub left_ms: u32,
     /// The owner's process; 0 for a chain.
     pub pid: u32,
     /// The owner.
@@ -252,8 +254,12 @@ impl Reply {
                 to.u32(rows.len() as u32).u32(0);
                 for row in rows {
                     write_lease(&mut to, &row.lease);
-                    to.u64(row.bytes_asked).u64(row.age_ms).u32(row.ttl_ms).u32(row.pid).u64(row.owner.0);
-                    to.u32(row.uid).u32(u32::from(row.is_resting)).raw(&row.tenant.to_bytes());
+                    to.u64(row.bytes_asked).u64(row.age_ms).u32(row.ttl_ms).u32(row.left_ms).u64(row.owner.0);
+                    to.u32(row.uid)
+                        .u32(row.pid)
+                        .u32(u32::from(row.is_resting))
+                        .u32(0)
+                        .raw(&row.tenant.to_bytes());
                 }
             }
             Self::Tenants(rows) => {
@@ -350,11 +356,12 @@ fn read_lease(from: &mut Reader<'_>) -> Result<Lease, BadFrame> {
 
 fn lease_row(from: &mut Reader<'_>) -> Result<LeaseRow, BadFrame> {
     let lease = read_lease(from)?;
-    let (bytes_asked, age_ms, ttl_ms, pid) = (from.u64()?, from.u64()?, from.u32()?, from.u32()?);
-    let (owner, uid) = (OwnerId(from.u64()?), from.u32()?);
+    let (bytes_asked, age_ms, ttl_ms, left_ms) = (from.u64()?, from.u64()?, from.u32()?, from.u32()?);
+    let (owner, uid, pid) = (OwnerId(from.u64()?), from.u32()?, from.u32()?);
     let is_resting = from.flag("is_resting")?;
+    from.padding()?;
     let tenant = from.name()?;
-    Ok(LeaseRow { lease, bytes_asked, age_ms, ttl_ms, pid, owner, uid, is_resting, tenant })
+    Ok(LeaseRow { lease, bytes_asked, age_ms, ttl_ms, left_ms, pid, owner, uid, is_resting, tenant })
 }
 
 fn tenant_row(from: &mut Reader<'_>) -> Result<TenantRow, BadFrame> {

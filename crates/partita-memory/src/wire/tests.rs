@@ -50,12 +50,13 @@ fn lease() -> impl Strategy<Value = Lease> {
 }
 
 fn lease_row() -> impl Strategy<Value = LeaseRow> {
-    (lease(), any::<[u64; 3]>(), any::<[u32; 3]>(), any::<bool>(), name()).prop_map(
-        |(lease, [bytes_asked, age_ms, owner], [ttl_ms, pid, uid], is_resting, tenant)| LeaseRow {
+    (lease(), any::<[u64; 3]>(), any::<[u32; 4]>(), any::<bool>(), name()).prop_map(
+        |(lease, [bytes_asked, age_ms, owner], [ttl_ms, left_ms, pid, uid], is_resting, tenant)| LeaseRow {
             lease,
             bytes_asked,
             age_ms,
             ttl_ms,
+            left_ms,
             pid,
             owner: OwnerId(owner),
             uid,
