@@ -1,0 +1,368 @@
+//! `libpartita_chain.so` and `libpartita_chain.a`: components of chains in C. The functions are documented in `include/partita_chain.h`.
+//!
+//! Nothing here unwinds: the workspace is compiled so that a panic, a bug of this library, ends the process and never reaches C code.
+#![allow(clippy::missing_safety_doc, reason = "what C callers owe stands in the header")]
+
+mod handle;
+mod text;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use chain::{Attach, Component, Outcome, Received, Role};
+use partita_driver::{Cuda, Gpu};
+
+use handle::{Holder, Kind};
+use text::{fail, misuse, no_text};
+
+const OK: c_int = 0;
+const LATE: c_int = 1;
+const ENDED: c_int = 2;
+const DROPPED: c_int = 3;
+pub(crate) const FAILED: c_int = -1;
+pub(crate) const MISUSE: c_int = -2;
+
+/// A component, as C has it.
+pub struct Place {
+    component: &'static Component<'static>,
+    /// Where the component lies, for [`partita_chain_detach`].
+    owned: *mut Component<'static>,
+    frames: std::cell::Cell<usize>,
+}
+
+impl Kind for Place {
+    const KIND: u8 = 1;
+}
+
+impl Kind for Frame {
+    const KIND: u8 = 2;
+}
+
+/// A frame, as C has it.
+pub struct Frame {
+    frame: chain::Frame<'static, 'static>,
+    place: *const Holder<Place>,
+}
+
+fn limit(limit_ns: i64) -> Option<Duration> {
+    u64::try_from(limit_ns).ok().map(Duration::from_nanos)
+}
+
+/// Opens the driver and a GPU for the life of the process, and takes the place.
+fn attach(attach: Attach<'static>, device: c_uint) -> Result<Place, String> {
+    let words = |error: &dyn std::fmt::Display| error.to_string();
+    let cuda: &'static Cuda = Box::leak(Box::new(Cuda::load(None).map_err(|error| words(&error))?));
+    let gpu: &'static Gpu<'static> =
+        Box::leak(Box::new(Gpu::open(cuda, device).map_err(|error| words(&error))?));
+    let owned = Box::into_raw(Box::new(attach.attach(gpu).map_err(|error| words(&error))?));
+    // SAFETY: just made, and freed by detach() alone, which no frame outlives.
+    let component = unsafe { &*owned };
+    Ok(Place { component, owned, frames: std::cell::Cell::new(0) })
+}
+
+/// # Safety
+/// `to` is null or may be written.
+unsafe fn give<T: Kind>(to: *mut *mut Holder<T>, made: Result<T, String>) -> c_int {
+    match made {
+        Ok(value) => {
+            // SAFETY: by the caller's word, and not null: every caller has checked.
+            unsafe { to.write(handle::make(value)) };
+            no_text();
+            OK
+        }
+        Err(error) => fail(error),
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_attach(component: *mut *mut Holder<Place>) -> c_int {
+    if component.is_null() {
+        return misuse("no place for the component");
+    }
+    let made = Attach::from_environment().map_err(|error| error.to_string());
+    // SAFETY: not null, so writable by the header's word.
+    unsafe { give(component, made.and_then(|attach_to| attach(attach_to, 0))) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_attach_to(
+    component: *mut *mut Holder<Place>,
+    file: *const c_char,
+    role: *const c_char,
+    device: c_uint,
+) -> c_int {
+    if component.is_null() || file.is_null() || role.is_null() {
+        return misuse("no place for the component, no file, or no role");
+    }
+    // SAFETY: not null, so strings by the header's word.
+    let (file, role) = unsafe { (CStr::from_ptr(file), CStr::from_ptr(role)) };
+    let (Ok(file), Ok(role)) = (file.to_str(), role.to_str()) else {
+        return misuse("a file or role that is not UTF-8");
+    };
+    let role = role.parse().map_or_else(|_| Role::Name(role.to_owned()), Role::Number);
+    // SAFETY: as above.
+    unsafe { give(component, attach(Attach::new(PathBuf::from(file), role), device)) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_detach(component: *mut Holder<Place>) -> c_int {
+    // SAFETY: a handle or null, by the header's word.
+    let Some(place) = (unsafe { handle::of(component) }) else {
+        return misuse("no component of this thread");
+    };
+    if place.frames.get() > 0 {
+        return misuse("the component still has frames: pass them on or drop them first");
+    }
+    // SAFETY: a handle that was just looked at, and is none from here on.
+    if let Some(place) = unsafe { handle::end(component) } {
+        // SAFETY: made in attach(), and nobody has a frame of it.
+        drop(unsafe { Box::from_raw(place.owned) });
+    }
+    no_text();
+    OK
+}
+
+/// # Safety
+/// As the header demands.
+unsafe fn receive(
+    component: *mut Holder<Place>,
+    limit_ns: i64,
+    to: *mut *mut Holder<Frame>,
+    acquire: bool,
+) -> c_int {
+    // SAFETY: a handle or null, by the header's word.
+    let Some(place) = (unsafe { handle::of(component) }) else {
+        return misuse("no component of this thread");
+    };
+    if to.is_null() {
+        return misuse("no place for the frame");
+    }
+    let limit = limit(limit_ns);
+    let received = if acquire { place.component.acquire(limit) } else { place.component.receive(limit) };
+    match received {
+        Ok(Received::Frame(frame)) => {
+            place.frames.set(place.frames.get() + 1);
+            // SAFETY: not null, so writable by the header's word.
+            unsafe { give(to, Ok(Frame { frame, place: component })) }
+        }
+        Ok(Received::Late) => LATE,
+        Ok(Received::Ended) => ENDED,
+        Err(error) => fail(error.to_string()),
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_receive(
+    component: *mut Holder<Place>,
+    limit_ns: i64,
+    frame: *mut *mut Holder<Frame>,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { receive(component, limit_ns, frame, false) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_acquire(
+    component: *mut Holder<Place>,
+    limit_ns: i64,
+    frame: *mut *mut Holder<Frame>,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { receive(component, limit_ns, frame, true) }
+}
+
+/// Takes a frame from C: its handle is none from here on.
+///
+/// # Safety
+/// Nobody else has them meanwhile.
+unsafe fn take(
+    component: *mut Holder<Place>,
+    frame: *mut Holder<Frame>,
+) -> Option<(&'static Component<'static>, chain::Frame<'static, 'static>)> {
+    // SAFETY: passed on to the caller.
+    let (place, held) = unsafe { (handle::of(component)?, handle::of(frame)?) };
+    if !std::ptr::eq(held.place, component) {
+        return None;
+    }
+    // SAFETY: as above.
+    let Frame { frame, .. } = unsafe { handle::end(frame)? };
+    place.frames.set(place.frames.get().saturating_sub(1));
+    Some((place.component, frame))
+}
+
+const NO_FRAME: &str = "no component of this thread, or no frame of it: each frame is passed on once";
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_send(
+    component: *mut Holder<Place>,
+    frame: *mut Holder<Frame>,
+    limit_ns: i64,
+) -> c_int {
+    // SAFETY: handles or not, which is found out; nobody else has them meanwhile, by the header's word.
+    let (place, held) = unsafe { (handle::of(component), handle::of(frame)) };
+    let (Some(place), Some(held)) = (place, held) else { return misuse(NO_FRAME) };
+    if !std::ptr::eq(held.place, component) {
+        return misuse(NO_FRAME);
+    }
+    // SAFETY: as above. Lent, so that a frame for which there is no room keeps its handle.
+    let Some(Frame { frame: own, place: of }) = (unsafe { handle::lend(frame) }) else {
+        return misuse(NO_FRAME);
+    };
+    let sent = match limit(limit_ns) {
+        Some(limit) => place.component.send_within(own, limit),
+        None => place.component.send(own),
+    };
+    if let Ok(Outcome::Late(own)) = sent {
+        // SAFETY: as above.
+        unsafe { handle::put_back(frame, Frame { frame: own, place: of }) };
+        return LATE;
+    }
+    // SAFETY: as above.
+    unsafe { handle::end(frame) };
+    place.frames.set(place.frames.get().saturating_sub(1));
+    match sent {
+        Ok(Outcome::Sent | Outcome::DroppedOlder(_) | Outcome::Late(_)) => OK,
+        Ok(Outcome::Dropped) => DROPPED,
+        Ok(Outcome::Ended) => ENDED,
+        Err(error) => fail(error.to_string()),
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_finish(
+    component: *mut Holder<Place>,
+    frame: *mut Holder<Frame>,
+) -> c_int {
+    // SAFETY: handles or null, by the header's word.
+    let Some((component, frame)) = (unsafe { take(component, frame) }) else { return misuse(NO_FRAME) };
+    component.finish(frame).map_or_else(|error| fail(error.to_string()), |()| OK)
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_drop(
+    component: *mut Holder<Place>,
+    frame: *mut Holder<Frame>,
+) -> c_int {
+    // SAFETY: handles or null, by the header's word.
+    let Some((_, frame)) = (unsafe { take(component, frame) }) else { return misuse(NO_FRAME) };
+    drop(frame);
+    OK
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_stream(component: *mut Holder<Place>) -> *mut c_void {
+    // SAFETY: a handle or null, by the header's word.
+    let place = unsafe { handle::of(component) };
+    place.map_or(std::ptr::null_mut(), |place| place.component.stream().handle())
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_role(component: *mut Holder<Place>) -> c_int {
+    // SAFETY: a handle or null, by the header's word.
+    let place = unsafe { handle::of(component) };
+    place.map_or_else(|| misuse("no component of this thread"), |place| place.component.role().into())
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_chain_roles(component: *mut Holder<Place>) -> c_int {
+    // SAFETY: a handle or null, by the header's word.
+    let place = unsafe { handle::of(component) };
+    place.map_or_else(
+        || misuse("no component of this thread"),
+        |place| place.component.plan().roles.len() as c_int,
+    )
+}
+
+/// Defines functions that say a number of a frame.
+macro_rules! numbers {
+    ($($name:ident = $number:ident;)*) => {$(
+        /// See the header.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(frame: *const Holder<Frame>) -> u64 {
+            // SAFETY: a handle or null, by the header's word.
+            unsafe { handle::of(frame) }.map_or(0, |held| held.frame.$number())
+        }
+    )*};
+}
+
+numbers! {
+    partita_frame_address = address;
+    partita_frame_bytes = bytes;
+    partita_frame_capacity = capacity_bytes;
+    partita_frame_sequence = sequence;
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_frame_set_bytes(frame: *mut Holder<Frame>, bytes: u64) -> c_int {
+    // SAFETY: a handle or null, by the header's word; nobody else has it.
+    let Some(held) = (unsafe { handle::of_mut(frame) }) else { return misuse(NO_FRAME) };
+    held.frame.set_bytes(bytes);
+    OK
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_frame_meta(frame: *mut Holder<Frame>) -> *mut u64 {
+    // SAFETY: a handle or null, by the header's word; nobody else has it.
+    unsafe { handle::of_mut(frame) }.map_or(std::ptr::null_mut(), |held| held.frame.meta_mut().as_mut_ptr())
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_frame_write(
+    frame: *mut Holder<Frame>,
+    from: *const c_void,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: a handle or null, by the header's word.
+    let Some(held) = (unsafe { handle::of(frame) }).filter(|_| !from.is_null()) else {
+        return misuse(NO_FRAME);
+    };
+    // SAFETY: not null, so readable for as many bytes by the header's word.
+    let data = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
+    held.frame.write(data).map_or_else(|error| fail(error.to_string()), |()| OK)
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_frame_read(
+    frame: *mut Holder<Frame>,
+    offset: u64,
+    to: *mut c_void,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: a handle or null, by the header's word.
+    let Some(held) = (unsafe { handle::of(frame) }).filter(|_| !to.is_null()) else {
+        return misuse(NO_FRAME);
+    };
+    // SAFETY: not null, so writable for as many bytes by the header's word.
+    let data = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
+    held.frame.read(offset, data).map_or_else(|error| fail(error.to_string()), |()| OK)
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn partita_frame_is_whole(frame: *mut Holder<Frame>) -> c_int {
+    // SAFETY: a handle or null, by the header's word.
+    let Some(held) = (unsafe { handle::of(frame) }) else { return misuse(NO_FRAME) };
+    held.frame.is_whole().map_or_else(|error| fail(error.to_string()), c_int::from)
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn partita_chain_error() -> *const c_char {
+    text::last()
+}

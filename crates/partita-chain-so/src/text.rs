@@ -1,0 +1,36 @@
+//! What went wrong last, for each thread.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+fn set(text: String) {
+    let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+    // A thread that is ending has nobody left to ask.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+}
+
+/// Keeps an error's words, and returns the number that says that there are some.
+pub fn fail(text: String) -> c_int {
+    set(text);
+    crate::FAILED
+}
+
+/// As [`fail`], for a caller's mistake.
+pub fn misuse(text: &str) -> c_int {
+    set(text.to_owned());
+    crate::MISUSE
+}
+
+/// Nothing went wrong.
+pub fn no_text() {
+    set(String::new());
+}
+
+/// The words.
+pub fn last() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
