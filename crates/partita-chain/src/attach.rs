@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use partita_driver::Gpu;
 use partita_ledger::chain::{ChainFile, monotonic_ns};
+use partita_memory::BadName;
 
 use crate::chain::{REST, c_path};
 use crate::component::Component;
 use crate::error::Error;
+use crate::keeper::{KEEPER_VARIABLE, KeeperSlabs};
 use crate::memory::{OwnSlabs, Slabs};
 use crate::process;
 use crate::steer::{Masks, Steer};
@@ -58,10 +60,11 @@ impl<'g> Attach<'g> {
         }
     }
 
-    /// To the chain and as the component that [`FILE_VARIABLE`] and [`COMPONENT_VARIABLE`] name.
+    /// To the chain and as the component that [`FILE_VARIABLE`] and [`COMPONENT_VARIABLE`] name, with memory from the keeper that
+    /// [`KEEPER_VARIABLE`] names, if it names one.
     ///
     /// # Errors
-    /// [`Error::Environment`].
+    /// [`Error::Environment`]; [`Error::File`].
     pub fn from_environment() -> Result<Self, Error> {
         let wrong = |variable, reason: String| Error::Environment { variable, reason };
         let get = |variable| {
@@ -73,7 +76,15 @@ impl<'g> Attach<'g> {
         let parsed = number.to_str().and_then(|text| text.parse().ok());
         let role =
             parsed.ok_or_else(|| wrong(COMPONENT_VARIABLE, format!("is {number:?}, which is no number")))?;
-        Ok(Self::new(file, Role::Number(role)))
+        let attach = Self::new(&file, Role::Number(role));
+        let Some(socket) = std::env::var_os(KEEPER_VARIABLE).filter(|value| !value.is_empty()) else {
+            return Ok(attach);
+        };
+        // The chain's name is its tenant's.
+        let tenant = ChainFile::open(&c_path(file.as_ref())?)?.plan().name.parse();
+        let tenant = tenant
+            .map_err(|error: BadName| wrong(FILE_VARIABLE, format!("names a chain whose name {error}")))?;
+        Ok(attach.slabs(KeeperSlabs::new(socket, &file, tenant)))
     }
 
     /// Who gives the first component memory; [`OwnSlabs`] unless this says otherwise. Others do not ask.

@@ -61,6 +61,17 @@ pub enum Error {
         /// How many there are.
         roles: u8,
     },
+    /// The memory manager refuses, or is not there.
+    #[error("{0}")]
+    Memory(#[from] partita_memory::client::Error),
+    /// The memory manager is none that a chain can use.
+    #[error("the keeper at {} {reason}", socket.display())]
+    Keeper {
+        /// Its socket.
+        socket: std::path::PathBuf,
+        /// What is wrong with it, and what helps.
+        reason: String,
+    },
     /// Something of the system's.
     #[error("{what}: {source}")]
     System {

@@ -33,7 +33,7 @@
 //! process, no frame's memory is lost: see [`partita_ledger::chain`].
 //!
 //! # Whose the memory is
-//! Where there is a memory manager, frames are its, and outlive every component. Without one, the first component allocates them itself
+//! Where there is a memory manager ([`KeeperSlabs`]; `partita chain` starts one), frames are its, and outlive every component. Without one, the first component allocates them itself
 //! ([`OwnSlabs`], the default): then frames that are on their way when it dies are dropped, and counted; the chain goes on with new ones.
 //!
 //! # Compute units
@@ -51,6 +51,7 @@ mod chain;
 mod component;
 mod error;
 mod frame;
+mod keeper;
 mod memory;
 mod order;
 mod process;
@@ -61,6 +62,7 @@ pub use chain::Chain;
 pub use component::{Component, Outcome, Received};
 pub use error::Error;
 pub use frame::Frame;
+pub use keeper::{KEEPER_VARIABLE, KeeperSlabs};
 pub use memory::{Granted, Memory, OwnSlabs, Slabs};
 pub use partita_ledger::chain::{Census, ChainPlan, Policy, RoleStatus, SlabOwner};
 pub use steer::{GreenContexts, Masks, Steer};

@@ -35,7 +35,9 @@ impl Memory<'_> {
 pub struct Granted<'g> {
     /// What others open it by.
     pub handle: [u8; HANDLE_BYTES],
-    /// Its size in bytes.
+    /// Where the chain's part of it begins, in bytes.
+    pub begins_at: u64,
+    /// Where that ends, in bytes.
     pub bytes: u64,
     /// With whom it lives; `None` for this process.
     pub keeper: Option<u64>,
@@ -69,6 +71,7 @@ impl<'g> Slabs<'g> for OwnSlabs {
             MemoryHandle::of(gpu, &buffer).map_err(Error::driver("a handle of the frames' memory"))?;
         Ok(Granted {
             handle: handle.to_bytes(),
+            begins_at: 0,
             bytes,
             keeper: None,
             tag: [0; 2],
@@ -119,7 +122,13 @@ impl<'g> Opened<'g> {
             Some(keeper) => SlabOwner::Keeper(keeper),
             None => SlabOwner::FirstRole(seat.incarnation(0)),
         };
-        let plan = SlabPlan { handle: granted.handle, bytes: granted.bytes, owner, tag: granted.tag };
+        let plan = SlabPlan {
+            handle: granted.handle,
+            begins_at: granted.begins_at,
+            bytes: granted.bytes,
+            owner,
+            tag: granted.tag,
+        };
         let slab = seat.add_slab(&plan)?;
         if let Some(memory) = granted.memory {
             self.keep(slab, memory);

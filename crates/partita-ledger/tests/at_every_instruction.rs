@@ -332,7 +332,8 @@ fn try_frames(unit: Step, policy: Policy, operation: fn(&ChainSeat, &Lease), lef
     };
     let chain = ChainFile::create(&path, &plan).unwrap();
     let last = seat(&path, 2);
-    let slab = SlabPlan { handle: [0; 64], bytes: 4096, owner: SlabOwner::Keeper(1), tag: [0; 2] };
+    let slab =
+        SlabPlan { handle: [0; 64], begins_at: 0, bytes: 4096, owner: SlabOwner::Keeper(1), tag: [0; 2] };
     seat(&path, 0).add_slab(&slab).unwrap();
     let start = || {
         chain.recover(1, 0).unwrap().unwrap();

@@ -29,6 +29,7 @@ fn plan(roles: usize, frames: u32, queue_max: u32, policy: Policy) -> ChainPlan 
 fn slab(frames: u64, owner: SlabOwner) -> SlabPlan {
     SlabPlan {
         handle: std::array::from_fn(|i| i as u8),
+        begins_at: 0,
         bytes: frames * STRIDE_BYTES + 7,
         owner,
         tag: [5, 6],

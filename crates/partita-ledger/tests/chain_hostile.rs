@@ -50,6 +50,7 @@ fn use_all(seat: &ChainSeat) {
     }
     let _ = seat.add_slab(&SlabPlan {
         handle: [0; 64],
+        begins_at: 0,
         bytes: 1 << 20,
         owner: SlabOwner::Keeper(1),
         tag: [0; 2],

@@ -82,7 +82,8 @@ fn kill_many(policy: Policy) {
     let path = dir.file("chain");
     let chain = ChainFile::create(&path, &plan(policy)).unwrap();
     let first = attach(&path, 0);
-    let slab = SlabPlan { handle: [1; 64], bytes: 4096 * 9, owner: SlabOwner::Keeper(1), tag: [0; 2] };
+    let slab =
+        SlabPlan { handle: [1; 64], begins_at: 0, bytes: 4096 * 9, owner: SlabOwner::Keeper(1), tag: [0; 2] };
     first.add_slab(&slab).unwrap();
     drop(first);
     let words = words();

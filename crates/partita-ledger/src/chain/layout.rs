@@ -89,6 +89,7 @@ pub(super) struct Counters {
 pub(super) struct SlabCells {
     /// Generation above 8 bits of what it is.
     pub(super) state: Word,
+    pub(super) begins_at: Word,
     pub(super) bytes: Word,
     pub(super) lease_bytes: Word,
     /// Whose it is: the keeper's number, or the incarnation of the first role.

@@ -47,7 +47,9 @@ pub enum SlabOwner {
 pub struct SlabPlan {
     /// The handle by which other processes open it.
     pub handle: [u8; HANDLE_BYTES],
-    /// Its size in bytes.
+    /// Where frames may begin in it, in bytes: before that it is others'.
+    pub begins_at: u64,
+    /// Where they end at the latest, in bytes: what of it is opened.
     pub bytes: u64,
     /// With whom it lives.
     pub owner: SlabOwner,
@@ -86,6 +88,7 @@ impl ChainFile {
             slab: SlabRef { index: index as u8, generation: state >> KIND_BITS },
             plan: SlabPlan {
                 handle: load_handle(&cells.handle),
+                begins_at: cells.begins_at.load(),
                 bytes: cells.bytes.load(),
                 owner,
                 tag: [cells.tag[0].load(), cells.tag[1].load()],
@@ -135,8 +138,9 @@ impl ChainFile {
     /// As the first role, enters an allocation and makes frames of it, up to the plan's number.
     pub(super) fn enter_slab(&self, plan: &SlabPlan) -> Result<SlabRef, LedgerError> {
         let lease_bytes = self.plan().stride_bytes();
-        if plan.bytes < lease_bytes || plan.bytes > i64::MAX.cast_unsigned() {
-            let fault = ChainFault::SlabBytes { bytes: plan.bytes, lease_bytes };
+        let bytes = plan.bytes.saturating_sub(plan.begins_at);
+        if bytes < lease_bytes || plan.bytes > i64::MAX.cast_unsigned() {
+            let fault = ChainFault::SlabBytes { bytes, lease_bytes };
             return Err(self.refuse(Problem::Chain(fault)));
         }
         let is_unused = |index: &usize| match self.slab_at(*index) {
@@ -151,6 +155,7 @@ impl ChainFile {
             SlabOwner::Keeper(number) => (KEEPER, number),
             SlabOwner::FirstRole(incarnation) => (FIRST_ROLE, incarnation),
         };
+        cells.begins_at.store(plan.begins_at);
         cells.bytes.store(plan.bytes);
         cells.lease_bytes.store(lease_bytes);
         cells.owner.store(number);
@@ -168,8 +173,9 @@ impl ChainFile {
         let mut missing = self.frames_missing();
         for info in self.slabs().into_iter().filter(|info| info.live) {
             // At most as many as there are leases, whatever the file says.
-            for ordinal in (0..info.plan.bytes / lease_bytes).take(FRAMES_MAX) {
-                let offset = ordinal * lease_bytes;
+            let bytes = info.plan.bytes.saturating_sub(info.plan.begins_at);
+            for ordinal in (0..bytes / lease_bytes).take(FRAMES_MAX) {
+                let offset = info.plan.begins_at + ordinal * lease_bytes;
                 let is_there = |(lease, slab): (usize, SlabRef)| {
                     slab == info.slab && self.frame_cells(lease).offset.load() == offset
                 };
