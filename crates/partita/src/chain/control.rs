@@ -6,8 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use partita_core::TpcSet;
-use partita_core::chain::{Actuator, Allocation, Objective, PublishedOptions, Stop, published};
+use partita_core::chain::{
+    self as core, Actuator, Allocation, Controller, ControllerOptions, Happening, Objective,
+    PublishedOptions, Record, SteadyOptions, Stop,
+};
 use partita_ledger::chain::ChainFile;
 
 use super::log::{Log, Period};
@@ -107,15 +109,13 @@ impl Watcher for Reporter {
         }
     }
 
-    fn applied(&mut self, allocation: &Allocation, sets: &[TpcSet]) {
-        let text: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        self.0.change(true, |state, at_s| {
-            let tpcs = allocation.tpcs().to_vec();
-            if state.tpcs.as_ref() == Some(&tpcs) {
-                return;
+    fn applied(&mut self, allocation: &Allocation) {
+        self.0.change(true, |state, _| {
+            // It is one trial of many, unless nobody optimizes.
+            if matches!(state.phase, Phase::Settled) {
+                state.phase = Phase::Searching;
             }
-            state.tpcs = Some(tpcs.clone());
-            state.note(at_s, format!("divided: {}", text.join(" | ")), Some(tpcs));
+            state.tpcs = Some(allocation.tpcs().to_vec());
         });
     }
 }
@@ -157,7 +157,12 @@ impl Control {
                     let all = vec![self.chain.tpcs(); self.chain.components()];
                     self.hold(&all)
                 }
-                Steering::Algorithm(Algorithm::Published | Algorithm::Steady) => self.optimize(),
+                Steering::Algorithm(Algorithm::Steady) => {
+                    self.optimize(core::Algorithm::Steady(SteadyOptions::default()))
+                }
+                Steering::Algorithm(Algorithm::Published) => {
+                    self.optimize(core::Algorithm::Published(PublishedOptions::default()))
+                }
             };
             match (stopped, self.chain.interruption.take()) {
                 (Stop::Asked, Some(Interruption::Ending) | None) => return,
@@ -212,45 +217,47 @@ impl Control {
         if let Err(stop) = applied {
             return stop;
         }
+        self.shared.change(true, |state, at_s| {
+            let text: Vec<String> = tpcs.iter().map(u32::to_string).collect();
+            state.note(at_s, format!("divided by nobody's search: {}", text.join(" ")), Some(tpcs.to_vec()));
+        });
         self.watch()
     }
 }
 
 impl Control {
-    /// Has an algorithm divide the compute units, beginning with all for everybody. Returns when something else is to be done.
-    fn optimize(&mut self) -> Stop {
-        let all = Allocation::uniform(self.chain.components(), self.chain.tpcs());
-        match self.begin(&all).and_then(|()| self.search(&all)) {
-            Ok(()) => self.watch(),
-            Err(stop) => stop,
-        }
-    }
-
-    /// Waits for the first frames: before, there is nothing to compare.
-    fn begin(&mut self, all: &Allocation) -> Result<(), Stop> {
-        self.set_phase(Phase::Waiting);
-        self.chain.apply(all)?;
-        while self.chain.throughput()? == 0.0 {}
-        self.set_phase(Phase::Searching);
-        Ok(())
-    }
-
-    fn search(&mut self, all: &Allocation) -> Result<(), Stop> {
+    /// Has an algorithm divide the compute units. Returns when something else is to be done.
+    fn optimize(&mut self, algorithm: core::Algorithm) -> Stop {
         let tpcs = self.chain.tpcs();
-        let (found, bottlenecks) = published(&mut self.chain, all, tpcs, &PublishedOptions::default())?;
-        self.shared.change(true, |state, at_s| {
-            let text = format!(
-                "found {} with {:.1} frames/s in {} periods and {} trials; bottlenecks: {:?}",
-                found.allocation,
-                found.frames_per_s,
-                found.periods,
-                found.candidates(),
-                bottlenecks.components
-            );
-            state.phase = Phase::Settled;
-            state.note(at_s, text, None);
+        // What is in force, as far as there is as much; at first all for everybody, as with MPS alone.
+        let before = self.chain.applied.as_ref().map(|applied| {
+            let clamped: Vec<u32> = applied.tpcs().iter().map(|&component| component.min(tpcs)).collect();
+            Allocation::new(clamped).unwrap_or_else(|_| applied.clone())
         });
-        Ok(())
+        let start = before.unwrap_or_else(|| Allocation::uniform(self.chain.components(), tpcs));
+        self.set_phase(Phase::Waiting);
+        if let Err(stop) = self.chain.apply(&start) {
+            return stop;
+        }
+        let options = ControllerOptions { algorithm, ..ControllerOptions::default() };
+        let mut controller = Controller::new(start, tpcs, options);
+        let mut told = 0;
+        loop {
+            let step = controller.step(&mut self.chain);
+            let news: Vec<Record> =
+                controller.records().filter(|record| record.period > told).cloned().collect();
+            told = controller.periods();
+            // After a search the level is new, and the chain no less settled.
+            let knows_level = controller.level_frames_per_s().is_some() || controller.records().len() > 0;
+            let has_news = !news.is_empty();
+            self.shared.change(has_news, |state, at_s| {
+                state.phase = if knows_level { Phase::Settled } else { Phase::Waiting };
+                news.into_iter().for_each(|record| tell(state, at_s, &record.what));
+            });
+            if let Err(stop) = step {
+                return stop;
+            }
+        }
     }
 
     fn watch(&mut self) -> Stop {
@@ -260,4 +267,34 @@ impl Control {
             }
         }
     }
+}
+
+/// What the controller found or did, for people.
+fn tell(state: &mut ChainState, at_s: f64, what: &Happening) {
+    let (text, tpcs) = match what {
+        Happening::Deviation { level_frames_per_s, frames_per_s, periods } => (
+            format!("{frames_per_s:.1} frames/s for {periods} periods instead of {level_frames_per_s:.1}"),
+            None,
+        ),
+        Happening::Shift { level_frames_per_s, frames_per_s } => (
+            format!("from {level_frames_per_s:.1} to {frames_per_s:.1} frames/s for good: a new search"),
+            None,
+        ),
+        Happening::Search { before, after, before_frames_per_s, after_frames_per_s, trials, periods } => (
+            format!(
+                "searched for {periods} periods, {} measurements: from {before} with {before_frames_per_s:.1} frames/s to {after} with \
+                 {after_frames_per_s:.1}",
+                trials.len()
+            ),
+            Some(after.tpcs().to_vec()),
+        ),
+        Happening::Rollback { from, to, frames_per_s, before_frames_per_s } => (
+            format!(
+                "{from} taken back for {to}: {frames_per_s:.1} frames/s instead of {before_frames_per_s:.1}"
+            ),
+            Some(to.tpcs().to_vec()),
+        ),
+        other => (other.name().to_owned(), None),
+    };
+    state.note(at_s, text, tpcs);
 }

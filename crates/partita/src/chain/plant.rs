@@ -15,6 +15,10 @@ use super::steer::Orders;
 use crate::error::Error;
 use crate::limits;
 
+/// Frames that a throughput is counted from, if need be by a longer period: one more or less is then 5 %.
+const FRAMES_MIN: u64 = 20;
+/// The longest period, in periods: a slow chain is measured coarsely, one that stands still is found to.
+const PERIODS_MAX: u32 = 10;
 /// The longest that nobody looks whether the chain is to stop.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -56,7 +60,7 @@ pub(super) trait Watcher: std::fmt::Debug + Send {
     /// A period is over.
     fn measured(&mut self, throughput_fps: f64, applied: Option<&Allocation>);
     /// The TPCs were divided anew.
-    fn applied(&mut self, allocation: &Allocation, sets: &[TpcSet]);
+    fn applied(&mut self, allocation: &Allocation);
 }
 
 impl RunningChain {
@@ -146,14 +150,15 @@ impl Objective for RunningChain {
         // A period begins where the one before ended, or after a change or a pause now.
         let before = self.counted.take().filter(|(_, at)| at.elapsed() < LOOK);
         let (frames_before, begun) = before.unwrap_or_else(|| (self.file.frames_finished(), Instant::now()));
-        let end = begun + self.period;
         loop {
             self.stop_if_interrupted()?;
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let passed = begun.elapsed();
+            let is_counted = self.file.frames_finished().saturating_sub(frames_before) >= FRAMES_MIN;
+            let period = if is_counted { self.period } else { self.period * PERIODS_MAX };
+            if passed >= period {
                 break;
             }
-            std::thread::sleep(left.min(LOOK));
+            std::thread::sleep((self.period.saturating_sub(passed)).clamp(LOOK / 20, LOOK));
         }
         let (frames, now) = (self.file.frames_finished(), Instant::now());
         let passed_s = now.duration_since(begun).as_secs_f64();
@@ -174,7 +179,7 @@ impl Actuator for RunningChain {
         }
         self.counted = None;
         self.applied = Some(allocation.clone());
-        self.watcher.applied(allocation, &sets);
+        self.watcher.applied(allocation);
         Ok(())
     }
 }
