@@ -9,6 +9,9 @@ use utoipa::ToSchema;
 /// The media type of problem documents.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
+/// The longest `detail`, in characters.
+const DETAIL_CHARS_MAX: usize = 1200;
+
 /// What kinds of problems there are: the end of `type`, the title and the status of each.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $status:literal $slug:literal $title:literal;)*) => {
@@ -129,9 +132,17 @@ impl Problem {
     }
 }
 
-/// Problems are one line, whatever a library's message looks like.
+/// Problems are one line, whatever a library's message looks like, and short, whatever name it repeats: its beginning says what it is
+/// about, its end what to do.
 fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let chars = line.chars().count();
+    if chars <= DETAIL_CHARS_MAX {
+        return line;
+    }
+    let begin: String = line.chars().take(DETAIL_CHARS_MAX / 3).collect();
+    let end: String = line.chars().skip(chars - DETAIL_CHARS_MAX / 2).collect();
+    format!("{begin}…{end}")
 }
 
 impl IntoResponse for Problem {
@@ -221,6 +232,9 @@ mod tests {
                 "field": "/components/0/name",
             })
         );
+        let long =
+            Problem::invalid("/name", format!("name {:?}: it is too long; use 63", "é".repeat(100_000)));
+        assert!(long.detail.len() < 3000 && long.detail.ends_with("use 63"), "{}", long.detail);
         let response = problem.into_response();
         assert_eq!(response.status(), 422);
         assert_eq!(response.headers()[header::CONTENT_TYPE], MEDIA_TYPE);
