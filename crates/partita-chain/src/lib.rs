@@ -56,6 +56,7 @@ mod memory;
 mod order;
 mod process;
 mod steer;
+pub mod transport;
 
 pub use attach::{Attach, COMPONENT_VARIABLE, FILE_VARIABLE, Role};
 pub use chain::Chain;

@@ -1,0 +1,194 @@
+//! The frame itself in UDP messages: what the paper compares with.
+//!
+//! A frame goes from the GPU to host memory, in messages to the next component, and to the GPU again. UDP promises nothing, so each message is
+//! acknowledged, a few are under way at a time, and what is not acknowledged is sent again: a benchmark in which frames get lost would
+//! flatter whatever it is compared with.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use partita_driver::{Buffer, Gpu, KERNEL_DEADLINE_MS, Stream};
+use partita_ledger::chain::monotonic_ns;
+
+use super::place::Place;
+use super::{Item, Passed, Transport, Work, system};
+use crate::error::Error;
+
+/// Bytes of a message behind its head: near what one datagram may have.
+const PIECE_BYTES: usize = 60_000;
+/// Sequence, time, size of the frame, offset.
+const HEAD_BYTES: usize = 4 * 8;
+/// Messages under way: as many as the usual socket buffer holds (`net.core.rmem_default`, 212,992 bytes).
+const WINDOW: usize = 2;
+/// How long an acknowledgement is waited for.
+const ACKNOWLEDGED_MAX: Duration = Duration::from_millis(20);
+/// How long the next component may not take anything.
+const STALLED_MAX: Duration = Duration::from_secs(20);
+
+/// What comes in front of a piece; sequence and offset are its acknowledgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    sequence: u64,
+    sent_ns: u64,
+    total: u64,
+    offset: u64,
+}
+
+impl Head {
+    fn encode(self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        let words = [self.sequence, self.sent_ns, self.total, self.offset];
+        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *to = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let words = bytes.first_chunk::<HEAD_BYTES>()?.as_chunks::<8>().0;
+        let [sequence, sent_ns, total, offset] = core::array::from_fn(|at| u64::from_le_bytes(words[at]));
+        Some(Self { sequence, sent_ns, total, offset })
+    }
+}
+
+/// Whether nothing came in time.
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}
+
+/// A component that passes frames on through host memory.
+pub struct UdpCopy<'g> {
+    gpu: &'g Gpu<'g>,
+    stream: Stream<'g>,
+    buffer: Buffer<'g>,
+    host: Vec<u8>,
+    message: Vec<u8>,
+    place: Place,
+    inbound: UdpSocket,
+    outbound: UdpSocket,
+    next: Option<SocketAddr>,
+    /// The next frame's number: as the first component to begin, as another one to receive.
+    sequence: u64,
+}
+
+impl<'g> UdpCopy<'g> {
+    /// In that place, with memory for one frame.
+    ///
+    /// # Errors
+    /// As [`Handles::new`](super::Handles::new).
+    pub fn new(gpu: &'g Gpu<'g>, place: Place, frame_bytes: u64) -> Result<Self, Error> {
+        let inbound = place.bind_udp()?;
+        let outbound = UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).map_err(system("a UDP socket"))?;
+        outbound.set_read_timeout(Some(ACKNOWLEDGED_MAX)).map_err(system("a UDP socket"))?;
+        let next = if place.is_last() { None } else { Some(place.udp_of(place.role + 1)?) };
+        Ok(Self {
+            gpu,
+            stream: Stream::new(gpu.cuda()).map_err(Error::driver("a component's stream"))?,
+            buffer: gpu.alloc(frame_bytes as usize).map_err(Error::driver("memory of a frame"))?,
+            host: vec![0; frame_bytes as usize],
+            message: vec![0; HEAD_BYTES + PIECE_BYTES],
+            place,
+            inbound,
+            outbound,
+            next,
+            sequence: 0,
+        })
+    }
+
+    /// Receives a frame's bytes; returns when its sender began to let go of it, or nothing if none came in time.
+    fn receive(&mut self, limit: Duration) -> Result<Option<u64>, Error> {
+        let pieces = self.host.len().div_ceil(PIECE_BYTES);
+        let mut there = vec![false; pieces];
+        let mut missing = pieces;
+        let mut wait = limit.max(Duration::from_micros(1));
+        let mut sent_ns = 0;
+        while missing > 0 {
+            self.inbound.set_read_timeout(Some(wait)).map_err(system("a UDP socket"))?;
+            let (bytes, from) = match self.inbound.recv_from(&mut self.message) {
+                Ok(received) => received,
+                Err(error) if is_late(&error) && missing == pieces => return Ok(None),
+                Err(error) if is_late(&error) => continue,
+                Err(error) => return Err(system("a message of the component before")(error)),
+            };
+            let Some(head) = Head::decode(&self.message[..bytes]) else { continue };
+            let data = &self.message[HEAD_BYTES..bytes];
+            // An acknowledgement of what is here already may have been lost.
+            if head.sequence <= self.sequence {
+                let _ = self.inbound.send_to(&head.encode(), from);
+            }
+            let offset = head.offset as usize;
+            let is_next = head.sequence == self.sequence && head.total == self.host.len() as u64;
+            let piece = offset / PIECE_BYTES;
+            if !is_next || !offset.is_multiple_of(PIECE_BYTES) || there.get(piece) != Some(&false) {
+                continue;
+            }
+            let Some(to) = self.host.get_mut(offset..offset + data.len()) else { continue };
+            to.copy_from_slice(data);
+            there[piece] = true;
+            missing -= 1;
+            sent_ns = head.sent_ns;
+            wait = ACKNOWLEDGED_MAX;
+        }
+        Ok(Some(sent_ns))
+    }
+
+    /// Sends the bytes in host memory, and waits until all have come.
+    fn send(&mut self, to: SocketAddr, sequence: u64, sent_ns: u64) -> Result<(), Error> {
+        let total = self.host.len() as u64;
+        let mut waiting: Vec<usize> = (0..self.host.len().div_ceil(PIECE_BYTES)).rev().collect();
+        let mut under_way: Vec<usize> = Vec::with_capacity(WINDOW);
+        let mut progressed = Instant::now();
+        while !(waiting.is_empty() && under_way.is_empty()) {
+            while under_way.len() < WINDOW
+                && let Some(piece) = waiting.pop()
+            {
+                let offset = piece * PIECE_BYTES;
+                let data = &self.host[offset..(offset + PIECE_BYTES).min(self.host.len())];
+                let head = Head { sequence, sent_ns, total, offset: offset as u64 };
+                let message = &mut self.message[..HEAD_BYTES + data.len()];
+                message[..HEAD_BYTES].copy_from_slice(&head.encode());
+                message[HEAD_BYTES..].copy_from_slice(data);
+                self.outbound.send_to(message, to).map_err(system("a message to the next component"))?;
+                under_way.push(piece);
+            }
+            let mut answer = [0; HEAD_BYTES];
+            match self.outbound.recv(&mut answer) {
+                Ok(HEAD_BYTES) => {
+                    let Some(head) = Head::decode(&answer).filter(|head| head.sequence == sequence) else {
+                        continue;
+                    };
+                    under_way.retain(|piece| *piece * PIECE_BYTES != head.offset as usize);
+                    progressed = Instant::now();
+                }
+                Ok(_) => {}
+                Err(error) if is_late(&error) && progressed.elapsed() < STALLED_MAX => {
+                    waiting.append(&mut under_way);
+                }
+                Err(error) => return Err(system("an acknowledgement of the next component")(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transport for UdpCopy<'_> {
+    fn step(&mut self, limit: Duration, work: &mut Work<'_>) -> Result<Option<Passed>, Error> {
+        let mut hand_over_ns = None;
+        let sequence = self.sequence;
+        if !self.place.is_first() {
+            let Some(sent_ns) = self.receive(limit)? else { return Ok(None) };
+            self.buffer.span().write(&self.host).map_err(Error::driver("a copy to a frame"))?;
+            hand_over_ns = Some(monotonic_ns().saturating_sub(sent_ns));
+        }
+        self.sequence += 1;
+        work(Item { span: self.buffer.span(), stream: self.stream.as_ref(), sequence })?;
+        let done = self.gpu.wait_on(self.stream.as_ref(), "work on a frame", KERNEL_DEADLINE_MS);
+        done.map_err(Error::driver("work on a frame"))?;
+        if let Some(next) = self.next {
+            let let_go_ns = monotonic_ns();
+            self.buffer.span().read(&mut self.host).map_err(Error::driver("a copy from a frame"))?;
+            self.send(next, sequence, let_go_ns)?;
+        }
+        Ok(Some(Passed { sequence, hand_over_ns }))
+    }
+}
