@@ -26,7 +26,7 @@ demo:
 experiments:
     cargo run --release --bin partita -- bench all --gpu sim --out bench/results/experiments --page docs/experiments.md
 
-# What parses, fed with anything for a while: `just fuzz words 60`; targets are words, environment, json, ledger, descriptor and mps_log. The coverage pass is
+# What parses, fed with anything for a while: `just fuzz words 60`; targets are words, environment, json, ledger, descriptor, mps_log and memory_frames. The coverage pass is
 # the compiler's own, so that no tool has to be installed; cargo-fuzz runs the same targets.
 fuzz target seconds="60":
     cd fuzz && RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1" cargo run --release --target x86_64-unknown-linux-gnu --bin {{target}} -- -max_total_time={{seconds}} -max_len=1024

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use partita::gpu::Selector;
 use partita::gpus::Selectors;
+use partita_core::{ByteSize, ParseByteSizeError};
 
 /// Serves this machine's GPUs, tenants, chains and their memory over REST.
 ///
@@ -76,8 +78,32 @@ pub enum Cmd {
 #[derive(Debug, Args)]
 pub struct Keeper {
     /// The GPU: an index, a UUID, or sim:NAME
-    #[arg(long, env = "PARTITA_GPU", value_name = "GPU")]
-    pub gpu: Option<String>,
+    #[arg(long, env = "PARTITA_GPU", value_name = "GPU", value_parser = selector)]
+    pub gpu: Option<Selector>,
+    /// The Unix socket [default: .keeper-UID-GPU.sock in the run directory]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// End after so long without leases and without a client of a tenant [default: never]
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_s: Option<u64>,
+    /// By what components open memory
+    #[arg(long, value_enum, default_value_t = Handles::Ipc)]
+    pub handles: Handles,
+    /// What a tenant may have if nothing else is said of it [default: all that there is]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub quota: Option<ByteSize>,
+    /// This process has the environment of its GPU already
+    #[arg(long, hide = true)]
+    pub attached: bool,
+}
+
+/// By what memory is opened in another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Handles {
+    /// CUDA's interprocess handles of 64 bytes
+    Ipc,
+    /// File descriptors of the driver's virtual memory
+    Fd,
 }
 
 /// How to serve.
@@ -121,6 +147,14 @@ pub enum LogFormat {
     Json,
 }
 
+fn selector(text: &str) -> Result<Selector, String> {
+    text.parse().map_err(|error: partita::Error| error.to_string())
+}
+
+fn size(text: &str) -> Result<ByteSize, String> {
+    text.parse().map_err(|error: ParseByteSizeError| error.to_string())
+}
+
 fn selectors(text: &str) -> Result<Selectors, String> {
     text.parse().map_err(|error: partita::Error| error.to_string())
 }
@@ -154,6 +188,14 @@ mod tests {
         for line in ["partitad --drain-s -1", "partitad --gpu sim:none", "partitad --socket", "partitad x"] {
             assert!(parse(line).is_err(), "{line}");
         }
-        assert!(matches!(parse("partitad keeper --gpu sim:h200").unwrap().command, Some(Cmd::Keeper(_))));
+        let line = "partitad keeper --gpu sim:h200 --idle-s 60 --handles fd --quota 4GiB";
+        let Some(Cmd::Keeper(keeper)) = parse(line).unwrap().command else { panic!("another command") };
+        assert_eq!((keeper.idle_s, keeper.handles), (Some(60), Handles::Fd));
+        assert_eq!(keeper.quota, Some(ByteSize(4 << 30)));
+        for line in
+            ["partitad keeper --gpu sim:none", "partitad keeper --quota 4GB", "partitad keeper --handles x"]
+        {
+            assert!(parse(line).is_err(), "{line}");
+        }
     }
 }

@@ -1,5 +1,8 @@
 //! Leases of device memory and the keepers that own it, as the daemon shows them.
 
+mod keepers;
+
+pub use keepers::Keepers;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -50,18 +53,4 @@ pub struct Lease {
     pub bytes: u64,
     /// How long it still lasts without a heartbeat, in milliseconds; none for as long as its holder lives.
     pub left_ms: Option<u64>,
-}
-
-/// Memory of a build without keepers.
-#[derive(Debug)]
-pub struct NoKeepers;
-
-impl Memory for NoKeepers {
-    fn keepers(&self) -> Result<Vec<Keeper>, Problem> {
-        Ok(Vec::new())
-    }
-
-    fn leases(&self) -> Result<Vec<Lease>, Problem> {
-        Ok(Vec::new())
-    }
 }

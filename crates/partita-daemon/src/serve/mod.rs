@@ -25,7 +25,7 @@ pub use token::Token;
 use crate::api::{self, App};
 use crate::args::Serve;
 use crate::chains::Facade;
-use crate::memory::NoKeepers;
+use crate::memory::Keepers;
 use crate::store::Store;
 use connection::{Guarded, Source};
 use socket::Socket;
@@ -57,6 +57,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let store = Store::open(&state)?;
     let program = std::env::current_exe().context("the path of this program")?;
     let chains = Facade::new(registry.clone(), program.clone(), state.join("chains"));
+    let keepers = Keepers::new(registry.root().to_owned());
     let (ending, ended) = watch::channel(false);
     let app = Arc::new(App::new(api::Parts {
         store,
@@ -64,7 +65,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         install: Install::of(program, std::env::var_os("PARTITA_LIB_DIR")),
         gpus: arguments.gpu.clone(),
         chains: Box::new(chains),
-        memory: Box::new(NoKeepers),
+        memory: Box::new(keepers),
         user: own_user(),
         token,
         ended: ended.clone(),

@@ -54,7 +54,7 @@ impl Connection {
     /// # Errors
     /// [`Error::NoKeeper`], [`Error::Stranger`], and what the keeper refuses.
     pub fn connect(socket: &Path, tenant: Option<TenantName>, patience: Duration) -> Result<Self, Error> {
-        let no_keeper = |source| Error::NoKeeper { socket: socket.to_owned(), source };
+        let no_keeper = |reason| Error::NoKeeper { socket: socket.to_owned(), reason };
         let address = socket::address(socket).map_err(no_keeper)?;
         let connected = socket::packet_socket(SocketFlags::empty())?;
         rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address))

@@ -12,12 +12,12 @@ use crate::wire::{BadFrame, Code};
 #[non_exhaustive]
 pub enum Error {
     /// Nobody serves the socket.
-    #[error("no keeper of leased memory serves {}: {source}; start one with `partitad keeper --gpu GPU --socket {}`", socket.display(), socket.display())]
+    #[error("no keeper of leased memory serves {}: {reason}; start one with `partitad keeper --gpu GPU --socket {}`", socket.display(), socket.display())]
     NoKeeper {
         /// The socket.
         socket: PathBuf,
         /// The reason.
-        source: io::Error,
+        reason: io::Error,
     },
     /// Another user serves the socket.
     #[error("{} is served by user {uid}, who is neither this user nor root: use a keeper of your own, started with `partitad keeper`", socket.display())]
@@ -71,7 +71,7 @@ pub enum Error {
     },
     /// Its answer is none of these frames.
     #[error("the keeper's answer is not understood: {0}; use a client and a keeper of one Partita")]
-    BadFrame(#[from] BadFrame),
+    BadFrame(BadFrame),
     /// Its answer is none to the question.
     #[error("the keeper's answer is none to a `{asked}`: use a client and a keeper of one Partita")]
     Answer {
@@ -85,10 +85,23 @@ pub enum Error {
     OutOfStep,
     /// The system refuses something.
     #[error("the connection to the keeper failed: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// The driver cannot open the memory.
     #[error("leased memory cannot be opened: {0}")]
     Driver(partita_driver::Error),
+}
+
+// By hand, as causes that are part of the text are not told a second time.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<BadFrame> for Error {
+    fn from(error: BadFrame) -> Self {
+        Self::BadFrame(error)
+    }
 }
 
 impl From<partita_driver::Error> for Error {

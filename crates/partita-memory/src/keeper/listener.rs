@@ -25,12 +25,12 @@ pub enum BindError {
     #[error("{} is there and is no socket: remove it, or choose another path", .0.display())]
     NotASocket(PathBuf),
     /// The system refuses.
-    #[error("the socket {} cannot be made: {source}; its directory must be there and be this user's to write", path.display())]
+    #[error("the socket {} cannot be made: {reason}; its directory must be there and be this user's to write", path.display())]
     Io {
         /// The socket.
         path: PathBuf,
         /// The reason.
-        source: io::Error,
+        reason: io::Error,
     },
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn bind(path: &Path) -> Result<Self, BindError> {
-        let failed = |source: io::Error| BindError::Io { path: path.to_owned(), source };
+        let failed = |reason: io::Error| BindError::Io { path: path.to_owned(), reason };
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);

@@ -55,17 +55,17 @@ pub enum RunError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The system refuses something that a keeper cannot do without.
-    #[error("the keeper cannot {what}: {source}")]
+    #[error("the keeper cannot {what}: {reason}")]
     System {
         /// What it is to do.
         what: &'static str,
         /// The reason.
-        source: io::Error,
+        reason: io::Error,
     },
 }
 
 fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> RunError {
-    move |source| RunError::System { what, source: source.into() }
+    move |reason| RunError::System { what, reason: reason.into() }
 }
 
 /// Serves the memory of the GPU with this ordinal among those visible, until it is told to end, by a client or by `SIGTERM` or `SIGINT`, or
