@@ -110,6 +110,44 @@ impl World {
     }
 }
 
+impl World {
+    /// The living processes that have this world in their environment, but the simulated board, which leaves by itself a moment after its
+    /// last client.
+    fn processes(&self) -> Vec<(i32, String)> {
+        let mark = self.dir().join("run").display().to_string();
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let read = |file| {
+                String::from_utf8_lossy(&fs::read(entry.path().join(file)).unwrap_or_default()).into_owned()
+            };
+            let name = read("comm").trim().to_owned();
+            if read("environ").contains(&mark) && !name.starts_with("partita-simgpu") {
+                found.push((pid, name));
+            }
+        }
+        found
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The MPS service outlives tenants on purpose; nothing else does.
+        let is_service =
+            |name: &str| name.starts_with("nvidia-cuda-mps") || name.starts_with("partita-sim-mps");
+        if !std::thread::panicking() {
+            eventually("all processes of the test have ended", || {
+                self.processes().iter().all(|(_, name)| is_service(name))
+            });
+        }
+        for (pid, _) in self.processes() {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
 /// A daemon.
 pub struct Daemon {
     child: Child,
