@@ -291,6 +291,48 @@ fn racing_processes_find_what_they_wrote_and_a_dead_ones_memory_comes_back() {
     world.is_clean_in_the_end();
 }
 
+/// Gives back what it does not use, closes what it is asked to, and loses what it keeps silent about.
+#[test]
+#[ignore = "the tests run it in child processes"]
+fn child_gives_signs_of_life() {
+    let cuda = Cuda::load(None).unwrap();
+    let gpu = Gpu::open(&cuda, 0).unwrap();
+    let client = connect(&gpu, "beats");
+    let mut admin = Connection::connect(&socket(), None, PATIENCE).unwrap();
+    let leases: Vec<_> = (0..20).map(|_| client.lease(MIB).unwrap()).collect();
+    leases.iter().for_each(|lease| lease.span().unwrap().write(&[1; 16]).unwrap());
+    drop(leases);
+    assert!(admin.status().unwrap().totals.leases >= 20, "they are kept for the next ones");
+    eventually("all is given back and closed, while the client lives", || {
+        client.beat().unwrap();
+        admin.status().unwrap().totals.slabs == 0
+    });
+    assert_eq!(client.take_expired(), 0);
+    client.lease(MIB).unwrap().span().unwrap().write(&[2]).unwrap();
+
+    let options = Options { ttl: Some(Duration::from_millis(1)), ..Options::default() };
+    let silent = Client::connect(&gpu, &socket(), "silent".parse().unwrap(), &options).unwrap();
+    let lease = silent.lease(MIB).unwrap();
+    eventually("its deadline has passed", || admin.status().unwrap().totals.resting == 1);
+    // The memory is still its own.
+    lease.span().unwrap().write(&[3]).unwrap();
+    silent.beat().unwrap();
+    assert_eq!((silent.take_expired(), silent.take_expired()), (1, 0));
+    drop(lease);
+    drop(silent);
+    eventually("it is given back", || admin.status().unwrap().totals.resting == 0);
+    say("beats");
+}
+
+#[test]
+fn clients_give_back_what_they_do_not_use() {
+    let world = World::new("mem-beat", "ipc");
+    let mut client = world.child("child_gives_signs_of_life");
+    assert_eq!(client.hears(), "beats");
+    client.ends_well();
+    world.is_clean_in_the_end();
+}
+
 /// Asks again after each order.
 #[test]
 #[ignore = "the tests run it in child processes"]
