@@ -5,6 +5,7 @@
 //! [`experiment`]s: configurations, what the paper reports, and a verdict computed from the records.
 #![forbid(unsafe_code)]
 
+pub mod chains;
 pub mod compare;
 pub mod costs;
 pub mod dialect;

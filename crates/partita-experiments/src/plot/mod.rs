@@ -6,6 +6,7 @@
 pub mod bars;
 pub mod blocks;
 mod canvas;
+pub mod grouped;
 pub mod lines;
 
 use kuva::backend::png::PngBackend;

@@ -1,0 +1,264 @@
+//! What the best allocation brings, by trying them, and what none can exceed.
+
+use partita_core::TpcSet;
+use partita_core::chain::{Actuator, Allocation, Stop, ladder, place};
+use partita_sim::{DeviceSpec, Footprint, KernelWork};
+
+use super::run::{ChainOptions, ModelChain};
+
+/// A chain on a device, to be run under one allocation after the other: each time a new one, so that nothing of one is left in the other.
+#[derive(Debug, Clone)]
+pub struct Rig {
+    /// The device.
+    pub spec: DeviceSpec,
+    /// A kernel for each component.
+    pub kernels: Vec<KernelWork>,
+    /// How it is run.
+    pub options: ChainOptions,
+}
+
+/// Frames that pass before what is measured.
+const WARM_UP: u64 = 20;
+/// Frames of a look at one of many allocations.
+const SHORT: u64 = 40;
+/// Frames of a measurement that is reported.
+const LONG: u64 = 300;
+/// What the length of blocks is left to, when allocations are judged.
+const JUDGE_SEED: u64 = 99;
+
+impl Rig {
+    /// All components on the whole GPU: default MPS.
+    pub fn whole(&self) -> Allocation {
+        Allocation::uniform(self.kernels.len(), self.spec.tpc_count())
+    }
+
+    /// The chain under way under an allocation.
+    ///
+    /// # Errors
+    /// A chain that does not move.
+    pub fn started(&self, allocation: &Allocation, seed: u64) -> Result<ModelChain, Stop> {
+        let all = self.spec.topology.all();
+        let mut chain = ModelChain::new(&self.spec, all, self.kernels.clone(), self.options, seed);
+        chain.apply(allocation)?;
+        chain.run_frames(WARM_UP)?;
+        Ok(chain)
+    }
+
+    /// Throughput under an allocation, in frames per second, from a long run.
+    ///
+    /// # Errors
+    /// A chain that does not move.
+    pub fn judge(&self, allocation: &Allocation) -> Result<f64, Stop> {
+        self.started(allocation, JUDGE_SEED)?.run_frames(LONG)
+    }
+
+    pub(super) fn look(&self, allocation: &Allocation) -> Result<f64, Stop> {
+        self.started(allocation, JUDGE_SEED)?.run_frames(SHORT)
+    }
+
+    /// A throughput that no allocation with these sets exceeds, in frames per second, whatever the order in which blocks are placed.
+    ///
+    /// * A kernel takes at least as long as the blocks that its busiest SM must take, one after the other where each wants the whole SM, and as many at a time
+    ///   as fit where not; and as its bytes take on the way to memory.
+    /// * What any group of components wants of SMs passes through the SMs that they have together.
+    /// * All bytes pass through DRAM.
+    ///
+    /// Blocks that vary are taken at their shortest for a kernel alone, and at their mean, which sums of many are near, less a fifth of a per cent for groups.
+    pub fn ceiling(&self, sets: &[TpcSet]) -> f64 {
+        let sms_per_tpc = self.spec.topology.sms_per_tpc();
+        let scheduler = &self.spec.scheduler;
+        let memory = &self.spec.memory;
+        let dram_bytes_per_ns =
+            memory.bandwidth_bytes_per_s as f64 * f64::from(memory.reached_permille) / 1_000.0 / 1e9;
+        let mut slowest_ns = 0.0_f64;
+        for (kernel, set) in self.kernels.iter().zip(sets) {
+            let sms = u64::from((set.len() * sms_per_tpc).max(1));
+            let of_sm = kernel.grid_blocks.div_ceil(sms) as f64;
+            let at_a_time =
+                f64::from(Footprint::of(kernel, &self.spec.sm).blocks_per_sm(&self.spec.sm).max(1));
+            let rounds = (of_sm * f64::from(kernel.sm_permille) / 1_000.0).max((of_sm / at_a_time).ceil());
+            let shortest = kernel.block_ns as f64 * (1.0 - f64::from(kernel.jitter_permille) / 1_000.0);
+            let way = (sms as f64 * memory.sm_bytes_per_s as f64 / 1e9).min(dram_bytes_per_ns);
+            let bytes = kernel.grid_blocks as f64 * kernel.bytes_per_block as f64;
+            let overhead = self.options.hand_over_ns + scheduler.launch_ns + scheduler.block_start_ns;
+            slowest_ns = slowest_ns.max((rounds * shortest).max(bytes / way) + overhead as f64);
+        }
+        let vary = self.kernels.iter().any(|kernel| kernel.jitter_permille > 0);
+        let sum = if vary { 0.998 } else { 1.0 };
+        let work = |kernel: &KernelWork| {
+            kernel.grid_blocks as f64 * kernel.block_ns as f64 * f64::from(kernel.sm_permille) / 1_000.0
+        };
+        for group in 1_u32..1 << sets.len() {
+            let (mut union, mut work_ns) = (TpcSet::EMPTY, 0.0);
+            for (i, set) in sets.iter().enumerate().filter(|(i, _)| group >> i & 1 == 1) {
+                union |= *set;
+                work_ns += work(&self.kernels[i]);
+            }
+            slowest_ns = slowest_ns.max(work_ns * sum / f64::from((union.len() * sms_per_tpc).max(1)));
+        }
+        let bytes: f64 =
+            self.kernels.iter().map(|kernel| kernel.grid_blocks as f64 * kernel.bytes_per_block as f64).sum();
+        1e9 / slowest_ns.max(bytes * sum / dram_bytes_per_ns)
+    }
+}
+
+/// The best allocation of those looked at.
+#[derive(Debug, Clone)]
+pub struct Oracle {
+    /// Which it is.
+    pub allocation: Allocation,
+    /// What it brings, in frames per second.
+    pub frames_per_s: f64,
+    /// What no allocation exceeds, in frames per second.
+    pub ceiling_frames_per_s: f64,
+    /// Allocations that were run.
+    pub run: usize,
+    /// Allocations of the grid that were not, because their ceiling is below what had been found.
+    pub excluded: usize,
+}
+
+/// Looks for the best allocation.
+///
+/// * Every combination of 20, 40, 60, 80 and 100 % for all components is run, but those whose [`Rig::ceiling`] says that they cannot beat what was found:
+///   highest ceilings first, so that what is left out is left out for good. Over these portions the search is complete.
+/// * From the best of them, and from `known` ones, every single component is given every portion of [`ladder`] in turn, until that brings
+///   nothing more.
+/// * The best dozen of all are run for long, and the best of these counts.
+///
+/// # Errors
+/// A chain that does not move.
+pub fn oracle(rig: &Rig, known: &[Allocation]) -> Result<Oracle, Stop> {
+    let tpcs = rig.spec.tpc_count();
+    let portions = ladder(tpcs);
+    let coarse: Vec<u32> = portions.iter().copied().skip(3).step_by(4).collect();
+    let ceiling = |allocation: &Allocation| {
+        rig.ceiling(&place(&rig.spec.topology, rig.spec.topology.all(), allocation))
+    };
+    let mut grid = combinations(&coarse, rig.kernels.len());
+    let mut ceilings: Vec<(f64, Allocation)> = grid.drain(..).map(|one| (ceiling(&one), one)).collect();
+    ceilings.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut found: Vec<(f64, Allocation)> = Vec::new();
+    for allocation in known.iter().chain([&rig.whole()]) {
+        found.push((rig.look(allocation)?, allocation.clone()));
+    }
+    let best = |found: &[(f64, Allocation)]| found.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
+    let mut excluded = 0;
+    for (ceiling, allocation) in ceilings {
+        if ceiling <= best(&found) {
+            excluded += 1;
+        } else {
+            found.push((rig.look(&allocation)?, allocation));
+        }
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut starts: Vec<Allocation> = found.iter().take(2).map(|(_, one)| one.clone()).collect();
+    starts.extend(known.iter().cloned());
+    for start in starts {
+        refine(rig, start, &portions, &ceiling, &mut found)?;
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    found.dedup_by(|a, b| a.1 == b.1);
+    let run = found.len();
+    found.truncate(12);
+    found.extend(known.iter().chain([&rig.whole()]).map(|one| (0.0, one.clone())));
+    let mut top: Option<(f64, Allocation)> = None;
+    for (_, allocation) in found {
+        let rate = rig.judge(&allocation)?;
+        if top.as_ref().is_none_or(|(best, _)| rate > *best) {
+            top = Some((rate, allocation));
+        }
+    }
+    let (frames_per_s, allocation) = top.unwrap_or((0.0, rig.whole()));
+    // More TPCs never lower a ceiling.
+    let ceiling_frames_per_s = ceiling(&rig.whole());
+    Ok(Oracle { allocation, frames_per_s, ceiling_frames_per_s, run, excluded })
+}
+
+/// Gives each component each portion in turn, as long as that brings something.
+fn refine(
+    rig: &Rig,
+    start: Allocation,
+    portions: &[u32],
+    ceiling: &impl Fn(&Allocation) -> f64,
+    found: &mut Vec<(f64, Allocation)>,
+) -> Result<(), Stop> {
+    let mut at = (rig.look(&start)?, start);
+    let mut asked = usize::MAX;
+    for component in (0..rig.kernels.len()).cycle() {
+        if component == asked {
+            break;
+        }
+        let before = at.0;
+        let base = at.1.clone();
+        for &portion in portions {
+            let allocation = base.with(component, portion);
+            if ceiling(&allocation) <= at.0 {
+                continue;
+            }
+            let rate = rig.look(&allocation)?;
+            found.push((rate, allocation.clone()));
+            if rate > at.0 {
+                at = (rate, allocation);
+            }
+        }
+        // Round once more from the last one that brought something.
+        if at.0 > before * 1.000_5 || asked == usize::MAX {
+            asked = component;
+        }
+    }
+    Ok(())
+}
+
+/// Every combination of these numbers for so many components.
+fn combinations(numbers: &[u32], components: usize) -> Vec<Allocation> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..components {
+        let longer = |one: &Vec<u32>| {
+            let one = one.clone();
+            numbers.iter().map(move |&number| [one.clone(), vec![number]].concat())
+        };
+        all = all.iter().flat_map(longer).collect();
+    }
+    all.into_iter().filter_map(|tpcs| Allocation::new(tpcs).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chains::{CHAIN_SETS, REGIMES};
+
+    #[test]
+    fn nothing_exceeds_the_ceiling() {
+        for regime in &REGIMES[..2] {
+            let spec = regime.spec().unwrap();
+            for set in [CHAIN_SETS[0], CHAIN_SETS[4]] {
+                let kernels = regime.kernels(&spec, &set);
+                let rig = Rig { spec: spec.clone(), kernels, options: regime.options(5) };
+                for tpcs in [[66; 5], [40, 60, 50, 7, 20], [13; 5], [3, 9, 66, 30, 66]] {
+                    let allocation = Allocation::new(tpcs).unwrap();
+                    let sets = place(&spec.topology, spec.topology.all(), &allocation);
+                    let (rate, ceiling) = (rig.look(&allocation).unwrap(), rig.ceiling(&sets));
+                    assert!(
+                        rate <= ceiling * 1.001,
+                        "{} {} at {allocation}: {rate}, {ceiling}",
+                        regime.name,
+                        set.name
+                    );
+                    assert!(
+                        rate >= ceiling * 0.4,
+                        "{} {} at {allocation}: {rate}, {ceiling}",
+                        regime.name,
+                        set.name
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_combination_is_there_once() {
+        let all = combinations(&[1, 2, 5], 3);
+        let distinct: std::collections::BTreeSet<&Allocation> = all.iter().collect();
+        assert_eq!((all.len(), distinct.len()), (27, 27));
+    }
+}

@@ -1,0 +1,248 @@
+//! A chain that runs on the model of a GPU.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use partita_core::TpcSet;
+use partita_core::chain::{Actuator, Allocation, Objective, Stop, place};
+use partita_sim::{DeviceSpec, Engine, EventKind, GroupKind, KernelWork, StreamId, Time, WorkId};
+
+/// How a chain is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChainOptions {
+    /// What a component's process spends on a frame beside its kernel, in nanoseconds: from the kernel's end until the next component can
+    /// launch, and this one can again.
+    pub hand_over_ns: Time,
+    /// Frames that there are: so many are on their way at most, and the first component waits for one that has come back.
+    pub frames: u32,
+    /// The time over which throughput is measured, in nanoseconds.
+    pub period_ns: Time,
+}
+
+impl ChainOptions {
+    /// Hand-over in 5 µs, two frames a component, periods of 100 ms.
+    pub fn new(components: usize) -> Self {
+        Self { hand_over_ns: 5_000, frames: 2 * components as u32, period_ns: 100_000_000 }
+    }
+}
+
+/// A component.
+#[derive(Debug, Clone)]
+struct Stage {
+    stream: StreamId,
+    kernel: KernelWork,
+    /// Frames that wait for it.
+    waiting: u32,
+    state: State,
+    /// Nanoseconds during which its kernels were at the GPU.
+    busy_ns: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// Its kernel is at the GPU since then.
+    Kernel(WorkId, Time),
+    /// Its process hands the frame over.
+    HandsOver,
+}
+
+/// A chain on a device of its own. Its components are clients of one MPS service, a process each, with one kernel at a time; frames are there as fast as the
+/// first component takes them. Equal arguments give equal runs.
+#[derive(Debug, Clone)]
+pub struct ModelChain {
+    gpu: Engine,
+    within: TpcSet,
+    options: ChainOptions,
+    stages: Vec<Stage>,
+    /// When processes have handed over: `(time, component)`.
+    timers: BinaryHeap<Reverse<(Time, usize)>>,
+    done: u64,
+    /// When the last frame was finished.
+    last_done_ns: Time,
+    applied: Option<Allocation>,
+    periods: u64,
+    events: Vec<partita_sim::Event>,
+}
+
+impl ModelChain {
+    /// A chain whose components launch these kernels, on the TPCs that the kernels name until an allocation says otherwise. `within` are
+    /// the TPCs of which allocations are made.
+    pub fn new(
+        spec: &DeviceSpec,
+        within: TpcSet,
+        kernels: Vec<KernelWork>,
+        options: ChainOptions,
+        seed: u64,
+    ) -> Self {
+        let mut gpu = Engine::new(spec, seed);
+        let group = gpu.add_group(GroupKind::Mps);
+        let mut stages: Vec<Stage> = kernels
+            .into_iter()
+            .map(|kernel| Stage {
+                stream: gpu.add_stream(group, 0).expect("a group that was just made"),
+                kernel,
+                waiting: 0,
+                state: State::Idle,
+                busy_ns: 0,
+            })
+            .collect();
+        if let Some(first) = stages.first_mut() {
+            first.waiting = options.frames.max(1);
+        }
+        Self {
+            gpu,
+            within,
+            options,
+            stages,
+            timers: BinaryHeap::new(),
+            done: 0,
+            last_done_ns: 0,
+            applied: None,
+            periods: 0,
+            events: Vec::new(),
+        }
+    }
+
+    /// How many components there are.
+    pub fn components(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// What is in force, if anything was applied yet.
+    pub fn applied(&self) -> Option<&Allocation> {
+        self.applied.as_ref()
+    }
+
+    /// Periods that were measured.
+    pub fn periods(&self) -> u64 {
+        self.periods
+    }
+
+    /// A component's next launches are of another length: its input has changed.
+    ///
+    /// # Panics
+    /// There is no such component.
+    pub fn set_block_ns(&mut self, component: usize, block_ns: Time) {
+        self.stages[component].kernel.block_ns = block_ns;
+    }
+
+    /// For how long each component had a kernel at the GPU, in nanoseconds.
+    pub fn busy_ns(&self) -> Vec<Time> {
+        self.stages.iter().map(|stage| stage.busy_ns).collect()
+    }
+
+    /// Runs until so many more frames are finished, and returns the rate at which they were, in frames per second, counted from the frame
+    /// before the first of them.
+    ///
+    /// # Errors
+    /// A chain that does not move.
+    pub fn run_frames(&mut self, frames: u64) -> Result<f64, Stop> {
+        let (first, first_ns) = (self.done, self.last_done_ns);
+        while self.done < first + frames {
+            self.step(Time::MAX)?;
+        }
+        Ok(rate(self.done - first, self.last_done_ns - first_ns))
+    }
+
+    /// Goes to the next thing that happens, but not beyond `until`.
+    fn step(&mut self, until: Time) -> Result<(), Stop> {
+        for component in 0..self.stages.len() {
+            self.launch(component)?;
+        }
+        let handed = self.timers.peek().map(|&Reverse((time, _))| time);
+        let next = handed.into_iter().chain(self.gpu.next_event()).min().unwrap_or(Time::MAX);
+        if next == Time::MAX && until == Time::MAX {
+            let reason = "the modelled chain stands still: a kernel has no TPC to run on".into();
+            return Err(Stop::Failed { reason });
+        }
+        let mut events = std::mem::take(&mut self.events);
+        self.gpu.advance_into(next.min(until), &mut events);
+        for event in events.drain(..) {
+            if let EventKind::WorkDone { work } = event.kind {
+                self.kernel_done(work, event.time);
+            }
+        }
+        self.events = events;
+        while let Some(&Reverse((time, component))) = self.timers.peek() {
+            if time > self.gpu.now() {
+                break;
+            }
+            self.timers.pop();
+            self.handed_over(component, time);
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, component: usize) -> Result<(), Stop> {
+        let now = self.gpu.now();
+        let stage = &mut self.stages[component];
+        if stage.state != State::Idle || stage.waiting == 0 {
+            return Ok(());
+        }
+        stage.waiting -= 1;
+        let work = self.gpu.submit(stage.stream, stage.kernel.clone());
+        let work = work.map_err(|error| Stop::Failed { reason: error.to_string() })?;
+        stage.state = State::Kernel(work, now);
+        Ok(())
+    }
+
+    fn kernel_done(&mut self, work: WorkId, now: Time) {
+        let mine = |stage: &Stage| matches!(stage.state, State::Kernel(own, _) if own == work);
+        let Some(component) = self.stages.iter().position(mine) else { return };
+        let stage = &mut self.stages[component];
+        if let State::Kernel(_, since) = stage.state {
+            stage.busy_ns += now - since;
+        }
+        stage.state = State::HandsOver;
+        self.timers.push(Reverse((now + self.options.hand_over_ns, component)));
+    }
+
+    fn handed_over(&mut self, component: usize, now: Time) {
+        self.stages[component].state = State::Idle;
+        let next = (component + 1) % self.stages.len();
+        self.stages[next].waiting += 1;
+        if next == 0 {
+            self.done += 1;
+            self.last_done_ns = now;
+        }
+    }
+}
+
+/// Frames per second.
+fn rate(frames: u64, ns: Time) -> f64 {
+    if ns == 0 { 0.0 } else { frames as f64 * 1e9 / ns as f64 }
+}
+
+impl Objective for ModelChain {
+    /// What was finished in the period, over the time from the last frame before it to the last one in it: so a long frame that has begun does not
+    /// make the number coarse.
+    fn throughput(&mut self) -> Result<f64, Stop> {
+        let (first, first_ns) = (self.done, self.last_done_ns);
+        let end = self.gpu.now() + self.options.period_ns;
+        while self.gpu.now() < end {
+            self.step(end)?;
+        }
+        self.periods += 1;
+        Ok(rate(self.done - first, self.last_done_ns - first_ns))
+    }
+}
+
+impl Actuator for ModelChain {
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
+        if allocation.components() != self.stages.len() {
+            let reason = format!(
+                "an allocation for {} components, not {}",
+                allocation.components(),
+                self.stages.len()
+            );
+            return Err(Stop::Failed { reason });
+        }
+        let sets = place(&self.gpu.spec().topology, self.within, allocation);
+        for (stage, set) in self.stages.iter_mut().zip(sets) {
+            stage.kernel.enabled = set;
+        }
+        self.applied = Some(allocation.clone());
+        Ok(())
+    }
+}
