@@ -24,7 +24,7 @@ mod tenants;
 mod tests;
 
 pub use listener::BindError;
-pub use memory::{Gpu, GpuSlab, Handle, Host, HostSlab, Memory, MemoryError};
+pub use memory::{GpuMemory, GpuSlab, Handle, HostMemory, HostSlab, Memory, MemoryError};
 pub use options::Options;
 pub use serve::{End, RunError, run, serve};
 pub use service::{ClientId, Facts, Peer, Service};

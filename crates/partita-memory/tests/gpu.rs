@@ -9,7 +9,7 @@ use std::time::Duration;
 use partita_core::pool::{Limits, SlabId};
 use partita_driver::{Cuda, Gpu};
 use partita_memory::client::{Client, Connection, Error, Options};
-use partita_memory::keeper::{self, Host};
+use partita_memory::keeper::{self, HostMemory};
 use partita_memory::wire::{Code, HandleKind, Status};
 use partita_testing::{Machine, eventually, ignored_test, is_real};
 
@@ -369,7 +369,7 @@ fn child_meets_another_gpus_keeper() {
     path.push("-other");
     let options = keeper::Options::new(path.into());
     let socket = options.socket.clone();
-    std::thread::spawn(move || keeper::serve(Host::new(MIB), [7; 16], &options, None));
+    std::thread::spawn(move || keeper::serve(HostMemory::new(MIB), [7; 16], &options, None));
     eventually("it serves", || Connection::connect(&socket, None, PATIENCE).is_ok());
     let error = Client::connect(&gpu, Path::new(&socket), "a".parse().unwrap(), &Options::default()).err();
     let error = error.unwrap().to_string();

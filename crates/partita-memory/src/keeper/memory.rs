@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use partita_driver::ipc::{MemoryHandle, Physical};
-use partita_driver::{Buffer, Error, Stream};
+use partita_driver::{Buffer, Error, Gpu, Stream};
 use rustix::fs::MemfdFlags;
 use thiserror::Error;
 
@@ -50,8 +50,8 @@ pub trait Memory {
 }
 
 /// The memory of a GPU.
-pub struct Gpu<'a> {
-    gpu: &'a partita_driver::Gpu<'a>,
+pub struct GpuMemory<'a> {
+    gpu: &'a Gpu<'a>,
     kind: HandleKind,
     granularity_bytes: u64,
 }
@@ -59,12 +59,12 @@ pub struct Gpu<'a> {
 /// What `cuMemAlloc` is asked for in multiples of. Its own unit is not documented; with this one the slabs of both kinds are alike.
 const IPC_GRANULARITY_BYTES: u64 = 2 << 20;
 
-impl<'a> Gpu<'a> {
+impl<'a> GpuMemory<'a> {
     /// Memory that is opened by handles of that kind.
     ///
     /// # Errors
     /// The driver's, where it has none of the kind.
-    pub fn new(gpu: &'a partita_driver::Gpu<'a>, kind: HandleKind) -> Result<Self, Error> {
+    pub fn new(gpu: &'a Gpu<'a>, kind: HandleKind) -> Result<Self, Error> {
         let granularity_bytes = match kind {
             HandleKind::Ipc => IPC_GRANULARITY_BYTES,
             HandleKind::Descriptor => Physical::granularity_bytes(gpu)?,
@@ -81,7 +81,7 @@ enum Kind<'a> {
     Descriptor { descriptor: OwnedFd, _physical: Physical<'a> },
 }
 
-impl<'a> Memory for Gpu<'a> {
+impl<'a> Memory for GpuMemory<'a> {
     type Slab = GpuSlab<'a>;
 
     fn granularity_bytes(&self) -> u64 {
@@ -105,7 +105,7 @@ impl<'a> Memory for Gpu<'a> {
     }
 }
 
-impl<'a> Gpu<'a> {
+impl<'a> GpuMemory<'a> {
     fn by_handle(&self, bytes: u64, clear: bool) -> Result<Kind<'a>, Error> {
         let buffer = self.gpu.alloc(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         if clear {
@@ -134,12 +134,12 @@ fn is_full(error: &Error) -> bool {
 
 /// Memory of the host in the place of a GPU's: files without a name. For trying out the service where what is in the memory does not matter.
 #[derive(Debug)]
-pub struct Host {
+pub struct HostMemory {
     /// Bytes that are left.
     left: std::rc::Rc<std::cell::Cell<u64>>,
 }
 
-/// A slab of [`Host`].
+/// A slab of [`HostMemory`].
 #[derive(Debug)]
 pub struct HostSlab {
     file: OwnedFd,
@@ -147,7 +147,7 @@ pub struct HostSlab {
     left: std::rc::Rc<std::cell::Cell<u64>>,
 }
 
-impl Host {
+impl HostMemory {
     /// So much of it.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
@@ -155,7 +155,7 @@ impl Host {
     }
 }
 
-impl Memory for Host {
+impl Memory for HostMemory {
     type Slab = HostSlab;
 
     fn granularity_bytes(&self) -> u64 {

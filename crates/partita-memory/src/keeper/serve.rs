@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use thiserror::Error as ThisError;
 
 use super::listener::{BindError, Listener};
-use super::memory::{Gpu, Memory};
+use super::memory::{GpuMemory, Memory};
 use super::{ClientId, Facts, Options, Peer, Service};
 use crate::socket::{self, Buffer};
 use crate::wire::{Code, Reply};
@@ -76,7 +76,7 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> RunError 
 pub fn run(cuda: &Cuda, ordinal: u32, options: &Options) -> Result<End, RunError> {
     raise_descriptor_limit();
     let gpu = partita_driver::Gpu::open(cuda, ordinal).map_err(RunError::Driver)?;
-    let memory = Gpu::new(&gpu, options.handles).map_err(RunError::Driver)?;
+    let memory = GpuMemory::new(&gpu, options.handles).map_err(RunError::Driver)?;
     let (stopped, stop) = UnixStream::pair().map_err(system("make a pair of sockets"))?;
     for signal in [SIGTERM, SIGINT] {
         let stop = stop.try_clone().map_err(system("duplicate a socket"))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use partita_core::pool::Limits;
 use partita_memory::client::Connection;
-use partita_memory::keeper::{self, End, Host, Options};
+use partita_memory::keeper::{self, End, HostMemory, Options};
 use partita_memory::wire::{HandleKind, Status};
 
 pub const MIB: u64 = 1 << 20;
@@ -30,8 +30,9 @@ impl Keeper {
         options.quota_bytes = 256 * MIB;
         options.limits = Limits { window_ms: 20, ..Limits::default() };
         change(&mut options);
-        let thread =
-            std::thread::spawn(move || keeper::serve(Host::new(1 << 34), [7; 16], &options, None).unwrap());
+        let thread = std::thread::spawn(move || {
+            keeper::serve(HostMemory::new(1 << 34), [7; 16], &options, None).unwrap()
+        });
         partita_testing::eventually("the keeper serves", || socket.exists());
         Self { socket, thread: Some(thread), _temp: temp }
     }
