@@ -246,3 +246,74 @@ impl Actuator for ModelChain {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_core::chain::{Controller, ControllerOptions, Happening};
+    use partita_sim::catalogue;
+
+    /// Kernels that fill the SMs of so many TPCs once, each block for as long.
+    fn chain(tpcs_and_us: &[(u32, Time)], options: ChainOptions) -> ModelChain {
+        let spec = catalogue::device("h200").unwrap();
+        let kernel = |&(tpcs, us): &(u32, Time)| KernelWork {
+            sm_permille: 1_000,
+            ..KernelWork::new((2 * tpcs).into(), 1024, us * 1_000, spec.topology.all())
+        };
+        let kernels = tpcs_and_us.iter().map(kernel).collect();
+        ModelChain::new(&spec, spec.topology.all(), kernels, options, 0)
+    }
+
+    #[test]
+    fn the_slowest_component_and_its_hand_over_decide() {
+        let options = ChainOptions { hand_over_ns: 40_000, ..ChainOptions::new(3) };
+        let mut chain = chain(&[(10, 100), (20, 300), (30, 50)], options);
+        chain.run_frames(10).unwrap();
+        let rate = chain.run_frames(50).unwrap();
+        // 300 µs for its one wave, 2.2 µs from launch to first instruction, 40 µs for the process.
+        assert!((rate / (1e9 / 342_200.0) - 1.0).abs() < 0.01, "{rate}");
+        let busy = chain.busy_ns();
+        assert!(busy[1] > busy[0] && busy[0] > busy[2], "{busy:?}");
+    }
+
+    #[test]
+    fn one_frame_alone_goes_through_all_before_the_next_one() {
+        let options = ChainOptions { hand_over_ns: 10_000, frames: 1, ..ChainOptions::new(2) };
+        let mut chain = chain(&[(10, 100), (10, 100)], options);
+        let rate = chain.run_frames(20).unwrap();
+        assert!((rate / (1e9 / (2.0 * 112_200.0)) - 1.0).abs() < 0.01, "{rate}");
+    }
+
+    #[test]
+    fn an_allocation_holds_from_the_next_launch_on() {
+        let mut chain = chain(&[(60, 100), (60, 100)], ChainOptions::new(2));
+        chain.apply(&Allocation::new([66, 20]).unwrap()).unwrap();
+        chain.run_frames(10).unwrap();
+        // 120 blocks on 40 SMs, three to each, and half the SMs shared with the other component's.
+        let rate = chain.run_frames(50).unwrap();
+        assert!(rate < 1e9 / 300_000.0 && rate > 1e9 / 450_000.0, "{rate}");
+        let wrong = chain.apply(&Allocation::uniform(3, 5)).unwrap_err();
+        assert!(wrong.to_string().contains("3 components, not 2"), "{wrong}");
+        assert_eq!(chain.applied().unwrap().tpcs(), [66, 20]);
+    }
+
+    #[test]
+    fn the_controller_sees_an_input_that_grows_and_measures_it_once() {
+        let options = ChainOptions { period_ns: 10_000_000, ..ChainOptions::new(3) };
+        let mut chain = chain(&[(20, 100), (66, 200), (20, 100)], options);
+        let mut controller = Controller::new(Allocation::uniform(3, 66), 66, ControllerOptions::default());
+        while controller.periods() < 60 {
+            controller.step(&mut chain).unwrap();
+        }
+        let before = controller.level_frames_per_s().unwrap();
+        chain.set_block_ns(1, 400_000);
+        while controller.periods() < 200 {
+            controller.step(&mut chain).unwrap();
+        }
+        let after = controller.level_frames_per_s().unwrap();
+        assert!(after < 0.75 * before, "{before} {after}");
+        let shifts = controller.records().filter(|record| matches!(record.what, Happening::Shift { .. }));
+        assert_eq!(shifts.count(), 1);
+        assert_eq!(chain.applied().unwrap_or(&Allocation::uniform(3, 66)), controller.in_force());
+    }
+}
