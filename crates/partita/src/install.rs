@@ -18,6 +18,9 @@ pub const SIMGPU: &str = "partita-simgpu";
 /// The simulated MPS control program.
 pub const SIM_MPS_CONTROL: &str = "partita-sim-mps-control";
 
+/// The daemon, which is the keeper of chains' memory too.
+pub const DAEMON: &str = "partitad";
+
 /// The parts of one installation.
 #[derive(Debug, Clone)]
 pub struct Install {

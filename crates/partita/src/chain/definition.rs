@@ -69,6 +69,9 @@ pub struct Definition {
     /// What happens to a frame for which there is no room.
     #[serde(default)]
     pub policy: DropPolicy,
+    /// Whose the frames' memory is.
+    #[serde(default)]
+    pub memory: MemoryOwner,
     /// The optimizer's period, in milliseconds.
     #[serde(default = "default_period_ms")]
     pub period_ms: u32,
@@ -114,6 +117,17 @@ impl From<DropPolicy> for Policy {
             DropPolicy::DropOldest => Self::DropOldest,
         }
     }
+}
+
+/// Whose the frames' memory is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryOwner {
+    /// A process of its own that the chain has: no component's death loses frames of others.
+    #[default]
+    Keeper,
+    /// The first component: when it dies, all frames are begun anew.
+    FirstComponent,
 }
 
 /// Who divides the chain's compute units among its components.
@@ -189,7 +203,7 @@ impl Definition {
             }
         }
         self.share()?;
-        self.memory()?;
+        self.quota()?;
         let frame = self.frame_bytes()?;
         let (capacity, most) = (self.capacity, FRAMES_MAX as u32);
         if !(1..=most).contains(&capacity) {
@@ -201,7 +215,7 @@ impl Definition {
         if !(1..=most).contains(&frames) {
             return refuse(format!("it would have {frames} frames; set `frames` to 1 to {most}"));
         }
-        if let Some(quota) = self.memory()?
+        if let Some(quota) = self.quota()?
             && frame.saturating_mul(frames.into()) > quota.0
         {
             return refuse(format!(
@@ -243,7 +257,7 @@ impl Definition {
     ///
     /// # Errors
     /// [`Error::Chain`].
-    pub fn memory(&self) -> Result<Option<ByteSize>, Error> {
+    pub fn quota(&self) -> Result<Option<ByteSize>, Error> {
         self.mem.as_deref().map(|text| text.parse().map_err(|error| self.wrong("mem", &error))).transpose()
     }
 

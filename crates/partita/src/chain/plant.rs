@@ -18,7 +18,7 @@ use crate::limits;
 /// Frames that a throughput is counted from, if need be by a longer period: one more or less is then 5 %.
 const FRAMES_MIN: u64 = 20;
 /// The longest period, in periods: a slow chain is measured coarsely, one that stands still is found to.
-const PERIODS_MAX: u32 = 10;
+const PERIODS_MAX: u32 = 50;
 /// The longest that nobody looks whether the chain is to stop.
 const LOOK: Duration = Duration::from_millis(20);
 

@@ -214,7 +214,7 @@ pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
 /// [`Error::Chain`] if there is none of this name; what is wrong with its files.
 pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
     let tenant = tenant(registry, name)?;
-    view_of(&tenant)?.ok_or_else(|| no_chain(name, "tenant of that name is no chain, or is about to begin"))
+    view_of(&tenant)?.ok_or_else(|| no_chain(name, "tenant of that name is a chain that has begun"))
 }
 
 /// Has a running chain's compute units divided so from now on.
@@ -225,7 +225,7 @@ pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(),
     let tenant = tenant(registry, name)?;
     tenant.check_yours()?;
     let state =
-        ChainState::read(&tenant.dir)?.ok_or_else(|| no_chain(name, "tenant of that name is no chain"))?;
+        ChainState::read(&tenant.dir)?.ok_or_else(|| no_chain(name, "tenant of that name is a chain"))?;
     steering.check(name, state.definition.components.len())?;
     steering.leave(&tenant.dir)
 }

@@ -1,11 +1,12 @@
 //! The process that runs a chain: it starts the components, starts those anew that fail, and ends them in order.
 
-mod member;
+mod keeper;
+mod process;
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,10 +16,11 @@ use partita_mps::Service;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use self::member::Member;
+use self::keeper::Keeper;
+use self::process::Process;
 use super::control::{Control, Shared};
 use super::state::{ChainState, Phase, file_path, of_file};
-use super::{Definition, Steering};
+use super::{Definition, MemoryOwner, Steering};
 use crate::error::Error;
 use crate::gpu::Selector;
 use crate::gpus::Selectors;
@@ -30,6 +32,12 @@ use crate::registry::{Registry, c_path};
 use crate::run::{LEDGER_VARIABLE, RunRequest, run};
 use crate::signals;
 
+/// Where a component finds its chain: the chain's file.
+const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
+/// Which of its components it is, from 0.
+const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
+/// Where it finds the keeper of the chain's memory: its socket.
+const KEEPER_VARIABLE: &str = "PARTITA_KEEPER";
 /// The hidden subcommand of `partita` that runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
 /// How long a component may take to end by itself once the chain is to end and no frame is on its way, before it is told by a signal.
@@ -68,7 +76,7 @@ pub fn start(install: &Install, order: &Order, say: impl FnMut(&str)) -> Result<
     let request = RunRequest {
         gpus: definition.gpu.as_ref().map(one).transpose()?,
         share: definition.share()?,
-        memory: definition.memory()?,
+        memory: definition.quota()?,
         name: Some(definition.name.clone()),
         command: vec![program, SUBCOMMAND.into(), OsString::from(order)],
         description: Some(format!("chain of {} components", definition.components.len())),
@@ -95,13 +103,22 @@ pub fn supervise(install: &Install, order: &Order, mut say: impl FnMut(&str)) ->
     outcome.and_then(|outcome| ended.map(|()| outcome))
 }
 
+/// Which of a chain's processes.
+#[derive(Clone, Copy)]
+enum Whose {
+    Component(usize),
+    Keeper,
+}
+
 /// A chain that runs.
 struct Running {
     tenant: PathBuf,
     file: ChainFile,
     /// What the components are clients of, if they are: one that dies with work in flight takes others along.
     service: Option<Service>,
-    members: Vec<Member>,
+    keeper: Option<Keeper>,
+    /// The components, in the chain's order.
+    members: Vec<Process>,
     restarts_max: u32,
     shared: Arc<Shared>,
     ending: Arc<AtomicBool>,
@@ -137,13 +154,27 @@ impl Running {
             events: Vec::new(),
         };
         let shared = Arc::new(Shared::new(state, tenant, order.log.as_deref())?);
-        let members = definition.components.iter().zip(0..);
-        let members = members.map(|(component, role)| Member::new(component, role, &path)).collect();
+        let keeper = match definition.memory {
+            MemoryOwner::Keeper => Some(Keeper::new(install, tenant)?),
+            MemoryOwner::FirstComponent => None,
+        };
+        let members = definition.components.iter().enumerate().map(|(role, component)| {
+            let mut words = component.command.iter();
+            let mut command = Command::new(words.next().map_or("", String::as_str));
+            command.args(words).env(CHAIN_VARIABLE, &path).env(COMPONENT_VARIABLE, role.to_string());
+            match &keeper {
+                Some(keeper) => command.env(KEEPER_VARIABLE, keeper.socket()),
+                None => command.env_remove(KEEPER_VARIABLE),
+            };
+            Process::new(format!("component {}", component.name), command)
+        });
+        let members = members.collect();
         let ending = Arc::new(AtomicBool::new(false));
         let mut this = Self {
             tenant: tenant.to_owned(),
             file,
             service,
+            keeper,
             members,
             restarts_max: definition.restarts,
             shared,
@@ -170,16 +201,19 @@ impl Running {
             if kill::was_asked_for(&self.tenant) {
                 return Ok(128 + 15);
             }
-            let mut changed = false;
-            for at in 0..self.members.len() {
-                changed |= self.look_at(at, say)?;
+            let mut changed = self.look_at_keeper(say)?;
+            // Without memory there is nothing for them to do.
+            if self.keeper.as_ref().is_none_or(Keeper::is_ready) {
+                for at in 0..self.members.len() {
+                    changed |= self.look_at(at, say)?;
+                }
             }
             if changed {
                 self.show();
                 self.shared.write()?;
             }
             // One that has ended well has no more frames for the others, or wants none.
-            if self.members.iter().any(Member::has_ended_well) {
+            if self.members.iter().any(Process::has_ended_well) {
                 self.shared.note("a component has ended well: the chain ends".to_owned());
                 return Ok(0);
             }
@@ -199,33 +233,52 @@ impl Running {
         };
         let text = describe(status);
         if status.success() {
-            self.shared.note(format!("{}: {text}", member.name));
+            self.shared.note(format!("{}: {text}", member.title));
             return Ok(true);
         }
         // What it held is of use to the others at once, not only when its place is taken again.
         let rests_until_ns = monotonic_ns() + REST.as_nanos() as u64;
-        let recovered = self.file.recover(member.role, rests_until_ns);
+        let recovered = self.file.recover(at as u8, rests_until_ns);
         let recovered = recovered.map_err(|error| of_file(&self.file.plan().name, &error))?;
         let frames = recovered.map_or(0, |recovered| recovered.dropped + recovered.stranded);
         // A signal that ends all of them comes to this process too.
+        if signals::ending().is_some() || kill::was_asked_for(&self.tenant) || member.take_replaced() {
+            return Ok(true);
+        }
+        self.restart(Whose::Component(at), &format!("{text}; {frames} frames of it were dropped"), say)
+    }
+
+    /// Starts the keeper, or sees what became of it. Whether anything has changed.
+    fn look_at_keeper(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
+        let Some(keeper) = &mut self.keeper else { return Ok(false) };
+        let Some(status) = keeper.look()? else { return Ok(false) };
         if signals::ending().is_some() || kill::was_asked_for(&self.tenant) {
             return Ok(true);
         }
-        if member.restarts >= self.restarts_max {
+        // What they have open is nobody's now.
+        self.members.iter_mut().for_each(|member| member.replace(self.service.as_ref()));
+        let text = format!("{}; all frames are lost, and all components begin anew", describe(status));
+        self.restart(Whose::Keeper, &text, say)
+    }
+
+    /// Has a process that has failed started anew, unless it has failed too often.
+    fn restart(&mut self, whose: Whose, text: &str, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
+        let process = match (whose, &mut self.keeper) {
+            (Whose::Component(at), _) => &mut self.members[at],
+            (Whose::Keeper, Some(keeper)) => keeper.process(),
+            (Whose::Keeper, None) => return Ok(false),
+        };
+        if process.restarts >= self.restarts_max {
             return Err(Error::Chain {
-                what: format!("component {}", member.name),
+                what: process.title.clone(),
                 reason: format!(
                     "it has failed for the {}. time ({text}); see what it printed, or raise `restarts`",
-                    member.restarts + 1
+                    process.restarts + 1
                 ),
             });
         }
-        let pause = member.schedule_restart();
-        let line = format!(
-            "component {}: {text}; {frames} frames of it were dropped, it is started anew in {} ms",
-            member.name,
-            pause.as_millis()
-        );
+        let pause = process.schedule_restart();
+        let line = format!("{}: {text}; it is started anew in {} ms", process.title, pause.as_millis());
         say(&line);
         self.shared.note(line);
         Ok(true)
@@ -233,7 +286,7 @@ impl Running {
 
     /// Waits until a component has ended, or for [`LOOK`].
     fn wait(&self) {
-        let fds: Vec<_> = self.members.iter().filter_map(Member::handle).collect();
+        let fds: Vec<_> = self.members.iter().filter_map(Process::handle).collect();
         let mut polled: Vec<_> =
             fds.iter().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
         let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
@@ -242,7 +295,9 @@ impl Running {
     }
 
     fn show(&self) {
-        self.shared.set_components(self.members.iter().map(Member::state).collect());
+        let names = &self.file.plan().roles;
+        let components = self.members.iter().zip(names).map(|(member, name)| member.state(name));
+        self.shared.set_components(components.collect());
     }
 
     /// Has everybody end: those who wait for frames find that none will come, those who do not heed it get a signal. `in_order`: what is on
@@ -251,10 +306,10 @@ impl Running {
         self.ending.store(true, Ordering::Relaxed);
         self.file.stop();
         let mut limit = Instant::now() + if in_order { DRAIN_LIMIT } else { LEAVE_LIMIT };
-        while Instant::now() < limit && self.members.iter().any(Member::lives) {
+        while Instant::now() < limit && self.members.iter().any(Process::lives) {
             // Who has no place in the chain does not know that it ends.
-            for member in &self.members {
-                if !self.file.is_held(member.role).unwrap_or(false) {
+            for (member, role) in self.members.iter().zip(0..) {
+                if !self.file.is_held(role).unwrap_or(false) {
                     member.signal(Signal::TERM, self.service.as_ref());
                 }
             }
@@ -268,19 +323,23 @@ impl Running {
                     && !status.success()
                     && status.signal() != Some(Signal::TERM.as_raw())
                 {
-                    say(&format!("component {}: {} while the chain ended", member.name, describe(status)));
+                    say(&format!("{}: {} while the chain ended", member.title, describe(status)));
                 }
             }
         }
         for (signal, patience) in [(Signal::TERM, TERM_LIMIT), (Signal::KILL, kill::KILL_LIMIT)] {
             self.members.iter().for_each(|member| member.signal(signal, self.service.as_ref()));
             let limit = Instant::now() + patience;
-            while Instant::now() < limit && self.members.iter().any(Member::lives) {
+            while Instant::now() < limit && self.members.iter().any(Process::lives) {
                 self.wait();
                 for member in &mut self.members {
                     member.poll()?;
                 }
             }
+        }
+        // Not before them: it has their memory.
+        if let Some(keeper) = &mut self.keeper {
+            keeper.end()?;
         }
         if let Some(control) = self.control.take() {
             let _ = control.join();

@@ -1,61 +1,56 @@
-//! A component as a process.
+//! A process of a chain: a component, or the keeper of its memory.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use partita_mps::Service;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::chain::{ComponentDefinition, ComponentState};
+use crate::chain::ComponentState;
 use crate::error::Error;
 use crate::mps::attend::end_work_before;
 use crate::process::ProcessId;
 use crate::program;
 
-/// Where a component finds its chain: the chain's file.
-const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
-/// Which of its components it is, from 0.
-const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
 /// The pause before the first restart, and the longest. It doubles from one to the next.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Who has run for so long has started well, and what failed before counts no more.
 const WELL: Duration = Duration::from_secs(10);
 
-/// A component as a process.
+/// A process of a chain.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub name: String,
-    pub role: u8,
+pub(super) struct Process {
+    /// What messages call it.
+    pub title: String,
     pub restarts: u32,
-    program: String,
+    program: OsString,
     command: Command,
     child: Option<(Child, Option<OwnedFd>, Instant)>,
     /// When it is to be started; none if it runs or is not to be.
     due: Option<Instant>,
     pause: Duration,
     ended: Option<ExitStatus>,
+    /// It is to end, and to begin anew, for no fault of its own.
+    is_replaced: bool,
 }
 
-impl Member {
-    pub(super) fn new(component: &ComponentDefinition, role: u8, chain: &Path) -> Self {
-        let mut words = component.command.iter();
-        let program = words.next().cloned().unwrap_or_default();
-        let mut command = Command::new(&program);
-        command.args(words).env(CHAIN_VARIABLE, chain).env(COMPONENT_VARIABLE, role.to_string());
+impl Process {
+    /// One that is to be started at once.
+    pub(super) fn new(title: String, command: Command) -> Self {
         Self {
-            name: component.name.clone(),
-            role,
+            title,
             restarts: 0,
-            program,
+            program: command.get_program().to_owned(),
             command,
             child: None,
             due: Some(Instant::now()),
             pause: PAUSE,
             ended: None,
+            is_replaced: false,
         }
     }
 
@@ -64,13 +59,14 @@ impl Member {
     }
 
     pub(super) fn spawn(&mut self) -> Result<(), Error> {
-        let name = &self.name;
+        let refuse = |reason: String| Error::Chain { what: self.title.clone(), reason };
         // As for every tenant: what the limits would not reach is not started.
-        program::find(self.program.as_ref())
-            .map_err(|error| Error::Chain { what: format!("component {name}"), reason: error.to_string() })?;
-        let child = self.command.spawn().map_err(|error| Error::Chain {
-            what: format!("component {name}"),
-            reason: format!("{} cannot be started: {error}; check its path and permissions", self.program),
+        program::find(&self.program).map_err(|error| refuse(error.to_string()))?;
+        let child = self.command.spawn().map_err(|error| {
+            refuse(format!(
+                "{} cannot be started: {error}; check its path and permissions",
+                self.program.to_string_lossy()
+            ))
         })?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -82,7 +78,7 @@ impl Member {
     /// How it has ended, if it has since the last call.
     pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>, Error> {
         let Some((child, _, started)) = &mut self.child else { return Ok(None) };
-        let status = child.try_wait().map_err(Error::io(format!("waiting for component {}", self.name)))?;
+        let status = child.try_wait().map_err(Error::io(format!("waiting for {}", self.title)))?;
         if status.is_some() {
             if started.elapsed() > WELL {
                 (self.pause, self.restarts) = (PAUSE, 0);
@@ -91,6 +87,21 @@ impl Member {
             self.ended = status;
         }
         Ok(status)
+    }
+
+    /// Ends it, to begin anew as if it had not run.
+    pub(super) fn replace(&mut self, service: Option<&Service>) {
+        self.is_replaced = self.lives();
+        self.signal(Signal::KILL, service);
+    }
+
+    /// Whether it was ended to be replaced, and is now.
+    pub(super) fn take_replaced(&mut self) -> bool {
+        let is_replaced = std::mem::take(&mut self.is_replaced);
+        if is_replaced {
+            self.due = Some(Instant::now());
+        }
+        is_replaced
     }
 
     /// It is started anew after a pause, which is returned.
@@ -126,9 +137,9 @@ impl Member {
         }
     }
 
-    pub(super) fn state(&self) -> ComponentState {
+    pub(super) fn state(&self, name: &str) -> ComponentState {
         ComponentState {
-            name: self.name.clone(),
+            name: name.to_owned(),
             process: self.child.as_ref().and_then(|(child, ..)| ProcessId::living(child.id())),
             restarts: self.restarts,
             ended: self.ended.map(|status| match (status.code(), status.signal()) {
