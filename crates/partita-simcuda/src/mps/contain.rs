@@ -125,8 +125,13 @@ impl Daemon {
         self.log.server(server, "The following clients have a sticky error set:");
         let pids: BTreeSet<u32> = hit.iter().map(|(_, pid)| *pid).collect();
         pids.iter().for_each(|pid| self.log.server(server, pid));
-        let staying = hit.into_iter().map(|(id, _)| id).collect();
+        let staying: BTreeSet<PeerId> = hit.into_iter().map(|(id, _)| id).collect();
+        let is_over = staying.is_empty();
         self.fault = Some(Fault { devices, staying });
+        if is_over {
+            // Everybody whom it hit had left before the board told of it.
+            self.begin_anew(server, origin);
+        }
     }
 
     /// A client's device as the service counts: among those that it is for.
@@ -139,9 +144,13 @@ impl Daemon {
     /// A client has left. After the last whom a fault hit, the server begins anew.
     pub(super) fn leave_fault(&mut self, server: u32, id: PeerId, place: &Place) {
         let Some(fault) = &mut self.fault else { return };
-        if !fault.staying.remove(&id) || !fault.staying.is_empty() {
-            return;
+        if fault.staying.remove(&id) && fault.staying.is_empty() {
+            self.begin_anew(server, place);
         }
+    }
+
+    /// The server's contexts are made again.
+    fn begin_anew(&mut self, server: u32, place: &Place) {
         let begin = Instant::now();
         // The board hears of the end by itself, a moment sooner or later.
         while board(place)
