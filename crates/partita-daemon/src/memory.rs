@@ -26,8 +26,10 @@ pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
 /// A keeper: the process that owns a GPU's leased memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Keeper {
-    /// The GPU's short name.
+    /// The GPU: its UUID, or the name of a simulated one.
     pub gpu: String,
+    /// The chain whose frames it keeps; none for a keeper of whoever connects.
+    pub chain: Option<String>,
     /// Its user.
     pub user: u32,
     /// Its process.
@@ -43,7 +45,7 @@ pub struct Keeper {
 /// A lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Lease {
-    /// The GPU's short name.
+    /// The GPU: its UUID, or the name of a simulated one.
     pub gpu: String,
     /// Its number with the keeper.
     pub id: u64,
