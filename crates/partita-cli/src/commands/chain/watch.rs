@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use partita::chain::{self, Algorithm, ChainView, Phase, RoleView, Steering};
 use partita::registry::Registry;
@@ -119,6 +119,7 @@ fn text(view: &ChainView, before: Option<(&ChainView, f64)>) -> String {
     text
 }
 
+/// Rates are since the look before, or since the chain began.
 fn cells(view: &ChainView, at: usize, role: &RoleView, before: Option<(&RoleView, f64)>) -> [String; 11] {
     let dash = || "-".to_owned();
     let known = view.state.components.get(at);
@@ -126,21 +127,21 @@ fn cells(view: &ChainView, at: usize, role: &RoleView, before: Option<(&RoleView
     // Until it takes a frame, a component keeps to what it was told before.
     let soon = if role.obeys { "" } else { " (soon)" };
     let which = role.tpcs.as_ref().map_or_else(dash, |set| shorten(set, 24) + soon);
-    let rate = before
-        .map(|(before, interval_s)| role.frames_out.saturating_sub(before.frames_out) as f64 / interval_s);
-    let part = |now: u64, then: fn(&RoleView) -> u64| {
-        let Some((before, interval_s)) = before else { return dash() };
-        format!("{:.0}%", now.saturating_sub(then(before)) as f64 / 1e7 / interval_s)
-    };
+    let began = SystemTime::UNIX_EPOCH + Duration::from_secs(view.state.started_unix_s);
+    let whole_s = began.elapsed().map_or(1.0, |time| time.as_secs_f64()).max(1.0);
+    let interval_s = before.map_or(whole_s, |(_, interval_s)| interval_s);
+    let more =
+        |of: fn(&RoleView) -> u64| of(role).saturating_sub(before.map_or(0, |(before, _)| of(before))) as f64;
+    let part = |of| format!("{:.0}%", more(of) / 1e7 / interval_s);
     [
         role.name.clone(),
         known.and_then(|known| known.process).map_or_else(dash, |process| process.pid.to_string()),
         tpcs,
         which,
-        rate.map_or_else(dash, |rate| format!("{rate:.1}")),
-        part(role.busy_ns, |role| role.busy_ns),
-        part(role.wait_in_ns, |role| role.wait_in_ns),
-        part(role.wait_out_ns, |role| role.wait_out_ns),
+        format!("{:.1}", more(|role| role.frames_out) / interval_s),
+        part(|role| role.busy_ns),
+        part(|role| role.wait_in_ns),
+        part(|role| role.wait_out_ns),
         role.queued.to_string(),
         (role.dropped_full + role.dropped_by_owner + role.dropped_of_dead).to_string(),
         known.map_or_else(dash, |known| known.restarts.to_string()),
