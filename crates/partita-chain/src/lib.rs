@@ -38,7 +38,7 @@
 //!
 //! # Compute units
 //! What was suggested to a component ([`Chain::suggest`]) holds from its next frame on. How is up to [`Steer`]: masks in every launch
-//! ([`Masks`], the default), or prepared green contexts ([`GreenContexts`]).
+//! ([`Masks`], the default), prepared green contexts ([`GreenContexts`]), or contexts of MPS ([`AffinityContexts`]).
 //!
 //! # What is not kept in order
 //! If a component dies while the next one's stream waits for its GPU work, what that stream does then is the driver's affair: the frame may
@@ -66,4 +66,4 @@ pub use frame::Frame;
 pub use keeper::{KEEPER_VARIABLE, KeeperSlabs};
 pub use memory::{Granted, Memory, OwnSlabs, Slabs};
 pub use partita_ledger::chain::{Census, ChainPlan, Policy, RoleStatus, SlabOwner};
-pub use steer::{GreenContexts, Masks, Steer};
+pub use steer::{AffinityContexts, GreenContexts, Masks, Steer};

@@ -1,5 +1,6 @@
 //! How a component keeps to the compute units that were suggested to it.
 
+mod affinity;
 mod green;
 mod masks;
 
@@ -8,6 +9,7 @@ use partita_driver::{Gpu, StreamRef};
 
 use crate::error::Error;
 
+pub use affinity::AffinityContexts;
 pub use green::GreenContexts;
 pub use masks::Masks;
 
@@ -27,6 +29,11 @@ pub trait Steer<'g> {
 
     /// Its number in the chain's file: 1 for masks, 2 for green contexts, 3 for contexts of MPS; 0 for others.
     fn code(&self) -> u64;
+}
+
+/// SMs of a TPC: two from Volta on and on a P100, one before.
+pub(crate) fn sms_per_tpc(gpu: &Gpu<'_>) -> u32 {
+    if matches!(gpu.facts().compute_capability, 60 | 70..) { 2 } else { 1 }
 }
 
 pub(crate) fn refused(reason: impl ToString) -> Error {

@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use partita_abi::types::{
-    CU_CTX_SCHED_BLOCKING_SYNC, CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUipcEventHandle, CUipcMemHandle,
-    CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUuuid,
+    CU_CTX_SCHED_BLOCKING_SYNC, CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUexecAffinityParam,
+    CUipcEventHandle, CUipcMemHandle, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUuuid,
 };
 
 use crate::callback::GetExportTable;
@@ -28,6 +28,12 @@ symbols! {
     fn primary_set_flags = "cuDevicePrimaryCtxSetFlags_v2"(device: c_int, flags: c_uint);
     fn ctx_set_current = "cuCtxSetCurrent"(context: *mut c_void);
     fn ctx_synchronize = "cuCtxSynchronize"();
+    fn ctx_create_with_affinity = "cuCtxCreate_v3"(
+        context: *mut *mut c_void, affinities: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: c_int,
+    );
+    fn ctx_pop_current = "cuCtxPopCurrent_v2"(context: *mut *mut c_void);
+    fn ctx_get_exec_affinity = "cuCtxGetExecAffinity"(affinity: *mut CUexecAffinityParam, kind: c_uint);
+    fn ctx_destroy = "cuCtxDestroy_v2"(context: *mut c_void);
     fn module_load_data = "cuModuleLoadData"(module: *mut *mut c_void, image: *const c_void);
     fn module_unload = "cuModuleUnload"(module: *mut c_void);
     fn module_get_function = "cuModuleGetFunction"(function: *mut *mut c_void, module: *mut c_void, name: *const c_char);

@@ -409,6 +409,15 @@ impl<'a> Gpu<'a> {
     pub fn spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<(), Error> {
         self.prepare_spin(blocks, threads, duration_ns)?.launch()
     }
+
+    /// As [`Gpu::spin`], on another stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn spin_on(&self, stream: StreamRef<'_>, grid: Grid, duration_ns: u64) -> Result<(), Error> {
+        // SAFETY: the kernel takes a duration and no address.
+        unsafe { self.prepare_at(self.place(stream), kernels::SPIN, grid, &[duration_ns])? }.launch()
+    }
 }
 
 impl Drop for Gpu<'_> {

@@ -11,6 +11,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod affinity;
 pub mod callback;
 mod census;
 pub mod control;
@@ -44,6 +45,7 @@ mod subscribers;
 mod time;
 mod workload;
 
+pub use affinity::AffinityContext;
 pub use census::{BlockRecord, Census};
 pub use copies::Copies;
 pub use cuda::Cuda;

@@ -6,7 +6,7 @@ use partita_core::TpcSet;
 use partita_driver::green::{Green, GreenContext};
 use partita_driver::{Error as DriverError, Gpu, StreamRef};
 
-use super::{Steer, refused};
+use super::{Steer, refused, sms_per_tpc};
 use crate::error::Error;
 
 /// Contexts that a component makes at most; each holds device memory.
@@ -41,11 +41,7 @@ impl<'g> GreenContexts<'g> {
         }
         let green = match &mut self.green {
             Some(green) => green,
-            none => {
-                // As many as the SMs of a TPC are from Volta on and on a P100.
-                let sms_per_tpc = if matches!(gpu.facts().compute_capability, 60 | 70..) { 2 } else { 1 };
-                none.insert(Green::survey(gpu, sms_per_tpc)?)
-            }
+            none => none.insert(Green::survey(gpu, sms_per_tpc(gpu))?),
         };
         // A component is a process, whose streams are in use to its end.
         let context: &'g _ = Box::leak(Box::new(green.context(set)?));

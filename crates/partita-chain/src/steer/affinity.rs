@@ -1,0 +1,63 @@
+//! Contexts of MPS with some SMs each: the paper's way.
+
+use std::collections::HashMap;
+
+use partita_core::TpcSet;
+use partita_driver::{AffinityContext, Gpu, StreamRef};
+
+use super::{Steer, refused, sms_per_tpc};
+use crate::error::Error;
+
+/// Contexts that a component makes at most; each holds device memory.
+const CONTEXTS_MAX: usize = 32;
+
+/// A pool of contexts of MPS, each made when its size is first wanted and kept as long as the process lives.
+///
+/// Of a suggestion only its size counts: MPS chooses the SMs. Work has to go to [`Component::stream`](crate::Component::stream), which changes
+/// with each suggestion, and is in another context than the primary one: kernels must be loaded as `CUkernel`s, which belong to no context.
+#[derive(Default)]
+pub struct AffinityContexts<'g> {
+    contexts: HashMap<u32, &'g AffinityContext<'g, 'g>>,
+    current: Option<&'g AffinityContext<'g, 'g>>,
+}
+
+impl AffinityContexts<'_> {
+    /// An empty pool.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<'g> Steer<'g> for AffinityContexts<'g> {
+    fn apply(&mut self, gpu: &'g Gpu<'g>, set: &TpcSet) -> Result<(), Error> {
+        let sms = set.len() * sms_per_tpc(gpu);
+        if sms == 0 {
+            return Err(refused("an empty set; suggest one TPC at least"));
+        }
+        if !self.contexts.contains_key(&sms) {
+            if self.contexts.len() >= CONTEXTS_MAX {
+                return Err(refused(format!(
+                    "all {CONTEXTS_MAX} contexts of this component have other sizes"
+                )));
+            }
+            // A component is a process, whose streams are in use to its end.
+            let context: &'g _ = Box::leak(Box::new(AffinityContext::create(gpu, sms).map_err(refused)?));
+            self.contexts.insert(sms, context);
+        }
+        self.current = self.contexts.get(&sms).copied();
+        Ok(())
+    }
+
+    fn stream(&self) -> Option<StreamRef<'g>> {
+        self.current.map(AffinityContext::stream)
+    }
+
+    fn name(&self) -> &'static str {
+        "contexts of MPS"
+    }
+
+    fn code(&self) -> u64 {
+        3
+    }
+}
