@@ -30,12 +30,16 @@ use crate::store::Store;
 use connection::{Guarded, Source};
 use socket::Socket;
 
+/// Descriptors for all connections of both listeners, and some for what they ask for.
+const DESCRIPTORS: u64 = 4096;
+
 /// Serves until a signal ends it.
 ///
 /// # Errors
 /// Why it cannot start, with the remedy.
 pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     logs::start(&arguments.log, arguments.log_format)?;
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("threads")?;
     let served = runtime.block_on(serve(arguments));
     // Looks at a driver that hangs must not hold the end up.
@@ -125,6 +129,18 @@ async fn accept<L: Source>(listener: Guarded<L>, router: Router, mut ended: watc
         .await;
     if let Err(error) = served {
         tracing::error!(%error, "a listener ended");
+    }
+}
+
+/// Every connection is a descriptor, and the usual limit is fewer than there may be connections. As much as is allowed without asking.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let wanted = now.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    if now.current.is_some_and(|current| current < wanted)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..now })
+    {
+        tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }
 

@@ -31,7 +31,7 @@ impl Token {
     /// Reads the token in a file: what is in it without space around, at least 16 printable characters.
     ///
     /// # Errors
-    /// [`TokenError`] if others may read the file, or it holds no token.
+    /// If others may read the file, or it holds no token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let refuse = |reason: String| TokenError { path: path.to_owned(), reason };
         let file = File::open(path).map_err(|error| {
