@@ -182,20 +182,27 @@ fn measure(options: &Options, socket: &Path) -> Result<()> {
         for way in order {
             let turn: Vec<f64> = match way {
                 0 => (0..burst)
-                    .map(|_| timed(|| Ok(drop(gpu.alloc(bytes as usize)?))))
+                    .map(|_| {
+                        timed(|| {
+                            drop(gpu.alloc(bytes as usize)?);
+                            Ok(())
+                        })
+                    })
                     .collect::<Result<_>>()?,
                 1 => (0..burst)
                     .map(|_| {
                         timed(|| {
                             let lease = one.lease(None, bytes, 1, 0)?;
-                            Ok(one.free(&[lease[0].id])?)
+                            one.free(&[lease[0].id])?;
+                            Ok(())
                         })
                     })
                     .collect::<Result<_>>()?,
                 2 => (0..burst).map(|_| timed(|| open(&uncached, bytes))).collect::<Result<_>>()?,
                 3 => vec![timed(|| {
                     let leases = many.lease(None, bytes, burst, 0)?;
-                    Ok(many.free(&leases.iter().map(|lease| lease.id).collect::<Vec<_>>())?)
+                    many.free(&leases.iter().map(|lease| lease.id).collect::<Vec<_>>())?;
+                    Ok(())
                 })?],
                 _ => (0..burst).map(|_| timed(|| open(&cached, bytes))).collect::<Result<_>>()?,
             };
