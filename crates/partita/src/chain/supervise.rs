@@ -27,6 +27,7 @@ use crate::gpus::Selectors;
 use crate::install::Install;
 use crate::kill;
 use crate::mps;
+use crate::mps::ready::{self, READY_LIMIT};
 use crate::process::ProcessId;
 use crate::registry::{Registry, c_path};
 use crate::run::{LEDGER_VARIABLE, RunRequest, run};
@@ -116,6 +117,8 @@ struct Running {
     file: ChainFile,
     /// What the components are clients of, if they are: one that dies with work in flight takes others along.
     service: Option<Service>,
+    /// The service has a fault, which lasts until everybody whom it hit has left. Nobody is started before.
+    in_fault: bool,
     keeper: Option<Keeper>,
     /// The components, in the chain's order.
     members: Vec<Process>,
@@ -174,6 +177,7 @@ impl Running {
             tenant: tenant.to_owned(),
             file,
             service,
+            in_fault: false,
             keeper,
             members,
             restarts_max: definition.restarts,
@@ -201,12 +205,10 @@ impl Running {
             if kill::was_asked_for(&self.tenant) {
                 return Ok(128 + 15);
             }
+            self.recover_from_fault()?;
             let mut changed = self.look_at_keeper(say)?;
-            // Without memory there is nothing for them to do.
-            if self.keeper.as_ref().is_none_or(Keeper::is_ready) {
-                for at in 0..self.members.len() {
-                    changed |= self.look_at(at, say)?;
-                }
+            for at in 0..self.members.len() {
+                changed |= self.look_at(at, say)?;
             }
             if changed {
                 self.show();
@@ -225,7 +227,9 @@ impl Running {
     fn look_at(&mut self, at: usize, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
         let member = &mut self.members[at];
         let Some(status) = member.poll()? else {
-            if !member.is_due() {
+            // Without memory there is nothing for it to do.
+            let has_memory = self.keeper.as_ref().is_none_or(Keeper::is_ready);
+            if !member.is_due() || self.in_fault || !has_memory {
                 return Ok(false);
             }
             member.spawn()?;
@@ -245,14 +249,50 @@ impl Running {
         if signals::ending().is_some() || kill::was_asked_for(&self.tenant) || member.take_replaced() {
             return Ok(true);
         }
+        self.meet_fault(say);
         self.restart(Whose::Component(at), &format!("{text}; {frames} frames of it were dropped"), say)
+    }
+
+    /// If the service is in a fault, whoever of the chain lives has been hit by it, whether it knows or waits for frames: it ends, and begins anew
+    /// when the service takes clients again.
+    fn meet_fault(&mut self, say: &mut dyn FnMut(&str)) {
+        let Some(service) =
+            self.service.as_ref().filter(|service| !self.in_fault && ready::is_in_fault(service))
+        else {
+            return;
+        };
+        let line =
+            "a fault of the Multi-Process Service has hit the chain: all its processes begin anew".to_owned();
+        say(&line);
+        self.shared.note(line);
+        self.in_fault = true;
+        self.keeper.iter_mut().for_each(|keeper| keeper.process().replace(Some(service)));
+        self.members.iter_mut().for_each(|member| member.replace(Some(service)));
+    }
+
+    /// Ends the pause that a fault makes, once the service takes clients.
+    fn recover_from_fault(&mut self) -> Result<(), Error> {
+        let keeper_lives = self.keeper.as_mut().is_some_and(|keeper| keeper.process().lives());
+        if !self.in_fault || keeper_lives || self.members.iter().any(Process::lives) {
+            return Ok(());
+        }
+        if let Some(service) = &self.service {
+            match ready::wait(service, READY_LIMIT) {
+                // The loop sees it too.
+                Err(Error::Interrupted { .. }) => return Ok(()),
+                waited => waited?,
+            };
+        }
+        self.in_fault = false;
+        Ok(())
     }
 
     /// Starts the keeper, or sees what became of it. Whether anything has changed.
     fn look_at_keeper(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
         let Some(keeper) = &mut self.keeper else { return Ok(false) };
-        let Some(status) = keeper.look()? else { return Ok(false) };
-        if signals::ending().is_some() || kill::was_asked_for(&self.tenant) {
+        let Some(status) = keeper.look(!self.in_fault)? else { return Ok(false) };
+        let is_ending = signals::ending().is_some() || kill::was_asked_for(&self.tenant);
+        if is_ending || keeper.process().take_replaced() {
             return Ok(true);
         }
         // What they have open is nobody's now.

@@ -26,6 +26,13 @@ pub fn admit(service: &Service, gpus: &[Gpu], tenants: usize) -> Result<(), Erro
     Ok(capacity(service, gpus).admit(others)?)
 }
 
+/// Whether a server of the service is in a fault, until everybody whom that hit has left. One that cannot be asked is not known to be.
+pub fn is_in_fault(service: &Service) -> bool {
+    let control = service.control();
+    let servers = control.server_list().unwrap_or_default();
+    servers.into_iter().any(|server| matches!(control.server_status(server), Ok(ServerStatus::Fault)))
+}
+
 /// Waits until every server of the service takes clients: a newcomer would fail with error 807 instead. A service without a server is
 /// ready, for the next client starts one. Returns how long that took.
 ///

@@ -45,13 +45,13 @@ impl Keeper {
         self.process.lives() && self.socket.exists()
     }
 
-    /// Starts it if it is time, and returns how it has ended if it has since the last call.
-    pub(super) fn look(&mut self) -> Result<Option<ExitStatus>, Error> {
+    /// Starts it if it is time and it may be started, and returns how it has ended if it has since the last call.
+    pub(super) fn look(&mut self, may_start: bool) -> Result<Option<ExitStatus>, Error> {
         let ended = self.process.poll()?;
         if ended.is_some() {
             // What is there then is a living one's.
             let _ = std::fs::remove_file(&self.socket);
-        } else if self.process.is_due() {
+        } else if may_start && self.process.is_due() {
             self.process.spawn()?;
             self.started = Instant::now();
         } else if !self.is_ready() && self.process.lives() && self.started.elapsed() > READY_LIMIT {

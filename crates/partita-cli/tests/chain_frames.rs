@@ -1,0 +1,112 @@
+//! Chains whose components pass frames: the example chain of images on a GPU, to its end and through deaths.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Tenant, World, libraries};
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+const STAGES: [&str; 3] = ["decode", "enhance", "detect"];
+
+/// A chain of small images, as a file; `options` are for its components.
+fn define(world: &World, memory: &str, options: &[&str]) -> String {
+    let components: String = STAGES
+        .iter()
+        .map(|stage| {
+            let words = [&[stage, "64x48"], options].concat();
+            format!("[[component]]\nname = \"{stage}\"\ncommand = [\"partita-stage\", {}]\n", quoted(&words))
+        })
+        .collect();
+    let path = world.dir().join("images.toml");
+    let head = "name = \"images\"\nframe = \"64KiB\"\nframes = 6\ncapacity = 3\nperiod_ms = 20\nrestarts = 50";
+    fs::write(&path, format!("{head}\nmemory = \"{memory}\"\n{components}")).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")
+}
+
+fn start(world: &World, file: &str) -> Command {
+    let mut command = world.partita(["chain", "start", file]);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", libraries().display()));
+    command
+}
+
+fn view(world: &World) -> Option<Value> {
+    let output = world.partita(["chain", "watch", "images", "--once", "--json"]).output().unwrap();
+    output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// What the chain shows when so many more frames have come out of it than `before`.
+fn advanced(world: &World, before: u64) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let view = view(world);
+        if let Some(view) = view.as_ref().filter(|view| view["frames_finished"].as_u64().unwrap() >= before + 3) {
+            return view.clone();
+        }
+        assert!(Instant::now() < deadline, "no frame comes out any more: {view:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn finished(view: &Value) -> u64 {
+    view["frames_finished"].as_u64().unwrap()
+}
+
+#[test]
+fn every_frame_is_what_it_should_be_and_the_chain_ends_with_the_last() {
+    for memory in ["keeper", "first-component"] {
+        let world = World::new();
+        let file = define(&world, memory, &["--frames", "12", "--check"]);
+        let output = start(&world, &file).output().unwrap();
+        assert!(output.status.success(), "{memory}: {output:?}");
+    }
+}
+
+#[test]
+fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
+    let world = World::new();
+    let file = define(&world, "keeper", &["--check"]);
+    let mut tenant = Tenant::start(&mut start(&world, &file));
+    let mut now = advanced(&world, 0);
+    for at in [1, 0, 2, 1] {
+        let pid = now["components"][at]["process"]["pid"].as_i64().unwrap();
+        rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        now = advanced(&world, finished(&now));
+        assert_eq!(now["frames_lost"], 0, "{now:#}");
+    }
+    // What they were using was the keeper's.
+    let keeper = world.processes().into_iter().find(|(_, name)| name == "partitad").expect("a keeper").0;
+    rustix::process::kill_process(Pid::from_raw(keeper as i32).unwrap(), Signal::KILL).unwrap();
+    now = advanced(&world, finished(&now) + 6);
+    assert_eq!(now["frames_lost"], 0, "{now:#}");
+    assert!(now["events"].to_string().contains("keeper"), "{:#}", now["events"]);
+    // All that is held by the chain in the end is its frames.
+    let held = world.row("images")["memory_used_bytes"].as_u64().unwrap();
+    assert!(held > 0 && held < 1 << 30, "{held}");
+    tenant.signal(Signal::TERM);
+    tenant.exit_code();
+}
+
+#[test]
+fn without_a_keeper_the_first_component_has_the_memory_and_its_death_begins_all_frames_anew() {
+    let world = World::new();
+    let file = define(&world, "first-component", &["--check"]);
+    let mut tenant = Tenant::start(&mut start(&world, &file));
+    let mut now = advanced(&world, 0);
+    for at in [0, 2, 0] {
+        let pid = now["components"][at]["process"]["pid"].as_i64().unwrap();
+        rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        now = advanced(&world, finished(&now) + 6);
+        assert_eq!(now["frames_lost"], 0, "{now:#}");
+    }
+    tenant.signal(Signal::TERM);
+    tenant.exit_code();
+}
