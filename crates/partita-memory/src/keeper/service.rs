@@ -172,7 +172,7 @@ impl<M: Memory> Service<M> {
     #[must_use]
     pub fn needs_ticks(&self) -> bool {
         let totals = self.pool.totals();
-        totals.owners + totals.slabs + totals.tenants > 0
+        totals.owners + totals.slabs > 0 || self.tenants.has_passing()
     }
 
     /// Whether somebody has told the keeper to end.

@@ -51,6 +51,11 @@ impl Tenants {
         self.by_key.retain(|_, known| known.is_set || !pool.forget_tenant(known.id));
     }
 
+    /// Whether there is one that [`Tenants::forget_idle`] may forget some time.
+    pub(super) fn has_passing(&self) -> bool {
+        self.by_key.values().any(|known| !known.is_set)
+    }
+
     /// Their names, in order.
     pub(super) fn all(&self) -> impl Iterator<Item = (Key, TenantId)> {
         self.by_key.iter().map(|(key, known)| (*key, known.id))
