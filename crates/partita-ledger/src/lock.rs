@@ -128,3 +128,46 @@ pub fn is_locked_elsewhere(descriptor: c_int) -> Result<bool, Errno> {
     }
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// Locks, or unlocks, bytes of a description.
+    fn set(file: &File, kind: c_int, start: usize, bytes: usize) {
+        // SAFETY: the argument is the structure that this command reads.
+        let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range(kind, start, bytes)) };
+        assert_eq!(result, 0);
+    }
+
+    #[test]
+    fn a_lock_of_anybody_else_is_seen_wherever_it_is() {
+        let temp = tempfile::NamedTempFile::new().unwrap();
+        let holder = File::options().write(true).open(temp.path()).unwrap();
+        let other = File::open(temp.path()).unwrap();
+        let seen = |file: &File| is_locked_elsewhere(file.as_raw_fd()).unwrap();
+        assert!(!seen(&other));
+        // Beyond the end of the file, too.
+        for start in [0, 100, 1 << 40] {
+            set(&holder, libc::F_WRLCK, start, 1);
+            // A copy of the descriptor has the same description, as one that was sent to another process.
+            let copy = holder.try_clone().unwrap();
+            assert!(seen(&other) && !seen(&holder) && !seen(&copy));
+            let anew = File::open(std::format!("/proc/self/fd/{}", copy.as_raw_fd())).unwrap();
+            assert!(seen(&anew));
+            set(&holder, libc::F_UNLCK, start, 1);
+            assert!(!seen(&other) && !seen(&anew));
+        }
+        // The lock lives as long as any copy does.
+        set(&holder, libc::F_WRLCK, 3, 1);
+        let copy = holder.try_clone().unwrap();
+        drop(holder);
+        assert!(seen(&other));
+        drop(copy);
+        assert!(!seen(&other));
+        assert_eq!(is_locked_elsewhere(-1), Err(Errno(libc::EBADF)));
+    }
+}
