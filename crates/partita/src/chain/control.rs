@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use partita_core::chain::{
-    self as core, Actuator, Allocation, Controller, ControllerOptions, Happening, Objective,
-    PublishedOptions, Record, SteadyOptions, Stop,
+    self as core, Actuator, Allocation, Controller, ControllerOptions, Happening, PublishedOptions, Record,
+    SteadyOptions, Stop,
 };
 use partita_ledger::chain::ChainFile;
 
@@ -262,7 +262,7 @@ impl Control {
 
     fn watch(&mut self) -> Stop {
         loop {
-            if let Err(stop) = self.chain.throughput() {
+            if let Err(stop) = self.chain.pass_period() {
                 return stop;
             }
         }

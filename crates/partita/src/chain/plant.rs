@@ -145,15 +145,16 @@ impl RunningChain {
     }
 }
 
-impl Objective for RunningChain {
-    fn throughput(&mut self) -> Result<f64, Stop> {
+impl RunningChain {
+    /// Lets a period pass, as long as it takes to count so many frames but no longer than [`PERIODS_MAX`], and returns its throughput in frames per second.
+    fn measure(&mut self, frames_min: u64) -> Result<f64, Stop> {
         // A period begins where the one before ended, or after a change or a pause now.
         let before = self.counted.take().filter(|(_, at)| at.elapsed() < LOOK);
         let (frames_before, begun) = before.unwrap_or_else(|| (self.file.frames_finished(), Instant::now()));
         loop {
             self.stop_if_interrupted()?;
             let passed = begun.elapsed();
-            let is_counted = self.file.frames_finished().saturating_sub(frames_before) >= FRAMES_MIN;
+            let is_counted = self.file.frames_finished().saturating_sub(frames_before) >= frames_min;
             let period = if is_counted { self.period } else { self.period * PERIODS_MAX };
             if passed >= period {
                 break;
@@ -166,6 +167,20 @@ impl Objective for RunningChain {
         self.counted = Some((frames, now));
         self.watcher.measured(throughput, self.applied.as_ref());
         Ok(throughput)
+    }
+
+    /// Lets a period pass, whatever comes out of the chain in it.
+    ///
+    /// # Errors
+    /// [`Stop::Asked`].
+    pub(super) fn pass_period(&mut self) -> Result<f64, Stop> {
+        self.measure(0)
+    }
+}
+
+impl Objective for RunningChain {
+    fn throughput(&mut self) -> Result<f64, Stop> {
+        self.measure(FRAMES_MIN)
     }
 }
 
