@@ -326,7 +326,8 @@ impl Running {
 
     /// Waits until a component has ended, or for [`LOOK`].
     fn wait(&self) {
-        let fds: Vec<_> = self.members.iter().filter_map(Process::handle).collect();
+        let keeper = self.keeper.iter().filter_map(Keeper::handle);
+        let fds: Vec<_> = self.members.iter().filter_map(Process::handle).chain(keeper).collect();
         let mut polled: Vec<_> =
             fds.iter().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
         let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };

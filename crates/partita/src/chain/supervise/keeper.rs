@@ -1,6 +1,7 @@
 //! The keeper of a chain's memory: a process of the tenant that owns the frames, so that no component's death takes them away.
 
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -58,6 +59,11 @@ impl Keeper {
             self.process.signal(Signal::KILL, None);
         }
         Ok(ended)
+    }
+
+    /// Readable once it has ended.
+    pub(super) fn handle(&self) -> Option<BorrowedFd<'_>> {
+        self.process.handle()
     }
 
     pub(super) fn process(&mut self) -> &mut Process {
