@@ -19,6 +19,14 @@ const UNIT_BYTES: u64 = 2 << 20;
 /// Handle, sequence, time, size, number in the pool.
 const MESSAGE_BYTES: usize = HANDLE_BYTES + 4 * 8;
 
+/// How long a full queue of the next component is waited for before the sender looks after its own.
+const ROOM_MAX: Duration = Duration::from_millis(20);
+
+/// Whether nothing came, or went, in time.
+pub(super) fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}
+
 /// What carries the datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
@@ -45,6 +53,7 @@ impl Socket {
             Carrier::Unix => {
                 let own =
                     UnixDatagram::bind(place.socket_file(place.role)).map_err(system("a Unix socket"))?;
+                own.set_write_timeout(Some(ROOM_MAX)).map_err(system("a Unix socket"))?;
                 let next = place.socket_file(next);
                 meet(&next)?;
                 Ok(Self::Unix { own, next })
@@ -64,21 +73,22 @@ impl Socket {
             Ok(MESSAGE_BYTES) => Ok(Some(message)),
             // Somebody else's.
             Ok(_) => Ok(None),
-            Err(error)
-                if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) =>
-            {
-                Ok(None)
-            }
+            Err(error) if is_late(&error) => Ok(None),
             Err(error) => Err(system("a message of the component before")(error)),
         }
     }
 
-    fn send(&self, message: &[u8; MESSAGE_BYTES]) -> Result<(), Error> {
+    /// Sends a message; false if the next component's queue stayed full.
+    fn send(&self, message: &[u8; MESSAGE_BYTES]) -> Result<bool, Error> {
         let sent = match self {
             Self::Udp { own, next } => own.send_to(message, next),
             Self::Unix { own, next } => own.send_to(message, next),
         };
-        sent.map(drop).map_err(system("a message to the next component"))
+        match sent {
+            Ok(_) => Ok(true),
+            Err(error) if is_late(&error) => Ok(false),
+            Err(error) => Err(system("a message to the next component")(error)),
+        }
     }
 }
 
@@ -129,6 +139,8 @@ pub struct Handles<'g> {
     pool: Vec<(Buffer<'g>, [u8; HANDLE_BYTES])>,
     free: VecDeque<usize>,
     begun: u64,
+    /// What could not be sent yet.
+    backlog: VecDeque<[u8; MESSAGE_BYTES]>,
     /// What is open, where it is kept open.
     kept: Option<HashMap<[u8; HANDLE_BYTES], OpenedMemory<'g>>>,
 }
@@ -158,7 +170,17 @@ impl<'g> Handles<'g> {
         let pool = (0..count).map(allocate).collect::<Result<_, Error>>()?;
         let socket = Socket::open(carrier, &place)?;
         let kept = keep_open.then(HashMap::new);
-        Ok(Self { gpu, stream, socket, place, pool, free: (0..count).collect(), begun: 0, kept })
+        Ok(Self {
+            gpu,
+            stream,
+            socket,
+            place,
+            pool,
+            free: (0..count).collect(),
+            begun: 0,
+            backlog: VecDeque::new(),
+            kept,
+        })
     }
 
     fn work(
@@ -170,6 +192,22 @@ impl<'g> Handles<'g> {
         work(Item { span, stream: self.stream.as_ref(), sequence })?;
         let done = self.gpu.wait_on(self.stream.as_ref(), "work on a frame", KERNEL_DEADLINE_MS);
         done.map_err(Error::driver("work on a frame"))
+    }
+
+    /// Sends what has to be sent, the oldest first, as far as there is room.
+    fn send(&mut self, message: Message) -> Result<(), Error> {
+        self.backlog.push_back(message.encode());
+        self.send_backlog()
+    }
+
+    fn send_backlog(&mut self) -> Result<(), Error> {
+        while let Some(oldest) = self.backlog.front() {
+            if !self.socket.send(oldest)? {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+        Ok(())
     }
 
     fn begin(&mut self, limit: Duration, work: &mut Work<'_>) -> Result<Option<Passed>, Error> {
@@ -193,13 +231,14 @@ impl<'g> Handles<'g> {
             bytes: buffer.bytes() as u64,
             number: number as u64,
         };
-        self.socket.send(&message.encode())?;
+        self.send(message)?;
         Ok(Some(Passed { sequence, hand_over_ns: None }))
     }
 }
 
 impl Transport for Handles<'_> {
     fn step(&mut self, limit: Duration, work: &mut Work<'_>) -> Result<Option<Passed>, Error> {
+        self.send_backlog()?;
         if self.place.is_first() {
             return self.begin(limit, work);
         }
@@ -229,7 +268,8 @@ impl Transport for Handles<'_> {
         let let_go_ns = monotonic_ns();
         drop(opened);
         message.sent_ns = let_go_ns;
-        self.socket.send(&message.encode())?;
-        Ok(Some(Passed { sequence: message.sequence, hand_over_ns: Some(hand_over_ns) }))
+        let sequence = message.sequence;
+        self.send(message)?;
+        Ok(Some(Passed { sequence, hand_over_ns: Some(hand_over_ns) }))
     }
 }

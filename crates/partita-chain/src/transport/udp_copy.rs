@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use partita_driver::{Buffer, Gpu, KERNEL_DEADLINE_MS, Stream};
 use partita_ledger::chain::monotonic_ns;
 
+use super::handles::is_late;
 use super::place::Place;
 use super::{Item, Passed, Transport, Work, system};
 use crate::error::Error;
@@ -49,11 +50,6 @@ impl Head {
         let [sequence, sent_ns, total, offset] = core::array::from_fn(|at| u64::from_le_bytes(words[at]));
         Some(Self { sequence, sent_ns, total, offset })
     }
-}
-
-/// Whether nothing came in time.
-fn is_late(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
 /// A component that passes frames on through host memory.
