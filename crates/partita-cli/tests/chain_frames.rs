@@ -134,3 +134,37 @@ fn without_a_keeper_the_first_component_has_the_memory_and_its_death_begins_all_
     tenant.signal(Signal::TERM);
     tenant.exit_code();
 }
+
+#[test]
+fn compute_units_are_searched_for_while_frames_go_on() {
+    let world = World::new();
+    let path = world.dir().join("images.toml");
+    let component = |name| {
+        format!("[[component]]\nname = \"{name}\"\ncommand = [\"partita-stage\", \"{name}\", \"32x32\"]\n")
+    };
+    let head =
+        "name = \"images\"\nsm = \"16tpc\"\nframe = \"64KiB\"\nperiod_ms = 20\nalgorithm = \"published\"\n";
+    fs::write(&path, format!("{head}{}{}", component("decode"), component("enhance"))).unwrap();
+    let mut tenant = Tenant::start(&mut start(&world, path.to_str().unwrap()));
+    let deadline = Instant::now() + 3 * PATIENCE;
+    let found = loop {
+        let view = advanced(&world, 0);
+        if view["events"].to_string().contains("searched for") {
+            break view;
+        }
+        assert!(Instant::now() < deadline, "{view:#}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let tpcs: Vec<u64> =
+        found["tpcs"].as_array().unwrap().iter().map(|tpcs| tpcs.as_u64().unwrap()).collect();
+    assert!(tpcs.len() == 2 && tpcs.iter().all(|tpcs| (1..=16).contains(tpcs)), "{tpcs:?}");
+    // The paper's algorithm leaves the bottleneck everything.
+    assert!(tpcs.contains(&16), "{tpcs:?}");
+    let mut now = found;
+    while !now["roles"].as_array().unwrap().iter().all(|role| role["obeys"] == true) {
+        assert!(Instant::now() < deadline, "{now:#}");
+        now = advanced(&world, finished(&now));
+    }
+    tenant.signal(Signal::TERM);
+    tenant.exit_code();
+}
