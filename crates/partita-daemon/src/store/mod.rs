@@ -25,8 +25,8 @@ use writer::Writer;
 
 /// The file in the state directory.
 pub const FILE: &str = "partitad.sqlite";
-/// Read connections that are kept open.
-const READERS_KEPT: usize = 4;
+/// Read connections that are kept open: opening one costs more than most looks.
+const READERS_KEPT: usize = 32;
 
 /// The daemon's state on disk. Clones are the same one.
 #[derive(Debug, Clone)]

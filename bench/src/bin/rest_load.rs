@@ -1,0 +1,418 @@
+//! What `partitad` holds out: many clients of its REST interface at once, while the keeper of a GPU's memory serves allocations.
+//!
+//! A daemon and a keeper of their own, each a process. Clients have a connection each, keep it open, and ask at times that were fixed before,
+//! whether the last answer has come or not; what counts is the time from when a request was due to when its answer was read. Beside them
+//! connections to the keeper lease and give back at a rate of their own, with so many other leases open. Then the same clients without pauses,
+//! for what the daemon does at most.
+//!
+//! ```text
+//! cargo build --release && target/release/rest-load             # sim:h200
+//! ```
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Parser;
+use partita_core::Samples;
+use partita_memory::client::Connection;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Requests of each client in the part without pauses.
+const UNPACED_REQUESTS: u32 = 100;
+
+/// Measures partitad under load.
+#[derive(Parser)]
+struct Options {
+    /// The GPU, as `partita run` takes it.
+    #[arg(long, default_value = "sim:h200")]
+    gpu: String,
+    /// Clients of the REST interface.
+    #[arg(long, default_value_t = 200)]
+    clients: u32,
+    /// Requests a second of all of them.
+    #[arg(long, default_value_t = 1000)]
+    rate: u32,
+    /// Connections that lease.
+    #[arg(long, default_value_t = 4)]
+    lessees: u32,
+    /// Allocations a second of all of them; 0 for none.
+    #[arg(long, default_value_t = 10_000)]
+    leases: u32,
+    /// Other leases that are open all the while.
+    #[arg(long, default_value_t = 1000)]
+    open: u32,
+    /// How long, in seconds.
+    #[arg(long, default_value_t = 10)]
+    seconds: u32,
+    /// Where the daemon keeps its state [default: a directory in /tmp].
+    #[arg(long)]
+    state: Option<PathBuf>,
+    /// The directory of the executables [default: this one's].
+    #[arg(long)]
+    programs: Option<PathBuf>,
+}
+
+/// What the clients ask, in turn: a change for each nine looks, as a panel and an operator would.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Ask {
+    Chain,
+    Chains,
+    Tenants,
+    Leases,
+    Define,
+}
+
+const MIX: [Ask; 10] = [
+    Ask::Chain,
+    Ask::Chains,
+    Ask::Chain,
+    Ask::Tenants,
+    Ask::Chain,
+    Ask::Define,
+    Ask::Chain,
+    Ask::Leases,
+    Ask::Chain,
+    Ask::Chain,
+];
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Chain => "GET a chain",
+            Self::Chains => "GET all chains",
+            Self::Tenants => "GET all tenants",
+            Self::Leases => "GET all leases",
+            Self::Define => "PUT a chain (on the disk)",
+        })
+    }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let own = std::env::current_exe()?;
+    let programs = match &options.programs {
+        Some(programs) => programs.clone(),
+        None => own.parent().context("a program lies in a directory")?.to_owned(),
+    };
+    let world = World::new(programs, &options)?;
+    let daemon = world.start(&[])?;
+    let keeper = world.start(&["keeper"])?;
+    let (socket, memory) = (world.socket("partitad")?, world.socket("keeper")?);
+    for client in 0..options.clients {
+        let mut one = Rest::connect(&socket)?;
+        one.ask("POST", "/v1/chains", &definition(client, 100))?;
+    }
+
+    let flushes = world.flushes()?;
+    let holder = hold(&memory, options.open)?;
+    println!(
+        "{} REST clients, {} requests/s; {} allocations/s by {} connections, {} other leases open; {} s; {} processors\n",
+        options.clients,
+        options.rate,
+        options.leases,
+        options.lessees,
+        options.open,
+        options.seconds,
+        std::thread::available_parallelism()?
+    );
+    let (rest, leases) = paced(&options, &socket, &memory)?;
+    println!("| what | count | p50 | p99 | longest |\n|---|---|---|---|---|");
+    for ask in [Ask::Chain, Ask::Chains, Ask::Tenants, Ask::Leases, Ask::Define] {
+        let of: Vec<f64> = rest.iter().filter(|(one, _)| *one == ask).map(|(_, ms)| *ms).collect();
+        print_row(&ask.to_string(), of)?;
+    }
+    print_row("all requests", rest.iter().map(|(_, ms)| *ms).collect())?;
+    if !leases.is_empty() {
+        print_row("lease and give back", leases)?;
+    }
+    print_row("the disk alone: 4 KiB and a flush", flushes)?;
+    let (requests, seconds) = unpaced(&options, &socket)?;
+    println!(
+        "\nWithout pauses, and without allocations: {requests} requests in {seconds:.2} s, {:.0}/s.",
+        f64::from(requests) / seconds
+    );
+    drop(holder);
+    keeper.end()?;
+    daemon.end()?;
+    Ok(())
+}
+
+fn print_row(what: &str, times_ms: Vec<f64>) -> Result<()> {
+    let times = Samples::new(times_ms).map_err(|error| anyhow!("{what}: {error}"))?;
+    println!(
+        "| {what} | {} | {:.2} ms | {:.2} ms | {:.2} ms |",
+        times.count(),
+        times.p50(),
+        times.p99(),
+        times.max()
+    );
+    Ok(())
+}
+
+/// Leases that stay open as long as what this returns.
+fn hold(memory: &Path, count: u32) -> Result<Connection> {
+    let mut holder = Connection::connect(memory, Some("held".parse()?), PATIENCE)?;
+    let batch_max = holder.welcome().batch_max;
+    let mut left = count;
+    while left > 0 {
+        let batch = left.min(batch_max);
+        holder.lease(None, 4096, batch, 0)?;
+        left -= batch;
+    }
+    Ok(holder)
+}
+
+/// Both loads at once: what each request took, and each lease with its return, in milliseconds.
+fn paced(options: &Options, socket: &Path, memory: &Path) -> Result<(Vec<(Ask, f64)>, Vec<f64>)> {
+    let lessees = if options.leases == 0 { 0 } else { options.lessees };
+    let barrier = &Barrier::new((options.clients + lessees) as usize);
+    let span = Duration::from_secs(options.seconds.into());
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..options.clients)
+            .map(|client| {
+                scope.spawn(move || -> Result<Vec<(Ask, f64)>> {
+                    let connected = Rest::connect(socket);
+                    barrier.wait();
+                    let mut rest = connected?;
+                    let mut taken = Vec::new();
+                    // Spread over time, and each kind of request over the clients.
+                    let every = Duration::from_secs(1) * options.clients / options.rate;
+                    let first = every * client / options.clients;
+                    for due in Due::new(first, every, span) {
+                        let number = taken.len() as u32;
+                        let ask = MIX[((number + client) % 10) as usize];
+                        rest.mixed(ask, client, 10 + number % 1000)?;
+                        taken.push((ask, due.elapsed().as_secs_f64() * 1e3));
+                    }
+                    Ok(taken)
+                })
+            })
+            .collect();
+        let lessees: Vec<_> = (0..lessees)
+            .map(|lessee| {
+                scope.spawn(move || -> Result<Vec<f64>> {
+                    let tenant = "load".parse()?;
+                    let connected = Connection::connect(memory, Some(tenant), PATIENCE);
+                    barrier.wait();
+                    let mut connection = connected?;
+                    let every = Duration::from_secs(1) * options.lessees / options.leases;
+                    let mut taken = Vec::new();
+                    for due in Due::new(every * lessee / options.lessees, every, span) {
+                        let leases = connection.lease(None, 65_536, 1, 0)?;
+                        connection.free(&[leases[0].id])?;
+                        taken.push(due.elapsed().as_secs_f64() * 1e3);
+                    }
+                    Ok(taken)
+                })
+            })
+            .collect();
+        let mut all = Vec::new();
+        for client in clients {
+            all.extend(client.join().map_err(|_| anyhow!("a client panicked"))??);
+        }
+        let mut leases = Vec::new();
+        for lessee in lessees {
+            leases.extend(lessee.join().map_err(|_| anyhow!("a lessee panicked"))??);
+        }
+        Ok((all, leases))
+    })
+}
+
+/// As many requests as there can be; how many, and how long they took in seconds.
+fn unpaced(options: &Options, socket: &Path) -> Result<(u32, f64)> {
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..options.clients)
+            .map(|client| {
+                scope.spawn(move || -> Result<()> {
+                    let mut rest = Rest::connect(socket)?;
+                    for number in 0..UNPACED_REQUESTS {
+                        rest.mixed(MIX[((number + client) % 10) as usize], client, 10 + number)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        clients.into_iter().try_for_each(|client| client.join().map_err(|_| anyhow!("a client panicked"))?)
+    })?;
+    Ok((options.clients * UNPACED_REQUESTS, begin.elapsed().as_secs_f64()))
+}
+
+/// The moments at which something is due; each is waited for, unless it has passed.
+struct Due {
+    next: Instant,
+    every: Duration,
+    end: Instant,
+}
+
+impl Due {
+    fn new(first: Duration, every: Duration, span: Duration) -> Self {
+        let begin = Instant::now();
+        Self { next: begin + first, every, end: begin + span }
+    }
+}
+
+impl Iterator for Due {
+    type Item = Instant;
+
+    fn next(&mut self) -> Option<Instant> {
+        let due = self.next;
+        if due >= self.end {
+            return None;
+        }
+        self.next += self.every;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        Some(due)
+    }
+}
+
+fn definition(client: u32, period_ms: u32) -> String {
+    format!(
+        r#"{{"name":"c{client}","frame":"4MiB","period_ms":{period_ms},"component":[{{"name":"a","command":["a"]}},{{"name":"b","command":["b"]}}]}}"#
+    )
+}
+
+/// A client with a connection that it keeps.
+struct Rest {
+    stream: BufReader<UnixStream>,
+}
+
+impl Rest {
+    fn connect(socket: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(socket).context("the daemon's socket")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    fn mixed(&mut self, ask: Ask, client: u32, period_ms: u32) -> Result<()> {
+        match ask {
+            Ask::Chain => self.ask("GET", &format!("/v1/chains/c{client}"), ""),
+            Ask::Chains => self.ask("GET", "/v1/chains", ""),
+            Ask::Tenants => self.ask("GET", "/v1/tenants", ""),
+            Ask::Leases => self.ask("GET", "/v1/leases", ""),
+            Ask::Define => self.ask("PUT", &format!("/v1/chains/c{client}"), &definition(client, period_ms)),
+        }
+    }
+
+    /// A request, and its answer to the last byte.
+    fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<()> {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let status = line.clone();
+        let mut length = 0;
+        while line != "\r\n" {
+            line.clear();
+            ensure!(self.stream.read_line(&mut line)? > 0, "{method} {path}: the answer ends early");
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.trim().parse()?;
+            }
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body)?;
+        ensure!(
+            status.starts_with("HTTP/1.1 2"),
+            "{method} {path}: {status}{}",
+            String::from_utf8_lossy(&body)
+        );
+        Ok(())
+    }
+}
+
+/// The directories of a daemon and a keeper, gone with this.
+struct World {
+    programs: PathBuf,
+    dir: PathBuf,
+    state: PathBuf,
+    gpu: String,
+}
+
+impl World {
+    fn new(programs: PathBuf, options: &Options) -> Result<Self> {
+        let name = format!("rest-load-{}", std::process::id());
+        let dir = Path::new("/tmp").join(&name);
+        let state = options.state.clone().unwrap_or_else(|| "/tmp".into()).join(format!("{name}-state"));
+        std::fs::create_dir(&dir)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&state)?;
+        Ok(Self { programs, dir, state, gpu: options.gpu.clone() })
+    }
+
+    /// What the disk alone takes: 4 KiB and a flush, in milliseconds.
+    fn flushes(&self) -> Result<Vec<f64>> {
+        let path = self.state.join("flush");
+        let mut file = std::fs::File::create(&path)?;
+        let times = (0..200).map(|_| {
+            let begin = Instant::now();
+            file.write_all(&[0x5a; 4096])?;
+            file.sync_data()?;
+            Ok(begin.elapsed().as_secs_f64() * 1e3)
+        });
+        let times = times.collect::<Result<_>>()?;
+        std::fs::remove_file(&path)?;
+        Ok(times)
+    }
+
+    fn start(&self, arguments: &[&str]) -> Result<Process> {
+        let mut command = Command::new(self.programs.join("partitad"));
+        command.args(arguments).stdin(Stdio::null());
+        command.env("PARTITA_GPU", &self.gpu).env("PARTITA_RUN_DIR", self.dir.join("run"));
+        command.env("PARTITA_STATE_DIR", &self.state).env("PARTITA_SIM_DIR", self.dir.join("sim"));
+        command.env("PARTITA_LIB_DIR", &self.programs).env("PARTITAD_LOG", "warn");
+        Ok(Process(command.spawn().context("partitad")?))
+    }
+
+    /// The socket in the run directory whose name begins so, as soon as somebody listens.
+    fn socket(&self, name: &str) -> Result<PathBuf> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            for entry in std::fs::read_dir(self.dir.join("run")).into_iter().flatten().flatten() {
+                let file = entry.file_name().to_string_lossy().into_owned();
+                if file.starts_with(&format!(".{name}-")) && file.ends_with(".sock") {
+                    return Ok(entry.path());
+                }
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bail!("{name} does not begin to serve")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+        let _ = std::fs::remove_dir_all(&self.state);
+    }
+}
+
+/// A process that ends with this.
+struct Process(Child);
+
+impl Process {
+    fn end(mut self) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.0.id())?).context("a child has a number")?;
+        kill_process(pid, Signal::TERM)?;
+        let status = self.0.wait()?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
