@@ -9,7 +9,7 @@
 //!    do *better* with less: a kernel of more blocks than fit at once leaves part of the GPU empty in its last round, and a component that
 //!    stays away from a few TPCs costs itself nothing and gives the others a place to run meanwhile. (On the model that is where most of what can be gained is, and
 //!    it is closed to the published algorithm, which gives bottlenecks everything.) A step that was better is taken again.
-//! 3. All that did not matter give up half of what they have, together. If two or more matter and have room, they grow together: one alone would not help.
+//! 3. All that did not matter are held to a tenth, a quarter and 60 % of the TPCs, together. If two or more matter and have room, they grow together: one alone would not help.
 //! 4. Those that mattered try a tenth, and a twentieth, less and more. What did not mind losing a fifth is not asked again.
 //!
 //! # Why fewer trials
@@ -100,10 +100,14 @@ pub fn steady<P: Plant + ?Sized>(
 
 /// Parts of the TPCs by which components grow and shrink, the largest first.
 const STEPS: [u32; 3] = [5, 10, 20];
+/// Parts of the TPCs to which components that do not matter are held, in per cent: what is best depends on whether they need room or get in the way.
+const GROUP_PERCENTS: [u32; 3] = [10, 25, 60];
 /// Measurements of the beginning, for a first idea of the noise.
 const FIRST_REFERENCES: usize = 3;
 /// Measurements of the incumbent of which the median counts.
 const REFERENCES: usize = 3;
+/// Pairs of the comparison at the end, at least: a chain may settle into one rhythm or another each time that its allocation changes.
+const VERIFICATIONS: usize = 3;
 /// Shifts of the throughput after which nothing that was learned is worth much.
 const SHIFTS_MAX: u32 = 3;
 /// The incumbent has shifted when it is off by this many standard errors, squared.
@@ -191,10 +195,13 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             let components = (0..matters.len()).filter(|&i| matters[i] == who);
             components.fold(allocation.clone(), |all, i| all.with(i, to(allocation.tpcs()[i])))
         };
-        while matters.contains(&false) {
-            let halved = change(&self.incumbent, false, &|tpcs| tpcs.div_ceil(2));
-            if self.challenge(&halved)? != Some(Verdict::Better) {
-                break;
+        if matters.contains(&false) {
+            for percent in GROUP_PERCENTS {
+                let held = (self.tpcs * percent / 100).max(1);
+                let held = change(&self.incumbent, false, &|tpcs| tpcs.min(held));
+                if self.challenge(&held)? == Some(Verdict::Better) {
+                    break;
+                }
             }
         }
         // One alone has been asked.
@@ -328,6 +335,9 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             });
             self.remember(after);
             // Either way it must be clear which is the better one; where it is not, what was there before is as good.
+            if of_start.len() < VERIFICATIONS {
+                continue;
+            }
             match comparison.verdict(&self.noise, self.counts(), self.options.looks_max) {
                 Some(Verdict::Better) => return Ok(()),
                 Some(Verdict::Worse) => break,
