@@ -57,8 +57,15 @@ pub fn draw(file: &Path, title: &str, panels: &[Panel]) -> Result<()> {
     let layouts = panels.iter().zip(&cells).map(|(panel, cell)| {
         // Where curves that saturate, and alternatives of which less of both is worse, leave room.
         let is_choice = panel.series.iter().all(|series| series.style == Style::Alternative);
-        let legend =
-            if is_choice { LegendPosition::InsideTopLeft } else { LegendPosition::InsideBottomRight };
+        let falls = |series: &Series| match series.points.as_slice() {
+            [first, .., last] => series.style == Style::Measured && last.1 < first.1,
+            _ => false,
+        };
+        let legend = match (is_choice, panel.series.iter().any(falls)) {
+            (true, _) => LegendPosition::InsideTopLeft,
+            (_, true) => LegendPosition::OutsideRightTop,
+            _ => LegendPosition::InsideBottomRight,
+        };
         let layout = Layout::auto_from_plots(cell)
             .with_title(&panel.title)
             .with_x_label(&panel.x)

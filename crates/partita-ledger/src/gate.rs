@@ -81,7 +81,7 @@ impl GateMap {
     /// Makes the file with every lane open; `mode` is its permissions.
     ///
     /// # Errors
-    /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
+    /// [`Problem::Exists`](crate::Problem::Exists), or the system call that failed; then no file is left behind.
     pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
         let map = Self { file: MappedFile::create(KIND, path, mode)? };
         map.layout().lanes.iter().for_each(|lane| lane.state.store(OPEN.into()));
@@ -186,7 +186,7 @@ impl GateMap {
     /// Opens the lanes of processes that have ended, and returns how many there were. Never waits.
     ///
     /// # Errors
-    /// [`Problem::Replaced`], or the system call that failed.
+    /// [`Problem::Replaced`](crate::Problem::Replaced), or the system call that failed.
     pub fn open_orphans(&self) -> Result<u32, LedgerError> {
         let claimed = self.claimed();
         if claimed == 0 {

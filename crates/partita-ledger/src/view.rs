@@ -74,7 +74,7 @@ impl UsageView {
     /// without pause; then the answer is one of the numbers of these operations.
     ///
     /// # Errors
-    /// [`Problem::Size`] if the file was shortened, or the system call that failed.
+    /// [`Problem::Size`](crate::Problem::Size) if the file was shortened, or the system call that failed.
     pub fn totals(&self) -> Result<Totals, LedgerError> {
         let mut totals = Totals::default();
         let mut last = self.last()?;

@@ -101,7 +101,7 @@ pub enum NotQueued {
     Damaged,
 }
 
-/// What [`Flow::recover`] found.
+/// What was found of a dead owner of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Sends that the dead one had not finished, and that are finished now.
