@@ -84,6 +84,9 @@ const MIX: [Ask; 10] = [
     Ask::Chain,
 ];
 
+/// What was asked, and what it took in milliseconds.
+type Taken = (Ask, f64);
+
 impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -172,14 +175,14 @@ fn hold(memory: &Path, count: u32) -> Result<Connection> {
 }
 
 /// Both loads at once: what each request took, and each lease with its return, in milliseconds.
-fn paced(options: &Options, socket: &Path, memory: &Path) -> Result<(Vec<(Ask, f64)>, Vec<f64>)> {
+fn paced(options: &Options, socket: &Path, memory: &Path) -> Result<(Vec<Taken>, Vec<f64>)> {
     let lessees = if options.leases == 0 { 0 } else { options.lessees };
     let barrier = &Barrier::new((options.clients + lessees) as usize);
     let span = Duration::from_secs(options.seconds.into());
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..options.clients)
             .map(|client| {
-                scope.spawn(move || -> Result<Vec<(Ask, f64)>> {
+                scope.spawn(move || -> Result<Vec<Taken>> {
                     let connected = Rest::connect(socket);
                     barrier.wait();
                     let mut rest = connected?;
