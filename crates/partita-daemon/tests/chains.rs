@@ -76,6 +76,7 @@ fn a_chain_lives_on_without_the_daemon_and_is_found_again() {
     eventually("its components are started", || {
         running(&daemon)["components"].as_array().unwrap().iter().all(|component| component["pid"].is_u64())
     });
+    eventually("the keeper of its frames is listed", || daemon.get("/v1/keepers")[0]["chain"] == "c");
     daemon.refused(409, "POST", "/v1/chains/c/start", None);
     daemon.refused(409, "DELETE", "/v1/chains/c", None);
     let tenants = daemon.get("/v1/tenants");
