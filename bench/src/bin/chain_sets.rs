@@ -36,6 +36,9 @@ struct Options {
     /// Write FILE.json, FILE.svg and FILE.png; the tables go to standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Takes the oracles from a FILE.json of before instead of looking for them, which is nearly all of the work.
+    #[arg(long, value_name = "FILE")]
+    oracles: Option<PathBuf>,
     /// Print and draw a FILE.json again instead of running.
     #[arg(long, value_name = "FILE", conflicts_with = "out")]
     draw: Option<PathBuf>,
@@ -61,7 +64,7 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
 }
 
 /// Runs all cases, so many at a time.
-fn run(cases: &[Case], jobs: usize) -> Result<Vec<Row>> {
+fn run(cases: &[Case], jobs: usize, before: Option<&Report>) -> Result<Vec<Row>> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Result<Row, ChainError>)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -70,7 +73,8 @@ fn run(cases: &[Case], jobs: usize) -> Result<Vec<Row>> {
                 while let at = next.fetch_add(1, Ordering::Relaxed)
                     && let Some((regime, set)) = cases.get(at)
                 {
-                    let row = measure(regime, set);
+                    let before = before.and_then(|report| report.row(regime.name, set.name));
+                    let row = measure(regime, set, before);
                     eprintln!("{} {}", regime.name, set.name);
                     if let Ok(mut done) = done.lock() {
                         done.push((at, row));
@@ -87,11 +91,16 @@ fn run(cases: &[Case], jobs: usize) -> Result<Vec<Row>> {
 fn main() -> Result<()> {
     let options = Options::parse();
     if let Some(path) = &options.draw {
-        let report = serde_json::from_slice(&std::fs::read(path)?).context("not a report of this program")?;
+        let report: Report =
+            serde_json::from_slice(&std::fs::read(path)?).context("not a report of this program")?;
         return show(&report, Some(&path.with_extension("")));
     }
     let cases = cases(&options)?;
-    let rows = run(&cases, options.jobs)?;
+    let read = |path: &PathBuf| -> Result<Report> {
+        serde_json::from_slice(&std::fs::read(path)?).context("not a report of this program")
+    };
+    let before = options.oracles.as_ref().map(read).transpose()?;
+    let rows = run(&cases, options.jobs, before.as_ref())?;
     let mut report = Report { sections: Vec::new() };
     for ((regime, _), row) in cases.iter().zip(rows) {
         if report.sections.last().is_none_or(|section| section.regime != regime.name) {

@@ -10,7 +10,7 @@
 //!    stays away from a few TPCs costs itself nothing and gives the others a place to run meanwhile. (On the model that is where most of what can be gained is, and
 //!    it is closed to the published algorithm, which gives bottlenecks everything.) A step that was better is taken again.
 //! 3. All that did not matter are held to a tenth, a quarter and 60 % of the TPCs, together. If two or more matter and have room, they grow together: one alone would not help.
-//! 4. Those that mattered try a tenth, and a twentieth, less and more. What did not mind losing a fifth is not asked again.
+//! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size goes round until it brings nothing. What did not mind losing a fifth is not asked again.
 //!
 //! # Why fewer trials
 //! Every component is restricted once, gently, and that one trial is both the search for bottlenecks and a step of the optimization. The
@@ -143,9 +143,14 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         let mut last = 0;
         for part in STEPS {
             let step = (self.tpcs / part).max(1);
-            if step != last {
+            while step != last {
+                let before = self.incumbent.clone();
                 for (component, matters) in matters.iter_mut().enumerate() {
                     *matters = *matters && self.ask(component, step)?;
+                }
+                // What one has given up, another may use: as long as that brings something.
+                if self.incumbent == before {
+                    break;
                 }
             }
             if last == 0 {

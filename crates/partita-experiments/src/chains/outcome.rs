@@ -5,7 +5,7 @@ use partita_sim::catalogue::DeviceError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::oracle::{Rig, oracle};
+use super::oracle::{Oracle, Rig, oracle};
 use super::regime::{Bound, Regime};
 use super::sets::ChainSet;
 
@@ -117,18 +117,19 @@ impl Row {
     }
 }
 
-/// Runs a set under some conditions with each algorithm, and looks for the oracle.
+/// Runs a set under some conditions with each algorithm, and looks for the oracle; or takes the best allocation from a row of the same set and conditions, if that is no worse
+/// than what the algorithms find.
 ///
 /// # Errors
 /// [`ChainError`].
-pub fn measure(regime: &Regime, set: &ChainSet) -> Result<Row, ChainError> {
+pub fn measure(regime: &Regime, set: &ChainSet, before: Option<&Row>) -> Result<Row, ChainError> {
     let spec = regime.spec()?;
     let kernels = regime.kernels(&spec, set);
     let rig = Rig { kernels, options: regime.options(set.components.len()), spec };
-    row(&rig, set).map_err(|stop| ChainError::Stopped { set: set.name, stop })
+    row(&rig, set, before).map_err(|stop| ChainError::Stopped { set: set.name, stop })
 }
 
-fn row(rig: &Rig, set: &ChainSet) -> Result<Row, Stop> {
+fn row(rig: &Rig, set: &ChainSet, before: Option<&Row>) -> Result<Row, Stop> {
     let whole = rig.whole();
     let tpcs = rig.spec.tpc_count();
     let default_frames_per_s = rig.judge(&whole)?;
@@ -138,7 +139,10 @@ fn row(rig: &Rig, set: &ChainSet) -> Result<Row, Stop> {
     let mut chain = rig.started(&whole, SEARCH_SEED)?;
     let found = steady(&mut chain, &whole, tpcs, &SteadyOptions::default())?;
     let ours = (found.allocation.clone(), outcome(rig, &found)?);
-    let best = oracle(rig, &[theirs.0, ours.0])?;
+    let best = match before {
+        Some(before) => kept(rig, before, &[whole.clone(), theirs.0, ours.0])?,
+        None => oracle(rig, &[theirs.0, ours.0])?,
+    };
     Ok(Row {
         set: set.name.to_owned(),
         class: set.class.to_owned(),
@@ -155,6 +159,26 @@ fn row(rig: &Rig, set: &ChainSet) -> Result<Row, Stop> {
         oracle_excluded: best.excluded,
         paper_gain_percent: set.paper_gain_percent,
     })
+}
+
+/// The best of an earlier search for the oracle and of some more.
+fn kept(rig: &Rig, before: &Row, known: &[Allocation]) -> Result<Oracle, Stop> {
+    let allocation = Allocation::new(before.oracle_tpcs.clone())
+        .map_err(|error| Stop::Failed { reason: error.to_string() })?;
+    let mut best = Oracle {
+        frames_per_s: rig.judge(&allocation)?,
+        allocation,
+        ceiling_frames_per_s: rig.ceiling(&vec![rig.spec.topology.all(); rig.kernels.len()]),
+        run: before.oracle_run,
+        excluded: before.oracle_excluded,
+    };
+    for allocation in known {
+        let frames_per_s = rig.judge(allocation)?;
+        if frames_per_s > best.frames_per_s {
+            best = Oracle { allocation: allocation.clone(), frames_per_s, ..best };
+        }
+    }
+    Ok(best)
 }
 
 fn outcome(rig: &Rig, found: &Found) -> Result<Outcome, Stop> {

@@ -38,6 +38,12 @@ impl Report {
         self.sections.iter().flat_map(of).collect()
     }
 
+    /// A set under some conditions.
+    pub fn row(&self, regime: &str, set: &str) -> Option<&Row> {
+        let section = self.sections.iter().find(|section| section.regime == regime)?;
+        section.rows.iter().find(|row| row.set == set)
+    }
+
     /// Tables, a section for each of the conditions.
     pub fn tables(&self) -> String {
         let mut text = String::new();
