@@ -143,15 +143,14 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         let mut last = 0;
         for part in STEPS {
             let step = (self.tpcs / part).max(1);
-            while step != last {
+            // What one has given up, another may use: as long as that brings something.
+            let mut goes_on = step != last;
+            while goes_on {
                 let before = self.incumbent.clone();
                 for (component, matters) in matters.iter_mut().enumerate() {
                     *matters = *matters && self.ask(component, step)?;
                 }
-                // What one has given up, another may use: as long as that brings something.
-                if self.incumbent == before {
-                    break;
-                }
+                goes_on = self.incumbent != before;
             }
             if last == 0 {
                 self.ask_groups(&matters, step)?;
