@@ -23,7 +23,7 @@ pub fn chain(arguments: &Chain) -> Result<ExitCode, Failure> {
     match arguments {
         Chain::Define(arguments) => define(arguments)?,
         Chain::Forget(arguments) => {
-            Definitions::of_user()?.forget(&arguments.name)?;
+            definitions()?.forget(&arguments.name)?;
             print(&format!("{}: forgotten\n", arguments.name))?;
         }
         Chain::Start(arguments) => return start(arguments),
@@ -44,6 +44,11 @@ pub fn chain(arguments: &Chain) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The user's definitions: with the daemon where one runs.
+fn definitions() -> Result<Definitions, Failure> {
+    Ok(Definitions::of_user(&Registry::open()?)?)
+}
+
 /// Runs a chain in its tenant.
 pub fn supervise(arguments: &InternalChain) -> Result<ExitCode, Failure> {
     let order: Order = serde_json::from_str(&arguments.order)
@@ -56,13 +61,13 @@ fn define(arguments: &ChainDefine) -> Result<(), Failure> {
         return print(Definition::example());
     }
     if let Some(name) = &arguments.print {
-        return print_json(&Definitions::of_user()?.get(name)?);
+        return print_json(&definitions()?.get(name)?);
     }
     let Some(file) = &arguments.file else {
         return Err(Failure::Told("name a definition's file".to_owned()));
     };
     let (definition, text) = chain::read_file(file)?;
-    Definitions::of_user()?.keep(&text)?;
+    definitions()?.keep(&text)?;
     let names: Vec<&str> = definition.components.iter().map(|component| component.name.as_str()).collect();
     print(&format!(
         "{}: {}, {} frames of {}; `partita chain start {}` starts it\n",
@@ -78,7 +83,7 @@ fn start(arguments: &ChainStart) -> Result<ExitCode, Failure> {
     let is_file = arguments.chain.contains(['/', '.']) && Path::new(&arguments.chain).is_file();
     let mut definition = match is_file {
         true => chain::read_file(Path::new(&arguments.chain))?.0,
-        false => Definitions::of_user()?.get(&arguments.chain)?,
+        false => definitions()?.get(&arguments.chain)?,
     };
     let of_environment = || std::env::var("PARTITA_GPU").ok().filter(|gpu| !gpu.is_empty());
     definition.gpu = arguments.gpu.clone().or(definition.gpu).or_else(of_environment);
@@ -112,7 +117,7 @@ struct ChainRow {
 
 fn ps(json: bool) -> Result<(), Failure> {
     let mut running = chain::running(&Registry::open()?)?;
-    let definitions = Definitions::of_user()?;
+    let definitions = definitions()?;
     let mut rows = Vec::new();
     for name in definitions.names()? {
         let at = running.iter().position(|chain| chain.name == name);

@@ -26,7 +26,7 @@ pub(super) struct ChainDefinition {
     /// The size of a frame.
     #[schema(example = "4MiB")]
     frame: String,
-    /// Frames that there are in all; none for two to each component and one to each place between two.
+    /// Frames that there are in all; none for as many as fill all queues and keep each component busy.
     #[schema(minimum = 1)]
     frames: Option<u32>,
     /// Frames that wait between two components at most.

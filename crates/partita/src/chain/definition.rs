@@ -60,7 +60,8 @@ pub struct Definition {
     pub mem: Option<String>,
     /// The size of a frame.
     pub frame: String,
-    /// Frames that there are in all; none for two to each component and one to each place between two.
+    /// Frames that there are in all; none for as many as fill all queues and keep each component busy: fewer
+    /// hold the first component back before a queue is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames: Option<u32>,
     /// Frames that wait between two components at most.
@@ -277,7 +278,8 @@ impl Definition {
     #[must_use]
     pub fn frame_count(&self) -> u32 {
         let components = self.components.len() as u32;
-        self.frames.unwrap_or_else(|| 2 * components + components.saturating_sub(1))
+        let in_queues = self.capacity.saturating_mul(components.saturating_sub(1));
+        self.frames.unwrap_or_else(|| in_queues.saturating_add(components).min(FRAMES_MAX as u32))
     }
 
     /// What its file is made of.
@@ -328,7 +330,7 @@ mod tests {
         let json = serde_json::to_string(&chain).unwrap();
         assert_eq!(serde_json::from_str::<Definition>(&json).unwrap(), chain);
         let text = Definition::example().replace("frames = 16", "");
-        assert_eq!(Definition::from_toml(&text).unwrap().frame_count(), 8);
+        assert_eq!(Definition::from_toml(&text).unwrap().frame_count(), 19);
     }
 
     #[test]

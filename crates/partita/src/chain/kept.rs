@@ -1,28 +1,156 @@
-//! The chains that a user has defined: a file for each, below the user's configuration.
+//! The chains that a user has defined: kept by the daemon where one runs, else a file for each, below the user's configuration.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+
 use super::Definition;
+use crate::daemon::Client;
 use crate::error::Error;
-use crate::registry::check_name;
+use crate::registry::{Registry, check_name};
 
 /// A definition in bytes at most.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The definitions of one user.
 #[derive(Debug, Clone)]
-pub struct Definitions {
-    dir: PathBuf,
+pub struct Definitions(Place);
+
+#[derive(Debug, Clone)]
+enum Place {
+    Daemon(Client),
+    Files(Files),
 }
 
 impl Definitions {
-    /// Those of the current user: in `$XDG_CONFIG_HOME/partita/chains`, or below `~/.config`.
+    /// Those of the current user: with the daemon that serves the user if one runs, else in `$XDG_CONFIG_HOME/partita/chains`, or below `~/.config`.
     ///
     /// # Errors
-    /// [`Error::Chain`] if neither variable says where.
-    pub fn of_user() -> Result<Self, Error> {
+    /// [`Error::Daemon`] as [`Client::find`]; [`Error::Chain`] if neither variable says where.
+    pub fn of_user(registry: &Registry) -> Result<Self, Error> {
+        match Client::find(registry)? {
+            Some(daemon) => Ok(Self(Place::Daemon(daemon))),
+            None => Files::of_user().map(|files| Self(Place::Files(files))),
+        }
+    }
+
+    /// Those in a directory, which need not exist yet.
+    #[must_use]
+    pub fn at(dir: &Path) -> Self {
+        Self(Place::Files(Files::at(dir)))
+    }
+
+    /// Keeps the text of a definition under the name in it, in place of what was there.
+    ///
+    /// # Errors
+    /// As [`Definition::from_toml`]; [`Error::Daemon`], [`Error::Io`].
+    pub fn keep(&self, text: &str) -> Result<Definition, Error> {
+        let definition = Definition::from_toml(text)?;
+        match &self.0 {
+            Place::Daemon(daemon) => keep_with(daemon, &definition)?,
+            Place::Files(files) => files.keep(&definition, text)?,
+        }
+        Ok(definition)
+    }
+
+    /// The definition of this name.
+    ///
+    /// # Errors
+    /// [`Error::Chain`] if there is none, or as [`Definition::from_toml`]; [`Error::Daemon`].
+    pub fn get(&self, name: &str) -> Result<Definition, Error> {
+        check_name(name)?;
+        match &self.0 {
+            Place::Daemon(daemon) => {
+                let of_daemon = of_daemon(daemon)?;
+                let names: Vec<String> = of_daemon.iter().map(|one| one.name.clone()).collect();
+                of_daemon.into_iter().find(|one| one.name == name).ok_or_else(|| undefined(name, &names))
+            }
+            Place::Files(files) => files.get(name),
+        }
+    }
+
+    /// The names of all, sorted.
+    ///
+    /// # Errors
+    /// [`Error::Daemon`], [`Error::Io`].
+    pub fn names(&self) -> Result<Vec<String>, Error> {
+        match &self.0 {
+            Place::Daemon(daemon) => Ok(of_daemon(daemon)?.into_iter().map(|one| one.name).collect()),
+            Place::Files(files) => files.names(),
+        }
+    }
+
+    /// Forgets a definition. A chain that runs goes on.
+    ///
+    /// # Errors
+    /// As [`Definitions::get`].
+    pub fn forget(&self, name: &str) -> Result<(), Error> {
+        check_name(name)?;
+        match &self.0 {
+            Place::Daemon(daemon) => {
+                self.get(name)?;
+                daemon.ask("DELETE", &format!("{CHAINS}/{name}"), None).map(drop)
+            }
+            Place::Files(files) => files.forget(name),
+        }
+    }
+}
+
+/// Where the daemon has them.
+const CHAINS: &str = "/v1/chains";
+
+fn odd(error: serde_json::Error) -> Error {
+    Error::Chain {
+        what: "the daemon's answer".to_owned(),
+        reason: format!("{error}; `partita` and `partitad` are of different versions"),
+    }
+}
+
+/// What is defined with the daemon, by name.
+fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
+    #[derive(Deserialize)]
+    struct View {
+        defined: Option<Defined>,
+    }
+    #[derive(Deserialize)]
+    struct Defined {
+        definition: Definition,
+    }
+    let views: Vec<View> = serde_json::from_value(daemon.get(CHAINS)?).map_err(odd)?;
+    Ok(views.into_iter().filter_map(|view| Some(view.defined?.definition)).collect())
+}
+
+fn keep_with(daemon: &Client, definition: &Definition) -> Result<(), Error> {
+    let body = serde_json::to_value(definition).map_err(odd)?;
+    let is_new = !of_daemon(daemon)?.iter().any(|one| one.name == definition.name);
+    let (method, path) = match is_new {
+        true => ("POST", CHAINS.to_owned()),
+        false => ("PUT", format!("{CHAINS}/{}", definition.name)),
+    };
+    daemon.ask(method, &path, Some(&body)).map(drop)
+}
+
+fn undefined(name: &str, names: &[String]) -> Error {
+    let known = match names {
+        [] => String::new(),
+        names => format!(" (defined: {})", names.join(", ")),
+    };
+    Error::Chain {
+        what: format!("chain {name}"),
+        reason: format!("it is not defined{known}; `partita chain define FILE` defines one"),
+    }
+}
+
+/// Definitions as files.
+#[derive(Debug, Clone)]
+struct Files {
+    dir: PathBuf,
+}
+
+impl Files {
+    fn of_user() -> Result<Self, Error> {
         let variable =
             |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
@@ -34,9 +162,7 @@ impl Definitions {
         Ok(Self::at(&config.join("partita/chains")))
     }
 
-    /// Those in a directory, which need not exist yet.
-    #[must_use]
-    pub fn at(dir: &Path) -> Self {
+    fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
@@ -44,12 +170,7 @@ impl Definitions {
         self.dir.join(format!("{name}.toml"))
     }
 
-    /// Keeps the text of a definition under the name in it, in place of what was there.
-    ///
-    /// # Errors
-    /// As [`Definition::from_toml`]; [`Error::Io`].
-    pub fn keep(&self, text: &str) -> Result<Definition, Error> {
-        let definition = Definition::from_toml(text)?;
+    fn keep(&self, definition: &Definition, text: &str) -> Result<(), Error> {
         let path = self.path(&definition.name);
         let failed = || Error::io(path.display().to_string());
         fs::create_dir_all(&self.dir).map_err(failed())?;
@@ -61,38 +182,19 @@ impl Definitions {
         written.map_err(|error| {
             let _ = fs::remove_file(&scratch);
             failed()(error)
-        })?;
-        Ok(definition)
+        })
     }
 
-    /// The definition of this name.
-    ///
-    /// # Errors
-    /// [`Error::Chain`] if there is none, or as [`Definition::from_toml`].
-    pub fn get(&self, name: &str) -> Result<Definition, Error> {
-        check_name(name)?;
+    fn get(&self, name: &str) -> Result<Definition, Error> {
         let path = self.path(name);
         match read(&path) {
             Ok(text) => Definition::from_toml(&text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Chain {
-                what: format!("chain {name}"),
-                reason: format!(
-                    "it is not defined{}; `partita chain define FILE` defines one",
-                    match self.names()?.as_slice() {
-                        [] => String::new(),
-                        names => format!(" (defined: {})", names.join(", ")),
-                    }
-                ),
-            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(undefined(name, &self.names()?)),
             Err(error) => Err(Error::io(path.display().to_string())(error)),
         }
     }
 
-    /// The names of all, sorted.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn names(&self) -> Result<Vec<String>, Error> {
+    fn names(&self) -> Result<Vec<String>, Error> {
         let failed = || Error::io(self.dir.display().to_string());
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -108,11 +210,7 @@ impl Definitions {
         Ok(names)
     }
 
-    /// Forgets a definition. A chain that runs goes on.
-    ///
-    /// # Errors
-    /// As [`Definitions::get`].
-    pub fn forget(&self, name: &str) -> Result<(), Error> {
+    fn forget(&self, name: &str) -> Result<(), Error> {
         self.get(name).map(drop).or_else(|error| match self.path(name).exists() {
             true => Ok(()),
             false => Err(error),
