@@ -35,6 +35,16 @@ pub fn partita() -> &'static Path {
     &BUILT
 }
 
+/// Whether there is no curl here; says so.
+pub fn lacks_curl() -> bool {
+    let is_here = Command::new("curl").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let lacks = !is_here.is_ok_and(|status| status.success());
+    if lacks {
+        eprintln!("skipped: curl is not installed");
+    }
+    lacks
+}
+
 /// A place for daemons: a run directory, a state directory, a simulated GPU.
 pub struct World {
     temp: tempfile::TempDir,

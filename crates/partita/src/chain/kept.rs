@@ -108,7 +108,7 @@ fn odd(error: serde_json::Error) -> Error {
     }
 }
 
-/// What is defined with the daemon, by name.
+/// What this user, or root, has defined with the daemon, by name. What others have is no program to run as this user.
 fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
     #[derive(Deserialize)]
     struct View {
@@ -116,10 +116,13 @@ fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
     }
     #[derive(Deserialize)]
     struct Defined {
+        owner: u32,
         definition: Definition,
     }
     let views: Vec<View> = serde_json::from_value(daemon.get(CHAINS)?).map_err(odd)?;
-    Ok(views.into_iter().filter_map(|view| Some(view.defined?.definition)).collect())
+    let own = rustix::process::geteuid().as_raw();
+    let defined = views.into_iter().filter_map(|view| view.defined);
+    Ok(defined.filter(|one| one.owner == own || one.owner == 0).map(|one| one.definition).collect())
 }
 
 fn keep_with(daemon: &Client, definition: &Definition) -> Result<(), Error> {

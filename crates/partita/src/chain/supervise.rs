@@ -86,7 +86,7 @@ pub fn start(install: &Install, order: &Order, say: impl FnMut(&str)) -> Result<
     run(install, &request, say)
 }
 
-/// Runs the components; called in the chain's tenant, by the subcommand [`SUBCOMMAND`]. `say` gets what is to be told on stderr.
+/// Runs the components; called in the chain's tenant, by the hidden subcommand `internal-chain`. `say` gets what is to be told on stderr.
 ///
 /// # Errors
 /// [`Error::Chain`], [`Error::Program`] and the system's. No component lives then.
