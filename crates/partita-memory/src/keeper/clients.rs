@@ -44,7 +44,10 @@ impl Clients {
     /// Notes that a connection is closed. Returns whether nothing is left of it.
     pub(super) fn leave(&mut self, pool: &mut Pool, id: ClientId, now_ms: u64) -> bool {
         let Some(client) = self.by_id.get_mut(&id) else { return true };
-        client.has_left = true;
+        // Told again, it is still only its process that is waited for.
+        if std::mem::replace(&mut client.has_left, true) {
+            return false;
+        }
         let is_forgotten = client.seat.is_none_or(|seat| pool.end(seat.owner, now_ms).unwrap_or(true));
         if is_forgotten {
             self.by_id.remove(&id);

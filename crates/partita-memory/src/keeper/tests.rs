@@ -141,3 +141,18 @@ fn a_full_gpu_gives_what_lies_idle_and_less_than_planned_before_it_refuses() {
     assert!(matches!(world.lease(one, 2 * MIB, 2), Reply::Leased(_)));
     assert_eq!(world.code(one, 1, 1), Code::OutOfMemory);
 }
+
+#[test]
+fn an_end_that_is_told_twice_leaves_what_rests_to_the_processs_end() {
+    let mut world = World::new(1 << 30);
+    let client = world.client("one");
+    let Reply::Leased(leases) = world.lease(client, MIB, 1) else { panic!("there is room") };
+    assert!(matches!(world.ask(client, &Request::Open { slab: leases[0].slab }), Reply::Slab { .. }));
+    for _ in 0..2 {
+        assert!(!world.service.leave(client, 0), "its process may still write there");
+        assert_eq!((world.service.status(0).dying, world.service.status(0).totals.resting), (1, 1));
+    }
+    world.service.gone(client, 0);
+    let status = world.service.status(0);
+    assert_eq!((status.dying, status.totals.resting, status.totals.owners), (0, 0, 0));
+}
