@@ -110,60 +110,22 @@ pub const PTX_MODULE: &CStr =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
-    use std::string::String;
-    use std::{env, format, fs, println};
+    use crate::ptx;
 
     #[test]
     fn every_kernel_is_in_the_module_with_its_parameters() {
-        let ptx = PTX_MODULE.to_str().unwrap();
-        for (kernel, bytes) in KERNELS {
-            let name = kernel.to_str().unwrap();
-            let entry = ptx.split(&format!(".visible .entry {name}(")).nth(1).unwrap();
-            let header = entry.split(')').next().unwrap();
-            let declared = header.matches(".param .u").map(|_| ());
-            assert_eq!(declared.count(), bytes.len(), "{name}");
-            for (index, bytes) in bytes.iter().enumerate() {
-                let parameter = format!(".param .u{} {name}_{index}", bytes * 8);
-                assert!(header.contains(&parameter), "{parameter}");
-            }
-        }
-        assert_eq!(ptx.matches(".entry").count(), KERNELS.len());
+        ptx::has_kernels(PTX_MODULE, KERNELS);
         assert_eq!(parameter_bytes(c"partita_fma"), Some(&[8, 8, 8, 8, 8, 4][..]));
         assert_eq!(parameter_bytes(c"other"), None);
     }
 
     #[test]
     fn the_module_is_plain_text_for_an_old_target() {
-        let ptx = PTX_MODULE.to_str().unwrap();
-        assert!(ptx.is_ascii());
-        assert!(ptx.contains("\n.version 6.0\n.target sm_30\n.address_size 64\n"));
+        ptx::is_for_old_targets(PTX_MODULE);
     }
 
-    /// Needs `ptxas`: set `PARTITA_PTXAS` to its path. It has to accept one of
-    /// the targets tried, which differ between releases.
     #[test]
     fn the_assembler_accepts_the_module() {
-        let Some(ptxas) = env::var_os("PARTITA_PTXAS") else {
-            println!("skipped: PARTITA_PTXAS does not name a ptxas");
-            return;
-        };
-        let directory = env::temp_dir().join(format!("partita-ptx-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let source = directory.join("kernels.ptx");
-        fs::write(&source, PTX_MODULE.to_bytes()).unwrap();
-        for target in ["sm_75", "sm_80", "sm_90"] {
-            let output = Command::new(&ptxas)
-                .arg(format!("--gpu-name={target}"))
-                .arg("--warning-as-error")
-                .arg("-o")
-                .arg(directory.join(target))
-                .arg(&source)
-                .output()
-                .unwrap();
-            let messages = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{target}: {messages}");
-        }
-        fs::remove_dir_all(&directory).unwrap();
+        ptx::is_assembled(PTX_MODULE, "kernels");
     }
 }

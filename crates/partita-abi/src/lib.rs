@@ -20,6 +20,8 @@ pub mod callback;
 pub mod control;
 pub mod exports;
 pub mod kernels;
+#[cfg(test)]
+mod ptx;
 pub mod qmd;
 pub mod result;
 pub mod stages;

@@ -119,25 +119,13 @@ pub mod reference {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
-    use std::string::String;
-    use std::{env, format, fs, println, vec};
+    use crate::ptx;
+    use std::vec;
 
     #[test]
     fn every_stage_is_in_the_module_with_its_parameters() {
-        let ptx = STAGES_MODULE.to_str().unwrap();
-        for (kernel, bytes) in STAGES {
-            let name = kernel.to_str().unwrap();
-            let entry = ptx.split(&format!(".visible .entry {name}(")).nth(1).unwrap();
-            let header = entry.split(')').next().unwrap();
-            assert_eq!(header.matches(".param .u").count(), bytes.len(), "{name}");
-            for (index, bytes) in bytes.iter().enumerate() {
-                let parameter = format!(".param .u{} {name}_{index}", bytes * 8);
-                assert!(header.contains(&parameter), "{parameter}");
-            }
-        }
-        assert_eq!(ptx.matches(".entry").count(), STAGES.len());
-        assert!(ptx.is_ascii() && ptx.contains("\n.version 6.0\n.target sm_30\n.address_size 64\n"));
+        ptx::has_kernels(STAGES_MODULE, STAGES);
+        ptx::is_for_old_targets(STAGES_MODULE);
     }
 
     #[test]
@@ -160,27 +148,8 @@ mod tests {
         assert_eq!(c, [6.0, 3.0, 12.0, 9.0]);
     }
 
-    /// Needs `ptxas`: set `PARTITA_PTXAS` to its path.
     #[test]
     fn the_assembler_accepts_the_stages() {
-        let Some(ptxas) = env::var_os("PARTITA_PTXAS") else {
-            println!("skipped: PARTITA_PTXAS does not name a ptxas");
-            return;
-        };
-        let directory = env::temp_dir().join(format!("partita-stages-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let source = directory.join("stages.ptx");
-        fs::write(&source, STAGES_MODULE.to_bytes()).unwrap();
-        for target in ["sm_75", "sm_80", "sm_90"] {
-            let output = Command::new(&ptxas)
-                .args([&format!("--gpu-name={target}"), "--warning-as-error", "-o"])
-                .arg(directory.join(target))
-                .arg(&source)
-                .output()
-                .unwrap();
-            let messages = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{target}: {messages}");
-        }
-        fs::remove_dir_all(&directory).unwrap();
+        ptx::is_assembled(STAGES_MODULE, "stages");
     }
 }

@@ -71,52 +71,21 @@ pub const CACHED_READ_NS: u64 = 25;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
-    use std::string::String;
-    use std::{env, format, fs, println};
+    use crate::ptx;
 
     #[test]
     fn every_workload_is_in_the_module_with_its_parameters() {
-        let ptx = WORKLOADS_MODULE.to_str().unwrap();
-        for (kernel, bytes) in WORKLOADS {
-            let name = kernel.to_str().unwrap();
-            let entry = ptx.split(&format!(".visible .entry {name}(")).nth(1).unwrap();
-            let header = entry.split(')').next().unwrap();
-            assert_eq!(header.matches(".param .u").count(), bytes.len(), "{name}");
-            for (index, bytes) in bytes.iter().enumerate() {
-                let parameter = format!(".param .u{} {name}_{index}", bytes * 8);
-                assert!(header.contains(&parameter), "{parameter}");
-            }
-        }
-        assert_eq!(ptx.matches(".entry").count(), WORKLOADS.len());
-        assert!(ptx.is_ascii() && ptx.contains("\n.version 6.0\n.target sm_30\n.address_size 64\n"));
+        ptx::has_kernels(WORKLOADS_MODULE, WORKLOADS);
+        ptx::is_for_old_targets(WORKLOADS_MODULE);
     }
 
-    /// Needs `ptxas`: set `PARTITA_PTXAS` to its path.
     #[test]
     fn the_assembler_accepts_the_workloads_with_their_registers() {
-        let Some(ptxas) = env::var_os("PARTITA_PTXAS") else {
-            println!("skipped: PARTITA_PTXAS does not name a ptxas");
-            return;
-        };
-        let directory = env::temp_dir().join(format!("partita-workloads-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let source = directory.join("workloads.ptx");
-        fs::write(&source, WORKLOADS_MODULE.to_bytes()).unwrap();
-        for target in ["sm_75", "sm_80", "sm_90"] {
-            let output = Command::new(&ptxas)
-                .args([&format!("--gpu-name={target}"), "--warning-as-error", "-v", "-o"])
-                .arg(directory.join(target))
-                .arg(&source)
-                .output()
-                .unwrap();
-            let messages = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{target}: {messages}");
+        for messages in ptx::is_assembled(WORKLOADS_MODULE, "workloads") {
             for used in messages.split("Used ").skip(1) {
                 let registers: u32 = used.split(' ').next().unwrap().parse().unwrap();
-                assert!(registers <= REGISTERS, "{target}: {messages}");
+                assert!(registers <= REGISTERS, "{messages}");
             }
         }
-        fs::remove_dir_all(&directory).unwrap();
     }
 }
