@@ -108,6 +108,17 @@ impl Gpu {
         }
     }
 
+    /// The newest CUDA that the driver serves, as people write it: `13.0`.
+    pub fn cuda_version_text(&self) -> String {
+        format!("{}.{}", self.cuda_version / 1000, self.cuda_version % 1000 / 10)
+    }
+
+    /// Its compute capability, as people write it: `9.0`.
+    pub fn compute_capability_text(&self) -> String {
+        let (major, minor) = self.facts.compute_capability;
+        format!("{major}.{minor}")
+    }
+
     /// Its simulated environment, if it is simulated.
     pub fn sim(&self) -> Option<&SimEnvironment> {
         self.sim.as_ref()

@@ -140,17 +140,16 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
 }
 
 fn driver(gpu: &Gpu) -> Check {
-    let (major, minor) = (gpu.cuda_version / 1000, gpu.cuda_version % 1000 / 10);
-    Check::ok("driver", format!("{}, CUDA {major}.{minor}", gpu.driver_version))
+    Check::ok("driver", format!("{}, CUDA {}", gpu.driver_version, gpu.cuda_version_text()))
 }
 
 fn device(gpu: &Gpu) -> Check {
     let facts = &gpu.facts;
-    let (major, minor) = facts.compute_capability;
     let detail = format!(
-        "{} ({}), compute capability {major}.{minor}, {}",
+        "{} ({}), compute capability {}, {}",
         facts.name,
         facts.uuid,
+        gpu.compute_capability_text(),
         ByteSize(facts.memory_total_bytes).approximate()
     );
     if facts.mig_enabled == Some(true) {
