@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use chain::{COMPONENT_VARIABLE, Chain, ChainPlan, FILE_VARIABLE, Policy};
+use chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, Chain, ChainPlan, Policy};
 use partita_testing::{Machine, eventually, succeed};
 
 /// The directory of the built libraries.
@@ -56,7 +56,7 @@ fn three_components(archive: bool) {
         let libraries =
             std::env::join_paths([machine.libraries(), built().to_owned()]).expect("paths without colons");
         command.env("LD_LIBRARY_PATH", libraries);
-        command.env(FILE_VARIABLE, &file).env(COMPONENT_VARIABLE, role.to_string());
+        command.env(CHAIN_VARIABLE, &file).env(COMPONENT_VARIABLE, role.to_string());
         command.stdin(Stdio::null()).spawn().unwrap()
     };
     let mut children = [0, 1, 2].map(start);

@@ -5,21 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use partita_driver::Gpu;
-use partita_ledger::chain::{ChainFile, monotonic_ns};
+use partita_ledger::chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
 use partita_memory::BadName;
 
 use crate::chain::{REST, c_path};
 use crate::component::Component;
 use crate::error::Error;
-use crate::keeper::{KEEPER_VARIABLE, KeeperSlabs};
+use crate::keeper::KeeperSlabs;
 use crate::memory::{OwnSlabs, Slabs};
 use crate::process;
 use crate::steer::{Masks, Steer};
-
-/// The environment variable that holds the path of the chain's file.
-pub const FILE_VARIABLE: &str = "PARTITA_CHAIN";
-/// The environment variable that holds the number of the component, from 0.
-pub const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
 
 /// How long the frames of a dead process rest that the kernel has not done away with yet.
 const REST_OF_UNDEAD: Duration = Duration::from_secs(2);
@@ -60,7 +55,7 @@ impl<'g> Attach<'g> {
         }
     }
 
-    /// To the chain and as the component that [`FILE_VARIABLE`] and [`COMPONENT_VARIABLE`] name, with memory from the keeper that
+    /// To the chain and as the component that [`CHAIN_VARIABLE`] and [`COMPONENT_VARIABLE`] name, with memory from the keeper that
     /// [`KEEPER_VARIABLE`] names, if it names one.
     ///
     /// # Errors
@@ -71,7 +66,7 @@ impl<'g> Attach<'g> {
             let value: Option<OsString> = std::env::var_os(variable).filter(|value| !value.is_empty());
             value.ok_or_else(|| wrong(variable, "is not set".to_owned()))
         };
-        let file = get(FILE_VARIABLE)?;
+        let file = get(CHAIN_VARIABLE)?;
         let number = get(COMPONENT_VARIABLE)?;
         let parsed = number.to_str().and_then(|text| text.parse().ok());
         let role =
@@ -83,7 +78,7 @@ impl<'g> Attach<'g> {
         // The chain's name is its tenant's.
         let tenant = ChainFile::open(&c_path(file.as_ref())?)?.plan().name.parse();
         let tenant = tenant
-            .map_err(|error: BadName| wrong(FILE_VARIABLE, format!("names a chain whose name {error}")))?;
+            .map_err(|error: BadName| wrong(CHAIN_VARIABLE, format!("names a chain whose name {error}")))?;
         Ok(attach.slabs(KeeperSlabs::new(socket, &file, tenant)))
     }
 

@@ -12,9 +12,6 @@ use partita_memory::client::{Connection, OpenedBy};
 use crate::error::Error;
 use crate::memory::{Granted, Slabs};
 
-/// The environment variable that holds the socket of the chain's keeper.
-pub const KEEPER_VARIABLE: &str = "PARTITA_KEEPER";
-
 /// How long a keeper is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -58,12 +58,14 @@ mod process;
 mod steer;
 pub mod transport;
 
-pub use attach::{Attach, COMPONENT_VARIABLE, FILE_VARIABLE, Role};
+pub use attach::{Attach, Role};
 pub use chain::Chain;
 pub use component::{Component, Outcome, Received};
 pub use error::Error;
 pub use frame::Frame;
-pub use keeper::{KEEPER_VARIABLE, KeeperSlabs};
+pub use keeper::KeeperSlabs;
 pub use memory::{Granted, Memory, OwnSlabs, Slabs};
-pub use partita_ledger::chain::{Census, ChainPlan, Policy, RoleStatus, SlabOwner};
+pub use partita_ledger::chain::{
+    CHAIN_VARIABLE, COMPONENT_VARIABLE, Census, ChainPlan, KEEPER_VARIABLE, Policy, RoleStatus, SlabOwner,
+};
 pub use steer::{AffinityContexts, GreenContexts, Masks, Steer};

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use common::World;
 use partita_chain::{
-    AffinityContexts, Attach, Chain, Component, FILE_VARIABLE, GreenContexts, Policy, Received,
+    AffinityContexts, Attach, CHAIN_VARIABLE, Chain, Component, GreenContexts, Policy, Received,
 };
 use partita_core::TpcSet;
 use partita_driver::{Census, Cuda, Gpu, Grid};
@@ -22,7 +22,7 @@ fn child(name: &str) {
 }
 
 fn chain() -> Chain {
-    Chain::open(std::env::var(FILE_VARIABLE).unwrap().as_ref()).unwrap()
+    Chain::open(std::env::var(CHAIN_VARIABLE).unwrap().as_ref()).unwrap()
 }
 
 /// The TPCs that a launch of the component runs on, two SMs each.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::World;
 use partita_chain::transport::{Carrier, Handles, Item, Place, RingTransport, Transport, UdpCopy};
-use partita_chain::{Attach, COMPONENT_VARIABLE, FILE_VARIABLE, Policy};
+use partita_chain::{Attach, CHAIN_VARIABLE, COMPONENT_VARIABLE, Policy};
 use partita_driver::{Cuda, Gpu, KERNEL_DEADLINE_MS};
 use partita_testing::ignored_test;
 
@@ -23,7 +23,7 @@ const KIND_VARIABLE: &str = "PARTITA_TEST_TRANSPORT";
 #[ignore = "run by the others as a program of its own"]
 fn component() {
     let role: u8 = std::env::var(COMPONENT_VARIABLE).unwrap().parse().unwrap();
-    let file = std::env::var(FILE_VARIABLE).unwrap();
+    let file = std::env::var(CHAIN_VARIABLE).unwrap();
     let cuda = Cuda::load(None).unwrap();
     let gpu = Gpu::open(&cuda, 0).unwrap();
     let place = || Place::new(Path::new(&file).parent().unwrap(), role, ROLES);

@@ -7,7 +7,7 @@
 //! believed for another driver, another board or another layout.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::Job;
 use crate::error::Error;
+use crate::files::{self, Durable};
 use crate::gpu::Gpu;
 use crate::install::{self, Install};
 use crate::topology::{self, Evidence};
@@ -177,14 +178,7 @@ fn make_dir(dir: &Path) -> io::Result<()> {
 /// Writes a record to its place in `dir`, whole or not at all.
 fn keep(dir: &Path, path: &Path, record: &impl Serialize) -> io::Result<()> {
     make_dir(dir)?;
-    let fresh = path.with_extension(format!("new-{}", std::process::id()));
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(&fresh)?;
-    file.write_all(&serde_json::to_vec_pretty(record)?)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&fresh, path))
-        .inspect_err(|_| {
-            let _ = fs::remove_file(&fresh);
-        })
+    files::replace(path, &serde_json::to_vec_pretty(record)?, 0o644, Durable::Yes)
 }
 
 /// Whether a record was made under this driver and for this GPU.

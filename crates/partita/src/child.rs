@@ -433,7 +433,8 @@ fn kill_group(child: &Child) {
     }
 }
 
-fn describe(status: ExitStatus) -> String {
+/// How a process has ended: by its exit code, or by a signal.
+pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("signal {signal}"),

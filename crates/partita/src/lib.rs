@@ -42,6 +42,7 @@ pub mod demo;
 pub mod doctor;
 pub mod error;
 pub mod facts;
+mod files;
 pub mod gpu;
 pub mod gpus;
 pub mod install;

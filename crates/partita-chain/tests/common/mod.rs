@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 
-use partita_chain::{COMPONENT_VARIABLE, Chain, ChainPlan, FILE_VARIABLE, Policy};
+use partita_chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, Chain, ChainPlan, Policy};
 use partita_testing::{Machine, eventually, without_own_variables};
 
 /// The directory of the simulated driver.
@@ -91,7 +91,7 @@ impl World {
         } else {
             self.machine.surround(command, "h200");
         }
-        command.env(FILE_VARIABLE, self.file()).env(COMPONENT_VARIABLE, role.to_string());
+        command.env(CHAIN_VARIABLE, self.file()).env(COMPONENT_VARIABLE, role.to_string());
         command.env("PARTITA_CACHE_DIR", self.machine.path("cache"));
     }
 

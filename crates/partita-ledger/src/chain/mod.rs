@@ -20,6 +20,13 @@
 //! The file is its user's alone (mode 0600), as the chain is. What is in it is checked all the same: no word of it makes anybody
 //! panic, loop or leave a mapping.
 
+/// The environment variable by which a component finds its chain: the chain's file.
+pub const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
+/// That which says which component it is: the number of its role.
+pub const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
+/// That which names the socket of the keeper of its frames' memory; unset without one.
+pub const KEEPER_VARIABLE: &str = "PARTITA_KEEPER";
+
 #[cfg(not(loom))]
 mod fault;
 #[cfg(not(loom))]

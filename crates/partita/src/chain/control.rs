@@ -1,10 +1,10 @@
-//! The thread that has a chain's compute units divided, and what it shares with the process's main thread.
+//! The thread that has a chain's compute units divided.
 
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use partita_core::chain::{
     self as core, Actuator, Allocation, Controller, ControllerOptions, Happening, PublishedOptions, Record,
@@ -12,113 +12,12 @@ use partita_core::chain::{
 };
 use partita_ledger::chain::ChainFile;
 
-use super::log::{Log, Period};
-use super::plant::{Interruption, RunningChain, Watcher};
-use super::state::{ChainState, ComponentState, Phase};
+use super::plant::{Interruption, RunningChain};
+use super::shared::Shared;
+use super::state::{ChainState, Phase};
 use super::steer::Orders;
 use super::{Algorithm, Definition, Steering};
 use crate::error::Error;
-
-/// How often the state is written for others, at most.
-const WRITE: Duration = Duration::from_millis(100);
-
-/// What the process knows of its chain, for both of its threads.
-#[derive(Debug)]
-pub(super) struct Shared {
-    inner: Mutex<Inner>,
-    tenant: PathBuf,
-    began: Instant,
-}
-
-#[derive(Debug)]
-struct Inner {
-    state: ChainState,
-    written: Option<Instant>,
-    log: Option<Log>,
-}
-
-impl Shared {
-    pub(super) fn new(state: ChainState, tenant: &Path, log: Option<&Path>) -> Result<Self, Error> {
-        let log = log.map(|path| Log::begin(path, &state.definition)).transpose()?;
-        let inner = Inner { state, written: None, log };
-        Ok(Self { inner: Mutex::new(inner), tenant: tenant.to_owned(), began: Instant::now() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn at_s(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
-    }
-
-    /// Notes that something happened.
-    pub(super) fn note(&self, what: String) {
-        self.lock().state.note(self.at_s(), what, None);
-    }
-
-    pub(super) fn set_components(&self, components: Vec<ComponentState>) {
-        self.lock().state.components = components;
-    }
-
-    /// Writes the state for others to read.
-    pub(super) fn write(&self) -> Result<(), Error> {
-        let mut inner = self.lock();
-        inner.written = Some(Instant::now());
-        if let Some(log) = &mut inner.log {
-            log.flush();
-        }
-        inner.state.write(&self.tenant)
-    }
-
-    /// Changes the state, and writes it if it was not for a while, or `now`.
-    fn change(&self, now: bool, change: impl FnOnce(&mut ChainState, f64)) {
-        let mut inner = self.lock();
-        change(&mut inner.state, self.at_s());
-        let is_due = inner.written.is_none_or(|written| written.elapsed() >= WRITE);
-        drop(inner);
-        if is_due || now {
-            // Who cannot see it now sees it after the next period.
-            let _ = self.write();
-        }
-    }
-}
-
-/// Tells the others what the optimizer does.
-#[derive(Debug)]
-struct Reporter(Arc<Shared>);
-
-impl Watcher for Reporter {
-    fn measured(&mut self, throughput_fps: f64, applied: Option<&Allocation>) {
-        self.0.change(false, |state, _| {
-            state.periods += 1;
-            state.throughput_fps = Some(throughput_fps);
-        });
-        let mut inner = self.0.lock();
-        let Inner { state, log: Some(log), .. } = &mut *inner else { return };
-        let period = Period {
-            at_s: self.0.at_s(),
-            throughput_fps,
-            tpcs: applied.map(|allocation| allocation.tpcs().to_vec()),
-            tpcs_of_chain: state.tpcs_of_chain,
-            phase: state.phase,
-        };
-        if let Err(error) = log.period(&period) {
-            state.note(period.at_s, format!("the log cannot be written any more: {error}"), None);
-            inner.log = None;
-        }
-    }
-
-    fn applied(&mut self, allocation: &Allocation) {
-        self.0.change(true, |state, _| {
-            // It is one trial of many, unless nobody optimizes.
-            if matches!(state.phase, Phase::Settled) {
-                state.phase = Phase::Searching;
-            }
-            state.tpcs = Some(allocation.tpcs().to_vec());
-        });
-    }
-}
 
 /// Has a chain's compute units divided until the chain ends.
 #[derive(Debug)]
@@ -143,7 +42,7 @@ impl Control {
             Arc::clone(ending),
             Orders::of(tenant),
             Duration::from_millis(definition.period_ms.into()),
-            Box::new(Reporter(Arc::clone(shared))),
+            Arc::clone(shared),
         )?;
         Ok(Self { chain, steering: Steering::Algorithm(definition.algorithm), shared: Arc::clone(shared) })
     }

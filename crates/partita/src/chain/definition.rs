@@ -68,8 +68,8 @@ pub struct Definition {
     #[serde(default = "default_capacity")]
     pub capacity: u32,
     /// What happens to a frame for which there is no room.
-    #[serde(default)]
-    pub policy: DropPolicy,
+    #[serde(default, with = "policy_name")]
+    pub policy: Policy,
     /// Whose the frames' memory is.
     #[serde(default)]
     pub memory: MemoryOwner,
@@ -97,26 +97,23 @@ pub struct ComponentDefinition {
     pub command: Vec<String>,
 }
 
-/// What happens to a frame for which there is no room: [`Policy`] as it is written down.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DropPolicy {
-    /// Whoever sends it waits: back-pressure up to the first component.
-    #[default]
-    Wait,
-    /// It is dropped, and counted.
-    DropNewest,
-    /// The frame that has waited longest is dropped for it, and counted.
-    DropOldest,
-}
+/// [`Policy`] as it is written down: by its name.
+mod policy_name {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
 
-impl From<DropPolicy> for Policy {
-    fn from(policy: DropPolicy) -> Self {
-        match policy {
-            DropPolicy::Wait => Self::Wait,
-            DropPolicy::DropNewest => Self::DropNewest,
-            DropPolicy::DropOldest => Self::DropOldest,
-        }
+    use super::Policy;
+
+    pub fn serialize<S: Serializer>(policy: &Policy, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(policy.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
+        let name = String::deserialize(from)?;
+        Policy::from_name(&name).ok_or_else(|| {
+            let names: Vec<&str> = Policy::NAMES.iter().map(|(name, _)| *name).collect();
+            D::Error::custom(format!("there is no policy {name:?}; it can be {}", names.join(", ")))
+        })
     }
 }
 
@@ -293,7 +290,7 @@ impl Definition {
             frame_bytes: self.frame_bytes()?,
             frames: self.frame_count(),
             queue_max: self.capacity,
-            policy: self.policy.into(),
+            policy: self.policy,
             gpu_uuid,
         })
     }
@@ -325,7 +322,7 @@ mod tests {
         assert_eq!(chain.frame_bytes().unwrap(), 4 << 20);
         assert_eq!(
             (chain.frame_count(), chain.policy, chain.algorithm),
-            (16, DropPolicy::Wait, Algorithm::Steady)
+            (16, Policy::Wait, Algorithm::Steady)
         );
         let json = serde_json::to_string(&chain).unwrap();
         assert_eq!(serde_json::from_str::<Definition>(&json).unwrap(), chain);

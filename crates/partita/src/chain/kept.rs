@@ -1,7 +1,7 @@
 //! The chains that a user has defined: kept by the daemon where one runs, else a file for each, below the user's configuration.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::Definition;
 use crate::daemon::Client;
 use crate::error::Error;
+use crate::files::{self, Durable};
 use crate::registry::{Registry, check_name};
 
 /// A definition in bytes at most.
@@ -177,15 +178,7 @@ impl Files {
         let path = self.path(&definition.name);
         let failed = || Error::io(path.display().to_string());
         fs::create_dir_all(&self.dir).map_err(failed())?;
-        // A reader sees the whole of one or the other.
-        let scratch = self.dir.join(format!(".{}-{}", definition.name, std::process::id()));
-        let written = fs::File::create(&scratch)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&scratch, &path));
-        written.map_err(|error| {
-            let _ = fs::remove_file(&scratch);
-            failed()(error)
-        })
+        files::replace(&path, text.as_bytes(), 0o644, Durable::Yes).map_err(failed())
     }
 
     fn get(&self, name: &str) -> Result<Definition, Error> {

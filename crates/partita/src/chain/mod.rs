@@ -12,19 +12,17 @@ mod definition;
 mod kept;
 mod log;
 mod plant;
+mod shared;
 mod state;
 mod steer;
 mod supervise;
 
-use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
 
 pub use self::definition::{
-    Algorithm, COMPONENTS_MAX, ComponentDefinition, Definition, DropPolicy, MemoryOwner, PERIOD_MS_MAX,
-    PERIOD_MS_MIN,
+    Algorithm, COMPONENTS_MAX, ComponentDefinition, Definition, MemoryOwner, PERIOD_MS_MAX, PERIOD_MS_MIN,
 };
 pub use self::kept::{Definitions, read_file};
 pub use self::log::{History, Period, read_log};
@@ -34,17 +32,11 @@ pub use self::state::{
 pub use self::steer::Steering;
 pub use self::supervise::{Order, start, supervise};
 use crate::error::Error;
+use crate::files::{self, Durable};
 
-/// The chain's file in the tenant's directory.
-const CHAIN_FILE: &str = "chain";
-
-/// Writes a value as JSON, so that a reader sees the whole of it or of what was there before.
-fn write_whole(path: &Path, value: &impl Serialize) -> Result<(), Error> {
-    let fresh = path.with_extension(format!("{}.new", std::process::id()));
-    let json =
-        serde_json::to_vec(value).map_err(|error| Error::io(path.display().to_string())(error.into()))?;
-    fs::File::create(&fresh)
-        .and_then(|mut file| file.write_all(&json))
-        .and_then(|()| fs::rename(&fresh, path))
-        .map_err(Error::io(path.display().to_string()))
+/// Writes a value as JSON into a tenant's directory, for others to read.
+fn show(path: &Path, value: &impl Serialize) -> Result<(), Error> {
+    let failed = || Error::io(path.display().to_string());
+    let json = serde_json::to_vec(value).map_err(|error| failed()(error.into()))?;
+    files::replace(path, &json, 0o644, Durable::No).map_err(failed())
 }

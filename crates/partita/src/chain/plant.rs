@@ -10,6 +10,7 @@ use partita_core::{Topology, TpcSet};
 use partita_ledger::LimitsMap;
 use partita_ledger::chain::ChainFile;
 
+use super::shared::Shared;
 use super::state::of_file;
 use super::steer::Orders;
 use crate::error::Error;
@@ -52,15 +53,7 @@ pub(super) struct RunningChain {
     /// What was applied last.
     pub(super) applied: Option<Allocation>,
     /// Told of each measurement and each division.
-    watcher: Box<dyn Watcher>,
-}
-
-/// Who is told what an optimizer does.
-pub(super) trait Watcher: std::fmt::Debug + Send {
-    /// A period is over.
-    fn measured(&mut self, throughput_fps: f64, applied: Option<&Allocation>);
-    /// The TPCs were divided anew.
-    fn applied(&mut self, allocation: &Allocation);
+    shared: Arc<Shared>,
 }
 
 impl RunningChain {
@@ -70,7 +63,7 @@ impl RunningChain {
         ending: Arc<AtomicBool>,
         orders: Orders,
         period: Duration,
-        watcher: Box<dyn Watcher>,
+        shared: Arc<Shared>,
     ) -> Result<Self, Error> {
         let damaged = |reason: String| Error::Chain { what: "the tenant's limits".to_owned(), reason };
         let map = LimitsMap::open_ro(limits_path).map_err(|error| damaged(error.to_string()))?;
@@ -88,7 +81,7 @@ impl RunningChain {
             counted: None,
             interruption: None,
             applied: None,
-            watcher,
+            shared,
         })
     }
 
@@ -165,7 +158,7 @@ impl RunningChain {
         let passed_s = now.duration_since(begun).as_secs_f64();
         let throughput = frames.saturating_sub(frames_before) as f64 / passed_s.max(1e-9);
         self.counted = Some((frames, now));
-        self.watcher.measured(throughput, self.applied.as_ref());
+        self.shared.measured(throughput, self.applied.as_ref());
         Ok(throughput)
     }
 
@@ -194,7 +187,7 @@ impl Actuator for RunningChain {
         }
         self.counted = None;
         self.applied = Some(allocation.clone());
-        self.watcher.applied(allocation);
+        self.shared.applied(allocation);
         Ok(())
     }
 }

@@ -1,14 +1,14 @@
 //! What a running chain shows, and to whom: to `ps`, `watch` and the daemon.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use partita_ledger::chain::{ChainFile, RoleStatus, monotonic_ns};
+use partita_ledger::chain::{CHAIN_FILE_NAME, ChainFile, RoleStatus, monotonic_ns};
 use serde::{Deserialize, Serialize};
 
-use super::{CHAIN_FILE, Definition, Steering, write_whole};
+use super::{Definition, Steering, show};
 use crate::error::Error;
+use crate::files;
 use crate::process::ProcessId;
 use crate::registry::{Registry, Tenant, c_path};
 
@@ -98,21 +98,15 @@ impl ChainState {
 
     /// Writes it for others to read.
     pub(super) fn write(&self, tenant: &Path) -> Result<(), Error> {
-        write_whole(&tenant.join(FILE), self)
+        show(&tenant.join(FILE), self)
     }
 
     fn read(tenant: &Path) -> Result<Option<Self>, Error> {
         let path = tenant.join(FILE);
-        let failed = || Error::io(path.display().to_string());
-        let meta = match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            meta => meta.map_err(failed())?,
-        };
-        if !meta.is_file() || meta.len() > BYTES_MAX {
-            return Err(failed()(io::Error::new(io::ErrorKind::InvalidData, "it is no file, or too long")));
+        match files::read_json(&path, BYTES_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some).map_err(Error::io(path.display().to_string())),
         }
-        let bytes = fs::read(&path).map_err(failed())?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| failed()(error.into()))
     }
 }
 
@@ -267,7 +261,7 @@ fn view_of(tenant: &Tenant) -> Result<Option<ChainView>, Error> {
 
 /// The path of the chain's file in a tenant's directory.
 pub(super) fn file_path(tenant: &Path) -> PathBuf {
-    tenant.join(CHAIN_FILE)
+    tenant.join(CHAIN_FILE_NAME.to_str().unwrap_or_default())
 }
 
 fn open_file(tenant: &Path) -> Result<ChainFile, Error> {

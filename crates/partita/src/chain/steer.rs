@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use partita_core::chain::Allocation;
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, write_whole};
+use super::{Algorithm, show};
 use crate::error::Error;
+use crate::files;
 
 /// The file in the tenant's directory that says it.
 const FILE: &str = "chain.steer.json";
@@ -51,7 +52,7 @@ impl Steering {
     /// # Errors
     /// [`Error::Io`].
     pub(super) fn leave(&self, tenant: &Path) -> Result<(), Error> {
-        write_whole(&tenant.join(FILE), self)
+        show(&tenant.join(FILE), self)
     }
 }
 
@@ -82,14 +83,7 @@ impl Orders {
     pub(super) fn next(&mut self) -> Option<io::Result<Steering>> {
         let stamp = self.stamp().filter(|stamp| Some(*stamp) != self.seen)?;
         self.seen = Some(stamp);
-        let read = || {
-            let bytes = fs::read(&self.path)?;
-            if bytes.len() as u64 > BYTES_MAX {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
-            }
-            Ok(serde_json::from_slice(&bytes)?)
-        };
-        Some(read())
+        Some(files::read_json(&self.path, BYTES_MAX))
     }
 }
 

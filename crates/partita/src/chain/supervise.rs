@@ -11,14 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use partita_ledger::chain::{ChainFile, monotonic_ns};
+use partita_ledger::chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
 use partita_mps::Service;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use self::keeper::Keeper;
 use self::process::Process;
-use super::control::{Control, Shared};
+use super::control::Control;
+use super::shared::Shared;
 use super::state::{ChainState, Phase, file_path, of_file};
 use super::{Definition, MemoryOwner, Steering};
 use crate::error::Error;
@@ -33,12 +34,6 @@ use crate::registry::{Registry, c_path};
 use crate::run::{LEDGER_VARIABLE, RunRequest, run};
 use crate::signals;
 
-/// Where a component finds its chain: the chain's file.
-const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
-/// Which of its components it is, from 0.
-const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
-/// Where it finds the keeper of the chain's memory: its socket.
-const KEEPER_VARIABLE: &str = "PARTITA_KEEPER";
 /// The hidden subcommand of `partita` that runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
 /// How long a component may take to end by itself once the chain is to end and no frame is on its way, before it is told by a signal.
@@ -347,10 +342,12 @@ impl Running {
         self.ending.store(true, Ordering::Relaxed);
         self.file.stop();
         let mut limit = Instant::now() + if in_order { DRAIN_LIMIT } else { LEAVE_LIMIT };
+        let mut told = Vec::new();
         while Instant::now() < limit && self.members.iter().any(Process::lives) {
             // Who has no place in the chain does not know that it ends.
-            for (member, role) in self.members.iter().zip(0..) {
-                if !self.file.is_held(role).unwrap_or(false) {
+            for (at, member) in self.members.iter().enumerate() {
+                if !told.contains(&at) && !self.file.is_held(at as u8).unwrap_or(false) {
+                    told.push(at);
                     member.signal(Signal::TERM, self.service.as_ref());
                 }
             }

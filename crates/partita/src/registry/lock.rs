@@ -13,9 +13,10 @@ use partita_ledger::{FLAG_GATED, FLAG_TIMED, MECHANISM_NONE};
 
 use super::{
     GATE, NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name,
-    is_owned, is_scratch, make, make_gate, open_regular, shared_dir, tenant::has_live_slot,
+    is_owned, is_scratch, make, make_gate, shared_dir, tenant::has_live_slot,
 };
 use crate::error::Error;
+use crate::files::open_regular;
 use crate::process::ProcessId;
 use crate::run::LEDGER_VARIABLE;
 

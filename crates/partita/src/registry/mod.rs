@@ -28,19 +28,19 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use partita_ledger::{FLAG_TIMED, GPU_LINK_PREFIX, GateMap, Limits, LimitsFile, Problem, TimeMap, UsageMap};
-use rustix::fs::{Mode, OFlags};
 
 pub use lock::RegistryLock;
 pub use name::check_name;
 pub use tenant::{GpuMeta, Isolation, META_VERSION, Meta, SimMeta, Tenant};
 
 use crate::error::Error;
+use crate::files::{self, Durable, open_regular};
 use crate::process::user_name;
 
 /// Where tenants are unless `PARTITA_RUN_DIR` says otherwise. Memory, because
@@ -213,13 +213,9 @@ impl OwnedTenant {
 
 fn write_meta(dir: &Path, meta: &Meta) -> Result<(), Error> {
     let path = dir.join(META);
-    let fresh = dir.join(".meta.json.new");
     let json = serde_json::to_vec_pretty(meta)
         .map_err(|error| Error::io(path.display().to_string())(io::Error::other(error)))?;
-    create_file(&fresh, 0o644)
-        .and_then(|mut file| file.write_all(&json))
-        .and_then(|()| fs::rename(&fresh, &path))
-        .map_err(Error::io(path.display().to_string()))
+    files::replace(&path, &json, 0o644, Durable::No).map_err(Error::io(path.display().to_string()))
 }
 
 fn create_file(path: &Path, mode: u32) -> io::Result<File> {
@@ -329,17 +325,6 @@ fn make_gate(gpu_dir: &Path) -> Result<(), Error> {
         made => made,
     };
     made.map(drop).map_err(|error| Error::io(path.display().to_string())(io::Error::other(error.to_string())))
-}
-
-/// Opens a regular file to read. What another user put there may be anything: a
-/// pipe would keep us waiting for ever, a link would lead elsewhere.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
 /// Whether somebody holds the lock of the file; false also if there is no file.

@@ -1,6 +1,5 @@
 //! One tenant as others see it.
 
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -9,10 +8,11 @@ use partita_ledger::{Limits, LimitsMap, UsageView};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::files;
 use crate::gpu::{Gpu, Selector};
 use crate::partition::Place;
 use crate::process::{ProcessId, user_name};
-use crate::registry::{LIMITS, META, TIME, USAGE, c_path, is_owned, open_regular, write_meta};
+use crate::registry::{LIMITS, META, TIME, USAGE, c_path, is_owned, write_meta};
 use crate::simenv::SimEnvironment;
 
 /// The version of `meta.json` that this build writes and reads.
@@ -288,12 +288,7 @@ pub(super) fn has_live_slot(dir: &Path) -> bool {
 }
 
 fn read_meta(dir: &Path) -> Result<Meta, String> {
-    let path = dir.join(META);
-    let mut bytes = Vec::new();
-    open_regular(&path)
-        .and_then(|file| file.take(META_BYTES_MAX).read_to_end(&mut bytes))
-        .map_err(|error| error.to_string())?;
-    let meta: Meta = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let meta: Meta = files::read_json(&dir.join(META), META_BYTES_MAX).map_err(|error| error.to_string())?;
     if meta.version != META_VERSION {
         return Err(format!("it has version {}, this Partita reads {META_VERSION}", meta.version));
     }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use partita_mps::Service;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::chain::ComponentState;
+use crate::child;
 use crate::error::Error;
 use crate::mps::attend::end_work_before;
 use crate::process::ProcessId;
@@ -142,11 +142,7 @@ impl Process {
             name: name.to_owned(),
             process: self.child.as_ref().and_then(|(child, ..)| ProcessId::living(child.id())),
             restarts: self.restarts,
-            ended: self.ended.map(|status| match (status.code(), status.signal()) {
-                (Some(code), _) => format!("exit code {code}"),
-                (None, Some(signal)) => format!("signal {signal}"),
-                (None, None) => "?".to_owned(),
-            }),
+            ended: self.ended.map(child::describe),
         }
     }
 }

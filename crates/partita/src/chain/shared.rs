@@ -1,0 +1,108 @@
+//! What the process that runs a chain knows of it, for both of its threads, and for others to read.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use partita_core::chain::Allocation;
+
+use super::log::{Log, Period};
+use super::state::{ChainState, ComponentState, Phase};
+use crate::error::Error;
+
+/// How often the state is written for others, at most.
+const WRITE: Duration = Duration::from_millis(100);
+
+/// What the process knows of its chain, for both of its threads.
+#[derive(Debug)]
+pub(super) struct Shared {
+    inner: Mutex<Inner>,
+    tenant: PathBuf,
+    began: Instant,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: ChainState,
+    written: Option<Instant>,
+    log: Option<Log>,
+}
+
+impl Shared {
+    pub(super) fn new(state: ChainState, tenant: &Path, log: Option<&Path>) -> Result<Self, Error> {
+        let log = log.map(|path| Log::begin(path, &state.definition)).transpose()?;
+        let inner = Inner { state, written: None, log };
+        Ok(Self { inner: Mutex::new(inner), tenant: tenant.to_owned(), began: Instant::now() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at_s(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Notes that something happened.
+    pub(super) fn note(&self, what: String) {
+        self.lock().state.note(self.at_s(), what, None);
+    }
+
+    pub(super) fn set_components(&self, components: Vec<ComponentState>) {
+        self.lock().state.components = components;
+    }
+
+    /// Writes the state for others to read.
+    pub(super) fn write(&self) -> Result<(), Error> {
+        let mut inner = self.lock();
+        inner.written = Some(Instant::now());
+        if let Some(log) = &mut inner.log {
+            log.flush();
+        }
+        inner.state.write(&self.tenant)
+    }
+
+    /// Changes the state, and writes it if it was not for a while, or `now`.
+    pub(super) fn change(&self, now: bool, change: impl FnOnce(&mut ChainState, f64)) {
+        let mut inner = self.lock();
+        change(&mut inner.state, self.at_s());
+        let is_due = inner.written.is_none_or(|written| written.elapsed() >= WRITE);
+        drop(inner);
+        if is_due || now {
+            // Who cannot see it now sees it after the next period.
+            let _ = self.write();
+        }
+    }
+
+    /// A period is over.
+    pub(super) fn measured(&self, throughput_fps: f64, applied: Option<&Allocation>) {
+        self.change(false, |state, _| {
+            state.periods += 1;
+            state.throughput_fps = Some(throughput_fps);
+        });
+        let mut inner = self.lock();
+        let Inner { state, log: Some(log), .. } = &mut *inner else { return };
+        let period = Period {
+            at_s: self.at_s(),
+            throughput_fps,
+            tpcs: applied.map(|allocation| allocation.tpcs().to_vec()),
+            tpcs_of_chain: state.tpcs_of_chain,
+            phase: state.phase,
+        };
+        if let Err(error) = log.period(&period) {
+            state.note(period.at_s, format!("the log cannot be written any more: {error}"), None);
+            inner.log = None;
+        }
+    }
+
+    /// The TPCs were divided anew.
+    pub(super) fn applied(&self, allocation: &Allocation) {
+        self.change(true, |state, _| {
+            // It is one trial of many, unless nobody optimizes.
+            if matches!(state.phase, Phase::Settled) {
+                state.phase = Phase::Searching;
+            }
+            state.tpcs = Some(allocation.tpcs().to_vec());
+        });
+    }
+}
