@@ -55,7 +55,8 @@ typedef struct partita_component partita_component;
 typedef struct partita_frame partita_frame;
 
 /* Takes the place that PARTITA_CHAIN (the chain's file) and PARTITA_COMPONENT (a number from 0) name, on the first visible GPU. What a dead
- * process in this place held is given back. The first component allocates the frames' memory. */
+ * process in this place held is given back. The frames' memory is that of the keeper whose socket PARTITA_KEEPER names; if it names none, the
+ * first component allocates it. */
 int partita_chain_attach(partita_component **component);
 
 /* As partita_chain_attach, with the file and the component's name, or its number in decimal digits, and the number of the GPU among those visible. */

@@ -103,8 +103,10 @@ pub unsafe extern "C" fn partita_chain_attach_to(
         return misuse("a file or role that is not UTF-8");
     };
     let role = role.parse().map_or_else(|_| Role::Name(role.to_owned()), Role::Number);
+    let made = Attach::new(PathBuf::from(file), role).keeper_from_environment();
+    let made = made.map_err(|error| error.to_string()).and_then(|made| attach(made, device));
     // SAFETY: as above.
-    unsafe { give(component, attach(Attach::new(PathBuf::from(file), role), device)) }
+    unsafe { give(component, made) }
 }
 
 /// See the header.

@@ -71,18 +71,28 @@ impl<'g> Attach<'g> {
         let parsed = number.to_str().and_then(|text| text.parse().ok());
         let role =
             parsed.ok_or_else(|| wrong(COMPONENT_VARIABLE, format!("is {number:?}, which is no number")))?;
-        let attach = Self::new(&file, Role::Number(role));
-        let Some(socket) = std::env::var_os(KEEPER_VARIABLE).filter(|value| !value.is_empty()) else {
-            return Ok(attach);
-        };
-        // The chain's name is its tenant's.
-        let tenant = ChainFile::open(&c_path(file.as_ref())?)?.plan().name.parse();
-        let tenant = tenant
-            .map_err(|error: BadName| wrong(CHAIN_VARIABLE, format!("names a chain whose name {error}")))?;
-        Ok(attach.slabs(KeeperSlabs::new(socket, &file, tenant)))
+        Self::new(file, Role::Number(role)).keeper_from_environment()
     }
 
-    /// Who gives the first component memory; [`OwnSlabs`] unless this says otherwise. Others do not ask.
+    /// With memory from the keeper that [`KEEPER_VARIABLE`] names; as before if it names none.
+    ///
+    /// # Errors
+    /// [`Error::File`]; [`Error::Environment`] if the chain's name cannot be its tenant's.
+    pub fn keeper_from_environment(self) -> Result<Self, Error> {
+        let Some(socket) = std::env::var_os(KEEPER_VARIABLE).filter(|value| !value.is_empty()) else {
+            return Ok(self);
+        };
+        let tenant = ChainFile::open(&c_path(&self.file)?)?.plan().name.parse();
+        let tenant = tenant.map_err(|error: BadName| Error::Environment {
+            variable: KEEPER_VARIABLE,
+            reason: format!("names a keeper, and the chain has no tenant's name: {error}"),
+        })?;
+        let slabs = KeeperSlabs::new(socket, &self.file, tenant);
+        Ok(self.slabs(slabs))
+    }
+
+    /// Where the frames' memory comes from; [`OwnSlabs`] unless this says otherwise. Each component needs it where a keeper has the memory, and
+    /// otherwise the first one alone.
     #[must_use]
     pub fn slabs(mut self, slabs: impl Slabs<'g> + 'g) -> Self {
         self.slabs = Box::new(slabs);
@@ -116,7 +126,7 @@ impl<'g> Attach<'g> {
     ///
     /// # Errors
     /// [`Error::File`], among them that a living process has the place; [`Error::NoRole`]; [`Error::Driver`].
-    pub fn attach(mut self, gpu: &'g Gpu<'g>) -> Result<Component<'g>, Error> {
+    pub fn attach(self, gpu: &'g Gpu<'g>) -> Result<Component<'g>, Error> {
         let file = ChainFile::open(&c_path(&self.file)?)?;
         let role = match &self.role {
             Role::Number(role) => *role,
@@ -131,6 +141,6 @@ impl<'g> Attach<'g> {
         let rest = if gone { REST } else { REST_OF_UNDEAD };
         let rests_until_ns = monotonic_ns().saturating_add(rest.as_nanos() as u64);
         let (seat, _) = claim.take(process::own()?, rests_until_ns)?;
-        Component::new(gpu, seat, &mut *self.slabs, self.steer, self.spin, self.on_host)
+        Component::new(gpu, seat, self.slabs, self.steer, self.spin, self.on_host)
     }
 }

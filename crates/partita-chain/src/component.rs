@@ -62,14 +62,14 @@ impl<'g> Component<'g> {
     pub(crate) fn new(
         gpu: &'g Gpu<'g>,
         seat: ChainSeat,
-        slabs: &mut dyn Slabs<'g>,
+        slabs: Box<dyn Slabs<'g> + 'g>,
         steer: Box<dyn Steer<'g> + 'g>,
         spin: Duration,
         on_host: bool,
     ) -> Result<Self, Error> {
-        let opened = Opened::default();
+        let opened = Opened::new(slabs);
         if seat.is_first() {
-            opened.provide(gpu, &seat, slabs)?;
+            opened.provide(gpu, &seat)?;
         }
         let own_stream = Stream::new(gpu.cuda()).map_err(Error::driver("a component's stream"))?;
         // A component is a process, whose stream is in use to its end.
@@ -164,7 +164,10 @@ impl<'g> Component<'g> {
     /// The frame of a lease that was taken, in order on the GPU; `None` if nothing is known of what is in it.
     fn ready(&self, lease: Lease) -> Result<Option<Frame<'_, 'g>>, Error> {
         let memory = self.opened.of(self.gpu, &self.seat, &lease);
-        let memory = memory.inspect_err(|_| _ = self.give_up(&lease))?;
+        let Some(memory) = memory.inspect_err(|_| _ = self.give_up(&lease))? else {
+            self.give_up(&lease)?;
+            return Ok(None);
+        };
         let bytes = memory.span().bytes();
         if lease.offset.checked_add(self.plan().stride_bytes()).is_none_or(|end| end > bytes) {
             self.give_up(&lease)?;
@@ -293,6 +296,8 @@ impl<'g> Component<'g> {
 impl Drop for Component<'_> {
     fn drop(&mut self) {
         // What is queued may still use memory that goes with this.
-        let _ = self.gpu.wait_on(self.stream(), "a component's last work", KERNEL_DEADLINE_MS);
+        if self.gpu.wait_on(self.stream(), "a component's last work", KERNEL_DEADLINE_MS).is_ok() {
+            self.opened.close();
+        }
     }
 }

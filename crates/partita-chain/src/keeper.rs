@@ -5,94 +5,146 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use partita_core::pool::{LeaseId, OwnerId, SlabId};
 use partita_driver::Gpu;
+use partita_ledger::chain::{HANDLE_BYTES, SlabOwner, SlabPlan};
 use partita_memory::TenantName;
-use partita_memory::client::{Connection, OpenedBy};
+use partita_memory::client::{Connection, OpenSlab};
 
 use crate::error::Error;
-use crate::memory::{Granted, Slabs};
+use crate::memory::{Granted, Memory, Slabs};
 
 /// How long a keeper is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Memory that a keeper leases to the chain as a whole, for as long as any of its components lives.
-#[derive(Debug)]
+///
+/// Every component opens it through a connection of its own, by a handle or a descriptor as the keeper has them: so the keeper knows who can
+/// write there, and gives what a dead chain had to nobody before each of those processes is gone.
 pub struct KeeperSlabs {
     socket: PathBuf,
     /// The chain's file, by whose locks the keeper knows that the chain lives.
     chain: PathBuf,
     tenant: TenantName,
+    link: Option<Link>,
+}
+
+/// A connection that has joined the chain.
+struct Link {
+    keeper: Connection,
+    chain: OwnerId,
+    /// What the keeper takes to be open here.
+    opened: Vec<SlabId>,
+}
+
+impl Link {
+    fn instance(&self) -> u64 {
+        self.keeper.welcome().instance
+    }
+
+    /// The chain's leases, with their slabs.
+    fn leases(&mut self) -> Result<Vec<(LeaseId, SlabId)>, Error> {
+        let rows = self.keeper.leases()?;
+        let own = rows.iter().filter(|row| row.owner == self.chain && !row.is_resting);
+        Ok(own.map(|row| (row.lease.id, row.lease.slab)).collect())
+    }
+}
+
+/// A lease, as the chain's file keeps it.
+fn tag(lease: LeaseId, slab: SlabId) -> [u64; 2] {
+    [slab.0, lease.0]
 }
 
 impl KeeperSlabs {
     /// From the keeper at that socket, for the chain with that file. `tenant` is whose quota counts.
     pub fn new(socket: impl Into<PathBuf>, chain: impl Into<PathBuf>, tenant: TenantName) -> Self {
-        Self { socket: socket.into(), chain: chain.into(), tenant }
+        Self { socket: socket.into(), chain: chain.into(), tenant, link: None }
     }
 
-    fn connect(&self) -> Result<Connection, Error> {
-        Ok(Connection::connect(&self.socket, Some(self.tenant), PATIENCE)?)
+    /// The connection, if it is to that keeper, or to whichever serves the socket now.
+    fn link(&mut self, gpu: &Gpu<'_>, instance: Option<u64>) -> Result<&mut Link, Error> {
+        let link = match self.link.take() {
+            Some(link) if instance.is_none_or(|instance| link.instance() == instance) => link,
+            _ => self.connect(gpu)?,
+        };
+        Ok(self.link.insert(link))
     }
 
-    fn chain_file(&self) -> Result<File, Error> {
-        File::open(&self.chain).map_err(|source| Error::System { what: "the chain's file", source })
-    }
-}
-
-impl<'g> Slabs<'g> for KeeperSlabs {
-    fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error> {
-        let mut keeper = self.connect()?;
-        let welcome = *keeper.welcome();
-        if welcome.gpu_uuid != gpu.facts().uuid {
+    fn connect(&self, gpu: &Gpu<'_>) -> Result<Link, Error> {
+        let mut keeper = Connection::connect(&self.socket, Some(self.tenant), PATIENCE)?;
+        if keeper.welcome().gpu_uuid != gpu.facts().uuid {
             return Err(Error::Keeper {
                 socket: self.socket.clone(),
                 reason: "has the memory of another GPU than this component uses; start one for this GPU"
                     .to_owned(),
             });
         }
-        let chain = keeper.join_chain(self.chain_file()?.as_fd())?;
-        let leases = keeper.lease(Some(chain), bytes, 1, 0)?;
-        let lease = leases.first().copied().ok_or_else(|| self.odd("granted nothing"))?;
-        let opened = keeper.open(lease.slab)?;
-        let OpenedBy::Ipc(handle) = opened.by else {
-            return Err(Error::Keeper {
-                socket: self.socket.clone(),
-                reason: "gives descriptors, and components pass handles on; start it with `--handles ipc`"
-                    .to_owned(),
-            });
-        };
-        let end = lease.offset.checked_add(bytes).filter(|end| *end <= opened.bytes);
-        let end = end.ok_or_else(|| self.odd("granted a block outside of its slab"))?;
-        Ok(Granted {
-            handle,
-            begins_at: lease.offset,
-            bytes: end,
-            keeper: Some(welcome.instance),
-            tag: [0; 2],
-            // Opened as by everybody, so that nobody's mapping goes before the others'.
-            memory: None,
-        })
+        let file =
+            File::open(&self.chain).map_err(|source| Error::System { what: "the chain's file", source })?;
+        let chain = keeper.join_chain(file.as_fd())?;
+        Ok(Link { keeper, chain, opened: Vec::new() })
     }
 
-    fn is_there(&mut self, instance: u64) -> bool {
-        let leased = || -> Result<bool, Error> {
-            let mut keeper = self.connect()?;
-            if keeper.welcome().instance != instance {
-                return Ok(false);
-            }
-            let chain = keeper.join_chain(self.chain_file()?.as_fd())?;
-            Ok(keeper.leases()?.iter().any(|row| row.owner == chain && !row.is_resting))
+    /// Which of these leases the chain still has. Those that it has beside them go back.
+    fn look_after(&mut self, gpu: &Gpu<'_>, known: &[SlabPlan]) -> Result<Vec<bool>, Error> {
+        let link = self.link(gpu, None)?;
+        let (instance, leases) = (link.instance(), link.leases()?);
+        let is_of = |plan: &SlabPlan, (lease, slab): &(LeaseId, SlabId)| {
+            plan.owner == SlabOwner::Keeper(instance) && plan.tag == tag(*lease, *slab)
         };
-        // If it cannot be asked, `grant` says why.
-        leased().unwrap_or(false)
+        let strays = leases.iter().filter(|lease| !known.iter().any(|plan| is_of(plan, lease)));
+        // No component knew of them, so nobody has written there.
+        link.keeper.free(&strays.map(|(lease, _)| *lease).collect::<Vec<_>>())?;
+        Ok(known.iter().map(|plan| leases.iter().any(|lease| is_of(plan, lease))).collect())
     }
-}
 
-impl KeeperSlabs {
     fn odd(&self, what: &str) -> Error {
         Error::Keeper {
             socket: self.socket.clone(),
             reason: format!("{what}; it is of another version, start it anew"),
+        }
+    }
+}
+
+impl<'g> Slabs<'g> for KeeperSlabs {
+    fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error> {
+        let link = self.link(gpu, None)?;
+        let (instance, chain) = (link.instance(), link.chain);
+        let leases = link.keeper.lease(Some(chain), bytes, 1, 0)?;
+        let lease = leases.first().copied().ok_or_else(|| self.odd("granted nothing"))?;
+        let end = lease.offset.checked_add(bytes);
+        Ok(Granted {
+            // Nobody opens it but through the keeper.
+            handle: [0; HANDLE_BYTES],
+            begins_at: lease.offset,
+            bytes: end.ok_or_else(|| self.odd("granted a block that lies nowhere"))?,
+            keeper: Some(instance),
+            tag: tag(lease.id, lease.slab),
+            memory: None,
+        })
+    }
+
+    fn still_there(&mut self, gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Vec<bool> {
+        // If it cannot be asked, `grant` says why.
+        self.look_after(gpu, known).unwrap_or_else(|_| vec![false; known.len()])
+    }
+
+    fn open(&mut self, gpu: &'g Gpu<'g>, plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error> {
+        let SlabOwner::Keeper(instance) = plan.owner else { return Ok(None) };
+        let link = self.link(gpu, Some(instance))?;
+        let lease = link.leases()?.into_iter().find(|(lease, slab)| plan.tag == tag(*lease, *slab));
+        let Some((_, slab)) = lease.filter(|_| link.instance() == instance) else { return Ok(None) };
+        let opened = link.keeper.open(slab)?;
+        if !link.opened.contains(&slab) {
+            link.opened.push(slab);
+        }
+        Ok(Some(Memory::Opened(OpenSlab::open(gpu, &opened)?)))
+    }
+
+    fn closed(&mut self) {
+        if let Some(mut link) = self.link.take() {
+            // A keeper that does not hear it waits for the end of this process.
+            let _ = link.keeper.close(&link.opened);
         }
     }
 }

@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use partita_driver::ipc::{HANDLE_BYTES, MemoryHandle, OpenedMemory, Span};
 use partita_driver::{Buffer, Gpu};
-use partita_ledger::chain::{ChainSeat, Lease, SlabOwner, SlabPlan, SlabRef};
+use partita_ledger::chain::{ChainSeat, KEEPER_VARIABLE, Lease, SlabOwner, SlabPlan, SlabRef};
+use partita_memory::client::OpenSlab;
 
 use crate::error::Error;
 
@@ -17,8 +18,8 @@ const UNIT_BYTES: u64 = 2 << 20;
 pub enum Memory<'g> {
     /// It allocated it.
     Own(Buffer<'g>),
-    /// It opened it.
-    Opened(OpenedMemory<'g>),
+    /// It opened it: a keeper's, or the first component's.
+    Opened(OpenSlab<'g>),
 }
 
 impl Memory<'_> {
@@ -33,7 +34,7 @@ impl Memory<'_> {
 
 /// Memory that was granted to a chain.
 pub struct Granted<'g> {
-    /// What others open it by.
+    /// What others open it by; of no meaning with a keeper, which is asked.
     pub handle: [u8; HANDLE_BYTES],
     /// Where the chain's part of it begins, in bytes.
     pub begins_at: u64,
@@ -41,13 +42,13 @@ pub struct Granted<'g> {
     pub bytes: u64,
     /// With whom it lives; `None` for this process.
     pub keeper: Option<u64>,
-    /// Two words of whoever granted it.
+    /// Two words of whoever granted it, by which it is found again.
     pub tag: [u64; 2],
-    /// The memory, where this process has allocated it itself; otherwise it opens the handle as everybody does.
+    /// The memory, where this process has allocated it itself; otherwise it opens it as everybody does.
     pub memory: Option<Memory<'g>>,
 }
 
-/// Who gives a chain's first component memory for frames.
+/// Where a component's memory for frames comes from: the first one is granted it, and each opens what lives with a keeper.
 pub trait Slabs<'g> {
     /// At least that many bytes, in one allocation.
     ///
@@ -55,8 +56,18 @@ pub trait Slabs<'g> {
     /// Why there is none.
     fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error>;
 
-    /// Whether what a keeper of that number has granted is still there. Asked once, when the first component attaches.
-    fn is_there(&mut self, keeper: u64) -> bool;
+    /// Which of these allocations, each granted by a keeper, are still the chain's. What the chain was granted beside them goes back: whoever
+    /// asked for it died before the chain knew of it. Asked once, when the first component attaches.
+    fn still_there(&mut self, gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Vec<bool>;
+
+    /// Opens an allocation of a keeper's in this process; none if it is not the chain's any more.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    fn open(&mut self, gpu: &'g Gpu<'g>, plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error>;
+
+    /// All that was opened is closed, and nothing uses it any more.
+    fn closed(&mut self);
 }
 
 /// The first component's own memory: it goes when that does.
@@ -79,18 +90,30 @@ impl<'g> Slabs<'g> for OwnSlabs {
         })
     }
 
-    fn is_there(&mut self, _keeper: u64) -> bool {
-        false
+    fn still_there(&mut self, _gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Vec<bool> {
+        vec![false; known.len()]
     }
+
+    fn open(&mut self, _gpu: &'g Gpu<'g>, _plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error> {
+        // Opened without its knowing, the keeper would give it away while this process can write there.
+        let reason = "is not set, and the memory of the chain's frames is a keeper's".to_owned();
+        Err(Error::Environment { variable: KEEPER_VARIABLE, reason })
+    }
+
+    fn closed(&mut self) {}
 }
 
 /// The allocations that this process has open, each once.
-#[derive(Default)]
 pub(crate) struct Opened<'g> {
     slabs: RefCell<HashMap<u8, (u64, Rc<Memory<'g>>)>>,
+    source: RefCell<Box<dyn Slabs<'g> + 'g>>,
 }
 
 impl<'g> Opened<'g> {
+    pub(crate) fn new(source: Box<dyn Slabs<'g> + 'g>) -> Self {
+        Self { slabs: RefCell::default(), source: RefCell::new(source) }
+    }
+
     fn keep(&self, slab: SlabRef, memory: Memory<'g>) -> Rc<Memory<'g>> {
         let memory = Rc::new(memory);
         // What was there before is closed when the last frame in it has gone.
@@ -99,16 +122,13 @@ impl<'g> Opened<'g> {
     }
 
     /// As the first component, obtains the memory that the chain's frames still need.
-    pub(crate) fn provide(
-        &self,
-        gpu: &'g Gpu<'g>,
-        seat: &ChainSeat,
-        source: &mut dyn Slabs<'g>,
-    ) -> Result<(), Error> {
-        for info in seat.slabs() {
-            if let (true, SlabOwner::Keeper(keeper)) = (info.live, info.plan.owner)
-                && !source.is_there(keeper)
-            {
+    pub(crate) fn provide(&self, gpu: &'g Gpu<'g>, seat: &ChainSeat) -> Result<(), Error> {
+        let mut source = self.source.borrow_mut();
+        let mut kept = seat.slabs();
+        kept.retain(|info| info.live && matches!(info.plan.owner, SlabOwner::Keeper(_)));
+        let plans: Vec<SlabPlan> = kept.iter().map(|info| info.plan.clone()).collect();
+        for (info, is_there) in kept.iter().zip(source.still_there(gpu, &plans)) {
+            if !is_there {
                 seat.retire_slab(info.slab)?;
             }
         }
@@ -136,23 +156,39 @@ impl<'g> Opened<'g> {
         Ok(())
     }
 
-    /// The memory of a lease.
+    /// The memory of a lease; none if it is not the chain's any more.
     pub(crate) fn of(
         &self,
         gpu: &'g Gpu<'g>,
         seat: &ChainSeat,
         lease: &Lease,
-    ) -> Result<Rc<Memory<'g>>, Error> {
+    ) -> Result<Option<Rc<Memory<'g>>>, Error> {
         let slab = lease.slab;
         if let Some((generation, memory)) = self.slabs.borrow().get(&slab.index)
             && *generation == slab.generation
         {
-            return Ok(Rc::clone(memory));
+            return Ok(Some(Rc::clone(memory)));
         }
         let info = seat.slab(slab).ok_or(Error::Damaged { offset: lease.offset, bytes: 0 })?;
-        let handle = MemoryHandle::from_bytes(info.plan.handle);
-        let opened =
-            OpenedMemory::open(gpu, &handle, info.plan.bytes).map_err(Error::driver("memory of a frame"))?;
-        Ok(self.keep(slab, Memory::Opened(opened)))
+        let opened = match info.plan.owner {
+            SlabOwner::Keeper(_) if info.live => self.source.borrow_mut().open(gpu, &info.plan)?,
+            SlabOwner::FirstRole(_) if info.live => {
+                let handle = MemoryHandle::from_bytes(info.plan.handle);
+                let opened = OpenedMemory::open(gpu, &handle, info.plan.bytes);
+                Some(Memory::Opened(OpenSlab::Opened(opened.map_err(Error::driver("memory of a frame"))?)))
+            }
+            _ => None,
+        };
+        Ok(opened.map(|memory| self.keep(slab, memory)))
+    }
+
+    /// Closes all of it. Nothing may use it any more.
+    pub(crate) fn close(&self) {
+        let slabs = std::mem::take(&mut *self.slabs.borrow_mut());
+        // One that a frame still has, which nobody gave back, is open to the end of this process.
+        let left = slabs.into_values().filter_map(|(_, memory)| Rc::try_unwrap(memory).err()).count();
+        if left == 0 {
+            self.source.borrow_mut().closed();
+        }
     }
 }

@@ -1,10 +1,11 @@
-//! `partita chain`: what happens to the processes of a chain, and who divides its compute units. The components here are
+//! `partita chain`: what happens to the processes of a chain, and who divides its compute units. But for one test the components are
 //! shell scripts: no frame passes.
 
 mod common;
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Tenant, World};
@@ -14,12 +15,17 @@ use serde_json::Value;
 /// A component that says that it runs, and waits.
 const WAITS: &str = r#"["sh", "-c", "echo $PARTITA_COMPONENT runs; exec sleep 1000"]"#;
 
+/// Where the keeper of a chain's memory is, and the components of the examples.
+static BUILT: LazyLock<PathBuf> =
+    LazyLock::new(|| partita_testing::build(&["partita-daemon", "partita-chain"]));
+
 struct Chains {
     world: World,
 }
 
 impl Chains {
     fn new() -> Self {
+        LazyLock::force(&BUILT);
         Self { world: World::new() }
     }
 
@@ -62,6 +68,16 @@ impl Chains {
 
     fn view(&self, name: &str) -> Value {
         serde_json::from_str(&self.ok(&["chain", "watch", name, "--once", "--json"])).unwrap()
+    }
+
+    /// As [`Chains::eventually`], of one that may not have begun yet.
+    fn running(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.command(&["chain", "watch", name, "--once"]).output().unwrap().status.success() {
+            assert!(Instant::now() < deadline, "{name} does not run");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.eventually(name, is_so)
     }
 
     /// What a chain shows once it is so.
@@ -220,4 +236,23 @@ fn compute_units_are_divided_by_hand_or_by_nobody_and_follow_the_tenants() {
     }
     let refused = chains.refused(&["chain", "plot", log.to_str().unwrap(), "--out", "/tmp/x.gif"]);
     assert!(refused.contains(".svg or .png"), "{refused}");
+}
+
+/// Frames go through, in memory that the keeper gives by handles and by descriptors, and all of it is back in the end.
+#[test]
+fn frames_pass_in_a_keepers_memory_of_either_kind() {
+    let chains = Chains::new();
+    let stage = BUILT.join("partita-stage");
+    let stage = |words: &str| format!("[{:?}, {words}]", stage.to_str().unwrap());
+    let stages =
+        [r#""decode", "96x64""#, r#""enhance", "96x64""#, r#""detect", "96x64", "--check""#].map(stage);
+    for handles in ["ipc", "fd"] {
+        let options = format!("handles = \"{handles}\"\nrestarts = 0\nalgorithm = \"none\"");
+        chains.define("images", &options, &stages.each_ref().map(String::as_str));
+        let mut tenant = chains.start(&["images"], 0);
+        let view = chains.running("images", |view| view["frames_finished"].as_u64() > Some(20));
+        assert_eq!((&view["frames_lost"], &view["definition"]["handles"]), (&0.into(), &handles.into()));
+        tenant.signal(Signal::TERM);
+        assert_eq!(tenant.exit_code(), 128 + Signal::TERM.as_raw());
+    }
 }

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 
-use partita_chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, Chain, ChainPlan, Policy};
-use partita_testing::{Machine, eventually, without_own_variables};
+use std::time::Duration;
+
+use partita_chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, Chain, ChainPlan, KEEPER_VARIABLE, Policy};
+use partita_memory::client::Connection;
+use partita_testing::{Machine, eventually, ignored_test, without_own_variables};
 
 /// The directory of the simulated driver.
 fn built() -> &'static Path {
@@ -16,10 +19,22 @@ fn built() -> &'static Path {
     &BUILT
 }
 
+/// Whose the frames' memory is, and by what it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// The first component's.
+    Own,
+    /// A keeper's, by handles.
+    Handles,
+    /// A keeper's, by descriptors.
+    Descriptors,
+}
+
 /// A chain, and what its components run on.
 pub struct World {
     machine: Machine,
     commands: Vec<Vec<String>>,
+    keeper: Option<Process>,
 }
 
 /// A component's process; killed when dropped.
@@ -61,8 +76,8 @@ impl World {
     pub fn of_stages(name: &str, frame_bytes: u64, frames: u32, policy: Policy, stages: &[&str]) -> Self {
         let program = env!("CARGO_BIN_EXE_partita-stage");
         let words = |stage: &&str| [program].into_iter().chain(stage.split(' ')).map(str::to_owned).collect();
-        let world =
-            Self { machine: Machine::new(built(), name), commands: stages.iter().map(words).collect() };
+        let machine = Machine::new(built(), name);
+        let world = Self { machine, commands: stages.iter().map(words).collect(), keeper: None };
         let plan = ChainPlan {
             name: name.into(),
             roles: (0..stages.len()).map(|role| format!("role-{role}")).collect(),
@@ -74,6 +89,43 @@ impl World {
         };
         Chain::create(&world.file(), &plan).unwrap();
         world
+    }
+
+    /// The same with this memory. A keeper is the ignored test `child_keeps` of the caller's file.
+    pub fn with(mut self, memory: Memory) -> Self {
+        if memory != Memory::Own {
+            let mut command = ignored_test("child_keeps");
+            self.surround(&mut command, 0);
+            command.env("PARTITA_TEST_MEMORY", format!("{memory:?}")).env(KEEPER_VARIABLE, self.socket());
+            self.keeper = Some(Process(Some(command.stdout(Stdio::null()).spawn().unwrap())));
+            eventually("the keeper serves", || {
+                Connection::connect(&self.socket(), None, Duration::from_secs(60)).is_ok()
+            });
+        }
+        self
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.machine.path("keeper")
+    }
+
+    /// The keeper, to be looked at.
+    pub fn keeper(&self) -> Connection {
+        Connection::connect(&self.socket(), None, Duration::from_secs(60)).unwrap()
+    }
+
+    /// Nobody has leased anything in the end, and the GPU has all memory back.
+    pub fn keeper_is_clean_in_the_end(&self) {
+        if self.keeper.is_none() {
+            return;
+        }
+        let mut last = Default::default();
+        eventually("all memory has gone back", || {
+            last = self.keeper().status().unwrap().totals;
+            (last.leases, last.resting, last.owners, last.slab_bytes) == (0, 0, 0, 0)
+        });
+        assert_eq!((last.leased_ever, last.slabs_made_ever), (last.given_back_ever, last.slabs_freed_ever));
+        assert!(last.leased_ever > 0, "the frames were its");
     }
 
     pub fn file(&self) -> PathBuf {
@@ -93,6 +145,9 @@ impl World {
         }
         command.env(CHAIN_VARIABLE, self.file()).env(COMPONENT_VARIABLE, role.to_string());
         command.env("PARTITA_CACHE_DIR", self.machine.path("cache"));
+        if self.keeper.is_some() {
+            command.env(KEEPER_VARIABLE, self.socket());
+        }
     }
 
     /// Starts a component.

@@ -38,6 +38,9 @@ pub(super) struct ChainDefinition {
     /// Whose the frames' memory is: `keeper` (a process of its own) or `first-component`.
     #[schema(default = "keeper", example = "keeper")]
     memory: Option<String>,
+    /// By what components open the keeper's memory: `ipc` (CUDA's handles) or `fd` (file descriptors of the driver's virtual memory).
+    #[schema(default = "ipc", example = "ipc")]
+    handles: Option<String>,
     /// The optimizer's period, in milliseconds.
     #[schema(default = 100, minimum = 10, maximum = 60_000)]
     period_ms: Option<u32>,
@@ -93,7 +96,7 @@ mod tests {
     fn the_document_tells_of_every_member_and_of_no_other() {
         let all = json!({
             "name": "n", "gpu": "0", "sm": "50%", "mem": "1GiB", "frame": "4KiB", "frames": 4, "capacity": 2, "policy": "drop-oldest",
-            "memory": "first-component", "period_ms": 50, "algorithm": "none", "restarts": 1,
+            "memory": "first-component", "handles": "fd", "period_ms": 50, "algorithm": "none", "restarts": 1,
             "component": [{ "name": "a", "command": ["a"] }, { "name": "b", "command": ["b"] }],
         });
         let definition: Definition = serde_json::from_value(all.clone()).unwrap();

@@ -20,7 +20,11 @@ pub enum OpenSlab<'a> {
 }
 
 impl<'a> OpenSlab<'a> {
-    fn open(gpu: &Gpu<'a>, opened: &Opened) -> Result<Self, Error> {
+    /// Opens what a [`Connection`] was told to open.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]; the slab counts as open until [`Connection::close`] all the same.
+    pub fn open(gpu: &Gpu<'a>, opened: &Opened) -> Result<Self, Error> {
         Ok(match &opened.by {
             OpenedBy::Ipc(handle) => {
                 Self::Opened(OpenedMemory::open(gpu, &MemoryHandle::from_bytes(*handle), opened.bytes)?)

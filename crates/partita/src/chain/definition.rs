@@ -73,6 +73,9 @@ pub struct Definition {
     /// Whose the frames' memory is.
     #[serde(default)]
     pub memory: MemoryOwner,
+    /// By what the components open the keeper's memory.
+    #[serde(default)]
+    pub handles: Handles,
     /// The optimizer's period, in milliseconds.
     #[serde(default = "default_period_ms")]
     pub period_ms: u32,
@@ -126,6 +129,28 @@ pub enum MemoryOwner {
     Keeper,
     /// The first component: when it dies, all frames are begun anew.
     FirstComponent,
+}
+
+/// By what components open a keeper's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Handles {
+    /// CUDA's interprocess handles of 64 bytes.
+    #[default]
+    Ipc,
+    /// File descriptors of the driver's virtual memory.
+    Fd,
+}
+
+impl Handles {
+    /// Its name, in definitions and as `partitad keeper --handles` takes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ipc => "ipc",
+            Self::Fd => "fd",
+        }
+    }
 }
 
 /// Who divides the chain's compute units among its components.
@@ -344,6 +369,7 @@ mod tests {
             ("period_ms = 100", "period_ms = 1", "period_ms"),
             ("restarts = 10", "restarts = 4000000000", "restarts"),
             ("\"wait\"", "\"lose\"", "policy"),
+            ("\"ipc\"", "\"mail\"", "handles"),
             ("\"steady\"", "\"magic\"", "algorithm"),
             ("\"enhance\"", "\"decode\"", "decode"),
             ("[\"./enhance\"]", "[]", "no program"),

@@ -22,7 +22,8 @@ use std::path::Path;
 use serde::Serialize;
 
 pub use self::definition::{
-    Algorithm, COMPONENTS_MAX, ComponentDefinition, Definition, MemoryOwner, PERIOD_MS_MAX, PERIOD_MS_MIN,
+    Algorithm, COMPONENTS_MAX, ComponentDefinition, Definition, Handles, MemoryOwner, PERIOD_MS_MAX,
+    PERIOD_MS_MIN,
 };
 pub use self::kept::{Definitions, read_file};
 pub use self::log::{History, Period, read_log};

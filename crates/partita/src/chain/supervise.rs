@@ -153,7 +153,7 @@ impl Running {
         };
         let shared = Arc::new(Shared::new(state, tenant, order.log.as_deref())?);
         let keeper = match definition.memory {
-            MemoryOwner::Keeper => Some(Keeper::new(install, tenant)?),
+            MemoryOwner::Keeper => Some(Keeper::new(install, tenant, definition.handles)?),
             MemoryOwner::FirstComponent => None,
         };
         let members = definition.components.iter().enumerate().map(|(role, component)| {

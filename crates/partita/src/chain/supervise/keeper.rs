@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::process::Process;
+use crate::chain::Handles;
 use crate::error::Error;
 use crate::install::{DAEMON, Install};
 
@@ -29,10 +30,10 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// One that is to be started at once.
-    pub(super) fn new(install: &Install, tenant: &Path) -> Result<Self, Error> {
+    pub(super) fn new(install: &Install, tenant: &Path, handles: Handles) -> Result<Self, Error> {
         let socket = tenant.join(SOCKET);
         let mut command = Command::new(install.part(DAEMON)?);
-        command.args(["keeper", "--attached", "--socket"]).arg(&socket);
+        command.args(["keeper", "--attached", "--handles", handles.name(), "--socket"]).arg(&socket);
         let process = Process::new("the keeper of the chain's memory".to_owned(), command);
         Ok(Self { process, socket, started: Instant::now() })
     }
