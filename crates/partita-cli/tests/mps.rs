@@ -103,6 +103,13 @@ fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense()
         (&half["thread_percentage"], half["allotments"].as_array().unwrap().len()),
         (&Value::from(50.0), 4)
     );
+    let proved = &half["products"][0];
+    assert_eq!(
+        (&proved["percent"], &proved["state"]),
+        (&Value::from(50.0), &Value::from("unknown")),
+        "{half}"
+    );
+    assert!(set.contains("products not proved: a simulated GPU"), "{set}");
     let weighted = world.ok("mps limits --policy weighted --loads 30,70 --dry-run");
     assert!(weighted.contains("client 1: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30 (38 SMs)"), "{weighted}");
     let exact = world.ok("mps limits --policy exact --sms 24,60 --dry-run");

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use partita_mps::Service;
 use partita_mps::provision::{Allotment, Policy, Sms, divide};
+use serde::Serialize;
 
 use crate::child::Job;
 use crate::doctor::cublas_candidates;
@@ -21,7 +22,8 @@ const NUMERICS_LIMIT: Duration = Duration::from_secs(120);
 pub const PERCENTAGE_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
 /// What is known of the products under a percentage.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
 pub enum Products {
     /// All are right.
     Right {

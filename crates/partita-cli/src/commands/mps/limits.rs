@@ -26,6 +26,18 @@ struct Outcome {
     thread_percentage: Option<f64>,
     memory_bytes: Option<u64>,
     priority: Option<ClientPriority>,
+    /// What was proved of the percentages below 100.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    products: Vec<Proved>,
+}
+
+/// What is known of the vendor's products on a GPU under a percentage that is not refused.
+#[derive(Serialize)]
+struct Proved {
+    gpu: String,
+    percent: f64,
+    #[serde(flatten)]
+    products: Products,
 }
 
 pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
@@ -43,7 +55,7 @@ pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
         return show(&of, arguments.json);
     }
     let percent = allotments.iter().map(|one| one.percent).reduce(f64::max);
-    prove(&of, &allotments, arguments.unproved)?;
+    let products = prove(&of, &allotments, arguments.unproved)?;
     if !arguments.dry_run {
         set(&of, percent, memory, priority)?;
     }
@@ -53,6 +65,7 @@ pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
         thread_percentage: percent,
         memory_bytes: memory.map(MemoryLimit::bytes),
         priority,
+        products,
     };
     if arguments.json { print_json(&outcome) } else { print(&text(&of.label, &outcome)) }
 }
@@ -120,22 +133,22 @@ fn sms(of: &Of, gpu: &Gpu) -> Result<Sms, Failure> {
 }
 
 /// Has every percentage proved on every GPU before any is set.
-fn prove(of: &Of, allotments: &[Allotment], trusted: bool) -> Result<(), Failure> {
-    let mut done: Vec<f64> = Vec::new();
+fn prove(of: &Of, allotments: &[Allotment], trusted: bool) -> Result<Vec<Proved>, Failure> {
+    let mut proved: Vec<Proved> = Vec::new();
     for percent in allotments.iter().map(|one| one.percent).filter(|&percent| percent < 100.0) {
-        if done.contains(&percent) {
+        if proved.iter().any(|one| one.percent == percent) {
             continue;
         }
-        done.push(percent);
         for gpu in &of.gpus {
             let products = match trusted {
-                true => Products::Unknown { reason: "nobody asked".to_owned() },
+                true => Products::Unknown { reason: "not asked, by --unproved".to_owned() },
                 false => provisioned::products(&of.install, gpu, &of.service, percent)?,
             };
             provisioned::check(gpu, percent, &products, trusted)?;
+            proved.push(Proved { gpu: gpu.label(), percent, products });
         }
     }
-    Ok(())
+    Ok(proved)
 }
 
 /// For the servers that run and for those that start later.
@@ -181,6 +194,17 @@ fn text(label: &str, outcome: &Outcome) -> String {
         text.push_str(&format!(", priority {name}"));
     }
     text.push('\n');
+    for one in &outcome.products {
+        let (gpu, percent) = (&one.gpu, one.percent);
+        match &one.products {
+            Products::Right { found } => text.push_str(&format!("  {gpu} with {percent} %: {found} right\n")),
+            Products::Unknown { reason } => {
+                text.push_str(&format!("  {gpu} with {percent} %: products not proved: {reason}\n"))
+            }
+            // Refused before.
+            Products::Wrong { .. } => {}
+        }
+    }
     let same = outcome.allotments.windows(2).all(|pair| pair[0].percent == pair[1].percent);
     match outcome.allotments.as_slice() {
         [] => {}
