@@ -7,6 +7,7 @@ number of kernels that ended. Ends with its input.
 import json
 import sys
 import time
+from collections.abc import Callable
 
 import cupy
 
@@ -24,14 +25,17 @@ extern "C" __global__ void flood(float *out, int rounds) {
 """
 STREAMS, BLOCKS, THREADS, ROUNDS = 8, 132 * 8, 256, 2048
 COPY_BYTES = 256 << 20
+# On each stream.
+KERNELS_IN_FLIGHT = 8
 
 
-def main() -> None:
+def flood(kind: str) -> Callable[[int], cupy.cuda.Event]:
+    """A warm flood, of `compute` or `memory`: each call launches a kernel on the stream of that index and returns the event of its end."""
     kernel = cupy.RawKernel(COMPUTE, "flood")
     out = cupy.zeros(1, dtype=cupy.float32)
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(STREAMS)]
     pairs = []
-    if sys.argv[1] == "memory":
+    if kind == "memory":
         pairs = [(cupy.zeros(COPY_BYTES // 4, dtype=cupy.float32), cupy.empty(COPY_BYTES // 4, dtype=cupy.float32)) for _ in streams]
 
     def launch(index: int) -> cupy.cuda.Event:
@@ -47,18 +51,24 @@ def main() -> None:
 
     for index in range(STREAMS):
         launch(index).synchronize()
+    return launch
+
+
+def main() -> None:
+    launch = flood(sys.argv[1])
     print("ready", flush=True)
     for line in sys.stdin:
         end, count = time.monotonic() + float(line), 0
-        pending: list[list] = [[] for _ in streams]
+        pending: list[list] = [[] for _ in range(STREAMS)]
         while time.monotonic() < end:
             for index, queue in enumerate(pending):
                 queue.append(launch(index))
-                if len(queue) > 8:
+                if len(queue) > KERNELS_IN_FLIGHT:
                     queue.pop(0).synchronize()
                 count += 1
-        for stream in streams:
-            stream.synchronize()
+        for queue in pending:
+            for done in queue:
+                done.synchronize()
         print(json.dumps({"kernels": count}), flush=True)
 
 

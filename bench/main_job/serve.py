@@ -1,7 +1,8 @@
 """The well-behaved tenant: ResNet-50 inference, one CUDA graph a request, a request 3 ms after the last answer.
 
-Prints `ready` when warm, waits for a line on standard input, serves for --seconds, and prints one JSON line: the latency of every
-request in milliseconds, the window on the monotonic clock, and a check that the answers were right throughout.
+Prints `ready` when warm. For each line on standard input it serves for so many seconds, or for --seconds if the line is empty, and
+prints one JSON line: the latency of every request in milliseconds, the window on the monotonic clock, and a check that the answers
+were the same throughout.
 """
 
 import argparse
@@ -41,20 +42,21 @@ def main() -> None:
         stream.synchronize()
 
         print("ready", flush=True)
-        sys.stdin.readline()
-        latencies_ms = []
-        start = time.monotonic()
-        while time.monotonic() - start < options.seconds:
-            before = time.perf_counter()
-            graph.replay()
-            stream.synchronize()
-            latencies_ms.append(1e3 * (time.perf_counter() - before))
-            time.sleep(options.pause_ms * 1e-3)
-        stop = time.monotonic()
-        same = bool(torch.equal(answer, expected))
-    free, total = torch.cuda.mem_get_info()
-    print(json.dumps({"latencies_ms": latencies_ms, "start": start, "stop": stop, "answers_unchanged": same,
-                      "memory_total_bytes": total, "memory_free_bytes": free}), flush=True)
+        for line in sys.stdin:
+            seconds = float(line) if line.strip() else options.seconds
+            latencies_ms = []
+            start = time.monotonic()
+            while time.monotonic() - start < seconds:
+                before = time.perf_counter()
+                graph.replay()
+                stream.synchronize()
+                latencies_ms.append(1e3 * (time.perf_counter() - before))
+                time.sleep(options.pause_ms * 1e-3)
+            stop = time.monotonic()
+            same = bool(torch.equal(answer, expected))
+            free, total = torch.cuda.mem_get_info()
+            print(json.dumps({"latencies_ms": latencies_ms, "start": start, "stop": stop, "answers_unchanged": same,
+                              "memory_total_bytes": total, "memory_free_bytes": free}), flush=True)
 
 
 if __name__ == "__main__":
