@@ -169,6 +169,22 @@ impl Cuda {
         }
     }
 
+    /// Copies to device memory, and returns when it is there. `cuMemcpyHtoD` alone returns once pageable memory of up to 64 KiB is staged
+    /// ("API synchronization behavior" of the driver's reference), so that work on a stream of its own can overtake it: on an H200 it did.
+    ///
+    /// # Safety
+    /// Device memory of that length is valid at `to`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn write(&self, to: u64, data: &[u8]) -> Result<(), Error> {
+        // SAFETY: the caller vouches for one range, the slice for the other; the legacy stream is always there.
+        unsafe {
+            self.memcpy_to_device(to, data.as_ptr().cast(), data.len())?;
+            self.stream_synchronize(core::ptr::null_mut())
+        }
+    }
+
     /// Bytes of memory of the GPU with this ordinal, as the process is told. Makes no context.
     ///
     /// # Errors

@@ -443,7 +443,7 @@ impl Buffer<'_> {
         Span::new(self.cuda, self.address, self.bytes as u64)
     }
 
-    /// Copies to the device.
+    /// Copies to the device, and returns when it is there.
     ///
     /// # Errors
     /// The driver's.
@@ -453,7 +453,7 @@ impl Buffer<'_> {
     pub fn write(&self, data: &[u8]) -> Result<(), Error> {
         assert!(data.len() <= self.bytes, "{} bytes into a buffer of {}", data.len(), self.bytes);
         // SAFETY: both ranges are valid for data.len() bytes.
-        unsafe { self.cuda.memcpy_to_device(self.address, data.as_ptr().cast(), data.len()) }
+        unsafe { self.cuda.write(self.address, data) }
     }
 
     /// Copies from the device, after all earlier work.

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::Pid;
 use crate::binary::ControlBinary;
@@ -15,6 +16,12 @@ use crate::values::{ClientPriority, DeviceName, MemoryLimit};
 /// How long a command may take unless told otherwise. A daemon answers in
 /// milliseconds; while it ends a client it may keep others waiting for a while.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+
+/// What the control program says where the daemon's socket is there and takes nothing: seen for a moment on an H200 (CUDA 13.0) while
+/// another daemon of the GPU ended.
+const UNSENT: &str = "Cannot send command to MPS control daemon";
+/// How long it is left alone then.
+const UNSENT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A way to command the daemon that listens in one pipe directory.
 #[derive(Debug, Clone)]
@@ -259,23 +266,34 @@ impl Control {
     }
 
     fn exchange(&self, arguments: &[OsString], line: &str, input: &str) -> Result<String, MpsError> {
-        let mut command = Command::new(self.binary.path());
-        command.args(arguments).env_remove("LD_PRELOAD").env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);
-        command.envs(self.env.iter().map(|(key, value)| (key, value)));
-        let outcome = exec::run(&mut command, input, self.limit)
-            .map_err(|source| MpsError::Spawn { binary: self.binary.path().to_owned(), source })?;
-        match outcome {
-            Outcome::TimedOut => {
-                Err(MpsError::Timeout { command: line.to_owned(), waited_s: self.limit.as_secs() })
-            }
-            Outcome::Done { status, output } if output.trim().is_empty() && !status.success() => {
-                Err(MpsError::Refused { command: line.to_owned(), message: status.to_string() })
+        let deadline = Instant::now() + self.limit;
+        let late = || MpsError::Timeout { command: line.to_owned(), waited_s: self.limit.as_secs() };
+        loop {
+            let mut command = Command::new(self.binary.path());
+            command.args(arguments).env_remove("LD_PRELOAD").env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);
+            command.envs(self.env.iter().map(|(key, value)| (key, value)));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let outcome = exec::run(&mut command, input, left)
+                .map_err(|source| MpsError::Spawn { binary: self.binary.path().to_owned(), source })?;
+            let (status, output) = match outcome {
+                Outcome::TimedOut => return Err(late()),
+                Outcome::Done { status, output } => (status, output),
+            };
+            if output.trim().is_empty() && !status.success() {
+                return Err(MpsError::Refused { command: line.to_owned(), message: status.to_string() });
             }
             // Half of `100.0` is `10`: what a failing program printed without the end of its last line is no answer.
-            Outcome::Done { output, status } if !status.success() && !output.ends_with('\n') => {
-                Err(MpsError::Cut { command: line.to_owned(), reply: output })
+            if !status.success() && !output.ends_with('\n') {
+                return Err(MpsError::Cut { command: line.to_owned(), reply: output });
             }
-            Outcome::Done { output, .. } => self.check(line, output),
+            if !output.contains(UNSENT) {
+                return self.check(line, output);
+            }
+            // The daemon has not heard of it, so that it may be sent again.
+            if Instant::now() + UNSENT_PAUSE >= deadline {
+                return Err(late());
+            }
+            thread::sleep(UNSENT_PAUSE);
         }
     }
 

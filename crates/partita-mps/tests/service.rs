@@ -26,6 +26,13 @@ case "$1" in
 esac
 read -r command first second
 if ! alive; then echo "Cannot find MPS control daemon process"; exit 1; fi
+if [ "$command" = "$FAKE_UNSENT" ]; then
+    echo x >> "$dir/../unsent"
+    if [ "$(wc -l < "$dir/../unsent")" -le "$FAKE_UNSENT_TIMES" ]; then
+        echo "Cannot send command to MPS control daemon process"
+        exit 1
+    fi
+fi
 case "$command" in
 get_server_list) echo 4000 ;;
 get_client_list) if [ "$first" = 4000 ]; then printf '%s' "$FAKE_CLIENTS"; else echo "Server $first not found"; fi ;;
@@ -187,6 +194,17 @@ fn strange_answers_are_errors() {
     assert!(matches!(fixture.service.clients().unwrap_err(), MpsError::Reply { .. }));
     let hanging = fixture.service.control().with_limit(std::time::Duration::from_millis(50)).command("hang");
     assert!(matches!(hanging.unwrap_err(), MpsError::Timeout { .. }));
+}
+
+#[test]
+fn what_the_daemon_has_not_heard_is_sent_again() {
+    let fixture = Fixture::with(&[("FAKE_UNSENT", "get_server_list"), ("FAKE_UNSENT_TIMES", "3")]);
+    fixture.service.ensure().unwrap();
+    assert_eq!(fixture.service.control().server_list().unwrap(), [4000]);
+    let fixture = Fixture::with(&[("FAKE_UNSENT", "babble"), ("FAKE_UNSENT_TIMES", "100000")]);
+    fixture.service.ensure().unwrap();
+    let never = fixture.service.control().with_limit(std::time::Duration::from_millis(200)).command("babble");
+    assert!(matches!(never.unwrap_err(), MpsError::Timeout { .. }));
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn tpcs_of_launch(cuda: &Cuda, device: &Device, stream: *mut c_void) -> Result<T
         cuda.module_load_data(&mut loaned.module, kernels::PTX_MODULE.as_ptr().cast())?;
         cuda.module_get_function(&mut function, loaned.module, kernels::CENSUS.as_ptr())?;
         cuda.mem_alloc(&mut loaned.memory, records.len())?;
-        cuda.memcpy_to_device(loaned.memory, records.as_ptr().cast(), records.len())?;
+        cuda.write(loaned.memory, &records)?;
         let (mut out, mut duration_ns) = (loaned.memory, SPIN_NS);
         let mut parameters = [(&raw mut out).cast::<c_void>(), (&raw mut duration_ns).cast::<c_void>()];
         let none = core::ptr::null_mut();

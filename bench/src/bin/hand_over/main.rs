@@ -125,7 +125,7 @@ fn main() -> Result<()> {
     let directory = std::env::temp_dir().join(format!("hand-over-{}", std::process::id()));
     std::fs::create_dir(&directory).context("a directory for the chains")?;
     let mut command = Command::new(partita);
-    command.args(["run", "--gpu", &options.gpu, "--name", "hand-over", "--isolation", "own", "--"]);
+    command.args(["run", "--gpu", &options.gpu, "--name", "hand-over", "--"]);
     command.arg(&own).args(std::env::args_os().skip(1)).arg("--child").arg(&directory);
     let status = command.status().context("partita cannot be started");
     std::fs::remove_dir_all(&directory).context("the chains' directory")?;

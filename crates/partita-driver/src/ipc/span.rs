@@ -58,7 +58,7 @@ impl<'s> Span<'s> {
     pub fn write(&self, data: &[u8]) -> Result<(), Error> {
         let to = self.part(0, data.len() as u64)?;
         // SAFETY: both ranges are valid for the data's bytes.
-        unsafe { self.cuda.memcpy_to_device(to.address, data.as_ptr().cast(), data.len()) }
+        unsafe { self.cuda.write(to.address, data) }
     }
 
     /// Copies from the beginning of it, after all earlier work of this process's legacy stream.
