@@ -1,11 +1,11 @@
-//! `partita chain`: what happens to the processes of a chain, and who divides its compute units. But for one test the components are
+//! `partita chain`: what happens to the processes of a chain, and who divides its compute units. The components here are
 //! shell scripts: no frame passes.
 
 mod common;
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Tenant, World};
@@ -15,17 +15,13 @@ use serde_json::Value;
 /// A component that says that it runs, and waits.
 const WAITS: &str = r#"["sh", "-c", "echo $PARTITA_COMPONENT runs; exec sleep 1000"]"#;
 
-/// Where the keeper of a chain's memory is, and the components of the examples.
-static BUILT: LazyLock<PathBuf> =
-    LazyLock::new(|| partita_testing::build(&["partita-daemon", "partita-chain"]));
-
 struct Chains {
     world: World,
 }
 
 impl Chains {
     fn new() -> Self {
-        LazyLock::force(&BUILT);
+        common::chain_programs();
         Self { world: World::new() }
     }
 
@@ -70,22 +66,17 @@ impl Chains {
         serde_json::from_str(&self.ok(&["chain", "watch", name, "--once", "--json"])).unwrap()
     }
 
-    /// As [`Chains::eventually`], of one that may not have begun yet.
-    fn running(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.command(&["chain", "watch", name, "--once"]).output().unwrap().status.success() {
-            assert!(Instant::now() < deadline, "{name} does not run");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        self.eventually(name, is_so)
-    }
-
-    /// What a chain shows once it is so.
+    /// What a chain shows once it is so. Until then it need not run.
     fn eventually(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let view = self.view(name);
-            if is_so(&view) {
+            let output = self.command(&["chain", "watch", name, "--once", "--json"]).output().unwrap();
+            let view = if output.status.success() {
+                serde_json::from_slice(&output.stdout).unwrap()
+            } else {
+                Value::Null
+            };
+            if !view.is_null() && is_so(&view) {
                 return view;
             }
             assert!(Instant::now() < deadline, "{view:#}");
@@ -238,21 +229,72 @@ fn compute_units_are_divided_by_hand_or_by_nobody_and_follow_the_tenants() {
     assert!(refused.contains(".svg or .png"), "{refused}");
 }
 
-/// Frames go through, in memory that the keeper gives by handles and by descriptors, and all of it is back in the end.
+/// Kills the process that runs a chain, and waits until its `start` has gone with it.
+fn kill_supervisor(chains: &Chains, name: &str, tenant: &mut Tenant) -> Value {
+    let view = chains.eventually(name, |view| view["components"][1]["process"].is_object());
+    assert_eq!(view["supervised"], true);
+    kill(&view["supervisor"]["pid"], Signal::KILL);
+    assert_eq!(tenant.exit_code(), 128 + Signal::KILL.as_raw());
+    view
+}
+
 #[test]
-fn frames_pass_in_a_keepers_memory_of_either_kind() {
+fn a_chain_whose_process_has_died_is_shown_so_and_begins_anew() {
     let chains = Chains::new();
-    let stage = BUILT.join("partita-stage");
-    let stage = |words: &str| format!("[{:?}, {words}]", stage.to_str().unwrap());
-    let stages =
-        [r#""decode", "96x64""#, r#""enhance", "96x64""#, r#""detect", "96x64", "--check""#].map(stage);
-    for handles in ["ipc", "fd"] {
-        let options = format!("handles = \"{handles}\"\nrestarts = 0\nalgorithm = \"none\"");
-        chains.define("images", &options, &stages.each_ref().map(String::as_str));
-        let mut tenant = chains.start(&["images"], 0);
-        let view = chains.running("images", |view| view["frames_finished"].as_u64() > Some(20));
-        assert_eq!((&view["frames_lost"], &view["definition"]["handles"]), (&0.into(), &handles.into()));
-        tenant.signal(Signal::TERM);
-        assert_eq!(tenant.exit_code(), 128 + Signal::TERM.as_raw());
-    }
+    chains.define("toy", "sm = \"25%\"", &[WAITS, WAITS]);
+    let mut tenant = chains.start(&["toy"], 2);
+    let refused = chains.refused(&["chain", "start", "toy"]);
+    assert!(refused.contains("toy"), "one that runs is left alone: {refused}");
+    let before = kill_supervisor(&chains, "toy", &mut tenant);
+
+    // The components go on, and everybody who looks is told how it stands.
+    let view = chains.view("toy");
+    assert_eq!((&view["supervised"], &view["components"]), (&false.into(), &before["components"]));
+    let pid = before["components"][0]["process"]["pid"].as_u64().unwrap();
+    assert!(common::lives(pid));
+    assert!(chains.ok(&["chain", "ps"]).contains("unsupervised"));
+    let told = chains.ok(&["chain", "watch", "toy", "--once"]);
+    assert!(told.contains("HAS DIED") && told.contains("partita chain start toy"), "{told}");
+    // Nobody else becomes the process that runs it.
+    let ledger = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let ledger = ledger.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"PARTITA_LEDGER="));
+    let order = serde_json::json!({ "definition": before["definition"], "log": null }).to_string();
+    let mut second = chains.command(&["internal-chain", &order]);
+    second.env("PARTITA_LEDGER", std::ffi::OsStr::from_bytes(ledger.unwrap()));
+    let refused = common::refusal(&mut second);
+    assert!(refused.contains("has died") && refused.contains("partita chain start toy"), "{refused}");
+
+    // Of two that start it, one does.
+    let mut starting = ["first", "second"].map(|_| {
+        let mut command = chains.command(&["chain", "start", "toy"]);
+        Tenant::start(&mut command)
+    });
+    let view = chains.eventually("toy", |view| {
+        let is_new = view["supervised"] == true && view["supervisor"] != before["supervisor"];
+        is_new && view["components"][1]["process"].is_object()
+    });
+    assert!(!common::lives(pid), "what was left has ended");
+    let refused = common::refusal(
+        chains
+            .command(&["internal-chain", &order])
+            .env("PARTITA_LEDGER", std::ffi::OsStr::from_bytes(ledger.unwrap())),
+    );
+    assert!(refused.contains("another process runs it"), "{refused}");
+    let deadline = Instant::now() + PATIENCE;
+    let loser = loop {
+        let ended = starting.iter_mut().position(|one| one.child.try_wait().unwrap().is_some());
+        if let Some(loser) = ended {
+            break loser;
+        }
+        assert!(Instant::now() < deadline, "both run: {view:#}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(starting[loser].exit_code(), 125);
+    let winner = &mut starting[1 - loser];
+    assert_eq!(chains.view("toy")["supervisor"], view["supervisor"], "the one that runs is left alone");
+
+    kill_supervisor(&chains, "toy", winner);
+    let told = chains.ok(&["chain", "stop", "toy"]);
+    assert!(told.contains("the process that ran it had died"), "{told}");
+    assert!(chains.ok(&["chain", "ps"]).contains("not running"));
 }

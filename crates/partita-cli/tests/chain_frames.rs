@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Tenant, World, libraries};
+use common::{PATIENCE, Tenant, World, libraries, lives};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -14,6 +14,7 @@ const STAGES: [&str; 3] = ["decode", "enhance", "detect"];
 
 /// A chain of small images, as a file; `options` are for its components.
 fn define(world: &World, memory: &str, options: &[&str]) -> String {
+    common::chain_programs();
     let components: String = STAGES
         .iter()
         .map(|stage| {
@@ -63,13 +64,9 @@ fn finished(view: &Value) -> u64 {
     view["frames_finished"].as_u64().unwrap()
 }
 
-fn is_there(pid: u32) -> bool {
-    std::path::Path::new("/proc").join(pid.to_string()).exists()
-}
-
 #[test]
 fn every_frame_is_what_it_should_be_and_the_chain_ends_with_the_last() {
-    for memory in ["keeper", "first-component"] {
+    for memory in ["keeper", "keeper\"\nhandles = \"fd", "first-component"] {
         let world = World::new();
         let file = define(&world, memory, &["--frames", "12", "--check"]);
         let output = start(&world, &file).output().unwrap();
@@ -98,7 +95,7 @@ fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
         now = advanced(&world, finished(&now));
         assert_eq!(now["frames_lost"], 0, "{now:#}");
         let events = now["events"].to_string();
-        if events.contains("keeper") || events.contains("a fault of") && !is_there(keeper) {
+        if events.contains("keeper") || events.contains("a fault of") && !lives(keeper.into()) {
             break;
         }
         assert!(Instant::now() < deadline, "{events}");
@@ -115,6 +112,39 @@ fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
         assert!(Instant::now() < deadline, "it never has memory again");
         now = advanced(&world, finished(&now));
     }
+    tenant.signal(Signal::TERM);
+    tenant.exit_code();
+}
+
+#[test]
+fn frames_go_on_without_the_process_that_runs_the_chain_until_it_begins_anew() {
+    let world = World::new();
+    let file = define(&world, "keeper", &["--check"]);
+    let mut tenant = Tenant::start(&mut start(&world, &file));
+    let before = advanced(&world, 0);
+    let pid = before["supervisor"]["pid"].as_i64().unwrap();
+    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    tenant.exit_code();
+    let alone = advanced(&world, finished(&view(&world).unwrap()));
+    assert_eq!((&alone["supervised"], &alone["frames_lost"]), (&false.into(), &0.into()));
+
+    let mut tenant = Tenant::start(&mut start(&world, &file));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now =
+            view(&world).filter(|now| now["supervised"] == true && now["supervisor"] != before["supervisor"]);
+        if now.is_some_and(|now| finished(&now) > 3) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it does not begin anew");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Of the old one nothing is left, not even its keeper.
+    for component in before["components"].as_array().unwrap() {
+        assert!(!lives(component["process"]["pid"].as_u64().unwrap()));
+    }
+    let keepers = world.processes().into_iter().filter(|(_, name)| name == "partitad").count();
+    assert_eq!(keepers, 1);
     tenant.signal(Signal::TERM);
     tenant.exit_code();
 }
@@ -137,6 +167,7 @@ fn without_a_keeper_the_first_component_has_the_memory_and_its_death_begins_all_
 
 #[test]
 fn compute_units_are_searched_for_while_frames_go_on() {
+    common::chain_programs();
     let world = World::new();
     let path = world.dir().join("images.toml");
     let component = |name| {

@@ -11,6 +11,7 @@ use partita::install::Install;
 use partita::kill;
 use partita::registry::Registry;
 use partita_testing::{eventually, needs_simulator};
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 fn lives(pid: &Value) -> bool {
@@ -96,10 +97,18 @@ fn a_chain_lives_on_without_the_daemon_and_is_found_again() {
     let daemon = world.start();
     assert_eq!(running(&daemon)["supervisor_pid"], before["supervisor_pid"]);
 
+    // Its own process dies: what is left of it makes room for the next start.
+    let pid = Pid::from_raw(i32::try_from(before["supervisor_pid"].as_i64().unwrap()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    eventually("it is seen to be alone", || running(&daemon)["supervised"] == false);
+    assert!(lives(&before["components"][0]["pid"]));
+    let anew = daemon.ok("POST", "/v1/chains/c/start", None);
+    assert!(anew["supervised"] == true && anew["supervisor_pid"] != before["supervisor_pid"], "{anew}");
+    assert!(!lives(&before["components"][0]["pid"]));
+    daemon.refused(409, "POST", "/v1/chains/c/start", None);
+
     drop(stop);
-    eventually("all of it has ended", || {
-        !lives(&before["supervisor_pid"]) && !lives(&before["components"][0]["pid"])
-    });
+    eventually("all of it has ended", || !lives(&anew["supervisor_pid"]));
 }
 
 #[test]

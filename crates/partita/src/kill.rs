@@ -65,12 +65,26 @@ pub fn kill_for(
 ) -> Result<KillOutcome, Error> {
     let tenant = registry.lock()?.tenant(name)?;
     tenant.iter().try_for_each(|part| part.check_yours().and_then(|()| part.check_of(user)))?;
-    for part in &tenant {
+    end(install, registry, name, &tenant, grace)
+}
+
+/// Ends every process of a tenant that the caller may end, and removes the tenant.
+///
+/// # Errors
+/// [`Error::Child`] if a process does not die.
+pub(crate) fn end(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    tenant: &[Tenant],
+    grace: Duration,
+) -> Result<KillOutcome, Error> {
+    for part in tenant {
         // So that its `partita run` knows who did it. A tenant that has just ended needs no mark.
         let _ = std::fs::write(part.dir.join(ENDED_MARK), "");
     }
-    let outcome = end_processes(install, registry, name, &tenant, grace)?;
-    remove(registry, &tenant)?;
+    let outcome = end_processes(install, registry, name, tenant, grace)?;
+    remove(registry, tenant)?;
     Ok(outcome)
 }
 

@@ -30,11 +30,12 @@ pub fn chain(arguments: &Chain) -> Result<ExitCode, Failure> {
         Chain::Stop(arguments) => {
             let registry = Registry::open()?;
             // Not any tenant: that would be `partita kill`.
-            chain::view(&registry, &arguments.name)?;
+            let view = chain::view(&registry, &arguments.name)?;
             let grace = Duration::from_secs(arguments.grace.into());
             let outcome = kill::kill(&Install::of_this_program()?, &registry, &arguments.name, grace)?;
             outcome.notices.iter().for_each(|notice| tell(notice));
-            print(&format!("{}: ended ({} processes)\n", arguments.name, outcome.processes))?;
+            let alone = if view.supervised { "" } else { "; the process that ran it had died before" };
+            print(&format!("{}: ended ({} processes{alone})\n", arguments.name, outcome.processes))?;
         }
         Chain::Ps(arguments) => ps(arguments.json)?,
         Chain::Watch(arguments) => watch::watch(arguments)?,
@@ -171,7 +172,7 @@ fn cells(row: &ChainRow) -> [String; 8] {
         running.gpu.clone(),
         state.tpcs_of_chain.to_string(),
         watch::steering(&state.steering),
-        watch::phase(state.phase).to_owned(),
+        watch::phase(running).to_owned(),
         state.throughput_fps.map_or_else(dash, |fps| format!("{fps:.1}")),
         running.frames_finished.to_string(),
         components,

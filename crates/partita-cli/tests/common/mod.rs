@@ -34,6 +34,19 @@ pub fn libraries() -> &'static Path {
     &BUILT
 }
 
+/// Whether a process is there and is no zombie: nobody need wait for one whose parent has died.
+pub fn lives(pid: u64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Builds the keeper of chains' memory and the components of the examples, beside the libraries.
+pub fn chain_programs() {
+    static BUILT: LazyLock<PathBuf> =
+        LazyLock::new(|| partita_testing::build(&["partita-daemon", "partita-chain"]));
+    LazyLock::force(&BUILT);
+}
+
 /// The CUDA test program and the file with its kernels.
 pub fn gpu_program() -> &'static (PathBuf, PathBuf) {
     static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();

@@ -285,7 +285,7 @@ pub(super) async fn delete(
 
 /// Start a chain
 ///
-/// It runs as a tenant of its own, and goes on when the daemon ends. A daemon starts chains of its own user alone: others start theirs with
+/// It runs as a tenant of its own, and goes on when the daemon ends. What is left of one whose process has died is ended first. A daemon starts chains of its own user alone: others start theirs with
 /// `partita chain start`, and then find them here.
 #[utoipa::path(post, path = "/v1/chains/{chain}/start", tag = "chains", operation_id = "start_chain",
     params(("chain" = String, Path, description = "Its name")),
@@ -300,7 +300,7 @@ pub(super) async fn start(
         || Problem::new(Kind::Conflict, format!("chain {name} runs already; stop it first to start it anew"));
     let Some(kept) = kept else { return Err(runs()) };
     caller.check(&format!("chain {name}"), kept.owner)?;
-    if running.is_some() {
+    if running.is_some_and(|running| running.supervised) {
         return Err(runs());
     }
     if kept.owner != app.user() {

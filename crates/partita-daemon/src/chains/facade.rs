@@ -65,6 +65,8 @@ impl Chains for Facade {
         let failed = |reason: String| Problem::new(Kind::Internal, format!("chain {name}: {reason}"));
         let order = Order { definition: definition.clone(), log: None };
         let order = serde_json::to_string(&order).map_err(|error| failed(error.to_string()))?;
+        // One whose process has died makes room for the new one.
+        let before = self.look(name)?.map(|running| (running.supervisor_pid, running.started_unix_s));
         let (path, file) =
             self.log(name).map_err(|error| failed(format!("its log: {error}; see --state")))?;
         let errors = file.try_clone().map_err(|error| failed(error.to_string()))?;
@@ -87,7 +89,10 @@ impl Chains for Facade {
             .map_err(|error| failed(format!("{} cannot be started: {error}", self.program.display())))?;
         let deadline = Instant::now() + patience;
         let outcome = loop {
-            if let Some(running) = self.look(name)? {
+            let is_new = |running: &Running| {
+                running.supervised && Some((running.supervisor_pid, running.started_unix_s)) != before
+            };
+            if let Some(running) = self.look(name)?.filter(is_new) {
                 break Ok(running);
             }
             match child.try_wait().map_err(|error| failed(error.to_string()))? {

@@ -13,6 +13,9 @@ pub struct Running {
     pub gpu: String,
     /// The process that runs it.
     pub supervisor_pid: u32,
+    /// Whether that process lives. Otherwise what it knew is old, and components that fail are not started anew; to start the chain ends the
+    /// rest of it first.
+    pub supervised: bool,
     /// When it began, in seconds since 1970.
     pub started_unix_s: u64,
     /// What comes out of its last component, in frames per second, over the last period.
@@ -86,7 +89,7 @@ pub struct Step {
 
 impl From<ChainView> for Running {
     fn from(view: ChainView) -> Self {
-        let ChainView { name, gpu, state, roles, frames_finished, frames_lost } = view;
+        let ChainView { name, gpu, supervised, state, roles, frames_finished, frames_lost } = view;
         let components = roles.into_iter().enumerate().map(|(at, role)| RunningComponent {
             pid: state.components.get(at).and_then(|one| one.process).map(|process| process.pid),
             live: role.live,
@@ -108,6 +111,7 @@ impl From<ChainView> for Running {
             name,
             gpu,
             supervisor_pid: state.supervisor.pid,
+            supervised,
             started_unix_s: state.started_unix_s,
             throughput_fps: state.throughput_fps,
             algorithm: match &state.steering {

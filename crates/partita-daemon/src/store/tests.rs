@@ -125,6 +125,7 @@ fn running(started_unix_s: u64, steps: &[f64]) -> Running {
         name: "c".to_owned(),
         gpu: "sim:h200".to_owned(),
         supervisor_pid: 1,
+        supervised: true,
         started_unix_s,
         throughput_fps: None,
         algorithm: "steady".to_owned(),

@@ -16,6 +16,7 @@ mod shared;
 mod state;
 mod steer;
 mod supervise;
+mod supervisor;
 
 use std::path::Path;
 

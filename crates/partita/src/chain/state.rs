@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use partita_ledger::chain::{CHAIN_FILE_NAME, ChainFile, RoleStatus, monotonic_ns};
 use serde::{Deserialize, Serialize};
 
+use super::supervisor::is_supervised;
 use super::{Definition, Steering, show};
 use crate::error::Error;
 use crate::files;
@@ -117,6 +118,8 @@ pub struct ChainView {
     pub name: String,
     /// Its GPU's short name.
     pub gpu: String,
+    /// Whether that process lives. Otherwise what it knew is old, and components that fail are not started anew.
+    pub supervised: bool,
     /// What the process that runs it knows.
     #[serde(flatten)]
     pub state: ChainState,
@@ -253,6 +256,7 @@ fn view_of(tenant: &Tenant) -> Result<Option<ChainView>, Error> {
         name: tenant.name.clone(),
         gpu: tenant.gpu_label().to_owned(),
         roles: names.iter().zip(&statuses).map(|(name, status)| RoleView::of(name, status, now_ns)).collect(),
+        supervised: is_supervised(&tenant.dir),
         frames_finished: file.frames_finished(),
         frames_lost: file.census().lost,
         state,

@@ -21,6 +21,7 @@ use self::process::Process;
 use super::control::Control;
 use super::shared::Shared;
 use super::state::{ChainState, Phase, file_path, of_file};
+use super::supervisor::{self, Supervisor};
 use super::{Definition, MemoryOwner, Steering};
 use crate::error::Error;
 use crate::gpu::Selector;
@@ -56,13 +57,15 @@ pub struct Order {
     pub log: Option<PathBuf>,
 }
 
-/// Runs a chain as a tenant, to its end, and returns the exit code: 0 if every component ended well.
+/// Runs a chain as a tenant, to its end, and returns the exit code: 0 if every component ended well. What is left of the same chain whose
+/// process has died is ended first.
 ///
 /// # Errors
 /// Any [`Error`]; the chain was not started then, and nothing is left behind.
-pub fn start(install: &Install, order: &Order, say: impl FnMut(&str)) -> Result<u8, Error> {
+pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Result<u8, Error> {
     let definition = &order.definition;
     definition.check()?;
+    supervisor::clear(install, &Registry::open()?, &definition.name, &mut say)?;
     let one = |text: &String| Ok::<_, Error>(Selectors::List(vec![text.parse::<Selector>()?]));
     let order = serde_json::to_string(order).map_err(|error| Error::Chain {
         what: format!("chain {}", definition.name),
@@ -93,6 +96,7 @@ pub fn supervise(install: &Install, order: &Order, mut say: impl FnMut(&str)) ->
         what: format!("chain {}", definition.name),
         reason: format!("a chain runs in a tenant; use `partita chain start {}`", definition.name),
     })?;
+    let _supervisor = Supervisor::begin(&tenant, &definition.name)?;
     let mut chain = Running::begin(install, order, &tenant)?;
     let outcome = chain.attend(&mut say);
     let ended = chain.end(matches!(outcome, Ok(0)), &mut say);

@@ -69,8 +69,9 @@ pub fn steering(steering: &Steering) -> String {
 }
 
 /// What the optimizer does, in a word.
-pub fn phase(phase: Phase) -> &'static str {
-    match phase {
+pub fn phase(view: &ChainView) -> &'static str {
+    match view.state.phase {
+        _ if !view.supervised => "unsupervised",
         Phase::Waiting => "waiting",
         Phase::Searching => "searching",
         Phase::Settled => "settled",
@@ -88,10 +89,16 @@ fn text(view: &ChainView, before: Option<(&ChainView, f64)>) -> String {
         view.frames_finished,
         state.tpcs_of_chain,
         steering(&state.steering),
-        phase(state.phase),
+        phase(view),
         state.periods,
         state.definition.period_ms
     );
+    if !view.supervised {
+        text.push_str(&format!(
+            "THE PROCESS THAT RAN IT ({}) HAS DIED: what fails is not started anew; `partita chain start {}` ends the rest and begins anew\n",
+            state.supervisor.pid, view.name
+        ));
+    }
     if view.frames_lost > 0 {
         text.push_str(&format!("{} FRAMES ARE LOST: the chain's file was damaged\n", view.frames_lost));
     }
