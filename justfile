@@ -3,6 +3,7 @@
 # Builds every binary and shared library.
 build:
     cargo build --release
+    cargo build --profile unwinding -p partita-chain-so
 
 # Every test, on the simulated GPU.
 test:

@@ -21,6 +21,11 @@
  * device's primary context current on that thread: the one that the CUDA runtime uses.
  *
  * No function ends the process, prints, or takes a signal. The library starts no thread. It needs libcuda.so.1 when it is used.
+ *
+ * A panic in the library, which would be a bug of it, fails the call that it happens in (PARTITA_CHAIN_FAILED, 0 or a null pointer), and
+ * partita_chain_error() says what it was. Every later call of that thread fails too: end the process, and `partita chain` starts the component
+ * anew. That holds for the library that `just build`, or `cargo build --profile unwinding -p partita-chain-so`, puts into target/unwinding; in one of another profile a
+ * panic prints a line and ends the process by SIGABRT.
  */
 #ifndef PARTITA_CHAIN_H
 #define PARTITA_CHAIN_H

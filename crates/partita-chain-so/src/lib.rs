@@ -1,8 +1,9 @@
 //! `libpartita_chain.so` and `libpartita_chain.a`: components of chains in C. The functions are documented in `include/partita_chain.h`.
 //!
-//! Nothing here unwinds: the workspace is compiled so that a panic, a bug of this library, ends the process and never reaches C code.
+//! C code is never unwound through: each function is defined by [`for_c`], which ends a panic in it.
 #![allow(clippy::missing_safety_doc, reason = "what C callers owe stands in the header")]
 
+mod contain;
 mod handle;
 mod text;
 
@@ -22,6 +23,17 @@ const ENDED: c_int = 2;
 const DROPPED: c_int = 3;
 pub(crate) const FAILED: c_int = -1;
 pub(crate) const MISUSE: c_int = -2;
+
+/// Defines the functions of the header. One that panics returns what stands behind `else`, and so do all that follow it.
+macro_rules! for_c {
+    (fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $returned:ty, else $failed:expr; $work:block) => {
+        /// See the header.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $returned {
+            contain::contained($failed, || $work)
+        }
+    };
+}
 
 /// A component, as C has it.
 pub struct Place {
@@ -75,57 +87,52 @@ unsafe fn give<T: Kind>(to: *mut *mut Holder<T>, made: Result<T, String>) -> c_i
     }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_attach(component: *mut *mut Holder<Place>) -> c_int {
-    if component.is_null() {
-        return misuse("no place for the component");
+for_c! {
+    fn partita_chain_attach(component: *mut *mut Holder<Place>) -> c_int, else FAILED; {
+        if component.is_null() {
+            return misuse("no place for the component");
+        }
+        let made = Attach::from_environment().map_err(|error| error.to_string());
+        // SAFETY: not null, so writable by the header's word.
+        unsafe { give(component, made.and_then(|attach_to| attach(attach_to, 0))) }
     }
-    let made = Attach::from_environment().map_err(|error| error.to_string());
-    // SAFETY: not null, so writable by the header's word.
-    unsafe { give(component, made.and_then(|attach_to| attach(attach_to, 0))) }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_attach_to(
-    component: *mut *mut Holder<Place>,
-    file: *const c_char,
-    role: *const c_char,
-    device: c_uint,
-) -> c_int {
-    if component.is_null() || file.is_null() || role.is_null() {
-        return misuse("no place for the component, no file, or no role");
+for_c! {
+    fn partita_chain_attach_to(component: *mut *mut Holder<Place>, file: *const c_char, role: *const c_char, device: c_uint) -> c_int, else FAILED; {
+        if component.is_null() || file.is_null() || role.is_null() {
+            return misuse("no place for the component, no file, or no role");
+        }
+        // SAFETY: not null, so strings by the header's word.
+        let (file, role) = unsafe { (CStr::from_ptr(file), CStr::from_ptr(role)) };
+        let (Ok(file), Ok(role)) = (file.to_str(), role.to_str()) else {
+            return misuse("a file or role that is not UTF-8");
+        };
+        let role = role.parse().map_or_else(|_| Role::Name(role.to_owned()), Role::Number);
+        let made = Attach::new(PathBuf::from(file), role).keeper_from_environment();
+        let made = made.map_err(|error| error.to_string()).and_then(|made| attach(made, device));
+        // SAFETY: as above.
+        unsafe { give(component, made) }
     }
-    // SAFETY: not null, so strings by the header's word.
-    let (file, role) = unsafe { (CStr::from_ptr(file), CStr::from_ptr(role)) };
-    let (Ok(file), Ok(role)) = (file.to_str(), role.to_str()) else {
-        return misuse("a file or role that is not UTF-8");
-    };
-    let role = role.parse().map_or_else(|_| Role::Name(role.to_owned()), Role::Number);
-    let made = Attach::new(PathBuf::from(file), role).keeper_from_environment();
-    let made = made.map_err(|error| error.to_string()).and_then(|made| attach(made, device));
-    // SAFETY: as above.
-    unsafe { give(component, made) }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_detach(component: *mut Holder<Place>) -> c_int {
-    // SAFETY: a handle or null, by the header's word.
-    let Some(place) = (unsafe { handle::of(component) }) else {
-        return misuse("no component of this thread");
-    };
-    if place.frames.get() > 0 {
-        return misuse("the component still has frames: pass them on or drop them first");
+for_c! {
+    fn partita_chain_detach(component: *mut Holder<Place>) -> c_int, else FAILED; {
+        // SAFETY: a handle or null, by the header's word.
+        let Some(place) = (unsafe { handle::of(component) }) else {
+            return misuse("no component of this thread");
+        };
+        if place.frames.get() > 0 {
+            return misuse("the component still has frames: pass them on or drop them first");
+        }
+        // SAFETY: a handle that was just looked at, and is none from here on.
+        if let Some(place) = unsafe { handle::end(component) } {
+            // SAFETY: made in attach(), and nobody has a frame of it.
+            drop(unsafe { Box::from_raw(place.owned) });
+        }
+        no_text();
+        OK
     }
-    // SAFETY: a handle that was just looked at, and is none from here on.
-    if let Some(place) = unsafe { handle::end(component) } {
-        // SAFETY: made in attach(), and nobody has a frame of it.
-        drop(unsafe { Box::from_raw(place.owned) });
-    }
-    no_text();
-    OK
 }
 
 /// # Safety
@@ -157,26 +164,18 @@ unsafe fn receive(
     }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_receive(
-    component: *mut Holder<Place>,
-    limit_ns: i64,
-    frame: *mut *mut Holder<Frame>,
-) -> c_int {
-    // SAFETY: passed on to the caller.
-    unsafe { receive(component, limit_ns, frame, false) }
+for_c! {
+    fn partita_chain_receive(component: *mut Holder<Place>, limit_ns: i64, frame: *mut *mut Holder<Frame>) -> c_int, else FAILED; {
+        // SAFETY: passed on to the caller.
+        unsafe { receive(component, limit_ns, frame, false) }
+    }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_acquire(
-    component: *mut Holder<Place>,
-    limit_ns: i64,
-    frame: *mut *mut Holder<Frame>,
-) -> c_int {
-    // SAFETY: passed on to the caller.
-    unsafe { receive(component, limit_ns, frame, true) }
+for_c! {
+    fn partita_chain_acquire(component: *mut Holder<Place>, limit_ns: i64, frame: *mut *mut Holder<Frame>) -> c_int, else FAILED; {
+        // SAFETY: passed on to the caller.
+        unsafe { receive(component, limit_ns, frame, true) }
+    }
 }
 
 /// Takes a frame from C: its handle is none from here on.
@@ -200,101 +199,91 @@ unsafe fn take(
 
 const NO_FRAME: &str = "no component of this thread, or no frame of it: each frame is passed on once";
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_send(
-    component: *mut Holder<Place>,
-    frame: *mut Holder<Frame>,
-    limit_ns: i64,
-) -> c_int {
-    // SAFETY: handles or not, which is found out; nobody else has them meanwhile, by the header's word.
-    let (place, held) = unsafe { (handle::of(component), handle::of(frame)) };
-    let (Some(place), Some(held)) = (place, held) else { return misuse(NO_FRAME) };
-    if !std::ptr::eq(held.place, component) {
-        return misuse(NO_FRAME);
-    }
-    // SAFETY: as above. Lent, so that a frame for which there is no room keeps its handle.
-    let Some(Frame { frame: own, place: of }) = (unsafe { handle::lend(frame) }) else {
-        return misuse(NO_FRAME);
-    };
-    let sent = match limit(limit_ns) {
-        Some(limit) => place.component.send_within(own, limit),
-        None => place.component.send(own),
-    };
-    if let Ok(Outcome::Late(own)) = sent {
+for_c! {
+    fn partita_chain_send(component: *mut Holder<Place>, frame: *mut Holder<Frame>, limit_ns: i64) -> c_int, else FAILED; {
+        // SAFETY: handles or not, which is found out; nobody else has them meanwhile, by the header's word.
+        let (place, held) = unsafe { (handle::of(component), handle::of(frame)) };
+        let (Some(place), Some(held)) = (place, held) else { return misuse(NO_FRAME) };
+        if !std::ptr::eq(held.place, component) {
+            return misuse(NO_FRAME);
+        }
+        // SAFETY: as above. Lent, so that a frame for which there is no room keeps its handle.
+        let Some(Frame { frame: own, place: of }) = (unsafe { handle::lend(frame) }) else {
+            return misuse(NO_FRAME);
+        };
+        let sent = match limit(limit_ns) {
+            Some(limit) => place.component.send_within(own, limit),
+            None => place.component.send(own),
+        };
+        if let Ok(Outcome::Late(own)) = sent {
+            // SAFETY: as above.
+            unsafe { handle::put_back(frame, Frame { frame: own, place: of }) };
+            return LATE;
+        }
         // SAFETY: as above.
-        unsafe { handle::put_back(frame, Frame { frame: own, place: of }) };
-        return LATE;
-    }
-    // SAFETY: as above.
-    unsafe { handle::end(frame) };
-    place.frames.set(place.frames.get().saturating_sub(1));
-    match sent {
-        Ok(Outcome::Sent | Outcome::DroppedOlder(_) | Outcome::Late(_)) => OK,
-        Ok(Outcome::Dropped) => DROPPED,
-        Ok(Outcome::Ended) => ENDED,
-        Err(error) => fail(error.to_string()),
+        unsafe { handle::end(frame) };
+        place.frames.set(place.frames.get().saturating_sub(1));
+        match sent {
+            Ok(Outcome::Sent | Outcome::DroppedOlder(_) | Outcome::Late(_)) => OK,
+            Ok(Outcome::Dropped) => DROPPED,
+            Ok(Outcome::Ended) => ENDED,
+            Err(error) => fail(error.to_string()),
+        }
     }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_finish(
-    component: *mut Holder<Place>,
-    frame: *mut Holder<Frame>,
-) -> c_int {
-    // SAFETY: handles or null, by the header's word.
-    let Some((component, frame)) = (unsafe { take(component, frame) }) else { return misuse(NO_FRAME) };
-    component.finish(frame).map_or_else(|error| fail(error.to_string()), |()| OK)
+for_c! {
+    fn partita_chain_finish(component: *mut Holder<Place>, frame: *mut Holder<Frame>) -> c_int, else FAILED; {
+        // SAFETY: handles or null, by the header's word.
+        let Some((component, frame)) = (unsafe { take(component, frame) }) else { return misuse(NO_FRAME) };
+        component.finish(frame).map_or_else(|error| fail(error.to_string()), |()| OK)
+    }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_drop(
-    component: *mut Holder<Place>,
-    frame: *mut Holder<Frame>,
-) -> c_int {
-    // SAFETY: handles or null, by the header's word.
-    let Some((_, frame)) = (unsafe { take(component, frame) }) else { return misuse(NO_FRAME) };
-    drop(frame);
-    OK
+for_c! {
+    fn partita_chain_drop(component: *mut Holder<Place>, frame: *mut Holder<Frame>) -> c_int, else FAILED; {
+        // SAFETY: handles or null, by the header's word.
+        let Some((_, frame)) = (unsafe { take(component, frame) }) else { return misuse(NO_FRAME) };
+        drop(frame);
+        OK
+    }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_stream(component: *mut Holder<Place>) -> *mut c_void {
-    // SAFETY: a handle or null, by the header's word.
-    let place = unsafe { handle::of(component) };
-    place.map_or(std::ptr::null_mut(), |place| place.component.stream().handle())
+for_c! {
+    fn partita_chain_stream(component: *mut Holder<Place>) -> *mut c_void, else std::ptr::null_mut(); {
+        // SAFETY: a handle or null, by the header's word.
+        let place = unsafe { handle::of(component) };
+        place.map_or(std::ptr::null_mut(), |place| place.component.stream().handle())
+    }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_role(component: *mut Holder<Place>) -> c_int {
-    // SAFETY: a handle or null, by the header's word.
-    let place = unsafe { handle::of(component) };
-    place.map_or_else(|| misuse("no component of this thread"), |place| place.component.role().into())
+for_c! {
+    fn partita_chain_role(component: *mut Holder<Place>) -> c_int, else FAILED; {
+        // SAFETY: a handle or null, by the header's word.
+        let place = unsafe { handle::of(component) };
+        place.map_or_else(|| misuse("no component of this thread"), |place| place.component.role().into())
+    }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_chain_roles(component: *mut Holder<Place>) -> c_int {
-    // SAFETY: a handle or null, by the header's word.
-    let place = unsafe { handle::of(component) };
-    place.map_or_else(
-        || misuse("no component of this thread"),
-        |place| place.component.plan().roles.len() as c_int,
-    )
+for_c! {
+    fn partita_chain_roles(component: *mut Holder<Place>) -> c_int, else FAILED; {
+        // SAFETY: a handle or null, by the header's word.
+        let place = unsafe { handle::of(component) };
+        place.map_or_else(
+            || misuse("no component of this thread"),
+            |place| place.component.plan().roles.len() as c_int,
+        )
+    }
 }
 
 /// Defines functions that say a number of a frame.
 macro_rules! numbers {
     ($($name:ident = $number:ident;)*) => {$(
-        /// See the header.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(frame: *const Holder<Frame>) -> u64 {
-            // SAFETY: a handle or null, by the header's word.
-            unsafe { handle::of(frame) }.map_or(0, |held| held.frame.$number())
+        for_c! {
+            fn $name(frame: *const Holder<Frame>) -> u64, else 0; {
+                // SAFETY: a handle or null, by the header's word.
+                unsafe { handle::of(frame) }.map_or(0, |held| held.frame.$number())
+            }
         }
     )*};
 }
@@ -306,64 +295,71 @@ numbers! {
     partita_frame_sequence = sequence;
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_frame_set_bytes(frame: *mut Holder<Frame>, bytes: u64) -> c_int {
-    // SAFETY: a handle or null, by the header's word; nobody else has it.
-    let Some(held) = (unsafe { handle::of_mut(frame) }) else { return misuse(NO_FRAME) };
-    held.frame.set_bytes(bytes);
-    OK
+for_c! {
+    fn partita_frame_set_bytes(frame: *mut Holder<Frame>, bytes: u64) -> c_int, else FAILED; {
+        // SAFETY: a handle or null, by the header's word; nobody else has it.
+        let Some(held) = (unsafe { handle::of_mut(frame) }) else { return misuse(NO_FRAME) };
+        held.frame.set_bytes(bytes);
+        OK
+    }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_frame_meta(frame: *mut Holder<Frame>) -> *mut u64 {
-    // SAFETY: a handle or null, by the header's word; nobody else has it.
-    unsafe { handle::of_mut(frame) }.map_or(std::ptr::null_mut(), |held| held.frame.meta_mut().as_mut_ptr())
+for_c! {
+    fn partita_frame_meta(frame: *mut Holder<Frame>) -> *mut u64, else std::ptr::null_mut(); {
+        // SAFETY: a handle or null, by the header's word; nobody else has it.
+        unsafe { handle::of_mut(frame) }.map_or(std::ptr::null_mut(), |held| held.frame.meta_mut().as_mut_ptr())
+    }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_frame_write(
-    frame: *mut Holder<Frame>,
-    from: *const c_void,
-    bytes: usize,
-) -> c_int {
-    // SAFETY: a handle or null, by the header's word.
-    let Some(held) = (unsafe { handle::of(frame) }).filter(|_| !from.is_null()) else {
-        return misuse(NO_FRAME);
-    };
-    // SAFETY: not null, so readable for as many bytes by the header's word.
-    let data = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
-    held.frame.write(data).map_or_else(|error| fail(error.to_string()), |()| OK)
+/// Whether there can be so much at an address.
+fn is_memory(at: *const c_void, bytes: usize) -> bool {
+    !at.is_null() && isize::try_from(bytes).is_ok_and(|bytes| at.addr().checked_add_signed(bytes).is_some())
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_frame_read(
-    frame: *mut Holder<Frame>,
-    offset: u64,
-    to: *mut c_void,
-    bytes: usize,
-) -> c_int {
-    // SAFETY: a handle or null, by the header's word.
-    let Some(held) = (unsafe { handle::of(frame) }).filter(|_| !to.is_null()) else {
-        return misuse(NO_FRAME);
-    };
-    // SAFETY: not null, so writable for as many bytes by the header's word.
-    let data = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
-    held.frame.read(offset, data).map_or_else(|error| fail(error.to_string()), |()| OK)
+const NO_MEMORY: &str = "no frame, or no host memory of so many bytes";
+
+for_c! {
+    fn partita_frame_write(frame: *mut Holder<Frame>, from: *const c_void, bytes: usize) -> c_int, else FAILED; {
+        // SAFETY: a handle or null, by the header's word.
+        let Some(held) = (unsafe { handle::of(frame) }).filter(|_| is_memory(from, bytes)) else {
+            return misuse(NO_MEMORY);
+        };
+        // SAFETY: not null, so readable for as many bytes by the header's word.
+        let data = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
+        held.frame.write(data).map_or_else(|error| fail(error.to_string()), |()| OK)
+    }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn partita_frame_is_whole(frame: *mut Holder<Frame>) -> c_int {
-    // SAFETY: a handle or null, by the header's word.
-    let Some(held) = (unsafe { handle::of(frame) }) else { return misuse(NO_FRAME) };
-    held.frame.is_whole().map_or_else(|error| fail(error.to_string()), c_int::from)
+for_c! {
+    fn partita_frame_read(frame: *mut Holder<Frame>, offset: u64, to: *mut c_void, bytes: usize) -> c_int, else FAILED; {
+        // SAFETY: a handle or null, by the header's word.
+        let Some(held) = (unsafe { handle::of(frame) }).filter(|_| is_memory(to, bytes)) else {
+            return misuse(NO_MEMORY);
+        };
+        // SAFETY: not null, so writable for as many bytes by the header's word.
+        let data = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
+        held.frame.read(offset, data).map_or_else(|error| fail(error.to_string()), |()| OK)
+    }
 }
 
-/// See the header.
+for_c! {
+    fn partita_frame_is_whole(frame: *mut Holder<Frame>) -> c_int, else FAILED; {
+        // SAFETY: a handle or null, by the header's word.
+        let Some(held) = (unsafe { handle::of(frame) }) else { return misuse(NO_FRAME) };
+        held.frame.is_whole().map_or_else(|error| fail(error.to_string()), c_int::from)
+    }
+}
+
+#[cfg(feature = "panics")]
+for_c! {
+    fn partita_chain_panic(component: *mut Holder<Place>) -> c_int, else FAILED; {
+        // SAFETY: a handle or null, by the header's word.
+        let role = unsafe { handle::of(component) }.map(|place| place.component.role());
+        panic!("component {role:?} panics because it was asked to")
+    }
+}
+
+/// See the header. Nothing in it panics, and it must tell of those that did.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_chain_error() -> *const c_char {
     text::last()

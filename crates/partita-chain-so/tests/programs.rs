@@ -7,9 +7,29 @@ use std::sync::LazyLock;
 use chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, Chain, ChainPlan, Policy};
 use partita_testing::{Machine, eventually, succeed};
 
-/// The directory of the built libraries.
+/// The directory of the simulated driver.
 fn built() -> &'static Path {
-    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&["partita-chain-so"]));
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
+    &BUILT
+}
+
+/// The directory of the library, built so that its panics unwind as in the one that is to be used, with a function that panics.
+fn library() -> &'static Path {
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let target = built().parent().expect("a profile is in the target directory");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args([
+            "build",
+            "--quiet",
+            "--profile",
+            "dev-unwinding",
+            "--features",
+            "panics",
+            "--manifest-path",
+        ]);
+        succeed(cargo.arg(sources().join("Cargo.toml")).arg("--target-dir").arg(target));
+        target.join("dev-unwinding")
+    });
     &BUILT
 }
 
@@ -18,18 +38,41 @@ fn sources() -> &'static Path {
 }
 
 /// Compiles the program; everything that a compiler complains about is an error.
-fn compile(machine: &Machine, archive: bool) -> PathBuf {
+fn compile(machine: &Machine, source: &str, archive: bool) -> PathBuf {
     let program = machine.path("component");
     let mut command = Command::new("cc");
     command.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]).arg(&program);
-    command.arg(sources().join("tests/c/component.c")).arg("-I").arg(sources().join("include"));
+    command.arg(sources().join("tests/c").join(source)).arg("-I").arg(sources().join("include"));
     if archive {
-        command.arg(built().join("libpartita_chain.a")).args(["-lpthread", "-ldl", "-lm", "-lgcc_s"]);
+        command.arg(library().join("libpartita_chain.a")).args(["-lpthread", "-ldl", "-lm", "-lgcc_s"]);
     } else {
-        command.arg("-L").arg(built()).arg("-lpartita_chain");
+        command.arg("-L").arg(library()).arg("-lpartita_chain");
     }
     succeed(command.arg("-L").arg(machine.libraries()).arg("-lcuda"));
     program
+}
+
+fn chain(machine: &Machine) -> Chain {
+    let plan = ChainPlan {
+        name: "c".into(),
+        roles: ["in", "through", "out"].map(str::to_owned).to_vec(),
+        frame_bytes: 4096,
+        frames: 4,
+        queue_max: 2,
+        policy: Policy::Wait,
+        gpu_uuid: [0; 16],
+    };
+    Chain::create(&machine.path("chain"), &plan).unwrap()
+}
+
+fn component(machine: &Machine, program: &Path, role: usize) -> Command {
+    let mut command = Command::new(program);
+    machine.surround(&mut command, "h200");
+    let libraries = std::env::join_paths([machine.libraries(), library().to_owned()]);
+    command.env("LD_LIBRARY_PATH", libraries.expect("paths without colons"));
+    command.env(CHAIN_VARIABLE, machine.path("chain")).env(COMPONENT_VARIABLE, role.to_string());
+    command.stdin(Stdio::null());
+    command
 }
 
 fn three_components(archive: bool) {
@@ -37,28 +80,9 @@ fn three_components(archive: bool) {
         return;
     }
     let machine = Machine::new(built(), "chain-c");
-    let program = compile(&machine, archive);
-    let file = machine.path("chain");
-    let roles = ["in", "through", "out"].map(str::to_owned).to_vec();
-    let plan = ChainPlan {
-        name: "c".into(),
-        roles,
-        frame_bytes: 4096,
-        frames: 4,
-        queue_max: 2,
-        policy: Policy::Wait,
-        gpu_uuid: [0; 16],
-    };
-    let chain = Chain::create(&file, &plan).unwrap();
-    let start = |role: usize| {
-        let mut command = Command::new(&program);
-        machine.surround(&mut command, "h200");
-        let libraries =
-            std::env::join_paths([machine.libraries(), built().to_owned()]).expect("paths without colons");
-        command.env("LD_LIBRARY_PATH", libraries);
-        command.env(CHAIN_VARIABLE, &file).env(COMPONENT_VARIABLE, role.to_string());
-        command.stdin(Stdio::null()).spawn().unwrap()
-    };
+    let program = compile(&machine, "component.c", archive);
+    let chain = chain(&machine);
+    let start = |role| component(&machine, &program, role).spawn().unwrap();
     let mut children = [0, 1, 2].map(start);
     eventually("ten frames have gone through", || {
         let failed =
@@ -89,6 +113,29 @@ fn a_chain_of_programs_with_the_archive() {
     three_components(true);
 }
 
+/// A bug of the library ends no program of others, and what it had goes back when that ends.
+#[test]
+fn a_panic_is_an_error_of_the_call() {
+    if partita_testing::needs_simulator("the program is linked with the simulated driver") {
+        return;
+    }
+    for archive in [false, true] {
+        let machine = Machine::new(built(), "chain-panics");
+        let program = compile(&machine, "panics.c", archive);
+        let chain = chain(&machine);
+        let output = component(&machine, &program, 0).output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        assert!(
+            output.status.success() && told.is_empty(),
+            "{}: {}",
+            output.status,
+            String::from_utf8_lossy(&told)
+        );
+        assert_eq!(chain.census().held, [1, 0, 0]);
+        assert_eq!(chain.recover(0).unwrap().map(|recovered| recovered.dropped), Some(1));
+    }
+}
+
 #[test]
 fn the_header_is_cpp_as_well() {
     let mut command = Command::new("c++");
@@ -108,11 +155,13 @@ fn the_library_exports_the_header() {
     declared.sort();
     assert!(declared.len() > 15, "{declared:?}");
     let symbols =
-        succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("libpartita_chain.so")));
+        succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(library().join("libpartita_chain.so")));
     let symbols = String::from_utf8(symbols.stdout).unwrap();
     let mut exported: Vec<_> =
         symbols.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect();
     exported.retain(|name| name.starts_with("partita_"));
+    // The tests' own.
+    exported.retain(|name| name != "partita_chain_panic");
     exported.sort();
     assert_eq!(exported, declared);
 }
