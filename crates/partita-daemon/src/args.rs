@@ -136,6 +136,12 @@ pub struct Serve {
     /// How long requests that run may take to end when the daemon is told to
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = seconds)]
     pub drain_s: Duration,
+    /// How long the answer to a request may take
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = some_seconds)]
+    pub answer_s: Duration,
+    /// How long the body of a request may take to arrive
+    #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = some_seconds)]
+    pub body_s: Duration,
 }
 
 /// The form of the log.
@@ -166,6 +172,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn some_seconds(text: &str) -> Result<Duration, String> {
+    seconds(text)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "give whole seconds, 1 to 3600".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +198,9 @@ mod tests {
     #[test]
     fn arguments_are_checked() {
         assert_eq!(parse("partitad --drain-s 3").unwrap().serve.drain_s, Duration::from_secs(3));
+        let serve = parse("partitad --answer-s 3").unwrap().serve;
+        assert_eq!((serve.answer_s, serve.body_s), (Duration::from_secs(3), Duration::from_secs(10)));
+        assert!(parse("partitad --body-s 0").is_err());
         for line in ["partitad --drain-s -1", "partitad --gpu sim:none", "partitad --socket", "partitad x"] {
             assert!(parse(line).is_err(), "{line}");
         }

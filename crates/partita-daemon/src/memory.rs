@@ -6,6 +6,7 @@ pub use keepers::Keepers;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::api::Caller;
 use crate::problem::Problem;
 
 /// The keepers of this machine and what they have leased.
@@ -16,11 +17,24 @@ pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
     /// Why that cannot be told.
     fn keepers(&self) -> Result<Vec<Keeper>, Problem>;
 
-    /// Every lease that is held.
+    /// Every lease that is held, and those that have ended and whose memory rests.
     ///
     /// # Errors
     /// Why that cannot be told.
     fn leases(&self) -> Result<Vec<Lease>, Problem>;
+
+    /// Ends a lease of the keeper with that process, because `caller` asks.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden); [`Kind::Conflict`](crate::Kind::Conflict) if it
+    /// has ended already.
+    fn take_back(&self, caller: Caller, keeper: u32, lease: u64) -> Result<(), Problem>;
+
+    /// Gives back what an owner that has ended has left, and returns how many leases that was. `force`: although a process of it lives.
+    ///
+    /// # Errors
+    /// As [`Memory::take_back`]; [`Kind::Conflict`](crate::Kind::Conflict) too for an owner that lives, or without `force` where it is needed.
+    fn disown(&self, caller: Caller, keeper: u32, owner: u64, force: bool) -> Result<u64, Problem>;
 }
 
 /// A keeper: the process that owns a GPU's leased memory.
@@ -47,12 +61,20 @@ pub struct Keeper {
 pub struct Lease {
     /// The GPU: its UUID, or the name of a simulated one.
     pub gpu: String,
+    /// The keeper's process.
+    pub keeper: u32,
     /// Its number with the keeper.
     pub id: u64,
+    /// Its owner's number with the keeper: a connection, or a chain.
+    pub owner: u64,
+    /// The owner's process; none for a chain.
+    pub pid: Option<u32>,
     /// The tenant that holds it, or the process.
     pub holder: String,
     /// Its size, in bytes.
     pub bytes: u64,
     /// How long it still lasts without a heartbeat, in milliseconds; none for as long as its holder lives.
     pub left_ms: Option<u64>,
+    /// Whether it has ended: its memory rests until nobody who held it can write there any more.
+    pub resting: bool,
 }

@@ -224,6 +224,33 @@ fn bytes_that_are_no_request_do_no_harm() {
     assert_eq!(state(&daemon), before);
 }
 
+/// What hyper takes for no HTTP at all it answers itself, before anybody else sees a request: no body, and the end of the connection.
+#[test]
+fn what_is_no_http_is_answered_by_a_bare_status_and_the_end() {
+    let world = World::new();
+    let daemon = world.start();
+    let many: String = (0..300).map(|at| format!("x{at}: y\r\n")).collect();
+    for (expected, bytes) in [
+        (400, b"\x00\x01\x02\r\n\r\n".to_vec()),
+        (400, b"HELO mail\r\n\r\n".to_vec()),
+        (400, b"GET / HTTP/1.1\r\nno colon\r\n\r\n".to_vec()),
+        (400, b"POST / HTTP/1.1\r\ncontent-length: many\r\n\r\n".to_vec()),
+        (414, format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(70_000)).into_bytes()),
+        (431, format!("GET / HTTP/1.1\r\n{many}\r\n").into_bytes()),
+        (431, format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(600_000)).into_bytes()),
+    ] {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
+        let (status, headers, body) =
+            parse(&daemon.raw(&bytes)).unwrap_or_else(|| panic!("{shown}: no answer"));
+        assert_eq!((status, body.as_str()), (expected, ""), "{shown}");
+        assert!(
+            headers.contains("connection: close") && headers.contains("content-length: 0"),
+            "{shown}: {headers}"
+        );
+    }
+    assert_eq!(daemon.get("/v1/chains"), json!([]));
+}
+
 #[test]
 fn json_of_every_kind_is_refused_or_kept_as_it_was_sent() {
     let world = World::new();

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use common::{Keeper, MIB};
-use partita_core::pool::{LeaseId, SlabId};
+use partita_core::pool::{LeaseId, OwnerId, SlabId};
 use partita_memory::TenantName;
 use partita_memory::keeper::{ClientId, Facts, Handle, Memory, MemoryError, Options, Peer, Service};
 use partita_memory::wire::{Code, FRAME_BYTES_MAX, HandleKind, Privileged, Reply, Request, VERSION};
@@ -203,7 +203,7 @@ fn request() -> impl Strategy<Value = Request> {
         2 => Just(Request::Beat),
         1 => Just(Request::Own),
         1 => Just(Request::Status),
-        1 => small.prop_map(|after| Request::Leases { after: LeaseId(after) }),
+        1 => small.clone().prop_map(|after| Request::Leases { after: LeaseId(after) }),
         1 => any::<u32>().prop_map(|skip| Request::Tenants { skip }),
         1 => (tenant, 0u64..64 * MIB).prop_map(|(tenant, bytes)| Request::Privileged(Privileged::Quota {
             uid: 1000,
@@ -211,6 +211,8 @@ fn request() -> impl Strategy<Value = Request> {
             bytes
         })),
         1 => Just(Request::Privileged(Privileged::End { even_if_leased: false })),
+        1 => small.clone().prop_map(|id| Request::Privileged(Privileged::TakeBack { lease: LeaseId(id) })),
+        1 => small.prop_map(|id| Request::Privileged(Privileged::Disown { owner: OwnerId(id) })),
     ]
 }
 

@@ -185,6 +185,43 @@ impl Pool {
         late.len()
     }
 
+    /// Ends a lease before its time, whoever holds it: its block rests as if its deadline had passed, and its owner is told so.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownLease`]; [`Refusal::Resting`] if it has ended already.
+    pub fn take_back(&mut self, lease: LeaseId, now_ms: u64) -> Result<(), Refusal> {
+        let holding = self.leases.get(&lease).ok_or(Refusal::UnknownLease { lease: lease.0 })?;
+        if holding.is_resting {
+            return Err(Refusal::Resting { lease: lease.0 });
+        }
+        if let Some(owner) = self.owners.get_mut(&holding.owner) {
+            owner.expired += 1;
+        }
+        self.counts.expired += 1;
+        self.rest(lease, now_ms);
+        Ok(())
+    }
+
+    /// Frees what an owner that has ended has left, although those who could write there are not known to be gone. Whoever asks says that
+    /// they do not write any more; if they do, they write into what another owner of the same tenant has leased since. Returns how many
+    /// leases there were.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownOwner`]; [`Refusal::OwnerLives`].
+    pub fn disown(&mut self, owner: OwnerId, now_ms: u64) -> Result<usize, Refusal> {
+        let known = self.owners.get(&owner).ok_or(Refusal::UnknownOwner { owner: owner.0 })?;
+        if !known.has_ended {
+            return Err(Refusal::OwnerLives { owner: owner.0 });
+        }
+        let leases: Vec<LeaseId> = known.leases.iter().copied().collect();
+        for lease in &leases {
+            self.release(*lease, now_ms);
+        }
+        // What it has open it still has: no slab goes back to the driver before that is closed.
+        self.forget_if_done(owner);
+        Ok(leases.len())
+    }
+
     /// When a lease ends if its owner gives no sign of life until then.
     pub(crate) fn ends_ms(&self, holding: &Holding) -> Option<u64> {
         if holding.ttl_ms == 0 || holding.is_resting {

@@ -53,6 +53,12 @@ pub enum Refusal {
         /// Its number.
         lease: u64,
     },
+    /// An owner that has not ended, whose leases it gives back itself.
+    #[error("owner {owner} lives: end it, or take its leases back one by one")]
+    OwnerLives {
+        /// Its number.
+        owner: u64,
+    },
     /// A size that no block has.
     #[error("a lease of {bytes} bytes: ask for 1 byte or more, and at most {bytes_max}")]
     Bytes {

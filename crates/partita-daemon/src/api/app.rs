@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use partita::gpu::Gpu;
 use partita::gpus::Selectors;
@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::store::history::Entry;
 
 /// How long what is known of the GPUs is believed.
-const GPUS_FRESH: std::time::Duration = std::time::Duration::from_secs(5);
+const GPUS_FRESH: Duration = Duration::from_secs(5);
 /// Entries of histories that a watcher may be behind by before it reads them from the store.
 const EVENTS_BEHIND_MAX: usize = 256;
 
@@ -42,6 +42,10 @@ pub struct Parts {
     pub user: u32,
     /// The token of those who come over TCP.
     pub token: Option<Token>,
+    /// How long the answer to a request may take.
+    pub answer_limit: Duration,
+    /// How long the body of a request may take to arrive.
+    pub body_limit: Duration,
     /// True from the moment in which the daemon begins to end.
     pub ended: watch::Receiver<bool>,
 }
@@ -107,6 +111,14 @@ impl App {
 
     pub(super) fn token(&self) -> Option<&Token> {
         self.parts.token.as_ref()
+    }
+
+    pub(super) fn answer_limit(&self) -> Duration {
+        self.parts.answer_limit
+    }
+
+    pub(super) fn body_limit(&self) -> Duration {
+        self.parts.body_limit
     }
 
     pub(super) fn ended(&self) -> watch::Receiver<bool> {

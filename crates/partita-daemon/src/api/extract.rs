@@ -13,22 +13,24 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
+use super::Shared;
 use crate::problem::{Kind, Problem};
 
 /// Bytes of a body.
 pub(super) const BODY_BYTES_MAX: usize = 256 << 10;
-/// How long a body may take to arrive.
-const BODY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Caller {
+pub struct Caller {
     /// The user; over TCP, where the token is what counts, the daemon's own.
     pub user: u32,
 }
 
 impl Caller {
     /// Refuses to touch what is another user's. Root may.
+    ///
+    /// # Errors
+    /// [`Kind::Forbidden`](crate::Kind::Forbidden).
     pub fn check(self, what: &str, owner: u32) -> Result<(), Problem> {
         if self.user == owner || self.user == 0 {
             return Ok(());
@@ -60,25 +62,25 @@ pub(super) struct Input<T>(pub T);
 #[derive(Debug)]
 pub(super) struct InputWithBytes<T>(pub T, pub Bytes);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Input<T> {
+impl<T: DeserializeOwned> FromRequest<Shared> for Input<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        let bytes = body(request).await?;
+    async fn from_request(request: Request, app: &Shared) -> Result<Self, Problem> {
+        let bytes = body(request, app.body_limit()).await?;
         Ok(Self(parse(&bytes)?))
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for InputWithBytes<T> {
+impl<T: DeserializeOwned> FromRequest<Shared> for InputWithBytes<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        let bytes = body(request).await?;
+    async fn from_request(request: Request, app: &Shared) -> Result<Self, Problem> {
+        let bytes = body(request, app.body_limit()).await?;
         Ok(Self(parse(&bytes)?, bytes))
     }
 }
 
-async fn body(request: Request) -> Result<Bytes, Problem> {
+async fn body(request: Request, limit: Duration) -> Result<Bytes, Problem> {
     let (parts, body) = request.into_parts();
     let kind =
         parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -89,10 +91,10 @@ async fn body(request: Request) -> Result<Bytes, Problem> {
             format!("the body is {:?}; send JSON with `Content-Type: application/json`", short(kind)),
         ));
     }
-    read(&parts.headers, body).await
+    read(&parts.headers, body, limit).await
 }
 
-async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+async fn read(headers: &HeaderMap, body: Body, limit: Duration) -> Result<Bytes, Problem> {
     let too_large = || {
         Problem::new(
             Kind::BodyTooLarge,
@@ -104,13 +106,10 @@ async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
     if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
         return Err(too_large());
     }
-    match tokio::time::timeout(BODY_LIMIT, axum::body::to_bytes(body, BODY_BYTES_MAX)).await {
+    match tokio::time::timeout(limit, axum::body::to_bytes(body, BODY_BYTES_MAX)).await {
         Err(_) => Err(Problem::new(
             Kind::RequestTimeout,
-            format!(
-                "the body did not arrive within {} s; send it again, all of it at once",
-                BODY_LIMIT.as_secs()
-            ),
+            format!("the body did not arrive within {} s; send it again, all of it at once", limit.as_secs()),
         )),
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) => {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, header};
@@ -23,8 +23,6 @@ const REQUESTS_OF_USER_MAX: usize = 512;
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a path with its query.
 const URI_BYTES_MAX: usize = 4 << 10;
-/// How long a request may take until its answer begins. A body has less to arrive.
-const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// Paths that are answered without a token: what the service is, and whether it works.
 const OPEN_PATHS: [&str; 3] = ["/healthz", "/openapi.json", "/docs"];
@@ -142,13 +140,14 @@ pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Ne
         Ok(place) => place,
         Err(problem) => return problem.into_response(),
     };
-    match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
+    let limit = app.answer_limit();
+    match tokio::time::timeout(limit, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::new(
             Kind::TimedOut,
             format!(
                 "no answer within {} s; what was begun may still be done, so look before you ask again",
-                REQUEST_LIMIT.as_secs()
+                limit.as_secs()
             ),
         )
         .into_response(),

@@ -27,6 +27,7 @@ use utoipa_swagger_ui::SwaggerUi;
 
 pub use app::{App, Parts};
 pub use document::openapi_text;
+pub use extract::Caller;
 pub use watch::follow;
 
 /// What handlers share.
@@ -55,6 +56,8 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(history::events))
         .routes(routes!(memory::keepers))
         .routes(routes!(memory::leases))
+        .routes(routes!(memory::take_back))
+        .routes(routes!(memory::disown))
 }
 
 /// The service.

@@ -6,11 +6,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use partita::process::ProcessId;
 use partita::registry::check_name;
+use partita_core::pool::{LeaseId, OwnerId};
 use partita_memory::Place;
 use partita_memory::client::{Connection, Error};
+use partita_memory::wire::Code;
 
 use super::{Keeper, Lease, Memory};
+use crate::api::Caller;
 use crate::problem::{Kind, Problem};
 
 /// How long one keeper is waited for: it answers within microseconds, unless it is stopped.
@@ -58,6 +62,33 @@ impl Keepers {
         }
         Ok(answers)
     }
+
+    /// A connection to the keeper with that process, for somebody who may administer it.
+    fn administer(&self, caller: Caller, pid: u32) -> Result<Connection, Problem> {
+        let mut found = self.ask(|Listening { place, .. }, connection| {
+            Ok((connection.welcome().pid == pid).then(|| place.clone()))
+        })?;
+        let place = found.iter_mut().find_map(Option::take).ok_or_else(|| {
+            Problem::not_found(format!("there is no keeper with process {pid}; GET /v1/keepers lists them"))
+        })?;
+        caller.check(&format!("the keeper with process {pid}"), place.user)?;
+        let connection = Connection::connect(&place.socket, None, PATIENCE).map_err(told)?;
+        if connection.welcome().pid != pid {
+            return Err(Problem::not_found(format!("the keeper with process {pid} has just ended")));
+        }
+        Ok(connection)
+    }
+}
+
+/// A keeper's refusal.
+fn told(error: Error) -> Problem {
+    let kind = match &error {
+        Error::Refused { code: Code::Unknown, .. } => Kind::NotFound,
+        Error::Refused { code: Code::InUse, .. } => Kind::Conflict,
+        Error::Refused { code: Code::NotAllowed, .. } => Kind::Forbidden,
+        _ => Kind::Unavailable,
+    };
+    Problem::new(kind, error.to_string())
 }
 
 /// A keeper's socket.
@@ -126,18 +157,47 @@ impl Memory for Keepers {
         let each = self.ask(|Listening { place, .. }, connection| {
             let rows = connection.leases()?;
             let mut names: HashMap<_, String> = HashMap::new();
+            let keeper = connection.welcome().pid;
             Ok(rows
                 .into_iter()
-                .filter(|row| !row.is_resting)
                 .map(|row| Lease {
                     gpu: place.gpu_key.clone(),
+                    keeper,
                     id: row.lease.id.0,
+                    owner: row.owner.0,
+                    pid: (row.pid != 0).then_some(row.pid),
                     holder: names.entry(row.tenant).or_insert_with(|| row.tenant.to_string()).clone(),
                     bytes: row.lease.bytes,
-                    left_ms: (row.ttl_ms != 0).then_some(u64::from(row.left_ms)),
+                    left_ms: (row.ttl_ms != 0 && !row.is_resting).then_some(u64::from(row.left_ms)),
+                    resting: row.is_resting,
                 })
                 .collect::<Vec<_>>())
         })?;
         Ok(each.into_iter().flatten().collect())
+    }
+
+    fn take_back(&self, caller: Caller, keeper: u32, lease: u64) -> Result<(), Problem> {
+        self.administer(caller, keeper)?.take_back(LeaseId(lease)).map_err(told)
+    }
+
+    fn disown(&self, caller: Caller, keeper: u32, owner: u64, force: bool) -> Result<u64, Problem> {
+        let mut connection = self.administer(caller, keeper)?;
+        let rows = connection.leases().map_err(told)?;
+        let left: Vec<_> = rows.iter().filter(|row| row.owner.0 == owner).collect();
+        let may_write = |pid: u32| pid == 0 || ProcessId::living(pid).is_some();
+        if let Some(row) = left.iter().find(|row| row.is_resting && may_write(row.pid))
+            && !force
+        {
+            let who = match row.pid {
+                0 => "a process that had a place in the chain".to_owned(),
+                pid => format!("process {pid}"),
+            };
+            let detail = format!(
+                "owner {owner} has ended, but {who} has the memory open and could write there: end it, and its leases go back by themselves;                  or ask with force=true, if you know that it does not"
+            );
+            return Err(Problem::new(Kind::Conflict, detail));
+        }
+        connection.disown(OwnerId(owner)).map_err(told)?;
+        Ok(left.len() as u64)
     }
 }

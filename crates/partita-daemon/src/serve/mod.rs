@@ -33,6 +33,9 @@ use socket::Socket;
 /// Descriptors for all connections of both listeners, and some for what they ask for.
 const DESCRIPTORS: u64 = 4096;
 
+/// How much later than an answer is due a connection without one is cut.
+const CUT_AFTER: Duration = Duration::from_secs(20);
+
 /// Serves until a signal ends it.
 ///
 /// # Errors
@@ -72,10 +75,14 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         memory: Box::new(keepers),
         user: own_user(),
         token,
+        answer_limit: arguments.answer_s,
+        body_limit: arguments.body_s,
         ended: ended.clone(),
     }));
     let router = api::router(Arc::clone(&app));
     let mut serving = JoinSet::new();
+    // What is late by the limits of requests is told so before the connection is cut.
+    let limits = Limits { request: arguments.answer_s + arguments.body_s + CUT_AFTER, ..Limits::default() };
     if let Some(address) = arguments.listen {
         if !address.ip().is_loopback() && !arguments.allow_remote {
             bail!(
@@ -87,10 +94,10 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
             format!("--listen {address}: it cannot be had; choose another port, or end who has it")
         })?;
         tracing::info!(address = %listener.local_addr()?, "listening on TCP");
-        serving.spawn(accept(Guarded::new(listener, Limits::default()), router.clone(), ended.clone()));
+        serving.spawn(accept(Guarded::new(listener, limits), router.clone(), ended.clone()));
     }
     let listener = socket.listen()?;
-    serving.spawn(accept(Guarded::new(listener, Limits::default()), router, ended));
+    serving.spawn(accept(Guarded::new(listener, limits), router, ended));
     tracing::info!(socket = %path.display(), state = %app.store().path().display(), user = own_user(), "serving");
     let following = tokio::spawn(api::follow(Arc::clone(&app)));
     let watchdog = end::tell_ready();

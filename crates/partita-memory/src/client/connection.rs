@@ -252,6 +252,22 @@ impl Connection {
         }
     }
 
+    /// Ends a lease of anybody's before its time. Its memory rests until its owner has given it back, too, or has ended.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Code::Unknown`]; [`Code::InUse`] if it has ended already.
+    pub fn take_back(&mut self, lease: LeaseId) -> Result<(), Error> {
+        self.done(&Request::Privileged(Privileged::TakeBack { lease }))
+    }
+
+    /// Frees what an owner that has ended has left, although its process is not gone: whoever calls this says that it writes there no more.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Code::Unknown`]; [`Code::InUse`] for an owner that lives.
+    pub fn disown(&mut self, owner: OwnerId) -> Result<(), Error> {
+        self.done(&Request::Privileged(Privileged::Disown { owner }))
+    }
+
     /// Asks, and waits for the answer.
     fn ask(
         &mut self,

@@ -70,7 +70,7 @@ impl From<Refusal> for Fault {
             Refusal::Bytes { .. } | Refusal::Batch { .. } | Refusal::Ttl { .. } => Code::Bounds,
             Refusal::Quota { .. } => Code::Quota,
             Refusal::Capacity { .. } => Code::OutOfMemory,
-            Refusal::QuotaInUse { .. } | Refusal::Resting { .. } => Code::InUse,
+            Refusal::QuotaInUse { .. } | Refusal::Resting { .. } | Refusal::OwnerLives { .. } => Code::InUse,
             Refusal::Tenants { .. }
             | Refusal::Owners { .. }
             | Refusal::Slabs { .. }

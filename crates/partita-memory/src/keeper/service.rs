@@ -229,7 +229,7 @@ impl<M: Memory> Service<M> {
                 Ok(Reply::Welcome(self.welcome()))
             }
             _ if !has_greeted => Err(fault(Code::Greeting, "the first request must be the greeting")),
-            Request::Privileged(what) => self.privileged(peer, &what),
+            Request::Privileged(what) => self.privileged(peer, &what, now_ms),
             Request::Status | Request::Leases { .. } | Request::Tenants { .. } => {
                 self.listing(peer, &request, now_ms)
             }
@@ -402,12 +402,14 @@ impl<M: Memory> Service<M> {
         Err(Fault { code: Code::NotAllowed, text })
     }
 
-    fn privileged(&mut self, peer: Peer, what: &Privileged) -> Result<Reply, Fault> {
+    fn privileged(&mut self, peer: Peer, what: &Privileged, now_ms: u64) -> Result<Reply, Fault> {
         self.check_privileged(peer)?;
         match *what {
             Privileged::Quota { uid, tenant, bytes } => {
                 self.tenants.set_quota(&mut self.pool, (uid, tenant), bytes)?;
             }
+            Privileged::TakeBack { lease } => self.pool.take_back(lease, now_ms)?,
+            Privileged::Disown { owner } => drop(self.pool.disown(owner, now_ms)?),
             Privileged::End { even_if_leased } => {
                 let totals = self.pool.totals();
                 let used = totals.leases + totals.resting;

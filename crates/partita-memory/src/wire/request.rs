@@ -78,6 +78,16 @@ pub enum Privileged {
         /// All that it may have in slabs.
         bytes: u64,
     },
+    /// Ends a lease before its time, whoever holds it. Its memory rests until its owner has given it back, too, or has ended.
+    TakeBack {
+        /// Which.
+        lease: LeaseId,
+    },
+    /// Frees what an owner that has ended has left, although its process is not gone: whoever asks says that it writes there no more.
+    Disown {
+        /// Which.
+        owner: OwnerId,
+    },
     /// Ends the keeper.
     End {
         /// Even while memory is leased, which is lost then.
@@ -100,6 +110,8 @@ impl Request {
             Self::Tenants { .. } => (10, "tenants"),
             Self::Privileged(Privileged::Quota { .. }) => (11, "quota"),
             Self::Privileged(Privileged::End { .. }) => (12, "end"),
+            Self::Privileged(Privileged::TakeBack { .. }) => (13, "take back"),
+            Self::Privileged(Privileged::Disown { .. }) => (14, "disown"),
         }
     }
 
@@ -147,6 +159,12 @@ impl Request {
             }
             Self::Privileged(Privileged::End { even_if_leased }) => {
                 to.u32(u32::from(*even_if_leased)).u32(0);
+            }
+            Self::Privileged(Privileged::TakeBack { lease }) => {
+                to.u64(lease.0);
+            }
+            Self::Privileged(Privileged::Disown { owner }) => {
+                to.u64(owner.0);
             }
         }
         to.finish();
@@ -229,6 +247,14 @@ impl Request {
                 let even_if_leased = from.flag("even_if_leased")?;
                 from.padding()?;
                 Self::Privileged(Privileged::End { even_if_leased })
+            }
+            13 => {
+                from.kind = "take back";
+                Self::Privileged(Privileged::TakeBack { lease: LeaseId(from.u64()?) })
+            }
+            14 => {
+                from.kind = "disown";
+                Self::Privileged(Privileged::Disown { owner: OwnerId(from.u64()?) })
             }
             kind => return Err(BadFrame::Kind { kind }),
         };

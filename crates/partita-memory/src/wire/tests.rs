@@ -37,6 +37,8 @@ fn request() -> impl Strategy<Value = Request> {
         (any::<u32>(), name(), any::<u64>())
             .prop_map(|(uid, tenant, bytes)| Request::Privileged(Privileged::Quota { uid, tenant, bytes })),
         any::<bool>().prop_map(|even_if_leased| Request::Privileged(Privileged::End { even_if_leased })),
+        any::<u64>().prop_map(|id| Request::Privileged(Privileged::TakeBack { lease: LeaseId(id) })),
+        any::<u64>().prop_map(|id| Request::Privileged(Privileged::Disown { owner: OwnerId(id) })),
     ]
 }
 
