@@ -6,6 +6,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
+use partita::mps::metrics::{Family as MpsFamily, Kind as MpsKind};
+use partita::mps::status::ServiceStatus;
 use partita::ps::TenantRow;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -195,6 +197,19 @@ impl Now {
         }
     }
 
+    fn mps(&mut self, services: &[ServiceStatus]) {
+        for MpsFamily { name, help, kind, samples } in partita::mps::metrics::families(services) {
+            let samples = samples.into_iter();
+            match kind {
+                MpsKind::Gauge => self.gauge(name, help, samples),
+                // Counts of lines of a log: exact as they are.
+                MpsKind::Counter => {
+                    self.counter(name, help, samples.map(|(labels, value)| (labels, value as u64)));
+                }
+            }
+        }
+    }
+
     fn keepers(&mut self, keepers: &[Keeper]) {
         let each: [KeeperGauge; 3] = [
             ("keeper_held_bytes", "Device memory that a keeper holds", |keeper| keeper.held_bytes),
@@ -225,8 +240,14 @@ const COMPONENT_COUNTERS: [ComponentCounter; 4] = [
 #[utoipa::path(get, path = "/metrics", tag = "machine", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Problem> {
-    let text = app.blocking(|app| {
+    let gpus = app.gpus().await;
+    let text = app.blocking(move |app| {
         let mut now = Now::new();
+        if let Ok(gpus) = gpus
+            && let Ok(services) = partita::mps::status::all(app.install(), app.registry(), &gpus)
+        {
+            now.mps(&services);
+        }
         if let Ok(rows) = partita::ps::ps(app.registry()) {
             now.tenants(&rows);
         }

@@ -1,98 +1,118 @@
-//! A service in the text format of Prometheus.
+//! What is measured of services, and the same in the text format of Prometheus.
 
 use std::fmt::Write;
 
 use partita_mps::ServerStatus;
 
-use super::status::{ServiceState, ServiceStatus};
+use super::status::{ServerRow, ServiceState, ServiceStatus};
 
-/// All metrics of these services. Each is described once, whatever there is of it.
+/// Names and values that tell one sample from another.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// What a family of samples counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Something that goes up and down.
+    Gauge,
+    /// Something that only goes up, in whole numbers.
+    Counter,
+}
+
+/// One thing that is measured, of every service or server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    /// Its name, without the prefix `partita_` and without a counter's ending `_total`.
+    pub name: &'static str,
+    /// What it is, without a full stop.
+    pub help: &'static str,
+    /// What it counts.
+    pub kind: Kind,
+    /// The measurements.
+    pub samples: Vec<(Labels, f64)>,
+}
+
+/// Everything that is measured of these services. Each family is there once, whatever there is of it.
 #[must_use]
-pub fn text(services: &[ServiceStatus]) -> String {
-    let mut page = Page::default();
-    page.gauge("partita_mps_up", "Whether the GPU's MPS service runs and answers.");
-    for service in services {
-        page.sample(&gpu(service), u64::from(service.state == ServiceState::Running) as f64);
-    }
-    page.gauge("partita_mps_contexts_max", "Client contexts that fit on a GPU.");
-    for service in services {
-        page.sample(&gpu(service), f64::from(service.contexts_max));
-    }
-    page.gauge("partita_mps_clients", "Client processes of a server.");
-    for (labels, server) in servers(services) {
-        page.sample(&labels, server.clients.len() as f64);
-    }
-    page.gauge("partita_mps_server_state", "1 for the state that a server is in, 0 for the others.");
-    for (labels, server) in servers(services) {
-        for (state, name) in [
-            (ServerStatus::Initializing, "initializing"),
-            (ServerStatus::Active, "active"),
-            (ServerStatus::Fault, "fault"),
-        ] {
-            let mut labels = labels.clone();
-            labels.push(("state", name.to_owned()));
-            page.sample(&labels, f64::from(u8::from(server.status == Some(state))));
-        }
-    }
-    page.gauge(
-        "partita_mps_thread_percentage",
-        "Active thread percentage that a server gives to its next clients.",
-    );
-    for (labels, server) in servers(services) {
-        if let Some(percent) = server.thread_percentage {
-            page.sample(&labels, percent);
-        }
-    }
-    page.gauge("partita_mps_default_thread_percentage", "Active thread percentage of the next server.");
-    for service in services {
-        if let Some(limits) = &service.limits {
-            page.sample(&gpu(service), limits.thread_percentage);
-        }
-    }
-    page.gauge(
-        "partita_mps_default_memory_limit_bytes",
-        "Limit of device memory for each client of the next server.",
-    );
-    for service in services {
-        for (uuid, bytes) in service.limits.iter().flat_map(|limits| &limits.memory_bytes) {
-            page.sample(&[("gpu", uuid.clone())], *bytes as f64);
-        }
-    }
-    for (name, help, of) in COUNTERS {
-        page.counter(name, help);
-        for service in services {
-            page.sample(&gpu(service), of(service) as f64);
-        }
-    }
-    page.text
+pub fn families(services: &[ServiceStatus]) -> Vec<Family> {
+    let of_service = |of: &dyn Fn(&ServiceStatus) -> Option<f64>| {
+        services.iter().filter_map(|service| Some((gpu(service), of(service)?))).collect::<Vec<_>>()
+    };
+    let of_server = |of: &dyn Fn(&ServerRow) -> Option<f64>| {
+        servers(services).filter_map(|(labels, server)| Some((labels, of(server)?))).collect::<Vec<_>>()
+    };
+    let memory =
+        services.iter().flat_map(|service| service.limits.iter().flat_map(|limits| &limits.memory_bytes));
+    let gauges = [
+        (
+            "mps_up",
+            "Whether the GPU's MPS service runs and answers",
+            of_service(&|one| Some(f64::from(u8::from(one.state == ServiceState::Running)))),
+        ),
+        (
+            "mps_contexts_max",
+            "Client contexts that fit on a GPU",
+            of_service(&|one| Some(f64::from(one.contexts_max))),
+        ),
+        ("mps_clients", "Client processes of a server", of_server(&|one| Some(one.clients.len() as f64))),
+        ("mps_server_state", "1 for the state that a server is in, 0 for the others", states(services)),
+        (
+            "mps_thread_percentage",
+            "Active thread percentage that a server gives to its next clients",
+            of_server(&|one| one.thread_percentage),
+        ),
+        (
+            "mps_default_thread_percentage",
+            "Active thread percentage of the next server",
+            of_service(&|one| Some(one.limits.as_ref()?.thread_percentage)),
+        ),
+        (
+            "mps_default_memory_limit_bytes",
+            "Limit of device memory for each client of the next server",
+            memory.map(|(uuid, bytes)| (vec![("gpu", uuid.clone())], *bytes as f64)).collect(),
+        ),
+    ];
+    let gauges =
+        gauges.into_iter().map(|(name, help, samples)| Family { name, help, kind: Kind::Gauge, samples });
+    let counters = COUNTERS.into_iter().map(|(name, help, of)| {
+        let samples = of_service(&|one| Some(of(one) as f64));
+        Family { name, help, kind: Kind::Counter, samples }
+    });
+    gauges.chain(counters).collect()
 }
 
 type Counter = (&'static str, &'static str, fn(&ServiceStatus) -> u64);
 
 const COUNTERS: [Counter; 7] = [
-    ("partita_mps_servers_started_total", "Servers that were started.", |one| one.counts.servers_started),
-    ("partita_mps_servers_failed_total", "Servers that ended with a failure.", |one| {
-        one.counts.servers_failed
-    }),
-    ("partita_mps_clients_connected_total", "Connections of clients.", |one| one.counts.clients_connected),
-    ("partita_mps_faults_total", "Fatal faults.", |one| one.counts.faults),
-    ("partita_mps_clients_hit_total", "Clients that a fault was reported to.", |one| one.counts.clients_hit),
-    ("partita_mps_clients_killed_total", "Clients killed from outside beside others.", |one| {
-        one.counts.clients_killed
-    }),
-    ("partita_mps_restarts_total", "Programs started anew after a neighbour's fault.", |one| {
-        one.counts.restarts
-    }),
+    ("mps_servers_started", "Servers that were started", |one| one.counts.servers_started),
+    ("mps_servers_failed", "Servers that ended with a failure", |one| one.counts.servers_failed),
+    ("mps_clients_connected", "Connections of clients", |one| one.counts.clients_connected),
+    ("mps_faults", "Fatal faults", |one| one.counts.faults),
+    ("mps_clients_hit", "Clients that a fault was reported to", |one| one.counts.clients_hit),
+    ("mps_clients_killed", "Clients killed from outside beside others", |one| one.counts.clients_killed),
+    ("mps_restarts", "Programs started anew after a neighbour's fault", |one| one.counts.restarts),
 ];
 
-type Labels = Vec<(&'static str, String)>;
+fn states(services: &[ServiceStatus]) -> Vec<(Labels, f64)> {
+    let names = [
+        (ServerStatus::Initializing, "initializing"),
+        (ServerStatus::Active, "active"),
+        (ServerStatus::Fault, "fault"),
+    ];
+    let each = servers(services).flat_map(|(labels, server)| {
+        names.map(|(state, name)| {
+            let labels = [labels.as_slice(), &[("state", name.to_owned())]].concat();
+            (labels, f64::from(u8::from(server.status == Some(state))))
+        })
+    });
+    each.collect()
+}
 
 fn gpu(service: &ServiceStatus) -> Labels {
     let uuids: Vec<&str> = service.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
     vec![("gpu", uuids.join(","))]
 }
 
-fn servers(services: &[ServiceStatus]) -> impl Iterator<Item = (Labels, &super::status::ServerRow)> {
+fn servers(services: &[ServiceStatus]) -> impl Iterator<Item = (Labels, &ServerRow)> {
     services.iter().flat_map(|service| {
         service.servers.iter().map(|server| {
             let mut labels = gpu(service);
@@ -102,32 +122,25 @@ fn servers(services: &[ServiceStatus]) -> impl Iterator<Item = (Labels, &super::
     })
 }
 
-#[derive(Default)]
-struct Page {
-    text: String,
-    name: &'static str,
-}
-
-impl Page {
-    fn gauge(&mut self, name: &'static str, help: &str) {
-        self.begin(name, help, "gauge");
-    }
-
-    fn counter(&mut self, name: &'static str, help: &str) {
-        self.begin(name, help, "counter");
-    }
-
-    fn begin(&mut self, name: &'static str, help: &str, kind: &str) {
-        self.name = name;
+/// All metrics of these services, as a scraper of files reads them.
+#[must_use]
+pub fn text(services: &[ServiceStatus]) -> String {
+    let mut page = String::new();
+    for Family { name, help, kind, samples } in families(services) {
+        let (kind, ending) = match kind {
+            Kind::Gauge => ("gauge", ""),
+            Kind::Counter => ("counter", "_total"),
+        };
+        let name = format!("partita_{name}{ending}");
         // Writing to a string does not fail.
-        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        let _ = write!(page, "# HELP {name} {help}.\n# TYPE {name} {kind}\n");
+        for (labels, value) in samples {
+            let labels: Vec<String> =
+                labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
+            let _ = writeln!(page, "{name}{{{}}} {value}", labels.join(","));
+        }
     }
-
-    fn sample(&mut self, labels: &[(&'static str, String)], value: f64) {
-        let labels: Vec<String> =
-            labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
-        let _ = writeln!(self.text, "{}{{{}}} {value}", self.name, labels.join(","));
-    }
+    page
 }
 
 fn escape(value: &str) -> String {

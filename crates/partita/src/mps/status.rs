@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use partita_mps::admission::Capacity;
 use partita_mps::fault::{Culprit, Fault, ServerState, Tracker};
@@ -12,7 +13,9 @@ use serde::Serialize;
 use super::incident::{self, Incident, What};
 use crate::error::Error;
 use crate::gpu::Gpu;
+use crate::install::Install;
 use crate::process::ProcessId;
+use crate::registry::Registry;
 use crate::run::LEDGER_VARIABLE;
 
 /// Where a service is in its life.
@@ -140,21 +143,8 @@ pub struct Counts {
 /// # Errors
 /// [`Error::Mps`] if the daemon runs and does not answer as it should.
 pub fn status(service: &Service, gpus: &[Gpu]) -> Result<ServiceStatus, Error> {
-    let dirs = service.dirs();
     let (counts, tracker) = read_logs(service);
-    let mut status = ServiceStatus {
-        gpus: gpus.iter().map(|gpu| GpuName { label: gpu.label(), uuid: gpu.facts.uuid.clone() }).collect(),
-        state: ServiceState::Stopped,
-        daemon: None,
-        version: service.binary().version().ok().map(|version| version.to_string()),
-        pipe_directory: dirs.pipe(),
-        log_directory: dirs.log(),
-        all_users: service.is_for_all_users(),
-        contexts_max: capacity(service, gpus).contexts_max,
-        limits: None,
-        servers: Vec::new(),
-        counts,
-    };
+    let mut status = unasked(service, gpus, counts);
     match service.state()? {
         State::Stopped => {}
         State::Stale { .. } => status.state = ServiceState::Stale,
@@ -168,6 +158,62 @@ pub fn status(service: &Service, gpus: &[Gpu]) -> Result<ServiceStatus, Error> {
         }
     }
     Ok(status)
+}
+
+/// How long a command to a service may take where many are looked at.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// The current user's service of each of these GPUs, and those of the tenants there. One that does not answer, as another user's may not, is told
+/// as if it did not run.
+///
+/// # Errors
+/// As [`Registry::lock`]; [`Error::Mps`] where there is no control program.
+pub fn all(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Vec<ServiceStatus>, Error> {
+    let mut services: Vec<(Service, Vec<Gpu>)> = Vec::new();
+    let mut add = |service: Service, gpus: Vec<Gpu>| {
+        if services.iter().all(|(known, _)| known.dirs().root() != service.dirs().root()) {
+            services.push((service.with_command_limit(LOOK_LIMIT), gpus));
+        }
+    };
+    for gpu in gpus {
+        add(super::service(install, registry, std::slice::from_ref(gpu))?, vec![gpu.clone()]);
+    }
+    let tenants = registry.lock()?.tenants()?;
+    for tenant in &tenants {
+        let Ok(meta) = &tenant.meta else { continue };
+        let of_tenant: Option<Vec<Gpu>> = meta
+            .all_gpus()
+            .iter()
+            .map(|one| gpus.iter().find(|gpu| gpu.facts.uuid == one.uuid).cloned())
+            .collect();
+        // On GPUs that are not asked for, too.
+        let Some(of_tenant) = of_tenant else { continue };
+        if let Ok(Some(service)) = super::service_of(install, registry, tenant) {
+            add(service, of_tenant);
+        }
+    }
+    let look = |(service, gpus): (Service, Vec<Gpu>)| {
+        status(&service, &gpus).unwrap_or_else(|_| unasked(&service, &gpus, read_logs(&service).0))
+    };
+    Ok(services.into_iter().map(look).collect())
+}
+
+/// What is known of a service without asking it.
+fn unasked(service: &Service, gpus: &[Gpu], counts: Counts) -> ServiceStatus {
+    let dirs = service.dirs();
+    ServiceStatus {
+        gpus: gpus.iter().map(|gpu| GpuName { label: gpu.label(), uuid: gpu.facts.uuid.clone() }).collect(),
+        state: ServiceState::Stopped,
+        daemon: None,
+        version: service.binary().version().ok().map(|version| version.to_string()),
+        pipe_directory: dirs.pipe(),
+        log_directory: dirs.log(),
+        all_users: service.is_for_all_users(),
+        contexts_max: capacity(service, gpus).contexts_max,
+        limits: None,
+        servers: Vec::new(),
+        counts,
+    }
 }
 
 /// How many clients fit on the GPUs of a service: on the one that takes the fewest.
