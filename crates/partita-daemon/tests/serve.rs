@@ -260,6 +260,22 @@ fn a_thing_is_changed_by_its_owner_and_by_root() {
     let (status, problem) = as_user(one, &daemon, "POST", "/v1/chains/mine/start", None);
     assert_eq!(status, 403, "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("partita chain start"), "{problem}");
+    let problem = daemon.refused(403, "POST", "/v1/chains/mine/start", None);
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("user 65533's") && detail.contains("a daemon of your own"),
+        "root neither: {problem}"
+    );
+    // And nobody starts by name what somebody else has defined, neither root nor another user.
+    for user in [0, other] {
+        let output = world.partita(["chain", "start", "mine"]).uid(user).gid(user).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(
+            said.contains("user 65533's definition") && said.contains("partita chain start FILE"),
+            "{said}"
+        );
+    }
     assert_eq!(daemon.get("/v1/chains"), before);
     assert_eq!(as_user(one, &daemon, "PUT", "/v1/chains/mine", Some(definition("mine"))).0, 200);
     // Root may.

@@ -10,6 +10,7 @@ use super::Definition;
 use crate::daemon::Client;
 use crate::error::Error;
 use crate::files::{self, Durable};
+use crate::process::user_name;
 use crate::registry::{Registry, check_name};
 
 /// A definition in bytes at most.
@@ -64,9 +65,14 @@ impl Definitions {
         check_name(name)?;
         match &self.0 {
             Place::Daemon(daemon) => {
-                let of_daemon = of_daemon(daemon)?;
-                let names: Vec<String> = of_daemon.iter().map(|one| one.name.clone()).collect();
-                of_daemon.into_iter().find(|one| one.name == name).ok_or_else(|| undefined(name, &names))
+                let all = all_of_daemon(daemon)?;
+                let names: Vec<String> =
+                    all.iter().filter(|one| one.is_ours()).map(|one| one.definition.name.clone()).collect();
+                match all.into_iter().find(|one| one.definition.name == name) {
+                    Some(one) if one.is_ours() => Ok(one.definition),
+                    Some(one) => Err(one.is_not_run()),
+                    None => Err(undefined(name, &names)),
+                }
             }
             Place::Files(files) => files.get(name),
         }
@@ -109,21 +115,45 @@ fn odd(error: serde_json::Error) -> Error {
     }
 }
 
-/// What this user, or root, has defined with the daemon, by name. What others have is no program to run as this user.
-fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
+/// A definition that the daemon has.
+#[derive(Deserialize)]
+struct Defined {
+    owner: u32,
+    definition: Definition,
+}
+
+impl Defined {
+    /// Whether this user, or root, has defined it. What others have is no program to run as this user.
+    fn is_ours(&self) -> bool {
+        self.owner == rustix::process::geteuid().as_raw() || self.owner == 0
+    }
+
+    fn is_not_run(&self) -> Error {
+        let (name, owner) = (&self.definition.name, user_name(self.owner));
+        Error::Chain {
+            what: format!("chain {name}"),
+            reason: format!(
+                "it is {owner}'s definition, and its programs would run with your rights; {owner} starts it with `partita chain start {name}`, \
+                 and you a chain of your own, of another name, with `partita chain start FILE`"
+            ),
+        }
+    }
+}
+
+/// Everything that is defined with the daemon, by name.
+fn all_of_daemon(daemon: &Client) -> Result<Vec<Defined>, Error> {
     #[derive(Deserialize)]
     struct View {
         defined: Option<Defined>,
     }
-    #[derive(Deserialize)]
-    struct Defined {
-        owner: u32,
-        definition: Definition,
-    }
     let views: Vec<View> = serde_json::from_value(daemon.get(CHAINS)?).map_err(odd)?;
-    let own = rustix::process::geteuid().as_raw();
-    let defined = views.into_iter().filter_map(|view| view.defined);
-    Ok(defined.filter(|one| one.owner == own || one.owner == 0).map(|one| one.definition).collect())
+    Ok(views.into_iter().filter_map(|view| view.defined).collect())
+}
+
+/// What this user, or root, has defined with the daemon, by name.
+fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
+    let ours = all_of_daemon(daemon)?.into_iter().filter(Defined::is_ours);
+    Ok(ours.map(|one| one.definition).collect())
 }
 
 fn keep_with(daemon: &Client, definition: &Definition) -> Result<(), Error> {
