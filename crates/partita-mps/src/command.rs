@@ -1,10 +1,13 @@
 //! Commands to a running control daemon, as typed calls.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::Pid;
 use crate::binary::ControlBinary;
@@ -17,11 +20,15 @@ use crate::values::{ClientPriority, DeviceName, MemoryLimit};
 /// milliseconds; while it ends a client it may keep others waiting for a while.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the control program says where the daemon's socket is there and takes nothing: seen for a moment on an H200 (CUDA 13.0) while
-/// another daemon of the GPU ended.
+/// What the control program says where the daemon's socket is there and takes nothing. Seen on an H200 (CUDA 13.0), as were ends
+/// without a word, when two of them were at it at the same time: the daemon listens to one at a time.
 const UNSENT: &str = "Cannot send command to MPS control daemon";
 /// How long it is left alone then.
 const UNSENT_PAUSE: Duration = Duration::from_millis(20);
+/// How long it may end without a word before that is its answer.
+const SILENCE_LIMIT: Duration = Duration::from_secs(1);
+/// How often it is looked whether another process is done.
+const TURN_PAUSE: Duration = Duration::from_millis(2);
 
 /// A way to command the daemon that listens in one pipe directory.
 #[derive(Debug, Clone)]
@@ -265,8 +272,24 @@ impl Control {
         self.exchange(arguments, line, "")
     }
 
+    /// Waits until no other process of Partita's commands this daemon, but not for ever: one of them may hang.
+    fn turn(&self) -> Option<OwnedFd> {
+        let give_up = Instant::now() + self.limit / 2;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(&self.pipe, flags, Mode::empty()).ok()?;
+        while rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() >= give_up {
+                return None;
+            }
+            thread::sleep(TURN_PAUSE);
+        }
+        Some(directory)
+    }
+
     fn exchange(&self, arguments: &[OsString], line: &str, input: &str) -> Result<String, MpsError> {
-        let deadline = Instant::now() + self.limit;
+        let start = Instant::now();
+        let deadline = start + self.limit;
+        let _turn = self.turn();
         let late = || MpsError::Timeout { command: line.to_owned(), waited_s: self.limit.as_secs() };
         loop {
             let mut command = Command::new(self.binary.path());
@@ -279,14 +302,15 @@ impl Control {
                 Outcome::TimedOut => return Err(late()),
                 Outcome::Done { status, output } => (status, output),
             };
-            if output.trim().is_empty() && !status.success() {
+            let is_silent = output.trim().is_empty() && !status.success();
+            if is_silent && start.elapsed() >= SILENCE_LIMIT {
                 return Err(MpsError::Refused { command: line.to_owned(), message: status.to_string() });
             }
             // Half of `100.0` is `10`: what a failing program printed without the end of its last line is no answer.
-            if !status.success() && !output.ends_with('\n') {
+            if !is_silent && !status.success() && !output.ends_with('\n') {
                 return Err(MpsError::Cut { command: line.to_owned(), reply: output });
             }
-            if !output.contains(UNSENT) {
+            if !is_silent && !output.contains(UNSENT) {
                 return self.check(line, output);
             }
             // The daemon has not heard of it, so that it may be sent again.

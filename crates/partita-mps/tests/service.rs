@@ -29,9 +29,14 @@ if ! alive; then echo "Cannot find MPS control daemon process"; exit 1; fi
 if [ "$command" = "$FAKE_UNSENT" ]; then
     echo x >> "$dir/../unsent"
     if [ "$(wc -l < "$dir/../unsent")" -le "$FAKE_UNSENT_TIMES" ]; then
-        echo "Cannot send command to MPS control daemon process"
+        [ -n "$FAKE_SILENT" ] || echo "Cannot send command to MPS control daemon process"
         exit 1
     fi
+fi
+if [ -n "$FAKE_ALONE" ]; then
+    mkdir "$dir/alone" || echo x >> "$dir/../collided"
+    sleep 0.01
+    rmdir "$dir/alone"
 fi
 case "$command" in
 get_server_list) echo 4000 ;;
@@ -198,13 +203,25 @@ fn strange_answers_are_errors() {
 
 #[test]
 fn what_the_daemon_has_not_heard_is_sent_again() {
-    let fixture = Fixture::with(&[("FAKE_UNSENT", "get_server_list"), ("FAKE_UNSENT_TIMES", "3")]);
-    fixture.service.ensure().unwrap();
-    assert_eq!(fixture.service.control().server_list().unwrap(), [4000]);
+    for (key, value) in [("FAKE_SILENT", "1"), ("FAKE_WORDS", "1")] {
+        let fixture =
+            Fixture::with(&[("FAKE_UNSENT", "get_server_list"), ("FAKE_UNSENT_TIMES", "3"), (key, value)]);
+        fixture.service.ensure().unwrap();
+        assert_eq!(fixture.service.control().server_list().unwrap(), [4000]);
+    }
     let fixture = Fixture::with(&[("FAKE_UNSENT", "babble"), ("FAKE_UNSENT_TIMES", "100000")]);
     fixture.service.ensure().unwrap();
     let never = fixture.service.control().with_limit(std::time::Duration::from_millis(200)).command("babble");
     assert!(matches!(never.unwrap_err(), MpsError::Timeout { .. }));
+}
+
+#[test]
+fn one_at_a_time_commands_the_daemon() {
+    let fixture = Fixture::with(&[("FAKE_ALONE", "1")]);
+    fixture.service.ensure().unwrap();
+    let ask = || (0..5).for_each(|_| assert_eq!(fixture.service.control().server_list().unwrap(), [4000]));
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(ask))));
+    assert!(!fixture.temp.path().join("mps/collided").exists());
 }
 
 #[test]
