@@ -64,6 +64,7 @@ pub mod set;
 pub mod signals;
 pub mod simenv;
 mod svg;
+mod terminal;
 pub mod time;
 pub mod topology;
 

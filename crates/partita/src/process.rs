@@ -22,9 +22,8 @@ pub struct ProcessId {
 impl ProcessId {
     /// The living process that has this number now; a zombie does not live.
     pub fn living(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, start_ticks) = parse_stat(&stat)?;
-        (state != 'Z' && state != 'X').then_some(Self { pid, start_ticks })
+        let stat = Stat::of(&pid.to_string())?;
+        stat.lives().then_some(Self { pid, start_ticks: stat.start_ticks })
     }
 
     /// The calling process.
@@ -48,15 +47,14 @@ impl ProcessId {
 
     /// Its state and where in the kernel it waits, for a message.
     pub fn what_it_does(self) -> String {
-        let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap_or_default();
-        let state = parse_stat(&read("stat")).map_or('?', |(state, _)| state);
-        format!("state {state}, in {}", read("wchan"))
+        let state = Stat::of(&self.pid.to_string()).map_or('?', |stat| stat.state);
+        let place = fs::read_to_string(format!("/proc/{}/wchan", self.pid)).unwrap_or_default();
+        format!("state {state}, in {place}")
     }
 
     /// The process that started it, or has taken it over since.
     pub fn parent(self) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        let parent: u32 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        let parent = Stat::of(&self.pid.to_string())?.parent;
         if parent == 0 || !self.lives() {
             return None;
         }
@@ -119,12 +117,51 @@ pub fn with_variable(key: &str, value: &OsStr) -> Vec<ProcessId> {
         .collect()
 }
 
-/// State and start time of a line of `/proc/PID/stat`. The command's name, in
-/// parentheses, may hold anything.
-fn parse_stat(stat: &str) -> Option<(char, u64)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+/// Every living process of a process group.
+pub(crate) fn in_group(group: i32) -> Vec<ProcessId> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let found = pids.filter_map(|pid| {
+        let stat = Stat::of(&pid.to_string())?;
+        (stat.group == group && stat.lives()).then_some(ProcessId { pid, start_ticks: stat.start_ticks })
+    });
+    found.collect()
+}
+
+/// What `/proc/PID/stat` says of a process, proc(5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    state: char,
+    /// The parent; 0 for one in another PID namespace.
+    pub parent: u32,
+    /// The process group; 0 if it is led from another PID namespace.
+    pub group: i32,
+    /// The session; 0 likewise.
+    pub session: i32,
+    start_ticks: u64,
+}
+
+impl Stat {
+    /// Of the process that has this number, or of `self`.
+    pub fn of(process: &str) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+    }
+
+    /// The command's name, in parentheses, may hold anything.
+    fn parse(stat: &str) -> Option<Self> {
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        Some(Self {
+            state: fields.next()?.chars().next()?,
+            parent: fields.next()?.parse().ok()?,
+            group: fields.next()?.parse().ok()?,
+            session: fields.next()?.parse().ok()?,
+            start_ticks: fields.nth(15)?.parse().ok()?,
+        })
+    }
+
+    fn lives(self) -> bool {
+        self.state != 'Z' && self.state != 'X'
+    }
 }
 
 /// The name of a user, or `user N` if it has none here.
@@ -147,9 +184,10 @@ mod tests {
     #[test]
     fn hostile_command_names_do_not_confuse() {
         let rest = "S 1 2 3 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 4242 99 1 2";
-        assert_eq!(parse_stat(&format!("7 (a) R 9 (b) {rest}")), Some(('S', 4242)));
+        let stat = Stat { state: 'S', parent: 1, group: 2, session: 3, start_ticks: 4242 };
+        assert_eq!(Stat::parse(&format!("7 (a) R 9 (b) {rest}")), Some(stat));
         for stat in ["", "7 (a", "7 (a) S", "7 (a) S 1 2 3"] {
-            assert_eq!(parse_stat(stat), None, "{stat:?}");
+            assert_eq!(Stat::parse(stat), None, "{stat:?}");
         }
     }
 

@@ -93,7 +93,7 @@ impl RunRequest {
 /// Any [`Error`]; the program was not started then, and nothing is left behind.
 pub fn run(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<u8, Error> {
     let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
-    let mut started = start(install, request, &mut say)?;
+    let mut started = start(install, request, &signals, &mut say)?;
     let status = attend(install, request, &mut started, &mut signals, &mut say);
     let Started { tenant, registry, watch, .. } = started;
     drop(watch);
@@ -103,7 +103,12 @@ pub fn run(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-fn start(install: &Install, request: &RunRequest, say: &mut dyn FnMut(&str)) -> Result<Started, Error> {
+fn start(
+    install: &Install,
+    request: &RunRequest,
+    signals: &Signals,
+    say: &mut dyn FnMut(&str),
+) -> Result<Started, Error> {
     if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) {
         let name = Path::new(&ledger).file_name().unwrap_or(&ledger).to_string_lossy().into_owned();
         return Err(Error::NotOffered {
@@ -145,9 +150,13 @@ fn start(install: &Install, request: &RunRequest, say: &mut dyn FnMut(&str)) -> 
     let child = start_service(service.as_ref()).and_then(|started| {
         let ready = service.as_ref().map_or(Ok(()), ready);
         let watch = service.as_ref().map(|service| Watch::begin(service, &name, tenant.dir()));
-        ready
-            .and_then(|()| Ok((spawn(&mut command, &tenant, &program)?, watch)))
-            .inspect_err(|_| give_up_service(service.as_ref(), started))
+        let mut begin = || {
+            if signals.take_over_job().map_err(Error::io("signal handlers"))? {
+                command.process_group(0);
+            }
+            spawn(&mut command, &tenant, &program)
+        };
+        ready.and_then(|()| Ok((begin()?, watch))).inspect_err(|_| give_up_service(service.as_ref(), started))
     });
     match child {
         Ok((child, watch)) => Ok(Started { tenant, registry, name, program, command, child, watch }),

@@ -1,9 +1,11 @@
 //! Signals that `partita run` gets and its program should get.
 //!
-//! A signal from the terminal (Ctrl-C, hang-up, a changed window) reaches the
-//! program by itself, because the program is in the same process group; sent
-//! on, it would come twice. A signal that a process sent comes to `partita`
-//! alone and is sent on.
+//! A program that is started from a terminal is a process group of its own, and
+//! gets every signal by way of `partita`, which can end its work on the GPU
+//! first (see `terminal.rs`): what the terminal sends, and what asks it to end,
+//! goes to all of its group, as it would to a job; anything else to the program
+//! alone. Without a terminal it is in `partita`'s group, and whoever signals
+//! that group reaches both; so only what came to `partita` alone is sent on.
 
 use std::fs;
 use std::io;
@@ -19,6 +21,7 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 
 use crate::error::Error;
 use crate::process::ProcessId;
+use crate::terminal::{Job, Terminal};
 
 /// The signals that are sent on.
 const FORWARDED: [(i32, Signal); 8] = [
@@ -34,6 +37,9 @@ const FORWARDED: [(i32, Signal); 8] = [
 
 /// The signals of [`FORWARDED`] that end a command that has not started its program yet.
 const ENDING: [i32; 4] = [number::SIGHUP, number::SIGINT, number::SIGQUIT, number::SIGTERM];
+
+/// The signals by which a job is stopped from the terminal, and goes on.
+const JOB_CONTROL: [i32; 2] = [number::SIGTSTP, number::SIGCONT];
 
 /// From now on a signal that would end this process only marks it as ending, so
 /// that it can clean up: waiting for a job stops, and [`ending`] tells.
@@ -71,6 +77,7 @@ pub(crate) fn check() -> Result<(), Error> {
 #[derive(Debug)]
 pub struct Signals {
     iterator: SignalsInfo<WithOrigin>,
+    terminal: Option<Terminal>,
 }
 
 impl Signals {
@@ -87,11 +94,26 @@ impl Signals {
             .map(|&(signal, _)| signal)
             .filter(|signal| ignored & (1 << (signal - 1)) == 0)
             .chain([number::SIGCHLD]);
-        Ok(Self { iterator: SignalsInfo::new(wanted)? })
+        Ok(Self { iterator: SignalsInfo::new(wanted)?, terminal: Terminal::of_job() })
     }
 
-    /// Waits until `child` has ended, sending on the signals that came and come. `before` is called with each that may end it, before
-    /// it is sent on.
+    /// To be called just before the program is started: from then on it stops and goes on with this process. Returns whether it is to be
+    /// started as a process group of its own.
+    ///
+    /// # Errors
+    /// If the system refuses the handlers.
+    pub(crate) fn take_over_job(&self) -> io::Result<bool> {
+        if self.terminal.is_some() {
+            let ignored = ignored_signals();
+            for signal in JOB_CONTROL.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+                self.iterator.add_signal(signal)?;
+            }
+        }
+        Ok(self.terminal.is_some())
+    }
+
+    /// Waits until `child` has ended, sending on the signals that came and come. `before` is called with each that may end a process of
+    /// its, before it is sent on. A child is a process group of its own exactly if `take_over_job` said so.
     ///
     /// # Errors
     /// If the system cannot tell how it ended.
@@ -101,21 +123,48 @@ impl Signals {
         mut before: impl FnMut(Signal, ProcessId),
     ) -> io::Result<ExitStatus> {
         let process = ProcessId::living(child.id());
+        let mut job = self.terminal.as_ref().and_then(|terminal| Job::new(terminal, child.id()));
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
+            job.iter_mut().for_each(Job::look);
             for origin in self.iterator.wait() {
-                let signal = FORWARDED.iter().find(|(signal, _)| *signal == origin.signal);
-                if let (Some(&(_, signal)), Some(process)) = (signal, process)
-                    && was_sent(&origin)
-                {
-                    if ENDING.contains(&origin.signal) {
-                        before(signal, process);
-                    }
-                    // The program may end at any moment; then there is nobody to tell.
-                    let _ = process.signal(signal);
+                match (&mut job, origin.signal) {
+                    (Some(job), number::SIGTSTP) => job.stop(),
+                    (Some(job), number::SIGCONT) => job.go_on(),
+                    (job, _) => send_on(&origin, job.as_ref(), process, &mut before),
                 }
+            }
+        }
+    }
+}
+
+/// Sends a signal on to whom it is for.
+fn send_on(
+    origin: &Origin,
+    job: Option<&Job<'_>>,
+    process: Option<ProcessId>,
+    before: &mut impl FnMut(Signal, ProcessId),
+) {
+    let Some(&(_, signal)) = FORWARDED.iter().find(|(signal, _)| *signal == origin.signal) else { return };
+    let ends = ENDING.contains(&origin.signal);
+    match job {
+        Some(job) if ends || !was_sent(origin) => {
+            if ends {
+                job.processes().into_iter().for_each(|process| before(signal, process));
+            }
+            job.signal(signal);
+        }
+        // The terminal has told it itself.
+        None if !was_sent(origin) => {}
+        _ => {
+            if let Some(process) = process {
+                if ends {
+                    before(signal, process);
+                }
+                // The program may end at any moment; then there is nobody to tell.
+                let _ = process.signal(signal);
             }
         }
     }

@@ -29,7 +29,8 @@ On several GPUs, --sm, --place and --mem are for each of them: 50% is half of ev
 GPUs alone, in the order given. All partitions are made, or none. Tenants that run at the same time on a GPU (--isolation shared)
 must have the same GPUs.
 
-The program's standard streams, signals and exit code are its own. A program that cannot be held to its limits (statically linked, set-user-id) is refused.")]
+The program's standard streams, signals and exit code are its own. In a terminal, Ctrl-C and Ctrl-Z work on it as on any job: its work on the
+GPU is ended first, so that it takes no neighbour along. A program that cannot be held to its limits (statically linked, set-user-id) is refused.")]
 pub struct Run {
     /// The GPUs
     #[command(flatten)]
