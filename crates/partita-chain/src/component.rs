@@ -119,6 +119,13 @@ impl<'g> Component<'g> {
         self.steer.borrow().stream().unwrap_or_else(|| self.own_stream.as_ref())
     }
 
+    /// A stream of the primary context that is behind all that [`Component::stream`] was given.
+    pub(crate) fn joined(&self) -> Result<StreamRef<'g>, Error> {
+        let own = self.own_stream.as_ref();
+        let is_elsewhere = self.steer.borrow().join(own)?;
+        Ok(if is_elsewhere { own } else { self.stream() })
+    }
+
     /// Why the last suggestion was not obeyed, if it was not: the component goes on as before.
     pub fn refusal(&self) -> Option<String> {
         self.refused.borrow().clone()
@@ -203,7 +210,7 @@ impl<'g> Component<'g> {
     }
 
     fn follow(&self, set: &TpcSet) -> Result<(), Error> {
-        let before = self.stream();
+        let (before, joined) = (self.stream(), self.joined()?);
         self.steer.borrow_mut().apply(self.gpu, set)?;
         let after = self.stream();
         if before != after {
@@ -214,7 +221,7 @@ impl<'g> Component<'g> {
                 Some(event) => event,
                 None => SharedEvent::create(self.gpu.cuda()).map_err(failed())?,
             };
-            event.record(before).map_err(failed())?;
+            event.record(joined).map_err(failed())?;
             event.hold(after).map_err(failed())?;
             *handover = Some(event);
         }
@@ -251,8 +258,9 @@ impl<'g> Component<'g> {
             return Err(self.misplaced("send: it is the last, and finishes frames"));
         }
         self.seat.describe(&frame.lease, &frame.note)?;
-        frame.put_stamp()?;
-        self.order.record(self.gpu, &self.seat, &frame.lease, self.stream())?;
+        let behind = self.joined()?;
+        frame.put_stamp(behind)?;
+        self.order.record(self.gpu, &self.seat, &frame.lease, behind)?;
         self.seat.note_busy(monotonic_ns().saturating_sub(frame.received_ns));
         let sent = self.seat.send_until(&frame.lease, self.spin_ns, deadline_ns)?;
         let outcome = match sent {
@@ -275,7 +283,7 @@ impl<'g> Component<'g> {
         if !self.is_last() {
             return Err(self.misplaced("finish frames: others come behind it"));
         }
-        self.order.record(self.gpu, &self.seat, &frame.lease, self.stream())?;
+        self.order.record(self.gpu, &self.seat, &frame.lease, self.joined()?)?;
         self.seat.note_busy(monotonic_ns().saturating_sub(frame.received_ns));
         self.seat.finish(&frame.lease)?;
         frame.passed = true;
@@ -283,7 +291,7 @@ impl<'g> Component<'g> {
     }
 
     pub(crate) fn discard(&self, frame: &Frame<'_, 'g>) -> Result<(), Error> {
-        self.order.record(self.gpu, &self.seat, &frame.lease, self.stream())?;
+        self.order.record(self.gpu, &self.seat, &frame.lease, self.joined()?)?;
         Ok(self.seat.discard(&frame.lease)?)
     }
 
@@ -296,7 +304,8 @@ impl<'g> Component<'g> {
 impl Drop for Component<'_> {
     fn drop(&mut self) {
         // What is queued may still use memory that goes with this.
-        if self.gpu.wait_on(self.stream(), "a component's last work", KERNEL_DEADLINE_MS).is_ok() {
+        let behind = self.joined().unwrap_or_else(|_| self.stream());
+        if self.gpu.wait_on(behind, "a component's last work", KERNEL_DEADLINE_MS).is_ok() {
             self.opened.close();
         }
     }

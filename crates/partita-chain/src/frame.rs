@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use partita_driver::KERNEL_DEADLINE_MS;
 use partita_driver::ipc::Span;
+use partita_driver::{KERNEL_DEADLINE_MS, StreamRef};
 use partita_ledger::chain::{Lease, META_WORDS, Note, ROLES_MAX, monotonic_ns};
 
 use crate::component::Component;
@@ -130,10 +130,10 @@ impl Frame<'_, '_> {
         self.memory.span().part(at, 4 * ROLES_MAX as u64).map_err(Error::driver("the stamps of a frame"))
     }
 
-    /// Has the GPU say that it is done with this component's work.
-    pub(crate) fn put_stamp(&self) -> Result<(), Error> {
+    /// Has the GPU say that it is done with this component's work, by a stream that is behind it.
+    pub(crate) fn put_stamp(&self, stream: StreamRef<'_>) -> Result<(), Error> {
         let place = self.stamps()?.part(4 * u64::from(self.component.role()), 4);
-        let put = place.and_then(|place| place.write_number(self.stamp(), self.component.stream()));
+        let put = place.and_then(|place| place.write_number(self.stamp(), stream));
         put.map_err(Error::driver("the stamp of a frame"))
     }
 

@@ -24,6 +24,16 @@ pub trait Steer<'g> {
     /// The stream that work has to go to; `None` for the component's own.
     fn stream(&self) -> Option<StreamRef<'g>>;
 
+    /// Where [`Steer::stream`] is of another context than the GPU's primary one: has `stream`, which is of that, wait for all that it was given.
+    /// Whether it is. Events are of the primary context, and recorded on its streams alone.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn join(&self, stream: StreamRef<'_>) -> Result<bool, Error> {
+        let _ = stream;
+        Ok(false)
+    }
+
     /// What it is called where chains are watched.
     fn name(&self) -> &'static str;
 

@@ -6,6 +6,7 @@ use partita_abi::types::{CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUexecAffinityParam};
 
 use crate::error::Error;
 use crate::gpu::Gpu;
+use crate::ipc::SharedEvent;
 use crate::stream::{Stream, StreamRef};
 
 /// A context with a number of SMs, chosen by the driver, and one stream in it. Destroyed when dropped.
@@ -15,6 +16,8 @@ pub struct AffinityContext<'g, 'a> {
     gpu: &'g Gpu<'a>,
     /// Dropped, and so destroyed, before the context.
     stream: Option<Stream<'a>>,
+    /// The same: of this context, as an event must be that its stream records.
+    joint: Option<SharedEvent<'a>>,
     context: *mut c_void,
     sms: u32,
 }
@@ -30,8 +33,8 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
         let mut context = core::ptr::null_mut();
         // SAFETY: valid pointers, one wish, and the device that the driver gave.
         unsafe { cuda.ctx_create_with_affinity(&mut context, &mut wish, 1, 0, gpu.device())? };
-        let mut made = Self { gpu, stream: None, context, sms: 0 };
-        let stream = Stream::new(cuda);
+        let mut made = Self { gpu, stream: None, joint: None, context, sms: 0 };
+        let (stream, joint) = (Stream::new(cuda), SharedEvent::create(cuda));
         let mut granted = CUexecAffinityParam::default();
         // SAFETY: a valid pointer; the new context is current.
         let asked = unsafe { cuda.ctx_get_exec_affinity(&mut granted, CU_EXEC_AFFINITY_TYPE_SM_COUNT) };
@@ -40,6 +43,7 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
         unsafe { cuda.ctx_pop_current(&mut former)? };
         asked?;
         made.stream = Some(stream?);
+        made.joint = Some(joint?);
         made.sms = granted.sm_count;
         Ok(made)
     }
@@ -47,6 +51,17 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
     /// Its stream.
     pub fn stream(&self) -> StreamRef<'_> {
         self.stream.as_ref().map(Stream::as_ref).expect("set when the context is made")
+    }
+
+    /// Has another stream, of whatever context, wait for all that this one's was given so far. Its events record nothing on this one: the
+    /// driver wants event and stream of one context.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn join(&self, other: StreamRef<'_>) -> Result<(), Error> {
+        let joint = self.joint.as_ref().expect("set when the context is made");
+        joint.record(self.stream())?;
+        joint.hold(other)
     }
 
     /// How many SMs it has.
@@ -57,7 +72,7 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
 
 impl Drop for AffinityContext<'_, '_> {
     fn drop(&mut self) {
-        self.stream = None;
+        (self.stream, self.joint) = (None, None);
         // SAFETY: made by us and destroyed once, after its stream.
         let _ = unsafe { self.gpu.cuda().ctx_destroy(self.context) };
     }

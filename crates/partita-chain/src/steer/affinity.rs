@@ -53,6 +53,12 @@ impl<'g> Steer<'g> for AffinityContexts<'g> {
         self.current.map(AffinityContext::stream)
     }
 
+    fn join(&self, stream: StreamRef<'_>) -> Result<bool, Error> {
+        let Some(current) = self.current else { return Ok(false) };
+        current.join(stream).map_err(Error::driver("the order of two contexts"))?;
+        Ok(true)
+    }
+
     fn name(&self) -> &'static str {
         "contexts of MPS"
     }

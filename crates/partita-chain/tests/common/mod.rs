@@ -35,6 +35,7 @@ pub struct World {
     machine: Machine,
     commands: Vec<Vec<String>>,
     keeper: Option<Process>,
+    has_mps: bool,
 }
 
 /// A component's process; killed when dropped.
@@ -77,7 +78,8 @@ impl World {
         let program = env!("CARGO_BIN_EXE_partita-stage");
         let words = |stage: &&str| [program].into_iter().chain(stage.split(' ')).map(str::to_owned).collect();
         let machine = Machine::new(built(), name);
-        let world = Self { machine, commands: stages.iter().map(words).collect(), keeper: None };
+        let world =
+            Self { machine, commands: stages.iter().map(words).collect(), keeper: None, has_mps: false };
         let plan = ChainPlan {
             name: name.into(),
             roles: (0..stages.len()).map(|role| format!("role-{role}")).collect(),
@@ -103,6 +105,22 @@ impl World {
             });
         }
         self
+    }
+
+    /// The same with a Multi-Process Service, of which every program is a client.
+    pub fn with_mps(mut self) -> Self {
+        for dir in ["pipe", "log"] {
+            std::fs::create_dir(self.machine.path(dir)).unwrap();
+        }
+        self.has_mps = true;
+        assert!(self.mps_control().arg("-d").status().unwrap().success());
+        self
+    }
+
+    fn mps_control(&self) -> Command {
+        let mut command = Command::new(built().join("partita-sim-mps-control"));
+        self.surround(&mut command, 0);
+        command
     }
 
     fn socket(&self) -> PathBuf {
@@ -145,6 +163,10 @@ impl World {
         }
         command.env(CHAIN_VARIABLE, self.file()).env(COMPONENT_VARIABLE, role.to_string());
         command.env("PARTITA_CACHE_DIR", self.machine.path("cache"));
+        if self.has_mps {
+            command.env("CUDA_MPS_PIPE_DIRECTORY", self.machine.path("pipe"));
+            command.env("CUDA_MPS_LOG_DIRECTORY", self.machine.path("log"));
+        }
         if self.keeper.is_some() {
             command.env(KEEPER_VARIABLE, self.socket());
         }
@@ -173,5 +195,17 @@ impl World {
             }
             chain.frames_finished() >= frames
         });
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if self.has_mps
+            && let Ok(mut control) = self.mps_control().stdin(Stdio::piped()).stdout(Stdio::null()).spawn()
+        {
+            let told = std::io::Write::write_all(&mut control.stdin.take().unwrap(), b"quit -t 1\n");
+            let ended = told.is_ok() && control.wait().is_ok_and(|status| status.success());
+            assert!(ended || std::thread::panicking(), "the service does not end");
+        }
     }
 }
