@@ -128,6 +128,115 @@ fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense()
     assert!(world.gpu("--sm 10%", "census").status().unwrap().success(), "and they run again");
 }
 
+/// A world whose control program is of CUDA 13.1, which has static partitions.
+struct Newer(World);
+
+impl Newer {
+    fn with(mut command: Command) -> Command {
+        command.env("PARTITA_SIM_MPS_VERSION", "13010");
+        command
+    }
+
+    fn ok(&self, line: &str) -> String {
+        let output = Self::with(self.0.partita(line.split_whitespace())).output().unwrap();
+        assert!(output.status.success(), "partita {line}: {output:?}");
+        common::text(&output.stdout)
+    }
+
+    fn refused(&self, line: &str) -> String {
+        common::refusal(&mut Self::with(self.0.partita(line.split_whitespace())))
+    }
+
+    fn gpu(&self, options: &str, what: &str) -> Command {
+        Self::with(self.0.gpu(options, what))
+    }
+}
+
+#[test]
+fn static_partitions_are_refused_where_the_control_program_has_none() {
+    if needs_simulator("a real control program may have them") {
+        return;
+    }
+    let world = World::new();
+    let error = world.refused("mps start --static-partitions");
+    assert!(error.contains("CUDA 13.1") && error.contains("partita run --sm"), "{error}");
+    assert!(world.ok("mps status").contains("does not run"), "nothing is left of the try");
+    assert!(world.refused("mps partitions").contains("partita mps start"));
+    world.ok("mps start");
+    for line in ["mps partitions", "mps partitions add --chunks 2", "mps partitions remove GPU-1/a"] {
+        let error = world.refused(line);
+        assert!(
+            error.contains("does not know them (`lspart`)") && error.contains("CUDA 13.1"),
+            "{line}: {error}"
+        );
+    }
+    let error = world.refused("run --mps-partition GPU-1/a -- true");
+    assert!(error.contains("does not know them"), "{error}");
+    assert!(world.ps().is_empty());
+    // Where the program knows them and the daemon was started without, that is the reason.
+    world.ok("mps stop");
+    let newer = Newer(world);
+    newer.ok("mps start");
+    let error = newer.refused("mps partitions add --chunks 2");
+    assert!(
+        error.contains("not enabled") && error.contains("partita mps start --static-partitions"),
+        "{error}"
+    );
+    assert!(newer.refused("mps start --static-partitions").contains("runs without them"));
+}
+
+#[test]
+fn static_partitions_are_made_used_listed_and_removed() {
+    if needs_simulator("the driver may be older") {
+        return;
+    }
+    let world = Newer(World::new());
+    world.ok("mps start --static-partitions");
+    world.ok("mps start --static-partitions");
+    let error = world.refused("run --sm 10% -- true");
+    assert!(error.contains("each client needs one") && error.contains("--mps-partition"), "{error}");
+    let make = |chunks: u32| json(&world.ok(&format!("mps partitions add --chunks {chunks} --json")));
+    let (first, second) = (make(12), make(4));
+    assert_eq!(first["state"], "unknown", "a simulated GPU multiplies nothing");
+    let name = |made: &Value| made["partition"].as_str().unwrap().to_owned();
+    assert!(world.refused("mps partitions add --chunks 1").contains("1 chunks"));
+
+    // The last one has the four SMs that are left over.
+    for (partition, expected) in [(name(&first), 0..96), (name(&second), 96..132)] {
+        let output =
+            world.gpu(&format!("--mps-partition {partition} --mem 1GiB"), "census").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let seen = common::sms(common::text(&output.stdout).lines().next().unwrap());
+        assert_eq!(seen, expected.collect::<Vec<u32>>());
+    }
+    let options = format!("--name inside --mps-partition {}", name(&second));
+    let mut tenant = Tenant::start(&mut world.gpu(&options, "loop"));
+    tenant.next_line();
+    let row = json(&world.ok("ps --json"))[0].clone();
+    assert_eq!((&row["mps_partition"], &row["tpcs"]), (&Value::from(name(&second)), &Value::Null));
+    assert!(world.ok("ps").contains("MPS Ab2/="), "{}", world.ok("ps"));
+    let rows = json(&world.ok("mps partitions --json"));
+    assert_eq!((&rows[2]["id"], &rows[2]["numbers"]), (&Value::from("Ab2/="), &json("[4, 36, 1]")));
+    let id = name(&second);
+    assert!(world.refused(&format!("mps partitions remove {id}")).contains("in use"));
+    // Beside it one that takes turns has its mask, and nothing is in its way.
+    assert!(world.gpu("--isolation own --sm 50%", "census").status().unwrap().success());
+    world.ok("kill inside");
+    tenant.exit_code();
+    assert!(world.ok(&format!("mps partitions remove {id}")).contains("removed"));
+    assert_eq!(json(&world.ok("mps partitions --json")).as_array().unwrap().len(), 2);
+    for (line, words) in [
+        (format!("run --mps-partition {id} -- true"), "there is no such partition"),
+        ("run --mps-partition GPU-1/a -- true".to_owned(), "is not one of"),
+        ("run --mps-partition 7 -- true".to_owned(), "is no partition"),
+        ("mps partitions remove 7".to_owned(), "is no partition"),
+        ("mps partitions add --chunks 0".to_owned(), "0 chunks"),
+    ] {
+        let error = world.refused(&line);
+        assert!(error.contains(words), "{line}: {error}");
+    }
+}
+
 #[test]
 fn logs_are_lines_or_objects_and_events_alone_on_request() {
     let world = World::new();

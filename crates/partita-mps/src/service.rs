@@ -71,6 +71,7 @@ pub struct Service {
     launcher: Vec<OsString>,
     command_limit: Duration,
     is_for_all: bool,
+    is_static: bool,
 }
 
 impl Service {
@@ -85,6 +86,7 @@ impl Service {
             launcher: Vec::new(),
             command_limit: COMMAND_LIMIT,
             is_for_all: false,
+            is_static: false,
         }
     }
 
@@ -116,6 +118,23 @@ impl Service {
         self.is_for_all = true;
         self.dirs = self.dirs.open_to_all();
         self
+    }
+
+    /// Starts the daemon with static SM partitions: every client needs one then. Control programs have them from CUDA 13.1 on; an
+    /// older one refuses to start so.
+    pub fn with_static_partitions(mut self) -> Self {
+        self.is_static = true;
+        self
+    }
+
+    /// Whether the daemon that runs was started with static partitions.
+    ///
+    /// # Errors
+    /// As [`Service::state`].
+    pub fn has_static_partitions(&self) -> Result<bool, MpsError> {
+        let State::Running { pid } = self.state()? else { return Ok(false) };
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        Ok(words.split(|&byte| byte == 0).any(|word| word == b"-S" || word == b"--static-partitioning"))
     }
 
     /// Whether it takes every user's programs.
@@ -256,8 +275,12 @@ impl Service {
             if self.is_for_all { &[&["-d", "-multiuser-server"], &["-d", "-M"]] } else { &[&["-d"]] };
         let mut started = false;
         for way in ways {
+            let mut way = way.to_vec();
+            if self.is_static {
+                way.insert(1, "-S");
+            }
             let status = self
-                .start_command(way)
+                .start_command(&way)
                 .stdin(Stdio::null())
                 .stdout(file.try_clone().map_err(refuse)?)
                 .stderr(file.try_clone().map_err(refuse)?)

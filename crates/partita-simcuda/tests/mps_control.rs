@@ -82,10 +82,14 @@ impl Daemon {
     }
 
     fn start_with(environment: &[(&str, &str)]) -> Self {
+        Self::start_as(&["-d"], environment)
+    }
+
+    fn start_as(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let dirs = Dirs::new();
         let mut command = Command::new(PROGRAM);
         dirs.environment(&mut command);
-        let output = command.arg("-d").envs(environment.iter().copied()).output().unwrap();
+        let output = command.args(arguments).envs(environment.iter().copied()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let pid = dirs.pid();
         Self { dirs, pid }
@@ -204,7 +208,7 @@ fn client_process() {
         .collect();
     match &attached {
         Ok(None) => println!("OUTCOME alone"),
-        Ok(Some((MpsIdentity { server, client, percentage, memory_limit_bytes }, connection))) => {
+        Ok(Some((MpsIdentity { server, client, percentage, memory_limit_bytes, .. }, connection))) => {
             tell_context(connection.as_fd(), 1, true).unwrap();
             println!("OUTCOME {server} {client} {percentage} {}", memory_limit_bytes.unwrap_or(0));
         }
@@ -411,6 +415,35 @@ fn clients_are_admitted_listed_limited_and_leave() {
 }
 
 #[test]
+fn static_partitions_are_what_clients_need_where_there_are_any() {
+    const NEWER: (&str, &str) = ("PARTITA_SIM_MPS_VERSION", "13010");
+    let old = Daemon::start();
+    assert_eq!(old.ask("lspart"), "Unknown command \"lspart\"");
+    assert!(!old.dirs.control(&["-d", "-S"]).status.success(), "an option that it does not know");
+    let plain = Daemon::start_with(&[NEWER]);
+    assert!(plain.ask("lspart").starts_with("Failed: static SM partitioning is not enabled"));
+
+    let daemon = Daemon::start_as(&["-d", "-S"], &[NEWER]);
+    let dirs = &daemon.dirs;
+    let uuid = uuid_text(device_uuid(&dirs.place()));
+    let made = daemon.ask(&format!("sm_partition add {uuid} 4"));
+    assert_eq!(made, format!("Partition Ab1/= created on {uuid}"));
+    assert_eq!(Client::start(dirs, &[]).outcome(), "error 915", "none is named");
+    assert_eq!(Client::start(dirs, &[("CUDA_MPS_SM_PARTITION", "GPU-1/Ab1/=")]).outcome(), "error 915");
+    let name = format!("{uuid}/Ab1/=");
+    let mut client =
+        Client::start(dirs, &[("CUDA_MPS_SM_PARTITION", &name), ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50")]);
+    assert_eq!(client.outcome(), format!("{} 1 100 0", daemon.server()), "no percentage of a partition");
+    assert!(daemon.ask(&format!("sm_partition rm {uuid} Ab1/=")).contains("in use"));
+    assert!(daemon.ask(&format!("sm_partition add {uuid} 4")).contains("has clients"));
+    drop(client);
+    let server = daemon.server();
+    eventually("the client leaves", || daemon.ask(&format!("get_client_list {server}")).is_empty());
+    assert_eq!(daemon.ask(&format!("sm_partition rm {uuid} Ab1/=")), "");
+    assert_eq!(daemon.ask("lspart").lines().count(), 2);
+}
+
+#[test]
 fn a_program_elsewhere_or_for_another_device_is_no_client() {
     let dirs = Dirs::new();
     assert_eq!(Client::start(&dirs, &[]).outcome(), "alone");
@@ -436,7 +469,13 @@ fn a_terminated_client_is_no_client_any_more() {
 }
 
 fn faulty(pid: u32, server: u32, caused: bool) -> ProcessStatus {
-    let mps = Some(MpsIdentity { server, client: 1, percentage: 100, memory_limit_bytes: None });
+    let mps = Some(MpsIdentity {
+        server,
+        client: 1,
+        percentage: 100,
+        partition_tpcs: None,
+        memory_limit_bytes: None,
+    });
     ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes: 0, mps, fault: 700, caused }
 }
 

@@ -9,6 +9,7 @@ pub mod exclusive;
 pub mod incident;
 pub mod machine;
 pub mod metrics;
+pub mod partitions;
 pub mod provisioned;
 pub mod ready;
 pub mod status;
@@ -49,6 +50,8 @@ pub struct StartOptions {
     pub cpus: Option<Vec<usize>>,
     /// Sets EXCLUSIVE_PROCESS, which is never done unasked.
     pub exclusive: bool,
+    /// Static SM partitions ([`partitions`]), of which each client needs one.
+    pub static_partitions: bool,
 }
 
 /// Starts the service of these GPUs without a tenant, if it does not run.
@@ -87,10 +90,16 @@ pub fn start(
         let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
         service = service.with_launcher(launcher(install, Some(&list.join(","))));
     }
+    if options.static_partitions {
+        service = partitions::wanted(service, running)?;
+    }
     if !service.is_for_all_users() || rustix::process::geteuid().is_root() {
         make_dirs(registry, gpus, &service)?;
     }
-    let ensured = service.ensure()?;
+    let ensured = service.ensure().map_err(|error| match options.static_partitions {
+        true => partitions::unknown(error),
+        false => error.into(),
+    })?;
     if options.exclusive {
         exclusive::set(&service, gpus).inspect_err(|_| {
             if ensured.started {

@@ -55,6 +55,9 @@ pub struct TenantRow {
     pub widened_launches: Option<u64>,
     /// Its processes that use the GPU.
     pub processes: Vec<ProcessRow>,
+    /// The static partition of the MPS service that it runs in, instead of a mask.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mps_partition: Option<String>,
     /// How its TPCs are chosen.
     pub place: Option<Place>,
     /// What clusters of blocks it can run; none on devices without clusters.
@@ -143,6 +146,8 @@ fn row(tenant: &Tenant) -> TenantRow {
     // Made by an environment without a core limit: nothing of the device is known but its SMs.
     let is_free =
         limits.zip(set).is_some_and(|(limits, set)| limits.mechanism == MECHANISM_NONE && set.is_empty());
+    // What MPS gives it only MPS knows.
+    let mps_partition = meta.and_then(|meta| meta.mps_partition.clone());
     let mut processes = Vec::new();
     for slot in
         usage.iter().flat_map(|usage| usage.slots()).flatten().filter(|slot| slot.live && slot.pid > 0)
@@ -169,9 +174,13 @@ fn row(tenant: &Tenant) -> TenantRow {
         user: user_name(tenant.user),
         gpu: meta.map_or_else(|| tenant.gpu_key.clone(), |meta| meta.gpu.label.clone()),
         gpu_uuid: meta.map(|meta| meta.gpu.uuid.clone()),
-        tpcs: set.map(|set| if is_free { "all".to_owned() } else { set.to_string() }),
-        gpcs: limits.zip(set).and_then(|(limits, set)| gpcs(limits, &set)),
-        sms: if is_free {
+        tpcs: set
+            .filter(|_| mps_partition.is_none())
+            .map(|set| if is_free { "all".to_owned() } else { set.to_string() }),
+        gpcs: limits.zip(set).filter(|_| !is_free).and_then(|(limits, set)| gpcs(limits, &set)),
+        sms: if mps_partition.is_some() {
+            None
+        } else if is_free {
             sms_of_device
         } else {
             limits.zip(set).map(|(limits, set)| set.len() * limits.sms_per_tpc)
@@ -184,7 +193,10 @@ fn row(tenant: &Tenant) -> TenantRow {
         memory_spilled_bytes: usage
             .as_ref()
             .map(|_| processes.iter().map(|process| process.spilled_bytes).sum()),
-        launches: usage.as_ref().map(|_| processes.iter().map(|process| process.launches).sum()),
+        launches: usage
+            .as_ref()
+            .filter(|_| mps_partition.is_none())
+            .map(|_| processes.iter().map(|process| process.launches).sum()),
         on_misfit: limits.map(OnMisfit::of),
         priority: limits.map(|limits| Priority::from_number(limits.priority).name()),
         time: limits.and_then(|limits| time::row(tenant, limits)),
@@ -192,6 +204,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             .as_ref()
             .map(|_| processes.iter().map(|process| process.widened_launches).sum()),
         processes,
+        mps_partition,
         place: meta.map(|meta| meta.place),
         clusters: limits
             .filter(|_| !is_free)

@@ -13,6 +13,7 @@ use partita_core::time::{Policy, Priority};
 use partita_core::{ByteSize, Compaction, Share, Topology};
 use partita_ledger::{FLAG_GATED, Limits, MECHANISM_NONE};
 use partita_mps::Service;
+use partita_mps::partition::{PARTITION_VARIABLE, PartitionName};
 use rustix::io::FdFlags;
 use serde::Serialize;
 
@@ -73,6 +74,8 @@ pub struct RunRequest {
     pub place: Option<Place>,
     /// `--compact`: others make room, as few as need be.
     pub compact: bool,
+    /// `--mps-partition`: a static partition of the GPU's MPS service instead of a mask.
+    pub mps_partition: Option<PartitionName>,
     /// What `ps` calls the program; none for its command line.
     pub description: Option<String>,
     /// The program and its arguments.
@@ -80,6 +83,11 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
+    /// Whether it has no mask: the whole GPU in turns, or what MPS gives.
+    fn is_whole(&self) -> bool {
+        self.via == Via::Time || self.mps_partition.is_some()
+    }
+
     fn mps_limit(&self) -> Duration {
         self.mps_deadline.unwrap_or(READY_LIMIT)
     }
@@ -143,7 +151,9 @@ fn start(
     command.arg0(program_name).args(arguments);
     scrub(&mut command);
     command.envs(variables(&gpus, &hook, tenant.dir(), service.as_ref()));
+    command.envs(request.mps_partition.iter().map(|name| (PARTITION_VARIABLE, name.to_string())));
     let ready = |service: &Service| {
+        mps::partitions::check_named(service, &gpus, request.mps_partition.as_ref())?;
         mps::ready::admit(service, &gpus, mps::tenants_of(&registry, &gpus)?)?;
         mps::ready::wait(service, request.mps_limit()).map(drop)
     };
@@ -234,10 +244,13 @@ fn plan_on(
     partition::check_place(request.place, request.share.as_ref(), measured.gpcs_proved)?;
     let key = gpu.key();
     let present = RegistryLock::present(tenants, &key)?;
-    let is_whole = request.via == Via::Time;
-    // Those who take turns have every TPC, and are in nobody's way who does.
-    let beside: Vec<Tenant> =
-        tenants.iter().filter(|tenant| !(is_whole && time::is_whole(tenant))).cloned().collect();
+    let is_whole = request.is_whole();
+    // Those who take turns have every TPC, and are in nobody's way who does. What MPS gives is planned by MPS.
+    let is_in_way = |tenant: &&Tenant| match request.mps_partition {
+        Some(_) => false,
+        None => !(is_whole && time::is_whole(tenant)),
+    };
+    let beside: Vec<Tenant> = tenants.iter().filter(is_in_way).cloned().collect();
     let chosen = partition::plan(&Wanted {
         topology: &topology,
         tenants: &beside,
@@ -270,6 +283,10 @@ fn plan_on(
     if is_whole {
         let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
         time::check_sum(&limits, &gpu.label(), others)?;
+    if request.mps_partition.is_some() {
+        // It has none of the TPCs that plans divide.
+        limits.set = Default::default();
+    }
         limits.mechanism = MECHANISM_NONE;
     }
     request.spill.put(&mut limits);
@@ -348,6 +365,7 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str) -> Result
         },
         started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         share: request.share.map(|share| share.to_string()),
+        mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
         place: request.place.unwrap_or_default(),
         isolation: request.isolation,
     })

@@ -103,6 +103,7 @@ impl<'a> Sandbox<'a> {
             share: None,
             place: Default::default(),
             isolation: Isolation::Own,
+            mps_partition: None,
         };
         let part = NewPart { gpu_key: self.gpu.key(), meta, limits };
         let owned = self.registry.lock()?.create(vec![part])?;

@@ -23,8 +23,8 @@ pub use partita_sim::catalogue::NAMES as DEVICES;
 /// The device that is simulated where no GPU is found.
 pub use partita_sim::catalogue::DEFAULT as DEFAULT_DEVICE;
 
-/// Names the script of a simulated MPS service's failures.
-const MPS_SCRIPT: &str = "PARTITA_SIM_MPS_SCRIPT";
+/// What a simulated MPS service is to do wrong, and the version that it is to be of.
+const MPS_VARIABLES: [&str; 2] = ["PARTITA_SIM_MPS_SCRIPT", "PARTITA_SIM_MPS_VERSION"];
 
 /// A simulated GPU that programs can be put on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,8 +108,7 @@ impl SimEnvironment {
             ("PARTITA_SIM_DIR", self.dir.clone().into()),
             ("PARTITA_SIMGPU", self.board.clone().into()),
         ];
-        // What its MPS service is to do wrong.
-        variables.extend(env::var_os(MPS_SCRIPT).map(|script| (MPS_SCRIPT, script)));
+        variables.extend(MPS_VARIABLES.iter().filter_map(|&name| Some((name, env::var_os(name)?))));
         variables
     }
 }

@@ -33,8 +33,8 @@ pub use limits::{
     IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SpillArg, TimePolicyArg, ViaArg,
 };
 pub use mps::{
-    ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate,
-    PolicyArg,
+    ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsPartitions, MpsPartitionsAdd, MpsPartitionsRemove,
+    MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate, PartitionsVerb, PolicyArg,
 };
 pub use prove::{Prove, RouteArg};
 pub use run::Run;

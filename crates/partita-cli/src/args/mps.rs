@@ -17,6 +17,8 @@ pub enum Mps {
     Clients(MpsShow),
     /// Show or set what the service gives to clients that come from now on
     Limits(MpsLimits),
+    /// List, make and remove static SM partitions, where the control program has them
+    Partitions(MpsPartitions),
     /// End a client's work on the GPU without hurting the others; its process lives on
     Terminate(MpsTerminate),
     /// Print what daemon and servers wrote, and what happened to tenants
@@ -43,6 +45,9 @@ pub struct MpsStart {
     /// Keep daemon and servers to these processors: 0,2-5
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
+    /// Give each client SMs of its own by MPS's means: static partitions, of which each client needs one (CUDA 13.1 and newer)
+    #[arg(long)]
+    pub static_partitions: bool,
     /// Set the GPUs to EXCLUSIVE_PROCESS until the service stops, so that programs that are no clients fail (root)
     #[arg(long)]
     pub exclusive: bool,
@@ -161,6 +166,68 @@ pub enum ClientPriorityArg {
     Normal,
     /// Level 1
     Below,
+}
+
+/// Arguments of `mps partitions`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+A service that was started with --static-partitions gives each client SMs of its own; a client that names none is refused (error 915).
+Sizes are chunks: 8 SMs from Hopper on. The last partition of a GPU takes what is left over. A client sees its SMs alone, with which some
+libraries compute wrong products, so these are proved in each new partition. `partita run --sm` needs none of this.
+
+Examples:
+  partita mps start --static-partitions
+  partita mps partitions add --chunks 8
+  partita mps partitions
+  partita run --mps-partition GPU-…/ID -- python3 serve.py
+  partita mps partitions remove GPU-…/ID"
+)]
+pub struct MpsPartitions {
+    /// What to do; without it, they are listed
+    #[command(subcommand)]
+    pub verb: Option<PartitionsVerb>,
+    /// The GPU
+    #[command(flatten)]
+    pub show: MpsShow,
+}
+
+/// Subcommands of `mps partitions`.
+#[derive(Debug, Subcommand)]
+pub enum PartitionsVerb {
+    /// Make a partition; no client may be on the GPU
+    Add(MpsPartitionsAdd),
+    /// Remove a partition that nobody uses
+    Remove(MpsPartitionsRemove),
+}
+
+/// Arguments of `mps partitions add`.
+#[derive(Debug, Args)]
+pub struct MpsPartitionsAdd {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpusOption,
+    /// Its size
+    #[arg(long, value_name = "N")]
+    pub chunks: u32,
+    /// Make it although nobody knows whether products come out right in it
+    #[arg(long)]
+    pub unproved: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `mps partitions remove`.
+#[derive(Debug, Args)]
+pub struct MpsPartitionsRemove {
+    /// The GPU
+    #[command(flatten)]
+    pub gpu: GpusOption,
+    /// The partitions: GPU-…/ID
+    #[arg(required = true, value_name = "PARTITION")]
+    pub names: Vec<String>,
 }
 
 /// Arguments of `mps terminate`.

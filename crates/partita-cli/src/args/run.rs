@@ -62,6 +62,9 @@ pub struct Run {
     pub name: Option<String>,
     /// How the partition is enforced; this build offers masks and, on simulated GPUs, time
     #[arg(long, value_enum, default_value_t = ViaArg::Auto)]
+    /// Run in this static partition of the GPU's MPS service, GPU-…/ID, instead of with a mask: `partita mps partitions` lists them
+    #[arg(long, value_name = "PARTITION", conflicts_with_all = ["sm", "place", "compact", "time", "priority", "via", "isolation", "dry_run"])]
+    pub mps_partition: Option<String>,
     pub via: ViaArg,
     /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
     #[arg(long, value_enum, default_value_t = IsolationArg::Shared)]

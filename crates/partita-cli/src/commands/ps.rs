@@ -123,11 +123,17 @@ fn part_text(pid: u32, row: &TenantRow) -> String {
             gpcs.iter().map(part).collect::<Vec<_>>().join(", ")
         }
     };
-    let tpcs = row.tpcs.clone().unwrap_or_else(unknown);
+    let tpcs = tpcs(row).unwrap_or_else(unknown);
     format!(
         "process {pid}: tenant {} on {}\n  SMs   {sms}\n  TPCs  {tpcs}\n  GPCs  {gpcs}\n",
         row.name, row.gpu
     )
+}
+
+/// Its TPCs, or the partition of MPS that it has instead.
+fn tpcs(row: &TenantRow) -> Option<String> {
+    let partition = || Some(format!("MPS {}", row.mps_partition.as_ref()?.split_once('/')?.1));
+    row.tpcs.clone().or_else(partition)
 }
 
 fn cells(row: &TenantRow) -> [String; 13] {
@@ -136,7 +142,8 @@ fn cells(row: &TenantRow) -> [String; 13] {
         Some(Isolation::Own) => format!("{} (own)", row.gpu),
         _ => row.gpu.clone(),
     };
-    let quota = match (row.memory_quota_bytes, &row.tpcs) {
+    let tpcs = tpcs(row);
+    let quota = match (row.memory_quota_bytes, &tpcs) {
         (Some(quota), _) => bytes(quota),
         (None, Some(_)) => "-".to_owned(),
         (None, None) => unknown(),
@@ -146,7 +153,7 @@ fn cells(row: &TenantRow) -> [String; 13] {
         row.user.clone(),
         gpu,
         row.sms.zip(row.sms_of_device).map_or_else(unknown, |(sms, all)| format!("{sms}/{all}")),
-        row.tpcs.as_deref().map_or_else(unknown, |tpcs| shorten(tpcs, 16)),
+        tpcs.as_deref().map_or_else(unknown, |tpcs| shorten(tpcs, 16)),
         row.memory_used_bytes.map_or_else(unknown, bytes),
         quota,
         row.time.map_or_else(|| "-".to_owned(), time),

@@ -11,6 +11,7 @@ use partita::run::{self, DryRun, RunRequest};
 use partita_core::time::Priority;
 
 use crate::args::{IsolationArg, RestartArg, Run, ViaArg};
+use crate::commands::mps::partition;
 use crate::commands::{
     cluster_text, memory, move_text, on_misfit, place, priority, selectors, share, spill, time, time_policy,
 };
@@ -52,6 +53,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         spill: spill(arguments.spill),
         place: arguments.place.map(place),
         compact: arguments.compact,
+        mps_partition: arguments.mps_partition.as_deref().map(partition).transpose()?,
         description: None,
         command: arguments.command.clone(),
     };

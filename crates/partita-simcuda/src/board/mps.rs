@@ -40,6 +40,9 @@ impl Board {
             return;
         };
         let allowed = match mps {
+            Some(MpsIdentity { partition_tpcs: Some((first, count)), .. }) => {
+                (first..first + count).map(|tpc| tpc as u8).collect()
+            }
             Some(MpsIdentity { percentage, client, .. }) if percentage < 100 => {
                 self.percentage_set(percentage, client)
             }

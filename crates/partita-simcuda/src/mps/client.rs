@@ -12,6 +12,7 @@ use crate::shared::place::Place;
 use crate::shared::protocol::MpsIdentity;
 use crate::shared::socket;
 
+const ENV_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
 const ENV_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
 /// Makes this process a client of the service in its pipe directory. `None` where no daemon listens: as on
@@ -22,7 +23,7 @@ const ENV_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 ///
 /// # Errors
 /// The daemon's refusal: `MPS_SERVER_NOT_READY` while a server recovers from a fault, `MPS_MAX_CLIENTS_REACHED`,
-/// `NO_DEVICE` when the service is not for this device; `MPS_CONNECTION_FAILED` when it goes away meanwhile.
+/// `INVALID_RESOURCE_CONFIGURATION` without a static partition where one is needed; `NO_DEVICE` when the service is not for this device; `MPS_CONNECTION_FAILED` when it goes away meanwhile.
 pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult> {
     let Ok(connection) = socket::connect(&dirs::control(&dirs::pipe())) else { return Ok(None) };
     let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
@@ -32,6 +33,7 @@ pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult>
         index: place.index,
         dir: dir.as_os_str().as_bytes().to_vec(),
         percentage,
+        partition: std::env::var(ENV_PARTITION).ok(),
         command: command_line(),
     };
     match wire::ask(&connection, &Message::Attach(attach)) {

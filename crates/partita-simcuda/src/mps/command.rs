@@ -39,6 +39,12 @@ pub enum Command {
     DefaultPriority,
     /// Sets the priority of the next clients.
     SetDefaultPriority(u32),
+    /// The static partitions.
+    Partitions,
+    /// Makes a static partition of a device, of so many chunks.
+    AddPartition(String, u32),
+    /// Removes a static partition of a device.
+    RemovePartition(String, String),
     /// Ends a client's GPU work.
     TerminateClient(u32, u32),
     /// Ends the daemon when the clients are gone, or after so many seconds.
@@ -88,6 +94,13 @@ impl Command {
             ("set_default_client_priority", [level @ ("0" | "1")]) => {
                 Self::SetDefaultPriority(number(level, "priority")?)
             }
+            ("lspart", []) => Self::Partitions,
+            ("sm_partition", ["add", device, chunks]) => {
+                Self::AddPartition((*device).to_owned(), number(chunks, "number of chunks")?)
+            }
+            ("sm_partition", ["rm", device, id]) => {
+                Self::RemovePartition((*device).to_owned(), (*id).to_owned())
+            }
             ("terminate_client", [server, client]) => Self::TerminateClient(pid(server)?, pid(client)?),
             ("quit", []) => Self::Quit(None),
             ("quit", ["-t", seconds]) => Self::Quit(Some(number(seconds, "number of seconds")?)),
@@ -102,7 +115,7 @@ impl Command {
 }
 
 /// Commands and what they take.
-const USAGES: [(&str, &str); 18] = [
+const USAGES: [(&str, &str); 20] = [
     ("get_server_list", ""),
     ("get_server_status", " <server PID>"),
     ("start_server", " -uid <user id>"),
@@ -120,6 +133,8 @@ const USAGES: [(&str, &str); 18] = [
     ("set_device_pinned_mem_limit", " <server PID> <device> <value>"),
     ("get_default_client_priority", ""),
     ("set_default_client_priority", " <0 [NORMAL] or 1 [BELOW NORMAL]>"),
+    ("lspart", ""),
+    ("sm_partition", " add <device> <chunks> | rm <device> <partition>"),
     ("terminate_client", " <server PID> <client PID>"),
 ];
 
@@ -162,6 +177,9 @@ mod tests {
             ("set_device_pinned_mem_limit 12 0 2G", Command::SetMemoryLimit(12, "0".to_owned(), limit)),
             ("get_default_client_priority", Command::DefaultPriority),
             ("set_default_client_priority 1", Command::SetDefaultPriority(1)),
+            ("lspart", Command::Partitions),
+            ("sm_partition add GPU-1 2", Command::AddPartition("GPU-1".to_owned(), 2)),
+            ("sm_partition rm GPU-1 a/b", Command::RemovePartition("GPU-1".to_owned(), "a/b".to_owned())),
             ("terminate_client 12 13", Command::TerminateClient(12, 13)),
             ("quit", Command::Quit(None)),
             ("quit -t 5", Command::Quit(Some(5))),
@@ -174,7 +192,9 @@ mod tests {
     fn refusals_say_what_is_wrong() {
         for (line, words) in [
             ("", ""),
-            ("lspart", "Unknown command \"lspart\""),
+            ("lspart all", "Usage: lspart"),
+            ("sm_partition add GPU-1", "Usage: sm_partition add <device> <chunks>"),
+            ("sm_partition add GPU-1 some", "Invalid number of chunks: some"),
             ("help me", "Unknown command \"help\""),
             ("get_client_list", "Usage: get_client_list <server PID>"),
             ("terminate_client 1", "Usage: terminate_client <server PID> <client PID>"),

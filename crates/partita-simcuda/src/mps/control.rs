@@ -12,7 +12,7 @@ use super::limits::Limits;
 use super::log::Logs;
 use super::script::{Failure, Script};
 use super::wire::{self, Answer, Message};
-use super::{BINARY_VERSION, server};
+use super::{binary_version, has_partitions, server};
 use crate::shared::socket;
 use crate::shared::sys::{check, owned};
 
@@ -26,7 +26,7 @@ pub fn main() -> ExitCode {
         env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["-v"] => {
-            println!("CUDA MPS Control for Linux/Unix/QNX. Binary version: {BINARY_VERSION}");
+            println!("CUDA MPS Control for Linux/Unix/QNX. Binary version: {}", binary_version());
             println!("Simulated by Partita.");
             ExitCode::SUCCESS
         }
@@ -34,9 +34,13 @@ pub fn main() -> ExitCode {
             println!("{USAGE}");
             ExitCode::SUCCESS
         }
-        ["-d"] => background(false),
-        ["-d", "-multiuser-server"] => background(true),
-        ["-f"] => outcome(prepare(true, false).and_then(serve)),
+        ["-d"] => background(Mode::default()),
+        ["-d", "-multiuser-server"] => background(Mode { for_all: true, ..Mode::default() }),
+        ["-d", "-S"] if has_partitions() => background(Mode { is_static: true, ..Mode::default() }),
+        ["-d", "-S", "-multiuser-server"] if has_partitions() => {
+            background(Mode { for_all: true, is_static: true })
+        }
+        ["-f"] => outcome(prepare(true, Mode::default()).and_then(serve)),
         [server::ARGUMENT] => {
             server::run();
             ExitCode::SUCCESS
@@ -48,6 +52,15 @@ pub fn main() -> ExitCode {
         [] => front_end(io::stdin().lock().lines()),
         _ => front_end([Ok(arguments.join(" "))].into_iter()),
     }
+}
+
+/// What a daemon is started as.
+#[derive(Clone, Copy, Default)]
+struct Mode {
+    /// For every user's programs.
+    for_all: bool,
+    /// With static partitions.
+    is_static: bool,
 }
 
 fn outcome(result: Result<(), String>) -> ExitCode {
@@ -91,9 +104,9 @@ fn front_end(lines: impl Iterator<Item = io::Result<String>>) -> ExitCode {
 }
 
 /// A daemon that listens. Its log's first lines are those of the real one.
-fn prepare(foreground: bool, for_all: bool) -> Result<Daemon, String> {
+fn prepare(foreground: bool, mode: Mode) -> Result<Daemon, String> {
     // SAFETY: takes no arguments.
-    if for_all && unsafe { libc::geteuid() } != 0 {
+    if mode.for_all && unsafe { libc::geteuid() } != 0 {
         return Err("Only root can start a server for all users".to_owned());
     }
     let (pipe, log) = (dirs::pipe(), dirs::log());
@@ -107,12 +120,12 @@ fn prepare(foreground: bool, for_all: bool) -> Result<Daemon, String> {
         dirs::ENV_PIPE,
         pipe.display()
     ));
-    logs.control(format_args!("CUDA MPS Control binary version: {BINARY_VERSION}"));
+    logs.control(format_args!("CUDA MPS Control binary version: {}", binary_version()));
     let value = |name| env::var(name).ok();
     let percentage = value("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     let memory = value("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
     let limits = Limits::from_values(percentage.as_deref(), memory.as_deref());
-    Daemon::new(files, logs, limits, value("CUDA_VISIBLE_DEVICES"), for_all)
+    Daemon::new(files, logs, limits, value("CUDA_VISIBLE_DEVICES"), mode.for_all, mode.is_static)
         .map_err(|error| error.to_string())
 }
 
@@ -121,7 +134,7 @@ fn serve(daemon: Daemon) -> Result<(), String> {
 }
 
 /// Starts a daemon in a session of its own; returns when it listens, or says why it does not.
-fn background(for_all: bool) -> ExitCode {
+fn background(mode: Mode) -> ExitCode {
     match Script::from_env().failure("start") {
         Some(Failure::Silence) => loop {
             std::thread::park();
@@ -139,7 +152,7 @@ fn background(for_all: bool) -> ExitCode {
         -1 => outcome(Err(io::Error::last_os_error().to_string())),
         0 => {
             drop(read_end);
-            daemon_process(File::from(write_end), for_all)
+            daemon_process(File::from(write_end), mode)
         }
         _ => {
             drop(write_end);
@@ -154,10 +167,10 @@ fn background(for_all: bool) -> ExitCode {
     }
 }
 
-fn daemon_process(mut report: File, for_all: bool) -> ExitCode {
+fn daemon_process(mut report: File, mode: Mode) -> ExitCode {
     // SAFETY: takes no arguments; a fresh child leads no group, so it cannot fail.
     unsafe { libc::setsid() };
-    let daemon = match prepare(false, for_all).and_then(|daemon| let_go().map(|()| daemon)) {
+    let daemon = match prepare(false, mode).and_then(|daemon| let_go().map(|()| daemon)) {
         Ok(daemon) => daemon,
         Err(error) => {
             let _ = report.write_all(error.as_bytes());

@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 
-use super::CLIENTS_MAX;
+use super::clients_max;
 use super::contain::{Fault, Watches, board, has_fault};
 use super::contexts::client_name;
 use super::dirs::PipeFiles;
 use super::limits::Limits;
 use super::log::Logs;
+use super::partitions::Partitions;
 use super::peer::{Candidate, Member, Peer, PeerId, Phase, Role, Server};
 use super::script::{Failure, Script};
 use super::server::{Heard, ServerProcess};
@@ -42,6 +43,8 @@ pub struct Daemon {
     pub(super) visible: Option<String>,
     /// Whether one server takes every user's programs.
     for_all: bool,
+    /// The static partitions, where clients need one.
+    pub(super) partitions: Option<Partitions>,
     pub(super) server: Option<Server>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     waiting: VecDeque<PeerId>,
@@ -70,7 +73,8 @@ enum Source {
 }
 
 impl Daemon {
-    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`; `for_all` takes every user's programs.
+    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`; `for_all` takes every user's programs; with
+    /// `is_static` clients need a static partition.
     ///
     /// # Errors
     /// Those of `signalfd`.
@@ -80,6 +84,7 @@ impl Daemon {
         limits: Limits,
         visible: Option<String>,
         for_all: bool,
+        is_static: bool,
     ) -> io::Result<Self> {
         Ok(Self {
             files,
@@ -88,6 +93,7 @@ impl Daemon {
             limits,
             visible,
             for_all,
+            partitions: is_static.then(Partitions::of_machine),
             server: None,
             peers: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -251,8 +257,8 @@ impl Daemon {
         let then =
             if known { "Server already exists" } else { "Server is not ready, push client to pending list" };
         self.log.control(format_args!("NEW CLIENT {} from user {}: {then}", peer.pid, peer.uid));
-        let Attach { percentage, command, .. } = attach;
-        peer.role = Role::Waiting(Box::new(Candidate { place, percentage, command }));
+        let Attach { percentage, partition, command, .. } = attach;
+        peer.role = Role::Waiting(Box::new(Candidate { place, percentage, partition, command }));
         self.waiting.push_back(id);
         self.admit();
     }
@@ -304,7 +310,7 @@ impl Daemon {
         if !is_visible(self.visible.as_deref(), candidate.place.index, uuid) {
             return Err(CuResult::NO_DEVICE);
         }
-        if members >= CLIENTS_MAX {
+        if members >= clients_max() {
             return Err(CuResult::MPS_MAX_CLIENTS_REACHED);
         }
         // A server with a fault takes nobody until everybody whom it hurt has left.
@@ -312,17 +318,31 @@ impl Daemon {
         {
             return Err(CuResult::MPS_SERVER_NOT_READY);
         }
-        server.clients_so_far += 1;
         let uuid = uuid_text(uuid);
+        let partition = match &self.partitions {
+            None => None,
+            Some(partitions) => Some(
+                partitions
+                    .find(&uuid, candidate.partition.as_deref())
+                    .ok_or(CuResult::INVALID_RESOURCE_CONFIGURATION)?,
+            ),
+        };
+        server.clients_so_far += 1;
         let identity = MpsIdentity {
             server: server_pid,
             client: server.clients_so_far,
-            percentage: server.limits.client_percentage(candidate.percentage),
+            // Who has a partition has all of it.
+            percentage: match &partition {
+                Some(_) => 100,
+                None => server.limits.client_percentage(candidate.percentage),
+            },
+            partition_tpcs: partition.as_ref().map(|(_, tpcs)| *tpcs),
             memory_limit_bytes: server.limits.memory_bytes(&uuid),
         };
         let member = Member {
             place: candidate.place.clone(),
             uuid,
+            partition: partition.map(|(id, _)| id),
             command: candidate.command.clone(),
             number: server.clients_so_far,
             contexts: BTreeSet::new(),

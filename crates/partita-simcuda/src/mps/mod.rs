@@ -21,6 +21,7 @@
 //! | [`server`] | the server process |
 //! | `contexts` | contexts of clients |
 //! | `contain` | faults, and whom they hit |
+//! | `partitions` | static SM partitions |
 //! | [`script`] | failures on demand |
 //! | [`limits`] | thread percentages and memory limits |
 //! | [`log`] | both logs |
@@ -35,6 +36,7 @@ pub mod daemon;
 pub mod dirs;
 pub mod limits;
 pub mod log;
+mod partitions;
 mod peer;
 pub mod reply;
 pub mod script;
@@ -44,8 +46,26 @@ pub mod wire;
 
 pub use limits::percentage_sms;
 
+/// Another version than [`BINARY_VERSION`] for the control program to be of.
+const ENV_VERSION: &str = "PARTITA_SIM_MPS_VERSION";
+
 /// Version that the control program reports, thousands for the major.
 pub const BINARY_VERSION: u32 = 13_000;
 
-/// Clients that a server takes: 48 before control binary 13010.
-pub const CLIENTS_MAX: usize = 48;
+/// The version with static partitions and more clients.
+const PARTITIONS_SINCE: u32 = 13_010;
+
+/// The version that this process is to be of.
+fn binary_version() -> u32 {
+    std::env::var(ENV_VERSION).ok().and_then(|text| text.parse().ok()).unwrap_or(BINARY_VERSION)
+}
+
+/// Whether it has static partitions.
+fn has_partitions() -> bool {
+    binary_version() >= PARTITIONS_SINCE
+}
+
+/// Clients that a server takes.
+fn clients_max() -> usize {
+    if has_partitions() { 60 } else { 48 }
+}

@@ -43,6 +43,8 @@ pub(super) struct Candidate {
     pub place: Place,
     /// The percentage that it asks for itself.
     pub percentage: Option<f32>,
+    /// The static partition that it names.
+    pub partition: Option<String>,
     /// The program.
     pub command: String,
 }
@@ -56,6 +58,8 @@ pub(super) struct Member {
     pub uuid: String,
     /// The program.
     pub command: String,
+    /// The id of its static partition.
+    pub partition: Option<String>,
     /// Its number with this server.
     pub number: u32,
     /// Its contexts, by its own numbers.

@@ -12,6 +12,7 @@ use super::command::Command;
 use super::contain::{board, has_fault};
 use super::daemon::Daemon;
 use super::limits::MemoryLimit;
+use super::partitions::{InUse, Partitions};
 use super::peer::{Member, Peer, Phase, Role, Server};
 use crate::client::runtime::observe;
 use crate::shared::protocol::{Reply, Request};
@@ -21,6 +22,11 @@ type Text = Result<String, String>;
 impl Daemon {
     /// Does what a command line says. Returns what is to be printed.
     pub(super) fn execute(&mut self, line: &str) -> String {
+        if let Some(name @ ("lspart" | "sm_partition")) = line.split_whitespace().next()
+            && !super::has_partitions()
+        {
+            return format!("Unknown command \"{name}\"");
+        }
         Command::parse(line).and_then(|command| self.obey(command)).unwrap_or_else(|refusal| refusal)
     }
 
@@ -65,12 +71,36 @@ impl Daemon {
                 self.limits.priority = level;
                 Ok(String::new())
             }
+            Command::Partitions => {
+                let in_use = self.partitions_in_use();
+                Ok(self.the_partitions()?.list(&in_use))
+            }
+            Command::AddPartition(device, chunks) => {
+                let in_use = self.partitions_in_use();
+                self.the_partitions()?.add(&device, chunks, &in_use)
+            }
+            Command::RemovePartition(device, id) => {
+                let in_use = self.partitions_in_use();
+                self.the_partitions()?.remove(&device, &id, &in_use)
+            }
             Command::TerminateClient(server, client) => self.terminate_client(server, client),
             Command::Quit(seconds) => {
                 self.quit(seconds.map(Duration::from_secs));
                 Ok(String::new())
             }
         }
+    }
+
+    fn the_partitions(&mut self) -> Result<&mut Partitions, String> {
+        self.partitions.as_mut().ok_or_else(|| {
+            "Failed: static SM partitioning is not enabled, start the daemon with -S".to_owned()
+        })
+    }
+
+    /// The partitions of the clients.
+    fn partitions_in_use(&self) -> InUse {
+        let of = |member: &Member| Some((member.uuid.clone(), member.partition.clone()?));
+        self.members().filter_map(|(_, _, member)| of(member)).collect()
     }
 
     fn the_server(&mut self, pid: u32) -> Result<&mut Server, String> {

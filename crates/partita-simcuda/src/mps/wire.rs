@@ -37,6 +37,8 @@ pub struct Attach {
     pub dir: Vec<u8>,
     /// Its own `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, which can only lower the server's.
     pub percentage: Option<f32>,
+    /// Its own `CUDA_MPS_SM_PARTITION`.
+    pub partition: Option<String>,
     /// The program.
     pub command: String,
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Command, LaunchHead};
 
 /// Raised whenever a message or the shared memory changes its form.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Pages that device memory is handed out in, as on hardware.
 pub const PAGE_BYTES: u64 = 2 << 20;
@@ -39,6 +39,8 @@ pub struct MpsIdentity {
     pub client: u32,
     /// Active thread percentage, above 0 and up to 100.
     pub percentage: u32,
+    /// The TPCs of its static partition, if it has one: the first, and how many.
+    pub partition_tpcs: Option<(u32, u32)>,
     /// The most device memory that the process may allocate, in bytes, when the server limits it.
     pub memory_limit_bytes: Option<u64>,
 }

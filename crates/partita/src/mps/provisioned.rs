@@ -66,13 +66,23 @@ impl Products {
 /// # Errors
 /// [`Error::Child`] if the client fails.
 pub fn products(install: &Install, gpu: &Gpu, service: &Service, percent: f64) -> Result<Products, Error> {
+    products_with(install, gpu, service, [(PERCENTAGE_VARIABLE, percent.to_string())])
+}
+
+/// Multiplies matrices in a client of the service that has these variables.
+pub(super) fn products_with<const N: usize>(
+    install: &Install,
+    gpu: &Gpu,
+    service: &Service,
+    variables: [(&str, String); N],
+) -> Result<Products, Error> {
     if gpu.sim().is_some() {
         return Ok(Products::Unknown { reason: "a simulated GPU runs no vendor code".to_owned() });
     }
     let job = Job::new(install, jobs::NUMERICS, &cublas_candidates())?
         .envs(gpu.variables())
         .envs(service.client_env())
-        .envs([(PERCENTAGE_VARIABLE, percent.to_string())])
+        .envs(variables)
         .limit(NUMERICS_LIMIT);
     job.run_flat().map(Products::of)
 }
@@ -91,24 +101,33 @@ pub fn plan(gpu: &Gpu, sms: Sms, policy: &Policy) -> Result<Vec<Allotment>, Erro
 /// # Errors
 /// [`Error::NotOffered`], naming the products and offering a mask.
 pub fn check(gpu: &Gpu, percent: f64, products: &Products, trusted: bool) -> Result<(), Error> {
-    let refuse = |reason: String| {
-        Err(Error::NotOffered {
-            option: format!("an active thread percentage of {percent} on {}", gpu.label()),
-            reason,
-        })
-    };
+    if percent >= 100.0 {
+        return Ok(());
+    }
+    let what = format!("an active thread percentage of {percent} on {}", gpu.label());
     let mask = format!("a mask of the same size leaves the SM count alone: `partita run --sm {percent}%`");
+    check_products(gpu, &what, products, trusted, &mask)
+}
+
+/// Refuses what products are wrong with, or might be; `instead` is offered.
+pub(super) fn check_products(
+    gpu: &Gpu,
+    what: &str,
+    products: &Products,
+    trusted: bool,
+    instead: &str,
+) -> Result<(), Error> {
+    let refuse = |reason: String| Err(Error::NotOffered { option: what.to_owned(), reason });
     match products {
-        _ if percent >= 100.0 => Ok(()),
         Products::Right { .. } => Ok(()),
         Products::Wrong { library, products } => {
-            refuse(format!("{library} computes wrong products with it: {}; {mask}", products.join(", ")))
+            refuse(format!("{library} computes wrong products with it: {}; {instead}", products.join(", ")))
         }
         // Nothing that could be wrong runs there.
         Products::Unknown { .. } if gpu.sim().is_some() || trusted => Ok(()),
         Products::Unknown { reason } => refuse(format!(
             "whether products come out right with it is not known: {reason}; name the library's directory in LD_LIBRARY_PATH, or give \
-             --unproved; {mask}"
+             --unproved; {instead}"
         )),
     }
 }

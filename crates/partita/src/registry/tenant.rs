@@ -112,6 +112,9 @@ pub struct Meta {
     pub place: Place,
     /// Whether it is a client of MPS.
     pub isolation: Isolation,
+    /// `--mps-partition`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_partition: Option<String>,
 }
 
 impl Meta {

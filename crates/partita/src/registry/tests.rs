@@ -41,6 +41,7 @@ fn meta(name: &str) -> Meta {
         share: None,
         place: Default::default(),
         isolation: Isolation::Shared,
+        mps_partition: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod limits;
 mod logs;
+mod partitions;
 mod status;
 
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ use partita::registry::Registry;
 use partita_mps::{MpsError, Service, State};
 use serde::Serialize;
 
+pub use self::partitions::partition;
 use crate::args::{GpusOption, Mps, MpsStart, MpsStop, MpsTerminate};
 use crate::commands::select_several;
 use crate::fail::Failure;
@@ -61,6 +63,7 @@ pub fn mps(arguments: &Mps) -> Result<ExitCode, Failure> {
         Mps::Status(arguments) => status::status(arguments)?,
         Mps::Clients(arguments) => status::clients(arguments)?,
         Mps::Limits(arguments) => limits::limits(arguments)?,
+        Mps::Partitions(arguments) => partitions::partitions(arguments)?,
         Mps::Terminate(arguments) => terminate(arguments)?,
         Mps::Logs(arguments) => logs::logs(arguments)?,
     }
@@ -84,6 +87,7 @@ fn start(arguments: &MpsStart) -> Result<(), Failure> {
         all_users: arguments.multi_user,
         cpus: cpus.map_err(|error| Failure::Told(format!("--cpus: {error}")))?,
         exclusive: arguments.exclusive,
+        static_partitions: arguments.static_partitions,
     };
     let (service, ensured) = mps::start(&install, &registry, &gpus, &options)?;
     if arguments.json {

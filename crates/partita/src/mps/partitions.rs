@@ -1,0 +1,167 @@
+//! Static SM partitions of a service: SMs that one client has for itself, by MPS's own means.
+//!
+//! Control programs have them from CUDA 13.1 on, which is found by trying; a daemon, if it was started with them, and then every client needs
+//! one. A client sees only its SMs. Since some libraries compute wrong products when they are told of fewer SMs than there are
+//! (docs/hardware.md), products are proved in each new partition, as for percentages.
+
+use partita_mps::partition::{PARTITION_VARIABLE, PartitionName, PartitionRow};
+use partita_mps::{MpsError, Service};
+
+use super::provisioned::{self, Products};
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::install::Install;
+
+fn refuse<T>(option: &str, reason: impl Into<String>) -> Result<T, Error> {
+    Err(Error::NotOffered { option: option.to_owned(), reason: reason.into() })
+}
+
+/// A service that is to have static partitions.
+pub(super) fn wanted(service: Service, running: bool) -> Result<Service, Error> {
+    if running && !service.has_static_partitions()? {
+        return refuse(
+            "--static-partitions",
+            "the service runs without them; stop it first with `partita mps stop`",
+        );
+    }
+    Ok(service.with_static_partitions())
+}
+
+/// Why a daemon with static partitions did not start.
+pub(super) fn unknown(error: MpsError) -> Error {
+    match error {
+        MpsError::StartFailed { reason } => Error::NotOffered {
+            option: "--static-partitions".to_owned(),
+            reason: format!(
+                "the control program does not start with them: {reason}; they came with CUDA 13.1 (R590), and older drivers have masks: \
+                 `partita run --sm`"
+            ),
+        },
+        other => other.into(),
+    }
+}
+
+/// Refuses a service without static partitions.
+///
+/// # Errors
+/// [`Error::NotOffered`], with the reason: the control program's, or how the service was started.
+pub fn check_offered(service: &Service) -> Result<(), Error> {
+    const WHAT: &str = "the use of static SM partitions";
+    match service.control().command("lspart") {
+        Ok(_) => Ok(()),
+        Err(MpsError::UnknownCommand { .. }) => refuse(
+            WHAT,
+            "the control program of this driver does not know them (`lspart`); they came with CUDA 13.1 (R590), and older drivers have \
+             masks: `partita run --sm`",
+        ),
+        Err(MpsError::Refused { message, .. }) => refuse(
+            WHAT,
+            format!(
+                "the service says {:?}; start it with them: `partita mps stop`, then `partita mps start --static-partitions`",
+                message.trim()
+            ),
+        ),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The partitions, and what is free, as the daemon lists them.
+///
+/// # Errors
+/// As [`check_offered`]; [`Error::Mps`].
+pub fn list(service: &Service) -> Result<Vec<PartitionRow>, Error> {
+    check_offered(service)?;
+    Ok(service.control().sm_partitions()?)
+}
+
+/// A partition that was made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    /// Its name.
+    pub name: PartitionName,
+    /// What was proved of products in it.
+    pub products: Products,
+}
+
+/// Makes a partition of so many chunks and proves products in it; takes it back where they are wrong, or where nobody knows and
+/// `trusted` does not say that this is well.
+///
+/// # Errors
+/// As [`check_offered`]; [`Error::Mps`] with the daemon's words where it does not fit; [`Error::NotOffered`] naming wrong products.
+pub fn add(
+    install: &Install,
+    gpu: &Gpu,
+    service: &Service,
+    chunks: u32,
+    trusted: bool,
+) -> Result<Made, Error> {
+    check_offered(service)?;
+    let control = service.control();
+    let name = control.add_sm_partition(&gpu.facts.uuid, chunks)?;
+    let proved = match trusted {
+        true => Ok(Products::Unknown { reason: "not asked, by --unproved".to_owned() }),
+        false => provisioned::products_with(install, gpu, service, [(PARTITION_VARIABLE, name.to_string())]),
+    };
+    let what = format!("a static partition of {chunks} chunks on {}", gpu.label());
+    let instead = "masks leave the SM count alone: `partita run --sm`";
+    let checked = proved.and_then(|products| {
+        provisioned::check_products(gpu, &what, &products, trusted, instead).map(|()| products)
+    });
+    match checked {
+        Ok(products) => Ok(Made { name, products }),
+        Err(error) => {
+            // The reason counts; one that stays is seen in the list.
+            let _ = control.remove_sm_partition(&name);
+            Err(error)
+        }
+    }
+}
+
+/// Removes a partition that nobody uses.
+///
+/// # Errors
+/// As [`check_offered`]; [`Error::Mps`] with the daemon's words for one in use.
+pub fn remove(service: &Service, name: &PartitionName) -> Result<(), Error> {
+    check_offered(service)?;
+    Ok(service.control().remove_sm_partition(name)?)
+}
+
+/// Refuses a tenant that names a partition where there is none, and one that names none where each client needs one.
+pub(crate) fn check_named(
+    service: &Service,
+    gpus: &[Gpu],
+    named: Option<&PartitionName>,
+) -> Result<(), Error> {
+    let label = crate::gpus::labels(gpus);
+    match named {
+        None if service.has_static_partitions()? => refuse(
+            &format!("a mask on {label}"),
+            "its MPS service has static partitions, of which each client needs one; name one with --mps-partition \
+             (`partita mps partitions` lists them), or start the service anew without them",
+        ),
+        None => Ok(()),
+        Some(name) => {
+            check_offered(service)?;
+            let is_there = |row: &PartitionRow| {
+                row.id.as_ref() == Some(&name.id)
+                    && name.gpu_uuid.starts_with(row.gpu.trim_end_matches(['.', '…']))
+            };
+            match gpus {
+                [gpu] if gpu.facts.uuid == name.gpu_uuid => {}
+                _ => {
+                    return refuse(
+                        &format!("--mps-partition {name}"),
+                        format!("it is not one of {label}; name its GPU with --gpu"),
+                    );
+                }
+            }
+            if service.control().sm_partitions()?.iter().any(is_there) {
+                return Ok(());
+            }
+            refuse(
+                &format!("--mps-partition {name}"),
+                "there is no such partition; `partita mps partitions` lists them",
+            )
+        }
+    }
+}
