@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::World;
+use common::{Process, World};
 use partita_chain::{
     AffinityContexts, Attach, COMPONENT_VARIABLE, Component, GreenContexts, Outcome, Policy, Received,
 };
@@ -74,20 +74,19 @@ fn component() {
     }
 }
 
-fn start(world: &World, role: usize, variables: &[(&str, &str)]) -> Child {
+fn start(world: &World, role: usize, variables: &[(&str, &str)]) -> Process {
     let mut command = ignored_test("component");
     world.surround(&mut command, role);
-    command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null());
-    command.spawn().unwrap()
+    Process::start(command.envs(variables.iter().copied()).stdout(Stdio::null()))
 }
 
 /// Has frames go through while each component is suggested other sets, again and again.
 fn moves(world: &World, how: u64, variables: &[(&str, &str)]) {
-    let mut children: Vec<Child> = (0..ROLES).map(|role| start(world, role, variables)).collect();
+    let mut children: Vec<Process> = (0..ROLES).map(|role| start(world, role, variables)).collect();
     let mut chain = world.chain();
     let mut lives = || {
         for (role, child) in children.iter_mut().enumerate() {
-            assert!(child.try_wait().unwrap().is_none(), "component {role} has failed");
+            assert_eq!(child.has_ended(), None, "component {role}");
         }
     };
     for round in 0..8u32 {
@@ -108,9 +107,7 @@ fn moves(world: &World, how: u64, variables: &[(&str, &str)]) {
         });
     }
     chain.stop();
-    for child in &mut children {
-        assert!(child.wait().unwrap().success());
-    }
+    children.into_iter().for_each(|child| child.succeeds("a component"));
     let status = chain.status().unwrap();
     // Who waited for room at the end has dropped a frame; nobody else has lost one.
     assert!(status.iter().all(|role| role.dropped_of_dead == 0 && role.dropped_by_owner <= 1), "{status:#?}");
@@ -207,29 +204,26 @@ fn the_host_waits_for_the_gpu_and_for_nobody_who_has_died() {
     let child = |test, role| {
         let mut command = ignored_test(test);
         world.surround(&mut command, role);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+        Process::start(command.stdout(Stdio::piped()))
     };
     let mut sender = child("child_is_slow", 0);
     let mut receiver = child("child_waits_on_the_host", 1);
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(receiver.stdout.take().unwrap()));
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(receiver.stdout()));
     let mut hears = |what: &str| {
         assert!(lines.any(|line| line.unwrap() == format!("says: {what}")), "not: {what}");
     };
     hears("one");
-    sender.kill().unwrap();
-    sender.wait().unwrap();
+    sender.kill();
     let chain = world.chain();
     // The next one is killed as soon as its frame is on the way, while its second of work has hardly begun.
     let mut sender = child("child_is_slow", 0);
     eventually("the second frame is on its way", || chain.status().unwrap()[0].frames_out == 2);
-    sender.kill().unwrap();
-    sender.wait().unwrap();
+    sender.kill();
     hears("none");
     let dropped = chain.status().unwrap().iter().map(|role| role.dropped_of_dead).sum::<u64>();
     assert_eq!(dropped, 1, "{:#?}", chain.status());
     let mut sender = child("child_is_slow", 0);
-    assert!(receiver.wait().unwrap().success());
-    sender.kill().unwrap();
-    sender.wait().unwrap();
+    receiver.succeeds("the receiver");
+    sender.kill();
     assert_eq!((chain.frames_finished(), chain.census().lost), (2, 0));
 }

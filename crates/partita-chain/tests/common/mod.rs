@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 
 use std::time::Duration;
@@ -42,6 +42,15 @@ pub struct World {
 pub struct Process(Option<Child>);
 
 impl Process {
+    pub fn start(command: &mut Command) -> Self {
+        Self(Some(command.stdin(Stdio::null()).spawn().unwrap()))
+    }
+
+    /// What it prints, if that goes into a pipe.
+    pub fn stdout(&mut self) -> ChildStdout {
+        self.0.as_mut().unwrap().stdout.take().unwrap()
+    }
+
     pub fn wait(mut self) -> ExitStatus {
         self.0.take().unwrap().wait().unwrap()
     }
@@ -99,7 +108,7 @@ impl World {
             let mut command = ignored_test("child_keeps");
             self.surround(&mut command, 0);
             command.env("PARTITA_TEST_MEMORY", format!("{memory:?}")).env(KEEPER_VARIABLE, self.socket());
-            self.keeper = Some(Process(Some(command.stdout(Stdio::null()).spawn().unwrap())));
+            self.keeper = Some(Process::start(command.stdout(Stdio::null())));
             eventually("the keeper serves", || {
                 Connection::connect(&self.socket(), None, Duration::from_secs(60)).is_ok()
             });
@@ -177,7 +186,7 @@ impl World {
         let (program, arguments) = self.commands[role].split_first().unwrap();
         let mut command = Command::new(program);
         self.surround(command.args(arguments), role);
-        Process(Some(command.stdin(Stdio::null()).spawn().unwrap()))
+        Process::start(&mut command)
     }
 
     /// Starts all of them, each when the one before is there: whoever opens memory wants the one who allocates it.
