@@ -7,7 +7,7 @@
 //!
 //! Whatever touches a driver happens in a child process ([`child`]): the
 //! library itself never loads one, except for a program that restricts its own
-//! launches ([`restrict`]) and so has one anyway. That child is the `partita` program, so an
+//! launches ([`restrict`], [`contexts`]) and so has one anyway. That child is the `partita` program, so an
 //! [`install::Install`] is needed for everything that starts something.
 //!
 //! ```no_run
@@ -37,6 +37,7 @@ pub mod batch;
 pub mod calibration;
 pub mod chain;
 pub mod child;
+pub mod contexts;
 pub mod daemon;
 pub mod demo;
 pub mod doctor;
