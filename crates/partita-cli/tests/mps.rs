@@ -5,7 +5,8 @@
 mod common;
 
 use std::fs;
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use common::{Tenant, World, needs_simulator};
 use serde_json::Value;
@@ -223,6 +224,22 @@ fn static_partitions_are_made_used_listed_and_removed() {
     assert!(world.gpu("--isolation own --sm 50%", "census").status().unwrap().success());
     world.ok("kill inside");
     tenant.exit_code();
+
+    // Started anew after a neighbour's fault, it is in its partition again.
+    let options = format!("--name again --restart on-neighbour-fault --mps-partition {id}");
+    let mut again = Tenant::start(&mut world.gpu(&options, "loop"));
+    let before = again.next_line();
+    let mut breaks = world.gpu(&format!("--name breaks --mps-partition {}", name(&first)), "fault");
+    let mut breaks = Tenant::start(breaks.stdin(Stdio::piped()));
+    breaks.next_line();
+    breaks.child.stdin.take().unwrap().write_all(b"now\n").unwrap();
+    assert_eq!(breaks.exit_code(), 91);
+    let mut lines = std::iter::repeat_with(|| again.next_line());
+    let _error = lines.find(|line| !line.starts_with("sms")).unwrap();
+    assert_eq!(lines.next().unwrap(), before);
+    drop(lines);
+    world.ok("kill again");
+    again.exit_code();
     assert!(world.ok(&format!("mps partitions remove {id}")).contains("removed"));
     assert_eq!(json(&world.ok("mps partitions --json")).as_array().unwrap().len(), 2);
     for (line, words) in [

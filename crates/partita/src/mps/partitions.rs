@@ -140,28 +140,29 @@ pub(crate) fn check_named(
              (`partita mps partitions` lists them), or start the service anew without them",
         ),
         None => Ok(()),
-        Some(name) => {
-            check_offered(service)?;
-            let is_there = |row: &PartitionRow| {
-                row.id.as_ref() == Some(&name.id)
-                    && name.gpu_uuid.starts_with(row.gpu.trim_end_matches(['.', '…']))
-            };
-            match gpus {
-                [gpu] if gpu.facts.uuid == name.gpu_uuid => {}
-                _ => {
-                    return refuse(
-                        &format!("--mps-partition {name}"),
-                        format!("it is not one of {label}; name its GPU with --gpu"),
-                    );
-                }
-            }
-            if service.control().sm_partitions()?.iter().any(is_there) {
-                return Ok(());
-            }
-            refuse(
-                &format!("--mps-partition {name}"),
-                "there is no such partition; `partita mps partitions` lists them",
-            )
-        }
+        Some(name) => match gpus {
+            [gpu] if gpu.facts.uuid == name.gpu_uuid => check_there(service, name),
+            // A service without any says so first.
+            _ => check_offered(service).and_then(|()| {
+                refuse(
+                    &format!("--mps-partition {name}"),
+                    format!("it is not one of {label}; name its GPU with --gpu"),
+                )
+            }),
+        },
     }
+}
+
+/// Refuses a partition that is not there: a program that names one is limited by the service alone, and not at all by one without partitions.
+pub(crate) fn check_there(service: &Service, name: &PartitionName) -> Result<(), Error> {
+    let is_it = |row: &PartitionRow| {
+        row.id.as_ref() == Some(&name.id) && name.gpu_uuid.starts_with(row.gpu.trim_end_matches(['.', '…']))
+    };
+    if list(service)?.iter().any(is_it) {
+        return Ok(());
+    }
+    refuse(
+        &format!("--mps-partition {name}"),
+        "there is no such partition; `partita mps partitions` lists them",
+    )
 }

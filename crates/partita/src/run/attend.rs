@@ -7,6 +7,7 @@ use super::{RunRequest, spawn};
 use crate::error::Error;
 use crate::install::Install;
 use crate::mps::attend::Attended;
+use crate::mps::partitions::check_there;
 use crate::mps::watch::Watch;
 use crate::process::ProcessId;
 use crate::registry::{OwnedTenant, Registry};
@@ -45,7 +46,13 @@ pub(super) fn attend(
             Some(one) => one.after(pid, status, request.restart, request.mps_limit(), say),
             None => Ok(false),
         };
-        let next = again.and_then(|again| again.then(|| spawn(command, tenant, program)).transpose());
+        // The daemon may be another one by now, without the partition.
+        let is_there = || match (&request.mps_partition, watch.as_ref()) {
+            (Some(name), Some(watch)) => check_there(watch.service(), name),
+            _ => Ok(()),
+        };
+        let begin = || is_there().and_then(|()| spawn(command, tenant, program));
+        let next = again.and_then(|again| again.then(begin).transpose());
         match next {
             Ok(Some(next)) => *child = next,
             Ok(None) => return Ok(status),
