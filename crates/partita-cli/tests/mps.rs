@@ -237,7 +237,6 @@ fn static_partitions_are_made_used_listed_and_removed() {
     let mut lines = std::iter::repeat_with(|| again.next_line());
     let _error = lines.find(|line| !line.starts_with("sms")).unwrap();
     assert_eq!(lines.next().unwrap(), before);
-    drop(lines);
     world.ok("kill again");
     again.exit_code();
     assert!(world.ok(&format!("mps partitions remove {id}")).contains("removed"));
