@@ -25,6 +25,7 @@ use crate::shared::protocol::{Reply, Request};
 pub struct Event {
     mark: Mark,
     runtime: AtomicPtr<Runtime>,
+    context: AtomicPtr<Context>,
     /// Its slot.
     pub slot: AtomicU32,
     /// What lets another process open it.
@@ -48,12 +49,20 @@ impl Object for Event {
 static USED: Used<Event> = Used::new();
 
 impl Event {
-    /// Makes the object of a slot.
-    pub fn adopt(runtime: &'static Runtime, slot: u32, secret: u64, base: u64, flags: u32) -> &'static Self {
+    /// Makes the object of a slot, in a context.
+    pub fn adopt(
+        runtime: &'static Runtime,
+        context: &'static Context,
+        slot: u32,
+        secret: u64,
+        base: u64,
+        flags: u32,
+    ) -> &'static Self {
         let event = USED.take().unwrap_or_else(|| {
             Box::leak(Box::new(Self {
                 mark: Mark::live(0),
                 runtime: AtomicPtr::new(std::ptr::null_mut()),
+                context: AtomicPtr::new(std::ptr::null_mut()),
                 slot: AtomicU32::new(0),
                 secret: AtomicU64::new(0),
                 base: AtomicU64::new(0),
@@ -62,6 +71,7 @@ impl Event {
             }))
         });
         event.runtime.store(std::ptr::from_ref(runtime).cast_mut(), Ordering::Relaxed);
+        event.context.store(std::ptr::from_ref(context.home()).cast_mut(), Ordering::Relaxed);
         event.slot.store(slot, Ordering::Relaxed);
         event.secret.store(secret, Ordering::Relaxed);
         event.base.store(base, Ordering::Relaxed);
@@ -112,8 +122,11 @@ impl Event {
     /// Those of publishing.
     pub fn record(&self, stream: &Stream) -> Result<(), CuResult> {
         let runtime = stream.runtime();
-        // An event can be waited for on every device and recorded on its own.
-        if !std::ptr::eq(runtime, self.runtime()) {
+        // An event can be waited for everywhere, and recorded in its own context (the reference of cuEventRecord).
+        let context = std::ptr::from_ref(stream.context().home());
+        if !std::ptr::eq(runtime, self.runtime())
+            || !std::ptr::eq(context, self.context.load(Ordering::Relaxed))
+        {
             return Err(CuResult::INVALID_HANDLE);
         }
         runtime.healthy()?;
@@ -192,7 +205,7 @@ driver_api! {
     /// Makes an event.
     fn cuEventCreate(event: *mut CUevent, flags: u32) {
         let runtime = runtime()?;
-        current()?;
+        let context = current()?;
         let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
         let shared_alone =
             flags & CU_EVENT_INTERPROCESS != 0 && flags & CU_EVENT_DISABLE_TIMING == 0;
@@ -203,7 +216,7 @@ driver_api! {
             return Err(CuResult::UNKNOWN);
         };
         let base = runtime.page.event(slot).map_or(0, |shared| shared.recorded.load(Ordering::Acquire));
-        put(event, Event::adopt(runtime, slot, secret, base, flags).handle())
+        put(event, Event::adopt(runtime, context, slot, secret, base, flags).handle())
     }
 
     /// Lets an event go.

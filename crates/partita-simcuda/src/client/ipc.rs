@@ -108,7 +108,7 @@ driver_api! {
 
     /// Opens another process's event.
     fn cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle) {
-        current()?;
+        let context = current()?;
         let [kind, instance, slot, secret, base, owner, _, _] = unpack(&handle.reserved);
         let slot = u32::try_from(slot).map_err(|_| CuResult::INVALID_VALUE)?;
         // The board that it belongs to need not be the current context's.
@@ -122,6 +122,6 @@ driver_api! {
         }
         runtime.call(&Request::EventOpen { event: slot, secret })?;
         let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
-        put(event, Event::adopt(runtime, slot, secret, base, flags).handle())
+        put(event, Event::adopt(runtime, context, slot, secret, base, flags).handle())
     }
 }

@@ -53,6 +53,20 @@ static void order(void) {
     IS(400, cuEventRecord(e[0], a));
     IS(400, cuEventDestroy_v2(e[0]));
     OK(cuStreamSynchronize(a));
+    // An event is recorded in its own context alone, and waited for in every one.
+    CUcontext other;
+    CUstream there;
+    CUevent of_there;
+    OK(cuCtxCreate_v2(&other, 0, 0));
+    OK(cuStreamCreate(&there, 1));
+    OK(cuEventCreate(&of_there, 0));
+    IS(400, cuEventRecord(e[1], there));
+    IS(400, cuEventRecord(of_there, a));
+    OK(cuEventRecord(of_there, there));
+    OK(cuStreamWaitEvent(a, of_there, 0));
+    OK(cuStreamWaitEvent(there, e[1], 0));
+    OK(cuCtxDestroy_v2(other));
+    OK(cuStreamSynchronize(a));
     spin(a, 1, 32, 1000000);
     OK(cuStreamDestroy_v2(a)); // ends with its work
     IS(400, cuStreamDestroy_v2(a));
