@@ -65,12 +65,12 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
 
     assert_eq!(breaks.exit_code(), 91);
     let own = complaint(&mut breaks);
-    assert!(own.contains("tenant breaks: its work caused a fault of MPS server"), "{own}");
+    // Neither a server of driver 580 nor the error tells whose work it was.
+    assert!(own.contains("tenant breaks: its work on the GPU was lost by a fault caused by one of"), "{own}");
     assert_eq!(other.exit_code(), 91);
     let hit = complaint(&mut other);
     assert!(hit.contains("tenant other: its work on the GPU was lost by a fault"), "{hit}");
-    // By its tenant's name, unless that tenant is slow to own up to it.
-    assert!(hit.contains("fault of tenant breaks") || hit.contains("caused by"), "{hit}");
+    assert!(hit.contains("caused by one of the processes") && hit.contains(&before.to_string()), "{hit}");
 
     // The first program's last line is its error; what follows is the second's.
     let error = std::iter::repeat_with(|| serve.next_line()).find(|line| !line.starts_with("sms")).unwrap();
@@ -98,7 +98,7 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
     let of = |tenant: &str, what: &str| {
         incidents.iter().any(|one| one["tenant"] == tenant && one["incident"] == what)
     };
-    assert!(of("breaks", "caused") && of("other", "hit") && of("serve", "restarted"), "{incidents:?}");
+    assert!(of("breaks", "hit") && of("other", "hit") && of("serve", "restarted"), "{incidents:?}");
     world.ok("kill serve");
     assert_eq!(complaint(&mut serve).lines().filter(|line| line.contains("was lost by a fault")).count(), 1);
 }

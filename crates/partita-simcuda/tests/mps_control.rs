@@ -468,7 +468,7 @@ fn a_terminated_client_is_no_client_any_more() {
     assert_eq!(daemon.ask(&format!("terminate_client {server} {pid}")), format!("Client {pid} not found\n1"));
 }
 
-fn faulty(pid: u32, server: u32, caused: bool) -> ProcessStatus {
+fn faulty(pid: u32, server: u32) -> ProcessStatus {
     let mps = Some(MpsIdentity {
         server,
         client: 1,
@@ -476,7 +476,7 @@ fn faulty(pid: u32, server: u32, caused: bool) -> ProcessStatus {
         partition_tpcs: None,
         memory_limit_bytes: None,
     });
-    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes: 0, mps, fault: 700, caused }
+    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes: 0, mps, fault: 700 }
 }
 
 #[test]
@@ -486,7 +486,7 @@ fn a_server_with_a_fault_takes_nobody_until_the_hurt_have_left() {
     let mut hurt = Client::start(&daemon.dirs, &[]);
     hurt.outcome();
     let server = daemon.server();
-    board.lock().unwrap().processes = vec![faulty(hurt.pid(), server, true)];
+    board.lock().unwrap().processes = vec![faulty(hurt.pid(), server)];
     eventually("the daemon hears of it", || daemon.dirs.log("server.log").contains("fatal GPU error"));
     assert_eq!(daemon.ask(&format!("get_server_status {server}")), "FAULT");
     assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), "error 807");
@@ -698,14 +698,14 @@ fn a_fault_is_written_down_and_its_reach_is_read_back() {
         tracker.clients(server).count() == 3
     });
     assert_eq!(tracker.state(server), Some(ServerState::Active));
-    board.lock().unwrap().processes = pids.iter().map(|&pid| faulty(pid, server, pid == pids[1])).collect();
+    board.lock().unwrap().processes = pids.iter().map(|&pid| faulty(pid, server)).collect();
     eventually("the fault is followed to its last word", || {
         follow(&mut tracker);
         tracker.fault(server).is_some_and(|fault| fault.hit.len() == 3 && !fault.devices.is_empty())
     });
     let fault = tracker.fault(server).unwrap();
     assert_eq!(tracker.state(server), Some(ServerState::Fault));
-    assert_eq!(fault.culprit(), Culprit::Named(pids[1]));
+    assert_eq!(fault.culprit(), Culprit::OneOf(pids.iter().copied().collect()));
     assert_eq!(fault.part_of(pids[0]), Part::Hit);
     assert!(fault.spared.is_empty());
     board.lock().unwrap().processes.clear();
@@ -731,7 +731,7 @@ fn the_four_clients_of_the_guide() {
     let log = || daemon.dirs.log("server.log");
     eventually("every context is there", || log().matches("is ACTIVE").count() == 5);
     // The board of device 0 fails those whom it knows.
-    boards[0].lock().unwrap().processes = vec![faulty(a, server, true), faulty(b, server, false)];
+    boards[0].lock().unwrap().processes = vec![faulty(a, server), faulty(b, server)];
     let mut tail = Tail::from_start(&daemon.dirs.temp.path().join("log/server.log"));
     let mut tracker = Tracker::new();
     eventually("the fault is written down", || {
@@ -743,10 +743,7 @@ fn the_four_clients_of_the_guide() {
     let fault = tracker.fault(server).unwrap().clone();
     assert_eq!(fault.devices.iter().copied().collect::<Vec<_>>(), [0, 1]);
     assert_eq!(fault.hit, [a, b, c].into());
-    assert_eq!(
-        [a, b, c, d].map(|pid| fault.part_of(pid)),
-        [Part::Caused, Part::Hit, Part::Hit, Part::Spared]
-    );
+    assert_eq!([a, b, c, d].map(|pid| fault.part_of(pid)), [Part::Hit, Part::Hit, Part::Hit, Part::Spared]);
     let contained = Request::Contain { server, code: 700 };
     assert_eq!(boards[1].lock().unwrap().heard, [contained], "client B ties device 1 to it");
     assert!(boards[2].lock().unwrap().heard.is_empty());

@@ -88,7 +88,7 @@ fn process(pid: u32, used_bytes: u64, server: Option<u32>) -> ProcessStatus {
         partition_tpcs: None,
         memory_limit_bytes: None,
     });
-    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes, mps, fault: 0, caused: false }
+    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes, mps, fault: 0 }
 }
 
 #[test]

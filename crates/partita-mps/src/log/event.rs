@@ -183,7 +183,7 @@ pub(super) fn meaning(text: &str, list: Option<List>) -> Meaning {
     if text.starts_with("The following devices") {
         return Meaning::ListOf(List::Devices);
     }
-    if text.starts_with("The following clients") {
+    if text.starts_with("The following client") {
         return Meaning::ListOf(List::Clients);
     }
     daemon(text).or_else(|| client(text)).or_else(|| server(text)).map_or(Meaning::Nothing, Meaning::Event)
@@ -274,11 +274,12 @@ fn client(text: &str) -> Option<Event> {
     }
 }
 
-/// The guide says that the client is named that caused a fatal memory fault, and not with which words.
+/// The guide says that the client is named that caused a fatal memory fault, and not with which words. Who `encountered a fatal GPU error` is not
+/// that one: a server of driver 580 (H200) wrote it of the client that had been there longest, whose work was sound.
 fn caused(did: &str, client: Pid) -> Option<Event> {
     let did = did.to_ascii_lowercase();
     let fatal = did.contains("fatal") || did.contains("fault");
-    fatal.then_some(Event::FaultCaused { client })
+    (fatal && !did.contains("encountered")).then_some(Event::FaultCaused { client })
 }
 
 fn server(text: &str) -> Option<Event> {
@@ -337,8 +338,8 @@ fn leading(text: &str) -> Option<u32> {
 fn name(text: &str) -> Option<(ClientName, &str)> {
     let (inside, rest) = text.strip_prefix('{')?.split_once('}')?;
     let (pid, context) = inside.split_once(',')?;
-    let number = |text: &str, label: &str| text.trim().trim_start_matches(label).trim().parse().ok();
-    Some((ClientName { pid: number(pid, "PID:")?, context: number(context, "Context ID:")? }, rest))
+    let number = |text: &str| text.rsplit(':').next()?.trim().parse().ok();
+    Some((ClientName { pid: number(pid)?, context: number(context)? }, rest))
 }
 
 #[cfg(test)]
@@ -412,7 +413,6 @@ mod tests {
             ("Status of client {PID: 11661, Context ID: 1} is INACTIVE", status(11661, 1, false)),
             ("Volta MPS: Server is handling a fatal GPU error.", Event::FaultBegan),
             ("Client {11641, 1} caused a fatal memory fault", Event::FaultCaused { client: 11641 }),
-            ("Client 11641 encountered a fatal exception", Event::FaultCaused { client: 11641 }),
             ("Volta MPS: Destroy server context on device 1", Event::DeviceDestroyed { device: 1 }),
             ("Creating server context on device 0 (Tesla T4)", Event::DeviceCreated { device: 0 }),
             ("activeThreadsPercentage set to 33.000000", Event::ThreadPercentage { percent: 33.0 }),
@@ -456,6 +456,10 @@ mod tests {
             "Received new client request for {PID: 1073741824, Context ID: 1}",
             "Server failed to recevie command with status 806, assuming client {PID: 7, Context ID: 0} exit",
             "NEW CLIENT x from user 500: Server already exists",
+            "Client {PID: 18567, Context: 1} encountered a fatal GPU error.",
+            "Client {PID: 18567, Context ID: 1} on device 0 to be torn down",
+            "All clients belonging to error trigging process 18567 will be torn down",
+            "Client {PID: 18567, Context ID: 1} on the error-trigging process 18567 to be torn down",
             "Client {1} exit",
             "Client {1, 2",
             "Status of client {1, 2} is UNSURE",

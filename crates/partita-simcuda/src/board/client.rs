@@ -90,8 +90,6 @@ pub struct Client {
     pub events: Vec<u32>,
     /// The error that ended its work, or 0.
     pub fault: i32,
-    /// Whether its own work caused that error.
-    pub caused: bool,
     next_ctx: u32,
     next_slot: u32,
     next_program: u64,
@@ -141,7 +139,6 @@ impl Client {
             host: HashMap::new(),
             events: Vec::new(),
             fault: 0,
-            caused: false,
             next_ctx: 1,
             next_slot: 0,
             next_program: 0x100,

@@ -106,7 +106,6 @@ impl Board {
     /// A fatal error of a client's work. The clients of an MPS server share what reports it: all of them fail.
     pub(super) fn fault(&mut self, id: ClientId, code: CuResult) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        client.caused = client.fault == 0;
         let server = client.mps.map(|mps| mps.server);
         self.fail(id, code);
         if let Some(server) = server {

@@ -103,7 +103,6 @@ impl Board {
                     used_bytes,
                     mps: client.mps,
                     fault: client.fault,
-                    caused: client.caused,
                 }
             })
             .collect();

@@ -1,8 +1,8 @@
 //! Faults: whom one hits, what the logs say of it, and the way back.
 //!
 //! A board fails all clients of the server by itself and tells the daemon, which has asked to be told. The daemon finds the boards
-//! that are tied to that one by clients on several devices, fails those clients too, and writes what the real server writes; that the
-//! client is named that caused it is in the MPS guide, its words are this module's own.
+//! that are tied to that one by clients on several devices, fails those clients too, and writes what a server of driver 580 writes (H200,
+//! 2026-11-21): whose work was at fault is not in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,7 +73,6 @@ impl Daemon {
     fn contain(&mut self, server: u32, origin: &Place, status: &BoardStatus) {
         let faults = || status.processes.iter().filter(|process| is_fault(process, server));
         let Some(code) = faults().map(|process| process.fault).next() else { return };
-        let caused: Vec<u32> = faults().filter(|process| process.caused).map(|process| process.pid).collect();
 
         let mut boards = BTreeSet::from([origin.socket()]);
         let hit: Vec<(PeerId, u32)> = loop {
@@ -101,29 +100,32 @@ impl Daemon {
             let _ = observe(place, &Request::Contain { server, code });
         }
 
-        self.log.server(server, "Server is handling a fatal GPU error.");
-        if CuResult(code) == CuResult::ILLEGAL_ADDRESS {
-            for pid in caused {
-                self.log.server(
-                    server,
-                    format_args!("Client {} caused a fatal memory fault", client_name(pid, 1)),
-                );
-            }
+        let pids: BTreeSet<u32> = hit.iter().map(|(_, pid)| *pid).collect();
+        // It names one of them, whose work need not be at fault.
+        if let Some(pid) = pids.first() {
+            let line = format_args!("Client {{PID: {pid}, Context: 1}} encountered a fatal GPU error.");
+            self.log.server(server, line);
         }
-        let contexts: Vec<String> = self
+        self.log.server(server, "Server is handling a fatal GPU error.");
+        let contexts: Vec<(u32, String)> = self
             .members()
             .filter(|(id, _, _)| hit.iter().any(|(one, _)| one == id))
             .flat_map(|(_, pid, member)| {
-                member.contexts.iter().map(move |context| client_name(pid, *context))
+                let device = self.device_number(member);
+                member.contexts.iter().map(move |context| (device, client_name(pid, *context)))
             })
             .collect();
-        for name in contexts {
-            self.log.server(server, format_args!("Status of client {name} is INACTIVE"));
+        for (device, name) in contexts {
+            self.log.server(server, format_args!("Client {name} on device {device} to be torn down"));
         }
-        self.log.server(server, "The following devices");
+        for pid in &pids {
+            let line =
+                format_args!("All clients belonging to error trigging process {pid} will be torn down");
+            self.log.server(server, line);
+        }
+        self.log.server(server, "The following devices will be reset:");
         devices.iter().for_each(|device| self.log.server(server, device));
-        self.log.server(server, "The following clients have a sticky error set:");
-        let pids: BTreeSet<u32> = hit.iter().map(|(_, pid)| *pid).collect();
+        self.log.server(server, "The following client process have a sticky error set:");
         pids.iter().for_each(|pid| self.log.server(server, pid));
         let staying: BTreeSet<PeerId> = hit.into_iter().map(|(id, _)| id).collect();
         let is_over = staying.is_empty();

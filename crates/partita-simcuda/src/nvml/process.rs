@@ -142,15 +142,7 @@ mod tests {
             partition_tpcs: None,
             memory_limit_bytes: None,
         });
-        ProcessStatus {
-            pid,
-            command: "tenant".to_owned(),
-            contexts,
-            used_bytes,
-            mps,
-            fault: 0,
-            caused: false,
-        }
+        ProcessStatus { pid, command: "tenant".to_owned(), contexts, used_bytes, mps, fault: 0 }
     }
 
     #[test]

@@ -386,8 +386,6 @@ pub struct ProcessStatus {
     pub mps: Option<MpsIdentity>,
     /// The error that ended its GPU work, or 0.
     pub fault: i32,
-    /// Whether it was its own work that caused the error.
-    pub caused: bool,
 }
 
 /// The board's state.

@@ -18,8 +18,23 @@ use crate::process::ProcessId;
 use crate::registry::Registry;
 use crate::signals;
 
+/// How often a pause looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// How long processes that a fault hit may take to end by themselves, before they are ended: the server waits for them.
 const LEFTOVERS_GRACE: Duration = Duration::from_secs(5);
+
+/// Faults that follow each other by less have to do with each other.
+const LOOP_TIME: Duration = Duration::from_secs(120);
+
+/// How long a program waits before it is started anew, after so many restarts just now: the first time not at all, then longer and longer.
+/// Nobody tells whose work a fault was, so it may be the one that causes them.
+fn pause_after(restarts: usize) -> Duration {
+    match restarts {
+        0 => Duration::ZERO,
+        more => Duration::from_secs(1 << (more - 1).min(5)),
+    }
+}
 
 /// How long each command to the service may take before a signal is sent on.
 const BEFORE_SIGNAL_LIMIT: Duration = Duration::from_secs(3);
@@ -125,6 +140,11 @@ impl Attended<'_> {
             Err(Error::Mps(MpsError::NotRunning { .. })) => drop(self.watch.service().ensure()?),
             Err(error) => return Err(error),
         }
+        let pause = pause_after(self.watch.restarts_within(LOOP_TIME));
+        let over = Instant::now() + pause;
+        while Instant::now() < over && !kill::was_asked_for(self.dir) && signals::ending().is_none() {
+            std::thread::sleep(LOOK);
+        }
         // Somebody may have ended the tenant meanwhile.
         if kill::was_asked_for(self.dir) || !self.dir.exists() {
             return Ok(false);
@@ -147,6 +167,12 @@ fn dies_of(pid: u32, signal: Signal) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn restarts_in_a_row_wait_for_longer_and_longer() {
+        let pauses: Vec<u64> = (0..9).map(|restarts| pause_after(restarts).as_secs()).collect();
+        assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 32, 32]);
+    }
 
     #[test]
     fn who_dies_of_a_signal_is_read_from_the_kernel() {

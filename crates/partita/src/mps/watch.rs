@@ -46,7 +46,8 @@ pub struct Watch {
     tenant: String,
     /// When the program was started, the last time.
     begun_unix_ms: AtomicU64,
-    restarts: Mutex<u32>,
+    /// When the program was started anew.
+    restarts: Mutex<Vec<Instant>>,
     seen: Arc<Mutex<Seen>>,
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -89,7 +90,7 @@ impl Watch {
             service: service.clone(),
             tenant: tenant.to_owned(),
             begun_unix_ms: AtomicU64::new(now_unix_ms()),
-            restarts: Mutex::new(0),
+            restarts: Mutex::new(Vec::new()),
             seen,
             ending,
             thread,
@@ -208,11 +209,17 @@ impl Watch {
     /// Writes down that the program is started anew, so long after its end.
     pub(crate) fn restarted(&self, waited: Duration) {
         let mut restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
-        *restarts += 1;
+        restarts.push(Instant::now());
         // A new program is not to be blamed for what hit the old one.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).ours.clear();
         self.begun_unix_ms.store(now_unix_ms(), Ordering::Relaxed);
-        self.note(What::Restarted { restarts: *restarts, waited_ms: waited.as_millis() as u64 });
+        self.note(What::Restarted { restarts: restarts.len() as u32, waited_ms: waited.as_millis() as u64 });
+    }
+
+    /// How often the program was started anew within this time.
+    pub(crate) fn restarts_within(&self, time: Duration) -> usize {
+        let restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
+        restarts.iter().filter(|at| at.elapsed() < time).count()
     }
 
     /// The service.
