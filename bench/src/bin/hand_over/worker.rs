@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use partita_chain::transport::{Carrier, Handles, Item, Place, RingTransport, Transport, UdpCopy};
 use partita_chain::{Attach, Error, Role};
-use partita_driver::{Buffer, Cuda, Gpu, Grid, KERNEL_DEADLINE_MS, Stages};
+use partita_driver::{Buffer, Cuda, Gpu, Grid, HostBuffer, Stages};
 
 use crate::{Kind, Options, SMALL_BYTES, Work};
 
@@ -36,25 +36,23 @@ struct Rig<'g> {
     gpu: &'g Gpu<'g>,
     stages: Stages<'g>,
     factor: Buffer<'g>,
-    input: Vec<u8>,
-    output: Vec<u8>,
+    input: HostBuffer<'g>,
+    output: HostBuffer<'g>,
 }
 
 impl Rig<'_> {
-    fn wait(&self, item: &Item<'_>) -> Result<(), Error> {
-        let failed = |source| Error::Driver { what: "work on a frame", source: Box::new(source) };
-        self.gpu.wait_on(item.stream, "work on a frame", KERNEL_DEADLINE_MS).map_err(failed)
-    }
-
-    /// The input goes in at the first component, and the result comes out at the last, as in the paper.
+    /// The input goes in at the first component, and the result comes out at the last, as in the paper; on the frame's stream, so that nobody
+    /// waits for them here.
     fn work(&mut self, item: &Item<'_>, work: Work, is_first: bool, is_last: bool) -> Result<(), Error> {
         let failed = |source| Error::Driver { what: "work on a frame", source: Box::new(source) };
         if work == Work::None {
             return Ok(());
         }
         if is_first {
-            self.wait(item)?;
-            item.span.write(&self.input).map_err(failed)?;
+            item.span
+                .part(0, self.input.bytes() as u64)
+                .and_then(|part| part.copy_from(&self.input, item.stream))
+                .map_err(failed)?;
         }
         match work {
             Work::Matrix => {
@@ -69,8 +67,10 @@ impl Rig<'_> {
             }
         }
         if is_last {
-            self.wait(item)?;
-            item.span.read(&mut self.output).map_err(failed)?;
+            item.span
+                .part(0, self.output.bytes() as u64)
+                .and_then(|part| part.copy_to(&self.output, item.stream))
+                .map_err(failed)?;
         }
         Ok(())
     }
@@ -92,8 +92,8 @@ pub fn run(options: &Options, component: &[String]) -> Result<()> {
         gpu: &gpu,
         stages: Stages::load(&gpu)?,
         factor: gpu.alloc(SMALL_BYTES as usize)?,
-        input: vec![1; small],
-        output: vec![0; small],
+        input: HostBuffer::new(&gpu, small)?,
+        output: HostBuffer::new(&gpu, small)?,
     };
     rig.factor.fill(0)?;
     say("met")?;

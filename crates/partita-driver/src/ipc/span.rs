@@ -4,6 +4,7 @@ use alloc::format;
 
 use crate::cuda::Cuda;
 use crate::error::Error;
+use crate::host_buffer::HostBuffer;
 use crate::stream::StreamRef;
 
 /// A range of device memory that stays there while this lives.
@@ -69,6 +70,38 @@ impl<'s> Span<'s> {
         let from = self.part(0, data.len() as u64)?;
         // SAFETY: both ranges are valid for the data's bytes.
         unsafe { self.cuda.memcpy_to_host(data.as_mut_ptr().cast(), from.address, data.len()) }
+    }
+
+    /// Queues a copy of as many bytes as it has from page-locked memory. Both must stay until it has happened.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the host's memory is shorter; the driver's.
+    pub fn copy_from(&self, host: &HostBuffer<'_>, stream: StreamRef<'_>) -> Result<(), Error> {
+        let bytes = self.bytes_of(host)?;
+        // SAFETY: both ranges have that many bytes; what the host's holds, nobody else touches.
+        unsafe { self.cuda.memcpy_to_device_async(self.address, host.start(), bytes, stream.handle()) }
+    }
+
+    /// Queues a copy of all of it to page-locked memory. Both must stay until it has happened.
+    ///
+    /// # Errors
+    /// As [`Span::copy_from`].
+    pub fn copy_to(&self, host: &HostBuffer<'_>, stream: StreamRef<'_>) -> Result<(), Error> {
+        let bytes = self.bytes_of(host)?;
+        // SAFETY: as above.
+        unsafe { self.cuda.memcpy_to_host_async(host.start(), self.address, bytes, stream.handle()) }
+    }
+
+    /// Its bytes, if the host's memory has as many.
+    fn bytes_of(&self, host: &HostBuffer<'_>) -> Result<usize, Error> {
+        let bytes = usize::try_from(self.bytes).ok().filter(|bytes| *bytes <= host.bytes());
+        bytes.ok_or_else(|| {
+            let host = host.bytes();
+            Error::Refused(format!(
+                "{host} bytes of the host are fewer than the {} of the device: ask for less",
+                self.bytes
+            ))
+        })
     }
 
     /// Queues writing a number to the beginning of it on a stream, which must be at a multiple of four bytes. The memory must stay until it

@@ -1,0 +1,47 @@
+//! Page-locked memory of the host.
+
+use core::ffi::c_void;
+
+use crate::cuda::Cuda;
+use crate::error::Error;
+use crate::gpu::Gpu;
+
+/// Page-locked memory, to and from which a GPU copies without the host's help. What is in it, nobody else reads or writes, so copies may be under way.
+///
+/// No copy may be under way any more when it is dropped: wait for the streams first.
+pub struct HostBuffer<'a> {
+    cuda: &'a Cuda,
+    start: *mut c_void,
+    bytes: usize,
+}
+
+impl<'a> HostBuffer<'a> {
+    /// So many bytes, at least one.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(gpu: &Gpu<'a>, bytes: usize) -> Result<Self, Error> {
+        let (cuda, bytes) = (gpu.cuda(), bytes.max(1));
+        let mut start = core::ptr::null_mut();
+        // SAFETY: a valid pointer; the GPU's context is current.
+        unsafe { cuda.mem_alloc_host(&mut start, bytes)? };
+        Ok(Self { cuda, start, bytes })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn start(&self) -> *mut c_void {
+        self.start
+    }
+}
+
+impl Drop for HostBuffer<'_> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in new() and freed once; failure means that the context is gone.
+        let _ = unsafe { self.cuda.mem_free_host(self.start) };
+    }
+}
