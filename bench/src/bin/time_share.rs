@@ -1,11 +1,12 @@
-//! What share of the GPU's time a program gets, of what it is promised.
+//! What share of the GPU a program gets, of what it is promised.
 //!
-//! One program launches without a pause, and its kernels record when they ran by the GPU's own clock. It runs bare, with `partita run --time`,
-//! and with the library of each peer that is named, for kernels of several lengths and for graphs; the settings take turns, in an order that
+//! One program launches without a pause. It runs bare, with a share of time (`partita run --time`; its kernels record when they ran by the GPU's
+//! own clock) or of the compute units (`--of mask`: `partita run --sm`; how many kernels end in a second, each of many blocks), and with the library of each peer that is named, for kernels of several lengths and for graphs; the settings take turns, in an order that
 //! is another one each round. What counts is the achieved share of what the bare program gets in the same round.
 //!
 //! ```text
 //! cargo build --release && target/release/time-share             # sim:h200
+//! target/release/time-share --of mask
 //! target/release/time-share --gpu 0 --peer hami=/opt/hami/libvgpu.so --out bench/results/time_share.md
 //! ```
 //!
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use partita_bench::peer::Peer;
 use partita_bench::side::{Side, bare};
 use partita_core::Samples;
@@ -25,17 +26,42 @@ use partita_core::Samples;
 const SOURCE: &str = include_str!("../../../crates/partita-cli/tests/hook/time.c");
 const HEADER: &str = include_str!("../../../crates/partita-cli/tests/hook/cuda.h");
 
-/// What is launched, as the program takes it, and as people read it.
-const FORMS: [(&str, &str); 4] = [
-    ("kernel 50000", "kernels of 50 µs"),
-    ("kernel 1000000", "kernels of 1 ms"),
-    ("kernel 10000000", "kernels of 10 ms"),
-    ("graph 500000", "graphs of four kernels of 0.5 ms"),
-];
+/// What is promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Of {
+    /// A share of time.
+    Time,
+    /// A share of the compute units.
+    Mask,
+}
 
-/// Measures the share of the GPU's time that a program gets.
+impl Of {
+    /// What is launched, as the program takes it, and as people read it. For masks: blocks, and for how long two of them fill an SM; eight
+    /// rounds of them on 132 SMs take the whole time that is named.
+    fn forms(self) -> [(&'static str, &'static str); 4] {
+        match self {
+            Self::Time => [
+                ("kernel 50000", "kernels of 50 µs"),
+                ("kernel 1000000", "kernels of 1 ms"),
+                ("kernel 10000000", "kernels of 10 ms"),
+                ("graph 500000", "graphs of four kernels of 0.5 ms"),
+            ],
+            Self::Mask => [
+                ("kernel 2112 6250", "kernels of 50 µs"),
+                ("kernel 2112 125000", "kernels of 1 ms"),
+                ("kernel 2112 1250000", "kernels of 10 ms"),
+                ("graph 2112 62500", "graphs of four kernels of 0.5 ms"),
+            ],
+        }
+    }
+}
+
+/// Measures the share of the GPU that a program gets.
 #[derive(Parser)]
 struct Options {
+    /// What is promised.
+    #[arg(long, value_enum, default_value = "time")]
+    of: Of,
     /// The GPU, as `partita run` takes it.
     #[arg(long, default_value = "sim:h200")]
     gpu: String,
@@ -139,7 +165,7 @@ impl Bench {
         let limited: Vec<By<'_>> =
             [By::Partita].into_iter().chain(self.options.peers.iter().map(By::Peer)).collect();
         for round in 0..self.options.rounds {
-            for (form, (what, _)) in FORMS.iter().enumerate() {
+            for (form, (what, _)) in self.options.of.forms().iter().enumerate() {
                 let whole = self.share(By::Nobody, 100, what)?;
                 let mut settings: Vec<(By<'_>, u32)> = (self.options.shares.iter())
                     .flat_map(|&percent| limited.iter().map(move |&by| (by, percent)))
@@ -156,11 +182,12 @@ impl Bench {
         Ok(cells)
     }
 
-    /// The share of the time in which kernels ran, of 1.
+    /// The share of the time in which kernels ran, of 1; for masks the kernels in a second.
     fn share(&self, by: By<'_>, percent: u32, what: &str) -> Result<f64> {
         let mut side = Side::start(self.command(by, percent)?)?;
         let Options { skip_ms, ms, .. } = self.options;
-        let answer = side.ask(&format!("share {what} {skip_ms} {ms}"))?;
+        let order = if self.options.of == Of::Time { "share" } else { "rate" };
+        let answer = side.ask(&format!("{order} {what} {skip_ms} {ms}"))?;
         let done = side.line()?;
         side.stop()?;
         let permille = answer.split(' ').next().and_then(|permille| permille.parse::<f64>().ok());
@@ -177,11 +204,13 @@ impl Bench {
             By::Partita => {
                 let mut command = Command::new(&self.partita);
                 command.args(["run", "--gpu", gpu, "--name", "time-share", "--isolation", "own"]);
-                match self.options.sm.as_str() {
-                    "all" => command.args(["--via", "time"]),
-                    share => command.args(["--sm", share]),
+                let percent = format!("{percent}%");
+                match (self.options.of, self.options.sm.as_str()) {
+                    (Of::Mask, _) => command.args(["--sm", &percent]),
+                    (Of::Time, "all") => command.args(["--via", "time", "--time", &percent]),
+                    (Of::Time, share) => command.args(["--sm", share, "--time", &percent]),
                 };
-                command.arg("--time").arg(format!("{percent}%")).arg("--").arg(&self.worker);
+                command.arg("--").arg(&self.worker);
                 command
             }
             By::Peer(peer) => {
@@ -197,21 +226,23 @@ impl Bench {
     }
 
     fn report(&self, cells: &[Cell]) -> Result<String> {
-        let mut text = String::from("# Share of the GPU's time, of what was promised\n\n");
-        let Options { gpu, rounds, skip_ms, ms, sm, .. } = &self.options;
+        let mut text = String::from("# Share of the GPU, of what was promised\n\n");
+        let Options { gpu, rounds, skip_ms, ms, sm, of, .. } = &self.options;
+        let how = match of {
+            Of::Time => format!("share of time of a tenant with {sm} compute units, by the GPU's own clock"),
+            Of::Mask => "share of the compute units, by kernels that ended in a second".to_owned(),
+        };
         writeln!(
             text,
-            "`{gpu}`, tenant with {} compute units, {rounds} rounds, {ms} ms each after {skip_ms} ms, settings interleaved. \
-             Achieved: of what the bare program got in the same round, by the GPU's own clock; medians of the rounds, then their \
-             range.\n",
-            if sm == "all" { "all" } else { sm }
+            "`{gpu}`, {how}; {rounds} rounds, {ms} ms each after {skip_ms} ms, settings interleaved. Achieved: of what the bare program got in \
+             the same round; medians of the rounds, then their range.\n"
         )?;
         let enforcers: Vec<&str> =
             ["partita"].into_iter().chain(self.options.peers.iter().map(|peer| peer.name.as_str())).collect();
         write!(text, "| launches | promised |")?;
         enforcers.iter().try_for_each(|name| write!(text, " {name} |"))?;
         writeln!(text, "\n|---|---|{}", "---|".repeat(enforcers.len()))?;
-        for (form, (_, name)) in FORMS.iter().enumerate() {
+        for (form, (_, name)) in of.forms().iter().enumerate() {
             for &percent in &self.options.shares {
                 write!(text, "| {name} | {percent} % |")?;
                 for by in &enforcers {

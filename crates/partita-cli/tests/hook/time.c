@@ -9,6 +9,8 @@
  *   leave COUNT KERNEL_NS             COUNT kernels, and ends without a wait for them
  *   destroy COUNT KERNEL_NS           COUNT kernels, and ends their context without a wait for them, then itself
  *   capture COUNT                     nodes of a graph into which COUNT launches were captured
+ *   rate FORM BLOCKS BLOCK_NS SKIP_MS MS   kernels of BLOCKS blocks, two of which fill an SM for BLOCK_NS, launched without a pause (FORM kernel) or
+ *                                     as graphs of four (graph): how many end in 1000 s, once SKIP_MS are over
  * FORM: kernel, ex, cooperative, legacy (the default stream), thread (that of the thread), graph (of four kernels).
  * Argument: the file with the kernels. */
 #include "cuda.h"
@@ -118,6 +120,46 @@ static int saturate(const char *form, uint64_t kernel_ns, uint64_t ms) {
         kernels_ns += unit_ns,
         busy[i] = graphs ? (interval){found[i].start - 4 * kernel_ns, found[i].start} : (interval){found[i].start, found[i].stop};
     return count;
+}
+
+static void *capture_blocks(int count, unsigned blocks, uint64_t block_ns) {
+    void *graph, *executable;
+    void *parameters[1] = {&block_ns};
+    OK("cuStreamBeginCapture_v2", CALL(fn_pi, "cuStreamBeginCapture_v2")(stream, 0));
+    for (int i = 0; i < count; i++)
+        OK("captured", launch_kernel(spin, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+    OK("cuStreamEndCapture", CALL(fn_pp, "cuStreamEndCapture")(stream, &graph));
+    OK("cuGraphInstantiateWithFlags", CALL(int (*)(void *, void *, uint64_t), "cuGraphInstantiateWithFlags")(&executable, graph, 0));
+    return executable;
+}
+
+/* Kernels that end in 1000 s, counted from the end of one batch to the end of another. */
+static uint64_t rate(const char *form, unsigned blocks, uint64_t block_ns, uint64_t skip_ms, uint64_t ms) {
+    int graphs = !strcmp(form, "graph"), each = graphs ? 4 : 1;
+    void *executable = graphs ? capture_blocks(each, blocks, block_ns) : NULL;
+    void *parameters[1] = {&block_ns};
+    fn_pp launch_graph = CALL(fn_pp, "cuGraphLaunch"), record_event = CALL(fn_pp, "cuEventRecord");
+    fn_p wait = CALL(fn_p, "cuEventSynchronize");
+    /* What a whole GPU of 132 SMs does in some 5 ms. */
+    uint64_t launch_ns = (blocks / 264 + 1) * block_ns * each;
+    int batch = launch_ns >= 5000000 ? 1 : 5000000 / launch_ns;
+    uint64_t begin = now_ms(), count = 0, from_ns = 0, from_count = 0, at_ns = 0;
+    for (int round = 0; now_ms() < begin + skip_ms + ms; round++) {
+        for (int i = 0; i < batch; i++) {
+            if (graphs) OK("cuGraphLaunch", launch_graph(executable, stream));
+            else OK("cuLaunchKernel", launch_kernel(spin, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+        }
+        OK("cuEventRecord", record_event(events[round % 2], stream));
+        if (round == 0) continue;
+        OK("cuEventSynchronize", wait(events[(round + 1) % 2]));
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        at_ns = now.tv_sec * 1000000000ull + now.tv_nsec;
+        count += batch * each;
+        if (!from_ns && now_ms() >= begin + skip_ms) from_ns = at_ns, from_count = count;
+    }
+    OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+    return at_ns > from_ns ? (uint64_t)((count - from_count) * 1e12 / (at_ns - from_ns)) : 0;
 }
 
 static int earlier(const void *a, const void *b) {
@@ -241,6 +283,8 @@ int main(int count, char **arguments) {
             for (unsigned long i = 0; i < first; i++) launch("kernel", i, second);
             OK("cuDevicePrimaryCtxReset_v2", CALL(int (*)(int), "cuDevicePrimaryCtxReset_v2")(0));
             return 0;
+        } else if (sscanf(line, "rate %31s %lu %lu %lu %lu", form, &first, &second, &third, &fourth) == 5) {
+            printf("%lu\n", (unsigned long)rate(form, first, second, third, fourth));
         } else if (sscanf(line, "capture %lu", &first) == 1) {
             size_t nodes = 0;
             OK("cuGraphGetNodes", CALL(int (*)(void *, void *, size_t *), "cuGraphGetNodes")(capture(first, 1000), NULL, &nodes));
