@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Answering, PATIENCE, World, compile, gpu_program, needs_simulator};
+use common::{Answering, PATIENCE, World, compile, gpu_program};
 
 /// A program of this priority, and what it is told.
 struct Program(Answering);
@@ -58,9 +58,6 @@ fn is_seen(held: bool, high: &mut Program, low: &mut Program) -> bool {
 
 #[test]
 fn low_waits_while_high_has_work_in_flight() {
-    if needs_simulator("priorities are refused there until the gate is proved") {
-        return;
-    }
     let world = World::in_memory();
     let program = compile(&world, "gate");
     let mut low = Program::start(&world, &program, "low", "--sm 25% --priority low");
@@ -99,10 +96,18 @@ fn low_waits_while_high_has_work_in_flight() {
 }
 
 #[test]
-fn without_partitions_both_have_the_whole_gpu() {
-    if needs_simulator("priorities are refused there until the gate is proved") {
-        return;
+fn blocks_of_low_priority_give_way_to_others_of_the_service() {
+    let world = World::in_memory();
+    for (options, level) in [("--priority low", "1"), ("--priority high", "-"), ("", "-")] {
+        let line = format!("run --sm 10% {options} -- sh -c");
+        let mut command = world.partita(line.split_whitespace());
+        let output = command.arg("echo ${CUDA_MPS_CLIENT_PRIORITY--}").output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), level, "{options}: {output:?}");
     }
+}
+
+#[test]
+fn without_partitions_both_have_the_whole_gpu() {
     let world = World::in_memory();
     let program = compile(&world, "gate");
     let mut low = Program::start(&world, &program, "low", "--via time --priority low");
@@ -117,9 +122,6 @@ fn without_partitions_both_have_the_whole_gpu() {
 
 #[test]
 fn whoever_dies_or_never_waits_holds_nobody_for_ever() {
-    if needs_simulator("priorities are refused there until the gate is proved") {
-        return;
-    }
     let world = World::in_memory();
     let program = compile(&world, "gate");
     let mut low = Program::start(&world, &program, "low", "--sm 25% --priority low");

@@ -146,9 +146,6 @@ fn a_core_limit_that_cannot_be_enforced_is_refused_and_never_dropped() {
 /// How true it is, is `--time`'s to show.
 #[test]
 fn where_no_board_was_proved_a_core_limit_is_a_share_of_time() {
-    if needs_simulator("shares of time are refused there until they are measured") {
-        return;
-    }
     let world = World::in_memory();
     let container = Container::new(&world, "c").with(CORES, "30").with("LIBCUDA_LOG_LEVEL", "3");
     let mut asked = Answering::start(container.command(&program(&world, "gate")).arg(&gpu_program().1));
@@ -172,9 +169,6 @@ fn where_no_board_was_proved_a_core_limit_is_a_share_of_time() {
 
 #[test]
 fn priorities_hold_between_containers_that_share_a_directory_in_memory() {
-    if needs_simulator("priorities are refused there until the gate is proved") {
-        return;
-    }
     let (world, disk) = (World::in_memory(), World::new());
     let gate = program(&world, "gate");
     let start = |name: &str, priority: &str| {

@@ -4,10 +4,7 @@ mod common;
 
 use std::io::Write;
 
-use common::{Answering, World, compile, gpu_program, needs_simulator};
-
-/// Why these tests wait for a proof on real GPUs.
-const UNPROVED: &str = "shares of time are refused there until they are measured";
+use common::{Answering, World, compile, gpu_program};
 
 /// What is spent before it is measured, in milliseconds: longer than anything that a tenant saves up lasts.
 const SKIP_MS: u32 = 450;
@@ -44,9 +41,11 @@ impl Program {
     }
 }
 
-/// Whether it is the share that was promised, to two points.
+/// Whether it is the share that was promised, to two points. Between kernels of 50 µs a real GPU runs none for 3 % of the time, which
+/// a tenant pays for as it pays for its kernels.
 fn is_promised(share: i64, percent: i64) -> bool {
-    (share - percent * 10).abs() <= 20
+    let gaps = if partita_testing::is_real() { percent * 10 * 3 / 100 } else { 0 };
+    (share - percent * 10 + gaps / 2).abs() <= 20 + gaps / 2
 }
 
 /// What is promised is seen in one of ten tries. What a tenant has saved, and what it owes for a look that came late, are no part
@@ -102,9 +101,6 @@ fn is_held(world: &World, program: &mut Program, name: &str, form: &str, percent
 
 #[test]
 fn kernels_get_their_share_whatever_their_length() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let mut program = Program::start(&world, "timed", "--sm 25% --time 10%");
     for percent in [10, 25, 50, 75] {
@@ -125,9 +121,6 @@ fn kernels_get_their_share_whatever_their_length() {
 
 #[test]
 fn every_form_of_launch_is_charged() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let mut program = Program::start(&world, "forms", "--sm 25% --time 50%");
     for form in ["ex", "cooperative", "legacy", "thread"] {
@@ -139,9 +132,6 @@ fn every_form_of_launch_is_charged() {
 
 #[test]
 fn all_processes_of_a_tenant_have_one_budget() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let mut program = Program::start(&world, "two", "--sm 25% --time 40%");
     has_share("two at a time", 40, || program.tell(&format!("both 1000000 {SKIP_MS} {MEASURE_MS}")));
@@ -156,9 +146,6 @@ fn all_processes_of_a_tenant_have_one_budget() {
 
 #[test]
 fn whoever_dies_is_charged() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let mut program = Program::start(&world, "short", "--sm 25% --time 20%");
     let before = used_s(&world, "short");
@@ -171,9 +158,6 @@ fn whoever_dies_is_charged() {
 
 #[test]
 fn a_program_may_end_while_its_work_waits_for_the_gate() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     // 150 ms of kernels at a tenth of the time: the gate is closed when the program ends.
     for end in ["leave 150 1000000", "destroy 150 1000000"] {
@@ -185,9 +169,6 @@ fn a_program_may_end_while_its_work_waits_for_the_gate() {
 
 #[test]
 fn what_a_program_does_in_bursts_is_charged_as_it_is() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let mut program = Program::start(&world, "bursts", "--sm 25% --time 90%");
     for burst in ["burst 1 300000 3", "burst 7 100000 2", "burst 50 20000 5"] {
@@ -206,9 +187,6 @@ fn what_a_program_does_in_bursts_is_charged_as_it_is() {
 
 #[test]
 fn a_soft_share_borrows_what_nobody_wants_and_gives_it_back() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let mut soft = Program::start(&world, "soft", "--via time --time 30% --time-policy soft");
     assert_eq!(world.row("soft")["time"]["policy"], "soft");
@@ -230,9 +208,6 @@ fn a_soft_share_borrows_what_nobody_wants_and_gives_it_back() {
 
 #[test]
 fn a_tenant_on_two_gpus_has_a_share_of_each() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let mut program =
         Program::start(&world, "both", "--gpu sim:h200:1,0 --via time --time 40% --time-policy soft");
@@ -247,9 +222,6 @@ fn a_tenant_on_two_gpus_has_a_share_of_each() {
 
 #[test]
 fn shares_of_the_whole_gpu_are_promises() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let _first = world.idle("--isolation own --name first --via time --time 60%");
     let refused = world.refused("run --isolation own --name second --via time --time 50% -- true");
@@ -269,9 +241,6 @@ fn shares_of_the_whole_gpu_are_promises() {
 
 #[test]
 fn a_share_is_refused_where_it_could_not_be_kept() {
-    if needs_simulator(UNPROVED) {
-        return;
-    }
     let world = World::in_memory();
     let _plain = world.idle("--isolation own --name plain --sm 25%");
     let refused = world.refused("set plain --time 50%");

@@ -2,8 +2,6 @@
 
 use std::str::FromStr;
 
-use partita_core::time::{Priority, check_shares_offered};
-
 use crate::error::Error;
 
 /// `--via`: how a partition is enforced.
@@ -119,28 +117,6 @@ pub fn check(via: Via, takes_turns: bool, has_share: bool) -> Result<(), Error> 
     }
 }
 
-/// Refuses shares of time where they have not been measured. This check is all that stands between `--time` and a real GPU.
-///
-/// # Errors
-/// [`Error::NotOffered`].
-pub fn check_time(is_simulated: bool, time: TimeShare) -> Result<(), Error> {
-    check_shares_offered(is_simulated).map_err(|reason| Error::NotOffered {
-        option: format!("--time {}", percent(time)),
-        reason: format!("{reason}; leave it out, and limit compute units with --sm"),
-    })
-}
-
-/// Refuses priorities where the gate between tenants has not been proved.
-///
-/// # Errors
-/// [`Error::NotOffered`].
-pub fn check_priority(is_simulated: bool) -> Result<(), Error> {
-    Priority::check_offered(is_simulated).map_err(|reason| Error::NotOffered {
-        option: "--priority".to_owned(),
-        reason: format!("{reason}; leave it out, and give each tenant TPCs of its own with --sm"),
-    })
-}
-
 /// As it is written.
 pub fn percent(time: TimeShare) -> String {
     match (time.0 / 10, time.0 % 10) {
@@ -185,9 +161,5 @@ mod tests {
             let error = check(via, takes_turns, has_share).unwrap_err().to_string();
             assert!(error.starts_with(named), "{error}");
         }
-        check_priority(true).unwrap();
-        assert!(check_priority(false).unwrap_err().to_string().starts_with("--priority"));
-        check_time(true, TimeShare(125)).unwrap();
-        assert!(check_time(false, TimeShare(125)).unwrap_err().to_string().starts_with("--time 12.5%"));
     }
 }

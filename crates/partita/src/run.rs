@@ -28,7 +28,7 @@ use crate::mps;
 use crate::mps::attend::Restart;
 use crate::mps::ready::READY_LIMIT;
 use crate::mps::watch::Watch;
-use crate::offered::{self, TimeShare, Via};
+use crate::offered::{TimeShare, Via};
 use crate::partition::{self, MoveRow, PartitionRow, Place, Wanted};
 use crate::process::ProcessId;
 use crate::program;
@@ -151,6 +151,7 @@ fn start(
     command.arg0(program_name).args(arguments);
     scrub(&mut command);
     command.envs(variables(&gpus, &hook, tenant.dir(), service.as_ref()));
+    command.envs(below_others(request.priority, service.as_ref()));
     command.envs(request.mps_partition.iter().map(|name| (PARTITION_VARIABLE, name.to_string())));
     let ready = |service: &Service| {
         mps::partitions::check_named(service, &gpus, request.mps_partition.as_ref())?;
@@ -272,22 +273,20 @@ fn plan_on(
         .map_err(unproved)?;
     request.on_misfit.put(&mut limits);
     if request.priority != Priority::Normal {
-        offered::check_priority(gpu.sim().is_some())?;
         limits.flags |= FLAG_GATED;
         limits.priority = request.priority as u32;
     }
     if let Some(time) = request.time {
-        offered::check_time(gpu.sim().is_some(), time)?;
         time::put_new(&mut limits, time, request.time_policy);
     }
     if is_whole {
         let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
         time::check_sum(&limits, &gpu.label(), others)?;
+        limits.mechanism = MECHANISM_NONE;
+    }
     if request.mps_partition.is_some() {
         // It has none of the TPCs that plans divide.
         limits.set = Default::default();
-    }
-        limits.mechanism = MECHANISM_NONE;
     }
     request.spill.put(&mut limits);
     Ok(PlannedPart { topology, chosen, limits })
@@ -365,9 +364,9 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str) -> Result
         },
         started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         share: request.share.map(|share| share.to_string()),
-        mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
         place: request.place.unwrap_or_default(),
         isolation: request.isolation,
+        mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
     })
 }
 
@@ -409,6 +408,11 @@ pub(crate) fn variables(
     variables.push(("LD_PRELOAD", preload));
     variables.push((LEDGER_VARIABLE, ledger.into()));
     variables
+}
+
+/// The gate stops no kernel that runs. As a client below normal, its blocks that still wait give way to those of others.
+fn below_others(priority: Priority, service: Option<&Service>) -> Option<(&'static str, &'static str)> {
+    (priority == Priority::Low && service.is_some()).then_some(("CUDA_MPS_CLIENT_PRIORITY", "1"))
 }
 
 /// Limits of MPS's own would come on top of ours; a percentage even changes the

@@ -44,8 +44,7 @@ pub struct Run {
     /// Have your other tenants make room: the fewest of their TPCs that it takes
     #[arg(long)]
     pub compact: bool,
-    /// The share of the device's time that all its processes have together: 30%, 12.5%; measured, on simulated GPUs alone [default: no
-    /// limit]
+    /// The share of the device's time that all its processes have together: 30%, 12.5%; of measured time [default: no limit]
     #[arg(long, value_name = "PERCENT")]
     pub time: Option<String>,
     /// Whether the share of time is a limit when nobody else wants the GPU
@@ -62,10 +61,10 @@ pub struct Run {
     pub name: Option<String>,
     /// How the partition is enforced; this build offers masks and, on simulated GPUs, time
     #[arg(long, value_enum, default_value_t = ViaArg::Auto)]
+    pub via: ViaArg,
     /// Run in this static partition of the GPU's MPS service, GPU-…/ID, instead of with a mask: `partita mps partitions` lists them
     #[arg(long, value_name = "PARTITION", conflicts_with_all = ["sm", "place", "compact", "time", "priority", "via", "isolation", "dry_run"])]
     pub mps_partition: Option<String>,
-    pub via: ViaArg,
     /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
     #[arg(long, value_enum, default_value_t = IsolationArg::Shared)]
     pub isolation: IsolationArg,

@@ -1,6 +1,6 @@
 /* Memory by every kind of call, had and freed by whatever thread comes along, in whatever order. After each round
  * nobody moves, and three accounts must agree to the byte: the program's own, the tenant's, and the device's, which a
- * process without the hook asks the driver for. All sizes are whole pages of the device.
+ * process without the hook asks the driver for. All sizes are whole pages of the device, or whole chunks of its pool.
  * Prints what disagrees, or that nothing does. */
 #include "cuda.h"
 #include <pthread.h>
@@ -8,6 +8,7 @@
 
 #define MIB ((size_t)1 << 20)
 #define PAGE (2 * MIB)
+#define CHUNK (32 * MIB) /* what a pool takes from an H200 at a time */
 #define THREADS 8
 #define PLACES 48
 #define ROUNDS 4
@@ -59,6 +60,7 @@ static void *work(void *seed) {
         if (was == 0) {
             place->kind = rand_r(&random) % KINDS;
             place->bytes = (1 + rand_r(&random) % 24) * PAGE;
+            if (place->kind == STREAM) place->bytes = (place->bytes + CHUNK - 1) / CHUNK * CHUNK;
             int code = obtain(place);
             if (code && code != 2) { printf("kind %d: code %d\n", place->kind, code); wrong++; }
             if (code) __sync_fetch_and_add(&refused, 1);

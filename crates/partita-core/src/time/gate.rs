@@ -16,17 +16,6 @@ pub enum Priority {
     High = 2,
 }
 
-/// Whether shares of time are enforced on a GPU, and why not.
-///
-/// # Errors
-/// The reason, for a message: how true they are has not been measured on a real GPU.
-pub fn check_shares_offered(is_simulated: bool) -> Result<(), &'static str> {
-    if is_simulated {
-        return Ok(());
-    }
-    Err("shares of time are not yet measured on this hardware, on simulated GPUs alone")
-}
-
 /// A priority that there is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsePriorityError;
@@ -69,17 +58,6 @@ impl Priority {
             Self::Low => "low",
             Self::High => "high",
         }
-    }
-
-    /// Whether priorities are enforced on a GPU, and why not.
-    ///
-    /// # Errors
-    /// The reason, for a message: on a real GPU the gate between tenants has not been proved.
-    pub fn check_offered(is_simulated: bool) -> Result<(), &'static str> {
-        if is_simulated {
-            return Ok(());
-        }
-        Err("the gate that holds tenants of low priority is proved on simulated GPUs alone so far")
     }
 
     /// Whether a tenant of this priority is held while one of `other` has work in flight.

@@ -41,5 +41,5 @@ mod timeline;
 
 pub use account::{ACCOUNT_WORDS, TimeAccount};
 pub use budget::{Budget, Decision, Law, Policy, Situation};
-pub use gate::{Hold, Pacer, ParsePriorityError, Priority, check_shares_offered};
+pub use gate::{Hold, Pacer, ParsePriorityError, Priority};
 pub use timeline::Timeline;

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use partita_abi::types::CUuuid;
 use partita_abi::{CuResult, attribute};
 use partita_core::hami::{Asked, choose};
-use partita_core::time::{Priority, check_shares_offered};
+use partita_core::time::Priority;
 use partita_core::{ByteSize, Present, Share, TpcSet};
 use partita_driver::kept::{self, Measured, Origin};
 use partita_ledger::{
@@ -155,7 +155,7 @@ impl Wanted {
             self.put_partition(&mut made, percent, asked, board, present, hash)?;
         }
         if self.priority != Priority::Normal {
-            match gate_is_offered(in_memory) {
+            match check_memory(in_memory) {
                 Ok(()) => {
                     made.limits.flags |= FLAG_GATED;
                     made.limits.priority = self.priority as u32;
@@ -228,7 +228,7 @@ impl Wanted {
                          {no_time}; GPU_CORE_UTILIZATION_POLICY=disable runs without the core limit"
                     )
                 };
-                time_is_offered(made.in_memory).map_err(no_way)?;
+                check_memory(made.in_memory).map_err(no_way)?;
                 made.limits.flags |= FLAG_TIMED;
                 made.limits.time_permille = percent * 10;
                 return Ok(());
@@ -262,19 +262,6 @@ pub struct Made {
     /// Whether some of the TPCs are other tenants' too.
     pub overlaps: bool,
     in_memory: bool,
-}
-
-/// Whether shares of time are enforced here: as `partita run --time` has it.
-fn time_is_offered(in_memory: bool) -> Result<(), String> {
-    check_shares_offered(kept::is_simulated(&find)).map_err(ToString::to_string)?;
-    check_memory(in_memory)
-}
-
-/// Whether priorities are enforced here: as `partita run --priority` has it.
-fn gate_is_offered(in_memory: bool) -> Result<(), String> {
-    let offered = Priority::check_offered(kept::is_simulated(&find));
-    offered.map_err(|reason| format!("{reason}; leave the variable out"))?;
-    check_memory(in_memory)
 }
 
 /// Refuses what a GPU must map where it cannot.

@@ -78,7 +78,7 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
         self.make("driver", || Ok(driver(gpu)))?;
         self.make("driver exports", || super::exports::check(install, gpu))?;
         self.make("gpu", || Ok(device(gpu)))?;
-        self.make("mechanisms", || Ok(super::mechanisms::check(gpu)))?;
+        self.make("mechanisms", || Ok(super::mechanisms::check()))?;
         self.make("run directory", run_directory)?;
         self.make("hook", || {
             let hook = install.part(install::HOOK)?;
