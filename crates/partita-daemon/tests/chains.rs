@@ -102,6 +102,8 @@ fn a_chain_lives_on_without_the_daemon_and_is_found_again() {
     rustix::process::kill_process(pid, Signal::KILL).unwrap();
     eventually("it is seen to be alone", || running(&daemon)["supervised"] == false);
     assert!(lives(&before["components"][0]["pid"]));
+    let page = daemon.send("GET /metrics HTTP/1.1", b"").2;
+    assert!(page.contains("partita_chain_supervised{chain=\"c\",gpu=\"sim:h200\"} 0.0"), "{page}");
     let anew = daemon.ok("POST", "/v1/chains/c/start", None);
     assert!(anew["supervised"] == true && anew["supervisor_pid"] != before["supervisor_pid"], "{anew}");
     assert!(!lives(&before["components"][0]["pid"]));

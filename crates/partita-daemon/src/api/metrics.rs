@@ -155,6 +155,11 @@ impl Now {
             chains.iter().filter_map(|chain| Some((labels(chain), chain.throughput_fps?))),
         );
         self.gauge(
+            "chain_supervised",
+            "Whether the process that runs a chain lives: without it nothing that fails is started anew",
+            chains.iter().map(|chain| (labels(chain), f64::from(u8::from(chain.supervised)))),
+        );
+        self.gauge(
             "chain_frames_lost",
             "Frames whose memory is nowhere: 0, but for a damaged file",
             chains.iter().map(|chain| (labels(chain), f64::from(chain.frames_lost))),
