@@ -42,11 +42,28 @@ impl Link {
         self.keeper.welcome().instance
     }
 
-    /// The chain's leases, with their slabs.
-    fn leases(&mut self) -> Result<Vec<(LeaseId, SlabId)>, Error> {
+    /// The chain's leases, those too that were taken back: their memory is nobody else's while the chain lives.
+    fn leases(&mut self) -> Result<Vec<Leased>, Error> {
         let rows = self.keeper.leases()?;
-        let own = rows.iter().filter(|row| row.owner == self.chain && !row.is_resting);
-        Ok(own.map(|row| (row.lease.id, row.lease.slab)).collect())
+        let own = rows.iter().filter(|row| row.owner == self.chain);
+        Ok(own
+            .map(|row| Leased { id: row.lease.id, slab: row.lease.slab, has_ended: row.is_resting })
+            .collect())
+    }
+}
+
+/// A lease of the chain's.
+struct Leased {
+    id: LeaseId,
+    slab: SlabId,
+    /// Whether the keeper wants it back.
+    has_ended: bool,
+}
+
+impl Leased {
+    /// Whether it is the one that the chain's file means, with that keeper.
+    fn is_of(&self, plan: &SlabPlan, instance: u64) -> bool {
+        plan.owner == SlabOwner::Keeper(instance) && plan.tag == tag(self.id, self.slab)
     }
 }
 
@@ -85,19 +102,6 @@ impl KeeperSlabs {
         Ok(Link { keeper, chain, opened: Vec::new() })
     }
 
-    /// Which of these leases the chain still has. Those that it has beside them go back.
-    fn look_after(&mut self, gpu: &Gpu<'_>, known: &[SlabPlan]) -> Result<Vec<bool>, Error> {
-        let link = self.link(gpu, None)?;
-        let (instance, leases) = (link.instance(), link.leases()?);
-        let is_of = |plan: &SlabPlan, (lease, slab): &(LeaseId, SlabId)| {
-            plan.owner == SlabOwner::Keeper(instance) && plan.tag == tag(*lease, *slab)
-        };
-        let strays = leases.iter().filter(|lease| !known.iter().any(|plan| is_of(plan, lease)));
-        // No component knew of them, so nobody has written there.
-        link.keeper.free(&strays.map(|(lease, _)| *lease).collect::<Vec<_>>())?;
-        Ok(known.iter().map(|plan| leases.iter().any(|lease| is_of(plan, lease))).collect())
-    }
-
     fn odd(&self, what: &str) -> Error {
         Error::Keeper {
             socket: self.socket.clone(),
@@ -124,16 +128,22 @@ impl<'g> Slabs<'g> for KeeperSlabs {
         })
     }
 
-    fn still_there(&mut self, gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Vec<bool> {
-        // If it cannot be asked, `grant` says why.
-        self.look_after(gpu, known).unwrap_or_else(|_| vec![false; known.len()])
+    fn still_there(&mut self, gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Result<Vec<bool>, Error> {
+        let link = self.link(gpu, None)?;
+        let (instance, mut leases) = (link.instance(), link.leases()?);
+        leases.retain(|lease| !lease.has_ended);
+        let strays = leases.iter().filter(|lease| !known.iter().any(|plan| lease.is_of(plan, instance)));
+        // The chain's file never had them, so nobody has written there.
+        link.keeper.free(&strays.map(|lease| lease.id).collect::<Vec<_>>())?;
+        Ok(known.iter().map(|plan| leases.iter().any(|lease| lease.is_of(plan, instance))).collect())
     }
 
     fn open(&mut self, gpu: &'g Gpu<'g>, plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error> {
         let SlabOwner::Keeper(instance) = plan.owner else { return Ok(None) };
         let link = self.link(gpu, Some(instance))?;
-        let lease = link.leases()?.into_iter().find(|(lease, slab)| plan.tag == tag(*lease, *slab));
-        let Some((_, slab)) = lease.filter(|_| link.instance() == instance) else { return Ok(None) };
+        let found = link.instance();
+        let lease = link.leases()?.into_iter().find(|lease| lease.is_of(plan, found));
+        let Some(Leased { slab, .. }) = lease else { return Ok(None) };
         let opened = link.keeper.open(slab)?;
         if !link.opened.contains(&slab) {
             link.opened.push(slab);

@@ -56,9 +56,12 @@ pub trait Slabs<'g> {
     /// Why there is none.
     fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error>;
 
-    /// Which of these allocations, each granted by a keeper, are still the chain's. What the chain was granted beside them goes back: whoever
-    /// asked for it died before the chain knew of it. Asked once, when the first component attaches.
-    fn still_there(&mut self, gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Vec<bool>;
+    /// Which of these allocations, each granted by a keeper, the chain is to keep; they are all that its file has of living ones. What the chain
+    /// was granted beside them goes back: whoever asked for it died before the file had it. Asked once, when the first component attaches.
+    ///
+    /// # Errors
+    /// Why that cannot be told.
+    fn still_there(&mut self, gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Result<Vec<bool>, Error>;
 
     /// Opens an allocation of a keeper's in this process; none if it is not the chain's any more.
     ///
@@ -90,8 +93,8 @@ impl<'g> Slabs<'g> for OwnSlabs {
         })
     }
 
-    fn still_there(&mut self, _gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Vec<bool> {
-        vec![false; known.len()]
+    fn still_there(&mut self, _gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Result<Vec<bool>, Error> {
+        Ok(vec![false; known.len()])
     }
 
     fn open(&mut self, _gpu: &'g Gpu<'g>, _plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error> {
@@ -127,7 +130,7 @@ impl<'g> Opened<'g> {
         let mut kept = seat.slabs();
         kept.retain(|info| info.live && matches!(info.plan.owner, SlabOwner::Keeper(_)));
         let plans: Vec<SlabPlan> = kept.iter().map(|info| info.plan.clone()).collect();
-        for (info, is_there) in kept.iter().zip(source.still_there(gpu, &plans)) {
+        for (info, is_there) in kept.iter().zip(source.still_there(gpu, &plans)?) {
             if !is_there {
                 seat.retire_slab(info.slab)?;
             }

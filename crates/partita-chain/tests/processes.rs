@@ -9,9 +9,10 @@ use common::{Memory, World};
 use partita_chain::{
     Attach, CHAIN_VARIABLE, Error, KEEPER_VARIABLE, KeeperSlabs, OwnSlabs, Policy, Role, Slabs,
 };
-use partita_core::pool::Limits;
+use partita_core::pool::{LeaseId, Limits};
 use partita_driver::{Cuda, Gpu};
 use partita_ledger::chain::{SlabOwner, SlabPlan};
+use partita_memory::client::Connection;
 use partita_memory::keeper;
 use partita_memory::wire::HandleKind;
 use partita_testing::{eventually, ignored_test, succeed};
@@ -141,33 +142,33 @@ fn child_opens_and_stays() {
     let granted = plan_of(&first.grant(&gpu, 4096).unwrap());
     // One that the chain never knew of is given back by the next to look, and what it knows of stays.
     let stray = plan_of(&first.grant(&gpu, 4096).unwrap());
-    assert_eq!(second.still_there(&gpu, std::slice::from_ref(&granted)), [true]);
-    assert_eq!(second.still_there(&gpu, &[granted.clone(), stray.clone()]), [true, false]);
+    let kept = |slabs: &mut KeeperSlabs, known: &[&SlabPlan]| {
+        slabs.still_there(&gpu, &known.iter().map(|plan| (*plan).clone()).collect::<Vec<_>>()).unwrap()
+    };
+    assert_eq!(kept(&mut second, &[&granted]), [true]);
+    assert_eq!(kept(&mut second, &[&granted, &stray]), [true, false]);
     assert!(second.open(&gpu, &stray).unwrap().is_none(), "it may be somebody else's");
     let others = SlabPlan { owner: SlabOwner::Keeper(1), ..granted.clone() };
     assert!(second.open(&gpu, &others).unwrap().is_none(), "it was another keeper's");
     let error = OwnSlabs.open(&gpu, &granted).err().unwrap();
     assert!(matches!(&error, Error::Environment { variable: KEEPER_VARIABLE, .. }), "{error}");
 
+    // One that the keeper wants back is not kept; who finds a frame in it still opens it, and nobody else gets it while the chain lives.
+    let keeper = || Connection::connect(socket.as_ref(), None, Duration::from_secs(60)).unwrap();
+    keeper().take_back(LeaseId(granted.tag[1])).unwrap();
+    assert_eq!(kept(&mut first, &[&granted]), [false]);
     let memory = second.open(&gpu, &granted).unwrap().unwrap();
     memory.span().part(granted.begins_at, 4).unwrap().write(b"here").unwrap();
     drop((first, component));
-    let totals = || {
-        let mut keeper =
-            partita_memory::client::Connection::connect(socket.as_ref(), None, Duration::from_secs(60));
-        keeper.as_mut().unwrap().status().unwrap().totals
-    };
-    eventually("the chain has ended, and its memory rests", || {
-        let totals = totals();
-        (totals.leases, totals.resting) == (0, 1)
-    });
+    let status = || keeper().status().unwrap();
+    eventually("the chain has ended", || status().chains == 0);
     // Nobody gets it while it is open here.
     let mut seen = [0; 4];
     memory.span().part(granted.begins_at, 4).unwrap().read(&mut seen).unwrap();
-    assert_eq!((&seen, totals().resting), (b"here", 1));
+    assert_eq!((&seen, status().totals.leases, status().totals.resting), (b"here", 0, 1));
     drop(memory);
     second.closed();
-    eventually("it is free", || totals().resting == 0);
+    eventually("it is free", || status().totals.resting == 0);
 }
 
 /// What a chain leaves rests until everybody who opened it has closed it.
