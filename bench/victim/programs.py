@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import queue
+import signal
 import subprocess
 import tempfile
 import threading
@@ -12,6 +13,8 @@ import time
 
 # How long a program may take to leave by itself, and again after each signal.
 LEAVE_LIMIT_S = 10.0
+# How long `partita kill` may take: it gives a program some seconds before it ends it by force.
+KILL_LIMIT_S = 20.0
 
 
 class Deadline(Exception):
@@ -55,8 +58,9 @@ class Program:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        with contextlib.suppress(ValueError):
-            for line in self.process.stdout:
+        # It alone has the stream: whoever else closed it would wait for this thread, and so for everybody who holds the other end.
+        with self.process.stdout as lines:
+            for line in lines:
                 self.lines.put(line.strip())
         self.lines.put(None)
 
@@ -107,16 +111,15 @@ class Program:
     def end(self) -> None:
         """Ends it, if need be by force; what Partita started is ended through Partita first, which does it without harm to others."""
         self.dismiss()
-        orders = [lambda: None, self.process.terminate, self.process.kill]
+        orders = [lambda: None, self.process.terminate, lambda: os.killpg(self.process.pid, signal.SIGKILL)]
         if self.before_kill:
-            orders.insert(1, lambda: said(self.before_kill, dict(os.environ), 2 * LEAVE_LIMIT_S))
+            orders.insert(1, lambda: said(self.before_kill, dict(os.environ), KILL_LIMIT_S))
         for order in orders:
             with contextlib.suppress(Failed, ProcessLookupError):
                 order()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(LEAVE_LIMIT_S)
                 break
-        self.process.stdout.close()
         self.errors.close()
 
 

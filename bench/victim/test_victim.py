@@ -165,6 +165,20 @@ class Programs(unittest.TestCase):
             self.assertIsNotNone(obedient.process.returncode)
             self.assertEqual(program.process.returncode, -9)
 
+    def test_what_keeps_the_stream_open_keeps_nobody(self) -> None:
+        # As when `partita run` is killed and its program lives on: it is of the same group, and ends with it.
+        inner = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(1000)"
+        outer = f"import subprocess, sys, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); subprocess.run([sys.executable, '-c', {inner!r}])"
+        program = Program(python(outer), ENVIRONMENT)
+        program.hear_ready(30)
+        import programs
+
+        kept, programs.LEAVE_LIMIT_S = programs.LEAVE_LIMIT_S, 0.1
+        self.addCleanup(setattr, programs, "LEAVE_LIMIT_S", kept)
+        program.end()
+        self.assertEqual(program.process.returncode, -9)
+        self.assertIsNone(program.lines.get(timeout=30), "the stream has ended: nobody holds it")
+
     def test_a_command_says_what_it_says(self) -> None:
         self.assertEqual(said(python("print(input())"), ENVIRONMENT, 30, "hello\n"), "hello\n")
         self.assertEqual(said(python("import sys; print(1); sys.exit(1)"), ENVIRONMENT, 30, codes=(0, 1)), "1\n")
