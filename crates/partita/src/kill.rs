@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::error::Error;
 use crate::install::Install;
-use crate::mps;
+use crate::mps::{self, end_work::end_work};
 use crate::process::{self, ProcessId};
 use crate::registry::{Registry, Tenant};
 use crate::run::LEDGER_VARIABLE;
@@ -195,12 +195,7 @@ fn terminate_clients(
     let control = service.control();
     for (server, client) in clients {
         if processes.iter().any(|process| process.pid == client) {
-            match control.terminate_client(server, client) {
-                Ok(()) => {}
-                // It left by itself.
-                Err(MpsError::NoSuchServer { .. } | MpsError::NoSuchClient { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+            end_work(&control, server, client)?;
         }
     }
     Ok(())

@@ -83,6 +83,12 @@ impl ProcessId {
         })
     }
 
+    /// Whether it is stopped, by a signal or a debugger.
+    pub(crate) fn is_stopped(self) -> bool {
+        let stat = Stat::of(&self.pid.to_string());
+        stat.is_some_and(|stat| stat.start_ticks == self.start_ticks && matches!(stat.state, 'T' | 't'))
+    }
+
     /// Sends a signal to this very process and to no later one of its number.
     ///
     /// # Errors

@@ -216,6 +216,7 @@ impl Daemon {
                 self.leave(id);
                 return;
             }
+            None if self.waits_for_a_stopped_client(line) => return,
             _ => self.execute(line),
         };
         for line in reply.lines() {

@@ -190,6 +190,16 @@ impl Daemon {
         Ok(lines(std::iter::once(head).chain(rows)))
     }
 
+    /// Whether the command is one to a client that cannot react: then there is no answer, as on an H200 (CUDA 13.0).
+    pub(super) fn waits_for_a_stopped_client(&self, line: &str) -> bool {
+        let Some(client) = line.strip_prefix("terminate_client ").and_then(|rest| rest.split(' ').nth(1))
+        else {
+            return false;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{client}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    }
+
     fn terminate_client(&mut self, server: u32, client: u32) -> Text {
         // The last line is the outcome, 0 or 1; the real program says the first thing twice.
         self.the_server(server).map_err(|words| format!("{words}\n{words}!\n1"))?;

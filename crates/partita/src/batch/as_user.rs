@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus::{self, Selectors};
 use crate::install::Install;
+use crate::mps::end_work::end_work;
 use crate::process::ProcessId;
 use crate::registry::{Registry, Tenant};
 use crate::run::{self, RunRequest};
@@ -425,12 +426,10 @@ fn terminate(service: &Service, pids: &[u32], alone: bool, outcome: &mut Outcome
         if !(alone || is_zombie || pids.contains(&client)) {
             continue;
         }
-        match control.terminate_client(server, client) {
-            Ok(()) => outcome.terminated.push(client),
-            // It left by itself.
-            Err(MpsError::NoSuchServer { .. } | MpsError::NoSuchClient { .. }) => continue,
-            Err(error) => return Err(error),
+        if !end_work(&control, server, client)? {
+            continue;
         }
+        outcome.terminated.push(client);
         if is_zombie {
             outcome.zombies.push(client);
         }

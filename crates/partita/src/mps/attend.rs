@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use partita_mps::{MpsError, Service};
 use rustix::process::Signal;
 
+use super::end_work::end_work;
 use super::incident::What;
 use super::ready;
 use super::watch::{Blame, Watch};
@@ -68,7 +69,7 @@ pub(crate) fn end_work_before(service: &Service, signal: Signal, process: Proces
     let Ok(clients) = service.clients() else { return };
     for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
         // Whatever goes wrong, the signal is not kept from it.
-        let _ = service.control().terminate_client(server, client);
+        let _ = end_work(&service.control(), server, client);
     }
 }
 

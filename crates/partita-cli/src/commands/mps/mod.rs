@@ -13,6 +13,7 @@ use partita::gpus;
 use partita::install::Install;
 use partita::mps;
 use partita::mps::StartOptions;
+use partita::mps::end_work::end_work;
 use partita::registry::Registry;
 use partita_mps::{MpsError, Service, State};
 use serde::Serialize;
@@ -145,10 +146,13 @@ fn terminate(arguments: &MpsTerminate) -> Result<(), Failure> {
                 of.label
             )));
         };
-        of.service.control().terminate_client(*server, *client).map_err(Error::from)?;
-        print(&format!(
-            "client {client} of server {server}: its work on the GPU is ended; its process may be ended now\n"
-        ))?;
+        let ended = end_work(&of.service.control(), *server, *client).map_err(Error::from)?;
+        let what = if ended {
+            "its work on the GPU is ended; its process may be ended now"
+        } else {
+            "it has just left"
+        };
+        print(&format!("client {client} of server {server}: {what}\n"))?;
     }
     Ok(())
 }
