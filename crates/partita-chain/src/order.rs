@@ -57,15 +57,15 @@ impl<'g> Order<'g> {
             return Ok(Readiness::Unknown);
         }
         let Some((_, event)) = others.get(&(number, recorder.role)) else { return Ok(Readiness::Unknown) };
+        // What is done needs no wait, and one that died since cannot be waited for. To ask costs the hand-over nothing that was measurable on an
+        // H200 (4.5 to 5.4 µs with or without), and streams that wait for each other slow long chains down.
+        if event.is_done().unwrap_or(false) {
+            return Ok(Readiness::Ordered);
+        }
         if on_host {
             return Self::wait(seat, event, recorder);
         }
-        // Most are not done yet, so they are not asked first: that is another microsecond of the hand-over. One that died since cannot be waited
-        // for, which is no matter if it was done.
-        event.hold(stream).or_else(|error| match event.is_done() {
-            Ok(true) => Ok(()),
-            _ => Err(Error::driver("the order of a frame")(error)),
-        })?;
+        event.hold(stream).map_err(Error::driver("the order of a frame"))?;
         Ok(Readiness::Ordered)
     }
 

@@ -169,7 +169,7 @@ impl Cuda {
         }
     }
 
-    /// Copies to device memory, and returns when it is there. `cuMemcpyHtoD` alone returns once pageable memory of up to 64 KiB is staged
+    /// Copies to device memory, and returns when it is there. `cuMemcpyHtoD` alone returns once pageable memory is staged
     /// ("API synchronization behavior" of the driver's reference), so that work on a stream of its own can overtake it: on an H200 it did.
     ///
     /// # Safety
