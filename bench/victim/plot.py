@@ -62,7 +62,7 @@ def draw(facts: dict, out: pathlib.Path) -> list[pathlib.Path]:
     figure.suptitle(f"ResNet-50 serving beside a neighbour: {device['name']}, driver {device['driver']}, {facts['date']}", fontsize=11)
     figure.tight_layout(rect=(0, 0.04, 1, 0.98))
     files = [out.with_suffix(".svg"), out.with_suffix(".png")]
-    figure.savefig(files[0], metadata={"Date": None})
+    figure.savefig(files[0], metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     figure.savefig(files[1], dpi=130)
     pyplot.close(figure)
     return files
