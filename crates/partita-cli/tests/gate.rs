@@ -77,15 +77,24 @@ fn low_waits_while_high_has_work_in_flight() {
     assert_eq!(high.tell("graph"), "ok");
     assert_eq!((low.tell("graph"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(high.tell("sync"), "ok");
-    // Whoever asks until its stream is done has waited for it.
-    let passes = |high: &mut Program, low: &mut Program| {
-        assert_eq!(high.tell("launch"), "ok");
-        high.ends();
-        let held = low.is_held();
-        low.ends();
-        !held
-    };
-    assert!((0..20).any(|_| passes(&mut high, &mut low)));
+    // Whoever asks until its stream or an event is done, or waits for a copy, has waited for it. Once would not show it: a lane that nobody
+    // opens is passed for 5 ms now and then.
+    for waits in ["query", "event", "copy"] {
+        let mut passes = || {
+            std::thread::sleep(Duration::from_millis(6));
+            assert_eq!(high.tell("launch"), "ok");
+            if waits == "query" {
+                high.ends();
+            } else {
+                assert_eq!(high.tell(waits), "ok");
+            }
+            let held = low.is_held();
+            low.ends();
+            !held
+        };
+        let passed = (0..20).filter(|_| passes()).count();
+        assert!(passed > 10, "{waits}: {passed} of 20");
+    }
     // What is set holds from the next launch on.
     world.ok("set low --priority normal");
     assert!(is_seen(false, &mut high, &mut low));
@@ -116,7 +125,7 @@ fn without_partitions_both_have_the_whole_gpu() {
     assert!(is_seen(true, &mut high, &mut low));
     // The two ways of taking turns exclude each other, and a partition finds no room beside those who have everything.
     let refused = world.refused("run --via time --time 30% --name timed -- true");
-    assert!(refused.contains("has the whole of sim:h200 by a priority"), "{refused}");
+    assert!(refused.contains("by a priority"), "{refused}");
     assert!(world.refused("run --sm 10% --name part -- true").contains("free"));
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A stream of a process of high priority has a lane in the GPU's gate file ([`GateMap`]). Before the first launch
 //! after a rest the hook closes it, by a store; behind the last, the GPU opens it, by a write in the stream: after every
-//! graph, and before every call with which the program waits or asks whether the stream is done. So nobody synchronises, and no process takes part
+//! graph, and before every call with which the program waits, copies that it waits for among them, or asks whether it is done. So nobody synchronises, and no process takes part
 //! between the last kernel's end and the next one's beginning. Before a launch of low priority a wait for every lane
 //! goes into the stream, so what is queued already stops at its next kernel as well.
 //!
@@ -40,6 +40,8 @@ const WATCH_NS: u64 = 5_000_000;
 static HOLDS: AtomicBool = AtomicBool::new(false);
 /// Whether launches of this process are measured, so that they have.
 static MEASURES: AtomicBool = AtomicBool::new(false);
+/// Whether the program has asked for an event since its last launch in a lane.
+static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// A stream of this process and its lane.
 struct Holder {
@@ -175,6 +177,7 @@ impl Gate {
     /// Closes the stream's lane before a launch in it.
     fn hold_others(&self, stream: *mut c_void) -> Result<(), CuResult> {
         let Some((holder, lane)) = self.holder(stream) else { return Ok(()) };
+        ASKED.store(false, Ordering::Relaxed);
         let (state, opening) = (self.page.state(lane), holder.opening.load(Ordering::Relaxed));
         let closed = closed_after(opening);
         let was_closed = holder.closed.swap(true, Ordering::Relaxed);
@@ -403,6 +406,45 @@ pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
     before_asking(stream);
     // SAFETY: the caller's handle, passed on.
     unsafe { real(stream) }
+}
+
+/// Wraps `cuEventQuery`. Who asks again without a launch in between waits, and so has whoever hears that it is over; who asks once and goes on
+/// to launch does not.
+pub unsafe fn query_event(real: Synchronize, event: *mut c_void) -> CuResult {
+    let holds = HOLDS.load(Ordering::Relaxed);
+    let waits = holds && ASKED.swap(true, Ordering::Relaxed);
+    if waits {
+        release_each(|_| true);
+    }
+    // SAFETY: the caller's handle, passed on.
+    let result = unsafe { real(event) };
+    if holds && !waits && result.ok().is_ok() {
+        release_each(|_| true);
+    }
+    result
+}
+
+macro_rules! copies {
+    ($($name:ident($($argument:ident: $type:ident),*);)*) => {
+        $(
+            /// Wraps copies that the program waits for.
+            pub unsafe fn $name<$($type),*>(
+                real: unsafe extern "C" fn($($type),*) -> CuResult,
+                $($argument: $type),*
+            ) -> CuResult {
+                before_waiting(None);
+                // SAFETY: the caller's arguments, passed on.
+                unsafe { real($($argument),*) }
+            }
+        )*
+    };
+}
+
+copies! {
+    copy(to: A, from: B, bytes: C);
+    copy_array(to: A, from: B, offset: C, bytes: D);
+    copy_peer(to: A, of: B, from: C, other: D, bytes: E);
+    copy_as_told(what: A);
 }
 
 /// Of the stream alone that is asked about, and so is not being captured: other threads may begin a capture in others.

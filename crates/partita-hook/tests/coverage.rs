@@ -15,8 +15,8 @@ const CLASSES: [(&str, &str, &[Policy]); 5] = [
     (
         "Charged",
         "Obtains device memory, gives it back, or changes who holds it. Reserved in the tenant's account before the driver is \
-         asked; over the quota the call fails as on a full device. Synchronisations are here because \
-         pools give memory back at them.",
+         asked; over the quota the call fails as on a full device. Synchronisations, and copies that wait \
+         for work, are here because pools give memory back and gates open at them.",
         &[Policy::Charge, Policy::Release],
     ),
     (

@@ -4,12 +4,16 @@
  *   capture  captures two launches into a graph and launches that
  *   query    `idle` or `busy`, by cuStreamQuery
  *   sync     waits for the stream
+ *   event    records an event, and asks for it until it is done
+ *   copy     copies 64 bytes to the host, and waits for that, on the legacy stream
  * Argument: the file with the kernels. */
 #include "cuda.h"
 
 typedef int (*fn_launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 
-static void *spin, *stream, *executable;
+static void *spin, *stream, *executable, *event;
+static address device;
+static char host[64];
 
 static void launch(void) {
     uint64_t duration = 1000;
@@ -35,6 +39,8 @@ int main(int count, char **arguments) {
     OK("cuModuleGetFunction",
        CALL(int (*)(void *, void *, const char *), "cuModuleGetFunction")(&spin, module, "partita_spin"));
     OK("cuStreamCreate", CALL(int (*)(void *, unsigned), "cuStreamCreate")(&stream, 1));
+    OK("cuEventCreate", CALL(int (*)(void *, unsigned), "cuEventCreate")(&event, 2));
+    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&device, sizeof host));
     puts("ready");
     fflush(stdout);
     char line[64];
@@ -50,6 +56,13 @@ int main(int count, char **arguments) {
             if (code && code != 600) die("cuStreamQuery", code);
             answer = code ? "busy" : "idle";
         } else if (!strcmp(line, "sync")) OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
+        else if (!strcmp(line, "event")) {
+            OK("cuEventRecord", CALL(fn_pp, "cuEventRecord")(event, stream));
+            int code;
+            while ((code = CALL(fn_p, "cuEventQuery")(event)) == 600);
+            OK("cuEventQuery", code);
+        } else if (!strcmp(line, "copy"))
+            OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(host, device, sizeof host));
         else return 3;
         puts(answer);
         puts("done");
