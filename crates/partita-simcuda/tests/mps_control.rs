@@ -469,13 +469,7 @@ fn a_terminated_client_is_no_client_any_more() {
 }
 
 fn faulty(pid: u32, server: u32) -> ProcessStatus {
-    let mps = Some(MpsIdentity {
-        server,
-        client: 1,
-        percentage: 100,
-        partition_tpcs: None,
-        memory_limit_bytes: None,
-    });
+    let mps = Some(MpsIdentity::unlimited(server, 1));
     ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes: 0, mps, fault: 700 }
 }
 

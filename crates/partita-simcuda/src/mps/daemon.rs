@@ -408,8 +408,12 @@ impl Daemon {
         match self.script.failure("server") {
             // What it says is not heard.
             Some(Failure::Silence) => self.is_deaf = Some(pid),
-            // SAFETY: takes numbers; the process is this daemon's child and has not been waited for.
-            Some(Failure::Death) => drop(unsafe { libc::kill(pid as i32, libc::SIGKILL) }),
+            Some(Failure::Death) => {
+                // It may have said that it is ready before the signal came.
+                self.is_deaf = Some(pid);
+                // SAFETY: takes numbers; the process is this daemon's child and has not been waited for.
+                unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            }
             _ => {}
         }
         Ok(())

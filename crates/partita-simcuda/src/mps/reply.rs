@@ -192,10 +192,7 @@ impl Daemon {
 
     /// Whether the command is one to a client that cannot react: then there is no answer, as on an H200 (CUDA 13.0).
     pub(super) fn waits_for_a_stopped_client(&self, line: &str) -> bool {
-        let Some(client) = line.strip_prefix("terminate_client ").and_then(|rest| rest.split(' ').nth(1))
-        else {
-            return false;
-        };
+        let Ok(Command::TerminateClient(_, client)) = Command::parse(line) else { return false };
         let stat = std::fs::read_to_string(format!("/proc/{client}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
     }

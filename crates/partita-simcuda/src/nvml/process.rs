@@ -135,13 +135,7 @@ mod tests {
     use crate::shared::protocol::MpsIdentity;
 
     fn process(pid: u32, contexts: u32, used_bytes: u64, server: Option<u32>) -> ProcessStatus {
-        let mps = server.map(|server| MpsIdentity {
-            server,
-            client: 1,
-            percentage: 100,
-            partition_tpcs: None,
-            memory_limit_bytes: None,
-        });
+        let mps = server.map(|server| MpsIdentity::unlimited(server, 1));
         ProcessStatus { pid, command: "tenant".to_owned(), contexts, used_bytes, mps, fault: 0 }
     }
 

@@ -45,6 +45,14 @@ pub struct MpsIdentity {
     pub memory_limit_bytes: Option<u64>,
 }
 
+impl MpsIdentity {
+    /// That of a client without limits.
+    #[must_use]
+    pub fn unlimited(server: u32, client: u32) -> Self {
+        Self { server, client, percentage: 100, partition_tpcs: None, memory_limit_bytes: None }
+    }
+}
+
 /// A stream's way of getting along with the legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamKind {
