@@ -2,4 +2,5 @@
 
 pub mod peer;
 pub mod plot;
+pub mod scratch;
 pub mod side;

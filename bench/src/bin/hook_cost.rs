@@ -22,6 +22,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use partita_bench::peer::Peer;
+use partita_bench::scratch::Scratch;
 use partita_bench::side::{Side, bare};
 use partita_core::Samples;
 use partita_driver::{Cuda, Gpu};
@@ -173,12 +174,12 @@ impl Way {
 }
 
 fn compare(options: &Options) -> Result<()> {
-    let scratch = Scratch::new()?;
+    let scratch = Scratch::new("hook-cost")?;
     let mut ways = vec![Way::new("bare", How::Bare), Way::new("as a tenant", How::Tenant)];
     for peer in &options.peer {
         ways.push(Way::new(
             format!("under {}", peer.name),
-            How::Under(peer.words(&scratch.0, CORE_PERCENT)?),
+            How::Under(peer.words(scratch.path(), CORE_PERCENT)?),
         ));
     }
     // What each adds in each round, and the median of that in each start; none for the bare way.
@@ -240,21 +241,4 @@ fn row(name: &str, values: Vec<f64>) -> Result<()> {
         samples.count()
     );
     Ok(())
-}
-
-/// A directory for what peers keep, which goes with this run.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("hook-cost-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| path.display().to_string())?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use partita_bench::scratch::Scratch;
 use partita_bench::side::{Side, bare};
 use partita_core::Samples;
 use partita_core::pool::LeaseId;
@@ -78,9 +79,8 @@ fn main() -> Result<()> {
 fn start(options: &Options) -> Result<()> {
     let own = std::env::current_exe()?;
     let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
-    let directory = std::env::temp_dir().join(format!("lease-cost-{}", std::process::id()));
-    std::fs::create_dir(&directory)?;
-    let socket = directory.join("keeper");
+    let scratch = Scratch::new("lease-cost")?;
+    let socket = scratch.path().join("keeper");
     let mut command = bare(&partita, &options.gpu, &own);
     command.arg("--keep").arg(&socket);
     let keeper = Side::start(command).context("the keeper")?;
@@ -100,7 +100,6 @@ fn start(options: &Options) -> Result<()> {
     let status = command.status()?;
     Connection::connect(&socket, None, PATIENCE)?.end_keeper(true)?;
     keeper.stop()?;
-    std::fs::remove_dir_all(&directory)?;
     ensure!(status.success(), "the client failed: {status}");
     Ok(())
 }

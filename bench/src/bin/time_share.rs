@@ -20,6 +20,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use partita_bench::peer::Peer;
+use partita_bench::scratch::Scratch;
 use partita_bench::side::{Side, bare};
 use partita_core::Samples;
 
@@ -117,7 +118,7 @@ struct Bench {
     partita: PathBuf,
     worker: PathBuf,
     kernels: PathBuf,
-    scratch: PathBuf,
+    scratch: Scratch,
 }
 
 /// One measurement.
@@ -131,8 +132,7 @@ struct Cell {
 
 fn main() -> Result<()> {
     let bench = Bench::prepare(Options::parse())?;
-    let cells = bench.measure();
-    let cells = fs::remove_dir_all(&bench.scratch).map_err(Into::into).and(cells)?;
+    let cells = bench.measure()?;
     let text = bench.report(&cells)?;
     match &bench.options.out {
         Some(path) => fs::write(path, text).with_context(|| path.display().to_string()),
@@ -149,13 +149,12 @@ impl Bench {
             Some(path) => path.clone(),
             None => std::env::current_exe()?.with_file_name("partita"),
         };
-        let scratch = std::env::temp_dir().join(format!("time-share-{}", std::process::id()));
-        fs::create_dir_all(&scratch)?;
-        let kernels = scratch.join("kernels.ptx");
+        let scratch = Scratch::new("time-share")?;
+        let kernels = scratch.path().join("kernels.ptx");
         fs::write(&kernels, partita_abi::kernels::PTX_MODULE.to_bytes())?;
         let worker = match &options.worker {
             Some(path) => path.clone(),
-            None => compile(&scratch)?,
+            None => compile(scratch.path())?,
         };
         Ok(Self { options, partita, worker, kernels, scratch })
     }
@@ -214,7 +213,7 @@ impl Bench {
                 command
             }
             By::Peer(peer) => {
-                let words = peer.words(&self.scratch, percent)?;
+                let words = peer.words(self.scratch.path(), percent)?;
                 let (program, rest) = words.split_first().context("a peer without a command")?;
                 let mut command = bare(&self.partita, gpu, Path::new(program));
                 command.args(rest).arg(&self.worker);

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use partita::chain::Algorithm;
 
 use crate::Options;
-use crate::live::{Chain, Division};
+use crate::live::{Chain, last_division};
 use crate::report::Row;
 
 /// TPCs that one move gives or takes, largest first.
@@ -25,9 +26,9 @@ pub struct Best {
 /// Climbs from the best division that the algorithms have left and from equal parts: one component at a time gets or gives TPCs, of all that there are, whether
 /// others have them too or not.
 pub fn best(options: &Options, chain: &Chain<'_>, row: &Row) -> Result<Best> {
-    let living = chain.start(Division::None)?;
+    let living = chain.start(Algorithm::None)?;
     let until = Instant::now() + Duration::from_secs_f64(options.search_s);
-    let whole = living.periods()?.last().map(|period| period.tpcs.clone()).unwrap_or_default();
+    let whole = last_division(&living.periods()?);
     let all = whole.iter().copied().max().unwrap_or(1);
     let equal = vec![(all / whole.len().max(1) as u32).max(1); whole.len()];
     let mut found = Best { tpcs: whole.clone(), frames_per_s: 0.0, trials: 0 };

@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use partita::chain::{Algorithm, Period, read_log};
+use partita_bench::scratch::Scratch;
 use partita_core::Samples;
 use partita_experiments::chains::{ChainSet, Kind};
-use serde::Deserialize;
 
 use crate::Options;
 
@@ -17,41 +18,8 @@ use crate::Options;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Who divides the compute units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Division {
-    /// Nobody: every component may use all of them.
-    None,
-    /// Algorithm 1 of the paper.
-    Published,
-    /// Partita's.
-    Steady,
-}
-
-impl Division {
-    /// Every one.
-    pub const ALL: [Self; 3] = [Self::None, Self::Published, Self::Steady];
-
-    /// As `partita chain` takes it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Published => "published",
-            Self::Steady => "steady",
-        }
-    }
-}
-
-/// A period, as the chain's log has it.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Period {
-    /// Since the chain's start, in seconds.
-    pub at_s: f64,
-    /// Frames a second at the last component.
-    pub throughput_fps: f64,
-    /// TPCs of each component.
-    pub tpcs: Vec<u32>,
-}
+/// Who divides the compute units, in the order of the first round.
+pub const DIVISIONS: [Algorithm; 3] = [Algorithm::None, Algorithm::Published, Algorithm::Steady];
 
 /// What a chain did.
 #[derive(Debug, Clone)]
@@ -70,7 +38,7 @@ pub struct Run {
 pub struct Chain<'o> {
     options: &'o Options,
     partita: PathBuf,
-    directory: PathBuf,
+    scratch: Scratch,
     name: String,
     text: String,
 }
@@ -83,8 +51,7 @@ impl<'o> Chain<'o> {
         let stage = partita.with_file_name("partita-stage");
         ensure!(stage.exists(), "{} is not there: build partita-chain", stage.display());
         let name = format!("live-{}", set.name.to_lowercase());
-        let directory = std::env::temp_dir().join(format!("chain-live-{}", std::process::id()));
-        fs::create_dir_all(&directory)?;
+        let scratch = Scratch::new("chain-live")?;
         // Two matrices of the largest class.
         let mut text = format!("name = \"{name}\"\nframe = \"2MiB\"\nframes = 16\n");
         for (number, kind) in set.components.iter().enumerate() {
@@ -94,7 +61,7 @@ impl<'o> Chain<'o> {
                 "[[component]]\nname = \"c{number}\"\ncommand = [{stage:?}, \"matrix\", \"{size}:{repeat}\"]"
             )?;
         }
-        Ok(Self { options, partita, directory, name, text })
+        Ok(Self { options, partita, scratch, name, text })
     }
 
     fn partita(&self, arguments: &[&str]) -> Result<()> {
@@ -110,10 +77,10 @@ impl<'o> Chain<'o> {
     }
 
     /// Starts it.
-    pub fn start(&self, division: Division) -> Result<Living<'_>> {
-        let (file, log) = (self.directory.join("chain.toml"), self.directory.join("log.jsonl"));
+    pub fn start(&self, division: Algorithm) -> Result<Living<'_>> {
+        let (file, log) = (self.scratch.path().join("chain.toml"), self.scratch.path().join("log.jsonl"));
         let _ = fs::remove_file(&log);
-        fs::write(&file, format!("algorithm = \"{}\"\n{}", division.word(), self.text))?;
+        fs::write(&file, format!("algorithm = {}\n{}", serde_json::to_string(&division)?, self.text))?;
         let mut command = Command::new(&self.partita);
         command.args(["chain", "start"]).arg(&file).args(["--gpu", &self.options.gpu]).arg("--log").arg(&log);
         let process = command
@@ -123,7 +90,8 @@ impl<'o> Chain<'o> {
             .context("partita cannot be started")?;
         let mut living = Living { chain: self, process, log };
         let begin = Instant::now();
-        while living.periods()?.iter().all(|period| period.throughput_fps == 0.0) {
+        // Until the first line is written there is no log.
+        while living.periods().map_or(true, |periods| periods.is_empty()) {
             if let Some(status) = living.process.try_wait()? {
                 bail!("{} ended before a frame was through: {status}", self.name);
             }
@@ -134,7 +102,7 @@ impl<'o> Chain<'o> {
     }
 
     /// Runs it for the time that the options say.
-    pub fn run(&self, division: Division) -> Result<Run> {
+    pub fn run(&self, division: Algorithm) -> Result<Run> {
         let living = self.start(division)?;
         std::thread::sleep(Duration::from_secs_f64(self.options.seconds));
         let periods = living.stop()?;
@@ -152,15 +120,14 @@ impl<'o> Chain<'o> {
             frames_per_s: frames.mean(),
             trials: changes.len(),
             settled_s: changes.last().copied().unwrap_or(0.0),
-            tpcs: periods.last().map(|period| period.tpcs.clone()).unwrap_or_default(),
+            tpcs: last_division(&periods),
         })
     }
 }
 
-impl Drop for Chain<'_> {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
-    }
+/// The division that a log ends with; empty where there was none.
+pub fn last_division(periods: &[Period]) -> Vec<u32> {
+    periods.last().and_then(|period| period.tpcs.clone()).unwrap_or_default()
 }
 
 /// A chain that runs.
@@ -173,10 +140,8 @@ pub struct Living<'c> {
 impl Living<'_> {
     /// Its log, from the first frame on.
     pub fn periods(&self) -> Result<Vec<Period>> {
-        // The first line is the definition; the last may be written right now.
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let periods = text.lines().skip(1).map_while(|line| serde_json::from_str::<Period>(line).ok());
-        Ok(periods.skip_while(|period| period.throughput_fps == 0.0).collect())
+        let periods = read_log(&self.log)?.periods;
+        Ok(periods.into_iter().skip_while(|period| period.throughput_fps == 0.0).collect())
     }
 
     /// Divides the compute units, and says what comes out of that: the mean of three periods, the first after it left out.
@@ -186,7 +151,7 @@ impl Living<'_> {
         let begin = Instant::now();
         loop {
             let periods = self.periods()?;
-            let after = periods.iter().rev().take_while(|period| period.tpcs == tpcs);
+            let after = periods.iter().rev().take_while(|period| period.tpcs.as_deref() == Some(tpcs));
             let mut rates: Vec<f64> = after.map(|period| period.throughput_fps).collect();
             if rates.len() > 3 {
                 // The newest come first.

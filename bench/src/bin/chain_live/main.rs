@@ -20,7 +20,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use partita_experiments::chains::CHAIN_SETS;
 
-use live::{Chain, Division};
+use live::{Chain, DIVISIONS};
 use report::Row;
 
 /// Runs the paper's chain sets on a GPU.
@@ -83,8 +83,8 @@ fn measure(options: &Options, set: &partita_experiments::chains::ChainSet, repea
     let chain = Chain::new(options, set, repeat)?;
     let mut row = Row::new(set, repeat);
     for round in 0..options.rounds {
-        let mut divisions = Division::ALL;
-        divisions.rotate_left(round % Division::ALL.len());
+        let mut divisions = DIVISIONS;
+        divisions.rotate_left(round % DIVISIONS.len());
         for division in divisions {
             row.add(division, chain.run(division)?);
         }

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
+use partita::chain::Algorithm;
 use partita_bench::plot::{Panel, Series, Style, draw};
 use partita_core::Samples;
 use partita_experiments::chains::ChainSet;
 
 use crate::Options;
 use crate::climb::Best;
-use crate::live::{Division, Run};
+use crate::live::Run;
 
 /// A set in a regime.
 pub struct Row {
@@ -18,7 +19,7 @@ pub struct Row {
     list: String,
     paper_gain_percent: Option<f64>,
     repeat: u32,
-    runs: Vec<(Division, Run)>,
+    runs: Vec<(Algorithm, Run)>,
     /// The best division that was found by hand.
     pub best: Option<Best>,
 }
@@ -38,33 +39,33 @@ impl Row {
     }
 
     /// Takes a run.
-    pub fn add(&mut self, division: Division, run: Run) {
+    pub fn add(&mut self, division: Algorithm, run: Run) {
         self.runs.push((division, run));
     }
 
-    fn of(&self, division: Division) -> impl Iterator<Item = &Run> {
+    fn of(&self, division: Algorithm) -> impl Iterator<Item = &Run> {
         self.runs.iter().filter(move |(of, _)| *of == division).map(|(_, run)| run)
     }
 
-    fn samples(&self, division: Division) -> Option<Samples> {
+    fn samples(&self, division: Algorithm) -> Option<Samples> {
         Samples::new(self.of(division).map(|run| run.frames_per_s).collect::<Vec<_>>()).ok()
     }
 
-    fn median(&self, division: Division, of: impl Fn(&Run) -> f64) -> f64 {
+    fn median(&self, division: Algorithm, of: impl Fn(&Run) -> f64) -> f64 {
         Samples::new(self.of(division).map(of).collect::<Vec<_>>()).map_or(f64::NAN, |samples| samples.p50())
     }
 
     /// The divisions that the algorithms ended with.
     pub fn divisions(&self) -> Vec<Vec<u32>> {
-        [Division::Published, Division::Steady]
+        [Algorithm::Published, Algorithm::Steady]
             .into_iter()
             .flat_map(|division| self.of(division).map(|run| run.tpcs.clone()))
             .collect()
     }
 
     /// What an algorithm gains over nobody, by rounds, in percent.
-    fn gain(&self, division: Division) -> Option<Samples> {
-        let pairs = self.of(division).zip(self.of(Division::None));
+    fn gain(&self, division: Algorithm) -> Option<Samples> {
+        let pairs = self.of(division).zip(self.of(Algorithm::None));
         Samples::new(
             pairs
                 .map(|(with, without)| 100.0 * (with.frames_per_s / without.frames_per_s - 1.0))
@@ -76,10 +77,10 @@ impl Row {
     /// In a line.
     pub fn line(&self) -> String {
         let mut text = format!("| {} | {} | {} | {} |", self.set, self.class, self.list, self.repeat);
-        if let Some(all) = self.samples(Division::None) {
+        if let Some(all) = self.samples(Algorithm::None) {
             let _ = write!(text, " {:.0} ({:.0} to {:.0}) |", all.p50(), all.min(), all.max());
         }
-        for division in [Division::Published, Division::Steady] {
+        for division in [Algorithm::Published, Algorithm::Steady] {
             let Some(gain) = self.gain(division) else {
                 text += " nothing came through |";
                 continue;
@@ -94,8 +95,8 @@ impl Row {
                 gain.max()
             );
         }
-        let without = self.median(Division::None, |run| run.frames_per_s);
-        let steady = self.median(Division::Steady, |run| run.frames_per_s);
+        let without = self.median(Algorithm::None, |run| run.frames_per_s);
+        let steady = self.median(Algorithm::Steady, |run| run.frames_per_s);
         match &self.best {
             Some(best) => {
                 let _ = write!(
@@ -154,13 +155,13 @@ pub fn write(options: &Options, rows: &[Row]) -> Result<()> {
             x: "set, in the table's order".to_owned(),
             y: "gain over nobody, percent".to_owned(),
             series: vec![
-                series("published", "darkorange", repeat, &|row| Some(row.gain(Division::Published)?.p50())),
-                series("ours", "seagreen", repeat, &|row| Some(row.gain(Division::Steady)?.p50())),
+                series("published", "darkorange", repeat, &|row| Some(row.gain(Algorithm::Published)?.p50())),
+                series("ours", "seagreen", repeat, &|row| Some(row.gain(Algorithm::Steady)?.p50())),
                 series("best found", "gray", repeat, &|row| {
                     Some(
                         100.0
                             * (row.best.as_ref()?.frames_per_s
-                                / row.median(Division::None, |run| run.frames_per_s)
+                                / row.median(Algorithm::None, |run| run.frames_per_s)
                                 - 1.0),
                     )
                 }),

@@ -18,6 +18,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
+use partita_bench::scratch::Scratch;
 
 /// Measures hand-overs.
 #[derive(Parser, Clone)]
@@ -122,14 +123,11 @@ fn main() -> Result<()> {
     }
     let own = std::env::current_exe()?;
     let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
-    let directory = std::env::temp_dir().join(format!("hand-over-{}", std::process::id()));
-    std::fs::create_dir(&directory).context("a directory for the chains")?;
+    let scratch = Scratch::new("hand-over")?;
     let mut command = Command::new(partita);
     command.args(["run", "--gpu", &options.gpu, "--name", "hand-over", "--"]);
-    command.arg(&own).args(std::env::args_os().skip(1)).arg("--child").arg(&directory);
-    let status = command.status().context("partita cannot be started");
-    std::fs::remove_dir_all(&directory).context("the chains' directory")?;
-    let status = status?;
+    command.arg(&own).args(std::env::args_os().skip(1)).arg("--child").arg(scratch.path());
+    let status = command.status().context("partita cannot be started")?;
     ensure!(status.success(), "the tenant failed: {status}");
     Ok(())
 }
