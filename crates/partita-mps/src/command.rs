@@ -1,18 +1,17 @@
 //! Commands to a running control daemon, as typed calls.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
-
 use crate::Pid;
 use crate::binary::ControlBinary;
 use crate::error::MpsError;
 use crate::exec::{self, Outcome};
+use crate::lock::lock_within;
 use crate::reply::{self, ClientRow, DeviceClients, ServerStatus};
 use crate::values::{ClientPriority, DeviceName, MemoryLimit};
 
@@ -27,8 +26,6 @@ const UNSENT: &str = "Cannot send command to MPS control daemon";
 const UNSENT_PAUSE: Duration = Duration::from_millis(20);
 /// How long it may end without a word before that is its answer.
 const SILENCE_LIMIT: Duration = Duration::from_secs(1);
-/// How often it is looked whether another process is done.
-const TURN_PAUSE: Duration = Duration::from_millis(2);
 
 /// A way to command the daemon that listens in one pipe directory.
 #[derive(Debug, Clone)]
@@ -273,17 +270,9 @@ impl Control {
     }
 
     /// Waits until no other process of Partita's commands this daemon, but not for ever: one of them may hang.
-    fn turn(&self) -> Option<OwnedFd> {
-        let give_up = Instant::now() + self.limit / 2;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(&self.pipe, flags, Mode::empty()).ok()?;
-        while rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
-            if Instant::now() >= give_up {
-                return None;
-            }
-            thread::sleep(TURN_PAUSE);
-        }
-        Some(directory)
+    fn turn(&self) -> Option<File> {
+        let directory = File::open(&self.pipe).ok()?;
+        lock_within(&directory, self.limit / 2).is_ok_and(|locked| locked).then_some(directory)
     }
 
     fn exchange(&self, arguments: &[OsString], line: &str, input: &str) -> Result<String, MpsError> {
@@ -302,16 +291,16 @@ impl Control {
                 Outcome::TimedOut => return Err(late()),
                 Outcome::Done { status, output } => (status, output),
             };
-            let is_silent = output.trim().is_empty() && !status.success();
-            if is_silent && start.elapsed() >= SILENCE_LIMIT {
+            if status.success() || !output.trim().is_empty() {
+                // Half of `100.0` is `10`: what a failing program printed without the end of its last line is no answer.
+                if !status.success() && !output.ends_with('\n') {
+                    return Err(MpsError::Cut { command: line.to_owned(), reply: output });
+                }
+                if !output.contains(UNSENT) {
+                    return self.check(line, output);
+                }
+            } else if start.elapsed() >= SILENCE_LIMIT {
                 return Err(MpsError::Refused { command: line.to_owned(), message: status.to_string() });
-            }
-            // Half of `100.0` is `10`: what a failing program printed without the end of its last line is no answer.
-            if !is_silent && !status.success() && !output.ends_with('\n') {
-                return Err(MpsError::Cut { command: line.to_owned(), reply: output });
-            }
-            if !is_silent && !output.contains(UNSENT) {
-                return self.check(line, output);
             }
             // The daemon has not heard of it, so that it may be sent again.
             if Instant::now() + UNSENT_PAUSE >= deadline {

@@ -17,6 +17,7 @@ use crate::binary::ControlBinary;
 use crate::command::{COMMAND_LIMIT, Control};
 use crate::dirs::ServiceDirs;
 use crate::error::MpsError;
+use crate::lock::lock_within;
 
 /// How long a daemon may take to come up or to go. Both take some 10 ms, but
 /// the first contact with a cold driver takes seconds.
@@ -451,20 +452,10 @@ impl Service {
         let path = self.dirs.lock_file();
         let refuse = |error: io::Error| MpsError::Directory { path: path.clone(), reason: error.to_string() };
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(refuse)?;
-        let deadline = Instant::now() + LOCK_LIMIT;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(std::fs::TryLockError::Error(error)) => return Err(refuse(error)),
-                Err(std::fs::TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                    return Err(MpsError::Locked {
-                        dir: self.dirs.root().to_owned(),
-                        waited_s: LOCK_LIMIT.as_secs(),
-                    });
-                }
-                Err(std::fs::TryLockError::WouldBlock) => thread::sleep(POLL),
-            }
+        if lock_within(&file, LOCK_LIMIT).map_err(refuse)? {
+            return Ok(file);
         }
+        Err(MpsError::Locked { dir: self.dirs.root().to_owned(), waited_s: LOCK_LIMIT.as_secs() })
     }
 }
 

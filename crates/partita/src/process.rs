@@ -112,12 +112,16 @@ impl ProcessId {
     }
 }
 
+/// Every process that there is now, as this PID namespace numbers them; none where `/proc` cannot be read.
+pub(crate) fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
 /// Every living process whose environment has `key=value`, as far as the
 /// caller may look.
 pub fn with_variable(key: &str, value: &OsStr) -> Vec<ProcessId> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+    pids()
         .filter_map(ProcessId::living)
         .filter(|process| process.variable(key).is_some_and(|found| found == value))
         .collect()
@@ -125,9 +129,7 @@ pub fn with_variable(key: &str, value: &OsStr) -> Vec<ProcessId> {
 
 /// Every living process of a process group.
 pub(crate) fn in_group(group: i32) -> Vec<ProcessId> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let found = pids.filter_map(|pid| {
+    let found = pids().filter_map(|pid| {
         let stat = Stat::of(&pid.to_string())?;
         (stat.group == group && stat.lives()).then_some(ProcessId { pid, start_ticks: stat.start_ticks })
     });

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use super::Deadline;
 use super::job::{JobId, System};
 use crate::kill::KILL_LIMIT;
-use crate::process::ProcessId;
+use crate::process::{ProcessId, pids};
 
 const POLL: Duration = Duration::from_millis(10);
 /// Slurm sets this for its scripts, among them those of the epilog that asks.
@@ -27,9 +27,7 @@ const STEP_DAEMON: &str = "slurmstepd";
 /// although the first program on it starts it.
 pub fn find(job: &JobId, user: u32, board: Option<&Path>) -> BTreeSet<ProcessId> {
     let callers = callers();
-    let Ok(entries) = fs::read_dir("/proc") else { return BTreeSet::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+    pids()
         .filter_map(ProcessId::living)
         .filter(|process| process.user() == Some(user) && !callers.contains(process))
         .filter(|process| is_of(*process, job) && !(user == 0 && is_machinery(*process)))

@@ -9,11 +9,10 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::Error;
-use crate::files::open_regular;
+use crate::files::{lock_within, open_regular};
 use crate::install::Install;
 use crate::kill;
 use crate::registry::Registry;
@@ -62,16 +61,7 @@ impl Supervisor {
     /// Takes the place of a process that has died; none if it lives, or the tenant is no chain.
     fn of_dead(tenant: &Path) -> Option<Self> {
         let file = open_regular(&path(tenant)).ok()?;
-        let deadline = Instant::now() + LOOKS;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Some(Self { _file: file }),
-                Err(fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    thread::sleep(Duration::from_millis(2));
-                }
-                Err(_) => return None,
-            }
-        }
+        lock_within(&file, LOOKS).is_ok_and(|locked| locked).then_some(Self { _file: file })
     }
 }
 
@@ -113,6 +103,8 @@ pub(super) fn clear(
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]

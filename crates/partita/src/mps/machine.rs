@@ -5,7 +5,7 @@ use std::path::Path;
 use partita_mps::conditions::{ComputeMode, Device, Machine, RunningServer};
 
 use crate::gpu::Gpu;
-use crate::process::ProcessId;
+use crate::process::{ProcessId, pids};
 
 /// The name of servers, as far as the kernel keeps it.
 const SERVER_NAME: &str = "nvidia-cuda-mps";
@@ -51,9 +51,8 @@ fn shared_memory_bytes() -> Option<u64> {
 }
 
 fn servers(own: impl Fn(u32) -> bool) -> Vec<RunningServer> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid: &u32| is_server(*pid))
+    pids()
+        .filter(|pid| is_server(*pid))
         .filter_map(|pid| Some(RunningServer { pid, user: ProcessId::living(pid)?.user()?, own: own(pid) }))
         .collect()
 }

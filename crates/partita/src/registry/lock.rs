@@ -5,8 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use partita_core::Present;
 use partita_ledger::{FLAG_GATED, FLAG_TIMED, MECHANISM_NONE};
@@ -16,7 +15,7 @@ use super::{
     is_owned, is_scratch, make, make_gate, shared_dir, tenant::has_live_slot,
 };
 use crate::error::Error;
-use crate::files::open_regular;
+use crate::files::{lock_within, open_regular};
 use crate::process::ProcessId;
 use crate::run::LEDGER_VARIABLE;
 
@@ -35,21 +34,14 @@ impl<'a> RegistryLock<'a> {
         let path = registry.root.join(".lock");
         let refuse = |reason: String| Error::RunDirectory { path: path.clone(), reason };
         let file = open_lock(&path).map_err(|error| refuse(error.to_string()))?;
-        let deadline = Instant::now() + LOCK_LIMIT;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Self { registry, _file: file }),
-                Err(fs::TryLockError::Error(error)) => return Err(refuse(error.to_string())),
-                Err(fs::TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                    return Err(refuse(format!(
-                        "another process holds the lock for more than {} s; see which with `fuser {}`",
-                        LOCK_LIMIT.as_secs(),
-                        path.display()
-                    )));
-                }
-                Err(fs::TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(2)),
-            }
+        if lock_within(&file, LOCK_LIMIT).map_err(|error| refuse(error.to_string()))? {
+            return Ok(Self { registry, _file: file });
         }
+        Err(refuse(format!(
+            "another process holds the lock for more than {} s; see which with `fuser {}`",
+            LOCK_LIMIT.as_secs(),
+            path.display()
+        )))
     }
 
     /// Removes what dead tenants and killed commands left, as far as it is
