@@ -177,7 +177,10 @@ impl Gate {
     /// Closes the stream's lane before a launch in it.
     fn hold_others(&self, stream: *mut c_void) -> Result<(), CuResult> {
         let Some((holder, lane)) = self.holder(stream) else { return Ok(()) };
-        ASKED.store(false, Ordering::Relaxed);
+        // Most launches find it so, and write nothing that others read.
+        if ASKED.load(Ordering::Relaxed) {
+            ASKED.store(false, Ordering::Relaxed);
+        }
         let (state, opening) = (self.page.state(lane), holder.opening.load(Ordering::Relaxed));
         let closed = closed_after(opening);
         let was_closed = holder.closed.swap(true, Ordering::Relaxed);

@@ -58,14 +58,20 @@ static void prepare(void) {
     launch_thread = CALL(fn_launch, "cuLaunchKernel_ptsz");
 }
 
-static void *capture(int count, uint64_t kernel_ns) {
+static void *capture(int count, unsigned blocks, unsigned threads, uint64_t kernel_ns) {
     void *graph;
     void *parameters[1] = {&kernel_ns};
     OK("cuStreamBeginCapture_v2", CALL(fn_pi, "cuStreamBeginCapture_v2")(stream, 0));
     for (int i = 0; i < count; i++)
-        OK("captured", launch_kernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+        OK("captured", launch_kernel(spin, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, NULL));
     OK("cuStreamEndCapture", CALL(fn_pp, "cuStreamEndCapture")(stream, &graph));
     return graph;
+}
+
+static void *instantiate(void *graph) {
+    void *executable;
+    OK("cuGraphInstantiateWithFlags", CALL(int (*)(void *, void *, uint64_t), "cuGraphInstantiateWithFlags")(&executable, graph, 0));
+    return executable;
 }
 
 /* A kernel that notes when it ran. */
@@ -92,10 +98,7 @@ static int saturate(const char *form, uint64_t kernel_ns, uint64_t ms) {
     int graphs = !strcmp(form, "graph"), thread = !strcmp(form, "thread"), legacy = !strcmp(form, "legacy");
     uint64_t unit_ns = graphs ? 4 * kernel_ns : kernel_ns;
     int batch = unit_ns >= 20000000 ? 1 : 20000000 / unit_ns;
-    void *executable = NULL;
-    if (graphs)
-        OK("cuGraphInstantiateWithFlags", CALL(int (*)(void *, void *, uint64_t), "cuGraphInstantiateWithFlags")(
-            &executable, capture(4, kernel_ns), 0));
+    void *executable = graphs ? instantiate(capture(4, 1, 32, kernel_ns)) : NULL;
     int (*record_event)(void *, void *) = by_name(thread ? "cuEventRecord_ptsz" : "cuEventRecord");
     fn_p wait = CALL(fn_p, "cuEventSynchronize");
     fn_pp launch_graph = CALL(fn_pp, "cuGraphLaunch");
@@ -122,21 +125,10 @@ static int saturate(const char *form, uint64_t kernel_ns, uint64_t ms) {
     return count;
 }
 
-static void *capture_blocks(int count, unsigned blocks, uint64_t block_ns) {
-    void *graph, *executable;
-    void *parameters[1] = {&block_ns};
-    OK("cuStreamBeginCapture_v2", CALL(fn_pi, "cuStreamBeginCapture_v2")(stream, 0));
-    for (int i = 0; i < count; i++)
-        OK("captured", launch_kernel(spin, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
-    OK("cuStreamEndCapture", CALL(fn_pp, "cuStreamEndCapture")(stream, &graph));
-    OK("cuGraphInstantiateWithFlags", CALL(int (*)(void *, void *, uint64_t), "cuGraphInstantiateWithFlags")(&executable, graph, 0));
-    return executable;
-}
-
 /* Kernels that end in 1000 s, counted from the end of one batch to the end of another. */
 static uint64_t rate(const char *form, unsigned blocks, uint64_t block_ns, uint64_t skip_ms, uint64_t ms) {
     int graphs = !strcmp(form, "graph"), each = graphs ? 4 : 1;
-    void *executable = graphs ? capture_blocks(each, blocks, block_ns) : NULL;
+    void *executable = graphs ? instantiate(capture(each, blocks, 1024, block_ns)) : NULL;
     void *parameters[1] = {&block_ns};
     fn_pp launch_graph = CALL(fn_pp, "cuGraphLaunch"), record_event = CALL(fn_pp, "cuEventRecord");
     fn_p wait = CALL(fn_p, "cuEventSynchronize");
@@ -287,7 +279,7 @@ int main(int count, char **arguments) {
             printf("%lu\n", (unsigned long)rate(form, first, second, third, fourth));
         } else if (sscanf(line, "capture %lu", &first) == 1) {
             size_t nodes = 0;
-            OK("cuGraphGetNodes", CALL(int (*)(void *, void *, size_t *), "cuGraphGetNodes")(capture(first, 1000), NULL, &nodes));
+            OK("cuGraphGetNodes", CALL(int (*)(void *, void *, size_t *), "cuGraphGetNodes")(capture(first, 1, 32, 1000), NULL, &nodes));
             printf("%zu\n", nodes);
         } else
             return 3;
