@@ -113,9 +113,11 @@ impl Board {
         }
     }
 
-    /// Fails every client of an MPS server that has not failed yet, and tells those who wait for it.
+    /// Fails every client of an MPS server that has contexts here and has not failed yet, and tells those who wait for it. A client with
+    /// contexts on other devices alone is none of those whom a fault is reported to.
     pub(super) fn fail_all(&mut self, server: u32, code: CuResult) {
-        let clients = self.clients_of(server);
+        let mut clients = self.clients_of(server);
+        clients.retain(|id| self.clients.get(id).is_some_and(|client| !client.ctxs.is_empty()));
         if clients.is_empty() {
             return;
         }

@@ -73,17 +73,26 @@ impl Daemon {
     fn contain(&mut self, server: u32, origin: &Place, status: &BoardStatus) {
         let faults = || status.processes.iter().filter(|process| is_fault(process, server));
         let Some(code) = faults().map(|process| process.fault).next() else { return };
+        // A program connects to the server for each device that it sees; it runs where it has contexts. The board may know of one that
+        // the daemon has not been told of yet.
+        let hurt: BTreeSet<u32> = faults().map(|process| process.pid).collect();
+        let runs_there = |pid: u32, member: &Member| {
+            !member.contexts.is_empty() || member.place.socket() == origin.socket() && hurt.contains(&pid)
+        };
 
         let mut boards = BTreeSet::from([origin.socket()]);
         let hit: Vec<(PeerId, u32)> = loop {
             let pids: BTreeSet<u32> = self
                 .members()
-                .filter(|(_, _, member)| boards.contains(&member.place.socket()) && !member.terminated)
+                .filter(|(_, pid, member)| {
+                    boards.contains(&member.place.socket()) && runs_there(*pid, member) && !member.terminated
+                })
                 .map(|(_, pid, _)| pid)
                 .collect();
             let hit: Vec<_> = self.members().filter(|(_, pid, _)| pids.contains(pid)).collect();
             let before = boards.len();
-            boards.extend(hit.iter().map(|(_, _, member)| member.place.socket()));
+            let tied = hit.iter().filter(|(_, pid, member)| runs_there(*pid, member));
+            boards.extend(tied.map(|(_, _, member)| member.place.socket()));
             if boards.len() == before {
                 break hit.into_iter().map(|(id, pid, _)| (id, pid)).collect();
             }
