@@ -12,7 +12,8 @@ pub enum Policy {
     Attach,
     /// Hands out entry points; the hook's own are substituted in the answer.
     Resolve,
-    /// Answered with the tenant's quota in place of the device's total, or with what its partition can run.
+    /// Answered with the tenant's quota in place of the device's total, or with what its partition can run; or by the hook alone
+    /// for memory that stands in for the device's.
     Query,
     /// Obtains device memory; reserved in the ledger before the driver is asked.
     Charge,
@@ -67,10 +68,14 @@ exports! {
     Resolve {
         cuGetProcAddress cuGetProcAddress_v2
     }
-    // answers with the quota, or the partition, instead of the device
+    // answers with the quota, or the partition, instead of the device; does nothing where managed memory is on the host for good
     Query {
-        cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemGetInfo cuMemGetInfo_v2 cuOccupancyMaxActiveClusters
-        cuOccupancyMaxPotentialClusterSize
+        cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemAdvise cuMemAdvise_v2 cuMemDiscardAndPrefetchBatchAsync
+        cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
+        cuMemGetInfo cuMemGetInfo_v2 cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2
+        cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz
+        cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuStreamAttachMemAsync
+        cuStreamAttachMemAsync_ptsz
     }
     // obtains device memory: reserved in the ledger first
     Charge {
@@ -188,19 +193,15 @@ exports! {
         cuLibraryGetManaged cuLibraryGetModule cuLibraryGetUnifiedFunction cuLibraryLoadData
         cuLibraryLoadFromFile cuLinkAddData cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2 cuLinkComplete
         cuLinkCreate cuLinkCreate_v2 cuLinkDestroy cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory
-        cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve cuMemAdvise
-        cuMemAdvise_v2 cuMemAllocHost cuMemAllocHost_v2 cuMemBatchDecompressAsync
-        cuMemBatchDecompressAsync_ptsz cuMemDiscardAndPrefetchBatchAsync
-        cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
-        cuMemFreeHost cuMemGetAccess cuMemGetAddressRange cuMemGetAddressRange_v2
-        cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemGetAttribute
-        cuMemGetAttribute_v2 cuMemGetDefaultMemPool cuMemGetHandleForAddressRange cuMemGetMemPool
-        cuMemHostAlloc cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2 cuMemHostGetFlags
-        cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister cuMemPoolCreate cuMemPoolExportPointer
-        cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolGetAttribute
-        cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemPoolSetAccess cuMemPoolSetAttribute
-        cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz
-        cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz cuMemRangeGetAttribute cuMemRangeGetAttributes
+        cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve cuMemAllocHost
+        cuMemAllocHost_v2 cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemFreeHost
+        cuMemGetAccess cuMemGetAddressRange cuMemGetAddressRange_v2 cuMemGetAllocationGranularity
+        cuMemGetAllocationPropertiesFromHandle cuMemGetAttribute cuMemGetAttribute_v2 cuMemGetDefaultMemPool
+        cuMemGetHandleForAddressRange cuMemGetMemPool cuMemHostAlloc cuMemHostGetDevicePointer
+        cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister cuMemHostRegister_v2
+        cuMemHostUnregister cuMemPoolCreate cuMemPoolExportPointer cuMemPoolExportToShareableHandle
+        cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
+        cuMemPoolSetAccess cuMemPoolSetAttribute cuMemRangeGetAttribute cuMemRangeGetAttributes
         cuMemSetAccess cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz
         cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz
         cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz
@@ -227,13 +228,12 @@ exports! {
         cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv cuPointerGetAttribute cuPointerGetAttributes
         cuPointerSetAttribute cuProfilerInitialize cuProfilerStart cuProfilerStop
         cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback
-        cuStreamAddCallback_ptsz cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz cuStreamBatchMemOp
-        cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz cuStreamCopyAttributes
-        cuStreamCopyAttributes_ptsz cuStreamCreate cuStreamCreateWithPriority cuStreamGetAttribute
-        cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz
-        cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3
-        cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx cuStreamGetCtx_ptsz cuStreamGetCtx_v2
-        cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags
+        cuStreamAddCallback_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
+        cuStreamBatchMemOp_v2_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamCreate
+        cuStreamCreateWithPriority cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
+        cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
+        cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx cuStreamGetCtx_ptsz
+        cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags
         cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz cuStreamGetPriority
         cuStreamGetPriority_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz cuStreamSetAttribute
         cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz

@@ -108,6 +108,55 @@ fn what_the_quota_has_no_room_for_spills_to_the_host_where_that_is_wanted() {
     assert_eq!(tenant.line("s 193"), "2 192");
 }
 
+/// Rows and managed memory as well: with the driver's pitch, at one address for host and device, and freed like any other.
+#[test]
+fn rows_and_managed_memory_spill_to_the_host_too() {
+    let world = World::new();
+    let program = compile(&world, "spill");
+    let mut command = world.partita("run --sm 25% --mem 64MiB --spill host --name spills".split_whitespace());
+    let mut tenant = Answering::start(command.arg("--").arg(&program));
+    let spilled = |mib: u64| assert_eq!(world.row("spills")["memory_spilled_bytes"], mib << 20);
+    let used = |mib: u64| assert_eq!(world.row("spills")["memory_used_bytes"], mib << 20);
+    // What there is room for is the device's.
+    assert_eq!(tenant.line("p 4"), "0 60");
+    assert_eq!(tenant.line("k 0"), "device");
+    assert_eq!(tenant.line("m 2"), "0 58");
+    assert_eq!(tenant.line("k 1"), "device managed");
+    assert_eq!(tenant.line("v 1"), "0 58");
+    assert_eq!(tenant.line("a 57"), "0 1");
+    spilled(0);
+    assert_eq!(tenant.line("p 3"), "0 1");
+    assert_eq!(tenant.line("k 3"), "host");
+    spilled(3);
+    assert_eq!(tenant.line("m 2"), "0 1");
+    assert_eq!(tenant.line("k 4"), "host");
+    spilled(5);
+    assert_eq!(tenant.line("v 4"), "0 1");
+    assert_eq!(tenant.line("x 4"), "0 1");
+    // What is no managed memory cannot be moved, and a batch with it is refused as the driver refuses it.
+    assert_eq!(tenant.line("x 2"), "1 1");
+    used(63);
+    // Room for the bytes that are asked for, and none for what the driver's pitch adds to them: all of it goes to the host.
+    assert_eq!(tenant.line("b 50"), "0 0");
+    assert_eq!(tenant.line("p 1"), "0 0");
+    assert_eq!(tenant.line("k 6"), "host");
+    spilled(6);
+    // What no memory makes right is refused as it is without.
+    assert_eq!(tenant.line("e 1"), "2 2 0");
+    assert_eq!(tenant.line("w 0"), "2 0");
+    spilled(6);
+    for (freed, rest) in [("f 3", 3), ("r 4", 1), ("f 6", 0)] {
+        assert_eq!(tenant.line(freed), "0 0");
+        spilled(rest);
+    }
+    for (freed, left) in [("f 0", "0 4"), ("f 1", "0 6"), ("f 2", "0 63"), ("f 5", "0 64")] {
+        assert_eq!(tenant.line(freed), left);
+    }
+    world.ok("set spills --spill none");
+    assert_eq!(tenant.line("p 65"), "2 64");
+    assert_eq!(tenant.line("m 65"), "2 64");
+}
+
 /// `nvidia-smi` asks no driver and may run before the program does: it is told the same.
 #[test]
 fn the_management_library_and_cuda_agree_on_memory_and_show_the_tenants_processes_alone() {

@@ -75,6 +75,11 @@ impl Allocations {
         }
     }
 
+    /// Whether there is a holding of which this is true.
+    pub fn any(&mut self, is_meant: impl Fn(Kind, u64, Charge) -> bool) -> bool {
+        self.holdings().iter().any(|(&(kind, handle), holding)| is_meant(kind, handle, holding.charge))
+    }
+
     /// What was charged for a holding.
     pub fn charge(&mut self, kind: Kind, handle: u64) -> Option<Charge> {
         self.holdings().get(&(kind, handle)).map(|holding| holding.charge)

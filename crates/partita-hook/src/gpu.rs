@@ -4,6 +4,7 @@ use partita_ledger::{HookState, Key, Limits, LimitsMap, NO_QUOTA, Slot};
 
 use crate::gate::Gate;
 use crate::mask::LaunchMask;
+use crate::spill::Form;
 use crate::time::Meter;
 
 /// This process's part in its tenant on one GPU.
@@ -43,7 +44,7 @@ pub enum Account {
     /// All processes of the tenant that hold the memory of this key.
     Shared(Key),
     /// Nobody: it is host memory, beyond the quota.
-    Host,
+    Host(Form),
 }
 
 impl Charge {

@@ -53,6 +53,7 @@ mod launch;
 mod linker;
 mod locate;
 mod lock;
+mod managed;
 mod mask;
 mod memory;
 mod misfit;

@@ -9,15 +9,16 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
-    CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_SPARSE, array_bytes,
-    mipmapped_array_bytes,
+    CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR,
+    CUDA_ARRAY3D_SPARSE, array_bytes, mipmapped_array_bytes,
 };
 
 use crate::allocations::Kind;
-use crate::gpu::{Account, Charge};
+use crate::gpu::{Account, Charge, Gpu};
 use crate::query::Word;
+use crate::spill::{self, Form};
 use crate::tenant::{self, Tenant};
-use crate::{locate, quiet, spill};
+use crate::{locate, quiet};
 
 /// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it
 /// gave; credits the bytes again if it failed. A request for nothing is left to the driver to judge.
@@ -53,7 +54,7 @@ pub fn charged(
 pub fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else { return free() };
     let holding = tenant.allocations().remove(kind, handle);
-    let is_host = holding.is_some_and(|holding| holding.charge.account == Account::Host);
+    let is_host = holding.is_some_and(|holding| matches!(holding.charge.account, Account::Host(_)));
     let result = if is_host { spill::free(handle) } else { free() };
     if let Some(holding) = holding {
         if result.is_ok() {
@@ -78,20 +79,27 @@ pub unsafe fn alloc<P: Word, S: Word>(
         || unsafe { real(pointer, bytes) },
         || unsafe { *pointer }.to_u64(),
     );
+    // SAFETY: the driver found nothing wrong with the pointer, or was not asked yet: then it is the caller's word that it can be
+    // written to, as for the driver.
+    unsafe { or_spilled(result, pointer, bytes.to_u64(), Form::Device) }
+}
+
+/// The outcome of an allocation: with memory of the host if there was no room, and the tenant has that.
+///
+/// # Safety
+/// The pointer can be written to.
+unsafe fn or_spilled<P: Word>(result: CuResult, pointer: *mut P, bytes: u64, form: Form) -> CuResult {
     // A 32-bit pointer reaches no host memory.
-    if result != CuResult::OUT_OF_MEMORY || size_of::<P>() < size_of::<u64>() {
+    if result != CuResult::OUT_OF_MEMORY || size_of::<P>() < size_of::<u64>() || pointer.is_null() {
         return result;
     }
-    match tenant::current().and_then(|tenant| spill::allocate(tenant, tenant.gpu_now().ok()?, bytes.to_u64()))
-    {
-        Some(given) => {
-            // SAFETY: the driver found nothing wrong with the pointer, or was not asked yet: then it is the caller's
-            // word that it can be written to, as for the driver.
-            unsafe { *pointer = P::from_u64(given) };
-            CuResult::SUCCESS
-        }
-        None => result,
-    }
+    let given =
+        tenant::current().and_then(|tenant| spill::allocate(tenant, tenant.gpu_now().ok()?, bytes, form));
+    given.map_or(result, |given| {
+        // SAFETY: the caller's word.
+        unsafe { *pointer = P::from_u64(given) };
+        CuResult::SUCCESS
+    })
 }
 
 /// Wraps `cuMemAllocManaged`.
@@ -101,12 +109,19 @@ pub unsafe fn alloc_managed(
     bytes: usize,
     flags: c_uint,
 ) -> CuResult {
-    // SAFETY: the caller's arguments; on success the driver has written the pointer.
-    charged(Kind::Pointer, bytes as u64, || unsafe { real(pointer, bytes, flags) }, || unsafe { *pointer })
+    // SAFETY: the caller's arguments.
+    let allocate = || unsafe { real(pointer, bytes, flags) };
+    // SAFETY: on success the driver has written the pointer.
+    let result = charged(Kind::Pointer, bytes as u64, allocate, || unsafe { *pointer });
+    // What the driver would not take is refused by it alone, and it may not have been asked.
+    if !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
+        return result;
+    }
+    // SAFETY: as in `alloc`.
+    unsafe { or_spilled(result, pointer, bytes as u64, Form::Managed) }
 }
 
-/// Wraps `cuMemAllocPitch`. The pitch is the driver's choice, so the padding is
-/// charged after the call, and the call undone if the quota has no room for it.
+/// Wraps `cuMemAllocPitch`.
 pub unsafe fn alloc_pitch<P: Word, S: Word>(
     real: unsafe extern "C" fn(*mut P, *mut S, S, S, c_uint) -> CuResult,
     pointer: *mut P,
@@ -122,7 +137,35 @@ pub unsafe fn alloc_pitch<P: Word, S: Word>(
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
-    let asked_bytes = width.to_u64().saturating_mul(height.to_u64());
+    let rows = (width.to_u64(), height.to_u64());
+    // SAFETY: the driver has written both when it is asked.
+    let given = || unsafe { ((*pointer).to_u64(), (*pitch).to_u64()) };
+    let result = charged_rows(tenant, gpu, rows, allocate, given);
+    let can_spill = size_of::<P>() == size_of::<u64>() && !pointer.is_null() && !pitch.is_null();
+    // Elements of other sizes are refused by the driver, which may not have been asked.
+    if result != CuResult::OUT_OF_MEMORY || !can_spill || !matches!(element, 4 | 8 | 16) {
+        return result;
+    }
+    spill::allocate_rows(tenant, gpu, rows.0, rows.1).map_or(result, |(address, pitch_bytes)| {
+        // SAFETY: as in `alloc`.
+        unsafe {
+            *pointer = P::from_u64(address);
+            *pitch = S::from_u64(pitch_bytes);
+        }
+        CuResult::SUCCESS
+    })
+}
+
+/// Allocates rows. The pitch is the driver's choice, so the padding is charged after the call, and the call undone if the
+/// quota has no room for it.
+fn charged_rows(
+    tenant: &Tenant,
+    gpu: &Gpu,
+    (width, height): (u64, u64),
+    allocate: impl FnOnce() -> CuResult,
+    given: impl FnOnce() -> (u64, u64),
+) -> CuResult {
+    let asked_bytes = width.saturating_mul(height);
     if !tenant.reserve(gpu, asked_bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
@@ -131,16 +174,14 @@ pub unsafe fn alloc_pitch<P: Word, S: Word>(
         gpu.credit(asked_bytes);
         return result;
     }
-    // SAFETY: the driver has written both.
-    let (given, pitch_bytes) = unsafe { ((*pointer).to_u64(), (*pitch).to_u64()) };
-    let padding_bytes = pitch_bytes.saturating_mul(height.to_u64()).saturating_sub(asked_bytes);
+    let (address, pitch_bytes) = given();
+    let padding_bytes = pitch_bytes.saturating_mul(height).saturating_sub(asked_bytes);
     if tenant.reserve(gpu, padding_bytes) {
-        let charge = Charge::own(gpu.index, asked_bytes + padding_bytes);
-        tenant.hold(Kind::Pointer, given, charge);
+        tenant.hold(Kind::Pointer, address, Charge::own(gpu.index, asked_bytes + padding_bytes));
         result
     } else {
         gpu.credit(asked_bytes);
-        tenant.driver().free(given);
+        tenant.driver().free(address);
         CuResult::OUT_OF_MEMORY
     }
 }

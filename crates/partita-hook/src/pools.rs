@@ -21,8 +21,9 @@ use partita_abi::types::{
 use crate::allocations::Kind;
 use crate::driver::calls;
 use crate::gpu::{Account, Charge, Gpu};
+use crate::spill::{self, Form};
 use crate::tenant::{self, Tenant};
-use crate::{graph_memory, memory, spill};
+use crate::{graph_memory, memory};
 
 calls! {
     /// Entry points that tell of pools, complete from CUDA 11.4 on.
@@ -333,10 +334,12 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
             result => result,
         };
         match result {
-            CuResult::OUT_OF_MEMORY => spill::allocate(tenant, gpu, self.bytes).map_or(result, |given| {
-                (self.give)(given);
-                CuResult::SUCCESS
-            }),
+            CuResult::OUT_OF_MEMORY => {
+                spill::allocate(tenant, gpu, self.bytes, Form::Device).map_or(result, |given| {
+                    (self.give)(given);
+                    CuResult::SUCCESS
+                })
+            }
             _ => result,
         }
     }

@@ -1,12 +1,24 @@
 //! Host memory beyond the quota (`--spill host`): pinned, and mapped to the device, which reaches it over the bus.
 //!
-//! Chosen for each allocation for which the quota, or the device, has no room. The program is given its device address
-//! and frees it like any other; how many bytes there are is shown in the ledger and is no part of the account.
+//! Chosen for each allocation for which the quota, or the device, has no room: plain, pitched, managed and stream-ordered ones.
+//! Arrays, physical memory (`cuMemCreate`) and what graphs own have no form on the host that the calls about them take. The
+//! program is given its device address and frees it like any other; how many bytes there are is shown in the ledger and is no
+//! part of the account. The driver's answers about it (`cuPointerGetAttribute`) are left as they are: libraries that ask for the
+//! kind of memory must hear that it is the host's.
+//!
+//! Managed memory beyond the quota is of this kind too, not the driver's managed memory with the host as its preferred
+//! location: that is advice, which the driver overrides when it sees fit and the program can take back, and pages that move to the
+//! device then are charged to nobody. The program can use this memory as it would the other: one address for both sides, at the same time.
+//! What cannot be done with it is move it, so calls that ask for that do nothing ([`crate::managed`]).
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use partita_abi::CuResult;
+use partita_abi::attribute::{
+    CU_DEVICE_ATTRIBUTE_MAX_PITCH, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT,
+    CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, CUdevice_attribute,
+};
 use partita_ledger::{FLAG_SPILL_HOST, GPUS_MAX};
 
 use crate::allocations::Kind;
@@ -23,18 +35,39 @@ calls! {
     synchronize = c"cuStreamSynchronize": fn(*mut c_void);
 }
 
+calls! {
+    /// Entry points that tell how rows of memory may lie.
+    struct PitchCalls;
+    device = c"cuCtxGetDevice": fn(*mut c_int);
+    attribute = c"cuDeviceGetAttribute": fn(*mut c_int, CUdevice_attribute, c_int);
+}
+
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
 const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 
 /// Bytes on each GPU.
 static BYTES: [AtomicU64; GPUS_MAX] = [const { AtomicU64::new(0) }; GPUS_MAX];
 
+/// Whether calls that move managed memory are to find it where it was allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As device memory: such calls fail.
+    Device,
+    /// As managed memory: they do nothing.
+    Managed,
+}
+
 fn show(gpu: &Gpu, bytes: u64) {
     gpu.slot.show_spilled(bytes);
 }
 
+/// Bytes of host memory in place of the device's that this process has.
+fn bytes_held() -> u64 {
+    BYTES.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+}
+
 /// Allocates host memory for a request that there is no room for; none if the tenant has no such thing.
-pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64) -> Option<u64> {
+pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u64> {
     let spills = gpu.limits_now().is_some_and(|limits| limits.flags & FLAG_SPILL_HOST != 0);
     if !spills || bytes == 0 {
         return None;
@@ -53,8 +86,47 @@ pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64) -> Option<u64> {
     }
     let all = BYTES.get(usize::from(gpu.index))?.fetch_add(bytes, Ordering::Relaxed) + bytes;
     show(gpu, all);
-    tenant.hold(Kind::Pointer, address, Charge { gpu: gpu.index, bytes, account: Account::Host });
+    tenant.hold(Kind::Pointer, address, Charge { gpu: gpu.index, bytes, account: Account::Host(form) });
     Some(address)
+}
+
+/// Allocates rows of host memory, and tells how many bytes lie between their beginnings: as many as on the device, so that
+/// what holds for a pitch of the driver's holds for this one. The driver aligns rows to its textures' alignment (512 bytes on all devices
+/// seen) and gives no pitch beyond what its copies take.
+pub fn allocate_rows(tenant: &Tenant, gpu: &Gpu, width: u64, height: u64) -> Option<(u64, u64)> {
+    let calls = PitchCalls::resolve().ok()?;
+    let mut device = 0;
+    // SAFETY: a valid pointer.
+    unsafe { (calls.device)(&mut device) }.ok().ok()?;
+    let attribute = |attribute| {
+        let mut value = 0;
+        // SAFETY: a valid pointer.
+        unsafe { (calls.attribute)(&mut value, attribute, device) }.ok().ok()?;
+        u64::try_from(value).ok()
+    };
+    let alignment = attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT)?
+        .max(attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT)?)
+        .max(1);
+    let pitch = width.checked_next_multiple_of(alignment)?;
+    if pitch > attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH)? {
+        return None;
+    }
+    let address = allocate(tenant, gpu, pitch.checked_mul(height)?, Form::Device)?;
+    Some((address, pitch))
+}
+
+/// Whether a range lies in one piece of host memory that the program was given as managed memory.
+pub fn is_managed(tenant: &Tenant, address: u64, bytes: u64) -> bool {
+    if bytes_held() == 0 {
+        return false;
+    }
+    let end = address.checked_add(bytes);
+    tenant.allocations().any(|kind, start, charge| {
+        kind == Kind::Pointer
+            && charge.account == Account::Host(Form::Managed)
+            && address >= start
+            && end.is_some_and(|end| end <= start + charge.bytes)
+    })
 }
 
 /// Frees such memory, once the device is done with it.
@@ -68,11 +140,11 @@ pub fn free(address: u64) -> CuResult {
 
 /// Waits for a stream in whose order such memory is to be freed; host memory has no such order.
 pub fn settle(tenant: &Tenant, pointer: u64, stream: *mut c_void) {
-    if BYTES.iter().all(|bytes| bytes.load(Ordering::Relaxed) == 0) {
+    if bytes_held() == 0 {
         return;
     }
     let charge = tenant.allocations().charge(Kind::Pointer, pointer);
-    if charge.is_some_and(|charge| charge.account == Account::Host)
+    if charge.is_some_and(|charge| matches!(charge.account, Account::Host(_)))
         && let Ok(calls) = HostCalls::resolve()
     {
         // SAFETY: the caller's stream; the driver checks it.

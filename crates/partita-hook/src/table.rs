@@ -20,8 +20,8 @@ use partita_abi::types::{
 
 use crate::row::Row;
 use crate::{
-    attach, capture, gate, graph, graph_change, graph_exec, graph_place, imports, launch, locate, memory,
-    multicast, occupancy, pools, query, resolve, vmm,
+    attach, capture, gate, graph, graph_change, graph_exec, graph_place, imports, launch, locate, managed,
+    memory, multicast, occupancy, pools, query, resolve, vmm,
 };
 
 macro_rules! hooks {
@@ -96,6 +96,41 @@ hooks! {
     Query fn cuOccupancyMaxPotentialClusterSize(
         blocks: *mut c_int, function: *mut c_void, config: *const CUlaunchConfig,
     ) = occupancy::potential_cluster_size;
+
+    Query fn cuMemPrefetchAsync(address: u64, bytes: usize, device: c_int, stream: *mut c_void) = managed::prefetch;
+    Query fn cuMemPrefetchAsync_ptsz(address: u64, bytes: usize, device: c_int, stream: *mut c_void) = managed::prefetch;
+    Query fn cuMemPrefetchAsync_v2(
+        address: u64, bytes: usize, location: CUmemLocation, flags: c_uint, stream: *mut c_void,
+    ) = managed::prefetch_to;
+    Query fn cuMemPrefetchAsync_v2_ptsz(
+        address: u64, bytes: usize, location: CUmemLocation, flags: c_uint, stream: *mut c_void,
+    ) = managed::prefetch_to;
+    Query fn cuMemAdvise(address: u64, bytes: usize, advice: c_uint, device: c_int) = managed::advise;
+    Query fn cuMemAdvise_v2(address: u64, bytes: usize, advice: c_uint, location: CUmemLocation) = managed::advise;
+    Query fn cuStreamAttachMemAsync(stream: *mut c_void, address: u64, bytes: usize, flags: c_uint) = managed::attach;
+    Query fn cuStreamAttachMemAsync_ptsz(stream: *mut c_void, address: u64, bytes: usize, flags: c_uint) = managed::attach;
+    Query fn cuMemPrefetchBatchAsync(
+        addresses: *mut u64, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize,
+        location_count: usize, flags: u64, stream: *mut c_void,
+    ) = managed::prefetch_batch;
+    Query fn cuMemPrefetchBatchAsync_ptsz(
+        addresses: *mut u64, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize,
+        location_count: usize, flags: u64, stream: *mut c_void,
+    ) = managed::prefetch_batch;
+    Query fn cuMemDiscardAndPrefetchBatchAsync(
+        addresses: *mut u64, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize,
+        location_count: usize, flags: u64, stream: *mut c_void,
+    ) = managed::prefetch_batch;
+    Query fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
+        addresses: *mut u64, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize,
+        location_count: usize, flags: u64, stream: *mut c_void,
+    ) = managed::prefetch_batch;
+    Query fn cuMemDiscardBatchAsync(
+        addresses: *mut u64, sizes: *mut usize, count: usize, flags: u64, stream: *mut c_void,
+    ) = managed::discard_batch;
+    Query fn cuMemDiscardBatchAsync_ptsz(
+        addresses: *mut u64, sizes: *mut usize, count: usize, flags: u64, stream: *mut c_void,
+    ) = managed::discard_batch;
 
     Charge fn cuMemAlloc(pointer: *mut c_uint, bytes: c_uint) = memory::alloc;
     Charge fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) = memory::alloc;

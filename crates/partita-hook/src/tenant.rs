@@ -227,7 +227,7 @@ impl Tenant {
             Account::Own => gpu.credit(charge.bytes),
             Account::Pool(pool) => self.pools().give_back(Source::Pool(pool), charge.gpu, charge.bytes),
             Account::Shared(key) => self.leave(gpu, key),
-            Account::Host => spill::ended(gpu, charge.bytes),
+            Account::Host(_) => spill::ended(gpu, charge.bytes),
         }
     }
 

@@ -26,7 +26,9 @@ const CLASSES: [(&str, &str, &[Policy]); 5] = [
     ),
     (
         "Virtualised",
-        "Answered with what the tenant has instead of what the device has, or with the hook's own entry points.",
+        "Answered with what the tenant has instead of what the device has, or with the hook's own entry points. Managed memory is \
+         charged in full when it is allocated, wherever it lies; what lies on the host because the quota had no room for it \
+         (`--spill host`) cannot be moved, so calls that move managed memory or advise where to have it do nothing to that.",
         &[Policy::Attach, Policy::Resolve, Policy::Query],
     ),
     (
@@ -42,7 +44,7 @@ const CLASSES: [(&str, &str, &[Policy]); 5] = [
 ];
 
 /// Calls that are passed although memory is in their names, and why.
-const PASSED_BECAUSE: [(&str, &str); 12] = [
+const PASSED_BECAUSE: [(&str, &str); 11] = [
     ("cuMemAddressReserve", "addresses without memory"),
     (
         "cuMemAllocHost, cuMemHostAlloc, cuMemHostRegister",
@@ -56,10 +58,6 @@ const PASSED_BECAUSE: [(&str, &str); 12] = [
     (
         "cuMulticastCreate",
         "the object has no memory of its own; what is bound to it stays charged until it is unbound",
-    ),
-    (
-        "cuMemPrefetchAsync, cuMemAdvise",
-        "managed memory is charged in full when it is allocated, wherever it lies",
     ),
     (
         "cuExternalMemoryGetMappedBuffer, …MappedMipmappedArray",

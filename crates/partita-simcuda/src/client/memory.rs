@@ -8,7 +8,7 @@ use partita_abi::types::{CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH
 use super::context::{Context, current};
 use super::region::{Kind, Region};
 use super::runtime::{Runtime, runtime_at};
-use super::{put, put_if};
+use super::{list, put, put_if};
 use crate::shared::protocol::{AllocKind, Extent, Reply, Request};
 
 /// Rows of pitched memory start at multiples of this, in bytes.
@@ -209,6 +209,52 @@ driver_api! {
         check_managed(address, bytes)
     }
 
+    /// Moves managed memory; it stays where it is here.
+    fn cuMemPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz [per_thread] (
+        addresses: *mut CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        locations: *mut partita_abi::types::CUmemLocation,
+        firsts: *mut usize,
+        location_count: usize,
+        flags: u64,
+        stream: partita_abi::types::CUstream,
+    ) {
+        super::stream::resolve(stream, per_thread)?;
+        list(locations, location_count)?;
+        check_firsts(list(firsts, location_count)?, count)?;
+        check_batch(list(addresses, count)?, list(sizes, count)?, flags)
+    }
+
+    /// Gives up what managed memory holds and moves it; it stays where and as it is here.
+    fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz [per_thread] (
+        addresses: *mut CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        locations: *mut partita_abi::types::CUmemLocation,
+        firsts: *mut usize,
+        location_count: usize,
+        flags: u64,
+        stream: partita_abi::types::CUstream,
+    ) {
+        super::stream::resolve(stream, per_thread)?;
+        list(locations, location_count)?;
+        check_firsts(list(firsts, location_count)?, count)?;
+        check_batch(list(addresses, count)?, list(sizes, count)?, flags)
+    }
+
+    /// Gives up what managed memory holds, which stays as it is here.
+    fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz [per_thread] (
+        addresses: *mut CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        flags: u64,
+        stream: partita_abi::types::CUstream,
+    ) {
+        super::stream::resolve(stream, per_thread)?;
+        check_batch(list(addresses, count)?, list(sizes, count)?, flags)
+    }
+
     /// Advice on managed memory, which stays where it is here.
     fn cuMemAdvise(address: CUdeviceptr, bytes: usize, advice: u32, device: i32) {
         let _ = device;
@@ -243,6 +289,19 @@ driver_api! {
         check_attach(flags)?;
         check_managed(address, bytes)
     }
+}
+
+/// Checks that the locations of a batch begin at its first entry and follow one another.
+fn check_firsts(firsts: &[usize], count: usize) -> Result<(), CuResult> {
+    let follow = firsts.first() == Some(&0) && firsts.is_sorted_by(|one, next| one < next);
+    if follow && firsts.iter().all(|first| *first < count) { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
+}
+
+fn check_batch(addresses: &[u64], sizes: &[usize], flags: u64) -> Result<(), CuResult> {
+    if flags != 0 || addresses.is_empty() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    addresses.iter().zip(sizes).try_for_each(|(address, bytes)| check_managed(*address, *bytes))
 }
 
 fn check_managed(address: u64, bytes: usize) -> Result<(), CuResult> {
