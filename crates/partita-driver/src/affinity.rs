@@ -1,11 +1,14 @@
 //! Contexts of MPS that may use some SMs only: how the paper's components change theirs (Luo and Wei 2023, 3.2).
 
+use core::cell::Cell;
 use core::ffi::c_void;
 
+use partita_abi::kernels;
 use partita_abi::types::{CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUexecAffinityParam};
 
+use crate::current::Current;
 use crate::error::Error;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, Place};
 use crate::ipc::SharedEvent;
 use crate::stream::{Stream, StreamRef};
 
@@ -19,6 +22,8 @@ pub struct AffinityContext<'g, 'a> {
     /// The same: of this context, as an event must be that its stream records.
     joint: Option<SharedEvent<'a>>,
     context: *mut c_void,
+    /// The known kernels in it, once they were wanted.
+    module: Cell<*mut c_void>,
     sms: u32,
 }
 
@@ -33,7 +38,8 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
         let mut context = core::ptr::null_mut();
         // SAFETY: valid pointers, one wish, and the device that the driver gave.
         unsafe { cuda.ctx_create_with_affinity(&mut context, &mut wish, 1, 0, gpu.device())? };
-        let mut made = Self { gpu, stream: None, joint: None, context, sms: 0 };
+        let module = Cell::new(core::ptr::null_mut());
+        let mut made = Self { gpu, stream: None, joint: None, context, module, sms: 0 };
         let (stream, joint) = (Stream::new(cuda), SharedEvent::create(cuda));
         let mut granted = CUexecAffinityParam::default();
         // SAFETY: a valid pointer; the new context is current.
@@ -51,6 +57,23 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
     /// Its stream.
     pub fn stream(&self) -> StreamRef<'_> {
         self.stream.as_ref().map(Stream::as_ref).expect("set when the context is made")
+    }
+
+    /// The place of launches of Partita's own kernels on its stream. They are loaded in the context at the first call.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn place(&self) -> Result<Place<'_>, Error> {
+        if self.module.get().is_null() {
+            let (cuda, mut module) = (self.gpu.cuda(), core::ptr::null_mut());
+            // SAFETY: the context lives as long as self; a valid pointer and a module that ends with a zero.
+            unsafe {
+                let _current = Current::switch(cuda, self.context)?;
+                cuda.module_load_data(&mut module, kernels::PTX_MODULE.as_ptr().cast())?;
+            }
+            self.module.set(module);
+        }
+        Ok(Place { stream: self.stream(), module: self.module.get() })
     }
 
     /// Has another stream, of whatever context, wait for all that this one's was given so far. Its events record nothing on this one: the

@@ -324,8 +324,22 @@ impl<'a> Gpu<'a> {
     /// # Errors
     /// The driver's.
     pub fn prepare_spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<Launch<'_>, Error> {
+        let grid = Grid { blocks, threads, cluster_blocks: 1 };
+        self.prepare_spin_at(self.place(self.stream()), grid, duration_ns)
+    }
+
+    /// As [`Gpu::prepare_spin`], at a place.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prepare_spin_at<'s>(
+        &'s self,
+        place: Place<'s>,
+        grid: Grid,
+        duration_ns: u64,
+    ) -> Result<Launch<'s>, Error> {
         // SAFETY: the kernel takes a duration and no address.
-        unsafe { self.prepare(kernels::SPIN, Grid { blocks, threads, cluster_blocks: 1 }, &[duration_ns]) }
+        unsafe { self.prepare_at(place, kernels::SPIN, grid, &[duration_ns]) }
     }
 
     /// Prepares `partita_copy`: copies the whole of `from` to the beginning of `to`.

@@ -17,6 +17,7 @@ mod census;
 pub mod control;
 mod copies;
 mod cuda;
+mod current;
 mod error;
 pub mod files;
 mod gpu;

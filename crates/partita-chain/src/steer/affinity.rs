@@ -22,11 +22,17 @@ pub struct AffinityContexts<'g> {
     current: Option<&'g AffinityContext<'g, 'g>>,
 }
 
-impl AffinityContexts<'_> {
+impl<'g> AffinityContexts<'g> {
     /// An empty pool.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The context that work goes to; none before the first suggestion.
+    #[must_use]
+    pub fn current(&self) -> Option<&'g AffinityContext<'g, 'g>> {
+        self.current
     }
 }
 

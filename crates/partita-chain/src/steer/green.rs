@@ -30,6 +30,12 @@ impl<'g> GreenContexts<'g> {
         Self::default()
     }
 
+    /// The context that work goes to; none before the first suggestion.
+    #[must_use]
+    pub fn current(&self) -> Option<&'g GreenContext<'g, 'g>> {
+        self.current
+    }
+
     fn context(&mut self, gpu: &'g Gpu<'g>, set: &TpcSet) -> Result<&'g GreenContext<'g, 'g>, DriverError> {
         if let Some(context) = self.contexts.get(set) {
             return Ok(context);

@@ -10,7 +10,7 @@ use partita_core::TpcSet;
 
 use super::Coscheduling;
 use crate::census::Census;
-use crate::cuda::Cuda;
+use crate::current::Current;
 use crate::error::Error;
 use crate::gpu::{Gpu, Grid, Place};
 use crate::stream::{Stream, StreamRef};
@@ -125,32 +125,5 @@ impl Drop for GreenContext<'_, '_> {
             let _ = cuda.event_destroy(self.event);
             let _ = cuda.green_ctx_destroy(self.handle);
         }
-    }
-}
-
-/// A context made current for a while.
-struct Current<'a> {
-    cuda: &'a Cuda,
-    former: *mut c_void,
-}
-
-impl<'a> Current<'a> {
-    /// # Safety
-    /// `context` is alive.
-    unsafe fn switch(cuda: &'a Cuda, context: *mut c_void) -> Result<Self, Error> {
-        let mut former = core::ptr::null_mut();
-        // SAFETY: a valid pointer; the caller vouches for the context.
-        unsafe {
-            cuda.ctx_get_current(&mut former)?;
-            cuda.ctx_set_current(context)?;
-        }
-        Ok(Self { cuda, former })
-    }
-}
-
-impl Drop for Current<'_> {
-    fn drop(&mut self) {
-        // SAFETY: it was current before.
-        let _ = unsafe { self.cuda.ctx_set_current(self.former) };
     }
 }
