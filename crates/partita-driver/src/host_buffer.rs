@@ -28,6 +28,17 @@ impl<'a> HostBuffer<'a> {
         Ok(Self { cuda, start, bytes })
     }
 
+    /// As many bytes as `data` has, with `data` in them, at least one.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn of(gpu: &Gpu<'a>, data: &[u8]) -> Result<Self, Error> {
+        let buffer = Self::new(gpu, data.len())?;
+        // SAFETY: as many bytes were just allocated, and no copy knows of them yet.
+        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), buffer.start.cast(), data.len()) };
+        Ok(buffer)
+    }
+
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {

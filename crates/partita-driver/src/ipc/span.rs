@@ -92,6 +92,20 @@ impl<'s> Span<'s> {
         unsafe { self.cuda.memcpy_to_host_async(host.start(), self.address, bytes, stream.handle()) }
     }
 
+    /// Queues a copy of as many bytes as it has from other device memory. Both must stay until it has happened.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the other memory is shorter or the same; the driver's.
+    pub fn copy_of(&self, other: &Span<'_>, stream: StreamRef<'_>) -> Result<(), Error> {
+        let from = other.part(0, self.bytes)?;
+        if from.address < self.address + self.bytes && self.address < from.address + self.bytes {
+            return Err(Error::Refused(format!("{self:?} and {from:?} overlap: copy between two parts")));
+        }
+        let bytes = self.bytes as usize;
+        // SAFETY: both ranges have that many bytes, and are two.
+        unsafe { self.cuda.memcpy_within_async(self.address, from.address, bytes, stream.handle()) }
+    }
+
     /// Its bytes, if the host's memory has as many.
     fn bytes_of(&self, host: &HostBuffer<'_>) -> Result<usize, Error> {
         let bytes = usize::try_from(self.bytes).ok().filter(|bytes| *bytes <= host.bytes());

@@ -73,7 +73,7 @@ impl Image {
 }
 
 impl Stage for Image {
-    fn begin(&mut self, frame: &mut Frame<'_, '_>) -> Result<(), Error> {
+    fn begin(&mut self, _: &Component<'_>, frame: &mut Frame<'_, '_>) -> Result<(), Error> {
         let picture = picture(frame.sequence(), self.width, self.height);
         let mut coded = vec![0; picture.len()];
         reference::encode(&mut coded, &picture, self.width as usize);

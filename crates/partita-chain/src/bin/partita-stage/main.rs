@@ -21,7 +21,7 @@ const USAGE: &str = "usage: partita-stage matrix SIZE[:ROUNDS] | decode WxH | en
 /// What a component does to a frame.
 trait Stage {
     /// Fills a new frame, as the first component.
-    fn begin(&mut self, frame: &mut Frame<'_, '_>) -> Result<(), Error>;
+    fn begin(&mut self, component: &Component<'_>, frame: &mut Frame<'_, '_>) -> Result<(), Error>;
 
     /// Launches its work on a frame.
     fn work(
@@ -96,7 +96,7 @@ fn attend(
             Received::Ended => return Ok(Ok(())),
         };
         if component.is_first() {
-            stage.begin(&mut frame)?;
+            stage.begin(component, &mut frame)?;
             begun += 1;
         }
         stage.work(component, stages, &mut frame)?;

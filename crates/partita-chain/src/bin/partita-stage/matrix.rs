@@ -2,10 +2,13 @@
 //!
 //! A frame is two halves, each as large as the chain's largest matrix. A component multiplies what stands in front of the one half into the front of
 //! the other; the first word of the frame's note says which half holds the result.
+//!
+//! The first component's inputs lie ready in page-locked memory, and the last one's results come back into such memory, both by copies on the component's
+//! stream. What lies behind a matrix that is smaller than the next component's is the same for every frame.
 
 use partita_abi::stages::reference;
 use partita_chain::{Component, Error, Frame};
-use partita_driver::{Buffer, Gpu, Stages};
+use partita_driver::{Buffer, Gpu, HostBuffer, Stages};
 
 use crate::Stage;
 
@@ -48,11 +51,18 @@ impl Spec {
     }
 }
 
+/// Inputs that follow each other, again and again.
+const INPUTS: u64 = 4;
+
 /// A component of that chain.
 pub struct Matrix<'g> {
     spec: Spec,
     factor: Buffer<'g>,
     half_floats: usize,
+    /// What every frame begins as, and as many matrices as [`INPUTS`]; of the first component.
+    inputs: Option<(Buffer<'g>, Vec<HostBuffer<'g>>)>,
+    /// Where the last component's results go, if nobody looks at them.
+    result: Option<HostBuffer<'g>>,
     check: Option<Vec<Spec>>,
 }
 
@@ -61,8 +71,14 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 }
 
 fn input(sequence: u64, floats: usize) -> Vec<f32> {
+    let sequence = sequence % INPUTS;
     let mix = |at: u64| (at.wrapping_mul(0x9e37_79b9).wrapping_add(sequence.wrapping_mul(31)) >> 8) % 64;
     (0..floats as u64).map(|at| mix(at) as f32).collect()
+}
+
+/// What lies behind the matrices of a frame.
+fn background(floats: usize) -> Vec<f32> {
+    (0..floats).map(|at| (at % 61) as f32).collect()
 }
 
 impl<'g> Matrix<'g> {
@@ -86,7 +102,17 @@ impl<'g> Matrix<'g> {
         let factor = gpu.alloc(spec.floats() * 4).map_err(|error| error.to_string())?;
         factor.write(&bytes_of(&spec.factor())).map_err(|error| error.to_string())?;
         let check = check.map(|specs| specs.split(',').map(Spec::parse).collect()).transpose()?;
-        Ok(Self { spec, factor, half_floats, check })
+        let text = |error: partita_driver::Error| error.to_string();
+        let inputs = component.is_first().then(|| {
+            let half = bytes_of(&background(half_floats));
+            let blank = gpu.alloc(2 * half.len()).map_err(text)?;
+            blank.write(&[half.as_slice(), half.as_slice()].concat()).map_err(text)?;
+            let matrix = |sequence| HostBuffer::of(gpu, &bytes_of(&input(sequence, spec.floats())));
+            Ok::<_, String>((blank, (0..INPUTS).map(matrix).collect::<Result<_, _>>().map_err(text)?))
+        });
+        let has_result = component.is_last() && check.is_none();
+        let result = has_result.then(|| HostBuffer::new(gpu, spec.floats() * 4).map_err(text)).transpose()?;
+        Ok(Self { spec, factor, half_floats, inputs: inputs.transpose()?, result, check })
     }
 
     fn half_bytes(&self) -> u64 {
@@ -94,12 +120,19 @@ impl<'g> Matrix<'g> {
     }
 }
 
+fn copied(source: partita_driver::Error) -> Error {
+    Error::Driver { what: "a copy between frame and host", source: Box::new(source) }
+}
+
 impl Stage for Matrix<'_> {
-    fn begin(&mut self, frame: &mut Frame<'_, '_>) -> Result<(), Error> {
-        let values = bytes_of(&input(frame.sequence(), self.half_floats));
+    fn begin(&mut self, component: &Component<'_>, frame: &mut Frame<'_, '_>) -> Result<(), Error> {
         frame.meta_mut()[0] = 0;
-        // Both halves, so that what lies behind a small matrix is known too.
-        frame.write(&[values.as_slice(), values.as_slice()].concat())
+        let Some((blank, inputs)) = &self.inputs else { return Ok(()) };
+        let input = &inputs[(frame.sequence() % INPUTS) as usize];
+        let whole = frame.part(0, blank.bytes() as u64)?;
+        let front = frame.part(0, input.bytes() as u64)?;
+        whole.copy_of(&blank.span(), component.stream()).map_err(copied)?;
+        front.copy_from(input, component.stream()).map_err(copied)
     }
 
     fn work(
@@ -116,17 +149,24 @@ impl Stage for Matrix<'_> {
         let launched = stages.matrix(component.stream(), &to, &from, &self.factor.span(), n, rounds);
         launched
             .map_err(|source| Error::Driver { what: "the product of matrices", source: Box::new(source) })?;
+        if let Some(result) = &self.result {
+            let matrix = to.part(0, result.bytes() as u64).map_err(copied)?;
+            matrix.copy_to(result, component.stream()).map_err(copied)?;
+        }
         frame.meta_mut()[0] = half ^ 1;
         Ok(())
     }
 
     fn end(&mut self, frame: &Frame<'_, '_>) -> Result<Option<String>, Error> {
+        let Some(specs) = &self.check else { return Ok(None) };
         let half = (frame.meta()[0] & 1) as usize;
         let mut result = vec![0; self.spec.floats() * 4];
         frame.read(half as u64 * self.half_bytes(), &mut result)?;
-        let Some(specs) = &self.check else { return Ok(None) };
-        let begin = input(frame.sequence(), self.half_floats);
-        let mut halves = [begin.clone(), begin];
+        let behind = background(self.half_floats);
+        let mut halves = [behind.clone(), behind];
+        if let Some(first) = specs.first() {
+            halves[0][..first.floats()].copy_from_slice(&input(frame.sequence(), first.floats()));
+        }
         for (at, spec) in specs.iter().enumerate() {
             let [even, odd] = &mut halves;
             let (from, to) = if at % 2 == 0 { (even, odd) } else { (odd, even) };
