@@ -9,11 +9,22 @@
 //! cargo build --release && target/release/mechanisms --gpu 0 --json bench/results/mechanisms.json
 //! target/release/mechanisms --elements 16384            # sim:h200, where throughput is the host's
 //! ```
+//!
+//! With `--switch`, what moving compute units costs with each actuator of chains instead: the call, the time to the first work under the new
+//! partition, and what launches and hand-overs cost from then on. It starts an MPS service of its own and ends it; 30 s on an H200, 120 s at most:
+//!
+//! ```text
+//! target/release/mechanisms --switch --gpu 0 --rounds 20 --out bench/results/switch_cost
+//! target/release/mechanisms --switch --rounds 3 --switches 20                 # sim:h200
+//! ```
+
+mod actuator;
+mod switch;
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -50,6 +61,21 @@ struct Options {
     /// Write the figures here too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Measure what switches of chains' actuators cost.
+    #[arg(long)]
+    switch: bool,
+    /// Switches of one round.
+    #[arg(long, default_value_t = 100)]
+    switches: u32,
+    /// When whatever is not done yet is given up, in seconds.
+    #[arg(long, default_value_t = 120)]
+    deadline_s: u64,
+    /// Where `--switch` writes FILE.md and FILE.json, after each round.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Run as the process of one actuator.
+    #[arg(long, hide = true, value_enum)]
+    actuator: Option<actuator::Kind>,
 }
 
 const FMA_ROUNDS: u32 = 2048;
@@ -126,11 +152,18 @@ impl Spread {
 
 fn main() -> Result<()> {
     let options = Options::parse();
+    if let Some(kind) = options.actuator {
+        let amount = actuator::Amount { switches: options.switches, burst: options.burst };
+        return actuator::run(kind, amount, Duration::from_secs(options.deadline_s));
+    }
     let own = std::env::current_exe()?;
     let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
     let install = Install::of(partita, std::env::var_os("PARTITA_LIB_DIR"));
     let selector: Selector = options.gpu.parse()?;
     let gpu = gpu::select(&install, Some(&selector))?.gpu;
+    if options.switch {
+        return switch::run(&options, &install, &gpu);
+    }
     if std::env::var_os(INSIDE).is_none() {
         // The driver is found by the environment that a process starts with.
         let error = Command::new(own)
