@@ -3,70 +3,75 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use partita::chain::Algorithm;
+use serde::{Deserialize, Serialize};
 
-use crate::Options;
-use crate::live::{Chain, last_division};
+use crate::Run;
+use crate::live::Living;
 use crate::report::Row;
 
-/// TPCs that one move gives or takes, largest first.
-const STEPS: [u32; 4] = [16, 8, 4, 2];
+/// Parts of all TPCs that one move gives or takes, largest first.
+const STEPS: [u32; 4] = [4, 8, 16, 32];
 
-/// A division, and what comes out of it.
-#[derive(Debug, Clone)]
+/// A division, and how it was found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Best {
     /// TPCs of each component.
     pub tpcs: Vec<u32>,
-    /// Frames a second.
-    pub frames_per_s: f64,
     /// Divisions that were tried.
     pub trials: usize,
+    /// Whether the climb came to its end, where no single move of the finest step brings anything, in the time that it had.
+    pub is_local_optimum: bool,
 }
 
-/// Climbs from the best division that the algorithms have left and from equal parts: one component at a time gets or gives TPCs, of all that there are, whether
-/// others have them too or not.
-pub fn best(options: &Options, chain: &Chain<'_>, row: &Row) -> Result<Best> {
-    let living = chain.start(Algorithm::None)?;
-    let until = Instant::now() + Duration::from_secs_f64(options.search_s);
-    let whole = last_division(&living.periods()?);
-    let all = whole.iter().copied().max().unwrap_or(1);
-    let equal = vec![(all / whole.len().max(1) as u32).max(1); whole.len()];
-    let mut found = Best { tpcs: whole.clone(), frames_per_s: 0.0, trials: 0 };
-    let mut starts: Vec<Vec<u32>> = row.divisions();
-    starts.extend([whole, equal]);
+/// Climbs from the best of: the divisions that the algorithms have left, everything for everybody, and equal parts. One component at a time gets or gives TPCs, of all
+/// that there are, whether others have them too or not.
+pub fn best(run: &Run<'_>, living: &Living<'_>, row: &Row) -> Result<Best> {
+    let until = Instant::now() + Duration::from_secs_f64(run.options.search_s);
+    let all = living.all()?;
+    let components = row.components();
+    let mut starts = row.divisions();
+    starts.push(vec![all; components]);
+    starts.push(vec![(all / components.max(1) as u32).max(1); components]);
+    starts.sort();
     starts.dedup();
-    let judge = |tpcs: &[u32], found: &mut Best| -> Result<bool> {
-        let frames_per_s = living.try_division(tpcs)?;
+    let mut found = Best { tpcs: vec![all; components], trials: 0, is_local_optimum: false };
+    let mut highest = 0.0;
+    let mut tried = std::collections::BTreeSet::new();
+    let mut judge = |tpcs: &[u32], found: &mut Best| -> Result<bool> {
+        if !tried.insert(tpcs.to_vec()) {
+            return Ok(false);
+        }
+        let frames_per_s = living.look(tpcs)?;
         found.trials += 1;
-        let is_better = frames_per_s > found.frames_per_s;
+        let is_better = frames_per_s > highest;
         if is_better {
-            (found.tpcs, found.frames_per_s) = (tpcs.to_vec(), frames_per_s);
+            found.tpcs = tpcs.to_vec();
+            highest = frames_per_s;
         }
         Ok(is_better)
     };
     for start in &starts {
         judge(start, &mut found)?;
     }
-    'steps: for step in STEPS {
+    for part in STEPS {
+        let step = (all / part).max(1);
         let mut goes_on = true;
         while goes_on {
             goes_on = false;
-            for component in 0..found.tpcs.len() {
-                for grows in [true, false] {
+            for component in 0..components {
+                for grows in [false, true] {
                     if Instant::now() >= until {
-                        break 'steps;
+                        return Ok(found);
                     }
                     let mut tpcs = found.tpcs.clone();
                     let now = tpcs[component];
                     tpcs[component] =
                         if grows { (now + step).min(all) } else { now.saturating_sub(step).max(1) };
-                    if tpcs[component] != now {
-                        goes_on |= judge(&tpcs, &mut found)?;
-                    }
+                    goes_on |= tpcs[component] != now && judge(&tpcs, &mut found)?;
                 }
             }
         }
     }
-    living.stop()?;
+    found.is_local_optimum = true;
     Ok(found)
 }

@@ -7,66 +7,108 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use partita::chain::{Algorithm, Period, read_log};
+use partita::chain::{Algorithm, Period, Phase, read_log};
+use partita::gpu::Gpu;
 use partita_bench::scratch::Scratch;
 use partita_core::Samples;
-use partita_experiments::chains::{ChainSet, Kind};
+use partita_experiments::chains::{ChainSet, Kind, PAPER_SMS, Size};
+use serde::{Deserialize, Serialize};
 
-use crate::Options;
+use crate::{Run, Sizes};
 
-/// How long a chain may take to begin, or to end.
+/// How long a chain may take to begin, or to take up a division.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take to end before it is ended by force.
+const END: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
+/// Periods after a division by hand that are not counted, and those of a look at it that are.
+const SETTLE_PERIODS: usize = 2;
+const LOOK_PERIODS: usize = 3;
+/// Elements of a row for each block of a side, as in the paper's table 1.
+const ELEMENTS_PER_BLOCK: u32 = 30;
 
-/// Who divides the compute units, in the order of the first round.
-pub const DIVISIONS: [Algorithm; 3] = [Algorithm::None, Algorithm::Published, Algorithm::Steady];
+/// Who divides the compute units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// An algorithm, or nobody.
+    Algorithm(Algorithm),
+    /// The best division that was found.
+    Best(Vec<u32>),
+}
 
-/// What a chain did.
-#[derive(Debug, Clone)]
-pub struct Run {
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Measured {
     /// Frames a second, mean of the counted periods.
     pub frames_per_s: f64,
     /// Divisions that were tried.
     pub trials: usize,
-    /// When the last one was, in seconds after the first frame; 0 for none.
+    /// When the last one was, in seconds after the order; 0 for none.
     pub settled_s: f64,
+    /// Whether the search had ended in the time that it had.
+    pub has_ended: bool,
     /// The last division.
     pub tpcs: Vec<u32>,
 }
 
 /// A chain that can be started.
 pub struct Chain<'o> {
-    options: &'o Options,
-    partita: PathBuf,
+    run: &'o Run<'o>,
     scratch: Scratch,
     name: String,
     text: String,
 }
 
+/// Elements of a row of a size's matrix.
+fn width(size: Size, sizes: Sizes, sms: u32) -> u32 {
+    match sizes {
+        Sizes::Printed => size.width(),
+        Sizes::Scaled => {
+            let blocks = f64::from(size.blocks_printed()) * f64::from(sms) / f64::from(PAPER_SMS);
+            ELEMENTS_PER_BLOCK * (blocks.sqrt().round() as u32).max(1)
+        }
+    }
+}
+
 impl<'o> Chain<'o> {
     /// The chain of a set, its kernels repeated so often.
-    pub fn new(options: &'o Options, set: &ChainSet, repeat: u32) -> Result<Self> {
-        let own = std::env::current_exe()?;
-        let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
-        let stage = partita.with_file_name("partita-stage");
+    pub fn new(run: &'o Run<'o>, gpu: &Gpu, set: &ChainSet, repeat: u32) -> Result<Self> {
+        let stage = run.partita.with_file_name("partita-stage");
         ensure!(stage.exists(), "{} is not there: build partita-chain", stage.display());
         let name = format!("live-{}", set.name.to_lowercase());
         let scratch = Scratch::new("chain-live")?;
-        // Two matrices of the largest class.
-        let mut text = format!("name = \"{name}\"\nframe = \"2MiB\"\nframes = 16\n");
-        for (number, kind) in set.components.iter().enumerate() {
+        let topology = partita::calibration::Cache::open()
+            .get(
+                &partita::install::Install::of(run.partita.clone(), std::env::var_os("PARTITA_LIB_DIR")),
+                gpu,
+            )?
+            .topology()
+            .map_err(anyhow::Error::msg)?;
+        let sms = topology.all().len() * topology.sms_per_tpc();
+        let mut widths = Vec::new();
+        for kind in set.components {
             let Kind::Product(size) = kind else { bail!("{}: no program does {kind}", set.name) };
+            widths.push(width(*size, run.options.sizes, sms));
+        }
+        // Two matrices of the largest size.
+        let widest = u64::from(widths.iter().copied().max().unwrap_or(1));
+        let frame_kib = (widest * widest * 8).div_ceil(4096) * 4;
+        let mut text = format!(
+            "name = \"{name}\"\nframe = \"{frame_kib}KiB\"\nframes = 24\ncapacity = 4\nperiod_ms = {}\nalgorithm = \"none\"\n",
+            run.options.period_ms
+        );
+        for (number, width) in widths.iter().enumerate() {
             writeln!(
                 text,
-                "[[component]]\nname = \"c{number}\"\ncommand = [{stage:?}, \"matrix\", \"{size}:{repeat}\"]"
+                "[[component]]\nname = \"c{number}\"\ncommand = [{stage:?}, \"matrix\", \"{width}:{repeat}\"]"
             )?;
         }
-        Ok(Self { options, partita, scratch, name, text })
+        Ok(Self { run, scratch, name, text })
     }
 
     fn partita(&self, arguments: &[&str]) -> Result<()> {
         let output =
-            Command::new(&self.partita).args(arguments).output().context("partita cannot be started")?;
+            Command::new(&self.run.partita).args(arguments).output().context("partita cannot be started")?;
         ensure!(
             output.status.success(),
             "partita {}: {}",
@@ -76,13 +118,18 @@ impl<'o> Chain<'o> {
         Ok(())
     }
 
-    /// Starts it.
-    pub fn start(&self, division: Algorithm) -> Result<Living<'_>> {
+    /// Starts it, with nobody who divides, and waits for its first frames.
+    pub fn start(&self) -> Result<Living<'_>> {
         let (file, log) = (self.scratch.path().join("chain.toml"), self.scratch.path().join("log.jsonl"));
         let _ = fs::remove_file(&log);
-        fs::write(&file, format!("algorithm = {}\n{}", serde_json::to_string(&division)?, self.text))?;
-        let mut command = Command::new(&self.partita);
-        command.args(["chain", "start"]).arg(&file).args(["--gpu", &self.options.gpu]).arg("--log").arg(&log);
+        fs::write(&file, &self.text)?;
+        let mut command = Command::new(&self.run.partita);
+        command
+            .args(["chain", "start"])
+            .arg(&file)
+            .args(["--gpu", &self.run.options.gpu])
+            .arg("--log")
+            .arg(&log);
         let process = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -91,43 +138,16 @@ impl<'o> Chain<'o> {
         let mut living = Living { chain: self, process, log };
         let begin = Instant::now();
         // Until the first line is written there is no log.
-        while living.periods().map_or(true, |periods| periods.is_empty()) {
+        while living.periods().map_or(true, |periods| periods.len() < SETTLE_PERIODS) {
             if let Some(status) = living.process.try_wait()? {
                 bail!("{} ended before a frame was through: {status}", self.name);
             }
             ensure!(begin.elapsed() < PATIENCE, "{}: no frame came through in {PATIENCE:?}", self.name);
+            self.run.check_time()?;
             std::thread::sleep(LOOK);
         }
         Ok(living)
     }
-
-    /// Runs it for the time that the options say.
-    pub fn run(&self, division: Algorithm) -> Result<Run> {
-        let living = self.start(division)?;
-        std::thread::sleep(Duration::from_secs_f64(self.options.seconds));
-        let periods = living.stop()?;
-        let first_s = periods.first().map_or(0.0, |period| period.at_s);
-        let last_s = periods.last().map_or(0.0, |period| period.at_s);
-        let counted = periods.iter().filter(|period| period.at_s > last_s - self.options.counted_s);
-        let frames = Samples::new(counted.map(|period| period.throughput_fps).collect::<Vec<_>>())
-            .with_context(|| format!("{} has counted nothing", self.name))?;
-        let changes: Vec<f64> = periods
-            .windows(2)
-            .filter(|two| two[0].tpcs != two[1].tpcs)
-            .map(|two| two[1].at_s - first_s)
-            .collect();
-        Ok(Run {
-            frames_per_s: frames.mean(),
-            trials: changes.len(),
-            settled_s: changes.last().copied().unwrap_or(0.0),
-            tpcs: last_division(&periods),
-        })
-    }
-}
-
-/// The division that a log ends with; empty where there was none.
-pub fn last_division(periods: &[Period]) -> Vec<u32> {
-    periods.last().and_then(|period| period.tpcs.clone()).unwrap_or_default()
 }
 
 /// A chain that runs.
@@ -139,49 +159,170 @@ pub struct Living<'c> {
 
 impl Living<'_> {
     /// Its log, from the first frame on.
-    pub fn periods(&self) -> Result<Vec<Period>> {
+    fn periods(&self) -> Result<Vec<Period>> {
         let periods = read_log(&self.log)?.periods;
         Ok(periods.into_iter().skip_while(|period| period.throughput_fps == 0.0).collect())
     }
 
-    /// Divides the compute units, and says what comes out of that: the mean of three periods, the first after it left out.
-    pub fn try_division(&self, tpcs: &[u32]) -> Result<f64> {
-        let list: Vec<String> = tpcs.iter().map(u32::to_string).collect();
-        self.chain.partita(&["chain", "steer", &self.chain.name, "--tpcs", &list.join(",")])?;
+    /// TPCs that it has.
+    pub fn all(&self) -> Result<u32> {
+        let periods = self.periods()?;
+        Ok(periods.last().context("a chain without periods")?.tpcs_of_chain)
+    }
+
+    /// Says who divides, and returns how many periods there were before.
+    fn steer(&self, order: &Order) -> Result<usize> {
+        let before = self.periods()?.len();
+        let (option, value) = match order {
+            Order::Algorithm(algorithm) => {
+                let name = serde_json::to_value(algorithm)?;
+                ("--algorithm", name.as_str().unwrap_or_default().to_owned())
+            }
+            Order::Best(tpcs) => ("--tpcs", tpcs.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+        };
+        self.chain.partita(&["chain", "steer", &self.chain.name, option, &value])?;
+        Ok(before)
+    }
+
+    /// Waits until a look at the periods since `before` says something.
+    fn wait<R>(
+        &self,
+        before: usize,
+        patience: Duration,
+        mut look: impl FnMut(&[Period]) -> Option<R>,
+    ) -> Result<Option<R>> {
         let begin = Instant::now();
         loop {
             let periods = self.periods()?;
-            let after = periods.iter().rev().take_while(|period| period.tpcs.as_deref() == Some(tpcs));
-            let mut rates: Vec<f64> = after.map(|period| period.throughput_fps).collect();
-            if rates.len() > 3 {
-                // The newest come first.
-                rates.truncate(3);
-                return Ok(Samples::new(rates)?.mean());
+            if let Some(found) = look(periods.get(before..).unwrap_or_default()) {
+                return Ok(Some(found));
             }
-            ensure!(begin.elapsed() < PATIENCE, "{}: {tpcs:?} was not taken up", self.chain.name);
+            if begin.elapsed() > patience {
+                return Ok(None);
+            }
+            self.chain.run.check_time()?;
             std::thread::sleep(LOOK);
         }
     }
 
-    /// Ends it. Returns its whole log.
-    pub fn stop(mut self) -> Result<Vec<Period>> {
-        let periods = self.periods()?;
-        self.chain.partita(&["chain", "stop", &self.chain.name])?;
+    /// Divides the compute units by hand, and returns the periods with that, as many as are counted after those in which the chain settles.
+    fn with(&self, order: &Order, tpcs: &[u32], counted: usize) -> Result<Vec<Period>> {
+        let before = self.steer(order)?;
+        let found = self.wait(before, PATIENCE, |periods| {
+            let since = periods.iter().rev().take_while(|period| period.tpcs.as_deref() == Some(tpcs));
+            let count = since.count();
+            (count >= SETTLE_PERIODS + counted).then(|| periods[periods.len() - counted..].to_vec())
+        })?;
+        found.with_context(|| format!("{}: {tpcs:?} was not taken up", self.chain.name))
+    }
+
+    /// A short look at a division: frames a second.
+    pub fn look(&self, tpcs: &[u32]) -> Result<f64> {
+        mean(&self.with(&Order::Best(tpcs.to_vec()), tpcs, LOOK_PERIODS)?)
+    }
+
+    /// Measures a division.
+    pub fn hold(&self, tpcs: &[u32]) -> Result<Measured> {
+        self.hold_as(&Order::Best(tpcs.to_vec()), tpcs)
+    }
+
+    fn hold_as(&self, order: &Order, tpcs: &[u32]) -> Result<Measured> {
+        let options = self.chain.run.options;
+        let counted = (options.counted_s * 1e3 / f64::from(options.period_ms)).ceil().max(1.0) as usize;
+        let periods = self.with(order, tpcs, counted)?;
+        Ok(Measured {
+            frames_per_s: mean(&periods)?,
+            trials: 0,
+            settled_s: 0.0,
+            has_ended: true,
+            tpcs: tpcs.to_vec(),
+        })
+    }
+
+    /// Has the compute units divided so, from everything for everybody, and measures what comes of it.
+    pub fn obey(&self, order: &Order) -> Result<Measured> {
+        let all = self.all()?;
+        let components = self.periods()?.last().and_then(|period| period.tpcs.as_ref().map(Vec::len));
+        let everything = vec![all; components.context("a chain that was not divided")?];
+        match order {
+            Order::Best(tpcs) => self.hold_as(order, tpcs),
+            Order::Algorithm(Algorithm::None) => self.hold_as(order, &everything),
+            Order::Algorithm(_) => {
+                let none = Order::Algorithm(Algorithm::None);
+                self.with(&none, &everything, 1)?;
+                self.search(order)
+            }
+        }
+    }
+
+    /// Has an algorithm search, and counts behind its end, or at the end of the time that it has.
+    fn search(&self, order: &Order) -> Result<Measured> {
+        let options = self.chain.run.options;
+        let from_s = self.periods()?.last().map_or(0.0, |period| period.at_s);
+        let before = self.steer(order)?;
+        let limit = Duration::from_secs_f64(options.seconds + options.counted_s);
+        let ended = self.wait(before, limit, |periods| has_ended(periods, options.counted_s))?;
+        let periods = self.periods()?.split_off(before);
+        let last = periods.last().with_context(|| format!("{} has counted nothing", self.chain.name))?;
+        let counted: Vec<Period> =
+            periods.iter().filter(|period| period.at_s > last.at_s - options.counted_s).cloned().collect();
+        let changes: Vec<f64> = periods
+            .windows(2)
+            .filter(|two| two[0].tpcs != two[1].tpcs)
+            .map(|two| two[1].at_s - from_s)
+            .collect();
+        Ok(Measured {
+            frames_per_s: mean(&counted)?,
+            trials: changes.len(),
+            settled_s: changes.last().copied().unwrap_or(0.0),
+            has_ended: ended.is_some(),
+            tpcs: last.tpcs.clone().unwrap_or_default(),
+        })
+    }
+
+    /// Ends it.
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.process.try_wait()?.is_some() {
+            return Ok(());
+        }
+        let stopped = self.chain.partita(&["chain", "stop", &self.chain.name]);
         let begin = Instant::now();
         while self.process.try_wait()?.is_none() {
-            ensure!(begin.elapsed() < PATIENCE, "{} does not end", self.chain.name);
+            if begin.elapsed() > END {
+                let _ = self.chain.partita(&["kill", &self.chain.name]);
+                self.process.kill()?;
+                self.process.wait()?;
+                bail!("{} did not end in {END:?}, and was killed", self.chain.name);
+            }
             std::thread::sleep(LOOK);
         }
-        Ok(periods)
+        stopped
     }
 }
 
 impl Drop for Living<'_> {
     fn drop(&mut self) {
-        if matches!(self.process.try_wait(), Ok(None)) {
-            let _ = self.chain.partita(&["chain", "stop", &self.chain.name]);
-            let _ = self.process.kill();
+        if let Err(error) = self.end() {
+            eprintln!("{}: {error:#}", self.chain.name);
         }
-        let _ = self.process.wait();
     }
+}
+
+/// Whether a search was under way in these periods and has been over for so long, with one division.
+fn has_ended(periods: &[Period], counted_s: f64) -> Option<()> {
+    let last = periods.last()?;
+    let searched = periods.iter().rposition(|period| period.phase == Phase::Searching)?;
+    let quiet = &periods[searched + 1..];
+    let first = quiet.first()?;
+    let is_one = quiet.iter().all(|period| period.tpcs == last.tpcs);
+    (is_one && last.at_s - first.at_s >= counted_s).then_some(())
+}
+
+fn mean(periods: &[Period]) -> Result<f64> {
+    let rates: Vec<f64> = periods.iter().map(|period| period.throughput_fps).collect();
+    Ok(Samples::new(rates)?.mean())
 }

@@ -1,173 +1,285 @@
 //! The table and the picture.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use partita::chain::Algorithm;
+use partita::gpu::Gpu;
 use partita_bench::plot::{Panel, Series, Style, draw};
 use partita_core::Samples;
 use partita_experiments::chains::ChainSet;
+use serde::{Deserialize, Serialize};
 
-use crate::Options;
 use crate::climb::Best;
-use crate::live::Run;
+use crate::live::{Measured, Order};
+use crate::{Options, Sizes};
+
+/// A chain whose throughput falls by less when every component has a quarter of the TPCs is not bound by the GPU.
+const GPU_BOUND_BELOW: f64 = 0.9;
+
+/// All rows of a GPU.
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    device: String,
+    driver: String,
+    cuda_version: u32,
+    gpu: String,
+    rows: Vec<Row>,
+}
 
 /// A set in a regime.
+#[derive(Serialize, Deserialize)]
 pub struct Row {
-    set: &'static str,
-    class: &'static str,
+    set: String,
+    class: String,
     list: String,
-    paper_gain_percent: Option<f64>,
+    sizes: Sizes,
     repeat: u32,
-    runs: Vec<(Algorithm, Run)>,
+    paper_gain_percent: Option<f64>,
+    /// Frames a second with a quarter of the TPCs for every component.
+    pub quarter_fps: Option<f64>,
+    none: Vec<Measured>,
+    published: Vec<Measured>,
+    steady: Vec<Measured>,
+    of_best: Vec<Measured>,
     /// The best division that was found by hand.
     pub best: Option<Best>,
+    /// Why there is no more of it.
+    pub failure: Option<String>,
 }
 
 impl Row {
     /// Without runs.
-    pub fn new(set: &ChainSet, repeat: u32) -> Self {
+    pub fn new(set: &ChainSet, sizes: Sizes, repeat: u32) -> Self {
         Self {
-            set: set.name,
-            class: set.class,
+            set: set.name.to_owned(),
+            class: set.class.to_owned(),
             list: set.list(),
-            paper_gain_percent: set.paper_gain_percent,
+            sizes,
             repeat,
-            runs: Vec::new(),
+            paper_gain_percent: set.paper_gain_percent,
+            quarter_fps: None,
+            none: Vec::new(),
+            published: Vec::new(),
+            steady: Vec::new(),
+            of_best: Vec::new(),
             best: None,
+            failure: None,
         }
     }
 
-    /// Takes a run.
-    pub fn add(&mut self, division: Algorithm, run: Run) {
-        self.runs.push((division, run));
+    /// How many components the set has.
+    pub fn components(&self) -> usize {
+        self.list.split(", ").count()
     }
 
-    fn of(&self, division: Algorithm) -> impl Iterator<Item = &Run> {
-        self.runs.iter().filter(move |(of, _)| *of == division).map(|(_, run)| run)
-    }
-
-    fn samples(&self, division: Algorithm) -> Option<Samples> {
-        Samples::new(self.of(division).map(|run| run.frames_per_s).collect::<Vec<_>>()).ok()
-    }
-
-    fn median(&self, division: Algorithm, of: impl Fn(&Run) -> f64) -> f64 {
-        Samples::new(self.of(division).map(of).collect::<Vec<_>>()).map_or(f64::NAN, |samples| samples.p50())
+    /// Takes what was measured.
+    pub fn add(&mut self, order: &Order, measured: Measured) {
+        match order {
+            Order::Algorithm(Algorithm::None) => self.none.push(measured),
+            Order::Algorithm(Algorithm::Published) => self.published.push(measured),
+            Order::Algorithm(Algorithm::Steady) => self.steady.push(measured),
+            Order::Best(_) => self.of_best.push(measured),
+        }
     }
 
     /// The divisions that the algorithms ended with.
     pub fn divisions(&self) -> Vec<Vec<u32>> {
-        [Algorithm::Published, Algorithm::Steady]
-            .into_iter()
-            .flat_map(|division| self.of(division).map(|run| run.tpcs.clone()))
-            .collect()
+        self.published.iter().chain(&self.steady).map(|measured| measured.tpcs.clone()).collect()
     }
 
-    /// What an algorithm gains over nobody, by rounds, in percent.
-    fn gain(&self, division: Algorithm) -> Option<Samples> {
-        let pairs = self.of(division).zip(self.of(Algorithm::None));
-        Samples::new(
-            pairs
-                .map(|(with, without)| 100.0 * (with.frames_per_s / without.frames_per_s - 1.0))
-                .collect::<Vec<_>>(),
-        )
-        .ok()
+    /// What a way gains over nobody, by rounds, in percent.
+    fn gain(&self, with: &[Measured]) -> Option<Samples> {
+        let pairs = with.iter().zip(&self.none);
+        let gains: Vec<f64> =
+            pairs.map(|(with, none)| 100.0 * (with.frames_per_s / none.frames_per_s - 1.0)).collect();
+        Samples::new(gains).ok()
+    }
+
+    fn of(with: &[Measured], of: impl Fn(&Measured) -> f64) -> Option<Samples> {
+        Samples::new(with.iter().map(of).collect::<Vec<_>>()).ok()
+    }
+
+    /// What decides the throughput.
+    fn regime(&self) -> Option<&'static str> {
+        let none = Self::of(&self.none, |measured| measured.frames_per_s)?.median();
+        Some(if self.quarter_fps? < GPU_BOUND_BELOW * none { "GPU" } else { "host" })
+    }
+
+    /// What part of the highest throughput of any way ours has, in percent.
+    fn share_percent(&self) -> Option<f64> {
+        let median = |with: &[Measured]| Some(Self::of(with, |measured| measured.frames_per_s)?.median());
+        let highest = [&self.none, &self.published, &self.of_best]
+            .into_iter()
+            .filter_map(|with| median(with))
+            .fold(f64::NEG_INFINITY, f64::max);
+        Some(100.0 * median(&self.steady)? / highest)
     }
 
     /// In a line.
     pub fn line(&self) -> String {
-        let mut text = format!("| {} | {} | {} | {} |", self.set, self.class, self.list, self.repeat);
-        if let Some(all) = self.samples(Algorithm::None) {
-            let _ = write!(text, " {:.0} ({:.0} to {:.0}) |", all.p50(), all.min(), all.max());
+        let mut text = format!(
+            "| {} | {} | {} | {} | {} | {} |",
+            self.set,
+            self.class,
+            self.list,
+            self.sizes.name(),
+            self.repeat,
+            self.regime().unwrap_or("")
+        );
+        match Self::of(&self.none, |measured| measured.frames_per_s) {
+            Some(all) => _ = write!(text, " {:.0} ({:.0} to {:.0}) |", all.median(), all.min(), all.max()),
+            None => text += " |",
         }
-        for division in [Algorithm::Published, Algorithm::Steady] {
-            let Some(gain) = self.gain(division) else {
-                text += " nothing came through |";
+        for with in [&self.published, &self.steady, &self.of_best] {
+            let Some(gain) = self.gain(with) else {
+                text += " |";
                 continue;
             };
-            let (trials, settled_s) =
-                (self.median(division, |run| run.trials as f64), self.median(division, |run| run.settled_s));
-            let _ = write!(
-                text,
-                " {:+.1} % ({:+.1} to {:+.1}); {trials:.0}, {settled_s:.1} s |",
-                gain.p50(),
-                gain.min(),
-                gain.max()
-            );
-        }
-        let without = self.median(Algorithm::None, |run| run.frames_per_s);
-        let steady = self.median(Algorithm::Steady, |run| run.frames_per_s);
-        match &self.best {
-            Some(best) => {
-                let _ = write!(
-                    text,
-                    " {:+.1} % {:?}; {} | {:.1} % |",
-                    100.0 * (best.frames_per_s / without - 1.0),
-                    best.tpcs,
-                    best.trials,
-                    100.0 * steady / best.frames_per_s
-                );
+            let _ = write!(text, " {:+.1} % ({:+.1} to {:+.1}", gain.median(), gain.min(), gain.max());
+            let last = with.last().map(|measured| &measured.tpcs);
+            let tpcs: Vec<String> = last.into_iter().flatten().map(u32::to_string).collect();
+            let _ = write!(text, "); {}", tpcs.join(" "));
+            if std::ptr::eq(with, &self.of_best) {
+                let best = self.best.as_ref();
+                let _ = write!(text, "; {} trials", best.map_or(0, |best| best.trials));
+                text +=
+                    if best.is_some_and(|best| best.is_local_optimum) { " |" } else { ", not at its end |" };
+                continue;
             }
-            None => text += " | |",
+            let trials = Self::of(with, |measured| measured.trials as f64);
+            let settled = Self::of(with, |measured| measured.settled_s);
+            if let (Some(trials), Some(settled)) = (trials, settled) {
+                let _ = write!(text, "; {:.0} trials, {:.1} s", trials.median(), settled.median());
+            }
+            text += if with.iter().all(|measured| measured.has_ended) { " |" } else { ", not ended |" };
         }
-        let _ = write!(
-            text,
-            " {} |",
-            self.paper_gain_percent.map_or_else(String::new, |gain| format!("{gain:+.2} %"))
-        );
+        match self.share_percent() {
+            Some(share) => _ = write!(text, " {share:.1} % |"),
+            None => text += " |",
+        }
+        let paper = self.paper_gain_percent.map_or_else(String::new, |gain| format!("{gain:+.2} %"));
+        let _ = write!(text, " {paper} |");
         text
     }
 }
 
-const HEAD: &str = "| set | class | components | repeated | nobody divides: frames/s | published: gain; trials, time | ours: gain; trials, time | best found: gain, TPCs; trials | ours of the best | the paper, up to |\n\
-                    |---|---|---|---|---|---|---|---|---|---|";
+const HEAD: &str = "| set | class | components | sizes | repeated | bound by | nobody divides: frames/s | published: gain; TPCs; trials, time | ours: gain; TPCs; trials, time | best found: gain; TPCs | ours of the best | the paper, up to |\n\
+                    |---|---|---|---|---|---|---|---|---|---|---|---|";
 
-/// Prints the table, and writes it and the picture where that is wanted.
-pub fn write(options: &Options, rows: &[Row]) -> Result<()> {
-    let lines: Vec<String> = rows.iter().map(Row::line).collect();
-    let table = format!("{HEAD}\n{}\n", lines.join("\n"));
-    println!("{table}");
-    let Some(out) = &options.out else { return Ok(()) };
-    let page = format!(
-        "# The paper's chain sets as processes\n\nFigure 4 of Luo and Wei (2023). `chain-live --gpu {} --rounds {} --seconds {} --counted-s {} --search-s {}`: {} rounds, the ways in turns. A gain is \
-         over the chain that nobody divides, in the same round: median, least and most. Trials: divisions that were tried; time: of the last one, after the first frame. The best found is a climb's, not an \
-         exhaustive search's.\n\n{table}\n![Gains](chain_live.png)\n",
-        options.gpu, options.rounds, options.seconds, options.counted_s, options.search_s, options.rounds
-    );
-    let path = out.with_extension("md");
-    std::fs::write(&path, page).with_context(|| path.display().to_string())?;
-    let series = |name: &str, color: &'static str, repeat: u32, value: &dyn Fn(&Row) -> Option<f64>| Series {
-        name: name.to_owned(),
-        color,
-        points: rows
-            .iter()
-            .filter(|row| row.repeat == repeat)
-            .enumerate()
-            .filter_map(|(at, row)| Some((at as f64 + 1.0, value(row)?)))
-            .collect(),
-        style: Style::Measured,
-    };
-    let panels: Vec<Panel> = options
-        .repeat
-        .iter()
-        .map(|&repeat| Panel {
-            title: format!("kernels repeated {repeat} ×"),
+impl Report {
+    /// Without rows, or with those of the file that is there already for the same GPU and driver.
+    pub fn begin(options: &Options, gpu: &Gpu) -> Result<Self> {
+        let fresh = Self {
+            device: gpu.facts.name.clone(),
+            driver: gpu.driver_version.clone(),
+            cuda_version: gpu.cuda_version,
+            gpu: options.gpu.clone(),
+            rows: Vec::new(),
+        };
+        let Some(path) = options.out.as_ref().map(|out| out.with_extension("json")) else { return Ok(fresh) };
+        if !path.exists() {
+            return Ok(fresh);
+        }
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let before: Self = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        ensure!(
+            (&before.device, &before.driver) == (&fresh.device, &fresh.driver),
+            "{} is of {}, driver {}, and this is {}, driver {}: name another file",
+            path.display(),
+            before.device,
+            before.driver,
+            fresh.device,
+            fresh.driver
+        );
+        Ok(before)
+    }
+
+    /// Takes a row, in place of what there was of it.
+    pub fn put(&mut self, row: Row) {
+        let key = |row: &Row| (row.sizes, row.repeat, row.set.clone());
+        self.rows.retain(|other| key(other) != key(&row));
+        let place = |row: &Row| {
+            let number = partita_experiments::chains::CHAIN_SETS.iter().position(|set| set.name == row.set);
+            (row.sizes, row.repeat, number)
+        };
+        self.rows.push(row);
+        self.rows.sort_by_key(place);
+    }
+
+    fn table(&self) -> String {
+        let lines: Vec<String> = self.rows.iter().map(Row::line).collect();
+        let mut text = format!("{HEAD}\n{}\n", lines.join("\n"));
+        for row in &self.rows {
+            if let Some(failure) = &row.failure {
+                let _ = writeln!(text, "\n{}, {}, × {}: {failure}", row.set, row.sizes.name(), row.repeat);
+            }
+        }
+        text
+    }
+
+    /// Writes what there is, but for the picture.
+    pub fn write(&self, options: &Options) -> Result<()> {
+        let Some(out) = &options.out else { return Ok(()) };
+        if let Some(parent) = out.parent().filter(|parent| *parent != Path::new("")) {
+            std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+        }
+        let put = |extension: &str, text: String| {
+            let path = out.with_extension(extension);
+            std::fs::write(&path, text).with_context(|| path.display().to_string())
+        };
+        put("json", serde_json::to_string_pretty(self)? + "\n")?;
+        let picture = out.file_name().unwrap_or_default().to_string_lossy();
+        let page = format!(
+            "# The paper's chain sets as processes\n\n{}, driver {}, CUDA {}.{}. Figure 4 of Luo and Wei (2023). `chain-live --gpu {} --rounds {} --search-s {}`; \
+             the ways take turns in one chain, each from everything for everybody. A gain is over the chain that nobody divides, in the same round: median (least to \
+             most), with the division of the last round. Trials: divisions that were tried; time: of the last one, after the order. The best found is a climb's, not an \
+             exhaustive search's, and is measured again in every round. Bound by the GPU: less than nine tenths come through when every component has a quarter of the TPCs.\n\n{}\n![Gains]({picture}.png)\n",
+            self.device,
+            self.driver,
+            self.cuda_version / 1000,
+            self.cuda_version % 1000 / 10,
+            self.gpu,
+            options.rounds,
+            options.search_s,
+            self.table()
+        );
+        put("md", page)
+    }
+
+    /// Prints the table, and draws the picture where that is wanted.
+    pub fn end(&self, options: &Options) -> Result<()> {
+        println!("{}", self.table());
+        let Some(out) = options.out.as_ref().filter(|_| !self.rows.is_empty()) else { return Ok(()) };
+        self.write(options)?;
+        let mut regimes: Vec<(Sizes, u32)> = self.rows.iter().map(|row| (row.sizes, row.repeat)).collect();
+        regimes.dedup();
+        let series =
+            |name: &str, color: &'static str, regime: (Sizes, u32), of: fn(&Row) -> &[Measured]| Series {
+                name: name.to_owned(),
+                color,
+                points: self
+                    .rows
+                    .iter()
+                    .filter(|row| (row.sizes, row.repeat) == regime)
+                    .enumerate()
+                    .filter_map(|(at, row)| Some((at as f64 + 1.0, row.gain(of(row))?.median())))
+                    .collect(),
+                style: Style::Measured,
+            };
+        let panel = |&regime: &(Sizes, u32)| Panel {
+            title: format!("sizes {}, kernels repeated {} ×", regime.0.name(), regime.1),
             x: "set, in the table's order".to_owned(),
             y: "gain over nobody, percent".to_owned(),
             series: vec![
-                series("published", "darkorange", repeat, &|row| Some(row.gain(Algorithm::Published)?.p50())),
-                series("ours", "seagreen", repeat, &|row| Some(row.gain(Algorithm::Steady)?.p50())),
-                series("best found", "gray", repeat, &|row| {
-                    Some(
-                        100.0
-                            * (row.best.as_ref()?.frames_per_s
-                                / row.median(Algorithm::None, |run| run.frames_per_s)
-                                - 1.0),
-                    )
-                }),
+                series("published", "darkorange", regime, |row| &row.published),
+                series("ours", "seagreen", regime, |row| &row.steady),
+                series("best found", "gray", regime, |row| &row.of_best),
             ],
             is_log: false,
-        })
-        .collect();
-    draw(out, &format!("Chain sets on GPU {}", options.gpu), &panels)
+        };
+        let panels: Vec<Panel> = regimes.iter().map(panel).collect();
+        draw(out, &format!("Chain sets, {}", self.device), &panels)
+    }
 }
