@@ -24,12 +24,15 @@ pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
                     tell(notice);
                 }
                 let processes = if outcome.processes == 1 { "process" } else { "processes" };
-                print(&format!("{name}: ended ({} {processes})\n", outcome.processes))?;
+                // The others are still to be ended, though this one cannot be told of.
+                if let Err(failure) = print(&format!("{name}: ended ({} {processes})\n", outcome.processes)) {
+                    first_failure.get_or_insert(failure);
+                }
             }
-            // The others are still to be ended.
-            Err(error) if first_failure.is_none() => first_failure = Some(error),
+            // As well.
+            Err(error) if first_failure.is_none() => first_failure = Some(error.into()),
             Err(error) => tell(&error.to_string()),
         }
     }
-    first_failure.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
+    first_failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }

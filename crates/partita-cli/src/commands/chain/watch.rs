@@ -1,7 +1,6 @@
 //! `partita chain watch`.
 
 use std::io::IsTerminal;
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use partita::chain::{self, Algorithm, ChainView, Phase, RoleView, Steering};
@@ -9,7 +8,7 @@ use partita::registry::Registry;
 
 use crate::args::ChainWatch;
 use crate::fail::Failure;
-use crate::output::{print, print_json};
+use crate::output::{pause, print_json, print_on};
 use crate::table::{Table, shorten};
 
 /// The shortest and the longest pause between two looks, in seconds.
@@ -42,10 +41,10 @@ pub fn watch(arguments: &ChainWatch) -> Result<(), Failure> {
                 return print_json(&view);
             }
             let line = serde_json::to_string(&view).map_err(|error| Failure::Told(error.to_string()))?;
-            print(&format!("{line}\n"))?;
+            print_on(&format!("{line}\n"))?;
         } else {
             let clear = if std::io::stdout().is_terminal() && !arguments.once { CLEAR } else { "" };
-            print(&format!(
+            print_on(&format!(
                 "{clear}{}",
                 text(&view, before.as_ref().map(|view| (view, arguments.interval)))
             ))?;
@@ -54,7 +53,7 @@ pub fn watch(arguments: &ChainWatch) -> Result<(), Failure> {
             return Ok(());
         }
         before = Some(view);
-        thread::sleep(Duration::from_secs_f64(arguments.interval));
+        pause(Duration::from_secs_f64(arguments.interval))?;
     }
 }
 

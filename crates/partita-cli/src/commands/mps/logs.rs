@@ -1,6 +1,5 @@
 //! `partita mps logs`.
 
-use std::thread;
 use std::time::Duration;
 
 use partita::error::Error;
@@ -11,7 +10,7 @@ use partita_mps::log::{Entry, Tail};
 use super::Of;
 use crate::args::MpsLogs;
 use crate::fail::Failure;
-use crate::output::print;
+use crate::output::{pause, print_on};
 
 /// How often the files are looked at.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -32,12 +31,12 @@ pub fn logs(arguments: &MpsLogs) -> Result<(), Failure> {
     loop {
         let text = logs.news(arguments)?;
         if !text.is_empty() {
-            print(&text)?;
+            print_on(&text)?;
         }
         if !arguments.follow {
             return Ok(());
         }
-        thread::sleep(PERIOD);
+        pause(PERIOD)?;
     }
 }
 
