@@ -35,6 +35,10 @@ const POLL: Duration = Duration::from_millis(5);
 const ENVIRONMENT_KEPT: [&str; 8] =
     ["PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH"];
 
+/// Control programs of R615 and newer speak a third version of their language where this variable, or a later default, says so. A service
+/// is commanded in the classic one, which they speak too.
+const CLASSIC: (&str, &str) = ("CUDA_MPS_PROTOCOL_VERSION", "2");
+
 /// What is known of a service's daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -156,6 +160,7 @@ impl Service {
     /// A way to command the daemon.
     pub fn control(&self) -> Control {
         let control = Control::new(self.binary.clone(), &self.dirs.pipe()).with_limit(self.command_limit);
+        let control = control.with_env(CLASSIC.0, CLASSIC.1);
         self.env.iter().fold(control, |control, (key, value)| control.with_env(key, value))
     }
 
@@ -328,6 +333,7 @@ impl Service {
             .env("CUDA_MPS_PIPE_DIRECTORY", self.dirs.pipe())
             .env("CUDA_MPS_LOG_DIRECTORY", self.dirs.log())
             .env("CUDA_VISIBLE_DEVICES", &self.gpu_uuid)
+            .env(CLASSIC.0, CLASSIC.1)
             .envs(self.env.iter().map(|(key, value)| (key, value)))
             .current_dir("/")
             .process_group(0);

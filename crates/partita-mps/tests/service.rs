@@ -50,6 +50,7 @@ get_active_thread_percentage) echo "${FAKE_SERVER_PERCENT:-100.0}" ;;
 get_default_active_thread_percentage) echo "${FAKE_PERCENT:-100.0}" ;;
 hang) exec sleep 1000 ;;
 babble) echo words ;;
+protocol) echo "${CUDA_MPS_PROTOCOL_VERSION-any}" ;;
 quit) if [ -z "$FAKE_STUBBORN" ]; then kill "$(cat "$pid_file")"; rm "$pid_file"; fi ;;
 *) echo "Unknown command \"$command\"" ;;
 esac
@@ -136,9 +137,19 @@ fn the_daemon_sees_its_gpu_and_no_limits_of_its_starter() {
     assert!(environment.lines().any(|line| line == "CUDA_VISIBLE_DEVICES=GPU-1"), "{environment}");
     for line in environment.lines() {
         let key = line.split('=').next().unwrap();
-        assert!(!key.starts_with("CUDA_MPS_") || key.ends_with("_DIRECTORY"), "{line} reached the daemon");
+        let is_own = key.ends_with("_DIRECTORY") || line == "CUDA_MPS_PROTOCOL_VERSION=2";
+        assert!(!key.starts_with("CUDA_MPS_") || is_own, "{line} reached the daemon");
         assert!(!key.starts_with("CARGO"), "{line} reached the daemon");
     }
+}
+
+#[test]
+fn daemon_and_commands_speak_the_classic_language_whatever_a_newer_program_prefers() {
+    let fixture = Fixture::new();
+    fixture.service.ensure().unwrap();
+    let environment = fs::read_to_string(fixture.temp.path().join("mps/environment")).unwrap();
+    assert!(environment.lines().any(|line| line == "CUDA_MPS_PROTOCOL_VERSION=2"), "{environment}");
+    assert_eq!(fixture.service.control().command("protocol").unwrap().trim(), "2");
 }
 
 #[test]
