@@ -1,8 +1,8 @@
-//! The control interface of NVIDIA's kernel driver, as far as it tells where SMs lie.
+//! The control interface of NVIDIA's kernel driver, as far as it tells where SMs lie and how long a process's turn lasts.
 //!
 //! Numbers and layouts are those of the published kernel modules (open-gpu-kernel-modules: `nv-ioctl-numbers.h`, `nv-ioctl.h`,
 //! `nvos.h`, `ctrl0000gpu.h`, `ctrl2080gr.h`, `cl0080.h`, `cl2080.h`), checked on an H200 with driver 580.159.04. Byte offsets are those of
-//! x86-64 and aarch64; every field is little-endian. No call here needs root or changes anything.
+//! x86-64 and aarch64; every field is little-endian. No call here needs root, and only [`SET_TIMESLICE`] changes anything: the caller's own.
 
 /// Type letter of the driver's `ioctl` requests.
 pub const IOCTL_TYPE: u8 = b'F';
@@ -30,6 +30,10 @@ pub const RM_FREE_BYTES: usize = 16;
 pub const RM_ALLOC_BYTES: usize = 32;
 /// `NVOS54_PARAMETERS`: `{u32 client, object, command, flags; u64 parameters; u32 parameter bytes, status}`.
 pub const RM_CONTROL_BYTES: usize = 32;
+/// Where [`RM_CONTROL`] has the object.
+pub const RM_CONTROL_OBJECT_AT: usize = 4;
+/// Where [`RM_CONTROL`] has the command.
+pub const RM_CONTROL_COMMAND_AT: usize = 8;
 /// Where [`RM_ALLOC`] and [`RM_CONTROL`] have the address of the parameters.
 pub const RM_PARAMETERS_AT: usize = 16;
 /// Where [`RM_ALLOC`] and [`RM_CONTROL`] have the bytes of the parameters.
@@ -100,6 +104,16 @@ pub const GRMGR_GET_GR_FS_INFO: u32 = 0x2080_3801;
 pub const GRMGR_GET_GR_FS_INFO_BYTES: usize = 3080;
 /// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER`, of a subdevice: [`SmOrderLayout`].
 pub const GR_GET_GLOBAL_SM_ORDER: u32 = 0x2080_121b;
+
+/// Class of a channel group (`KEPLER_CHANNEL_GROUP_A`): what takes turns with others of its kind on the GPU.
+pub const CLASS_CHANNEL_GROUP: u32 = 0xa06c;
+/// `NVA06C_CTRL_CMD_SET_TIMESLICE`, of a channel group: `{u64 µs}`. libcuda sends it for each context with 2048 µs (H200, driver
+/// 580.159.04); the kernel modules ask for no privilege.
+pub const SET_TIMESLICE: u32 = 0xa06c_0103;
+/// `NVA06C_CTRL_CMD_GET_TIMESLICE`, the same with the answer in its place.
+pub const GET_TIMESLICE: u32 = 0xa06c_0104;
+/// Bytes of the parameters of both.
+pub const TIMESLICE_BYTES: usize = 8;
 
 /// Entries of a [`GR_GET_GLOBAL_SM_ORDER`].
 pub const SM_ORDER_ENTRIES: usize = 512;

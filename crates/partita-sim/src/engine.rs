@@ -140,6 +140,8 @@ pub struct Engine {
 pub(crate) struct GroupEntry {
     pub(crate) kind: GroupKind,
     pub(crate) group: Group,
+    /// Its slice, where it is not the device's, in nanoseconds.
+    pub(crate) slice_ns: Option<Time>,
     pub(crate) streams: Vec<u64>,
     pub(crate) queues: Vec<u64>,
 }
@@ -189,7 +191,8 @@ impl Engine {
     /// Adds a time-slice group: all its streams' kernels may run at the same time; groups take turns.
     pub fn add_group(&mut self, kind: GroupKind) -> GroupId {
         let group = Group::new(&self.spec, &self.layout);
-        let handle = self.groups.insert(GroupEntry { kind, group, streams: Vec::new(), queues: Vec::new() });
+        let entry = GroupEntry { kind, group, slice_ns: None, streams: Vec::new(), queues: Vec::new() };
+        let handle = self.groups.insert(entry);
         self.order.push(handle);
         GroupId(handle)
     }
@@ -198,6 +201,16 @@ impl Engine {
     #[must_use]
     pub fn group_kind(&self, group: GroupId) -> Option<GroupKind> {
         Some(self.groups.get(group.0)?.kind)
+    }
+
+    /// Sets how long a group runs before one that waits has its turn, in nanoseconds; `None` for the device's. The slice that it is in keeps
+    /// its end.
+    ///
+    /// # Errors
+    /// No such group.
+    pub fn set_slice(&mut self, group: GroupId, slice_ns: Option<Time>) -> Result<(), UnknownHandle> {
+        self.groups.get_mut(group.0).ok_or(UnknownHandle)?.slice_ns = slice_ns;
+        Ok(())
     }
 
     /// Removes a group with its queues, streams and works, running blocks included: the end of a process.

@@ -1,7 +1,7 @@
 //! Time slicing: which group the compute engine serves.
 //!
 //! Groups with kernels take turns in order of creation. One that has nothing left gives way at once; one that has is
-//! preempted at the end of its slice if another waits, its running blocks frozen as they are. Slices are counted from
+//! preempted at the end of its slice, the device's or its own, if another waits, its running blocks frozen as they are. Slices are counted from
 //! when the group began to run, also while nobody else waits: whoever comes late waits for the end of the current one.
 //! A launch that can never be dispatched keeps its group's turns busy like any other.
 
@@ -87,7 +87,8 @@ impl Engine {
         if !moves && !self.groups.iter().any(|(_, entry)| entry.group.can_progress()) {
             return Turn::Running { group, since, ends: None };
         }
-        let slice = self.spec.scheduler.slice_ns.max(1);
+        let own = self.groups.get(group).and_then(|entry| entry.slice_ns);
+        let slice = own.unwrap_or(self.spec.scheduler.slice_ns).max(1);
         let ends = ends.unwrap_or_else(|| since + ((self.now - since) / slice + 1) * slice);
         if ends <= self.now {
             self.begin(next, Some(group))

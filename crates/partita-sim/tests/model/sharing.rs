@@ -46,6 +46,26 @@ fn masks_without_mps_still_take_turns() {
 }
 
 #[test]
+fn who_has_a_short_slice_gives_way_in_the_middle_of_a_block() {
+    let mut spec = bare("h200");
+    spec.scheduler.slice_ns = 2_000_000;
+    let urgent_ends = |slice_ns| {
+        let mut gpu = Engine::new(&spec, 0);
+        let [low, urgent] = [0; 2].map(|_| gpu.add_group(GroupKind::Own));
+        gpu.set_slice(low, slice_ns).unwrap();
+        let streams = [low, urgent].map(|group| gpu.add_stream(group, 0).unwrap());
+        submit(&mut gpu, streams[0], whole_sm(132, 10_000_000, spec.topology.all()));
+        // It comes when low has run for 70 µs of a slice.
+        gpu.advance(70_000);
+        let work = submit(&mut gpu, streams[1], whole_sm(132, 1_000_000, spec.topology.all()));
+        let events = gpu.run_to_end();
+        done(&events, work).expect("it ends")
+    };
+    assert_eq!(urgent_ends(None), 2_000_000 + 1_000_000);
+    assert_eq!(urgent_ends(Some(50_000)), 100_000 + 1_000_000);
+}
+
+#[test]
 fn turns_are_fair_and_running_blocks_freeze() {
     let mut spec = bare("h200");
     spec.scheduler.slice_ns = 2_000_000;
