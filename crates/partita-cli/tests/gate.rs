@@ -130,6 +130,38 @@ fn without_partitions_both_have_the_whole_gpu() {
 }
 
 #[test]
+fn whoever_gives_way_has_a_short_turn_for_as_long_as_there_is_somebody_to_give_way_to() {
+    if partita_testing::is_real() {
+        eprintln!("skipped: only the simulated driver tells a process's time slice");
+        return;
+    }
+    let world = World::in_memory();
+    let program = compile(&world, "gate");
+    let mut low = Program::start(&world, &program, "low", "--via time --priority low");
+    let given = low.tell("slice");
+    assert_ne!(given, "50");
+    let mut launch_until = |slice: &str| {
+        let deadline = Instant::now() + PATIENCE;
+        while low.tell("slice") != slice {
+            assert!(Instant::now() < deadline, "it has {}, not {slice}", low.tell("slice"));
+            assert_eq!((low.tell("launch"), low.tell("sync")), ("ok".into(), "ok".into()));
+        }
+    };
+    {
+        let mut high = Program::start(&world, &program, "high", "--via time --priority high");
+        assert_eq!((high.tell("launch"), high.tell("sync")), ("ok".into(), "ok".into()));
+        launch_until("50");
+        assert_eq!(high.tell("slice"), given);
+        // Priorities change while programs run.
+        world.ok("set low --priority normal");
+        launch_until(&given);
+        world.ok("set low --priority low");
+        launch_until("50");
+    }
+    launch_until(&given);
+}
+
+#[test]
 fn whoever_dies_or_never_waits_holds_nobody_for_ever() {
     let world = World::in_memory();
     let program = compile(&world, "gate");

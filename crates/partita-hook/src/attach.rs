@@ -33,7 +33,7 @@ use crate::tenant::{self, Tenant};
 use crate::time::{Meter, NoMeter};
 use crate::{
     Origin, capture, counter, gate, graph_memory, graph_nodes, graph_place, hami, is_tenant, multicast, nvml,
-    quiet, real, report, spill, watcher,
+    quiet, real, report, slices, spill, watcher,
 };
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -353,6 +353,7 @@ unsafe extern "C" fn in_fork_child() {
         multicast::reset_after_fork();
         graph_place::reset_after_fork();
         nvml::reset_after_fork();
+        slices::reset_after_fork();
         spill::reset_after_fork();
         locate::forget_contexts();
         counter::reset_after_fork();

@@ -255,6 +255,13 @@ impl Gate {
         watcher::start(first).inspect_err(|_| self.watched.store(false, Ordering::Relaxed))
     }
 
+    /// Whether this process has low priority now and one of high priority is about.
+    pub fn gives_way(&self, gpu: &Gpu) -> bool {
+        self.watched.load(Ordering::Relaxed)
+            && self.page.claimed() != 0
+            && self.priority(gpu) == Priority::Low
+    }
+
     /// Opens what nobody else would, and says in how many nanoseconds to do so again; none if nobody of this process waits.
     pub fn look(&self, now_ns: u64) -> Option<u64> {
         if !self.watched.load(Ordering::Relaxed) {

@@ -70,6 +70,7 @@ mod report;
 mod resolve;
 mod row;
 mod shares;
+mod slices;
 mod spill;
 mod table;
 mod tenant;
@@ -161,6 +162,7 @@ fn ledger_directory() -> Option<&'static core::ffi::CStr> {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {
     extern "C" fn at_load() {
+        slices::find_next();
         look_at_load();
     }
     at_load

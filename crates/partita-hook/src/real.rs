@@ -55,6 +55,16 @@ pub fn symbol(name: &CStr) -> *mut c_void {
     unsafe { real_dlsym(HANDLE.load(Ordering::Acquire), name) }
 }
 
+/// The same, null where no wrapped call has needed the driver yet.
+pub fn symbol_if_loaded(name: &CStr) -> *mut c_void {
+    let handle = HANDLE.load(Ordering::Acquire);
+    if handle.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: a live handle, and the name is valid.
+    unsafe { real_dlsym(handle, name) }
+}
+
 /// Makes the loader's lock usable in a forked child.
 ///
 /// # Safety

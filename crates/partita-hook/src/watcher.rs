@@ -8,7 +8,7 @@ use partita_abi::CuResult;
 
 use crate::gate::now_ns;
 use crate::time::Watch;
-use crate::{futex, tenant};
+use crate::{futex, slices, tenant};
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 /// Changes when the thread is to look now.
@@ -96,5 +96,10 @@ fn look(tenant: &tenant::Tenant, watches: &mut [Watch]) -> Option<u64> {
         let of_time = gpu.meter.as_ref().and_then(|meter| meter.look(gpu, watch, now));
         [of_gate, of_time]
     });
-    looks.flatten().min()
+    let next = looks.flatten().min();
+    // A process has its slices on all of its GPUs together.
+    slices::shorten(
+        tenant.gpus().iter().any(|gpu| gpu.gate.as_ref().is_some_and(|gate| gate.gives_way(gpu))),
+    );
+    next
 }

@@ -59,15 +59,16 @@ pub struct Run {
     /// The tenant's name [default: the program's name and a number]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How the partition is enforced; this build offers masks and, on simulated GPUs, time
+    /// How the partition is enforced; this build offers masks and time
     #[arg(long, value_enum, default_value_t = ViaArg::Auto)]
     pub via: ViaArg,
     /// Run in this static partition of the GPU's MPS service, GPU-…/ID, instead of with a mask: `partita mps partitions` lists them
     #[arg(long, value_name = "PARTITION", conflicts_with_all = ["sm", "place", "compact", "time", "priority", "via", "isolation", "dry_run"])]
     pub mps_partition: Option<String>,
-    /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
-    #[arg(long, value_enum, default_value_t = IsolationArg::Shared)]
-    pub isolation: IsolationArg,
+    /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults [default: shared; own for the whole
+    /// GPU by priority, since only turns stop a kernel in its middle]
+    #[arg(long, value_enum)]
+    pub isolation: Option<IsolationArg>,
     /// Start the program anew when a neighbour's fault took its work on the GPU, once MPS takes clients again
     #[arg(long, value_enum, default_value_t = RestartArg::Never)]
     pub restart: RestartArg,

@@ -37,8 +37,11 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         memory: memory(arguments.mem.as_deref())?,
         name: arguments.name.clone(),
         isolation: match arguments.isolation {
-            IsolationArg::Shared => Isolation::Shared,
-            IsolationArg::Own => Isolation::Own,
+            Some(IsolationArg::Shared) => Isolation::Shared,
+            Some(IsolationArg::Own) => Isolation::Own,
+            // Who has the whole GPU by priority alone.
+            None if via == Via::Time && time.is_none() => Isolation::Own,
+            None => Isolation::Shared,
         },
         on_misfit: on_misfit(arguments.on_misfit),
         priority,

@@ -5,6 +5,7 @@
  *   query    `idle` or `busy`, by cuStreamQuery
  *   sync     waits for the stream
  *   event    records an event, and asks for it until it is done
+ *   slice    the process's time slice in microseconds, where the driver is simulated
  *   copy     copies 64 bytes to the host, and waits for that, on the legacy stream
  * Argument: the file with the kernels. */
 #include "cuda.h"
@@ -61,6 +62,10 @@ int main(int count, char **arguments) {
             int code;
             while ((code = CALL(fn_p, "cuEventQuery")(event)) == 600);
             OK("cuEventQuery", code);
+        } else if (!strcmp(line, "slice")) {
+            static char text[32];
+            snprintf(text, sizeof text, "%llu", (unsigned long long)CALL(uint64_t (*)(void), "partita_sim_slice_us")());
+            answer = text;
         } else if (!strcmp(line, "copy"))
             OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(host, device, sizeof host));
         else return 3;

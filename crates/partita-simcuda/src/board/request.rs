@@ -123,6 +123,16 @@ impl Board {
             }
             Request::CtxCreate { sms } if fault == 0 => self.ctx_create(id, sms),
             Request::CtxDestroy { ctx } => self.ctx_destroy(id, ctx),
+            Request::SetSlice { slice_us } => {
+                let client = self.client(id)?;
+                let (group, is_shared) = (client.group, client.mps.is_some());
+                if is_shared {
+                    return Err(CuResult::NOT_PERMITTED);
+                }
+                let set = self.engine.set_slice(group, Some(slice_us.saturating_mul(1000)));
+                set.map_err(|_| CuResult::UNKNOWN)?;
+                plain(Reply::Done)
+            }
             Request::StreamCreate { ctx, priority, kind } if fault == 0 => {
                 let (stream, seq) = self.stream_create(id, ctx, priority, kind)?;
                 plain(Reply::Stream { stream, seq })

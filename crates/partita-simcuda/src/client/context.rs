@@ -11,6 +11,7 @@ use super::green::Green;
 use super::object::{Mark, Object, object};
 use super::runtime::{Runtime, lock, runtime, set_current, visible};
 use super::stream::Stream;
+use crate::kernel::group;
 use crate::shared::protocol::{AllocKind, Reply, Request};
 
 /// A context. Never unmapped; a destroyed one is known by its mark.
@@ -164,6 +165,9 @@ impl Context {
             cache: AtomicU32::new(0),
             attached: AtomicU32::new(1),
         }));
+        if runtime.mps.is_none() {
+            group::begin(runtime)?;
+        }
         legacy.ctx.store(std::ptr::from_ref(context).cast_mut(), Ordering::Release);
         lock(&ALL).push(context);
         Ok(context)

@@ -1,10 +1,11 @@
 //! Answers to control commands.
 
 use partita_abi::control::{
-    GPU_GET_ATTACHED_IDS, GPU_GET_ATTACHED_IDS_BYTES, GPU_GET_ID_INFO_V2, GPU_GET_ID_INFO_V2_BYTES,
-    GR_GET_GLOBAL_SM_ORDER, GR_GET_GPC_MASK, GR_GET_GPC_MASK_BYTES, GR_GET_NUM_TPCS_FOR_GPC,
-    GR_GET_NUM_TPCS_FOR_GPC_BYTES, GR_GET_TPC_MASK, GR_GET_TPC_MASK_BYTES, GRMGR_GET_GR_FS_INFO,
-    GRMGR_GET_GR_FS_INFO_BYTES, ID_INFO_DEVICE_AT, ID_INFO_SUBDEVICE_AT, SM_ORDER_ENTRIES, SmOrderLayout,
+    GET_TIMESLICE, GPU_GET_ATTACHED_IDS, GPU_GET_ATTACHED_IDS_BYTES, GPU_GET_ID_INFO_V2,
+    GPU_GET_ID_INFO_V2_BYTES, GR_GET_GLOBAL_SM_ORDER, GR_GET_GPC_MASK, GR_GET_GPC_MASK_BYTES,
+    GR_GET_NUM_TPCS_FOR_GPC, GR_GET_NUM_TPCS_FOR_GPC_BYTES, GR_GET_TPC_MASK, GR_GET_TPC_MASK_BYTES,
+    GRMGR_GET_GR_FS_INFO, GRMGR_GET_GR_FS_INFO_BYTES, ID_INFO_DEVICE_AT, ID_INFO_SUBDEVICE_AT, SET_TIMESLICE,
+    SM_ORDER_ENTRIES, SmOrderLayout, TIMESLICE_BYTES,
 };
 
 use super::object::{Object, status};
@@ -38,6 +39,7 @@ pub fn parameter_bytes(command: u32, object: Object, gpus: &[Gpu]) -> Option<usi
         (Object::Subdevice { gpu }, GR_GET_GLOBAL_SM_ORDER) => {
             Some(sm_order_layout(gpus[gpu].spec.driver.cuda_version).bytes())
         }
+        (Object::ChannelGroup { .. }, SET_TIMESLICE | GET_TIMESLICE) => Some(TIMESLICE_BYTES),
         (Object::Subdevice { .. }, GR_GET_GPC_MASK) => Some(GR_GET_GPC_MASK_BYTES),
         (Object::Subdevice { .. }, GR_GET_TPC_MASK) => Some(GR_GET_TPC_MASK_BYTES),
         (Object::Subdevice { .. }, GR_GET_NUM_TPCS_FOR_GPC) => Some(GR_GET_NUM_TPCS_FOR_GPC_BYTES),

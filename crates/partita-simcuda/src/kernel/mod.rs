@@ -1,4 +1,4 @@
-//! The kernel driver's device nodes, as far as they tell where SMs lie: `/dev/nvidiactl` and `/dev/nvidiaN`.
+//! The kernel driver's device nodes, as far as they tell where SMs lie and how long turns last: `/dev/nvidiactl` and `/dev/nvidiaN`.
 //!
 //! A process cannot be given device nodes without root, so the simulated libcuda brings them along as three functions that stand for
 //! `open`, `ioctl` and `close`. Requests, structures and answers are those of the published kernel modules (`partita_abi::control`);
@@ -6,6 +6,7 @@
 //! on `cuInit` or on `CUDA_VISIBLE_DEVICES`.
 
 mod answer;
+pub mod group;
 mod memory;
 mod object;
 
@@ -16,8 +17,9 @@ use std::sync::Mutex;
 use partita_abi::control::{
     CARD_BUS_AT, CARD_BYTES, CARD_DOMAIN_AT, CARD_GPU_ID_AT, CARD_INFO, CARD_MINOR_AT, CARD_SLOT_AT,
     CARD_VALID_AT, CLASS_DEVICE, CLASS_DEVICE_BYTES, CLASS_ROOT, CLASS_SUBDEVICE, CLASS_SUBDEVICE_BYTES,
-    IOCTL_TYPE, NV_OK, REGISTER_FD, RM_ALLOC, RM_ALLOC_BYTES, RM_CONTROL, RM_CONTROL_BYTES, RM_FREE,
-    RM_FREE_BYTES, RM_FREE_STATUS_AT, RM_OBJECT_AT, RM_PARAMETER_BYTES_AT, RM_PARAMETERS_AT, RM_STATUS_AT,
+    GET_TIMESLICE, IOCTL_TYPE, NV_OK, REGISTER_FD, RM_ALLOC, RM_ALLOC_BYTES, RM_CONTROL, RM_CONTROL_BYTES,
+    RM_CONTROL_OBJECT_AT, RM_FREE, RM_FREE_BYTES, RM_FREE_STATUS_AT, RM_OBJECT_AT, RM_PARAMETER_BYTES_AT,
+    RM_PARAMETERS_AT, RM_STATUS_AT,
 };
 use partita_sim::DeviceSpec;
 
@@ -226,6 +228,16 @@ impl Kernel {
                 answer::of_client(command, &self.gpus, &attached, &mut parameters)?;
             }
             Object::Device { .. } => return Err(status::NOT_SUPPORTED),
+            Object::ChannelGroup { gpu, slice_us } => {
+                if command == GET_TIMESLICE {
+                    put(&mut parameters, 0, &slice_us.to_le_bytes());
+                } else {
+                    let slice_us = u64_at(&parameters, 0);
+                    group::set_slice(self.gpus[gpu].bus, slice_us)?;
+                    let name = u32_at(argument, RM_CONTROL_OBJECT_AT);
+                    self.clients.change(client, name, Object::ChannelGroup { gpu, slice_us });
+                }
+            }
             Object::Subdevice { gpu } => answer::of_subdevice(command, &self.gpus[gpu], &mut parameters)?,
         }
         memory::write(address, &parameters).map_err(|_| status::INVALID_ADDRESS)

@@ -41,6 +41,13 @@ pub enum Object {
         /// Of which.
         gpu: usize,
     },
+    /// A channel group.
+    ChannelGroup {
+        /// On which.
+        gpu: usize,
+        /// Its slice, in microseconds; 0 before it was set.
+        slice_us: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -93,7 +100,7 @@ impl Clients {
         match (objects.get(&parent), object) {
             (None, _) => return Err(status::OBJECT_NOT_FOUND),
             (Some((_, Object::Client)), Object::Device { .. })
-            | (Some((_, Object::Device { .. })), Object::Subdevice { .. }) => {}
+            | (Some((_, Object::Device { .. })), Object::Subdevice { .. } | Object::ChannelGroup { .. }) => {}
             _ => return Err(status::INVALID_OBJECT_PARENT),
         }
         let name = if name == 0 { (1..).find(|name| !objects.contains_key(name)).unwrap_or(0) } else { name };
@@ -108,6 +115,24 @@ impl Clients {
     pub fn object(&mut self, token: c_int, client: u32, name: u32) -> Result<Object, u32> {
         let found = self.client(token, client)?.objects.get(&name);
         found.map(|(_, object)| *object).ok_or(status::OBJECT_NOT_FOUND)
+    }
+
+    /// Changes what an object is known to be.
+    pub fn change(&mut self, client: u32, name: u32, object: Object) {
+        let known = self.clients.get_mut(&client).and_then(|client| client.objects.get_mut(&name));
+        if let Some((_, known)) = known {
+            *known = object;
+        }
+    }
+
+    /// The slice of the channel group that was made last.
+    pub fn youngest_slice_us(&self) -> Option<u64> {
+        let objects = self.clients.values().flat_map(|client| client.objects.values());
+        let slices = objects.filter_map(|(_, object)| match object {
+            Object::ChannelGroup { slice_us, .. } => Some(*slice_us),
+            _ => None,
+        });
+        slices.last()
     }
 
     /// Frees an object with all below it.

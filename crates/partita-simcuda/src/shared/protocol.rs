@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Command, LaunchHead};
 
 /// Raised whenever a message or the shared memory changes its form.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Pages that device memory is handed out in, as on hardware.
 pub const PAGE_BYTES: u64 = 2 << 20;
@@ -146,6 +146,11 @@ pub enum Request {
     CtxDestroy {
         /// Which.
         ctx: u32,
+    },
+    /// Sets for how long the process's work runs before somebody else's has its turn, where it takes turns.
+    SetSlice {
+        /// In microseconds.
+        slice_us: u64,
     },
     /// Makes a stream.
     StreamCreate {

@@ -1,0 +1,92 @@
+//! Channel groups: what of a process takes turns on a GPU, and how long a turn is.
+//!
+//! libcuda makes them through the device nodes and sets their slices by an `ioctl` that others can stand in the way of. So does the simulated
+//! one: it really calls `ioctl`, on a descriptor of its own that stands for the node, and answers by itself what nobody else has.
+
+use core::ffi::c_void;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use partita_abi::CuResult;
+use partita_abi::control::{
+    NV_OK, RM_CONTROL, RM_CONTROL_BYTES, RM_CONTROL_COMMAND_AT, RM_CONTROL_OBJECT_AT, RM_PARAMETER_BYTES_AT,
+    RM_PARAMETERS_AT, RM_STATUS_AT, SET_TIMESLICE, TIMESLICE_BYTES, request,
+};
+
+use super::object::{Object, status};
+use super::{Errno, Kernel, Node, lock, partita_sim_control_ioctl, put, put_u32, u32_at, with_kernel};
+use crate::client::runtime::{Runtime, visible};
+use crate::shared::protocol::Request;
+
+/// What stands for `/dev/nvidiactl`, as long as the process lives.
+static NODE: OnceLock<Option<File>> = OnceLock::new();
+
+/// Beyond the tokens of [`super::partita_sim_control_open`], which are the least that are free.
+const NODE_MIN: i32 = 256;
+
+fn node() -> Option<i32> {
+    let open = || {
+        let null = File::open("/dev/null").ok()?;
+        // SAFETY: a live descriptor; the copy belongs to nobody else.
+        let high = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, NODE_MIN) };
+        // SAFETY: as above.
+        (high >= 0).then(|| File::from(unsafe { OwnedFd::from_raw_fd(high) }))
+    };
+    NODE.get_or_init(open).as_ref().map(AsRawFd::as_raw_fd)
+}
+
+impl Kernel {
+    /// A group of this process on a GPU, by client and name.
+    fn make_group(&mut self, node: i32, gpu: usize) -> Result<(u32, u32), u32> {
+        self.nodes.insert(node, Node::Control);
+        let client = self.clients.make_client(node, 0)?;
+        let device = self.clients.make_object(node, client, client, 0, Object::Device { gpu })?;
+        let group = Object::ChannelGroup { gpu, slice_us: 0 };
+        Ok((client, self.clients.make_object(node, client, device, 0, group)?))
+    }
+}
+
+/// Gives a new context's GPU time to this process by turns, of the slice that the driver chooses.
+///
+/// # Errors
+/// `OUT_OF_MEMORY` without a descriptor for the node; `UNKNOWN` for a slice that is refused.
+pub fn begin(runtime: &Runtime) -> Result<(), CuResult> {
+    let node = node().ok_or(CuResult::OUT_OF_MEMORY)?;
+    let made = with_kernel(|kernel| {
+        let gpu = kernel.gpus.iter().position(|gpu| gpu.bus == runtime.pci_bus).ok_or(libc::ENODEV)?;
+        kernel.make_group(node, gpu).map_err(|_| libc::EIO)
+    });
+    let (client, object) = made.map_err(|_: Errno| CuResult::UNKNOWN)?;
+    let slice_us = runtime.spec.scheduler.slice_ns / 1000;
+    let mut argument = [0; RM_CONTROL_BYTES];
+    put_u32(&mut argument, 0, client);
+    put_u32(&mut argument, RM_CONTROL_OBJECT_AT, object);
+    put_u32(&mut argument, RM_CONTROL_COMMAND_AT, SET_TIMESLICE);
+    put(&mut argument, RM_PARAMETERS_AT, &(&raw const slice_us).expose_provenance().to_le_bytes());
+    put_u32(&mut argument, RM_PARAMETER_BYTES_AT, TIMESLICE_BYTES as u32);
+    let wanted = request(RM_CONTROL, RM_CONTROL_BYTES).into();
+    let address: *mut c_void = (&raw mut argument).cast();
+    // SAFETY: the argument has the size that the request says, and its parameters live as long.
+    if unsafe { libc::ioctl(node, wanted, address) } != 0
+        && partita_sim_control_ioctl(node, wanted, address) != 0
+    {
+        return Err(CuResult::UNKNOWN);
+    }
+    if u32_at(&argument, RM_STATUS_AT) == NV_OK { Ok(()) } else { Err(CuResult::UNKNOWN) }
+}
+
+/// Has the board take a slice for this process's work on a GPU.
+pub(super) fn set_slice(bus: u32, slice_us: u64) -> Result<(), u32> {
+    if slice_us == 0 {
+        return Err(status::INVALID_ARGUMENT);
+    }
+    let runtime = visible().iter().find(|runtime| runtime.pci_bus == bus).ok_or(status::OBJECT_NOT_FOUND)?;
+    runtime.call(&Request::SetSlice { slice_us }).map(drop).map_err(|_| status::NOT_SUPPORTED)
+}
+
+/// The slice of this process's youngest channel group, in microseconds; 0 without one. For tests.
+#[unsafe(no_mangle)]
+pub extern "C" fn partita_sim_slice_us() -> u64 {
+    lock(&super::KERNEL).as_ref().and_then(|kernel| kernel.clients.youngest_slice_us()).unwrap_or(0)
+}
