@@ -13,6 +13,9 @@ use crate::exec::{self, Outcome};
 /// The name of the control program on every Linux driver.
 pub const NAME: &str = "nvidia-cuda-mps-control";
 
+/// Where it is looked for without a `PATH`.
+const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// How long `-v` may take.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
@@ -49,21 +52,24 @@ impl ControlBinary {
     }
 
     /// The first program of that name in the directories of `search_path`, a
-    /// value as `PATH` has it.
+    /// value as `PATH` has it. Without one it is looked for where shells look then: batch systems give their scripts an empty
+    /// environment.
     ///
     /// # Errors
     /// [`MpsError::BinaryNotFound`] if none holds an executable file of the name.
     pub fn find(search_path: Option<&OsStr>) -> Result<Self, MpsError> {
-        let Some(search_path) = search_path else {
-            return Err(MpsError::BinaryNotFound { searched: "PATH is not set".to_owned() });
-        };
+        let given = search_path.filter(|path| !path.is_empty());
+        let search_path = given.unwrap_or(OsStr::new(PATH_DEFAULT));
         std::env::split_paths(search_path)
             .filter(|dir| dir.is_absolute())
             .map(|dir| dir.join(NAME))
             .find(|path| is_executable(path))
             .map(|path| Self { path })
             .ok_or_else(|| MpsError::BinaryNotFound {
-                searched: format!("not in PATH={}", search_path.to_string_lossy()),
+                searched: match given {
+                    Some(path) => format!("not in PATH={}", path.to_string_lossy()),
+                    None => format!("PATH is not set, and it is not in {PATH_DEFAULT}"),
+                },
             })
     }
 
@@ -146,7 +152,12 @@ mod tests {
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
         assert_eq!(ControlBinary::find(Some(search)).unwrap().path(), file);
         assert!(ControlBinary::find(Some(OsStr::new("relative"))).is_err());
-        assert!(ControlBinary::find(None).unwrap_err().to_string().contains("PATH is not set"));
+        for unset in [None, Some(OsStr::new(""))] {
+            match ControlBinary::find(unset) {
+                Ok(binary) => assert!(PATH_DEFAULT.split(':').any(|dir| binary.path().starts_with(dir))),
+                Err(error) => assert!(error.to_string().contains("PATH is not set"), "{error}"),
+            }
+        }
         assert_eq!(ControlBinary::at(&file).unwrap().version().unwrap().number, 13000);
     }
 }
