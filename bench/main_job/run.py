@@ -105,9 +105,11 @@ class Bench:
         self.sets = {}
 
     def partita(self, name: str, share: str | None, memory: str, program: pathlib.Path, *arguments: str,
-                priority: str = "normal") -> list[str]:
+                priority: str = "normal", isolation: str | None = None) -> list[str]:
         """The command line that puts a program into its partition, or gives it the whole GPU by its priority."""
         compute = ["--sm", share] if share else ["--via", "time"]
+        if isolation:
+            compute += ["--isolation", isolation]
         return [self.options.partita, "run", "--name", name, *compute, "--mem", memory, "--priority", priority, "--",
                 "python3", str(program), *arguments]
 
@@ -187,10 +189,12 @@ class Bench:
                              (self.partita("serve", "50%", "40GiB", SERVE, *self.serving(), priority="high"), os.environ),
                              (self.partita(neighbour, "50%", "60GiB", script, priority="low"), os.environ))
 
-            def gated_whole(neighbour=neighbour, script=script) -> None:
-                self.measure("partita gate, whole GPU", neighbour,
-                             (self.partita("serve-whole", None, "40GiB", SERVE, *self.serving(), priority="high"), os.environ),
-                             (self.partita(f"{neighbour}-whole", None, "60GiB", script, priority="low"), os.environ))
+            def gated_whole(isolation: str | None, neighbour=neighbour, script=script) -> None:
+                self.measure("partita gate, whole GPU" + (", MPS" if isolation == "shared" else ""), neighbour,
+                             (self.partita("serve-whole", None, "40GiB", SERVE, *self.serving(), priority="high",
+                                           isolation=isolation), os.environ),
+                             (self.partita(f"{neighbour}-whole", None, "60GiB", script, priority="low", isolation=isolation),
+                              os.environ))
 
             def alone(neighbour=neighbour, script=script) -> None:
                 self.measure("partita 50%, neighbour solo", neighbour, None,
@@ -204,7 +208,8 @@ class Bench:
             jobs.append(lambda with_mps=with_mps: with_mps("50"))
             jobs.append(pair)
             jobs.append(gated)
-            jobs.append(gated_whole)
+            jobs.append(lambda gated_whole=gated_whole: gated_whole(None))
+            jobs.append(lambda gated_whole=gated_whole: gated_whole("shared"))
             jobs.append(alone)
         random.shuffle(jobs)
         # The pair tells which TPCs the neighbour has; its solo run needs that.
@@ -224,7 +229,8 @@ def summarise(runs: list[dict]) -> list[dict]:
     """One row a setting and neighbour."""
     rows: list[dict] = []
     order = ["solo, whole GPU", "partita 50%, solo", "neighbour solo, whole GPU", "partita 50%, neighbour solo",
-             "time slicing", "MPS", "MPS 50 % / 50 %", "partita gate, whole GPU", "partita 50% / 50%",
+             "time slicing", "MPS", "MPS 50 % / 50 %", "partita gate, whole GPU, MPS", "partita gate, whole GPU",
+             "partita 50% / 50%",
              "partita 50% / 50%, gate"]
     keys = sorted({(run["setting"], run["neighbour"]) for run in runs},
                   key=lambda key: (key[1], order.index(key[0])), reverse=False)

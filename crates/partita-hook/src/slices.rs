@@ -23,7 +23,7 @@ use crate::lock::Mutex;
 use crate::{real, report};
 
 /// The slice of those who give way, in microseconds. On an H200 ResNet-50 beside training has a p99 of 1.09 × alone with 20 µs, 1.10 × with
-/// 50 and 1.15 × with 100 and 200, and training goes as fast with all of them (`bench/results/slices.md`).
+/// 50 and 1.15 × with 100 and 200, and training goes as fast with all of them (`bench/results/hardware/slices.txt`).
 const SHORT_US: u64 = 50;
 
 const CONTROL: u32 = request(RM_CONTROL, RM_CONTROL_BYTES);
