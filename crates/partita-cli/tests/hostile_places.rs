@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Output};
 
-use common::{Answering, World, compile, text, with_env_of};
+use common::{Answering, World, compile, gpu_program, text, with_env_of};
 use partita_testing::succeed;
 
 /// Runs a script in a mount namespace of its own; none where this machine lets nobody make one.
@@ -112,4 +112,33 @@ fn a_process_that_escapes_its_tenant_is_found() {
     assert!(rows[0]["driver_bytes"].as_u64().unwrap() >= 128 << 20);
     assert_eq!(&rows[1]["escaped"], &serde_json::Value::from(false));
     world.ok("kill leaky");
+}
+
+/// The gate is written by tenants of every user: whoever else has it open is named.
+#[test]
+fn whoever_has_the_gate_open_and_is_no_tenant_is_found() {
+    let world = World::in_memory();
+    let program = compile(&world, "gate");
+    let mut high =
+        world.partita("run --name high --isolation own --sm 25% --priority high --".split_whitespace());
+    let mut high = Answering::start(high.arg(&program).arg(&gpu_program().1));
+    assert_eq!(high.tenant.next_line(), "ready");
+    assert_eq!((high.line("launch"), high.line("sync")), ("ok".to_owned(), "ok".to_owned()));
+    world.ok("ps --audit");
+    let gate = world.gpu_dir().join(".gate");
+    let mut stranger = Command::new("sh");
+    let script = r#"exec 9<>"$0"; echo ready; read end"#;
+    let mut stranger = Answering::start(stranger.args(["-c", script]).arg(&gate));
+    assert_eq!(stranger.tenant.next_line(), "ready");
+    let output = world.line("ps --audit");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let pid = stranger.tenant.child.id();
+    assert!(
+        said.contains(&format!("process {pid} of ")) && said.contains("/.gate open and is no tenant's"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    drop(stranger);
+    world.ok("ps --audit");
 }

@@ -12,8 +12,9 @@
 //! lane is overlooked.
 //!
 //! # Who trusts whom
-//! Whoever may open the file may open and close lanes of others: priorities are between tenants that mean each other
-//! well. It holds no limits, and a lane that is closed for ever counts for [`relent`](GateMap::relent)'s time only.
+//! Whoever may open the file may open and close lanes of others, hold them all, or cut the file short: priorities are between tenants
+//! that mean each other well. It holds no limits. What somebody has written there once does no lasting harm: a lane that is closed for ever
+//! counts for [`relent`](GateMap::relent)'s time only, and nobody is let pass for longer than a second.
 
 use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
@@ -31,6 +32,8 @@ pub const GATE_FILE_NAME: &CStr = c".gate";
 pub const GATE_FILE_BYTES: usize = 4096;
 /// Lanes of a GPU: streams of processes of high priority that close it at a time.
 pub const GATE_LANES: usize = 32;
+/// Nobody plans for longer, in nanoseconds: a later time is nonsense, and counts as none.
+const PLAN_NS_MAX: u64 = 1_000_000_000;
 /// Set in a lane that is open.
 pub const OPEN: u32 = 1;
 
@@ -169,7 +172,8 @@ impl GateMap {
     /// As [`GateMap::close`], by the number of a lane that the caller has claimed.
     #[inline]
     pub fn close_lane(&self, lane: usize, state: u32, now_ns: u64) {
-        if self.layout().passes_until_ns.0.load() > now_ns {
+        let left_ns = self.layout().passes_until_ns.0.load().saturating_sub(now_ns);
+        if left_ns > 0 && left_ns < PLAN_NS_MAX {
             return;
         }
         let cells = self.cells(lane);
@@ -237,8 +241,7 @@ impl GateMap {
         loop {
             let old = turn.load();
             let old_until_ns = (old >> 16).saturating_mul(1000);
-            // Nobody plans for longer than a second.
-            let is_held = old_until_ns > now_ns && old_until_ns - now_ns < 1_000_000_000;
+            let is_held = old_until_ns > now_ns && old_until_ns - now_ns < PLAN_NS_MAX;
             if is_held && old as u16 != who {
                 return Err(old_until_ns);
             }

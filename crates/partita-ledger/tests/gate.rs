@@ -81,6 +81,21 @@ fn a_lane_that_was_closed_for_too_long_is_opened_for_a_while() {
     assert_eq!(map.state(a.index()), 6);
 }
 
+/// Anybody who may open the file can write to it.
+#[test]
+fn nonsense_in_the_file_lets_nobody_pass_for_ever() {
+    let dir = dir();
+    let map = GateMap::create(&dir.file("gate"), 0o600).unwrap();
+    let lane = map.claim().unwrap().unwrap();
+    map.close(lane, 2, 1_000);
+    assert!(map.relent(|_| Some(u64::MAX)));
+    map.close(lane, 4, 2_000);
+    assert_eq!(map.state(lane.index()), 4, "a time that nobody plans for counts as none");
+    assert!(map.relent(|_| Some(500_002_000)));
+    map.close(lane, 6, 2_000);
+    assert_eq!(map.state(lane.index()), 5);
+}
+
 #[test]
 fn a_turn_is_one_tenant_s_until_it_ends() {
     let dir = dir();

@@ -5,6 +5,10 @@
 //! GPU, and has no slot in the tenant's ledger. For the others the difference of the two numbers is what a process
 //! takes beside its allocations: context, code and queues.
 
+mod gates;
+
+pub use gates::{Stranger, strangers};
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::time::Duration;

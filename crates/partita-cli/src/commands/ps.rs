@@ -65,7 +65,8 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
 
 /// The driver's account beside the ledgers'. The exit code says whether a process has escaped.
 fn audited(json: bool) -> Result<ExitCode, Failure> {
-    let rows = audit::audit(&Install::of_this_program()?, &Registry::open()?)?;
+    let registry = Registry::open()?;
+    let rows = audit::audit(&Install::of_this_program()?, &registry)?;
     if json {
         print_json(&rows)?;
     } else {
@@ -90,7 +91,17 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
             row.tenant, row.pid, row.gpu, row.tenant
         ));
     }
-    Ok(if escaped.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let strangers = audit::strangers(&registry)?;
+    for stranger in &strangers {
+        tell(&format!(
+            "process {} of {} has {} open and is no tenant's: it can undo priorities and disturb whoever has one; end it, and let only those \
+             users in whose tenants mean each other well (docs/boundaries.md)",
+            stranger.pid,
+            stranger.user,
+            stranger.gate.display()
+        ));
+    }
+    Ok(if escaped.is_empty() && strangers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The tenant of one process, with its TPCs and GPCs in full.

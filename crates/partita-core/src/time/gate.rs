@@ -83,10 +83,10 @@ impl Default for Hold {
 }
 
 impl Hold {
-    /// Until when held work passes, if a gate that closed at `closed_ns` has been closed for long enough now.
+    /// Until when held work passes, if a gate that closed at `closed_ns` has been closed for long enough now. One that is to close
+    /// only later than work is held at most has no such time: somebody wrote nonsense there, and it counts as long ago.
     pub fn passes_until(&self, closed_ns: u64, now_ns: u64) -> Option<u64> {
-        let held_ns = now_ns.saturating_sub(closed_ns);
-        (held_ns >= self.hold_ns_max).then(|| now_ns.saturating_add(self.pass_ns))
+        (now_ns.abs_diff(closed_ns) >= self.hold_ns_max).then(|| now_ns.saturating_add(self.pass_ns))
     }
 }
 

@@ -145,6 +145,10 @@ fn those_who_are_held_pass_in_the_end() {
     assert_eq!(hold.passes_until(100, 99), None);
     let late = 100 + hold.hold_ns_max;
     assert_eq!(hold.passes_until(100, late), Some(late + hold.pass_ns));
+    // A time that nobody could have seen yet holds nobody for ever.
+    assert_eq!(hold.passes_until(late - 1, 100), None);
+    assert_eq!(hold.passes_until(late, 100), Some(100 + hold.pass_ns));
+    assert_eq!(hold.passes_until(u64::MAX, 100), Some(100 + hold.pass_ns));
 }
 
 #[test]

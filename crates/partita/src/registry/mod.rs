@@ -112,6 +112,15 @@ impl Registry {
         self.gpu_dir(gpu_key).join(format!(".mps-{user}"))
     }
 
+    /// The gates that there are: each GPU's name for directories, and the file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the run directory cannot be read.
+    pub fn gates(&self) -> Result<Vec<(String, PathBuf)>, Error> {
+        let gpus = directories(&self.root)?.into_iter().map(|(key, dir)| (key, dir.join(GATE)));
+        Ok(gpus.filter(|(_, gate)| gate.symlink_metadata().is_ok_and(|meta| meta.is_file())).collect())
+    }
+
     /// Waits for the registry's lock. Everything that must see or leave the
     /// tenants in one state goes through it.
     ///
@@ -315,7 +324,9 @@ fn check_memory(dir: &Path, without: &str) -> Result<(), Error> {
     })
 }
 
-/// Makes the gate between the tenants of a GPU, if it is missing. Whoever may be a tenant there may open and close it.
+/// Makes the gate between the tenants of a GPU, if it is missing. Whoever may be a tenant there may open and close it, so it can be written
+/// by everybody whom the run directory lets in: those of a group, if its mode is 1770. A file for each user would not do: whose work waits
+/// on the GPU opens the lanes of the dead, whosoever they were.
 fn make_gate(gpu_dir: &Path) -> Result<(), Error> {
     check_memory(gpu_dir, "no priority and no share of time")?;
     let path = gpu_dir.join(GATE);

@@ -211,6 +211,22 @@ fn directories_that_others_could_take_over_are_refused() {
     assert!(Registry::at(&root).unwrap_err().to_string().contains("no directory"));
 }
 
+/// Who may be a tenant, and reach what tenants of several users write together, is up to who makes the run directory.
+#[test]
+fn a_run_directory_may_be_a_groups() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("run");
+    fs::create_dir(&root).unwrap();
+    for mode in [0o1770, 0o3770] {
+        fs::set_permissions(&root, Permissions::from_mode(mode)).unwrap();
+        let registry = Registry::at(&root).unwrap();
+        drop(create(&registry, "a", 1).unwrap());
+        assert_eq!(root.metadata().unwrap().mode() & 0o7777, mode);
+    }
+    fs::set_permissions(&root, Permissions::from_mode(0o770)).unwrap();
+    assert!(Registry::at(&root).unwrap_err().to_string().contains("mode 770"));
+}
+
 #[test]
 fn of_racing_makers_of_one_name_one_wins() {
     let (_temp, registry) = registry();
