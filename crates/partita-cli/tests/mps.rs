@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use common::{Tenant, World, needs_simulator};
+use common::{Tenant, World, needs_simulator, through_shell};
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
@@ -286,6 +286,26 @@ fn a_daemon_is_kept_to_its_processors() {
 }
 
 #[test]
+fn a_daemon_may_open_the_files_that_it_needs_or_that_is_told() {
+    let world = World::new();
+    let start = world.partita(["mps", "start", "--json"]);
+    let files = |daemon: &Value| {
+        let limits = fs::read_to_string(format!("/proc/{daemon}/limits")).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap().to_owned();
+        line.split_whitespace().next().unwrap().to_owned()
+    };
+    let output = through_shell(&start, "ulimit -Hn 20000 && ulimit -Sn 1024; exec \"$@\"").output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(files(&json(&common::text(&output.stdout))["daemon"]), "16384");
+    world.ok("mps stop");
+    let output = through_shell(&start, "ulimit -n 4096; exec \"$@\"").output().unwrap();
+    let told = common::text(&output.stderr);
+    assert!(output.status.success() && told.lines().count() == 1, "{output:?}");
+    assert!(told.contains("4096 allowed") && told.contains("`ulimit -n 16384`"), "{told}");
+    assert_eq!(files(&json(&common::text(&output.stdout))["daemon"]), "4096");
+}
+
+#[test]
 fn exclusive_mode_is_set_on_request_alone_and_taken_back() {
     if needs_simulator("it changes the card's settings") {
         return;
@@ -403,6 +423,33 @@ fn a_server_that_never_gets_ready_is_waited_for_and_named() {
     assert!(error.contains("still INITIALIZING after 0 s"), "{error}");
     first.signal(rustix::process::Signal::TERM);
     assert_eq!(first.exit_code(), 128 + 15, "the signal is not kept from it");
+}
+
+#[test]
+fn why_a_server_cannot_do_its_work_is_told_with_the_remedy() {
+    if needs_simulator("the failures are scripted") {
+        return;
+    }
+    let scripted = Scripted::new();
+    scripted.write("");
+    let mut one = Tenant::start(&mut scripted.with(scripted.world.gpu("--name one --sm 10%", "loop")));
+    one.next_line();
+    scripted.write("attach exhausted");
+    let failing = || scripted.with(scripted.world.gpu("--name two --sm 10%", "census")).output().unwrap();
+    let output = failing();
+    assert_eq!(output.status.code(), Some(91), "{output:?}");
+    let told = common::text(&output.stderr);
+    assert!(
+        told.contains("tenant two: the MPS server says «MPS Server failed to create/open SHM segment.»"),
+        "{told}"
+    );
+    assert!(told.contains("`ulimit -n 16384`"), "{told}");
+    // One that fails later, of itself, is not told of it.
+    scripted.write("attach refuse 999");
+    let output = failing();
+    assert_eq!(output.status.code(), Some(91), "{output:?}");
+    assert_eq!(common::text(&output.stderr), "");
+    assert!(one.next_line().starts_with("sms"));
 }
 
 #[test]

@@ -196,7 +196,9 @@ fn generation(machine: &Machine) -> Condition {
     )
 }
 
-fn shared_memory(machine: &Machine) -> Condition {
+/// Whether there is enough of `/dev/shm`.
+#[must_use]
+pub fn shared_memory(machine: &Machine) -> Condition {
     const NAME: &str = "mps: /dev/shm";
     let remedy =
         "enlarge it: `mount -o remount,size=8G /dev/shm`; in a container --shm-size=8g or --ipc=host";
@@ -214,7 +216,9 @@ fn shared_memory(machine: &Machine) -> Condition {
     }
 }
 
-fn open_files(machine: &Machine) -> Condition {
+/// Whether daemon and clients may open enough files.
+#[must_use]
+pub fn open_files(machine: &Machine) -> Condition {
     const NAME: &str = "mps: open files";
     match machine.open_files_max {
         Some(limit) if limit < OPEN_FILES_MIN => weak(

@@ -13,6 +13,10 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::conditions::OPEN_FILES_MIN;
+
 /// Keeps this process, and all that it becomes and starts, to these processors, as `taskset` does. A daemon hands this on to its
 /// servers (MPS guide, section 2.3.5.3).
 ///
@@ -27,6 +31,26 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
         set.set(cpu);
     }
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// How many open files a daemon is allowed that a process with the limits of this one starts; none for no limit. See [`raise_open_files`].
+#[must_use]
+pub fn open_files_of_daemon() -> Option<u64> {
+    enough_files(getrlimit(Resource::Nofile)).current
+}
+
+/// Allows this process, and all that it becomes and starts, as many open files as MPS wants, as far as its hard limit goes: shells and
+/// login managers give programs fewer, for the sake of those that cannot count to more.
+///
+/// # Errors
+/// What the system said.
+pub fn raise_open_files() -> io::Result<()> {
+    Ok(setrlimit(Resource::Nofile, enough_files(getrlimit(Resource::Nofile)))?)
+}
+
+fn enough_files(limit: Rlimit) -> Rlimit {
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    Rlimit { current: limit.current.map(|now| now.max(OPEN_FILES_MIN.min(most))), ..limit }
 }
 
 /// Reads a list of processors as `taskset -c` takes it: `0,2-5`.
@@ -78,6 +102,16 @@ pub fn detach_and_exec(argv: &[OsString]) -> Result<Infallible, io::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_has_the_files_that_it_may_have() {
+        let raised = |current, maximum| enough_files(Rlimit { current, maximum }).current;
+        assert_eq!(raised(Some(1024), Some(524_288)), Some(OPEN_FILES_MIN));
+        assert_eq!(raised(Some(1024), Some(4096)), Some(4096));
+        assert_eq!(raised(Some(1024), None), Some(OPEN_FILES_MIN));
+        assert_eq!(raised(Some(65_536), Some(65_536)), Some(65_536), "never fewer");
+        assert_eq!(raised(None, None), None);
+    }
 
     #[test]
     fn processors_are_listed_as_for_taskset() {

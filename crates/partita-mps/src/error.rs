@@ -140,6 +140,12 @@ pub enum MpsError {
         /// Clients that have not left.
         clients: Vec<Pid>,
     },
+    /// A server wrote down that it cannot do its work.
+    #[error("the MPS server says «{reason}»: {}", server_remedy(.reason))]
+    ServerFailed {
+        /// Its words.
+        reason: String,
+    },
     /// The daemon went away while it answered.
     #[error(
         "the answer to the MPS command `{command}` breaks off after {reply:?}: the daemon went away; see its log"
@@ -205,6 +211,15 @@ pub enum MpsError {
         /// Seconds waited.
         waited_s: u64,
     },
+}
+
+/// What to do about a server's words; section 4.4 of the MPS guide has the first.
+fn server_remedy(reason: &str) -> &'static str {
+    if reason.contains("SHM segment") {
+        "daemon and clients may open too few files, or /dev/shm is full; `ulimit -n 16384` before `partita mps start`, and see `partita doctor`"
+    } else {
+        "`partita doctor` says which of its conditions the machine does not meet, `partita mps logs` what came before"
+    }
 }
 
 fn clients_text(clients: &[Pid]) -> String {

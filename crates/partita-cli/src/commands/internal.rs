@@ -24,6 +24,8 @@ pub fn job(arguments: &InternalJob) -> Result<ExitCode, Failure> {
 
 /// Becomes the daemon.
 pub fn detach(arguments: &InternalDetach) -> Result<ExitCode, Failure> {
+    // With fewer it works until many clients have come; `partita mps start` and `doctor` say so.
+    let _ = partita_mps::detach::raise_open_files();
     if let Some(list) = &arguments.cpus {
         let cpus = partita_mps::detach::parse_cpus(list)
             .map_err(|error| Failure::Told(format!("--cpus: {error}")))?;

@@ -111,7 +111,12 @@ impl Attended<'_> {
             return Ok(false);
         }
         match self.watch.blame() {
-            None => Ok(false),
+            None => {
+                if let Some(reason) = self.watch.server_failure() {
+                    say(&format!("tenant {name}: {}", MpsError::ServerFailed { reason }));
+                }
+                Ok(false)
+            }
             Some(Blame::Own { server }) => {
                 say(&format!(
                     "tenant {name}: its work caused a fault of MPS server {server}, which has hit the other clients too"

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use partita_mps::conditions::{ComputeMode, Device, Machine, RunningServer};
+use partita_mps::conditions::{self, ComputeMode, Device, Machine, RunningServer, Standing};
+use partita_mps::detach;
 
 use crate::gpu::Gpu;
 use crate::process::{ProcessId, pids};
@@ -29,6 +30,21 @@ pub fn machine(gpus: &[Gpu], multi_user: bool, own: impl Fn(u32) -> bool) -> Mac
         visible_devices: variable("CUDA_VISIBLE_DEVICES"),
         multi_user,
     }
+}
+
+/// What a daemon that is started now would lack of what it and its clients share, each with its remedy: open files, and `/dev/shm`.
+#[must_use]
+pub fn shortages(gpus: &[Gpu]) -> Vec<String> {
+    let machine =
+        Machine { open_files_max: detach::open_files_of_daemon(), ..machine(gpus, false, |_| true) };
+    let found = [conditions::open_files(&machine), conditions::shared_memory(&machine)];
+    let lacking = found.into_iter().filter(|condition| condition.standing != Standing::Holds);
+    lacking
+        .map(|condition| {
+            let remedy = condition.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            format!("{}: {}{remedy}", condition.name, condition.detail)
+        })
+        .collect()
 }
 
 fn device(gpu: &Gpu) -> Device {

@@ -37,6 +37,8 @@ struct Seen {
     expected: BTreeSet<Pid>,
     /// Clients that are processes of the tenant, dead ones too.
     ours: BTreeSet<Pid>,
+    /// What the server has written of itself since the program was started, the last time.
+    server_failure: Option<String>,
 }
 
 /// Watches the service of one tenant. Ends with its value.
@@ -201,6 +203,12 @@ impl Watch {
         })
     }
 
+    /// What the server has written of itself since the program was started: that it could not do its work.
+    #[must_use]
+    pub fn server_failure(&self) -> Option<String> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).server_failure.clone()
+    }
+
     /// Writes an incident of this tenant down.
     pub fn note(&self, what: What) {
         incident::note(&self.service, &Incident::now(&self.tenant, what));
@@ -211,7 +219,10 @@ impl Watch {
         let mut restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
         restarts.push(Instant::now());
         // A new program is not to be blamed for what hit the old one.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).ours.clear();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.ours.clear();
+        seen.server_failure = None;
+        drop(seen);
         self.begun_unix_ms.store(now_unix_ms(), Ordering::Relaxed);
         self.note(What::Restarted { restarts: restarts.len() as u32, waited_ms: waited.as_millis() as u64 });
     }
@@ -239,25 +250,36 @@ impl Drop for Watch {
 }
 
 fn follow(mut tails: [Tail; 2], ledger: &Path, seen: &Mutex<Seen>, ending: &AtomicBool) {
+    read(&mut tails, ledger, seen);
+    // Whatever it was, it was before this program.
+    seen.lock().unwrap_or_else(PoisonError::into_inner).server_failure = None;
     while !ending.load(Ordering::Relaxed) {
-        for tail in &mut tails {
-            // A log that cannot be read now may be readable later; the service works without.
-            for entry in tail.poll().unwrap_or_default() {
-                let client = match &entry.event {
-                    Some(
-                        Event::ClientConnected { client } | Event::ClientStatus { client, active: true },
-                    ) => Some(client.pid),
-                    _ => None,
-                };
-                let asked = client.is_some_and(|pid| is_ours(pid, ledger));
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(pid) = client.filter(|pid| asked || seen.expected.contains(pid)) {
-                    seen.ours.insert(pid);
-                }
-                seen.tracker.apply(&entry);
-            }
-        }
         thread::sleep(PERIOD);
+        read(&mut tails, ledger, seen);
+    }
+}
+
+/// Reads what is new in the logs.
+fn read(tails: &mut [Tail; 2], ledger: &Path, seen: &Mutex<Seen>) {
+    for tail in tails {
+        // A log that cannot be read now may be readable later; the service works without.
+        for entry in tail.poll().unwrap_or_default() {
+            let client = match &entry.event {
+                Some(Event::ClientConnected { client } | Event::ClientStatus { client, active: true }) => {
+                    Some(client.pid)
+                }
+                _ => None,
+            };
+            let asked = client.is_some_and(|pid| is_ours(pid, ledger));
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(pid) = client.filter(|pid| asked || seen.expected.contains(pid)) {
+                seen.ours.insert(pid);
+            }
+            if let Some(Event::ServerFailed { reason }) = &entry.event {
+                seen.server_failure = Some(reason.clone());
+            }
+            seen.tracker.apply(&entry);
+        }
     }
 }
 

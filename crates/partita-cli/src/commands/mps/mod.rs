@@ -21,7 +21,7 @@ use serde::Serialize;
 pub use self::partitions::partition;
 use crate::args::{GpusOption, Mps, MpsStart, MpsStop, MpsTerminate};
 use crate::commands::select_several;
-use crate::fail::Failure;
+use crate::fail::{Failure, tell};
 use crate::output::{print, print_json};
 
 /// A service and what it is of.
@@ -91,6 +91,9 @@ fn start(arguments: &MpsStart) -> Result<(), Failure> {
         static_partitions: arguments.static_partitions,
     };
     let (service, ensured) = mps::start(&install, &registry, &gpus, &options)?;
+    if ensured.started {
+        mps::machine::shortages(&gpus).iter().for_each(|shortage| tell(shortage));
+    }
     if arguments.json {
         return print_json(&Started {
             started: ensured.started,
