@@ -47,6 +47,7 @@ symbols! {
     fn stream_synchronize = "cuStreamSynchronize"(stream: *mut c_void);
     fn stream_destroy = "cuStreamDestroy_v2"(stream: *mut c_void);
     fn stream_wait_event = "cuStreamWaitEvent"(stream: *mut c_void, event: *mut c_void, flags: c_uint);
+    fn stream_write_value32 = "cuStreamWriteValue32_v2"(stream: *mut c_void, address: u64, value: c_uint, flags: c_uint);
     fn event_create = "cuEventCreate"(event: *mut *mut c_void, flags: c_uint);
     fn event_record = "cuEventRecord"(event: *mut c_void, stream: *mut c_void);
     fn event_destroy = "cuEventDestroy_v2"(event: *mut c_void);

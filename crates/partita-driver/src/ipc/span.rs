@@ -2,6 +2,8 @@
 
 use alloc::format;
 
+use partita_abi::CuResult;
+
 use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::host_buffer::HostBuffer;
@@ -118,15 +120,23 @@ impl<'s> Span<'s> {
         })
     }
 
-    /// Queues writing a number to the beginning of it on a stream, which must be at a multiple of four bytes. The memory must stay until it
-    /// has happened.
+    /// Queues writing a number to the beginning of it on a stream, behind all that the stream was given, which must be at a multiple of four bytes. The
+    /// memory must stay until it has happened.
+    ///
+    /// The stream itself writes, where the driver has that: a fill would be a kernel, which waits for compute units as any other does.
     ///
     /// # Errors
     /// [`Error::Refused`] where four bytes have no room; the driver's.
     pub fn write_number(&self, number: u32, stream: StreamRef<'_>) -> Result<(), Error> {
         let to = self.part(0, 4)?;
         // SAFETY: the range is valid now; a driver refuses or delays a release of memory with queued work.
-        unsafe { self.cuda.memset_d32_async(to.address, number, 1, stream.handle()) }
+        match unsafe { self.cuda.stream_write_value32(stream.handle(), to.address, number, 0) } {
+            Err(Error::MissingSymbol(_) | Error::Call { code: CuResult::NOT_SUPPORTED, .. }) => {
+                // SAFETY: as above.
+                unsafe { self.cuda.memset_d32_async(to.address, number, 1, stream.handle()) }
+            }
+            written => written,
+        }
     }
 
     /// Queues setting every byte on a stream. The memory must stay until it has happened.
