@@ -18,8 +18,9 @@ use crate::steer::{Masks, Steer};
 
 /// How long the frames of a dead process rest that the kernel has not done away with yet.
 const REST_OF_UNDEAD: Duration = Duration::from_secs(2);
-/// How long a component looks for a frame before it sleeps, where there are cores enough.
-const SPIN: Duration = Duration::from_micros(20);
+/// How long a component looks for a frame before it sleeps, where every component of the chain has a core of its own: about what it takes to be woken
+/// on a core that has gone idle, so that who waits for longer loses no more than twice that.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// Which of a chain's components.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,21 +37,19 @@ pub struct Attach<'g> {
     role: Role,
     slabs: Box<dyn Slabs<'g> + 'g>,
     steer: Box<dyn Steer<'g> + 'g>,
-    spin: Duration,
+    spin: Option<Duration>,
     on_host: bool,
 }
 
 impl<'g> Attach<'g> {
     /// To that chain, as that component.
     pub fn new(file: impl Into<PathBuf>, role: Role) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             file: file.into(),
             role,
             slabs: Box::new(OwnSlabs),
             steer: Box::new(Masks::default()),
-            // Spinning on few cores keeps the one from running that is waited for.
-            spin: if cores > 2 { SPIN } else { Duration::ZERO },
+            spin: None,
             on_host: false,
         }
     }
@@ -106,10 +105,11 @@ impl<'g> Attach<'g> {
         self
     }
 
-    /// How long the component looks for a frame, or for room, before it sleeps.
+    /// How long the component looks for a frame, or for room, before it sleeps; 50 µs unless this says otherwise, and not at all where the chain has more
+    /// components than the process has cores. One that does not look for frames does not look whether the GPU is done with them either.
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = spin;
+        self.spin = Some(spin);
         self
     }
 
@@ -141,6 +141,10 @@ impl<'g> Attach<'g> {
         let rest = if gone { REST } else { REST_OF_UNDEAD };
         let rests_until_ns = monotonic_ns().saturating_add(rest.as_nanos() as u64);
         let (seat, _) = claim.take(process::own()?, rests_until_ns)?;
-        Component::new(gpu, seat, self.slabs, self.steer, self.spin, self.on_host)
+        // Spinning on few cores keeps the one from running that is waited for.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let is_roomy = cores > usize::from(seat.roles());
+        let spin = self.spin.unwrap_or(if is_roomy { SPIN } else { Duration::ZERO });
+        Component::new(gpu, seat, self.slabs, self.steer, spin, self.on_host)
     }
 }

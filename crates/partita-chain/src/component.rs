@@ -12,7 +12,7 @@ use crate::chain::REST;
 use crate::error::Error;
 use crate::frame::Frame;
 use crate::memory::{Opened, Slabs};
-use crate::order::{Order, Readiness};
+use crate::order::{Order, Readiness, Waits};
 use crate::steer::Steer;
 
 /// What came of waiting for a frame.
@@ -126,6 +126,11 @@ impl<'g> Component<'g> {
         Ok(if is_elsewhere { own } else { self.stream() })
     }
 
+    /// How the frames so far came to be in order behind those who had them before.
+    pub fn waits(&self) -> Waits {
+        self.order.waits()
+    }
+
     /// Why the last suggestion was not obeyed, if it was not: the component goes on as before.
     pub fn refusal(&self) -> Option<String> {
         self.refused.borrow().clone()
@@ -180,7 +185,8 @@ impl<'g> Component<'g> {
             self.give_up(&lease)?;
             return Err(Error::Damaged { offset: lease.offset, bytes });
         }
-        let ready = self.order.follow(self.gpu, &self.seat, &lease, self.stream(), self.on_host);
+        let may_poll = self.spin_ns > 0;
+        let ready = self.order.follow(self.gpu, &self.seat, &lease, self.stream(), self.on_host, may_poll);
         if ready.inspect_err(|_| _ = self.give_up(&lease))? == Readiness::Unknown {
             self.give_up(&lease)?;
             return Ok(None);

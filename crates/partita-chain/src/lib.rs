@@ -65,6 +65,7 @@ pub use error::Error;
 pub use frame::Frame;
 pub use keeper::KeeperSlabs;
 pub use memory::{Granted, Memory, OwnSlabs, Slabs};
+pub use order::Waits;
 pub use partita_ledger::chain::{
     CHAIN_VARIABLE, COMPONENT_VARIABLE, Census, ChainPlan, KEEPER_VARIABLE, Policy, RoleStatus, SlabOwner,
 };

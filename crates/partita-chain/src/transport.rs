@@ -20,6 +20,7 @@ use partita_driver::StreamRef;
 use partita_driver::ipc::Span;
 
 use crate::error::Error;
+use crate::order::Waits;
 
 pub use handles::{Carrier, Handles};
 pub use place::Place;
@@ -57,6 +58,11 @@ pub trait Transport {
     /// # Errors
     /// Those of the work, the driver and the system.
     fn step(&mut self, limit: Duration, work: &mut Work<'_>) -> Result<Option<Passed>, Error>;
+
+    /// How the frames so far came to be in order, where the GPU may keep it; `None` where the sender waits for the GPU.
+    fn waits(&self) -> Option<Waits> {
+        None
+    }
 }
 
 pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {

@@ -7,6 +7,7 @@ use partita_ledger::chain::monotonic_ns;
 use super::{Item, Passed, Transport, Work};
 use crate::component::{Component, Outcome, Received};
 use crate::error::Error;
+use crate::order::Waits;
 
 /// The word of a frame's note that says when it was let go of.
 const LET_GO: usize = 3;
@@ -45,5 +46,9 @@ impl Transport for RingTransport<'_> {
             Outcome::Ended => Ok(None),
             _ => Ok(Some(passed)),
         }
+    }
+
+    fn waits(&self) -> Option<Waits> {
+        Some(self.component.waits())
     }
 }
