@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use partita_bench::side::Side;
@@ -22,27 +23,37 @@ const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 struct Run {
     frames_per_s: f64,
     hand_overs_ns: Vec<f64>,
+    /// How frames came to be in order at each component, in words; empty for other ways than the ring.
+    waits: String,
 }
 
 pub fn run(options: &Options, directory: &Path) -> Result<()> {
-    let lengths: Vec<u8> = (2..=options.length_max).collect();
+    let deadline = Instant::now() + Duration::from_secs(options.deadline_s);
+    let is_over = || Instant::now() >= deadline;
     let sizes: Vec<u64> = SIZES.into_iter().filter(|bytes| *bytes <= options.frame_mib_max << 20).collect();
     let mut throughputs: Vec<Throughput> = Vec::new();
     let mut latencies: Vec<Latency> = Vec::new();
     for round in 0..options.rounds {
-        for &length in &lengths {
-            for kind in Kind::ALL {
+        for &length in &options.lengths {
+            for &kind in &options.ways {
+                if is_over() {
+                    continue;
+                }
                 let run = chain(options, directory, kind, length, FRAMES, 2 * SMALL_BYTES, options.work)?;
                 eprintln!(
-                    "round {round}: {length} components, {}: {:.0} frames/s",
+                    "round {round}: {length} components, {}: {:.0} frames/s{}",
                     kind.name(),
-                    run.frames_per_s
+                    run.frames_per_s,
+                    run.waits
                 );
                 throughputs.push(Throughput { kind, length, frames_per_s: run.frames_per_s });
             }
         }
         for &bytes in &sizes {
-            for kind in Kind::ALL {
+            for &kind in &options.ways {
+                if is_over() {
+                    continue;
+                }
                 // One frame at a time: it never waits for another one.
                 let run = chain(options, directory, kind, 2, 1, bytes, Work::None)?;
                 let Ok(samples) = Samples::new(run.hand_overs_ns) else { continue };
@@ -101,13 +112,22 @@ fn chain(
     let answers = each(&mut sides, &format!("go {}", options.time_ms))?;
     sides.into_iter().try_for_each(Side::stop)?;
     std::fs::remove_dir_all(&directory)?;
+    let told = answers.iter().filter_map(|answer| answer.split_once(" waits "));
+    let told: Vec<&str> = told.map(|(_, waits)| waits).collect();
+    let waits = match told.is_empty() {
+        true => String::new(),
+        false => format!("; ready/polled/held: {}", told.join(" ")),
+    };
     let last = answers.last().context("a chain without components")?;
     let mut words = last.split(' ');
     let (count, span_ns): (u64, u64) =
         (words.next().unwrap_or_default().parse()?, words.next().context("no time in an answer")?.parse()?);
-    ensure!(kind != Kind::Ring || count > 0, "no frame came through: {answers:?}");
+    ensure!(
+        !matches!(kind, Kind::Ring | Kind::RingOnHost) || count > 0,
+        "no frame came through: {answers:?}"
+    );
     let frames_per_s = if span_ns == 0 { 0.0 } else { count as f64 * 1e9 / span_ns as f64 };
     let hand_overs = words.next().unwrap_or_default().split(',').filter(|time| !time.is_empty());
     let hand_overs_ns = hand_overs.map(str::parse).collect::<Result<_, _>>()?;
-    Ok(Run { frames_per_s, hand_overs_ns })
+    Ok(Run { frames_per_s, hand_overs_ns, waits })
 }

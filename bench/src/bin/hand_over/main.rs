@@ -7,6 +7,7 @@
 //! ```text
 //! cargo build --release && target/release/hand-over --out bench/results         # sim:h200
 //! target/release/hand-over --gpu 0 --work matrix --out bench/results            # the first GPU of this machine
+//! target/release/hand-over --gpu 0 --work matrix --lengths 2,5,8 --ways udp-copy,unix-handle,ring,ring-on-host --frame-mib-max 1 --deadline-s 120
 //! ```
 
 mod conduct;
@@ -32,9 +33,15 @@ pub struct Options {
     /// How long each chain runs, in milliseconds.
     #[arg(long, default_value_t = 600)]
     time_ms: u64,
-    /// The longest chain.
-    #[arg(long, default_value_t = 8)]
-    length_max: u8,
+    /// Components of the chains.
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 3, 4, 5, 6, 7, 8])]
+    lengths: Vec<u8>,
+    /// Ways to hand over, of: udp-copy, udp-handle, unix-handle, ring, ring-on-host.
+    #[arg(long, value_delimiter = ',', value_parser = Kind::parse, default_value = "udp-copy,udp-handle,unix-handle,ring,ring-on-host")]
+    ways: Vec<Kind>,
+    /// When what is not measured yet is left out, in seconds.
+    #[arg(long, default_value_t = 600)]
+    deadline_s: u64,
     /// What a component does.
     #[arg(long, value_enum, default_value = "spin")]
     work: Work,
@@ -76,13 +83,16 @@ pub enum Kind {
     UdpHandle,
     /// Its handle over a Unix socket, kept open.
     UnixHandle,
-    /// Its number in shared memory.
+    /// Its number in shared memory, and its order kept as the default has it.
     Ring,
+    /// The same, but held back until the GPU is done with it.
+    RingOnHost,
 }
 
 impl Kind {
     /// Every way.
-    pub const ALL: [Self; 4] = [Self::UdpCopy, Self::UdpHandle, Self::UnixHandle, Self::Ring];
+    pub const ALL: [Self; 5] =
+        [Self::UdpCopy, Self::UdpHandle, Self::UnixHandle, Self::Ring, Self::RingOnHost];
 
     /// As it is called in tables.
     pub fn name(self) -> &'static str {
@@ -91,6 +101,7 @@ impl Kind {
             Self::UdpHandle => "UDP, handle (paper)",
             Self::UnixHandle => "Unix datagram, handle kept open",
             Self::Ring => "shared ring",
+            Self::RingOnHost => "shared ring, held back on the host",
         }
     }
 
@@ -101,7 +112,16 @@ impl Kind {
             Self::UdpHandle => "udp-handle",
             Self::UnixHandle => "unix-handle",
             Self::Ring => "ring",
+            Self::RingOnHost => "ring-on-host",
         }
+    }
+
+    /// As an argument.
+    fn parse(word: &str) -> Result<Self, String> {
+        Self::from_word(word).ok_or_else(|| {
+            let words: Vec<_> = Self::ALL.iter().map(|kind| kind.word()).collect();
+            format!("there are {}", words.join(", "))
+        })
     }
 
     /// The way of that word.

@@ -127,7 +127,9 @@ pub fn run(options: &Options, component: &[String]) -> Result<()> {
     let span_ns = span.map_or(0, |(first, last)| last.duration_since(first).as_nanos());
     hand_overs.sort_unstable();
     let hand_overs: Vec<String> = hand_overs.iter().map(u64::to_string).collect();
-    say(&format!("{count} {span_ns} {}", hand_overs.join(",")))?;
+    let waits =
+        transport.waits().map(|waits| format!(" waits {}/{}/{}", waits.ready, waits.polled, waits.held));
+    say(&format!("{count} {span_ns} {}{}", hand_overs.join(","), waits.unwrap_or_default()))?;
     // What it has allocated stays until everybody is done.
     line()?;
     Ok(())
@@ -148,8 +150,9 @@ fn transport<'g>(
         Kind::UdpCopy => Box::new(UdpCopy::new(gpu, place(), frame_bytes)?),
         Kind::UdpHandle => Box::new(handles(Carrier::Udp, false)?),
         Kind::UnixHandle => Box::new(handles(Carrier::Unix, true)?),
-        Kind::Ring => {
+        Kind::Ring | Kind::RingOnHost => {
             let attach = Attach::new(directory.join("chain"), Role::Number(role));
+            let attach = attach.on_host(kind == Kind::RingOnHost);
             Box::new(RingTransport::new(attach.attach(gpu)?))
         }
     })
