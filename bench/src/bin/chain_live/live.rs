@@ -88,7 +88,7 @@ impl<'o> Chain<'o> {
         let mut widths = Vec::new();
         for kind in set.components {
             let Kind::Product(size) = kind else { bail!("{}: no program does {kind}", set.name) };
-            widths.push(width(*size, run.options.sizes, sms));
+            widths.push((width(*size, run.options.sizes, sms) / run.options.shrink.max(1)).max(1));
         }
         // Two matrices of the largest size.
         let widest = u64::from(widths.iter().copied().max().unwrap_or(1));

@@ -12,7 +12,7 @@
 //! cargo build --release
 //! target/release/chain-live --gpu 0 --sets 1,2,3 --repeat 16 --deadline-s 170 --out bench/results/chain_live     # about 2 min on an H200
 //! target/release/chain-live --gpu 0 --sets 4,5,6 --repeat 16 --deadline-s 170 --out bench/results/chain_live     # adds its rows
-//! target/release/chain-live --sets 3 --repeat 1 --rounds 1 --search-s 3                                          # sim:h200
+//! target/release/chain-live --sets 3 --repeat 1 --rounds 1 --search-s 3 --shrink 8                               # sim:h200
 //! ```
 //!
 //! FILE.json has every row as soon as it is measured; a later run replaces the rows that it measures anew and keeps the others.
@@ -47,6 +47,9 @@ pub struct Options {
     /// Matrices as in the paper, or scaled to mean on this GPU what they meant on the paper's.
     #[arg(long, value_enum, default_value = "scaled")]
     sizes: Sizes,
+    /// Divides the matrices' widths, for the simulator: it computes their products on the host.
+    #[arg(long, default_value_t = 1)]
+    shrink: u32,
     /// How often each kernel is repeated for a frame, a regime for each number.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16])]
     repeat: Vec<u32>,
@@ -57,7 +60,7 @@ pub struct Options {
     #[arg(long, default_value_t = 100)]
     period_ms: u32,
     /// How long an algorithm has for its search, in seconds.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 12.0)]
     seconds: f64,
     /// How long is counted, in seconds.
     #[arg(long, default_value_t = 1.5)]

@@ -232,10 +232,10 @@ impl Report {
         put("json", serde_json::to_string_pretty(self)? + "\n")?;
         let picture = out.file_name().unwrap_or_default().to_string_lossy();
         let page = format!(
-            "# The paper's chain sets as processes\n\n{}, driver {}, CUDA {}.{}. Figure 4 of Luo and Wei (2023). `chain-live --gpu {} --rounds {} --search-s {}`; \
+            "# The paper's chain sets as processes\n\n{}, driver {}, CUDA {}.{}. Figure 4 of Luo and Wei (2023). `chain-live --gpu {} --rounds {} --search-s {}{}`; \
              the ways take turns in one chain, each from everything for everybody. A gain is over the chain that nobody divides, in the same round: median (least to \
              most), with the division of the last round. Trials: divisions that were tried; time: of the last one, after the order. The best found is a climb's, not an \
-             exhaustive search's, and is measured again in every round. Bound by the GPU: less than nine tenths come through when every component has a quarter of the TPCs.\n\n{}\n![Gains]({picture}.png)\n",
+             exhaustive search's, and is measured again in every round. Both algorithms run under the same controller, which takes back what two periods prove worse. Bound by the GPU: less than nine tenths come through when every component has a quarter of the TPCs.\n\n{}\n![Gains]({picture}.png)\n",
             self.device,
             self.driver,
             self.cuda_version / 1000,
@@ -243,6 +243,7 @@ impl Report {
             self.gpu,
             options.rounds,
             options.search_s,
+            if options.shrink > 1 { format!(" --shrink {}", options.shrink) } else { String::new() },
             self.table()
         );
         put("md", page)
