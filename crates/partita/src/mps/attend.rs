@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_mps::{MpsError, Service};
@@ -97,7 +98,7 @@ impl Attended<'_> {
         if status.success() || kill::was_asked_for(self.dir) || signals::ending().is_some() {
             return Ok(false);
         }
-        let name = self.name;
+        let (name, ended) = (self.name, Instant::now());
         if status.signal() == Some(Signal::KILL.as_raw()) {
             let neighbours = self.watch.killed(pid);
             if !neighbours.is_empty() {
@@ -110,53 +111,72 @@ impl Attended<'_> {
             }
             return Ok(false);
         }
-        match self.watch.blame() {
+        let is_to_restart = restart == Restart::OnNeighbourFault && self.watch.is_hit(ended);
+        if !is_to_restart {
+            self.tell(ended, say);
+            return Ok(false);
+        }
+        // Others may own up while it is made ready.
+        let (is_hit, ready) = thread::scope(|scope| {
+            let ready = scope.spawn(|| self.make_ready(limit));
+            (self.tell(ended, say), ready.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        if !is_hit {
+            return Ok(false);
+        }
+        ready?;
+        Ok(self.pause(ended))
+    }
+
+    /// Says and writes down why the program failed, if the service has to do with it. Returns whether it was a neighbour.
+    fn tell(&self, ended: Instant, say: &mut dyn FnMut(&str)) -> bool {
+        let name = self.name;
+        match self.watch.blame(ended) {
             None => {
                 if let Some(reason) = self.watch.server_failure() {
                     say(&format!("tenant {name}: {}", MpsError::ServerFailed { reason }));
                 }
-                Ok(false)
+                false
             }
             Some(Blame::Own { server }) => {
                 say(&format!(
                     "tenant {name}: its work caused a fault of MPS server {server}, which has hit the other clients too"
                 ));
                 self.watch.note(What::Caused { server });
-                Ok(false)
+                false
             }
             Some(Blame::Neighbour { server, cause }) => {
                 say(&format!("tenant {name}: its work on the GPU was lost by a fault {cause}"));
                 self.watch.note(What::Hit { server, cause });
-                match restart {
-                    Restart::Never => Ok(false),
-                    Restart::OnNeighbourFault => self.make_ready(limit),
-                }
+                true
             }
         }
     }
 
     /// Ends what is left of the program and waits until the service takes clients again.
-    fn make_ready(&self, limit: Duration) -> Result<bool, Error> {
-        let begin = Instant::now();
+    fn make_ready(&self, limit: Duration) -> Result<(), Error> {
         let tenant = self.registry.lock()?.tenant(self.name)?;
         kill::end_processes(self.install, self.registry, self.name, &tenant, LEFTOVERS_GRACE)?;
         match ready::wait(self.watch.service(), limit) {
-            Ok(_) => {}
             // The daemon went with it.
-            Err(Error::Mps(MpsError::NotRunning { .. })) => drop(self.watch.service().ensure()?),
-            Err(error) => return Err(error),
+            Err(Error::Mps(MpsError::NotRunning { .. })) => Ok(self.watch.service().ensure().map(drop)?),
+            waited => waited.map(drop),
         }
+    }
+
+    /// Pauses before a program that ended then is started anew; whether it is to be.
+    fn pause(&self, ended: Instant) -> bool {
         let pause = pause_after(self.watch.restarts_within(LOOP_TIME));
         let over = Instant::now() + pause;
         while Instant::now() < over && !kill::was_asked_for(self.dir) && signals::ending().is_none() {
-            std::thread::sleep(LOOK);
+            thread::sleep(LOOK);
         }
         // Somebody may have ended the tenant meanwhile.
         if kill::was_asked_for(self.dir) || !self.dir.exists() {
-            return Ok(false);
+            return false;
         }
-        self.watch.restarted(begin.elapsed());
-        Ok(true)
+        self.watch.restarted(ended.elapsed());
+        true
     }
 }
 

@@ -147,6 +147,7 @@ mod tests {
             memory_total_bytes: 1 << 37,
             memory_used_bytes: 0,
             mig_enabled: Some(false),
+            mig_instances: Vec::new(),
             compute_mode: "default".to_owned(),
         };
         Gpu::for_test(facts, "580.159.04")

@@ -134,11 +134,25 @@ impl Watch {
         neighbours
     }
 
-    /// Why the program failed, if the service has to do with it: what its log says, or others' incidents. Waits a moment for either.
+    /// Whether a neighbour's fault, or end, took the program's work, as far as that is known: whose it was may be told a moment later.
+    /// Waits for the service's words, for as long after the program's end as [`Watch::blame`] does.
     #[must_use]
-    pub fn blame(&self) -> Option<Blame> {
-        let begin = Instant::now();
-        let limit = if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT };
+    pub fn is_hit(&self, ended: Instant) -> bool {
+        loop {
+            match self.fault_blame() {
+                Some(blame) => return matches!(blame, Blame::Neighbour { .. }),
+                None if self.was_killed_beside() => return true,
+                None if ended.elapsed() >= self.last_words_limit() => return false,
+                None => thread::sleep(PERIOD),
+            }
+        }
+    }
+
+    /// Why the program failed, if the service has to do with it: what its log says, or others' incidents. Waits for either, a moment from
+    /// the program's end on.
+    #[must_use]
+    pub fn blame(&self, ended: Instant) -> Option<Blame> {
+        let limit = self.last_words_limit();
         loop {
             let (fault, culprit) = (self.fault_blame(), self.culprit_of_others());
             match (fault, culprit) {
@@ -147,18 +161,22 @@ impl Watch {
                     return Some(Blame::Neighbour { server, cause });
                 }
                 // A tenant's name says more than a process that is gone.
-                (Some(found), None) if begin.elapsed() >= NAME_LIMIT => return Some(found),
+                (Some(found), None) if ended.elapsed() >= NAME_LIMIT => return Some(found),
                 // Not every driver writes down what a client's violent end did to the others.
                 (None, Some(cause)) if self.was_killed_beside() => {
                     return Some(Blame::Neighbour { server: 0, cause });
                 }
                 _ => {}
             }
-            if begin.elapsed() >= limit {
+            if ended.elapsed() >= limit {
                 return self.fault_blame();
             }
             thread::sleep(PERIOD);
         }
+    }
+
+    fn last_words_limit(&self) -> Duration {
+        if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT }
     }
 
     /// What the log says.
@@ -375,7 +393,7 @@ mod tests {
             fixture.until_ours();
             fixture.log(&FAULT);
             fixture.log(&[&format!("Client {{{named}, 1}} caused a fatal memory fault")]);
-            assert_eq!(fixture.watch.blame(), Some(expected));
+            assert_eq!(fixture.watch.blame(Instant::now()), Some(expected));
         }
     }
 
@@ -387,7 +405,7 @@ mod tests {
         fixture.log(&FAULT);
         fixture.incident(0, What::Caused { server: 7 });
         let expected = Blame::Neighbour { server: 7, cause: "of tenant other".to_owned() };
-        assert_eq!(fixture.watch.blame(), Some(expected));
+        assert_eq!(fixture.watch.blame(Instant::now()), Some(expected));
     }
 
     #[test]
@@ -404,7 +422,7 @@ mod tests {
             fixture.log(&CLIENTS);
             fixture.until_ours();
             fixture.incident(age_ms, what.clone());
-            assert_eq!(fixture.watch.blame().is_some(), blamed, "{age_ms} {what:?}");
+            assert_eq!(fixture.watch.blame(Instant::now()).is_some(), blamed, "{age_ms} {what:?}");
         }
     }
 
