@@ -22,8 +22,10 @@ use crate::run::LEDGER_VARIABLE;
 const PERIOD: Duration = Duration::from_millis(50);
 /// How long the service may take to write down why a program failed that was a client.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
-/// How long another tenant may take to own up to a fault.
+/// How long another tenant may take to own up to a fault that the log says is somebody's.
 const NAME_LIMIT: Duration = Duration::from_millis(200);
+/// As [`NAME_LIMIT`], where the log names nobody. Only one whose process was killed can tell then, and does at once.
+const KILLED_LIMIT: Duration = Duration::from_millis(50);
 /// How long before a program's end another tenant's incident may be to have to do with it: who is hurt fails at the next call.
 const INCIDENT_AGE_MAX: Duration = Duration::from_secs(10);
 /// As [`LAST_WORDS_LIMIT`], for one that was none, as far as is known.
@@ -140,7 +142,7 @@ impl Watch {
     pub fn is_hit(&self, ended: Instant) -> bool {
         loop {
             match self.fault_blame() {
-                Some(blame) => return matches!(blame, Blame::Neighbour { .. }),
+                Some((blame, _)) => return matches!(blame, Blame::Neighbour { .. }),
                 None if self.was_killed_beside() => return true,
                 None if ended.elapsed() >= self.last_words_limit() => return false,
                 None => thread::sleep(PERIOD),
@@ -156,12 +158,12 @@ impl Watch {
         loop {
             let (fault, culprit) = (self.fault_blame(), self.culprit_of_others());
             match (fault, culprit) {
-                (Some(Blame::Own { server }), _) => return Some(Blame::Own { server }),
-                (Some(Blame::Neighbour { server, .. }), Some(cause)) => {
+                (Some((Blame::Own { server }, _)), _) => return Some(Blame::Own { server }),
+                (Some((Blame::Neighbour { server, .. }, _)), Some(cause)) => {
                     return Some(Blame::Neighbour { server, cause });
                 }
                 // A tenant's name says more than a process that is gone.
-                (Some(found), None) if ended.elapsed() >= NAME_LIMIT => return Some(found),
+                (Some((found, limit)), None) if ended.elapsed() >= limit => return Some(found),
                 // Not every driver writes down what a client's violent end did to the others.
                 (None, Some(cause)) if self.was_killed_beside() => {
                     return Some(Blame::Neighbour { server: 0, cause });
@@ -169,7 +171,7 @@ impl Watch {
                 _ => {}
             }
             if ended.elapsed() >= limit {
-                return self.fault_blame();
+                return self.fault_blame().map(|(blame, _)| blame);
             }
             thread::sleep(PERIOD);
         }
@@ -179,17 +181,21 @@ impl Watch {
         if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT }
     }
 
-    /// What the log says.
-    fn fault_blame(&self) -> Option<Blame> {
+    /// What the log says, and how long after the program's end another tenant may still have more to say.
+    fn fault_blame(&self) -> Option<(Blame, Duration)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let servers: Vec<Pid> = seen.tracker.states().map(|(server, _)| server).collect();
         let mut faults = servers.iter().filter_map(|&server| seen.tracker.fault(server));
         let hit = faults.find(|fault| !fault.hit.is_disjoint(&seen.ours))?;
         let server = hit.server;
         if seen.ours.iter().any(|&pid| hit.part_of(pid) == Part::Caused) {
-            return Some(Blame::Own { server });
+            return Some((Blame::Own { server }, Duration::ZERO));
         }
-        Some(Blame::Neighbour { server, cause: in_words(hit) })
+        let limit = match hit.culprit() {
+            Culprit::Named(_) => NAME_LIMIT,
+            Culprit::Killed(_) | Culprit::Alone(_) | Culprit::OneOf(_) => KILLED_LIMIT,
+        };
+        Some((Blame::Neighbour { server, cause: in_words(hit) }, limit))
     }
 
     /// Incidents of other tenants just now, the newest first.
