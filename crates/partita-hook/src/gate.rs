@@ -3,26 +3,36 @@
 //! A stream of a process of high priority has a lane in the GPU's gate file ([`GateMap`]). Before the first launch
 //! after a rest the hook closes it, by a store; behind the last, the GPU opens it, by a write in the stream: after every
 //! graph, and before every call with which the program waits, copies that it waits for among them, or asks whether it is done. So nobody synchronises, and no process takes part
-//! between the last kernel's end and the next one's beginning. Before a launch of low priority a wait for every lane
-//! goes into the stream, so what is queued already stops at its next kernel as well.
+//! between the last kernel's end and the next one's beginning. In front of launches of low priority waits for all lanes go into the stream
+//! ([`low`]), so what is queued already stops as well; how many launches pass between two follows from their measured lengths ([`pace`]).
 //!
 //! A process of low priority that has met a lane starts the one thread that the hook ever has. It sleeps, and every few
 //! milliseconds opens the lanes of those that have died and of those that hold others for too long.
+
+mod low;
+mod pace;
+mod waits;
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
 use partita_core::time::{Hold, Priority};
 use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
 
+use self::low::Batch;
+use self::pace::Paces;
 use crate::driver::calls;
 use crate::gpu::Gpu;
 use crate::lock::Mutex;
 use crate::page::PageCalls;
-use crate::tenant::{self, Tenant};
-use crate::{locate, pools, report, watcher};
+use crate::tenant::Tenant;
+use crate::{capture, report, watcher};
+
+pub use waits::{
+    copy, copy_array, copy_as_told, copy_peer, destroy_stream, measure, query_event, query_stream,
+    synchronize, synchronize_current, synchronize_stream,
+};
 
 calls! {
     /// Entry points of gates, complete from CUDA 11.7 on.
@@ -67,6 +77,11 @@ pub struct Gate {
     holders: [Holder; GATE_LANES],
     making: Mutex<()>,
     watched: AtomicBool,
+    paces: Paces,
+    /// Several waits in one call, where the driver has that.
+    batch: Option<Batch>,
+    /// Whether the driver has refused it.
+    batch_fails: AtomicBool,
 }
 
 impl Gate {
@@ -91,6 +106,9 @@ impl Gate {
             }; GATE_LANES],
             making: Mutex::new(()),
             watched: AtomicBool::new(false),
+            paces: Paces::new()?,
+            batch: low::batch(),
+            batch_fails: AtomicBool::new(false),
         })
     }
 
@@ -108,6 +126,7 @@ impl Gate {
     /// The GPU forgets the page with the context in which it was mapped.
     pub fn context_ended(&self) {
         self.device.store(0, Ordering::Relaxed);
+        self.paces.context_ended();
     }
 
     fn priority(&self, gpu: &Gpu) -> Priority {
@@ -222,28 +241,20 @@ impl Gate {
         }
     }
 
-    /// How far it came, for a message.
+    /// The result of a launch that cannot pass, told once.
     #[cold]
-    fn stage(&self) -> &'static str {
-        match self.device.load(Ordering::Relaxed) {
-            0 => "the driver did not map its page; leave PARTITA_RUN_DIR unset or put it below /dev/shm",
-            _ => "the driver refused the wait or the write in the stream",
+    fn refuse(&self, code: CuResult) -> CuResult {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            let stage = match self.device.load(Ordering::Relaxed) {
+                0 => "the driver did not map its page; leave PARTITA_RUN_DIR unset or put it below /dev/shm",
+                _ => "the driver refused the wait or the write in the stream",
+            };
+            report::line(format_args!(
+                "a launch could not pass the gate of tenants with priorities ({code}): {stage}"
+            ));
         }
-    }
-
-    /// Has a launch in the stream wait until no lane is closed.
-    fn wait_for_others(&self, stream: *mut c_void) -> Result<(), CuResult> {
-        let claimed = self.page.claimed();
-        if claimed == 0 {
-            return Ok(());
-        }
-        self.watch()?;
-        for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 != 0) {
-            let word = self.word(lane)?;
-            // SAFETY: the program's stream, and a word that stays mapped.
-            unsafe { (self.calls.wait)(stream, word, OPEN, CU_STREAM_WAIT_VALUE_AND) }.ok()?;
-        }
-        Ok(())
+        code
     }
 
     /// Has the thread open what nobody else would, from now on. Nothing waits without it.
@@ -291,6 +302,9 @@ pub fn now_ns() -> u64 {
 
 /// Whether a launch in the stream is captured rather than run: null may mean the thread's own.
 fn is_captured(tenant: &Tenant, stream: *mut c_void) -> bool {
+    if !capture::is_any() {
+        return false;
+    }
     let asked = if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream };
     tenant.driver().is_capturing(asked)
 }
@@ -327,173 +341,20 @@ fn gated(
     if priority == Priority::Normal || is_captured(tenant, stream) {
         return launch();
     }
-    let ready = match priority {
-        Priority::High => gate.hold_others(stream),
-        _ => gate.wait_for_others(stream),
-    };
-    if let Err(code) = ready {
-        static TOLD: AtomicBool = AtomicBool::new(false);
-        if !TOLD.swap(true, Ordering::Relaxed) {
-            report::line(format_args!(
-                "a launch could not pass the gate of tenants with priorities ({code}): {}",
-                gate.stage()
-            ));
-        }
-        return code;
+    if priority == Priority::Low {
+        return gate.launch_low(tenant, stream, is_graph, launch);
+    }
+    if let Err(code) = gate.hold_others(stream) {
+        return gate.refuse(code);
     }
     let result = launch();
-    if priority == Priority::High
-        && is_graph
-        && let Some((holder, _)) = gate.holder(stream)
-    {
+    if is_graph && let Some((holder, _)) = gate.holder(stream) {
         gate.open_behind(tenant, holder);
     }
     result
 }
 
-/// The program is about to wait, for a stream or for anything: has the GPU open every lane of this process behind what is in its streams, and
-/// mark the end of what is measured.
-#[inline]
-fn before_waiting(stream: Option<*mut c_void>) {
-    if HOLDS.load(Ordering::Relaxed) {
-        release_each(|_| true);
-    }
-    if MEASURES.load(Ordering::Relaxed) {
-        mark_ends(stream);
-    }
-}
-
-#[cold]
-fn mark_ends(stream: Option<*mut c_void>) {
-    let Some(tenant) = tenant::current() else { return };
-    tenant
-        .gpus()
-        .iter()
-        .filter_map(|gpu| gpu.meter.as_ref())
-        .for_each(|meter| meter.mark_ends(tenant, stream));
-}
-
-/// Has calls with which the program waits mark the end of what is measured.
-pub fn measure() {
-    MEASURES.store(true, Ordering::Relaxed);
-}
-
-#[cold]
-fn release_each(which: impl Fn(usize) -> bool) {
-    let Some(tenant) = tenant::current() else { return };
-    for gate in tenant.gpus().iter().filter_map(|gpu| gpu.gate.as_ref()) {
-        for holder in gate.holders.iter().filter(|holder| which(holder.stream.load(Ordering::Relaxed))) {
-            gate.open_behind(tenant, holder);
-        }
-    }
-}
-
-type Synchronize = unsafe extern "C" fn(*mut c_void) -> CuResult;
-
-/// Wraps the calls that synchronise with a context or an event.
-pub unsafe fn synchronize(real: Synchronize, what: *mut c_void) -> CuResult {
-    before_waiting(None);
-    // SAFETY: the caller's handle, passed on.
-    unsafe { pools::synchronize(real, what) }
-}
-
-/// Wraps `cuStreamSynchronize`.
-pub unsafe fn synchronize_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
-    before_waiting(Some(stream));
-    // SAFETY: the caller's handle, passed on.
-    unsafe { pools::synchronize(real, stream) }
-}
-
-/// Wraps `cuCtxSynchronize`.
-pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> CuResult {
-    before_waiting(None);
-    // SAFETY: nothing is passed.
-    unsafe { pools::synchronize_current(real) }
-}
-
-/// Wraps `cuStreamQuery`: whoever asks until a stream is done waits for it, too.
-pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
-    before_asking(stream);
-    // SAFETY: the caller's handle, passed on.
-    unsafe { real(stream) }
-}
-
-/// Wraps `cuEventQuery`. Who asks again without a launch in between waits, and so has whoever hears that it is over; who asks once and goes on
-/// to launch does not.
-pub unsafe fn query_event(real: Synchronize, event: *mut c_void) -> CuResult {
-    let holds = HOLDS.load(Ordering::Relaxed);
-    let waits = holds && ASKED.swap(true, Ordering::Relaxed);
-    if waits {
-        release_each(|_| true);
-    }
-    // SAFETY: the caller's handle, passed on.
-    let result = unsafe { real(event) };
-    if holds && !waits && result.ok().is_ok() {
-        release_each(|_| true);
-    }
-    result
-}
-
-macro_rules! copies {
-    ($($name:ident($($argument:ident: $type:ident),*);)*) => {
-        $(
-            /// Wraps copies that the program waits for.
-            pub unsafe fn $name<$($type),*>(
-                real: unsafe extern "C" fn($($type),*) -> CuResult,
-                $($argument: $type),*
-            ) -> CuResult {
-                before_waiting(None);
-                // SAFETY: the caller's arguments, passed on.
-                unsafe { real($($argument),*) }
-            }
-        )*
-    };
-}
-
-copies! {
-    copy(to: A, from: B, bytes: C);
-    copy_array(to: A, from: B, offset: C, bytes: D);
-    copy_peer(to: A, of: B, from: C, other: D, bytes: E);
-    copy_as_told(what: A);
-}
-
-/// Of the stream alone that is asked about, and so is not being captured: other threads may begin a capture in others.
-fn before_asking(stream: *mut c_void) {
-    if HOLDS.load(Ordering::Relaxed) {
-        release_each(|held| held == stream.addr() + 1);
-    }
-    if MEASURES.load(Ordering::Relaxed) {
-        mark_ends(Some(stream));
-    }
-}
-
 /// The stream that a null one means to calls of the per-thread variant.
 pub fn per_thread(stream: *mut c_void) -> *mut c_void {
     if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream }
-}
-
-/// Wraps `cuStreamDestroy`: its lane goes to another stream.
-pub unsafe fn destroy_stream(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    stream: *mut c_void,
-) -> CuResult {
-    if HOLDS.load(Ordering::Relaxed) {
-        let key = stream.addr() + 1;
-        release_each(|held| held == key);
-        let gates = tenant::current()
-            .into_iter()
-            .flat_map(|tenant| tenant.gpus())
-            .filter_map(|gpu| gpu.gate.as_ref());
-        for holder in gates.flat_map(|gate| &gate.holders) {
-            let _ = holder.stream.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-    if MEASURES.load(Ordering::Relaxed)
-        && let Some(tenant) = tenant::current()
-    {
-        let meters = tenant.gpus().iter().filter_map(|gpu| gpu.meter.as_ref());
-        meters.for_each(|meter| meter.end_stream(tenant, stream));
-    }
-    // SAFETY: the caller's handle, passed on.
-    unsafe { locate::destroy_stream(real, stream) }
 }

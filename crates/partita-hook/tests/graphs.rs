@@ -26,7 +26,7 @@ fn named(name: &str) -> Limits {
 fn graphs_carry_the_mask_of_the_limits_at_their_launch() {
     let fixture = Fixture::new(&limits());
     let mut file = fixture.limits_file();
-    let said = fixture.talk("graphs.c", |line| {
+    let said = fixture.talk("graphs.c", &[], |line| {
         let name = line.strip_prefix("set ")?;
         file.store(&named(name)).expect("stored");
         Some("done".to_owned())

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Fixture, limits};
-use partita_ledger::{FLAG_TIMED, HookState, TimeMap};
+use partita_core::time::Hold;
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, HookState, Limits, TimeMap};
 
 #[test]
 fn a_launch_is_masked_without_allocation_lock_or_system_call() {
@@ -64,6 +65,58 @@ fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
 /// begins, and one where it ends unless it was found to be over.
 fn are_few(waits: u64, records: u64) -> bool {
     (20_000 / 256..=20_000 / 10).contains(&waits) && (waits..=2 * waits + 4).contains(&records)
+}
+
+/// `CLOCK_MONOTONIC`, by which lanes are closed.
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid pointer.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) }, 0);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// What `gate_path.c` says with lanes of others about, of which one closes in between.
+fn gate_path(lanes: usize, argument: &str) -> Vec<Vec<u64>> {
+    let limits = Limits { flags: FLAG_GATED, priority: 1, ..limits() };
+    let fixture = Fixture::new(&limits);
+    let gate = fixture.gate();
+    let lanes: Vec<_> = (0..lanes).map(|_| gate.claim().expect("claimed").expect("free")).collect();
+    let said = fixture.talk("gate_path.c", &[argument], |line| {
+        (line == "close").then(|| {
+            // As late as is believed: the hook's thread opens what is closed for too long.
+            gate.close(lanes[0], 2, now_ns() + Hold::default().hold_ns_max - 1_000_000);
+            "closed".to_owned()
+        })
+    });
+    assert_eq!(said.complaints, Vec::<String>::new());
+    let words = |line: &String| line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    said.lines.iter().map(words).collect()
+}
+
+#[test]
+fn short_kernels_of_low_priority_wait_once_in_a_unit_and_long_ones_one_by_one() {
+    // A machine that holds the program up while the lane is closed sees it opened again: one undisturbed run in a few is asked for.
+    let is_stopped = (0..5).any(|_| {
+        let said = gate_path(3, "");
+        let [short, long, again, open, closed, behind, counted] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(counted[..], [0, 0], "allocations and locks on the launch path");
+        // Twenty of 10 µs are a unit of 200 µs; one in about 35 is measured by two events.
+        assert_eq!(short[..3], [1000, 3000, 0], "{said:?}");
+        assert!((20_000 / 25..=20_000 / 10).contains(&short[3]), "{said:?}");
+        assert_eq!(long[..3], [2000, 6000, 0], "{said:?}");
+        assert_eq!(again[..3], [100, 300, 0], "{said:?}");
+        assert!(open[0] <= 1, "{said:?}");
+        // In the midst of a unit, what comes after a lane has closed waits, and all behind it with it.
+        (closed[0], behind[0]) == (1, 0)
+    });
+    assert!(is_stopped);
+}
+
+#[test]
+fn where_waits_come_one_by_one_alone_they_do() {
+    let said = gate_path(2, "one-by-one");
+    assert_eq!(said[0][..3], [0, 0, 2000], "{said:?}");
+    assert_eq!(said[1][..3], [0, 0, 4000], "{said:?}");
 }
 
 #[test]

@@ -23,6 +23,7 @@ use partita_abi::CuResult;
 use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
 use partita_ledger::{GateMap, LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
 
+pub use self::streams::key_of;
 use self::streams::{Part, Present, Stream, Streams};
 use self::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool};
 pub use self::watch::Watch;

@@ -9,7 +9,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
 use partita_ledger::{
-    LIMITS_FILE_NAME, Limits, LimitsFile, MECHANISM_MASK, USAGE_FILE_NAME, UsageMap, UsageView,
+    GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsFile, MECHANISM_MASK, USAGE_FILE_NAME, UsageMap,
+    UsageView,
 };
 use partita_testing::succeed;
 
@@ -43,13 +44,17 @@ pub struct Said {
 
 /// A directory with a stub `libcuda.so.1`, a tenant's ledger and programs.
 pub struct Fixture {
-    directory: tempfile::TempDir,
+    /// The GPU's directory, and below it the tenant's.
+    of_gpu: tempfile::TempDir,
+    directory: PathBuf,
 }
 
 impl Fixture {
     /// Builds the stub driver and creates the ledger with these limits.
     pub fn new(limits: &Limits) -> Self {
-        let fixture = Self { directory: tempfile::tempdir().expect("a temporary directory") };
+        let of_gpu = tempfile::tempdir().expect("a temporary directory");
+        let fixture = Self { directory: of_gpu.path().join("test"), of_gpu };
+        std::fs::create_dir(&fixture.directory).expect("a directory");
         let parts = ["stub_graphs.c", "stub_time.c"].map(|part| programs().join(part));
         let [graphs, time] = parts.each_ref().map(|part| part.to_str().expect("UTF-8"));
         cc(&["-shared", "-fPIC", graphs, time], "stub_driver.c", &fixture.path("libcuda.so.1"));
@@ -61,7 +66,14 @@ impl Fixture {
 
     /// A path in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.directory.join(name)
+    }
+
+    /// The GPU's gate file, made anew.
+    pub fn gate(&self) -> GateMap {
+        let path = self.of_gpu.path().join(GATE_FILE_NAME.to_str().expect("ASCII"));
+        let path = CString::new(path.to_str().expect("UTF-8")).expect("no zero byte");
+        GateMap::create(&path, 0o600).expect("the gate file")
     }
 
     /// The same for the ledger's interface.
@@ -82,8 +94,8 @@ impl Fixture {
         command
             .args(arguments)
             .env("LD_PRELOAD", library())
-            .env("LD_LIBRARY_PATH", self.directory.path())
-            .env("PARTITA_LEDGER", self.directory.path());
+            .env("LD_LIBRARY_PATH", &self.directory)
+            .env("PARTITA_LEDGER", &self.directory);
         command
     }
 
@@ -94,8 +106,13 @@ impl Fixture {
 
     /// Runs a program that asks on its standard output: `answer` has an answer to a line, or lets it be one of
     /// the program's results.
-    pub fn talk(&self, source: &str, mut answer: impl FnMut(&str) -> Option<String>) -> Said {
-        let mut command = self.command(source, &[]);
+    pub fn talk(
+        &self,
+        source: &str,
+        arguments: &[&str],
+        mut answer: impl FnMut(&str) -> Option<String>,
+    ) -> Said {
+        let mut command = self.command(source, arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let mut input = child.stdin.take().expect("a pipe");
