@@ -8,12 +8,13 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use partita_ledger::GPUS_MAX;
 
 use crate::carried::Carried;
+use crate::gate::Plan;
 use crate::misfit::{Needs, Shape};
 
 /// A kernel node and what it asks for, where that can be too much.
@@ -49,6 +50,44 @@ pub enum Armed {
     Unknown,
 }
 
+/// Executables of this process with waits inside.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// The waits inside an executable, for as long as it lives.
+#[derive(Debug)]
+pub struct Waits(Plan);
+
+impl Waits {
+    /// Where they are.
+    pub fn plan(&self) -> Plan {
+        self.0
+    }
+}
+
+impl From<Plan> for Waits {
+    fn from(plan: Plan) -> Self {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Self(plan)
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether executables of this process have waits inside.
+#[inline]
+pub fn any_waits() -> bool {
+    WAITING.load(Ordering::Relaxed) != 0
+}
+
+/// A forked child has none of its parent's.
+pub fn reset_after_fork() {
+    WAITING.store(0, Ordering::Relaxed);
+}
+
 /// One executable graph.
 #[derive(Debug)]
 pub struct Executable {
@@ -66,12 +105,14 @@ pub struct Executable {
     pub wide: bool,
     /// What each of its descriptors carries. Shared with the call that is uploading them.
     pub carried: Arc<Carried>,
+    /// The waits inside, if it has any.
+    pub waits: Option<Waits>,
 }
 
 impl Executable {
     /// An executable made from `graph`, for one GPU.
     pub fn new(graph: usize, gpu: u8, kernels: Vec<KernelNode>, armed: Armed, carried: Arc<Carried>) -> Self {
-        Self { graph, gpu, kernels, complete: true, armed, wide: false, carried }
+        Self { graph, gpu, kernels, complete: true, armed, wide: false, carried, waits: None }
     }
 }
 

@@ -10,6 +10,7 @@
 //! milliseconds opens the lanes of those that have died and of those that hold others for too long.
 
 mod low;
+mod nodes;
 mod pace;
 mod waits;
 
@@ -27,8 +28,9 @@ use crate::gpu::Gpu;
 use crate::lock::Mutex;
 use crate::page::PageCalls;
 use crate::tenant::Tenant;
-use crate::{capture, report, watcher};
+use crate::{capture, executables, report, watcher};
 
+pub use nodes::{Inserted, Plan, refused as refused_inside};
 pub use waits::{
     copy, copy_array, copy_as_told, copy_peer, destroy_stream, measure, query_event, query_stream,
     synchronize, synchronize_current, synchronize_stream,
@@ -45,6 +47,8 @@ calls! {
 const PER_THREAD: usize = 2;
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs others.
 const WATCH_NS: u64 = 5_000_000;
+/// The same while nobody of high priority is there: what else it costs who comes, and dies, between two looks.
+const IDLE_WATCH_NS: u64 = 25_000_000;
 
 /// Whether any stream of this process has closed a lane, so that calls that wait have something to do.
 static HOLDS: AtomicBool = AtomicBool::new(false);
@@ -282,7 +286,7 @@ impl Gate {
         // What fails now is tried again; the limit below needs no file.
         let _ = self.page.open_orphans();
         self.page.relent(|closed_ns| hold.passes_until(closed_ns, now_ns));
-        Some(WATCH_NS)
+        Some(if self.page.claimed() == 0 { IDLE_WATCH_NS } else { WATCH_NS })
     }
 }
 
@@ -343,6 +347,11 @@ fn gated(
     }
     if priority == Priority::Low {
         return gate.launch_low(tenant, stream, is_graph, launch);
+    }
+    // They would wait for the lanes of this very process.
+    if executables::any_waits() {
+        nodes::holds_nobody();
+        return launch();
     }
     if let Err(code) = gate.hold_others(stream) {
         return gate.refuse(code);

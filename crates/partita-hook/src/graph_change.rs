@@ -5,10 +5,11 @@ use core::ffi::{c_uint, c_void};
 use partita_abi::CuResult;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUcontext,
-    CUgraphNodeParams, CUkernel,
+    CUgraphExecUpdateResultInfo, CUgraphNodeParams, CUkernel,
 };
 
 use crate::executables::{self, Armed, Executable};
+use crate::gate::Inserted;
 use crate::graph_nodes;
 use crate::tenant::{self, Tenant};
 
@@ -48,19 +49,57 @@ pub unsafe fn set_enabled(
 
 /// Wraps `cuGraphExecUpdate`, which since CUDA 12 reports through one structure and before through two.
 pub unsafe fn update_v2(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> CuResult,
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut CUgraphExecUpdateResultInfo) -> CuResult,
     executable: *mut c_void,
     graph: *mut c_void,
-    result: *mut c_void,
+    result: *mut CUgraphExecUpdateResultInfo,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    changed(
-        executable,
-        || unsafe { real(executable, graph, result) },
-        |tenant, executable| {
-            take_shapes(tenant, executable, graph);
-        },
-    )
+    let (code, inserted) = updated(executable, graph, || unsafe { real(executable, graph, result) });
+    // SAFETY: the caller's structure, null or valid.
+    if let (Some(told), Some(inserted)) = (unsafe { result.as_mut() }, inserted) {
+        for node in [&mut told.error_node, &mut told.error_from_node] {
+            conceal(&inserted, &mut node.0);
+        }
+    }
+    code
+}
+
+/// Runs an update of an executable by a graph, in which there are the executable's waits meanwhile. Returns what they were.
+fn updated(
+    executable: *mut c_void,
+    graph: *mut c_void,
+    update: impl FnOnce() -> CuResult,
+) -> (CuResult, Option<Inserted>) {
+    let mut inserted = waits_of(executable, graph);
+    let update = || {
+        let result = update();
+        if let Some(inserted) = &mut inserted {
+            inserted.take_out();
+        }
+        result
+    };
+    let code = changed(executable, update, |tenant, executable| take_shapes(tenant, executable, graph));
+    (code, inserted)
+}
+
+/// Puts the waits of an executable into a graph.
+fn waits_of(executable: *mut c_void, graph: *mut c_void) -> Option<Inserted> {
+    let tenant = tenant::current()?;
+    let (plan, gpu) = {
+        let mut table = tenant.executables();
+        let executable = table.get(executable as usize)?;
+        (executable.waits.as_ref()?.plan(), executable.gpu)
+    };
+    let gpu = tenant.gpu_of_device(gpu.into()).ok()?;
+    gpu.gate.as_ref()?.insert_as(tenant, gpu, graph, plan)
+}
+
+/// A node that the program knows nothing of, and that is gone, is not at fault.
+fn conceal(inserted: &Inserted, node: &mut *mut c_void) {
+    if inserted.contains(*node) {
+        *node = core::ptr::null_mut();
+    }
 }
 
 /// Wraps `cuGraphExecUpdate` of CUDA 10 and 11.
@@ -72,13 +111,13 @@ pub unsafe fn update(
     result: *mut c_uint,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    changed(
-        executable,
-        || unsafe { real(executable, graph, bad_node, result) },
-        |tenant, executable| {
-            take_shapes(tenant, executable, graph);
-        },
-    )
+    let (code, inserted) =
+        updated(executable, graph, || unsafe { real(executable, graph, bad_node, result) });
+    // SAFETY: the caller's pointer, null or valid.
+    if let (Some(node), Some(inserted)) = (unsafe { bad_node.as_mut() }, inserted) {
+        conceal(&inserted, node);
+    }
+    code
 }
 
 /// An executable has taken over the parameters of a graph of the same structure. Its nodes stay those of its

@@ -18,7 +18,7 @@ use partita_ledger::Limits;
 use crate::calls::{self, Call};
 use crate::carried::Carried;
 use crate::driver::GraphCalls;
-use crate::executables::{self, Armed, Destroy, Executable};
+use crate::executables::{self, Armed, Destroy, Executable, Waits};
 use crate::gpu::Gpu;
 use crate::misfit::{self, Verdict};
 use crate::tenant::{self, Tenant};
@@ -232,7 +232,7 @@ fn run_on(executable: &mut Executable, limits: &Limits, wide: bool) -> Result<()
     }
 }
 
-/// Makes an executable by `real` and records it.
+/// Makes an executable by `real` and records it. What a tenant of low priority makes has waits inside, if the driver takes them.
 ///
 /// # Safety
 /// `executable` is where `real` puts the new handle, null or valid.
@@ -240,7 +240,7 @@ unsafe fn made(
     executable: *mut *mut c_void,
     graph: *mut c_void,
     flags: u64,
-    real: impl FnOnce() -> CuResult,
+    real: impl Fn() -> CuResult,
 ) -> CuResult {
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { real() };
@@ -259,7 +259,19 @@ unsafe fn made(
     let before = gpu.limits.disable_words();
     let carried = Arc::new(Carried::new());
     let noted = Call { unmasked: false, carried: Some(&carried) };
-    let result = tenant.on(gpu, || calls::within(&noted, real)).unwrap_or(CuResult::OUT_OF_MEMORY);
+    let make = || tenant.on(gpu, || calls::within(&noted, &real)).unwrap_or(CuResult::OUT_OF_MEMORY);
+    let inserted = gpu.gate.as_ref().and_then(|gate| gate.insert_nodes(tenant, gpu, graph));
+    let mut plan = inserted.as_ref().map(|inserted| inserted.plan);
+    let mut result = make();
+    // From here on the graph is the program's own again.
+    drop(inserted);
+    if result.is_err() && plan.take().is_some() {
+        let code = result;
+        result = make();
+        if result.is_ok() {
+            gate::refused_inside(code);
+        }
+    }
     if result.is_err() {
         return result;
     }
@@ -279,9 +291,9 @@ unsafe fn made(
         Ok((epoch, disable)) if gpu.limits.epoch() == epoch => Armed::Masked(disable),
         _ => Armed::Unknown,
     };
-    let unused = tenant
-        .executables()
-        .insert(handle as usize, Executable::new(graph as usize, gpu.index, kernels, armed, carried));
+    let mut made = Executable::new(graph as usize, gpu.index, kernels, armed, carried);
+    made.waits = plan.map(Waits::from);
+    let unused = tenant.executables().insert(handle as usize, made);
     if let (Some(graph), Some(driver)) = (unused, tenant.graph_calls()) {
         driver.destroy(graph);
         graph_memory::ended(tenant, graph);

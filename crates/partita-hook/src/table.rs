@@ -14,8 +14,8 @@ use partita_abi::exports::{self, Policy};
 use partita_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
-    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphNodeParams, CUipcMemHandle,
-    CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation,
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphExecUpdateResultInfo, CUgraphNodeParams,
+    CUipcMemHandle, CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation,
 };
 
 use crate::row::Row;
@@ -354,7 +354,7 @@ hooks! {
         executable: *mut c_void, graph: *mut c_void, bad_node: *mut *mut c_void, result: *mut c_uint,
     ) = graph_change::update;
     Graph fn cuGraphExecUpdate_v2(
-        executable: *mut c_void, graph: *mut c_void, result: *mut c_void,
+        executable: *mut c_void, graph: *mut c_void, result: *mut CUgraphExecUpdateResultInfo,
     ) = graph_change::update_v2;
     Graph fn cuGraphExecKernelNodeSetParams(
         executable: *mut c_void, node: *mut c_void, parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,

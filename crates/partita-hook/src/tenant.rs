@@ -7,7 +7,7 @@ use partita_abi::CuResult;
 
 use crate::allocations::{Allocations, Kind};
 use crate::driver::{DriverCalls, GraphCalls, ModuleCalls};
-use crate::executables::Executables;
+use crate::executables::{self, Executables};
 use crate::gate::Gate;
 use crate::gpu::{Account, Charge, Gpu};
 use crate::locate::{self, PlaceCalls};
@@ -86,6 +86,7 @@ pub unsafe fn forget_after_fork() {
             tenant.allocations.reset_after_fork();
             tenant.shares.reset_after_fork();
             tenant.executables.reset_after_fork();
+            executables::reset_after_fork();
             // The copies are the only use from here on: nobody finds the tenant again.
             tenant
                 .gpus

@@ -35,6 +35,7 @@
 mod account;
 mod budget;
 mod gate;
+mod shape;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -42,4 +43,5 @@ mod timeline;
 pub use account::{ACCOUNT_WORDS, TimeAccount};
 pub use budget::{Budget, Decision, Law, Policy, Situation};
 pub use gate::{Hold, Pacer, ParsePriorityError, Priority};
+pub use shape::GraphShape;
 pub use timeline::Timeline;

@@ -1,0 +1,148 @@
+//! Where work inside a graph waits.
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// The shape of a graph: its nodes by number, what each runs, and what follows what.
+#[derive(Debug, Clone)]
+pub struct GraphShape {
+    kernels: Vec<u32>,
+    next: Vec<Vec<usize>>,
+    /// Edges into each node.
+    before: Vec<usize>,
+    may_wait: Vec<bool>,
+}
+
+impl GraphShape {
+    /// Nodes that run so many kernels each, and follow nothing yet.
+    pub fn new(kernels: Vec<u32>) -> Self {
+        let count = kernels.len();
+        Self { kernels, next: vec![Vec::new(); count], before: vec![0; count], may_wait: vec![true; count] }
+    }
+
+    /// Has a node follow another one. A node that begins before all that it follows has ended is no place for a wait, which would hold it back
+    /// in any case: `at_end` is false for it.
+    ///
+    /// `None`, and no edge, for numbers that are no nodes'.
+    pub fn connect(&mut self, from: usize, to: usize, at_end: bool) -> Option<()> {
+        let before = self.before.get_mut(to)?;
+        self.next.get_mut(from)?.push(to);
+        *before += 1;
+        *self.may_wait.get_mut(to)? &= at_end;
+        Some(())
+    }
+
+    /// The nodes that are to wait, in the order of their numbers: each that runs something behind `every` kernels or more on some path from the
+    /// beginning or from a node that waits.
+    ///
+    /// It follows from the shape alone: graphs that differ in their nodes' numbers have the same places. So no path has more than `every`
+    /// kernels between two waits, but for those of single nodes that run several, and those that are no place for one.
+    ///
+    /// `None` for a graph in circles.
+    pub fn waits(mut self, every: u32) -> Option<Vec<usize>> {
+        let mut passed = vec![0u32; self.kernels.len()];
+        let begins = |(at, before): (usize, &usize)| (*before == 0).then_some(at);
+        let mut ready: VecDeque<usize> = self.before.iter().enumerate().filter_map(begins).collect();
+        let (mut waiting, mut seen) = (Vec::new(), 0);
+        while let Some(at) = ready.pop_front() {
+            seen += 1;
+            let (kernels, before) = (*self.kernels.get(at)?, *passed.get(at)?);
+            let waits = kernels > 0 && before >= every && *self.may_wait.get(at)?;
+            if waits {
+                waiting.push(at);
+            }
+            let behind = if waits { kernels } else { before.saturating_add(kernels) };
+            for next in core::mem::take(self.next.get_mut(at)?) {
+                let passed = passed.get_mut(next)?;
+                *passed = behind.max(*passed);
+                let left = self.before.get_mut(next)?;
+                *left -= 1;
+                if *left == 0 {
+                    ready.push_back(next);
+                }
+            }
+        }
+        waiting.sort_unstable();
+        (seen == self.kernels.len()).then_some(waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shape(kernels: &[u32], edges: &[(usize, usize)]) -> GraphShape {
+        let mut shape = GraphShape::new(kernels.to_vec());
+        for (from, to) in edges {
+            shape.connect(*from, *to, true).unwrap();
+        }
+        shape
+    }
+
+    fn chain(kernels: &[u32]) -> GraphShape {
+        let edges: Vec<_> = (1..kernels.len()).map(|to| (to - 1, to)).collect();
+        shape(kernels, &edges)
+    }
+
+    #[test]
+    fn a_chain_waits_every_so_many_kernels_and_not_at_its_beginning() {
+        assert_eq!(chain(&[1; 10]).waits(4), Some(vec![4, 8]));
+        assert_eq!(chain(&[1; 4]).waits(4), Some(vec![]));
+        assert_eq!(chain(&[1; 3]).waits(1), Some(vec![1, 2]));
+        // What runs no kernel neither counts nor waits; what runs several counts with all.
+        assert_eq!(chain(&[1, 0, 1, 0, 1, 1]).waits(2), Some(vec![4]));
+        assert_eq!(chain(&[5, 1, 1, 1]).waits(2), Some(vec![1, 3]));
+    }
+
+    #[test]
+    fn every_branch_has_its_own_waits() {
+        // Two chains of four behind one node, and what joins them.
+        let edges = [(0, 1), (1, 2), (2, 3), (3, 4), (0, 5), (5, 6), (6, 7), (7, 8), (4, 9), (8, 9)];
+        assert_eq!(shape(&[1; 10], &edges).waits(3), Some(vec![3, 7]));
+    }
+
+    #[test]
+    fn what_begins_early_is_passed_over() {
+        let mut early = chain(&[1; 3]);
+        early.connect(0, 2, false).unwrap();
+        assert_eq!(early.clone().waits(1), Some(vec![1]));
+        assert_eq!(early.connect(0, 3, true), None);
+        assert_eq!(shape(&[1, 1], &[(0, 1), (1, 0)]).waits(1), None);
+    }
+
+    proptest! {
+        /// The most kernels on any path without a wait, in graphs whose edges lead to higher numbers.
+        #[test]
+        fn no_path_runs_on_for_longer(
+            count in 2usize..40,
+            edges in prop::collection::vec((0usize..40, 1usize..40), 0..120),
+            every in 1u32..8,
+        ) {
+            let mut edges: Vec<_> = edges
+                .into_iter()
+                .map(|(from, step)| (from % count, (from % count + step).min(count - 1)))
+                .filter(|(from, to)| from < to)
+                .collect();
+            edges.sort_unstable();
+            edges.dedup();
+            let waits = shape(&vec![1; count], &edges).waits(every).unwrap();
+            let mut run = vec![0u32; count];
+            for at in 0..count {
+                let before = edges.iter().filter(|(_, to)| *to == at).map(|(from, _)| run[*from]).max();
+                let before = before.unwrap_or(0);
+                prop_assert_eq!(waits.contains(&at), before >= every);
+                run[at] = if before >= every { 1 } else { before + 1 };
+                prop_assert!(run[at] <= every);
+            }
+            // Numbered the other way round, the same nodes wait.
+            let turned: Vec<_> = edges.iter().map(|(from, to)| (count - 1 - from, count - 1 - to)).collect();
+            let mut others = shape(&vec![1; count], &turned).waits(every).unwrap();
+            others.iter_mut().for_each(|at| *at = count - 1 - *at);
+            others.sort_unstable();
+            prop_assert_eq!(waits, others);
+        }
+    }
+}

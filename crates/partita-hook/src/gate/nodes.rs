@@ -1,0 +1,280 @@
+//! Waits inside long graphs of low priority.
+//!
+//! A graph is one launch, however long it is. So where a tenant of low priority makes an executable of a graph, nodes that wait for the lanes are
+//! put into it first, as far apart as waits in a stream are, and taken out again right after: the executable keeps them, and the program's
+//! graph is what it was. They are only ever added beside what is there. A node that is to wait comes behind the new one as well, and
+//! nothing else changes: the program's edges stay, in their order, and go on naming what they named when the new node is destroyed. So
+//! handles of nodes stay good for every call on the executable, and a later `cuGraphExecUpdate`, for which the same is done with the other graph,
+//! finds the same shape.
+//!
+//! # Where
+//! In front of a kernel on every path on which [`Plan::every`] kernels have passed since the last wait or the beginning: the launch itself waits
+//! in front of those. That depends on nothing but the shape, so graphs of one shape get the same places. A graph
+//! inside counts with all of its kernels, and a conditional node as one; neither is changed. A kernel that begins before what it
+//! follows has ended (a programmatic dependency) is passed over for the next one.
+//!
+//! # Left as they are
+//! Graphs that allocate or free memory: CUDA takes no node out of them. Graphs that are made an executable of while the tenant is not of low priority:
+//! their launches wait in front alone. Where the driver refuses, too, and that is told once.
+
+use alloc::vec::Vec;
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use hashbrown::HashMap;
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL,
+    CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE, CUDA_BATCH_MEM_OP_NODE_PARAMS, CUcontext,
+    CUgraphEdgeData,
+};
+use partita_core::time::{GraphShape, Pacer, Priority};
+
+use super::{Gate, low};
+use crate::driver::{GraphCalls, calls};
+use crate::gpu::Gpu;
+use crate::tenant::Tenant;
+use crate::{real, report};
+
+calls! {
+    /// Entry points that put nodes into graphs and take them out, complete from CUDA 11.7 on.
+    struct NodeCalls;
+    add = c"cuGraphAddBatchMemOpNode": fn(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
+    connect = c"cuGraphAddDependencies": fn(*mut c_void, *const *mut c_void, *const *mut c_void, usize);
+    destroy = c"cuGraphDestroyNode": fn(*mut c_void);
+    // Without their properties; refused by the driver if one of them has some.
+    edges = c"cuGraphGetEdges": fn(*mut c_void, *mut *mut c_void, *mut *mut c_void, *mut usize);
+}
+
+/// `cuGraphGetEdges_v2`, from CUDA 12.3 on.
+type EdgesWithData = unsafe extern "C" fn(
+    *mut c_void,
+    *mut *mut c_void,
+    *mut *mut c_void,
+    *mut CUgraphEdgeData,
+    *mut usize,
+) -> CuResult;
+
+/// Lanes that nodes always wait for. A lane that a stream claims later is among them as long as that few are claimed, since the
+/// lowest free one is claimed; each costs the GPU 1 µs a node, whether somebody has it or not. The launch waits for all.
+const LANES: u64 = 0b1111;
+/// The most that they wait for, those that are claimed when the executable is made included.
+const LANES_MAX: u32 = 8;
+/// Kernels between two waits while no length is known: 200 µs of kernels of 25 µs, a little below the mean of a network's training.
+const EVERY_UNKNOWN: u32 = 8;
+/// How deep graphs may lie in one another.
+const DEPTH_MAX: u32 = 64;
+
+/// Which waits an executable has inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Kernels between two of them on a path.
+    every: u32,
+    /// The lanes that each waits for, a bit for each.
+    lanes: u64,
+}
+
+/// Nodes in a graph of the program, until they are taken out or this is dropped.
+pub struct Inserted {
+    /// What they are.
+    pub plan: Plan,
+    calls: NodeCalls,
+    nodes: Vec<*mut c_void>,
+    is_in: bool,
+}
+
+impl Inserted {
+    /// Whether a node is one of these, which the program never hears of.
+    pub fn contains(&self, node: *mut c_void) -> bool {
+        self.nodes.contains(&node)
+    }
+
+    /// Makes the graph the program's own again.
+    pub fn take_out(&mut self) {
+        if core::mem::take(&mut self.is_in) {
+            for node in self.nodes.iter().rev() {
+                // SAFETY: a node that the hook has added, and nobody else knows.
+                let _ = unsafe { (self.calls.destroy)(*node) };
+            }
+        }
+    }
+}
+
+impl Drop for Inserted {
+    fn drop(&mut self) {
+        self.take_out();
+    }
+}
+
+/// A kernel that is to wait, and what it follows.
+struct Place {
+    node: *mut c_void,
+    after: Vec<*mut c_void>,
+}
+
+/// Kernels between two waits, by the lengths that were measured.
+fn every(lengths: Pacer) -> u32 {
+    if lengths.mean_ns().is_some() { lengths.launches() } else { EVERY_UNKNOWN }
+}
+
+impl Gate {
+    /// Puts waits into a graph of which an executable is about to be made; `None` if it is to stay as it is.
+    pub fn insert_nodes(&self, tenant: &Tenant, gpu: &Gpu, graph: *mut c_void) -> Option<Inserted> {
+        if self.priority(gpu) != Priority::Low {
+            return None;
+        }
+        let claimed = self.page.claimed() | LANES;
+        let lanes = low::lanes_of(claimed).take(LANES_MAX as usize).fold(0, |all, lane| all | 1 << lane);
+        self.insert_as(tenant, gpu, graph, Plan { every: every(self.paces.lengths()), lanes })
+    }
+
+    /// Puts waits into a graph, those of an executable that is about to be updated by it for one.
+    pub fn insert_as(&self, tenant: &Tenant, gpu: &Gpu, graph: *mut c_void, plan: Plan) -> Option<Inserted> {
+        // They run in the current context, which must be of the graph's GPU.
+        let context = tenant.driver().current_context();
+        if context == 0 || tenant.gpu_now().ok()?.index != gpu.index {
+            return None;
+        }
+        let places = places(tenant.graph_calls()?, graph, plan.every)?;
+        if places.is_empty() {
+            return None;
+        }
+        match self.insert_at(context, graph, &places, plan) {
+            Ok(inserted) => Some(inserted),
+            Err(code) => {
+                refused(code);
+                None
+            }
+        }
+    }
+
+    fn insert_at(
+        &self,
+        context: usize,
+        graph: *mut c_void,
+        places: &[Place],
+        plan: Plan,
+    ) -> Result<Inserted, CuResult> {
+        // Nothing waits where nobody would open it. A lane may be claimed while the graph runs, so the thread looks from now on.
+        self.watch()?;
+        let calls = NodeCalls::resolve().map_err(|_| CuResult::NOT_SUPPORTED)?;
+        let (count, mut waits) = low::waits(plan.lanes, |lane| self.word(lane))?;
+        let parameters = CUDA_BATCH_MEM_OP_NODE_PARAMS {
+            ctx: CUcontext(core::ptr::with_exposed_provenance_mut(context)),
+            count: count as c_uint,
+            param_array: waits.as_mut_ptr(),
+            flags: 0,
+        };
+        let mut inserted = Inserted { plan, calls, nodes: Vec::with_capacity(places.len()), is_in: true };
+        for Place { node, after } in places {
+            let mut wait = core::ptr::null_mut();
+            // SAFETY: valid pointers, nodes that the driver named, and as many of them as said; the driver copies the parameters.
+            unsafe {
+                (inserted.calls.add)(&mut wait, graph, after.as_ptr(), after.len(), &parameters).ok()?;
+                inserted.nodes.push(wait);
+                (inserted.calls.connect)(graph, &wait, node, 1).ok()?;
+            }
+        }
+        Ok(inserted)
+    }
+}
+
+/// Says once why a process of high priority holds nobody.
+#[cold]
+pub fn holds_nobody() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        report::line(format_args!(
+            "executable graphs from when this tenant's priority was low wait inside for every lane, so this process holds nobody until \
+             they are gone; instantiate them again"
+        ));
+    }
+}
+
+/// Says once that graphs go without waits inside.
+#[cold]
+pub fn refused(code: CuResult) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        report::line(format_args!(
+            "the driver puts no waits into graphs ({code}): those of this tenant of low priority wait at their beginning alone"
+        ));
+    }
+}
+
+/// What runs on the GPU in a node, in kernels; `None` in a graph that is to stay as it is.
+fn weigh(driver: &GraphCalls, node: *mut c_void, depth: u32) -> Option<u32> {
+    match driver.node_type(node)? {
+        CU_GRAPH_NODE_TYPE_KERNEL | CU_GRAPH_NODE_TYPE_CONDITIONAL => Some(1),
+        CU_GRAPH_NODE_TYPE_GRAPH => {
+            let depth = depth.checked_sub(1)?;
+            let nodes = driver.nodes(driver.child(node)?)?;
+            nodes
+                .into_iter()
+                .try_fold(0u32, |all, node| Some(all.saturating_add(weigh(driver, node, depth)?)))
+        }
+        CU_GRAPH_NODE_TYPE_MEM_ALLOC | CU_GRAPH_NODE_TYPE_MEM_FREE => None,
+        _ => Some(0),
+    }
+}
+
+/// An edge, and whether the second node waits for the end of the first.
+struct Edge {
+    from: *mut c_void,
+    to: *mut c_void,
+    is_plain: bool,
+}
+
+fn edges(graph: *mut c_void) -> Option<Vec<Edge>> {
+    let calls = NodeCalls::resolve().ok()?;
+    let address = real::symbol(c"cuGraphGetEdges_v2");
+    // SAFETY: the prototype of that name in cuda.h.
+    let with_data =
+        (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, EdgesWithData>(address) });
+    let ask = |from: *mut *mut c_void, to, data, count: &mut usize| match with_data {
+        // SAFETY: null asks for the number alone; else there is room for as many as `count` says.
+        Some(ask) => unsafe { ask(graph, from, to, data, count) },
+        // SAFETY: as above.
+        None => unsafe { (calls.edges)(graph, from, to, count) },
+    };
+    let mut count = 0;
+    let nowhere = core::ptr::null_mut();
+    ask(nowhere, nowhere, core::ptr::null_mut(), &mut count).ok().ok()?;
+    let none: *mut c_void = core::ptr::null_mut();
+    let mut ends = [alloc::vec![none; count], alloc::vec![none; count]];
+    let mut data = alloc::vec![CUgraphEdgeData::default(); count];
+    let [from, to] = &mut ends;
+    if count > 0 {
+        ask(from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr(), &mut count).ok().ok()?;
+    }
+    let pairs = from.iter().zip(to.iter()).zip(&data).take(count);
+    Some(
+        pairs
+            .map(|((&from, &to), data)| Edge { from, to, is_plain: *data == CUgraphEdgeData::default() })
+            .collect(),
+    )
+}
+
+/// The kernels of a graph that are to wait.
+fn places(driver: &GraphCalls, graph: *mut c_void, every: u32) -> Option<Vec<Place>> {
+    let nodes = driver.nodes(graph)?;
+    let weights: Vec<u32> =
+        nodes.iter().map(|&node| weigh(driver, node, DEPTH_MAX)).collect::<Option<_>>()?;
+    if weights.iter().fold(0u32, |all, weight| all.saturating_add(*weight)) <= every {
+        return Some(Vec::new());
+    }
+    let number: HashMap<*mut c_void, usize> =
+        nodes.iter().enumerate().map(|(at, &node)| (node, at)).collect();
+    let mut shape = GraphShape::new(weights);
+    let mut after: Vec<Vec<*mut c_void>> = alloc::vec![Vec::new(); nodes.len()];
+    for edge in edges(graph)? {
+        let (from, to) = (*number.get(&edge.from)?, *number.get(&edge.to)?);
+        after.get_mut(to)?.push(edge.from);
+        shape.connect(from, to, edge.is_plain)?;
+    }
+    let chosen = shape.waits(every)?;
+    let places = chosen
+        .into_iter()
+        .map(|at| Some(Place { node: *nodes.get(at)?, after: core::mem::take(after.get_mut(at)?) }));
+    places.collect()
+}
