@@ -43,6 +43,7 @@ mod testing;
 pub mod time;
 mod topology;
 mod tpc_set;
+pub mod visible;
 
 pub use calendar::date_of;
 pub use gpc_set::GpcSet;

@@ -213,7 +213,7 @@ fn open() -> Vec<Part> {
     views.into_iter().filter_map(part).collect()
 }
 
-/// The UUID of a device of the library.
+/// The UUID of a device of the library: a GPU's, or a MIG instance's. Drivers before 470 have no UUIDs of instances.
 fn uuid_of(device: Device) -> Option<[u8; 16]> {
     /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
     const TEXT_BYTES: usize = 96;
@@ -237,7 +237,8 @@ fn uuid_of(device: Device) -> Option<[u8; 16]> {
     if unsafe { real(device, text.as_mut_ptr().cast(), TEXT_BYTES as c_uint) } != NvmlReturn::SUCCESS {
         return None;
     }
-    let text = CStr::from_bytes_until_nul(&text).ok()?.to_bytes().strip_prefix(b"GPU-")?;
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_bytes();
+    let text = text.strip_prefix(b"GPU-").or_else(|| text.strip_prefix(b"MIG-"))?;
     let mut digits = text.iter().filter(|&&byte| byte != b'-').map(|&byte| char::from(byte).to_digit(16));
     let mut uuid = [0; 16];
     for byte in &mut uuid {

@@ -37,6 +37,34 @@ pub struct DeviceSpec {
     pub board: BoardSpec,
 }
 
+impl DeviceSpec {
+    /// The device that a MIG instance with so many of the seven slices is: eighths of the TPCs, whole GPCs first as they are packed, and of the
+    /// memory bandwidth; all of both for seven slices.
+    ///
+    /// # Errors
+    /// No TPC is left.
+    pub fn part(&self, slices: u32) -> Result<Self, partita_core::TopologyError> {
+        let eighths = if slices >= 7 { 8 } else { slices };
+        let tpcs = self.topology.tpc_count() * eighths / 8;
+        let mut part = self.with_tpcs(tpcs)?;
+        part.memory.bandwidth_bytes_per_s = self.memory.bandwidth_bytes_per_s / 8 * u64::from(eighths);
+        Ok(part)
+    }
+
+    /// The device with so many of its TPCs, whole GPCs first.
+    ///
+    /// # Errors
+    /// No TPC is left.
+    pub fn with_tpcs(&self, tpcs: u32) -> Result<Self, partita_core::TopologyError> {
+        let mut order: Vec<_> = self.topology.tpcs().iter().enumerate().collect();
+        order.sort_by_key(|(logical, tpc)| (tpc.gpc, *logical));
+        let mut kept = order[..(tpcs as usize).min(order.len())].to_vec();
+        kept.sort_by_key(|(logical, _)| *logical);
+        let tpcs: Vec<_> = kept.into_iter().map(|(_, tpc)| *tpc).collect();
+        Ok(Self { topology: Topology::new(self.topology.sms_per_tpc(), tpcs)?, ..self.clone() })
+    }
+}
+
 /// Compute capability `major.minor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeCapability {

@@ -112,7 +112,8 @@ fn idle() {
     assert_eq!((memory.total, memory.used, memory.free), (143_771 * MIB, 0, usable));
     assert_eq!(memory.reserved, 143_771 * MIB - usable);
     assert_eq!(device.compute_mode().unwrap(), ComputeMode::Default);
-    assert!(matches!(device.mig_mode(), Err(NvmlError::NotSupported)));
+    assert_eq!(device.mig_mode().unwrap().current, 0);
+    assert!(matches!(device.mig_device_by_index(0), Err(NvmlError::NotSupported)));
     assert!(!device.is_in_persistent_mode().unwrap());
     assert!(device.running_compute_processes().unwrap().is_empty());
     assert!(device.mps_running_compute_processes().unwrap().is_empty());

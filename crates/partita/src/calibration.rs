@@ -295,6 +295,7 @@ mod tests {
                 memory_total_bytes: 1 << 37,
                 memory_used_bytes: 0,
                 mig_enabled: None,
+                mig_instances: Vec::new(),
                 compute_mode: "default".to_owned(),
             },
             "580.1",

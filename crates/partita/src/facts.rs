@@ -32,8 +32,31 @@ pub struct GpuFacts {
     pub memory_used_bytes: u64,
     /// Whether the GPU is cut up by MIG; none where it cannot be.
     pub mig_enabled: Option<bool>,
+    /// The instances into which it is cut up.
+    #[serde(default)]
+    pub mig_instances: Vec<InstanceFacts>,
     /// Who may use it: `default`, `exclusive-process`, `prohibited`, or `exclusive-thread`.
     pub compute_mode: String,
+}
+
+/// A MIG instance as NVML tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceFacts {
+    /// `MIG-…`, as `CUDA_VISIBLE_DEVICES` takes it.
+    pub uuid: String,
+    /// The GPU's name and the instance's profile: `NVIDIA H200 MIG 3g.71gb`.
+    pub name: String,
+    /// Its device memory in bytes, as NVML counts it.
+    pub memory_total_bytes: u64,
+    /// Device memory in use by anybody, in bytes.
+    pub memory_used_bytes: u64,
+}
+
+impl InstanceFacts {
+    /// The profile alone: `3g.71gb`.
+    pub fn profile(&self) -> &str {
+        self.name.rsplit_once(" MIG ").map_or(self.name.as_str(), |(_, profile)| profile)
+    }
 }
 
 /// All GPUs of one management library.
@@ -107,6 +130,7 @@ fn facts(nvml: &Nvml, index: u32) -> Result<GpuFacts, NvmlError> {
         memory_total_bytes: memory.total,
         memory_used_bytes: memory.used,
         mig_enabled: device.mig_mode().ok().map(|mode| mode.current != 0),
+        mig_instances: instances(&device)?,
         compute_mode: match device.compute_mode()? {
             ComputeMode::Default => "default",
             ComputeMode::ExclusiveProcess => "exclusive-process",
@@ -115,4 +139,25 @@ fn facts(nvml: &Nvml, index: u32) -> Result<GpuFacts, NvmlError> {
         }
         .to_owned(),
     })
+}
+
+/// The instances of a GPU; their numbers may have gaps.
+fn instances(device: &nvml_wrapper::Device<'_>) -> Result<Vec<InstanceFacts>, NvmlError> {
+    if !device.mig_mode().is_ok_and(|mode| mode.current != 0) {
+        return Ok(Vec::new());
+    }
+    let facts = |number| -> Result<Option<InstanceFacts>, NvmlError> {
+        let instance = match device.mig_device_by_index(number) {
+            Err(NvmlError::NotFound) => return Ok(None),
+            instance => instance?,
+        };
+        let memory = instance.memory_info()?;
+        Ok(Some(InstanceFacts {
+            uuid: instance.uuid()?,
+            name: instance.name()?,
+            memory_total_bytes: memory.total,
+            memory_used_bytes: memory.used,
+        }))
+    };
+    (0..device.mig_device_count()?).filter_map(|number| facts(number).transpose()).collect()
 }

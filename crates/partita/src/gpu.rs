@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use partita_core::kept::fnv1a;
+use partita_core::visible::Entry;
 
 use crate::child::{Job, JobError};
 use crate::error::Error;
@@ -18,12 +19,16 @@ use crate::simenv::{self, SimEnvironment};
 /// left, takes seconds per GPU.
 const NVML_LIMIT: Duration = Duration::from_secs(60);
 
+/// What names of MIG instances begin with.
+const INSTANCE: &str = "MIG-";
+
 /// The value of `--gpu` or `PARTITA_GPU`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// The GPU with this NVML index.
     Index(u32),
-    /// The GPU with this UUID, or the only one whose UUID begins so.
+    /// The GPU with this UUID, or the only one whose UUID begins so. The name of a MIG instance (`MIG-…`) is understood, to say what it is:
+    /// no tenant is made there.
     Uuid(String),
     /// A simulated device of the catalogue, and which of the simulated machine's GPUs.
     Sim(String, u32),
@@ -58,7 +63,13 @@ impl FromStr for Selector {
                 Err(refuse())
             };
         }
-        index(text).map(Self::Index)
+        match Entry::parse(text) {
+            Some(Entry::Instance(_) | Entry::InstanceOf { .. }) if text.trim() == text => {
+                let (_, name) = text.split_at(INSTANCE.len());
+                Ok(Self::Uuid(format!("{INSTANCE}{name}")))
+            }
+            _ => index(text).map(Self::Index),
+        }
     }
 }
 
@@ -260,8 +271,52 @@ fn read(install: &Install, variables: Vec<(&'static str, OsString)>) -> Result<R
     })
 }
 
+/// Why no tenant is made in the MIG instance of that name, and what holds programs there instead.
+fn of_instance(name: &str, gpus: &[GpuFacts]) -> Error {
+    let all = || gpus.iter().flat_map(|gpu| gpu.mig_instances.iter().map(move |instance| (gpu, instance)));
+    let is_meant = |instance: &facts::InstanceFacts| {
+        instance.uuid.to_ascii_lowercase().starts_with(&name.to_ascii_lowercase())
+    };
+    // Drivers take the old form and tell the new one, so it is known by its GPU alone.
+    let of_gpu = match Entry::parse(name) {
+        Some(Entry::InstanceOf { gpu, .. }) => Some(format!("gpu-{}", gpu.to_ascii_lowercase())),
+        _ => None,
+    };
+    let found = all().find(|(gpu, instance)| {
+        is_meant(instance) || of_gpu.as_ref().is_some_and(|uuid| gpu.uuid.to_ascii_lowercase() == *uuid)
+    });
+    match found {
+        Some((gpu, instance)) => {
+            let what = if is_meant(instance) { instance.profile() } else { "a part" };
+            Error::NotOffered {
+                option: format!("--gpu {name}"),
+                reason: format!("it is {what} of GPU {} ({}); {}", gpu.index, gpu.name, INSTANCES_INSTEAD),
+            }
+        }
+        None => {
+            let present: Vec<String> =
+                all().map(|(_, instance)| format!("{} is {}", instance.uuid, instance.name)).collect();
+            let present = if present.is_empty() {
+                "no GPU here is cut up by MIG".to_owned()
+            } else {
+                present.join(", ")
+            };
+            Error::NoSuchGpu { wanted: name.to_owned(), present }
+        }
+    }
+}
+
+/// What to do where MIG is on.
+pub(crate) const INSTANCES_INSTEAD: &str = "masks are not proved in MIG instances, and one is a partition itself: give a program one with \
+     CUDA_VISIBLE_DEVICES=MIG-…, and a memory quota or a share of time in it with libpartita.so and the variables of docs/migrating-from-hami.md";
+
 pub(crate) fn choose(inventory: Inventory, selector: &Selector) -> Result<Gpu, Error> {
     let Inventory { driver_version, cuda_version, gpus } = inventory;
+    if let Selector::Uuid(name) = selector
+        && name.starts_with(INSTANCE)
+    {
+        return Err(of_instance(name, &gpus));
+    }
     let matching: Vec<&GpuFacts> = gpus
         .iter()
         .filter(|facts| match selector {
@@ -327,6 +382,55 @@ mod tests {
     }
 
     #[test]
+    fn mig_instances_are_named_and_refused() {
+        let uuid = "12345678-9abc-4def-8012-3456789abcde";
+        for text in ["MIG-1234", "mig-12345678-9", &format!("MIG-GPU-{uuid}/7/0")] {
+            let parsed: Selector = text.parse().unwrap();
+            assert_eq!(parsed, Selector::Uuid(format!("MIG-{}", &text[4..])));
+        }
+        for text in ["MIG-", "MIG-xyz", "MIG-GPU-1/1/0", " MIG-1234"] {
+            assert!(text.parse::<Selector>().is_err(), "{text:?}");
+        }
+        let mut gpu = Gpu::for_test(
+            GpuFacts {
+                index: 3,
+                uuid: format!("GPU-{uuid}"),
+                name: "NVIDIA X".to_owned(),
+                pci: None,
+                compute_capability: (9, 0),
+                memory_total_bytes: 1,
+                memory_used_bytes: 0,
+                mig_enabled: Some(true),
+                mig_instances: Vec::new(),
+                compute_mode: "default".to_owned(),
+            },
+            "1",
+        );
+        let asked = |gpu: &Gpu, name: &str| {
+            let gpus = vec![gpu.facts.clone()];
+            let inventory = Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus };
+            choose(inventory, &name.parse().unwrap()).unwrap_err().to_string()
+        };
+        let said = asked(&gpu, "MIG-1");
+        assert!(said.contains("MIG-1") && said.contains("no GPU here is cut up"), "{said}");
+        gpu.facts.mig_instances.push(facts::InstanceFacts {
+            uuid: "MIG-abcd0000".to_owned(),
+            name: "NVIDIA X MIG 3g.71gb".to_owned(),
+            memory_total_bytes: 1,
+            memory_used_bytes: 0,
+        });
+        let said = asked(&gpu, "mig-abcd");
+        assert!(
+            said.contains("3g.71gb of GPU 3 (NVIDIA X)") && said.contains("CUDA_VISIBLE_DEVICES=MIG-"),
+            "{said}"
+        );
+        let said = asked(&gpu, &format!("MIG-GPU-{uuid}/7/0"));
+        assert!(said.contains("a part of GPU 3"), "{said}");
+        let said = asked(&gpu, "MIG-ef");
+        assert!(said.contains("MIG-abcd0000 is NVIDIA X MIG 3g.71gb"), "{said}");
+    }
+
+    #[test]
     fn keys_tell_simulated_devices() {
         assert_eq!(simulated_device("sim-gtx1060-3gb-00c0ffee"), Some("gtx1060-3gb"));
         assert_eq!(simulated_device("sim-a100.3-00c0ffee"), Some("a100"));
@@ -343,6 +447,7 @@ mod tests {
             memory_total_bytes: 1,
             memory_used_bytes: 0,
             mig_enabled: None,
+            mig_instances: Vec::new(),
             compute_mode: "default".to_owned(),
         });
         Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }

@@ -198,6 +198,7 @@ mod tests {
             memory_total_bytes: 1,
             memory_used_bytes: 0,
             mig_enabled: None,
+            mig_instances: Vec::new(),
             compute_mode: "default".to_owned(),
         };
         Gpu::for_test(facts, "1")

@@ -20,7 +20,7 @@ use serde::Serialize;
 use self::attend::{Started, attend};
 use crate::calibration::{Cache, Measured, without_mps};
 use crate::error::Error;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, INSTANCES_INSTEAD};
 use crate::gpus::{self, Selectors};
 use crate::install::{self, Install};
 use crate::limits::{self, OnMisfit, Spill};
@@ -470,7 +470,7 @@ pub(crate) fn check_usable(gpu: &Gpu) -> Result<(), Error> {
         return Err(Error::NotOffered {
             option: label,
             reason: format!(
-                "it is cut up by MIG, where masks are not proved; turn MIG off with `nvidia-smi -i {} -mig 0`",
+                "it is cut up by MIG; {INSTANCES_INSTEAD}; `nvidia-smi -i {} -mig 0` turns MIG off",
                 gpu.facts.index
             ),
         });

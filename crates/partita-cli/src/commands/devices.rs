@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use partita::calibration::Cache;
+use partita::facts::InstanceFacts;
 use partita::gpu::{self, Gpu};
 use partita::install::Install;
 use serde::Serialize;
@@ -26,6 +27,7 @@ struct DeviceRow {
     memory_total_bytes: u64,
     memory_used_bytes: u64,
     mig_enabled: Option<bool>,
+    mig_instances: Vec<InstanceFacts>,
     compute_mode: String,
     /// None before the first `run` or `doctor` on it.
     sms: Option<u32>,
@@ -70,6 +72,7 @@ pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
     ]);
     for row in rows {
         let unknown = || "?".to_owned();
+        let instances = row.mig_instances;
         table.row([
             row.selector,
             row.name,
@@ -84,6 +87,20 @@ pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
             row.driver_version,
             row.cuda_version,
         ]);
+        for instance in instances {
+            table.row([
+                format!("  {}", instance.profile()),
+                instance.name.clone(),
+                instance.uuid,
+                String::new(),
+                bytes(instance.memory_total_bytes),
+                bytes(instance.memory_used_bytes),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+            ]);
+        }
     }
     print(&table.render())?;
     Ok(ExitCode::SUCCESS)
@@ -107,6 +124,7 @@ fn row(install: &Install, cache: &Cache, gpu: &Gpu) -> DeviceRow {
         memory_total_bytes: facts.memory_total_bytes,
         memory_used_bytes: facts.memory_used_bytes,
         mig_enabled: facts.mig_enabled,
+        mig_instances: facts.mig_instances.clone(),
         compute_mode: facts.compute_mode.clone(),
         sms: topology.as_ref().map(|topology| topology.sm_count()),
         tpcs: topology.as_ref().map(|topology| topology.tpc_count()),

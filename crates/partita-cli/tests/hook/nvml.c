@@ -1,6 +1,6 @@
 /* What the management library says in a tenant: the quota, what is charged of it, and the tenant's processes alone.
  * Reads letters: `i` starts CUDA, `a` allocates 64 MiB, `l` looks before or after that, in a line:
- * what NVML says of memory in both forms, what CUDA says where it was started, and the processes. */
+ * what NVML says of memory in both forms, what CUDA says where it was started, and the processes. Of the first device, or of the one whose UUID is the argument. */
 #include "cuda.h"
 
 struct memory { unsigned long long total, free, used; };
@@ -55,12 +55,13 @@ static void look(void *device, int started) {
     printf("\n");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library) { fprintf(stderr, "%s\n", dlerror()); return 1; }
     OK("nvmlInit_v2", NVML(int (*)(void), "nvmlInit_v2")());
     void *device;
-    OK("nvmlDeviceGetHandleByIndex_v2", NVML(fn_pu, "nvmlDeviceGetHandleByIndex_v2")(0, &device));
+    if (argc > 1) OK("nvmlDeviceGetHandleByUUID", NVML(fn_pp, "nvmlDeviceGetHandleByUUID")(argv[1], &device));
+    else OK("nvmlDeviceGetHandleByIndex_v2", NVML(fn_pu, "nvmlDeviceGetHandleByIndex_v2")(0, &device));
     int started = 0;
     for (int what; (what = getchar()) != EOF;) {
         address p;

@@ -79,16 +79,8 @@ pub struct Instance {
 impl Instance {
     /// The device that a program in the instance has: its TPCs and its part of the memory, nothing of anybody else's.
     pub fn of(self, device: &DeviceSpec) -> DeviceSpec {
-        let mut part = device.clone();
-        let topology = &device.topology;
-        // Whole GPCs first, as they are packed.
-        let mut order: Vec<_> = topology.tpcs().iter().enumerate().collect();
-        order.sort_by_key(|(logical, tpc)| (tpc.gpc, *logical));
-        let mut kept = order[..(self.tpcs as usize).clamp(1, order.len())].to_vec();
-        kept.sort_by_key(|(logical, _)| *logical);
-        let tpcs: Vec<_> = kept.into_iter().map(|(_, tpc)| *tpc).collect();
-        part.topology = partita_core::Topology::new(topology.sms_per_tpc(), tpcs)
-            .expect("some of a device's TPCs are a device");
+        let tpcs = self.tpcs.clamp(1, device.topology.tpc_count());
+        let mut part = device.with_tpcs(tpcs).expect("some of a device's TPCs are a device");
         part.memory.bandwidth_bytes_per_s =
             device.memory.bandwidth_bytes_per_s / 8 * u64::from(self.memory_eighths);
         part

@@ -27,12 +27,29 @@ calls! {
     attribute = c"cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
 }
 
-/// A GPU as the driver tells of it.
+calls! {
+    /// What tells MIG instances from GPUs: of an instance the first version of the call has its GPU's UUID, and the second its own.
+    struct InstanceCalls;
+    of_gpu = c"cuDeviceGetUuid": fn(*mut CUuuid, c_int);
+    own = c"cuDeviceGetUuid_v2": fn(*mut CUuuid, c_int);
+}
+
+/// Whether a device is a MIG instance. Drivers that cannot tell (before CUDA 11.4) name instances by their GPU's UUID.
+fn is_instance(ordinal: c_int) -> bool {
+    let Ok(calls) = InstanceCalls::resolve() else { return false };
+    let (mut of_gpu, mut own) = (CUuuid { bytes: [0; 16] }, CUuuid { bytes: [0; 16] });
+    // SAFETY: valid pointers; the driver checks the ordinal.
+    let told =
+        unsafe { (calls.of_gpu)(&mut of_gpu, ordinal).is_ok() && (calls.own)(&mut own, ordinal).is_ok() };
+    told && of_gpu.bytes != own.bytes
+}
+
+/// A GPU, or a MIG instance of one, as the driver tells of it.
 #[derive(Debug, Clone)]
 pub struct Board {
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// `GPU-…`, as everybody writes it.
+    /// `GPU-…`, or `MIG-…` of a MIG instance, as everybody writes it.
     pub name: String,
     /// Compute capability, major × 10 + minor.
     pub compute_capability: u32,
@@ -63,7 +80,7 @@ impl Board {
         unsafe { (calls.memory)(&mut memory_bytes, ordinal) }.ok().map_err(refused)?;
         Ok(Self {
             uuid,
-            name: format!("GPU-{}", CUuuid { bytes: uuid }),
+            name: format!("{}-{}", if is_instance(ordinal) { "MIG" } else { "GPU" }, CUuuid { bytes: uuid }),
             compute_capability: 10 * number(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
                 + number(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             sms: number(attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,

@@ -74,7 +74,8 @@ impl Tenancy {
 
     /// The tenant's directories that are there, one for each GPU.
     pub fn directories(&self) -> Vec<Path> {
-        let of_gpus = self.root.names().into_iter().filter(|name| name.starts_with(b"GPU-"));
+        let is_device = |name: &Vec<u8>| name.starts_with(b"GPU-") || name.starts_with(b"MIG-");
+        let of_gpus = self.root.names().into_iter().filter(is_device);
         of_gpus
             .map(|gpu| self.root.join(&gpu).join(self.name.as_bytes()))
             .filter(|directory| directory.identity().is_some())

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use partita_simcuda::board;
 use partita_simcuda::shared::place::{GPUS_MAX, Place};
 
-const USAGE: &str = "usage: partita-simgpu --device NAME --dir DIR [--index N] [--foreground]
+const USAGE: &str = "usage: partita-simgpu --device NAME --dir DIR [--index N] [--instance N] [--foreground]
 
 The simulated GPU's board. Programs start it as they need it; it ends shortly after its last client.
 PARTITA_SIM_SPEED sets how many simulated seconds pass in a second (default 1).";
@@ -15,12 +15,14 @@ PARTITA_SIM_SPEED sets how many simulated seconds pass in a second (default 1)."
 struct Arguments {
     device: String,
     index: u32,
+    instance: Option<usize>,
     dir: OsString,
     foreground: bool,
 }
 
 fn arguments() -> Result<Arguments, String> {
     let (mut device, mut index, mut dir, mut foreground) = (None, Some(0), None, false);
+    let mut instance = None;
     let mut words = std::env::args_os().skip(1);
     while let Some(word) = words.next() {
         match word.to_str() {
@@ -28,13 +30,17 @@ fn arguments() -> Result<Arguments, String> {
             Some("--index") => {
                 index = words.next().and_then(|index| index.to_str()?.parse().ok()).filter(|i| *i < GPUS_MAX);
             }
+            Some("--instance") => {
+                let number = words.next().and_then(|number| number.to_str()?.parse().ok());
+                instance = Some(number.ok_or_else(|| USAGE.to_owned())?);
+            }
             Some("--dir") => dir = words.next(),
             Some("--foreground") => foreground = true,
             _ => return Err(format!("unknown argument '{}'\n{USAGE}", word.to_string_lossy())),
         }
     }
     match (device, index, dir) {
-        (Some(device), Some(index), Some(dir)) => Ok(Arguments { device, index, dir, foreground }),
+        (Some(device), Some(index), Some(dir)) => Ok(Arguments { device, index, instance, dir, foreground }),
         _ => Err(USAGE.to_owned()),
     }
 }
@@ -104,8 +110,12 @@ fn main() -> ExitCode {
     close_inherited();
     let prepared =
         arguments().and_then(|arguments| Ok((speed()?, arguments))).and_then(|(speed, arguments)| {
-            let place = Place::new(&arguments.device, arguments.index, Some(arguments.dir))
+            let mut place = Place::new(&arguments.device, arguments.index, Some(arguments.dir))
                 .map_err(|error| error.to_string())?;
+            if let Some(at) = arguments.instance {
+                let instances = place.instances().map_err(|error| error.to_string())?.unwrap_or_default();
+                place = instances.into_iter().nth(at).ok_or("there is no such MIG instance")?;
+            }
             Ok((place, speed, arguments.foreground))
         });
     let (place, speed, foreground) = match prepared {

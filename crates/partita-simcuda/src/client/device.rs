@@ -149,14 +149,14 @@ driver_api! {
         put_text(name, length, check_device(device)?.spec.name)
     }
 
-    /// The device's identifier.
+    /// The device's identifier: of a MIG instance its own.
     fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) {
         put(uuid, CUuuid { bytes: check_device(device)?.uuid })
     }
 
-    /// As `cuDeviceGetUuid_v2`.
+    /// The GPU's identifier, of a MIG instance too.
     fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) {
-        cuDeviceGetUuid_v2(uuid, device).ok()
+        put(uuid, CUuuid { bytes: check_device(device)?.gpu_uuid })
     }
 
     /// The device's memory, in bytes.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock};
 use partita_abi::CuResult;
 
 use super::runtime::{Runtime, lock};
-use super::visible::{device_uuid, visible_devices};
+use super::visible::visible_devices;
 use crate::shared::place::{GPUS_MAX, Place};
 
 /// That of the first GPU; null before `cuInit`.
@@ -91,19 +91,18 @@ pub fn initialize() -> Result<(), CuResult> {
         return if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) };
     }
     let places = Place::all_from_env().map_err(complain)?;
-    let uuids: Vec<[u8; 16]> = places.iter().map(device_uuid).collect();
     let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let connect = |index: usize, ordinal| -> Result<&'static Runtime, CuResult> {
-        Ok(Box::leak(Box::new(Runtime::connect(&places[index], ordinal)?)))
+    let connect = |place: &Place, ordinal| -> Result<&'static Runtime, CuResult> {
+        Ok(Box::leak(Box::new(Runtime::connect(place, ordinal)?)))
     };
-    let shown = visible_devices(list.as_deref(), &uuids);
+    let shown = visible_devices(list.as_deref(), &places).map_err(complain)?;
     let runtimes: Result<Vec<_>, _> =
-        shown.iter().zip(0..).map(|(index, ordinal)| connect(*index, ordinal)).collect();
+        shown.iter().zip(0..).map(|(place, ordinal)| connect(place, ordinal)).collect();
     let runtimes = runtimes?;
     // A process that sees nothing has a driver nevertheless, which tells it so.
     let first = match runtimes.first() {
         Some(first) => *first,
-        None => connect(0, 0)?,
+        None => connect(&places[0], 0)?,
     };
     let sockets = runtimes.iter().copied().chain(runtimes.is_empty().then_some(first));
     for (runtime, socket) in sockets.zip(&SOCKETS_TO_CLOSE) {

@@ -12,7 +12,7 @@ use partita_abi::qmd::{QmdLayout, layout_for};
 use partita_sim::DeviceSpec;
 
 pub use super::gpus::{are_several, initialize, owner, runtime, runtime_at, set_current, visible};
-pub use super::visible::{device_uuid, is_visible, uuid_text};
+pub use super::visible::{device_uuid, is_visible, name_of, uuid_text};
 
 use super::gpus::complain;
 use super::region::Regions;
@@ -55,6 +55,8 @@ pub struct Runtime {
     pub process: u32,
     /// Its identifier.
     pub uuid: [u8; 16],
+    /// That of the GPU, where the device is a MIG instance of it.
+    pub gpu_uuid: [u8; 16],
     /// SMs that this process may use.
     pub sms: u32,
     /// This process's MPS server.
@@ -238,6 +240,7 @@ impl Runtime {
         let capability = spec.compute_capability;
         let capability = u32::from(capability.major) * 10 + u32::from(capability.minor);
         let uuid = device_uuid(place);
+        let gpu_uuid = device_uuid(&place.gpu());
         Ok(Self {
             qmd: layout_for(capability, spec.driver.qmd_version).map_err(io::Error::other)?,
             structure: Shape::of(&spec),
@@ -246,6 +249,7 @@ impl Runtime {
             pci_bus: place.pci_bus(),
             worker: Once::new(),
             uuid,
+            gpu_uuid,
             sms,
             mps,
             mps_connection,

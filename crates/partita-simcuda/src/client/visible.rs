@@ -1,5 +1,9 @@
 //! Identifiers of devices, and which of them `CUDA_VISIBLE_DEVICES` shows.
 
+use std::io;
+
+use partita_core::visible;
+
 use crate::shared::place::Place;
 
 /// The identifier of a simulated device: the same for everybody who looks at the same place.
@@ -11,6 +15,9 @@ pub fn device_uuid(place: &Place) -> [u8; 16] {
         (half, place.spec.id, &place.dir).hash(&mut hasher);
         if place.index > 0 {
             place.index.hash(&mut hasher);
+        }
+        if let Some(number) = place.gpu_instance() {
+            ("instance", number).hash(&mut hasher);
         }
         part.copy_from_slice(&hasher.finish().to_be_bytes());
     }
@@ -25,35 +32,46 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     format!("GPU-{}", partita_abi::types::CUuuid { bytes: uuid })
 }
 
-/// Whether an entry of `CUDA_VISIBLE_DEVICES` names a device: by index, by identifier or by the start of one.
-fn names(entry: &str, index: u32, uuid: [u8; 16]) -> bool {
-    let entry = entry.trim();
-    if let Ok(number) = entry.parse::<u32>() {
-        return number == index;
-    }
-    entry.len() > 4
-        && entry.starts_with("GPU-")
-        && uuid_text(uuid).starts_with(&entry.to_lowercase().replacen("gpu-", "GPU-", 1))
+/// The name by which lists mean the device of a place: `GPU-` or, of a MIG instance, `MIG-`, and its identifier.
+pub fn name_of(place: &Place) -> String {
+    let text = uuid_text(device_uuid(place));
+    if place.instance().is_some() { text.replacen("GPU-", "MIG-", 1) } else { text }
 }
 
-/// The devices that `CUDA_VISIBLE_DEVICES` shows, in its order. As with the real driver the list ends at the first
-/// entry that names nothing, that could be one of several, or that was there already.
-pub fn visible_devices(list: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
-    let Some(list) = list else { return (0..uuids.len()).collect() };
-    let mut shown = Vec::new();
-    for entry in list.split(',') {
-        let mut named = (0..uuids.len()).filter(|index| names(entry, *index as u32, uuids[*index]));
-        match (named.next(), named.next()) {
-            (Some(index), None) if !shown.contains(&index) => shown.push(index),
-            _ => break,
-        }
+/// The places of the devices that `CUDA_VISIBLE_DEVICES` shows, in its order.
+///
+/// # Errors
+/// Instances that cannot be.
+pub fn visible_devices(list: Option<&str>, gpus: &[Place]) -> io::Result<Vec<Place>> {
+    let instances = gpus.iter().map(Place::instances).collect::<io::Result<Vec<_>>>()?;
+    let known: Vec<visible::Gpu> = gpus
+        .iter()
+        .zip(&instances)
+        .map(|(gpu, instances)| visible::Gpu {
+            uuid: device_uuid(gpu),
+            instances: instances.as_ref().map(|all| all.iter().map(instance).collect()),
+        })
+        .collect();
+    let place = |shown: visible::Shown| match shown.instance {
+        None => gpus.get(shown.gpu).cloned(),
+        Some(instance) => instances.get(shown.gpu)?.as_ref()?.get(instance).cloned(),
+    };
+    Ok(visible::shown(list, &known).into_iter().filter_map(place).collect())
+}
+
+/// An instance as the list names it.
+fn instance(place: &Place) -> visible::Instance {
+    visible::Instance {
+        uuid: device_uuid(place),
+        gpu_instance: place.gpu_instance().unwrap_or(0),
+        compute_instance: 0,
     }
-    shown
 }
 
 /// Whether `CUDA_VISIBLE_DEVICES` shows one device, for somebody who knows of no others.
 pub fn is_visible(list: Option<&str>, index: u32, uuid: [u8; 16]) -> bool {
-    list.is_none_or(|list| list.split(',').any(|entry| names(entry, index, uuid)))
+    let could_mean = |entry| visible::Entry::parse(entry).is_some_and(|entry| entry.could_mean(index, &uuid));
+    list.is_none_or(|list| list.split(',').any(could_mean))
 }
 
 #[cfg(test)]
@@ -61,24 +79,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_visible_by_index_and_by_identifier() {
-        let uuid = *b"\x12\x34\x56\x78\x9a\xbc\x4d\xef\x80\x12\x34\x56\x78\x9a\xbc\xde";
-        let other = *b"\x12\x99\x56\x78\x9a\xbc\x4d\xef\x80\x12\x34\x56\x78\x9a\xbc\xde";
-        assert_eq!(uuid_text(uuid), "GPU-12345678-9abc-4def-8012-3456789abcde");
-        let one = |list| visible_devices(Some(list), &[uuid]) == [0];
-        assert_eq!(visible_devices(None, &[uuid, other]), [0, 1]);
-        assert!(one("0") && one("0,1") && one("GPU-12345678-9abc-4def-8012-3456789abcde") && one("GPU-1234"));
-        assert!(!one("") && !one("1,0") && !one("-1") && !one("GPU-999") && !one("GPU-"));
-        let two = |list| visible_devices(Some(list), &[uuid, other]);
-        assert_eq!(two("1,0"), [1, 0]);
-        assert_eq!(two("1"), [1]);
-        assert_eq!(two("GPU-1299, GPU-1234"), [1, 0]);
-        assert_eq!(two("0,0"), [0]);
-        // Both begin so.
-        assert_eq!(two("GPU-12"), []);
-        assert_eq!(two("2,0"), []);
+    fn a_list_shows_devices_of_the_machine() {
+        let gpu = |index| Place::new("h200", index, Some("/tmp/none".into())).unwrap();
+        let gpus = [gpu(0), gpu(1)];
+        let uuid = name_of(&gpus[1]);
+        assert!(uuid.starts_with("GPU-") && uuid.len() == 40, "{uuid}");
+        let shown = |list: &str| -> Vec<u32> {
+            visible_devices(Some(list), &gpus).unwrap().iter().map(|place| place.index).collect()
+        };
+        assert_eq!(shown("1,0"), [1, 0]);
+        assert_eq!(shown(&uuid), [1]);
+        assert_eq!(shown(""), []);
+        assert_eq!(visible_devices(None, &gpus).unwrap().len(), 2);
+        let own = device_uuid(&gpus[0]);
         assert!(
-            is_visible(Some("1,0"), 0, uuid) && !is_visible(Some("1"), 0, uuid) && is_visible(None, 0, uuid)
+            is_visible(Some("1,0"), 0, own) && !is_visible(Some("1"), 0, own) && is_visible(None, 0, own)
         );
     }
 }

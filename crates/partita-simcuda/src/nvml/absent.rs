@@ -56,7 +56,6 @@ absent! {
     nvmlDeviceGetCapabilities
     nvmlDeviceGetClkMonStatus
     nvmlDeviceGetClockOffsets
-    nvmlDeviceGetComputeInstanceId
     nvmlDeviceGetConfComputeGpuAttestationReport
     nvmlDeviceGetConfComputeGpuCertificate
     nvmlDeviceGetConfComputeMemSizeInfo
@@ -69,7 +68,6 @@ absent! {
     nvmlDeviceGetDecoderUtilization
     nvmlDeviceGetDefaultApplicationsClock
     nvmlDeviceGetDetailedEccErrors
-    nvmlDeviceGetDeviceHandleFromMigDeviceHandle
     nvmlDeviceGetDramEncryptionMode
     nvmlDeviceGetDriverModel
     nvmlDeviceGetDriverModel_v2
@@ -90,7 +88,6 @@ absent! {
     nvmlDeviceGetGpuFabricInfo
     nvmlDeviceGetGpuFabricInfoV
     nvmlDeviceGetGpuInstanceById
-    nvmlDeviceGetGpuInstanceId
     nvmlDeviceGetGpuInstancePossiblePlacements
     nvmlDeviceGetGpuInstancePossiblePlacements_v2
     nvmlDeviceGetGpuInstanceProfileInfo
@@ -121,8 +118,6 @@ absent! {
     nvmlDeviceGetMemClkVfOffset
     nvmlDeviceGetMemoryAffinity
     nvmlDeviceGetMemoryErrorCounter
-    nvmlDeviceGetMigDeviceHandleByIndex
-    nvmlDeviceGetMigMode
     nvmlDeviceGetMinMaxClockOfPState
     nvmlDeviceGetMinMaxFanSpeed
     nvmlDeviceGetModuleId

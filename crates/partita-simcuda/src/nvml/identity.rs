@@ -26,7 +26,7 @@ nvml_api! {
     fn nvmlDeviceGetHandleByIndex(index: u32, to: *mut Handle) {
         find(|device| device.place.index == index, to, NvmlReturn::INVALID_ARGUMENT)
     }
-    /// The device of an identifier `GPU-…`.
+    /// The device of an identifier `GPU-…` or `MIG-…`.
     fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, to: *mut Handle) {
         let wanted = text(uuid)?;
         find(|device| device.uuid == wanted, to, NvmlReturn::NOT_FOUND)
@@ -78,9 +78,11 @@ unsafe fn find(
     to: *mut Handle,
     otherwise: NvmlReturn,
 ) -> Result<(), NvmlReturn> {
-    let found = devices()?.into_iter().find(|device| is_meant(device)).ok_or(otherwise)?;
+    let gpus = devices()?;
+    let mut all = gpus.iter().chain(gpus.iter().flat_map(|gpu| gpu.instances.iter().flatten()));
+    let found = all.find(|device| is_meant(device)).ok_or(otherwise)?;
     // SAFETY: the caller's own demand.
-    unsafe { put(to, handle_of(&found)) }
+    unsafe { put(to, handle_of(found)) }
 }
 
 fn ecc(device: &Device) -> Result<bool, NvmlReturn> {
@@ -142,8 +144,4 @@ nvml_getters! {
     fn nvmlDeviceGetAccountingMode -> u32 = |_device| 0;
     /// Whether the device is virtualised.
     fn nvmlDeviceGetVirtualizationMode -> u32 = |_device| 0;
-    /// Whether the handle is that of a MIG device.
-    fn nvmlDeviceIsMigDeviceHandle -> u32 = |_device| 0;
-    /// How many MIG devices there can be.
-    fn nvmlDeviceGetMaxMigDeviceCount -> u32 = |_device| 0;
 }

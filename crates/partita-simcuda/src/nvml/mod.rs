@@ -14,6 +14,7 @@
 //! | [`memory`] | memory in use |
 //! | [`process`] | who uses it |
 //! | [`sensor`] | utilisation, clocks, power, temperature |
+//! | [`mig`] | the instances into which it is cut up |
 //! | [`absent`] | everything else, answered with `NVML_ERROR_NOT_SUPPORTED` |
 
 /// Defines entry points. The body is a `Result`; its error is what the program gets.
@@ -59,6 +60,7 @@ pub mod absent;
 pub mod identity;
 pub mod library;
 pub mod memory;
+pub mod mig;
 pub mod pci;
 pub mod process;
 pub mod sensor;
@@ -66,8 +68,8 @@ pub mod sensor;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::client::runtime::{device_uuid, observe, uuid_text};
-use crate::shared::place::{GPUS_MAX, Place};
+use crate::client::runtime::{name_of, observe};
+use crate::shared::place::{GPUS_MAX, INSTANCES_MAX, Place};
 use crate::shared::protocol::{BoardStatus, Reply, Request};
 
 /// `nvmlReturn_t`. The numbers are those of `nvml.h`.
@@ -103,18 +105,25 @@ pub type Handle = *mut c_void;
 pub(crate) struct Device {
     /// Which device and where its board is.
     pub place: Place,
-    /// `GPU-…`, the same text that the driver API's identifier has.
+    /// `GPU-…`, the same text that the driver API's identifier has; of a MIG instance `MIG-…`.
     pub uuid: String,
+    /// Its MIG instances; none where it is not cut up, and of an instance.
+    pub instances: Option<Vec<Arc<Device>>>,
 }
 
 impl Device {
     fn all() -> Result<Vec<Arc<Self>>, NvmlReturn> {
-        let places = Place::all_from_env().map_err(|error| {
+        let complain = |error| {
             eprintln!("partita-sim: {error}");
             NvmlReturn::UNKNOWN
-        })?;
-        let device = |place| Arc::new(Self { uuid: uuid_text(device_uuid(&place)), place });
-        Ok(places.into_iter().map(device).collect())
+        };
+        let device = |place: Place, instances| Arc::new(Self { uuid: name_of(&place), place, instances });
+        let gpu = |place: Place| {
+            let instances = place.instances().map_err(complain)?;
+            let instances = instances.map(|all| all.into_iter().map(|place| device(place, None)).collect());
+            Ok(device(place, instances))
+        };
+        Place::all_from_env().map_err(complain)?.into_iter().map(gpu).collect()
     }
 
     /// The board's state; that of an idle device when no board runs.
@@ -136,7 +145,10 @@ struct Library {
 static LIBRARY: Mutex<Library> = Mutex::new(Library { starts: 0, devices: Vec::new() });
 
 /// What valid handles point to. Never read: the addresses are the handles.
-static HANDLES: [u8; GPUS_MAX as usize] = [0; GPUS_MAX as usize];
+static HANDLES: [u8; HANDLES_MAX] = [0; HANDLES_MAX];
+/// Handles of a GPU: its own, and those of its instances.
+const HANDLES_OF_GPU: usize = 1 + INSTANCES_MAX;
+const HANDLES_MAX: usize = GPUS_MAX as usize * HANDLES_OF_GPU;
 
 fn start() -> Result<(), NvmlReturn> {
     let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,12 +182,18 @@ fn first_device() -> Result<Arc<Device>, NvmlReturn> {
 /// The device behind a handle.
 fn device(handle: Handle) -> Result<Arc<Device>, NvmlReturn> {
     let index = handle.addr().wrapping_sub((&raw const HANDLES).addr());
-    devices()?.get(index).cloned().ok_or(NvmlReturn::INVALID_ARGUMENT)
+    let devices = devices()?;
+    let gpu = devices.get(index / HANDLES_OF_GPU).ok_or(NvmlReturn::INVALID_ARGUMENT)?;
+    match (index % HANDLES_OF_GPU).checked_sub(1) {
+        None => Ok(Arc::clone(gpu)),
+        Some(at) => gpu.instances.iter().flatten().nth(at).cloned().ok_or(NvmlReturn::INVALID_ARGUMENT),
+    }
 }
 
 /// The handle of a device.
 fn handle_of(device: &Device) -> Handle {
-    (&raw const HANDLES[device.place.index as usize]).cast_mut().cast()
+    let of_instance = device.place.instance().map_or(0, |at| at + 1);
+    (&raw const HANDLES[device.place.index as usize * HANDLES_OF_GPU + of_instance]).cast_mut().cast()
 }
 
 /// Stores a result where the program wants it.

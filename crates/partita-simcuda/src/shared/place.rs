@@ -22,6 +22,9 @@ pub const ENV_DEVICE: &str = "PARTITA_SIM_DEVICE";
 pub const ENV_DIR: &str = "PARTITA_SIM_DIR";
 /// How many GPUs of that kind the machine has. Default 1. Each is a board of its own.
 pub const ENV_GPUS: &str = "PARTITA_SIM_GPUS";
+/// MIG instances into which every GPU of the machine is cut up: profiles with commas between them, as `3g.71gb,1g.18gb`. Each is a board of
+/// its own, with eighths of the GPU's TPCs and its own memory. Empty for none; not set where MIG is off.
+pub const ENV_MIG: &str = "PARTITA_SIM_MIG";
 /// The board's program. Default: `partita-simgpu` beside this library.
 pub const ENV_PROGRAM: &str = "PARTITA_SIMGPU";
 
@@ -50,6 +53,18 @@ pub struct Place {
     pub index: u32,
     /// Where its board's files lie.
     pub dir: PathBuf,
+    /// Which of the GPU's MIG instances it is; none for the GPU.
+    instance: Option<Instance>,
+}
+
+/// The most MIG instances of a GPU.
+pub const INSTANCES_MAX: usize = 7;
+
+/// A MIG instance: which, and the place of its GPU.
+#[derive(Clone, Debug)]
+struct Instance {
+    at: usize,
+    gpu: Box<Place>,
 }
 
 impl Place {
@@ -95,7 +110,53 @@ impl Place {
             // SAFETY: takes no arguments and cannot fail.
             _ => std::env::temp_dir().join(format!("partita-sim-{}", unsafe { libc::geteuid() })),
         };
-        Ok(Self { spec, name: device.to_owned(), index, dir })
+        Ok(Self { spec, name: device.to_owned(), index, dir, instance: None })
+    }
+
+    /// The places of the GPU's MIG instances; none where it is not cut up.
+    ///
+    /// # Errors
+    /// Profiles that are none, or do not fit the GPU together.
+    pub fn instances(&self) -> io::Result<Option<Vec<Self>>> {
+        let Ok(list) = std::env::var(ENV_MIG) else { return Ok(None) };
+        let profiles: Vec<&str> = list.split(',').filter(|profile| !profile.is_empty()).collect();
+        let refuse = |reason: String| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{ENV_MIG} is '{list}': {reason}"))
+        };
+        let parsed: Option<Vec<(u32, u64)>> = profiles.iter().map(|profile| parse_profile(profile)).collect();
+        let parsed =
+            parsed.ok_or_else(|| refuse("it takes profiles as 3g.71gb, with commas between them".into()))?;
+        let slices: u32 = parsed.iter().map(|(slices, _)| slices).sum();
+        let bytes = parsed.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        if slices as usize > INSTANCES_MAX || bytes > self.spec.memory.capacity_bytes {
+            return Err(refuse(format!(
+                "a {} has seven slices and no more memory than it has",
+                self.spec.name
+            )));
+        }
+        let place = |(at, (&(slices, bytes), profile)): (usize, (&(u32, u64), &&str))| {
+            let mut spec = self.spec.part(slices).map_err(|error| refuse(error.to_string()))?;
+            spec.memory.capacity_bytes = bytes;
+            // A name lives as long as its process: a handful of them.
+            spec.name = String::leak(format!("{} MIG {profile}", self.spec.name));
+            Ok(Self { spec, instance: Some(Instance { at, gpu: Box::new(self.clone()) }), ..self.clone() })
+        };
+        parsed.iter().zip(&profiles).enumerate().map(place).collect::<io::Result<_>>().map(Some)
+    }
+
+    /// The GPU's place: its own unless it is that of a MIG instance.
+    pub fn gpu(&self) -> Self {
+        self.instance.as_ref().map_or_else(|| self.clone(), |instance| (*instance.gpu).clone())
+    }
+
+    /// Which of the GPU's MIG instances it is, from 0; none for the GPU.
+    pub fn instance(&self) -> Option<usize> {
+        self.instance.as_ref().map(|instance| instance.at)
+    }
+
+    /// The number of its GPU instance, from 1; none for the GPU.
+    pub fn gpu_instance(&self) -> Option<u32> {
+        self.instance().map(|at| at as u32 + 1)
     }
 
     /// The bus that the GPU sits on; domain, slot and function are 0.
@@ -105,11 +166,9 @@ impl Place {
 
     fn file(&self, suffix: &str) -> PathBuf {
         let id = self.spec.id;
-        self.dir.join(if self.index == 0 {
-            format!("{id}{suffix}")
-        } else {
-            format!("{id}-{}{suffix}", self.index)
-        })
+        let which = if self.index == 0 { String::new() } else { format!("-{}", self.index) };
+        let part = self.instance().map_or_else(String::new, |at| format!("-mig{at}"));
+        self.dir.join(format!("{id}{which}{part}{suffix}"))
     }
 
     /// Path of the socket.
@@ -220,6 +279,9 @@ impl Place {
         let mut command = Command::new(&program);
         command.arg("--device").arg(&self.name).arg("--dir").arg(&self.dir);
         command.arg("--index").arg(self.index.to_string());
+        if let Some(at) = self.instance() {
+            command.arg("--instance").arg(at.to_string());
+        }
         // The board outlives its first client and is no part of it: of the client's environment it gets what is
         // meant for the simulation, and what says where things are.
         command.env_clear().envs(std::env::vars_os().filter(|(name, _)| {
@@ -245,4 +307,12 @@ impl Place {
             Err(error) => Err(explain(error)),
         }
     }
+}
+
+/// The slices and bytes of a MIG profile, as `3g.71gb`.
+fn parse_profile(profile: &str) -> Option<(u32, u64)> {
+    let (slices, memory) = profile.split_once("g.")?;
+    let slices = slices.parse().ok().filter(|slices| [1, 2, 3, 4, 7].contains(slices))?;
+    let gib = memory.strip_suffix("gb")?.parse::<u64>().ok().filter(|gib| (1..=1024).contains(gib))?;
+    Some((slices, gib << 30))
 }

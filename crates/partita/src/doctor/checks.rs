@@ -11,7 +11,7 @@ use crate::calibration::streams::{self, FoundBy, PlaceRequest, StreamPlace, Veri
 use crate::calibration::{Cache, Measured};
 use crate::child::JobError;
 use crate::error::Error;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, INSTANCES_INSTEAD};
 use crate::install::{self, Install};
 use crate::process::user_name;
 use crate::registry::Registry;
@@ -153,8 +153,14 @@ fn device(gpu: &Gpu) -> Check {
         ByteSize(facts.memory_total_bytes).approximate()
     );
     if facts.mig_enabled == Some(true) {
-        let remedy = format!("turn it off with `nvidia-smi -i {} -mig 0`", facts.index);
-        return Check::failed("gpu", format!("{detail}; cut up by MIG"), remedy);
+        let instances: Vec<String> = facts
+            .mig_instances
+            .iter()
+            .map(|instance| format!("{} is {}", instance.uuid, instance.profile()))
+            .collect();
+        let instances = if instances.is_empty() { "no instances".to_owned() } else { instances.join(", ") };
+        let remedy = format!("{INSTANCES_INSTEAD}; `nvidia-smi -i {} -mig 0` turns MIG off", facts.index);
+        return Check::failed("gpu", format!("{detail}; cut up by MIG: {instances}"), remedy);
     }
     match facts.compute_mode.as_str() {
         "prohibited" => Check::failed(
