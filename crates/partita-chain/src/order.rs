@@ -106,7 +106,7 @@ impl<'g> Order<'g> {
     /// Looks for a while whether an event is done, unless that was in vain of late.
     fn is_done_soon(&self, event: &SharedEvent<'g>) -> bool {
         let in_vain = self.in_vain.get();
-        if in_vain >= IN_VAIN_MAX && in_vain < IN_VAIN_MAX + LEFT_TO_GPU {
+        if (IN_VAIN_MAX..IN_VAIN_MAX + LEFT_TO_GPU).contains(&in_vain) {
             self.in_vain.set(in_vain + 1);
             return false;
         }

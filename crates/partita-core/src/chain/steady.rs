@@ -9,6 +9,8 @@
 //!    do *better* with less: a kernel of more blocks than fit at once leaves part of the GPU empty in its last round, and a component that
 //!    stays away from a few TPCs costs itself nothing and gives the others a place to run meanwhile. (On the model that is where most of what can be gained is, and
 //!    it is closed to the published algorithm, which gives bottlenecks everything.) A step that was better is taken again.
+//!    Where one was, components are in each other's way, and single steps lead to the nearest place where that is less: then each component in turn has everything while the others
+//!    share as much in equal parts, and if that was better, the steps begin anew from there. (Equal parts for all but one are also where the published one begins.)
 //! 3. All that did not matter are held to a tenth, a quarter and 60 % of the TPCs, together. If two or more matter and have room, they grow together: one alone would not help.
 //! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size goes round until it brings nothing. What did not mind losing a fifth is not asked again.
 //!
@@ -143,21 +145,49 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         let mut last = 0;
         for part in STEPS {
             let step = (self.tpcs / part).max(1);
-            // What one has given up, another may use: as long as that brings something.
-            let mut goes_on = step != last;
-            while goes_on {
+            if step != last {
                 let before = self.incumbent.clone();
-                for (component, matters) in matters.iter_mut().enumerate() {
-                    *matters = *matters && self.ask(component, step)?;
+                self.ask_all(&mut matters, step)?;
+                let is_first = last == 0;
+                if is_first && self.incumbent != before && self.ask_parts()? {
+                    matters.fill(true);
+                    self.ask_all(&mut matters, step)?;
                 }
-                goes_on = self.incumbent != before;
-            }
-            if last == 0 {
-                self.ask_groups(&matters, step)?;
+                if is_first {
+                    self.ask_groups(&matters, step)?;
+                }
             }
             last = step;
         }
         self.verify(start)
+    }
+
+    /// Asks every component that matters, round and round: what one has given up, another may use, as long as that brings something.
+    fn ask_all(&mut self, matters: &mut [bool], step: u32) -> Result<(), Stop> {
+        loop {
+            let before = self.incumbent.clone();
+            for (component, matters) in matters.iter_mut().enumerate() {
+                *matters = *matters && self.ask(component, step)?;
+            }
+            if self.incumbent == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Everything for one component and equal parts of it for the others, each in turn: where components are in each other's way, no single step leads there.
+    /// Whether that was better.
+    fn ask_parts(&mut self) -> Result<bool, Stop> {
+        let components = self.incumbent.components();
+        let part = self.tpcs / (components.max(2) - 1) as u32;
+        let before = self.incumbent.clone();
+        if part > 0 && part < self.tpcs {
+            let equal = Allocation::uniform(components, part);
+            for component in 0..components {
+                self.challenge(&equal.with(component, self.tpcs))?;
+            }
+        }
+        Ok(self.incumbent != before)
     }
 
     /// Lets a component have fewer TPCs, and more; says whether that made a difference.

@@ -157,3 +157,39 @@ fn a_stage_that_needs_less_than_all_makes_room() {
     let gain = plant.truth(&found.allocation) / plant.truth(&whole);
     assert!(gain > 1.5, "{gain} with {}", found.allocation);
 }
+
+/// The two that stream are best apart from each other, and the one between them everywhere: what the model of the image chain measured at these allocations and, in
+/// between, what lies nearest.
+struct Apart {
+    in_force: Allocation,
+}
+
+impl Objective for Apart {
+    fn throughput(&mut self) -> Result<f64, Stop> {
+        let tpcs = self.in_force.tpcs();
+        let apart = tpcs[0] + tpcs[2] <= 66 && tpcs[1] > 60;
+        let starved = tpcs[0].min(tpcs[2]).min(tpcs[1]) < 20;
+        Ok(match (starved, apart) {
+            (true, _) => 700.0,
+            (false, true) => 1160.0,
+            // The nearest that single steps lead to.
+            (false, false) => 865.0 + 5.0 * f64::from(66 - tpcs[1].max(30)),
+        })
+    }
+}
+
+impl Actuator for Apart {
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
+        self.in_force = allocation.clone();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_place_that_no_single_step_leads_to_is_found() {
+    let whole = Allocation::uniform(3, 66);
+    let mut plant = Apart { in_force: whole.clone() };
+    let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+    assert_eq!(plant.throughput().unwrap(), 1160.0, "{}", found.allocation);
+    assert_eq!(plant.in_force, found.allocation);
+}
