@@ -40,7 +40,14 @@ impl Daemon {
             Command::ShutdownServer(server, force) => self.shutdown_server(server, force),
             Command::ClientList(server) => {
                 self.the_server(server)?;
-                Ok(lines(self.listed().map(|(pid, _)| pid.to_string())))
+                // A process is in it once, for however many devices it is connected.
+                let mut pids: Vec<u32> = Vec::new();
+                for (pid, _) in self.listed() {
+                    if !pids.contains(&pid) {
+                        pids.push(pid);
+                    }
+                }
+                Ok(lines(pids.iter().map(u32::to_string)))
             }
             Command::DeviceClientList(server) => self.device_client_list(server),
             Command::Ps(server) => self.ps(server),
