@@ -1,35 +1,30 @@
-//! The control daemon: connections, who is admitted to the server, and the server's life.
+//! The control daemon: connections, commands, and the server's life.
 //!
 //! One thread that sleeps in `poll`. What it waits for: signals, new connections, messages, the server's link,
 //! and the deaths of clients. A client is gone when its connection closes or its process ends, whichever
 //! comes first: a child that it forked may hold the connection open.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::OsString;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 
-use super::clients_max;
-use super::contain::{Fault, Watches, board, has_fault};
-use super::contexts::client_name;
+use super::contain::{Fault, Watches};
 use super::dirs::PipeFiles;
 use super::limits::Limits;
 use super::log::Logs;
 use super::partitions::Partitions;
-use super::peer::{Candidate, Member, Peer, PeerId, Phase, Role, Server};
+use super::peer::{Peer, PeerId, Phase, Role, Server};
 use super::script::{Failure, Script};
 use super::server::{Heard, ServerProcess};
-use super::wait::{pidfd, poll, signals};
-use super::wire::{self, Answer, Attach, Message};
-use crate::client::runtime::{device_uuid, is_visible, observe, uuid_text};
-use crate::shared::place::Place;
-use crate::shared::protocol::{MpsIdentity, Request};
+use super::wait::{poll, signals};
+use super::wire::{self, Answer, Message};
+use crate::client::runtime::observe;
+use crate::shared::protocol::Request;
 use crate::shared::socket;
 
 /// The daemon.
@@ -42,14 +37,14 @@ pub struct Daemon {
     pub(super) limits: Limits,
     pub(super) visible: Option<String>,
     /// Whether one server takes every user's programs.
-    for_all: bool,
+    pub(super) for_all: bool,
     /// The static partitions, where clients need one.
     pub(super) partitions: Option<Partitions>,
     pub(super) server: Option<Server>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
-    waiting: VecDeque<PeerId>,
+    pub(super) waiting: VecDeque<PeerId>,
     /// What is to go wrong.
-    script: Script,
+    pub(super) script: Script,
     /// Boards that will tell of a fault.
     pub(super) watches: Watches,
     /// The fault that blocks the server.
@@ -58,7 +53,7 @@ pub struct Daemon {
     /// A server that will not be ready.
     is_deaf: Option<u32>,
     /// Set when the daemon is to end: at once after this moment, if there is one.
-    ending: Option<Option<Instant>>,
+    pub(super) ending: Option<Option<Instant>>,
 }
 
 /// What woke the daemon.
@@ -185,11 +180,11 @@ impl Daemon {
         }
     }
 
-    fn answer(&mut self, id: PeerId, answer: &Answer) -> bool {
+    pub(super) fn answer(&mut self, id: PeerId, answer: &Answer) -> bool {
         self.peers.get(&id).is_some_and(|peer| wire::send(peer.socket.as_fd(), answer).is_ok())
     }
 
-    fn refuse(&mut self, id: PeerId, code: CuResult) {
+    pub(super) fn refuse(&mut self, id: PeerId, code: CuResult) {
         self.answer(id, &Answer::Refused(code.0));
         self.peers.remove(&id);
     }
@@ -223,170 +218,6 @@ impl Daemon {
             self.log.control(line);
         }
         self.answer(id, &Answer::Text(reply));
-    }
-
-    // ---- clients ----
-
-    /// The clients, in the order in which they came.
-    pub(super) fn members(&self) -> impl Iterator<Item = (PeerId, u32, &Member)> {
-        self.peers.iter().filter_map(|(id, peer)| match &peer.role {
-            Role::Client(member) => Some((*id, peer.pid, &**member)),
-            _ => None,
-        })
-    }
-
-    fn attach(&mut self, id: PeerId, attach: Attach) {
-        match self.script.failure("attach") {
-            Some(Failure::Silence) => return,
-            Some(Failure::Death) => std::process::abort(),
-            Some(Failure::Refuse(code)) => return self.refuse(id, CuResult(code)),
-            Some(Failure::Exhausted) => {
-                if let Some(server) = self.server.as_ref().map(Server::pid) {
-                    self.log.server(server, "MPS Server failed to create/open SHM segment.");
-                }
-                return self.refuse(id, CuResult::OUT_OF_MEMORY);
-            }
-            _ => {}
-        }
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let dir = OsString::from_vec(attach.dir);
-        let Ok(place) = Place::new(&attach.device, attach.index, Some(dir)) else {
-            self.refuse(id, CuResult::NO_DEVICE);
-            return;
-        };
-        let known = self.server.as_ref().is_some_and(|server| server.phase == Phase::Ready);
-        let then =
-            if known { "Server already exists" } else { "Server is not ready, push client to pending list" };
-        self.log.control(format_args!("NEW CLIENT {} from user {}: {then}", peer.pid, peer.uid));
-        let Attach { percentage, partition, command, .. } = attach;
-        peer.role = Role::Waiting(Box::new(Candidate { place, percentage, partition, command }));
-        self.waiting.push_back(id);
-        self.admit();
-    }
-
-    /// Lets in who waits, as far as there is a server for them; first come, first served.
-    fn admit(&mut self) {
-        while let Some(id) = self.waiting.front().copied() {
-            let root_for_all = |uid| if self.for_all { 0 } else { uid };
-            let Some(uid) = self.peers.get(&id).map(|peer| root_for_all(peer.uid)) else {
-                self.waiting.pop_front();
-                continue;
-            };
-            if self.ending.is_some() {
-                self.waiting.pop_front();
-                self.refuse(id, CuResult::MPS_SERVER_NOT_READY);
-                continue;
-            }
-            match &mut self.server {
-                None => {
-                    if self.start_server(uid).is_err() {
-                        self.waiting.pop_front();
-                        self.refuse(id, CuResult::MPS_CONNECTION_FAILED);
-                    }
-                }
-                Some(server) if server.phase == Phase::Ready && server.uid == uid => {
-                    self.waiting.pop_front();
-                    if let Err(code) = self.enter(id) {
-                        self.refuse(id, code);
-                    }
-                }
-                Some(server) if server.phase == Phase::Ready => {
-                    server.phase = Phase::Ending;
-                    self.end_unused_server();
-                }
-                Some(_) => return,
-            }
-        }
-    }
-
-    /// Makes a waiting program a client of the server.
-    fn enter(&mut self, id: PeerId) -> Result<(), CuResult> {
-        let members = self.members().count();
-        let (Some(peer), Some(server)) = (self.peers.get_mut(&id), &mut self.server) else {
-            return Err(CuResult::MPS_SERVER_NOT_READY);
-        };
-        let Role::Waiting(candidate) = &peer.role else { return Err(CuResult::MPS_SERVER_NOT_READY) };
-        let (pid, server_pid) = (peer.pid, server.pid());
-        let uuid = device_uuid(&candidate.place);
-        if !is_visible(self.visible.as_deref(), candidate.place.index, uuid) {
-            return Err(CuResult::NO_DEVICE);
-        }
-        if members >= clients_max() {
-            return Err(CuResult::MPS_MAX_CLIENTS_REACHED);
-        }
-        // A server with a fault takes nobody until everybody whom it hurt has left.
-        if self.fault.is_some() || board(&candidate.place).is_some_and(|board| has_fault(&board, server_pid))
-        {
-            return Err(CuResult::MPS_SERVER_NOT_READY);
-        }
-        let uuid = uuid_text(uuid);
-        let partition = match &self.partitions {
-            None => None,
-            Some(partitions) => Some(
-                partitions
-                    .find(&uuid, candidate.partition.as_deref())
-                    .ok_or(CuResult::INVALID_RESOURCE_CONFIGURATION)?,
-            ),
-        };
-        server.clients_so_far += 1;
-        let identity = MpsIdentity {
-            server: server_pid,
-            client: server.clients_so_far,
-            // Who has a partition has all of it.
-            percentage: match &partition {
-                Some(_) => 100,
-                None => server.limits.client_percentage(candidate.percentage),
-            },
-            partition_tpcs: partition.as_ref().map(|(_, tpcs)| *tpcs),
-            memory_limit_bytes: server.limits.memory_bytes(&uuid),
-        };
-        let member = Member {
-            place: candidate.place.clone(),
-            uuid,
-            partition: partition.map(|(id, _)| id),
-            command: candidate.command.clone(),
-            number: server.clients_so_far,
-            contexts: BTreeSet::new(),
-            terminated: false,
-            exit: pidfd(pid).ok(),
-        };
-        peer.role = Role::Client(Box::new(member));
-        let name = client_name(pid, 0);
-        self.log.server(server_pid, format_args!("Received new client request for {name}"));
-        self.log.server(server_pid, format_args!("Client {name} connected"));
-        self.log.server(server_pid, format_args!("Creating worker thread for client {name}"));
-        if !self.answer(id, &Answer::Attached(identity)) {
-            self.leave(id);
-        }
-        Ok(())
-    }
-
-    /// The end of a connection.
-    fn leave(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.remove(&id) else { return };
-        match peer.role {
-            Role::Unknown => {}
-            Role::Ui => self.log.control("UI closed"),
-            Role::Waiting(_) => self.waiting.retain(|waiting| *waiting != id),
-            Role::Client(member) => {
-                if let Some(server) = self.server.as_ref().map(Server::pid) {
-                    for context in member.contexts {
-                        self.log_context_end(server, &client_name(peer.pid, context));
-                    }
-                    let name = client_name(peer.pid, 0);
-                    self.log.server(
-                        server,
-                        format_args!(
-                            "Server failed to recevie command with status 806, assuming client {name} exit"
-                        ),
-                    );
-                    self.log.server(server, format_args!("Client process {} disconnected", peer.pid));
-                    self.leave_fault(server, id, &member.place);
-                }
-                self.end_unused_server();
-                self.admit();
-            }
-        }
     }
 
     // ---- the server ----

@@ -16,7 +16,8 @@
 //! | [`wire`] | messages over the socket |
 //! | [`dirs`] | the directories and what lies in them |
 //! | [`command`] | the commands as text |
-//! | [`daemon`] | the daemon: connections, admission, the server's life |
+//! | [`daemon`] | the daemon: connections, commands, the server's life |
+//! | `admit` | clients: who is let in, and who leaves |
 //! | [`reply`] | what each command does |
 //! | [`server`] | the server process |
 //! | `contexts` | contexts of clients |
@@ -27,6 +28,7 @@
 //! | [`log`] | both logs |
 //! | [`control`] | the program's command line |
 
+mod admit;
 pub mod client;
 pub mod command;
 mod contain;
