@@ -27,8 +27,12 @@ impl Program {
     /// Launches, and looks for a while whether it ends by itself. Much shorter than what holds others at most, which
     /// a busy machine may make too long: hence several tries.
     fn is_held(&mut self) -> bool {
+        self.is_held_for(Duration::from_millis(15))
+    }
+
+    fn is_held_for(&mut self, time: Duration) -> bool {
         assert_eq!(self.tell("launch"), "ok");
-        let until = Instant::now() + Duration::from_millis(15);
+        let until = Instant::now() + time;
         while Instant::now() < until {
             if self.tell("query") == "idle" {
                 return false;
@@ -159,6 +163,118 @@ fn whoever_gives_way_has_a_short_turn_for_as_long_as_there_is_somebody_to_give_w
         launch_until("50");
     }
     launch_until(&given);
+}
+
+/// A program of low priority with an executable graph of 40 kernels in a row, which waits inside after every eighth: no length is known.
+fn low_with_graph(world: &World) -> Program {
+    let program = compile(world, "gate_graph");
+    let mut low = Program::start(world, &program, "low", "--sm 25% --priority low");
+    assert_eq!(low.tell("make 40"), "same");
+    low
+}
+
+impl Program {
+    fn progress(&mut self) -> u32 {
+        self.tell("progress").parse().unwrap()
+    }
+
+    /// Launches the graph, and returns in its midst.
+    fn begin_graph(&mut self) {
+        assert_eq!(self.tell("run"), "ok");
+        let deadline = Instant::now() + PATIENCE;
+        while self.progress() < 3 {
+            assert!(Instant::now() < deadline, "it never begins");
+        }
+    }
+}
+
+#[test]
+fn a_long_graph_stops_in_its_midst() {
+    let world = World::in_memory();
+    let mut low = low_with_graph(&world);
+    let mut high = Program::start(&world, &compile(&world, "gate"), "high", "--sm 25% --priority high");
+    // Nobody has been there when the executable was made, and its launch passes an open gate.
+    let stops = |_| {
+        low.begin_graph();
+        assert_eq!(high.tell("launch"), "ok");
+        // What has passed the wait before goes on to the next one.
+        std::thread::sleep(Duration::from_millis(12));
+        let stopped = low.progress();
+        std::thread::sleep(Duration::from_millis(8));
+        let still = low.progress();
+        assert_eq!(high.tell("sync"), "ok");
+        low.ends();
+        assert_eq!(low.progress(), 40);
+        stopped == still && (8..40).contains(&still) && still % 8 == 0
+    };
+    // A lane that nobody opens is passed for a while: hence several tries, one of which has 20 ms for itself.
+    assert!((0..20).any(stops));
+}
+
+#[test]
+fn whoever_dies_while_a_graph_waits_in_its_midst_holds_it_no_longer() {
+    let world = World::in_memory();
+    let mut low = low_with_graph(&world);
+    let mut high = Program::start(&world, &compile(&world, "gate"), "high", "--sm 25% --priority high");
+    // Nobody had claimed a lane when it was launched.
+    low.begin_graph();
+    assert_eq!(high.tell("launch"), "ok");
+    let pid = world.row("high")["processes"][0]["pid"].as_i64().unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(low.tell("sync"), "ok");
+    assert_eq!(low.progress(), 40);
+}
+
+#[test]
+fn the_programs_graph_and_its_nodes_stay_what_they_were() {
+    let world = World::in_memory();
+    let mut low = low_with_graph(&world);
+    // By a graph of the same shape it is updated; by a longer one it is not, and no node is blamed that is not the program's.
+    assert_eq!(low.tell("update 40"), "0 none same");
+    assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
+    assert_eq!(low.progress(), 1040);
+    for kernels in [39, 41, 3] {
+        let told = low.tell(&format!("update {kernels}"));
+        assert!(told.starts_with("910 ") && told.ends_with(" same") && !told.contains("foreign"), "{told}");
+    }
+    // Every kernel is changed through the node that it was captured as, and the first one switched off and on.
+    assert_eq!(low.tell("change"), "ok");
+    assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
+    assert_eq!(low.progress(), 1040);
+    // Its kernels carry the mask of the limits, through nodes of the same graph.
+    world.ok("set low --sm 50%");
+    assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
+    assert_eq!(low.progress(), 1040);
+    // Nothing can be taken out of a graph with memory of its own, so nothing is put in.
+    assert_eq!(low.tell("memory"), "same");
+}
+
+#[test]
+fn who_is_not_low_any_more_does_not_wait_for_itself() {
+    let world = World::in_memory();
+    let mut low = low_with_graph(&world);
+    world.ok("set low --priority high");
+    // Its graph would wait for the lane that its launches close, for as long as a gate is closed at most: many times.
+    assert_eq!(
+        (low.tell("launch"), low.tell("run"), low.tell("launch")),
+        ("ok".into(), "ok".into(), "ok".into())
+    );
+    assert_eq!(low.tell("sync"), "ok");
+    assert_eq!(low.progress(), 40);
+    let other = compile(&world, "gate");
+    let mut other = Program::start(&world, &other, "other", "--sm 25% --priority low");
+    // Nor does anybody else wait for it, until it is instantiated again. Once would not show it: see above.
+    let mut passes = || {
+        std::thread::sleep(Duration::from_millis(6));
+        assert_eq!(low.tell("launch"), "ok");
+        let held = other.is_held_for(Duration::from_millis(35));
+        assert_eq!(low.tell("sync"), "ok");
+        other.ends();
+        !held
+    };
+    let passed = (0..20).filter(|_| passes()).count();
+    assert!(passed > 10, "{passed} of 20");
 }
 
 #[test]

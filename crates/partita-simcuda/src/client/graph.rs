@@ -183,12 +183,26 @@ fn add_copy_of(
     Ok(handle)
 }
 
-/// Removes a node with its edges.
+/// Whether one of a graph's nodes allocates or frees memory: nothing can be taken out of such a graph.
 ///
 /// # Errors
 /// `INVALID_VALUE`.
+pub fn owns_memory(handle: usize) -> Result<bool, CuResult> {
+    let graph = graph(handle)?;
+    let nodes = lock(&graph.nodes);
+    let mut kinds = nodes.iter().filter_map(|node| NODES.get(*node));
+    Ok(kinds.any(|node| matches!(&*lock(&node.kind), NodeKind::Alloc(..) | NodeKind::Free(_))))
+}
+
+/// Removes a node with its edges.
+///
+/// # Errors
+/// `INVALID_VALUE`, and `NOT_SUPPORTED` in a graph that owns memory.
 pub fn remove(handle: usize) -> Result<(), CuResult> {
     let gone = node(handle)?;
+    if owns_memory(gone.graph)? {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
     let graph = graph(gone.graph)?;
     let mut nodes = lock(&graph.nodes);
     nodes.retain(|node| *node != handle);

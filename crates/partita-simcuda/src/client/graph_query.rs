@@ -104,7 +104,11 @@ unsafe fn disconnect(from: *const CUgraphNode, to: *const CUgraphNode, count: us
     // SAFETY: by the entry point's caller's word.
     let (from, to) = unsafe { (handles(from, count)?, handles(to, count)?) };
     for (before, after) in from.into_iter().zip(to) {
-        lock(&graph::node(after)?.after).retain(|known| *known != before);
+        let second = graph::node(after)?;
+        if graph::owns_memory(second.graph)? {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        lock(&second.after).retain(|known| *known != before);
     }
     Ok(())
 }
