@@ -1,0 +1,201 @@
+//! Which partitions a program gets, beside the tenants that are there, and the tenant that has them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use partita_core::time::Priority;
+use partita_core::{Compaction, Share, Topology};
+use partita_ledger::{FLAG_GATED, Limits, MECHANISM_NONE};
+use partita_mps::partition::PartitionName;
+use serde::Serialize;
+
+use super::{RunRequest, select};
+use crate::calibration::{Cache, Measured};
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::install::Install;
+use crate::partition::{self, MoveRow, PartitionRow, Wanted};
+use crate::process::ProcessId;
+use crate::registry::{GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant};
+use crate::{limits, mps, time};
+
+/// Partitions that were planned beside the tenants that are there.
+struct Planned<'a> {
+    lock: RegistryLock<'a>,
+    tenants: Vec<Tenant>,
+    /// One for each GPU.
+    parts: Vec<PlannedPart>,
+}
+
+/// A partition on one GPU.
+struct PlannedPart {
+    topology: Topology,
+    chosen: Compaction,
+    limits: Limits,
+}
+
+/// Plans the partitions; the registry stays locked. `name` is none for a tenant that is not to be made.
+fn plan<'a>(
+    install: &Install,
+    request: &RunRequest,
+    registry: &'a Registry,
+    gpus: &[Gpu],
+    name: Option<&str>,
+) -> Result<Planned<'a>, Error> {
+    let cache = Cache::open();
+    let measured = gpus.iter().map(|gpu| cache.get(install, gpu)).collect::<Result<Vec<_>, Error>>()?;
+    let lock = registry.lock()?;
+    let tenants = lock.tenants()?;
+    if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
+        return Err(other.name_in_use());
+    }
+    if request.isolation == Isolation::Shared {
+        mps::check_shared(gpus, &tenants)?;
+    }
+    let parts = gpus.iter().zip(&measured).map(|(gpu, measured)| {
+        plan_on(gpu, measured, request, &tenants, name).map_err(|error| match gpus.len() {
+            1 => error,
+            // Otherwise it would not say which.
+            _ => error.on_gpu(&gpu.label()),
+        })
+    });
+    let parts = parts.collect::<Result<_, Error>>()?;
+    Ok(Planned { lock, tenants, parts })
+}
+
+fn plan_on(
+    gpu: &Gpu,
+    measured: &Measured,
+    request: &RunRequest,
+    tenants: &[Tenant],
+    name: Option<&str>,
+) -> Result<PlannedPart, Error> {
+    let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
+    let topology = measured.topology().map_err(unproved)?;
+    limits::check_share(request.share.as_ref(), measured.gpcs_proved)?;
+    partition::check_place(request.place, request.share.as_ref(), measured.gpcs_proved)?;
+    let key = gpu.key();
+    let present = RegistryLock::present(tenants, &key)?;
+    let is_whole = request.is_whole();
+    // Those who take turns have every TPC, and are in nobody's way who does. What MPS gives is planned by MPS.
+    let is_in_way = |tenant: &&Tenant| match request.mps_partition {
+        Some(_) => false,
+        None => !(is_whole && time::is_whole(tenant)),
+    };
+    let beside: Vec<Tenant> = tenants.iter().filter(is_in_way).cloned().collect();
+    let chosen = partition::plan(&Wanted {
+        topology: &topology,
+        tenants: &beside,
+        gpu_key: &key,
+        name: None,
+        share: match is_whole {
+            true => Share::Exact(topology.all()),
+            false => limits::share_or_free(&topology, &present, request.share.as_ref()),
+        },
+        place: request.place.unwrap_or_default(),
+        compact: request.compact,
+    })?;
+    if let Some(quota) = request.memory {
+        let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
+        limits::check_quota(quota, measured.memory_total_bytes, &gpu.label(), others)?;
+    }
+    let (name, uuid) = (name.unwrap_or("dry-run"), &gpu.facts.uuid);
+    let mut limits = limits::new_limits(name, uuid, measured, &topology, &chosen.plan.set, request.memory)
+        .map_err(unproved)?;
+    request.on_misfit.put(&mut limits);
+    if request.priority != Priority::Normal {
+        limits.flags |= FLAG_GATED;
+        limits.priority = request.priority as u32;
+    }
+    if let Some(time) = request.time {
+        time::put_new(&mut limits, time, request.time_policy);
+    }
+    if is_whole {
+        let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
+        time::check_sum(&limits, &gpu.label(), others)?;
+        limits.mechanism = MECHANISM_NONE;
+    }
+    if request.mps_partition.is_some() {
+        // It has none of the TPCs that plans divide.
+        limits.set = Default::default();
+    }
+    request.spill.put(&mut limits);
+    Ok(PlannedPart { topology, chosen, limits })
+}
+
+/// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's lock.
+pub(super) fn make(
+    install: &Install,
+    request: &RunRequest,
+    registry: &Registry,
+    gpus: &[Gpu],
+    name: &str,
+) -> Result<OwnedTenant, Error> {
+    let Planned { lock, tenants, parts } = plan(install, request, registry, gpus, Some(name))?;
+    let metas =
+        gpus.iter().map(|gpu| new_meta(request, gpu, gpus, name)).collect::<Result<Vec<_>, Error>>()?;
+    for (gpu, part) in gpus.iter().zip(&parts) {
+        partition::store(&part.chosen.stores, &tenants, &gpu.key(), &part.topology)?;
+    }
+    let parts = gpus.iter().zip(parts).zip(metas);
+    lock.create(
+        parts.map(|((gpu, part), meta)| NewPart { gpu_key: gpu.key(), meta, limits: part.limits }).collect(),
+    )
+}
+
+/// What a run would get on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DryRun {
+    /// The GPU's short name.
+    pub gpu: String,
+    /// Its UUID.
+    pub gpu_uuid: String,
+    /// SMs of the device.
+    pub sms_of_device: u32,
+    /// The partition.
+    #[serde(flatten)]
+    pub partition: PartitionRow,
+    /// Who would make room.
+    pub moves: Vec<MoveRow>,
+}
+
+/// Plans as [`run`](super::run) does, and makes and starts nothing. One for each GPU.
+///
+/// # Errors
+/// As [`run`](super::run), as far as the partitions are concerned.
+pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Result<Vec<DryRun>, Error> {
+    let registry = Registry::open()?;
+    let gpus = select(install, request, say)?;
+    let planned = plan(install, request, &registry, &gpus, request.name.as_deref())?;
+    let row = |(gpu, part): (&Gpu, PlannedPart)| {
+        let unproved =
+            |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
+        Ok(DryRun {
+            gpu: gpu.label(),
+            gpu_uuid: gpu.facts.uuid.clone(),
+            sms_of_device: part.topology.sm_count(),
+            partition: PartitionRow::of(&part.limits).map_err(unproved)?,
+            moves: part.chosen.moves.iter().map(MoveRow::from).collect(),
+        })
+    };
+    gpus.iter().zip(planned.parts).map(row).collect()
+}
+
+fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str) -> Result<Meta, Error> {
+    Ok(Meta {
+        version: crate::registry::META_VERSION,
+        name: name.to_owned(),
+        gpu: GpuMeta::of(gpu),
+        gpus: if gpus.len() == 1 { Vec::new() } else { gpus.iter().map(GpuMeta::of).collect() },
+        run: ProcessId::own().map_err(Error::io("/proc/self"))?,
+        child: None,
+        command: match &request.description {
+            Some(text) => vec![text.clone()],
+            None => request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        },
+        started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        share: request.share.map(|share| share.to_string()),
+        place: request.place.unwrap_or_default(),
+        isolation: request.isolation,
+        mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
+    })
+}
