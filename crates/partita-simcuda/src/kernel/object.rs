@@ -128,11 +128,11 @@ impl Clients {
     /// The slice of the channel group that was made last.
     pub fn youngest_slice_us(&self) -> Option<u64> {
         let objects = self.clients.values().flat_map(|client| client.objects.values());
-        let slices = objects.filter_map(|(_, object)| match object {
+        let mut slices = objects.filter_map(|(_, object)| match object {
             Object::ChannelGroup { slice_us, .. } => Some(*slice_us),
             _ => None,
         });
-        slices.last()
+        slices.next_back()
     }
 
     /// Frees an object with all below it.
