@@ -183,6 +183,21 @@ fn the_management_library_and_cuda_agree_on_memory_and_show_the_tenants_processe
     assert_eq!(one.line("l"), "total 1024 used 64 free 960 processes self:64");
 }
 
+/// The real one, which finds the management library by itself.
+#[test]
+fn nvidia_smi_shows_the_quota() {
+    let world = World::new();
+    if !is_real() {
+        eprintln!("skipped: nvidia-smi comes with the driver");
+        return;
+    }
+    let asked = "--query-gpu=memory.total,memory.used,memory.free --format=csv,noheader,nounits";
+    let mut command =
+        world.partita("run --isolation own --sm 25% --mem 2GiB -- nvidia-smi".split_whitespace());
+    let told = text(&succeed(command.args(asked.split_whitespace())).stdout);
+    assert_eq!(told.trim(), "2048, 0, 2048");
+}
+
 #[test]
 fn every_route_to_a_launch_is_masked_or_refused() {
     let world = World::new();

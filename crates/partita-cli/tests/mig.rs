@@ -106,6 +106,22 @@ fn a_quota_holds_in_an_instance_however_the_list_names_it() {
     told.sort_by_key(|(uuid, _)| *uuid != Some(first));
     let full = Value::from(64 << 20);
     assert_eq!(told, [(Some(first.as_str()), &full), (Some(second.as_str()), &full)]);
+    // The audit finds the processes in the instances, and nothing that got away.
+    let mut audit = partita(&world, "ps --audit --json");
+    let output = audit
+        .envs(common::container::driver(&world))
+        .env("PARTITA_RUN_DIR", container.root())
+        .output()
+        .unwrap();
+    let rows: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|wrong| panic!("{wrong}: {output:?}"));
+    let ledgers: Vec<_> =
+        rows.as_array().unwrap().iter().map(|row| row["ledger_bytes"].as_u64().unwrap() >> 20).collect();
+    assert_eq!(
+        (output.status.code(), ledgers.iter().sum::<u64>(), ledgers.len()),
+        (Some(0), 128, 3),
+        "{rows}"
+    );
     drop((one, same, other));
     // What the management library tells of the instance is the quota too.
     let mut command = container.command(&program(&world, "nvml"));

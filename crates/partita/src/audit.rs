@@ -71,8 +71,17 @@ pub fn read_here() -> Result<Vec<DriverProcess>, String> {
 
 fn processes(nvml: &Nvml) -> Result<Vec<DriverProcess>, NvmlError> {
     let mut found = BTreeMap::new();
+    let mut devices = Vec::new();
     for index in 0..nvml.device_count()? {
         let device = nvml.device_by_index(index)?;
+        if device.mig_mode().is_ok_and(|mode| mode.current != 0) {
+            let instances = (0..device.mig_device_count()?).map(|number| device.mig_device_by_index(number));
+            // Their numbers may have gaps.
+            devices.extend(instances.flatten());
+        }
+        devices.push(device);
+    }
+    for device in devices {
         let uuid = device.uuid()?;
         // Clients of the MPS service are in a list of their own, which older drivers do not have.
         let of_service = device.mps_running_compute_processes().unwrap_or_default();
@@ -103,12 +112,17 @@ pub fn audit(install: &Install, registry: &Registry) -> Result<Vec<AuditRow>, Er
         }
         asked.push(&meta.gpu.uuid);
         let selector = match &meta.gpu.sim {
-            Some(sim) => Selector::Sim(sim.device.clone(), meta.gpu.index.unwrap_or(0)),
-            None => Selector::Uuid(meta.gpu.uuid.clone()),
+            Some(sim) => Some(Selector::Sim(sim.device.clone(), meta.gpu.index.unwrap_or(0))),
+            // Nobody selects an instance; the management library lists those of this machine.
+            None if meta.gpu.uuid.starts_with(gpu::INSTANCE) => None,
+            None => Some(Selector::Uuid(meta.gpu.uuid.clone())),
         };
-        let gpu = gpu::select(install, Some(&selector))?.gpu;
+        let variables = match &selector {
+            Some(selector) => gpu::select(install, Some(selector))?.gpu.variables(),
+            None => Vec::new(),
+        };
         let listed: Vec<DriverProcess> =
-            Job::new(install, JOB, &())?.envs(gpu.variables()).limit(LIMIT).run()?.map_err(|error| {
+            Job::new(install, JOB, &())?.envs(variables).limit(LIMIT).run()?.map_err(|error| {
                 error.or(|reason| Error::Driver { reason: format!("the management library: {reason}") })
             })?;
         let here: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.gpu_key == part.gpu_key).collect();

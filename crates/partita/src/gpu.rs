@@ -20,7 +20,7 @@ use crate::simenv::{self, SimEnvironment};
 const NVML_LIMIT: Duration = Duration::from_secs(60);
 
 /// What names of MIG instances begin with.
-const INSTANCE: &str = "MIG-";
+pub(crate) const INSTANCE: &str = "MIG-";
 
 /// The value of `--gpu` or `PARTITA_GPU`.
 #[derive(Debug, Clone, PartialEq, Eq)]

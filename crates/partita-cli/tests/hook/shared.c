@@ -263,6 +263,7 @@ int main(int count, char **arguments) {
     check("open", hand_over(outsider, last), 205);
     check("import", hand_over_fd(outsider, last, 'i'), 0);
     check("map", ask(last, 'm'), 2);
+    check("import of another interface's", hand_over_fd(outsider, last, 'x'), 304);
     check("unchanged", free_bytes(), BYTES - 1);
     check("free", CALL(int (*)(address), "cuMemFree_v2")(p), 0);
     check("open", hand_over(outsider, last), 0);
