@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use partita_core::hami::{DEVICES_MAX, Says, names, ordinals};
+use partita_core::visible::{Gpu, Instance, Shown, shown};
 
 const LIMIT: &[u8] = b"CUDA_DEVICE_MEMORY_LIMIT=";
 const OFF: [&[u8]; 2] = [b"CUDA_DISABLE_CONTROL=", b"DISABLE_VGPU_CONTROL="];
@@ -38,5 +39,12 @@ fuzz_target!(|environment: &[u8]| {
     }
     if let Ok(text) = str::from_utf8(environment) {
         assert!(ordinals(text).is_none_or(|numbers| !numbers.is_empty()));
+        let instance = |byte| Instance { uuid: [byte; 16], gpu_instance: u32::from(byte), compute_instance: 0 };
+        let cut = Some(vec![instance(1), instance(2)]);
+        let gpus = [Gpu { uuid: [0xab; 16], instances: cut }, Gpu { uuid: [0xac; 16], instances: None }];
+        let seen = shown(Some(text), &gpus);
+        let is_there = |device: &Shown| gpus[device.gpu].instances.is_some() == device.instance.is_some();
+        assert!(seen.iter().all(is_there));
+        assert!(seen.len() <= 1 || seen.iter().all(|device| device.instance.is_none()), "an instance is alone");
     }
 });
