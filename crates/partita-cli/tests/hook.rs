@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -259,6 +260,26 @@ fn forks_and_execs_stay_in_the_tenant() {
             "parent after a fork in use 10",
         ]
     );
+}
+
+/// All start, all are held by the one quota, and what they leave when they are killed is nothing.
+#[test]
+fn a_thousand_processes_are_one_tenant() {
+    let world = World::new();
+    let program = compile(&world, "thousand");
+    // A real driver takes most of a second to start.
+    let count = if is_real() { 100 } else { 1000 };
+    let mut command =
+        world.partita("run --name crowd --isolation own --sm 25% --mem 64MiB --".split_whitespace());
+    let mut tenant = Answering::start(command.arg(&program).arg(count.to_string()));
+    assert_eq!(tenant.tenant.next_line(), format!("{count} started, 0 wrong"));
+    let processes = || world.row("crowd")["processes"].as_array().expect("a list").len();
+    assert_eq!(processes(), count);
+    writeln!(tenant.input).unwrap();
+    assert_eq!(tenant.tenant.next_line(), "ended");
+    assert_eq!(processes(), 0);
+    writeln!(tenant.input).unwrap();
+    assert_eq!(tenant.tenant.exit_code(), 0);
 }
 
 #[test]
