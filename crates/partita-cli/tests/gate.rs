@@ -161,6 +161,11 @@ fn whoever_gives_way_has_a_short_turn_for_as_long_as_there_is_somebody_to_give_w
         launch_until(&given);
         world.ok("set low --priority low");
         launch_until("50");
+        // Two of them would spend their time on switches.
+        let other = Program::start(&world, &program, "other", "--via time --priority low");
+        launch_until(&given);
+        drop(other);
+        launch_until("50");
     }
     launch_until(&given);
 }

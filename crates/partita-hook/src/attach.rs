@@ -248,7 +248,7 @@ impl Part {
         let no_call = |name: &CStr| {
             format!("libcuda exports no {}: priorities need CUDA 11.7 or later", name.to_string_lossy())
         };
-        Gate::new(page).map(Some).map_err(no_call)
+        Gate::new(page, self.directory.clone()).map(Some).map_err(no_call)
     }
 
     fn gate_path(&self) -> Result<CString, String> {

@@ -14,7 +14,8 @@ mod nodes;
 mod pace;
 mod waits;
 
-use core::ffi::{c_uint, c_void};
+use alloc::ffi::CString;
+use core::ffi::{CStr, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use partita_abi::CuResult;
@@ -28,7 +29,7 @@ use crate::gpu::Gpu;
 use crate::lock::Mutex;
 use crate::page::PageCalls;
 use crate::tenant::Tenant;
-use crate::{capture, executables, report, watcher};
+use crate::{beside, capture, executables, report, watcher};
 
 pub use nodes::{Inserted, Plan, refused as refused_inside};
 pub use waits::{
@@ -49,6 +50,8 @@ const PER_THREAD: usize = 2;
 const WATCH_NS: u64 = 5_000_000;
 /// The same while nobody of high priority is there: what else it costs who comes, and dies, between two looks.
 const IDLE_WATCH_NS: u64 = 25_000_000;
+/// How often it looks who else has low priority, in nanoseconds: it reads a few files for that.
+const CROWD_NS: u64 = 100_000_000;
 
 /// Whether any stream of this process has closed a lane, so that calls that wait have something to do.
 static HOLDS: AtomicBool = AtomicBool::new(false);
@@ -72,6 +75,11 @@ struct Holder {
 /// This process's part in the gate of one GPU.
 pub struct Gate {
     page: GateMap,
+    /// The tenant's.
+    directory: CString,
+    /// When it was looked who else has low priority, and whether anybody has.
+    crowd_looked_ns: AtomicU64,
+    is_crowded: AtomicBool,
     page_calls: PageCalls,
     calls: GateCalls,
     /// Where the GPU has the page; 0 before it is mapped.
@@ -89,13 +97,16 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate in this file.
+    /// The gate in this file, of the tenant in `directory`.
     ///
     /// # Errors
     /// The first call that this driver does not have.
-    pub fn new(page: GateMap) -> Result<Self, &'static core::ffi::CStr> {
+    pub fn new(page: GateMap, directory: CString) -> Result<Self, &'static CStr> {
         Ok(Self {
             page,
+            directory,
+            crowd_looked_ns: AtomicU64::new(0),
+            is_crowded: AtomicBool::new(false),
             page_calls: PageCalls::resolve()?,
             calls: GateCalls::resolve()?,
             device: AtomicU64::new(0),
@@ -270,11 +281,17 @@ impl Gate {
         watcher::start(first).inspect_err(|_| self.watched.store(false, Ordering::Relaxed))
     }
 
-    /// Whether this process has low priority now and one of high priority is about.
-    pub fn gives_way(&self, gpu: &Gpu) -> bool {
-        self.watched.load(Ordering::Relaxed)
+    /// Whether this process has low priority now, one of high priority is about, and no other one has low priority: between two of them short
+    /// slices would be spent on switches.
+    pub fn gives_way(&self, gpu: &Gpu, now_ns: u64) -> bool {
+        let may = self.watched.load(Ordering::Relaxed)
             && self.page.claimed() != 0
-            && self.priority(gpu) == Priority::Low
+            && self.priority(gpu) == Priority::Low;
+        if may && now_ns.saturating_sub(self.crowd_looked_ns.load(Ordering::Relaxed)) > CROWD_NS {
+            self.crowd_looked_ns.store(now_ns, Ordering::Relaxed);
+            self.is_crowded.store(beside::are_several_low(&self.directory), Ordering::Relaxed);
+        }
+        may && !self.is_crowded.load(Ordering::Relaxed)
     }
 
     /// Opens what nobody else would, and says in how many nanoseconds to do so again; none if nobody of this process waits.

@@ -28,6 +28,7 @@ extern crate alloc;
 
 mod allocations;
 mod attach;
+mod beside;
 mod calls;
 mod capture;
 mod carried;

@@ -99,7 +99,7 @@ fn look(tenant: &tenant::Tenant, watches: &mut [Watch]) -> Option<u64> {
     let next = looks.flatten().min();
     // A process has its slices on all of its GPUs together.
     slices::shorten(
-        tenant.gpus().iter().any(|gpu| gpu.gate.as_ref().is_some_and(|gate| gate.gives_way(gpu))),
+        tenant.gpus().iter().any(|gpu| gpu.gate.as_ref().is_some_and(|gate| gate.gives_way(gpu, now_ns()))),
     );
     next
 }

@@ -1,12 +1,13 @@
 //! Whether any other tenant of the GPU wants it.
 
 use alloc::ffi::CString;
-use alloc::vec::Vec;
 use core::ffi::CStr;
 
 use partita_ledger::{
     LIMITS_FILE_NAME, Limits, MECHANISM_NONE, TIME_FILE_NAME, TimeView, USAGE_FILE_NAME, UsageView,
 };
+
+use crate::beside;
 
 /// How long an answer is good, in nanoseconds: a fraction of the period within which borrowed time is given back.
 const ANSWER_NS: u64 = 10_000_000;
@@ -33,7 +34,7 @@ impl Neighbours {
         self.looked_ns = now_ns;
         let mut launches = 0u64;
         let mut want = false;
-        let known = for_each_beside(directory, |other| match one(other, now_ns) {
+        let known = beside::for_each(directory, |other| match one(other, now_ns) {
             Use::Wants(wants) => want |= wants,
             Use::Launches(count) => launches = launches.wrapping_add(count),
             Use::Unknown => want = true,
@@ -62,9 +63,7 @@ fn one(directory: &CStr, now_ns: u64) -> Use {
     if let Ok(limits) = file(LIMITS_FILE_NAME)
         && Limits::read(&limits).is_ok_and(|(_, limits)| limits.mechanism == MECHANISM_NONE)
     {
-        return UsageView::open(&usage).map_or(Use::Unknown, |view| {
-            Use::Wants(view.slots().flatten().any(|slot| slot.live && slot.pid > 0))
-        });
+        return UsageView::open(&usage).map_or(Use::Unknown, |view| Use::Wants(beside::processes(&view) > 0));
     }
     match UsageView::open(&usage).and_then(|view| view.launches()) {
         Ok(launches) => Use::Launches(launches),
@@ -72,44 +71,4 @@ fn one(directory: &CStr, now_ns: u64) -> Use {
         Err(error) if error.is_missing() => Use::Wants(false),
         Err(_) => Use::Unknown,
     }
-}
-
-/// Calls `see` with the directory of each tenant beside this one; none if they cannot be listed.
-fn for_each_beside(directory: &CStr, mut see: impl FnMut(&CStr)) -> Option<()> {
-    // By its number: that of a tenant's second GPU goes by a link's name here.
-    let own = inode(directory)?;
-    let parent = [directory.to_bytes(), b"/.."].concat();
-    let listed = CString::new(parent.as_slice()).ok()?;
-    // SAFETY: a valid path; the stream is closed below.
-    let entries = unsafe { libc::opendir(listed.as_ptr()) };
-    if entries.is_null() {
-        return None;
-    }
-    loop {
-        // SAFETY: an open stream that this thread alone reads.
-        let entry = unsafe { libc::readdir(entries) };
-        if entry.is_null() {
-            break;
-        }
-        // SAFETY: what readdir returned, until its next call; the name ends with a zero.
-        let (found, name) = unsafe { ((*entry).d_ino, CStr::from_ptr((*entry).d_name.as_ptr())) };
-        if name.to_bytes().starts_with(b".") || found == own {
-            continue;
-        }
-        let path: Vec<u8> = [parent.as_slice(), b"/", name.to_bytes()].concat();
-        if let Ok(path) = CString::new(path) {
-            see(&path);
-        }
-    }
-    // SAFETY: opened above, and used by nobody any more.
-    unsafe { libc::closedir(entries) };
-    Some(())
-}
-
-fn inode(path: &CStr) -> Option<u64> {
-    let mut found = core::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a valid path, and room for the answer.
-    let status = unsafe { libc::stat(path.as_ptr(), found.as_mut_ptr()) };
-    // SAFETY: the call has filled it.
-    (status == 0).then(|| unsafe { found.assume_init() }.st_ino)
 }
