@@ -10,6 +10,7 @@
 //! target/release/hook-cost --gpu 0                               # the first GPU of this machine
 //! target/release/hook-cost --of memory --burst 20                # 1 MiB had and given back
 //! target/release/hook-cost --time 99%                            # launches that are measured for a share of time
+//! target/release/hook-cost --low                                 # launches of low priority, beside a tenant of high priority that rests
 //! target/release/hook-cost --gpu 0 --peer hami-core=/usr/local/vgpu/libvgpu.so
 //! ```
 
@@ -66,6 +67,9 @@ struct Options {
     /// The tenant's share of the GPU's time, as `partita run --time` takes it [default: none].
     #[arg(long)]
     time: Option<String>,
+    /// Give the tenant low priority, beside one of high priority that has launched and rests: launches have waits in front of them.
+    #[arg(long)]
+    low: bool,
     /// The `partita` executable [default: beside this one].
     #[arg(long)]
     partita: Option<PathBuf>,
@@ -117,7 +121,8 @@ const CORE_PERCENT: u32 = 50;
 /// How the program is run.
 enum How {
     Bare,
-    Tenant,
+    /// As a tenant of this name, with these options beside its partition.
+    Tenant(&'static str, &'static [&'static str]),
     /// Behind these words.
     Under(Vec<OsString>),
 }
@@ -140,20 +145,10 @@ impl Way {
         let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
         let mut command = match &self.how {
             How::Bare => bare(&partita, &options.gpu, &own),
-            How::Tenant => {
+            How::Tenant(name, more) => {
                 let mut command = Command::new(&partita);
-                command.args([
-                    "run",
-                    "--gpu",
-                    &options.gpu,
-                    "--name",
-                    "hook-cost",
-                    "--sm",
-                    "50%",
-                    "--mem",
-                    "1GiB",
-                ]);
-                command.args(["--isolation", "own"]);
+                command.args(["run", "--gpu", &options.gpu, "--name", name, "--sm", "50%", "--mem", "1GiB"]);
+                command.args(["--isolation", "own"]).args(*more);
                 if let Some(time) = &options.time {
                     command.args(["--time", time]);
                 }
@@ -175,7 +170,12 @@ impl Way {
 
 fn compare(options: &Options) -> Result<()> {
     let scratch = Scratch::new("hook-cost")?;
-    let mut ways = vec![Way::new("bare", How::Bare), Way::new("as a tenant", How::Tenant)];
+    let tenant: &[&str] = if options.low { &["--priority", "low"] } else { &[] };
+    let mut ways =
+        vec![Way::new("bare", How::Bare), Way::new("as a tenant", How::Tenant("hook-cost", tenant))];
+    // It launches before it is ready, so it has a lane; it waits for that, so the lane is open.
+    let high = Way::new("", How::Tenant("hook-cost-high", &["--priority", "high"]));
+    let high = options.low.then(|| high.start(options)).transpose()?;
     for peer in &options.peer {
         ways.push(Way::new(
             format!("under {}", peer.name),
@@ -207,6 +207,8 @@ fn compare(options: &Options) -> Result<()> {
         }
     }
 
+    high.map_or(Ok(()), Side::stop)?;
+
     let calls = match options.of {
         Of::Launch => "launches of partita_spin",
         Of::Memory => "cuMemAlloc of 1 MiB and cuMemFree",
@@ -217,6 +219,9 @@ fn compare(options: &Options) -> Result<()> {
     );
     let count = u64::from(options.starts) * u64::from(options.rounds) * u64::from(options.burst);
     println!("{count} each way\n");
+    if options.low {
+        println!("The tenant has low priority, beside one of high priority that rests.\n");
+    }
     println!("| | median ns | 95 % interval of the median | p10 | p90 | count |");
     println!("|---|---|---|---|---|---|");
     for (at, way) in ways.into_iter().enumerate() {
