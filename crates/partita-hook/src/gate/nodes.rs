@@ -135,21 +135,17 @@ impl Gate {
         if context == 0 || tenant.gpu_now().ok()?.index != gpu.index {
             return None;
         }
-        let places = places(tenant.graph_calls()?, graph, plan.every)?;
+        let calls = NodeCalls::resolve().inspect_err(|_| refused(CuResult::NOT_SUPPORTED)).ok()?;
+        let places = places(tenant.graph_calls()?, &calls, graph, plan.every)?;
         if places.is_empty() {
             return None;
         }
-        match self.insert_at(context, graph, &places, plan) {
-            Ok(inserted) => Some(inserted),
-            Err(code) => {
-                refused(code);
-                None
-            }
-        }
+        self.insert_at(calls, context, graph, &places, plan).inspect_err(|code| refused(*code)).ok()
     }
 
     fn insert_at(
         &self,
+        calls: NodeCalls,
         context: usize,
         graph: *mut c_void,
         places: &[Place],
@@ -157,7 +153,6 @@ impl Gate {
     ) -> Result<Inserted, CuResult> {
         // Nothing waits where nobody would open it. A lane may be claimed while the graph runs, so the thread looks from now on.
         self.watch()?;
-        let calls = NodeCalls::resolve().map_err(|_| CuResult::NOT_SUPPORTED)?;
         let (count, mut waits) = low::waits(plan.lanes, |lane| self.word(lane))?;
         let parameters = CUDA_BATCH_MEM_OP_NODE_PARAMS {
             ctx: CUcontext(core::ptr::with_exposed_provenance_mut(context)),
@@ -225,8 +220,7 @@ struct Edge {
     is_plain: bool,
 }
 
-fn edges(graph: *mut c_void) -> Option<Vec<Edge>> {
-    let calls = NodeCalls::resolve().ok()?;
+fn edges(calls: &NodeCalls, graph: *mut c_void) -> Option<Vec<Edge>> {
     let address = real::symbol(c"cuGraphGetEdges_v2");
     // SAFETY: the prototype of that name in cuda.h.
     let with_data =
@@ -256,7 +250,7 @@ fn edges(graph: *mut c_void) -> Option<Vec<Edge>> {
 }
 
 /// The kernels of a graph that are to wait.
-fn places(driver: &GraphCalls, graph: *mut c_void, every: u32) -> Option<Vec<Place>> {
+fn places(driver: &GraphCalls, calls: &NodeCalls, graph: *mut c_void, every: u32) -> Option<Vec<Place>> {
     let nodes = driver.nodes(graph)?;
     let weights: Vec<u32> =
         nodes.iter().map(|&node| weigh(driver, node, DEPTH_MAX)).collect::<Option<_>>()?;
@@ -267,7 +261,7 @@ fn places(driver: &GraphCalls, graph: *mut c_void, every: u32) -> Option<Vec<Pla
         nodes.iter().enumerate().map(|(at, &node)| (node, at)).collect();
     let mut shape = GraphShape::new(weights);
     let mut after: Vec<Vec<*mut c_void>> = alloc::vec![Vec::new(); nodes.len()];
-    for edge in edges(graph)? {
+    for edge in edges(calls, graph)? {
         let (from, to) = (*number.get(&edge.from)?, *number.get(&edge.to)?);
         after.get_mut(to)?.push(edge.from);
         shape.connect(from, to, edge.is_plain)?;
