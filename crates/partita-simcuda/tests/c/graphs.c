@@ -470,6 +470,9 @@ static void belongings(void) {
     MemsetNode ms = {node.address, 0, 1, 1, 5 * MIB, 1};
     OK(cuGraphAddMemsetNode(&fill, graph, &alloc, 1, &ms, context));
     OK(cuGraphAddMemFreeNode(&release, graph, &fill, 1, node.address));
+    // Nothing is taken out of a graph with memory of its own.
+    IS(801, cuGraphDestroyNode(fill));
+    IS(801, cuGraphRemoveDependencies(graph, &alloc, &fill, 1));
     void *object;
     IS(1, cuUserObjectCreate(&object, (void *)1, destroy, 1, 0));
     OK(cuUserObjectCreate(&object, (void *)1, destroy, 1, 1));

@@ -235,6 +235,8 @@ CUresult cuLinkComplete(void *, const void **, size_t *);
 CUresult cuLinkDestroy(void *);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
+CUresult cuGraphDestroyNode(CUgraphNode);
+CUresult cuGraphRemoveDependencies(CUgraph, const CUgraphNode *, const CUgraphNode *, size_t);
 CUresult cuUserObjectCreate(void **, void *, void (*)(void *), unsigned, unsigned);
 CUresult cuGraphRetainUserObject(CUgraph, void *, unsigned, unsigned);
 CUresult cuCtxRecordEvent(CUcontext, CUevent);
