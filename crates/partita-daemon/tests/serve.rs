@@ -311,3 +311,28 @@ fn too_many_requests_at_once_are_told_to_come_again() {
     eventually("there is room again", || daemon.send("GET /v1/chains HTTP/1.1", b"").0 == 200);
     assert_eq!(daemon.get("/v1/chains"), json!([]));
 }
+
+#[test]
+fn requests_whose_clients_leave_take_no_room() {
+    let world = World::new();
+    let daemon = world.start();
+    let head =
+        "POST /v1/chains HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+    // More than may be answered at once, one after the other.
+    for _ in 0..12 {
+        let left: Vec<UnixStream> = (0..100)
+            .map(|_| {
+                let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+                stream.write_all(head.as_bytes()).unwrap();
+                stream
+            })
+            .collect();
+        drop(left);
+    }
+    // What asks is one of them.
+    eventually("nobody else is being answered", || {
+        let (status, _, page) = daemon.send("GET /metrics HTTP/1.1", b"");
+        status == 200 && page.lines().any(|line| line == "partita_daemon_requests_in_flight{} 1.0")
+    });
+    assert_eq!(daemon.get("/v1/chains"), json!([]));
+}

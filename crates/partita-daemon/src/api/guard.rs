@@ -37,9 +37,9 @@ pub(super) async fn account(State(app): State<Shared>, request: Request, next: N
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0);
 
-    app.in_flight().fetch_add(1, Ordering::Relaxed);
+    let in_flight = InFlight::count(&app);
     let mut response = explained(next.run(request).await, &path);
-    app.in_flight().fetch_sub(1, Ordering::Relaxed);
+    drop(in_flight);
 
     let status = response.status().as_u16();
     let took = begin.elapsed();
@@ -61,9 +61,29 @@ pub(super) async fn account(State(app): State<Shared>, request: Request, next: N
     if let Ok(value) = HeaderValue::from_str(&number.to_string()) {
         headers.insert("x-request-id", value);
     }
+    // So that a client can tell what the daemon took from what the way and itself did.
+    if let Ok(value) = HeaderValue::from_str(&format!("total;dur={took_ms:.3}")) {
+        headers.insert("server-timing", value);
+    }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+/// A request that is being answered, counted until this is dropped: whoever leaves before the answer ends it at any await.
+struct InFlight(Shared);
+
+impl InFlight {
+    fn count(app: &Shared) -> Self {
+        app.in_flight().fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(app))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight().fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Failures that are not of our making, as of a file of the reference page that is not there, in the form of all others.
