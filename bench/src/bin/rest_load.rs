@@ -84,8 +84,18 @@ const MIX: [Ask; 10] = [
     Ask::Chain,
 ];
 
-/// What was asked, and what it took in milliseconds.
-type Taken = (Ask, f64);
+/// What was asked, and what it took, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    ask: Ask,
+    /// From when it was due to when its answer was read.
+    from_due: f64,
+    /// Of that, what the client itself was late: from when it was due, and the answer before had been read, to when it was sent. On cores that have other work a client waits for
+    /// its turn before it sends anything.
+    client_late: f64,
+    /// What the daemon says that it took, from the end of the request's headers to the beginning of the answer.
+    in_daemon: f64,
+}
 
 impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,10 +140,14 @@ fn main() -> Result<()> {
     let (rest, leases) = paced(&options, &socket, &memory)?;
     println!("| what | count | p50 | p99 | longest |\n|---|---|---|---|---|");
     for ask in [Ask::Chain, Ask::Chains, Ask::Tenants, Ask::Leases, Ask::Define] {
-        let of: Vec<f64> = rest.iter().filter(|(one, _)| *one == ask).map(|(_, ms)| *ms).collect();
-        print_row(&ask.to_string(), of)?;
+        let of = rest.iter().filter(|one| one.ask == ask);
+        print_row(&ask.to_string(), of.map(|one| one.from_due).collect())?;
     }
-    print_row("all requests", rest.iter().map(|(_, ms)| *ms).collect())?;
+    let all = |of: fn(&Taken) -> f64| rest.iter().map(of).collect();
+    print_row("all requests", all(|one| one.from_due))?;
+    print_row("of that, the client was late", all(|one| one.client_late))?;
+    print_row("all requests, from when they were sent", all(|one| one.from_due - one.client_late))?;
+    print_row("of that, in the daemon", all(|one| one.in_daemon))?;
     if !leases.is_empty() {
         print_row("lease and give back", leases)?;
     }
@@ -186,15 +200,19 @@ fn paced(options: &Options, socket: &Path, memory: &Path) -> Result<(Vec<Taken>,
                     let connected = Rest::connect(socket);
                     barrier.wait();
                     let mut rest = connected?;
-                    let mut taken = Vec::new();
+                    let mut taken: Vec<Taken> = Vec::new();
+                    let mut free = Instant::now();
                     // Spread over time, and each kind of request over the clients.
                     let every = Duration::from_secs(1) * options.clients / options.rate;
                     let first = every * client / options.clients;
                     for due in Due::new(first, every, span) {
                         let number = taken.len() as u32;
                         let ask = MIX[((number + client) % 10) as usize];
-                        rest.mixed(ask, client, 10 + number % 1000)?;
-                        taken.push((ask, due.elapsed().as_secs_f64() * 1e3));
+                        let client_late = due.max(free).elapsed().as_secs_f64() * 1e3;
+                        let in_daemon = rest.mixed(ask, client, 10 + number % 1000)?;
+                        free = Instant::now();
+                        let from_due = free.duration_since(due).as_secs_f64() * 1e3;
+                        taken.push(Taken { ask, from_due, client_late, in_daemon });
                     }
                     Ok(taken)
                 })
@@ -296,7 +314,7 @@ impl Rest {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    fn mixed(&mut self, ask: Ask, client: u32, period_ms: u32) -> Result<()> {
+    fn mixed(&mut self, ask: Ask, client: u32, period_ms: u32) -> Result<f64> {
         match ask {
             Ask::Chain => self.ask("GET", &format!("/v1/chains/c{client}"), ""),
             Ask::Chains => self.ask("GET", "/v1/chains", ""),
@@ -306,8 +324,8 @@ impl Rest {
         }
     }
 
-    /// A request, and its answer to the last byte.
-    fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<()> {
+    /// A request, and its answer to the last byte. Returns what the daemon says that it took, in milliseconds.
+    fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<f64> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
@@ -316,12 +334,14 @@ impl Rest {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let status = line.clone();
-        let mut length = 0;
+        let (mut length, mut took_ms) = (0, None);
         while line != "\r\n" {
             line.clear();
             ensure!(self.stream.read_line(&mut line)? > 0, "{method} {path}: the answer ends early");
             if let Some(value) = line.strip_prefix("content-length: ") {
                 length = value.trim().parse()?;
+            } else if let Some(value) = line.strip_prefix("server-timing: total;dur=") {
+                took_ms = Some(value.trim().parse()?);
             }
         }
         let mut body = vec![0; length];
@@ -331,7 +351,7 @@ impl Rest {
             "{method} {path}: {status}{}",
             String::from_utf8_lossy(&body)
         );
-        Ok(())
+        took_ms.with_context(|| format!("{method} {path}: an answer without server-timing"))
     }
 }
 
