@@ -2,8 +2,8 @@
 //!
 //! Nothing here reads a clock or touches a GPU. Whoever holds a tenant's gate tells a [`Budget`] how long the GPU was
 //! busy for the tenant and is told whether the gate is open and when to look again ([`Decision`]). Whoever holds
-//! low-priority work back asks a [`Hold`] whether a closed gate still counts, and a [`Pacer`] how many kernels may
-//! pass between two gates.
+//! low-priority work back asks a [`Hold`] whether a closed gate still counts, a [`Pacer`] how many kernels may
+//! pass between two gates, and a [`GraphShape`] where that is inside a graph.
 //!
 //! # Why the budget is stable
 //! The balance is an integrator: it grows by the share of the time that passes and shrinks by the time *measured* to

@@ -2,7 +2,8 @@
 //!
 //! How many launches make a unit follows from their measured lengths, for each stream ([`Pacer`]). One launch in about 32 is measured, by an
 //! event in front of it and one behind; a later launch in the stream reads them, once the GPU has passed them. Nobody waits for that, and
-//! what is captured is not measured. Both events lie in the launch's own stream, so they order nothing that the launch does not
+//! what is captured is not measured. Where the tenant has a share of time as well, a launch that waits for that counts as long as it waits, so
+//! units are shorter. Both events lie in the launch's own stream, so they order nothing that the launch does not
 //! order; in the legacy stream, too.
 
 use core::ffi::{c_uint, c_void};
