@@ -210,7 +210,7 @@ fn a_long_graph_stops_in_its_midst() {
         assert_eq!(high.tell("sync"), "ok");
         low.ends();
         assert_eq!(low.progress(), 40);
-        stopped == still && (8..40).contains(&still) && still % 8 == 0
+        stopped == still && (8..40).contains(&still) && still.is_multiple_of(8)
     };
     // A lane that nobody opens is passed for a while: hence several tries, one of which has 20 ms for itself.
     assert!((0..20).any(stops));
