@@ -110,12 +110,13 @@ enum Actuator<'g> {
 
 impl<'g> Actuator<'g> {
     fn apply(&mut self, gpu: &'g Gpu<'g>, set: &TpcSet) -> Result<()> {
-        Ok(match self {
+        match self {
             Self::None => (),
             Self::Masks(masks) => masks.apply(gpu, set)?,
             Self::Green(pool) => pool.apply(gpu, set)?,
             Self::Contexts(pool) => pool.apply(gpu, set)?,
-        })
+        }
+        Ok(())
     }
 
     fn join(&self, stream: StreamRef<'_>) -> Result<bool> {
