@@ -109,11 +109,19 @@ pub(crate) fn end_processes(
     for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, KILL_LIMIT)] {
         let deadline = Instant::now() + patience;
         let mut told = BTreeSet::new();
+        let mut nobody_left = false;
         loop {
             let processes = processes(tenant);
             if processes.is_empty() {
-                break;
+                // One that was being started by one that has died since may show itself a moment later.
+                if nobody_left || signal == Signal::TERM {
+                    break;
+                }
+                nobody_left = true;
+                thread::sleep(POLL);
+                continue;
             }
+            nobody_left = false;
             let fresh: BTreeSet<ProcessId> = processes.difference(&told).copied().collect();
             if !fresh.is_empty() {
                 if let Err(error) = terminate_clients(install, registry, tenant, &fresh) {
@@ -128,6 +136,10 @@ pub(crate) fn end_processes(
                 seen.extend(fresh);
             }
             if Instant::now() >= deadline {
+                // Judged by what was just seen: one that has begun since is not one that does not die.
+                if let (Signal::KILL, Some(process)) = (signal, processes.first()) {
+                    return Err(does_not_die(name, *process));
+                }
                 break;
             }
             thread::sleep(POLL);
@@ -135,20 +147,20 @@ pub(crate) fn end_processes(
     }
     outcome.processes = seen.len();
     outcome.notices.dedup();
-    let left = processes(tenant);
-    if let Some(process) = left.first() {
-        return Err(Error::Child {
-            job: format!("tenant {name}"),
-            reason: format!(
-                "process {} does not die within {} s of SIGKILL ({}); see `cat /proc/{}/stack`",
-                process.pid,
-                KILL_LIMIT.as_secs(),
-                process.what_it_does(),
-                process.pid
-            ),
-        });
-    }
     Ok(outcome)
+}
+
+fn does_not_die(name: &str, process: ProcessId) -> Error {
+    Error::Child {
+        job: format!("tenant {name}"),
+        reason: format!(
+            "process {} does not die within {} s of SIGKILL ({}); see `cat /proc/{}/stack`",
+            process.pid,
+            KILL_LIMIT.as_secs(),
+            process.what_it_does(),
+            process.pid
+        ),
+    }
 }
 
 /// Every living process of the tenant, but the one that asks.
