@@ -37,7 +37,7 @@ class Driver:
     """The census kernel of Partita's own module, by way of libcuda."""
 
     def __init__(self, device: int) -> None:
-        self.library = ctypes.CDLL("libcuda.so.1")
+        self.cuda = ctypes.CDLL("libcuda.so.1")
         context, module, self.kernel, memory = (ctypes.c_void_p() for _ in range(4))
         self.call("cuInit", 0)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -48,7 +48,7 @@ class Driver:
         self.memory = memory.value
 
     def call(self, name: str, *arguments: object) -> None:
-        if code := getattr(self.library, name)(*arguments):
+        if code := getattr(self.cuda, name)(*arguments):
             raise CudaError(f"{name}: error {code}")
 
     def work(self, address: int | None = None) -> None:
