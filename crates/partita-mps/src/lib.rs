@@ -40,7 +40,7 @@ pub mod dirs;
 pub mod error;
 mod exec;
 pub mod fault;
-mod lock;
+pub mod lock;
 pub mod log;
 pub mod partition;
 pub mod provision;

@@ -12,7 +12,7 @@ const POLL: Duration = Duration::from_millis(2);
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn lock_within(file: &File, limit: Duration) -> io::Result<bool> {
+pub fn lock_within(file: &File, limit: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + limit;
     loop {
         match file.try_lock() {

@@ -1,17 +1,12 @@
 //! Files that some write while others read them.
 
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
-
-/// How often it is looked whether the holder of a lock is done.
-const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// Whether what was written must be on the disk when the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,22 +51,6 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
         return Ok(file);
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
-}
-
-/// Takes a file's lock, flock(2), until it is closed. Returns false if another process still has it after `limit`.
-///
-/// # Errors
-/// The system's.
-pub(crate) fn lock_within(file: &File, limit: Duration) -> io::Result<bool> {
-    let deadline = Instant::now() + limit;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Ok(false),
-            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_POLL),
-        }
-    }
 }
 
 /// Reads a value from a regular file of JSON of so many bytes at most.

@@ -11,8 +11,10 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use partita_mps::lock::lock_within;
+
 use crate::error::Error;
-use crate::files::{lock_within, open_regular};
+use crate::files::open_regular;
 use crate::install::Install;
 use crate::kill;
 use crate::registry::Registry;

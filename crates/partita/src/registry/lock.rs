@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use partita_core::Present;
 use partita_ledger::{FLAG_GATED, FLAG_TIMED, MECHANISM_NONE};
+use partita_mps::lock::lock_within;
 
 use super::{
     GATE, NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name,
     is_owned, is_scratch, make, make_gate, shared_dir, tenant::has_live_slot,
 };
 use crate::error::Error;
-use crate::files::{lock_within, open_regular};
+use crate::files::open_regular;
 use crate::process::ProcessId;
 use crate::run::LEDGER_VARIABLE;
 
