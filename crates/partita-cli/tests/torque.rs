@@ -4,13 +4,12 @@
 mod batch_jobs;
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use batch_jobs::{assert_clean, daemons, number_of, state_dir};
-use common::{World, executable, gpu_program, libraries, program, sms, text};
+use batch_jobs::{assert_clean, daemons, number_of, state_dir, write_settings};
+use common::{World, executable, gpu_program, program, sms, text};
 
 /// A node whose mother superior is this test.
 struct Node<'a> {
@@ -48,15 +47,7 @@ impl<'a> Node<'a> {
             script = script.replace(installed, &here);
         }
         executable(&self.at("torque/mom_priv").join(name), script.as_bytes());
-        let values = self.world.partita([""; 0]);
-        let mut values: BTreeMap<String, String> = values
-            .get_envs()
-            .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value?.to_str()?.to_owned())))
-            .collect();
-        values.insert("PARTITA_LIB_DIR".to_owned(), libraries().display().to_string());
-        values.insert("PARTITA_BATCH_DIR".to_owned(), state_dir(self.world).display().to_string());
-        let lines: String = values.iter().map(|(key, value)| format!("{key}='{value}'\n")).collect();
-        fs::write(self.at("settings"), lines).unwrap();
+        write_settings(self.world, &self.at("settings"));
     }
 
     /// What `pbs_mom` runs as root.

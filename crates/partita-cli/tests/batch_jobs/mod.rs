@@ -2,12 +2,14 @@
 
 #![allow(dead_code)]
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::{World, gpu_program, text};
+use crate::common::{World, gpu_program, libraries, text};
 
 /// One Slurm job.
 pub struct Job<'a> {
@@ -145,10 +147,23 @@ pub fn state_dir(world: &World) -> PathBuf {
     world.dir().join("batch")
 }
 
+/// Writes what the batch system's scripts read on this node, `/etc/default/partita` elsewhere.
+pub fn write_settings(world: &World, path: &Path) {
+    let partita = world.partita([""; 0]);
+    let mut values: BTreeMap<String, String> = partita
+        .get_envs()
+        .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value?.to_str()?.to_owned())))
+        .collect();
+    values.insert("PARTITA_LIB_DIR".to_owned(), libraries().display().to_string());
+    values.insert("PARTITA_BATCH_DIR".to_owned(), state_dir(world).display().to_string());
+    let lines: String = values.iter().map(|(key, value)| format!("{key}='{value}'\n")).collect();
+    fs::write(path, lines).unwrap();
+}
+
 /// The files of all jobs, and their locks.
 pub fn state_files(world: &World) -> Vec<PathBuf> {
     let dirs = ["jobs", "env", "locks"].map(|dir| state_dir(world).join(dir));
-    let files = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
+    let files = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten();
     // The empty lock of a service stays after a killed script, until the next job of its group.
     let is_lock = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("service-");
     files.map(|entry| entry.unwrap().path()).filter(|path| !is_lock(path)).collect()

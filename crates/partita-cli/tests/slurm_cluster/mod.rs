@@ -1,7 +1,6 @@
 //! A Slurm cluster of one node: `munged`, `slurmctld` and `slurmd` of the distribution, with key, sockets, ports and files
 //! of its own, and with the example files of `examples/batch/slurm` as the node's scripts.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-use crate::batch_jobs::state_dir;
-use crate::common::{PATIENCE, World, libraries, program, text};
+use crate::batch_jobs::write_settings;
+use crate::common::{PATIENCE, World, program, text};
 
 /// The programs that are needed, of the packages slurmctld, slurmd, slurm-client and munge.
 const PROGRAMS: [&str; 6] = ["munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol"];
@@ -92,15 +91,7 @@ impl<'a> Cluster<'a> {
         ["prolog.d/50-partita", "epilog.d/50-partita", "task-prolog", "task-epilog"]
             .into_iter()
             .for_each(script);
-        let values = self.world.partita([""; 0]);
-        let mut values: BTreeMap<String, String> = values
-            .get_envs()
-            .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value?.to_str()?.to_owned())))
-            .collect();
-        values.insert("PARTITA_LIB_DIR".to_owned(), libraries().display().to_string());
-        values.insert("PARTITA_BATCH_DIR".to_owned(), state_dir(self.world).display().to_string());
-        let lines: String = values.iter().map(|(key, value)| format!("{key}='{value}'\n")).collect();
-        fs::write(settings, lines).unwrap();
+        write_settings(self.world, &settings);
 
         // Two GPUs. Slurm wants devices, of whatever kind.
         for name in ["gpu0", "gpu1"] {
