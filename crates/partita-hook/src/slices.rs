@@ -147,21 +147,13 @@ unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut Control) -> c_
     // SAFETY: the command's parameters are a number of microseconds.
     let given_us =
         unsafe { core::ptr::with_exposed_provenance::<u64>(control.parameters as usize).read_unaligned() };
-    let short = groups.short;
-    let known = groups.all.iter_mut().find(|group| group.is(control.client, control.object));
-    match known {
-        Some(group) => (group.node, group.given_us) = (node, given_us),
-        None => {
-            let (client, object) = (control.client, control.object);
-            groups.all.push(Group { node, client, object, given_us });
-        }
-    }
-    if short && given_us > SHORT_US {
-        let group = Group { node, client: control.client, object: control.object, given_us };
-        if group.set(SHORT_US) {
-            control.status = NV_OK;
-            return 0;
-        }
+    let group = Group { node, client: control.client, object: control.object, given_us };
+    groups.all.retain(|known| (known.client, known.object) != (group.client, group.object));
+    let is_short = groups.short && given_us > SHORT_US && group.set(SHORT_US);
+    groups.all.push(group);
+    if is_short {
+        control.status = NV_OK;
+        return 0;
     }
     // SAFETY: passed on to the caller.
     unsafe { ask(node, wanted, argument.cast()) }
@@ -179,10 +171,6 @@ unsafe fn on_free(node: c_int, wanted: c_ulong, argument: *mut Free) -> c_int {
 }
 
 impl Group {
-    fn is(&self, client: u32, object: u32) -> bool {
-        (self.client, self.object) == (client, object)
-    }
-
     /// Whether the driver took the slice.
     fn set(&self, mut slice_us: u64) -> bool {
         let mut control = Control {

@@ -14,6 +14,7 @@ use partita_core::time::Pacer;
 
 use crate::driver::calls;
 use crate::lock::Mutex;
+use crate::time::places;
 use crate::{capture, quiet};
 
 calls! {
@@ -147,8 +148,7 @@ impl Paces {
     }
 
     fn places(&self, key: usize) -> impl Iterator<Item = &Pace> {
-        let first = (key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - STREAMS.ilog2());
-        (0..TRIES).map(move |step| &self.streams[(first + step) % STREAMS])
+        places::<STREAMS>(key).take(TRIES).map(|at| &self.streams[at])
     }
 
     #[inline]

@@ -23,8 +23,8 @@ use partita_abi::CuResult;
 use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
 use partita_ledger::{GateMap, LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
 
-pub use self::streams::key_of;
 use self::streams::{Part, Present, Stream, Streams};
+pub use self::streams::{key_of, places};
 use self::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool};
 pub use self::watch::Watch;
 use crate::driver::calls;

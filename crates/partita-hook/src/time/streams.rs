@@ -145,8 +145,7 @@ impl Streams {
     }
 
     fn places(&self, key: usize) -> impl Iterator<Item = usize> {
-        let first = (key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - 8);
-        (0..TRIES).map(move |step| (first + step) % STREAMS)
+        places::<STREAMS>(key).take(TRIES)
     }
 
     /// The number of the stream with a key.
@@ -207,6 +206,14 @@ pub fn key_of(stream: usize, context: impl FnOnce() -> usize) -> usize {
         PER_THREAD => unsafe { libc::pthread_self() as usize | PER_THREAD },
         stream => stream,
     }
+}
+
+/// Where in a table of `SIZE` streams, a power of two, that of a key is looked for, one place after the other.
+#[inline]
+pub fn places<const SIZE: usize>(key: usize) -> impl Iterator<Item = usize> {
+    const { assert!(SIZE.is_power_of_two()) };
+    let first = (key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - SIZE.ilog2());
+    (0..SIZE).map(move |step| (first + step) % SIZE)
 }
 
 /// The handle by which any thread reaches the stream of a key in that stream's context; none for the default stream of another thread.

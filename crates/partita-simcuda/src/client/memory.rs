@@ -222,8 +222,7 @@ driver_api! {
     ) {
         super::stream::resolve(stream, per_thread)?;
         list(locations, location_count)?;
-        check_firsts(list(firsts, location_count)?, count)?;
-        check_batch(list(addresses, count)?, list(sizes, count)?, flags)
+        check_moves(list(addresses, count)?, list(sizes, count)?, list(firsts, location_count)?, flags)
     }
 
     /// Gives up what managed memory holds and moves it; it stays where and as it is here.
@@ -239,8 +238,7 @@ driver_api! {
     ) {
         super::stream::resolve(stream, per_thread)?;
         list(locations, location_count)?;
-        check_firsts(list(firsts, location_count)?, count)?;
-        check_batch(list(addresses, count)?, list(sizes, count)?, flags)
+        check_moves(list(addresses, count)?, list(sizes, count)?, list(firsts, location_count)?, flags)
     }
 
     /// Gives up what managed memory holds, which stays as it is here.
@@ -291,10 +289,13 @@ driver_api! {
     }
 }
 
-/// Checks that the locations of a batch begin at its first entry and follow one another.
-fn check_firsts(firsts: &[usize], count: usize) -> Result<(), CuResult> {
+/// Checks a batch that is to be moved. The locations begin at its first entry and follow one another.
+fn check_moves(addresses: &[u64], sizes: &[usize], firsts: &[usize], flags: u64) -> Result<(), CuResult> {
     let follow = firsts.first() == Some(&0) && firsts.is_sorted_by(|one, next| one < next);
-    if follow && firsts.iter().all(|first| *first < count) { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
+    if !follow || firsts.iter().any(|first| *first >= addresses.len()) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    check_batch(addresses, sizes, flags)
 }
 
 fn check_batch(addresses: &[u64], sizes: &[usize], flags: u64) -> Result<(), CuResult> {
