@@ -30,6 +30,11 @@ fn physical_memory_is_mapped_at_reserved_addresses() {
 }
 
 #[test]
+fn what_an_address_is_is_told_in_a_context_alone() {
+    World::new("told").run("memory", "told");
+}
+
+#[test]
 fn a_bad_address_is_a_sticky_error() {
     World::new("illegal").run("memory", "illegal");
 }

@@ -95,19 +95,21 @@ unsafe fn store_nothing(data: *mut c_void, attribute: CUpointer_attribute) -> Re
 }
 
 driver_api! {
-    /// One attribute of an address. Ordinary memory has none.
+    /// One attribute of an address. Ordinary memory has none. Without a current context nothing is told of any.
     fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr) {
+        context::current()?;
         let region = runtime_at(address)?.regions.find(address);
         store(data, attribute, region.as_ref(), address)
     }
 
-    /// Several attributes of an address; what ordinary memory has not is zero.
+    /// Several attributes of an address; what ordinary memory has not is zero. Without a current context nothing is told of any.
     fn cuPointerGetAttributes(
         count: u32,
         attributes: *const CUpointer_attribute,
         data: *const *mut c_void,
         address: CUdeviceptr,
     ) {
+        context::current()?;
         let region = runtime_at(address)?.regions.find(address);
         for (index, attribute) in list(attributes, count as usize)?.iter().enumerate() {
             let to = get(data.add(index))?;

@@ -336,6 +336,33 @@ static void mapped(void) {
     EQ(available(), first);
 }
 
+// What an address is, the driver tells in a context alone, whichever it is.
+static void told(void) {
+    start();
+    CUcontext context, other;
+    CUdeviceptr a;
+    int type = 7;
+    unsigned managed = 7;
+    int attributes[] = {2, 8};
+    void *data[] = {&type, &managed};
+    OK(cuMemAlloc_v2(&a, 64));
+    OK(cuCtxPopCurrent_v2(&context));
+    IS(201, cuPointerGetAttribute(&type, 2, a)); // CUDA_ERROR_INVALID_CONTEXT
+    IS(201, cuPointerGetAttribute(&type, 2, (CUdeviceptr)&type));
+    IS(201, cuPointerGetAttributes(2, attributes, data, a));
+    EQ(type, 7);
+    EQ(managed, 7);
+    OK(cuCtxCreate_v2(&other, 0, 0));
+    OK(cuPointerGetAttributes(2, attributes, data, a));
+    EQ(type, 2);
+    EQ(managed & 0xff, 0);
+    OK(cuCtxDestroy_v2(other));
+    IS(201, cuPointerGetAttribute(&type, 2, a));
+    OK(cuCtxPushCurrent_v2(context));
+    OK(cuPointerGetAttribute(&type, 2, a));
+    OK(cuMemFree_v2(a));
+}
+
 // A kernel that reaches memory which is not there ends the context's work for good.
 static void illegal(void) {
     start();
@@ -351,4 +378,4 @@ static void illegal(void) {
 }
 
 CASES({"routes", routes}, {"copies", copies}, {"host", host}, {"pools", pools}, {"mapped", mapped},
-      {"illegal", illegal})
+      {"told", told}, {"illegal", illegal})
