@@ -13,18 +13,18 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
 use partita_ledger::SlotInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::child::Job;
 use crate::error::Error;
-use crate::gpu::{self, Selector};
 use crate::install::Install;
 use crate::process::ProcessId;
-use crate::registry::{Registry, Tenant};
+use crate::registry::{GpuMeta, Registry, SimMeta, Tenant};
+use crate::simenv::SimEnvironment;
 
 /// The name of the job that asks the driver.
 pub const JOB: &str = "audit";
@@ -32,11 +32,27 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Processes between a program and its descendant; more are a loop of numbers that came back.
 const ANCESTORS_MAX: usize = 1000;
 
+/// Who uses the GPUs of one management library.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// The GPUs and instances that it tells of.
+    pub gpus: Vec<ListedGpu>,
+    /// What it says of those that it tells nothing of.
+    pub silent: Vec<String>,
+}
+
+/// Who uses one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedGpu {
+    /// Its UUID, or an instance's.
+    pub uuid: String,
+    /// The processes, each once.
+    pub processes: Vec<DriverProcess>,
+}
+
 /// A process as the driver lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverProcess {
-    /// The GPU's UUID.
-    pub gpu_uuid: String,
     /// The process, as this machine numbers it.
     pub pid: u32,
     /// Device memory that it uses, in bytes, where the driver tells it.
@@ -58,43 +74,91 @@ pub struct AuditRow {
     pub ledger_bytes: Option<u64>,
     /// Whether no limit of the tenant holds it.
     pub escaped: bool,
+    /// The process and no later one of its number.
+    #[serde(skip)]
+    pub process: ProcessId,
+    /// The GPU.
+    #[serde(skip)]
+    pub device: GpuMeta,
+}
+
+/// A process that was seen to have escaped. It is looked for also when its tenant, or whoever links it to that one, has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Escape {
+    /// The tenant.
+    pub tenant: String,
+    /// The GPU that it uses.
+    pub gpu: GpuMeta,
+    /// The process.
+    pub process: ProcessId,
+}
+
+/// What an audit found.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Every process of a tenant that the driver lists, those that have escaped first.
+    pub rows: Vec<AuditRow>,
+    /// What could not be looked at.
+    pub unseen: Vec<Unseen>,
+}
+
+/// GPUs with tenants of which nobody tells who uses them.
+#[derive(Debug)]
+pub struct Unseen {
+    /// The GPUs.
+    pub gpus: Vec<GpuMeta>,
+    /// Why.
+    pub error: Error,
 }
 
 /// The processes that the management library of this process's library path lists.
 ///
 /// # Errors
 /// Why it cannot.
-pub fn read_here() -> Result<Vec<DriverProcess>, String> {
+pub fn read_here() -> Result<Listing, String> {
     let nvml = Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
-    nvml.and_then(|nvml| processes(&nvml)).map_err(|error| format!("NVML: {error}"))
+    nvml.and_then(|nvml| listing(&nvml)).map_err(|error| format!("NVML: {error}"))
 }
 
-fn processes(nvml: &Nvml) -> Result<Vec<DriverProcess>, NvmlError> {
-    let mut found = BTreeMap::new();
-    let mut devices = Vec::new();
+fn listing(nvml: &Nvml) -> Result<Listing, NvmlError> {
+    let mut listing = Listing::default();
     for index in 0..nvml.device_count()? {
-        let device = nvml.device_by_index(index)?;
-        if device.mig_mode().is_ok_and(|mode| mode.current != 0) {
-            let instances = (0..device.mig_device_count()?).map(|number| device.mig_device_by_index(number));
+        // One that has fallen off the bus does not hide the others.
+        match nvml.device_by_index(index).and_then(|device| listed(&device)) {
+            Ok(gpus) => listing.gpus.extend(gpus),
+            Err(error) => listing.silent.push(format!("GPU {index}: {error}")),
+        }
+    }
+    Ok(listing)
+}
+
+/// A GPU, and the instances that it is cut up into.
+fn listed(device: &Device<'_>) -> Result<Vec<ListedGpu>, NvmlError> {
+    let mut gpus = Vec::new();
+    if device.mig_mode().is_ok_and(|mode| mode.current != 0) {
+        for number in 0..device.mig_device_count()? {
             // Their numbers may have gaps.
-            devices.extend(instances.flatten());
-        }
-        devices.push(device);
-    }
-    for device in devices {
-        let uuid = device.uuid()?;
-        // Clients of the MPS service are in a list of their own, which older drivers do not have.
-        let of_service = device.mps_running_compute_processes().unwrap_or_default();
-        for process in device.running_compute_processes()?.into_iter().chain(of_service) {
-            let used_bytes = match process.used_gpu_memory {
-                UsedGpuMemory::Used(bytes) => Some(bytes),
-                UsedGpuMemory::Unavailable => None,
-            };
-            let pid = process.pid;
-            found.insert((uuid.clone(), pid), DriverProcess { gpu_uuid: uuid.clone(), pid, used_bytes });
+            if let Ok(instance) = device.mig_device_by_index(number) {
+                gpus.push(of_one(&instance)?);
+            }
         }
     }
-    Ok(found.into_values().collect())
+    gpus.push(of_one(device)?);
+    Ok(gpus)
+}
+
+fn of_one(device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
+    // Clients of the MPS service are in a list of their own, which older drivers do not have.
+    let of_service = device.mps_running_compute_processes().unwrap_or_default();
+    let mut found = BTreeMap::new();
+    for process in device.running_compute_processes()?.into_iter().chain(of_service) {
+        let used_bytes = match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        found.insert(process.pid, DriverProcess { pid: process.pid, used_bytes });
+    }
+    Ok(ListedGpu { uuid: device.uuid()?, processes: found.into_values().collect() })
 }
 
 /// Every process of a tenant that the driver lists, those that have escaped first.
@@ -102,59 +166,109 @@ fn processes(nvml: &Nvml) -> Result<Vec<DriverProcess>, NvmlError> {
 /// # Errors
 /// What reading the registry or asking the driver ends with.
 pub fn audit(install: &Install, registry: &Registry) -> Result<Vec<AuditRow>, Error> {
-    let tenants = registry.lock()?.tenants()?;
-    let mut rows = Vec::new();
-    let mut asked = Vec::new();
-    for part in &tenants {
-        let Ok(meta) = part.meta() else { continue };
-        if asked.contains(&&meta.gpu.uuid) {
-            continue;
-        }
-        asked.push(&meta.gpu.uuid);
-        let selector = match &meta.gpu.sim {
-            Some(sim) => Some(Selector::Sim(sim.device.clone(), meta.gpu.index.unwrap_or(0))),
-            // Nobody selects an instance; the management library lists those of this machine.
-            None if meta.gpu.uuid.starts_with(gpu::INSTANCE) => None,
-            None => Some(Selector::Uuid(meta.gpu.uuid.clone())),
-        };
-        let variables = match &selector {
-            Some(selector) => gpu::select(install, Some(selector))?.gpu.variables(),
-            None => Vec::new(),
-        };
-        let listed: Vec<DriverProcess> =
-            Job::new(install, JOB, &())?.envs(variables).limit(LIMIT).run()?.map_err(|error| {
-                error.or(|reason| Error::Driver { reason: format!("the management library: {reason}") })
-            })?;
-        let here: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.gpu_key == part.gpu_key).collect();
-        let of_gpu = listed.into_iter().filter(|process| process.gpu_uuid == meta.gpu.uuid);
-        rows.extend(of_gpu.filter_map(|process| row(&here, &process)));
+    let Look { rows, unseen } = look(install, registry, &[])?;
+    match unseen.into_iter().next() {
+        Some(unseen) => Err(unseen.error),
+        None => Ok(rows),
     }
-    rows.sort_by(|one, other| {
+}
+
+/// The same, also where a part cannot be looked at, and with what has become of those that had `escaped` before.
+///
+/// # Errors
+/// What reading the registry ends with.
+pub fn look(install: &Install, registry: &Registry, escaped: &[Escape]) -> Result<Look, Error> {
+    let tenants = registry.lock()?.tenants()?;
+    let of_tenants = tenants.iter().filter_map(gpu_of);
+    let mut gpus: Vec<GpuMeta> = Vec::new();
+    for gpu in of_tenants.chain(escaped.iter().map(|escape| escape.gpu.clone())) {
+        if gpus.iter().all(|known| known.key != gpu.key) {
+            gpus.push(gpu);
+        }
+    }
+    let mut look = Look::default();
+    while let Some(first) = gpus.first() {
+        // One library tells of all real GPUs, or of all of one simulated machine.
+        let sim = first.sim.clone();
+        let (together, others) = gpus.into_iter().partition(|gpu| gpu.sim == sim);
+        gpus = others;
+        match ask(install, sim.as_ref()) {
+            Ok(listing) => look.add(&tenants, escaped, together, &listing),
+            Err(error) => look.unseen.push(Unseen { gpus: together, error }),
+        }
+    }
+    look.rows.sort_by(|one, other| {
         (!one.escaped, &one.tenant, one.pid).cmp(&(!other.escaped, &other.tenant, other.pid))
     });
-    Ok(rows)
+    Ok(look)
+}
+
+/// A tenant's GPU, with the name of the directory that it is in.
+fn gpu_of(tenant: &Tenant) -> Option<GpuMeta> {
+    Some(GpuMeta { key: tenant.gpu_key.clone(), ..tenant.meta().ok()?.gpu.clone() })
+}
+
+/// What the management library says, of the real GPUs or of a simulated machine.
+fn ask(install: &Install, sim: Option<&SimMeta>) -> Result<Listing, Error> {
+    let variables = match sim {
+        Some(sim) => SimEnvironment::create(install, &sim.device)?.with_boards_in(&sim.dir).variables(),
+        None => Vec::new(),
+    };
+    let asked = Job::new(install, JOB, &())?.envs(variables).limit(LIMIT).run()?;
+    asked.map_err(|error| {
+        error.or(|reason| Error::Driver { reason: format!("the management library: {reason}") })
+    })
+}
+
+impl Look {
+    fn add(&mut self, tenants: &[Tenant], escaped: &[Escape], gpus: Vec<GpuMeta>, listing: &Listing) {
+        for gpu in gpus {
+            let Some(listed) = listing.gpus.iter().find(|listed| listed.uuid == gpu.uuid) else {
+                let reason = format!(
+                    "the management library tells nothing of {} ({}){}",
+                    gpu.label,
+                    gpu.uuid,
+                    listing.silent.iter().map(|said| format!("; it says: {said}")).collect::<String>()
+                );
+                self.unseen.push(Unseen { gpus: vec![gpu], error: Error::Driver { reason } });
+                continue;
+            };
+            let here: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.gpu_key == gpu.key).collect();
+            let escaped: Vec<&Escape> = escaped.iter().filter(|escape| escape.gpu.key == gpu.key).collect();
+            self.rows
+                .extend(listed.processes.iter().filter_map(|process| row(&gpu, &here, &escaped, process)));
+        }
+    }
 }
 
 /// What a process is to the tenants of its GPU: none if it is no tenant's.
-fn row(tenants: &[&Tenant], process: &DriverProcess) -> Option<AuditRow> {
-    let id = ProcessId::living(process.pid)?;
-    let row = |tenant: &Tenant, ledger_bytes: Option<u64>| AuditRow {
-        tenant: tenant.name.clone(),
-        gpu: tenant.gpu_label().to_owned(),
-        pid: process.pid,
-        driver_bytes: process.used_bytes,
+fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverProcess) -> Option<AuditRow> {
+    // The slot of one that ends may be free before the driver has forgotten it.
+    let process = ProcessId::living(listed.pid).filter(|process| !process.is_ending())?;
+    let row = |tenant: &str, ledger_bytes: Option<u64>| AuditRow {
+        tenant: tenant.to_owned(),
+        gpu: gpu.label.clone(),
+        pid: listed.pid,
+        driver_bytes: listed.used_bytes,
         ledger_bytes,
         escaped: ledger_bytes.is_none(),
+        process,
+        device: gpu.clone(),
     };
-    if let Some((tenant, bytes)) = tenants.iter().find_map(|tenant| Some((tenant, charged(tenant, id)?))) {
-        return Some(row(tenant, Some(bytes)));
+    if let Some((tenant, bytes)) = tenants.iter().find_map(|tenant| Some((tenant, charged(tenant, process)?)))
+    {
+        return Some(row(&tenant.name, Some(bytes)));
     }
     let ancestors: Vec<ProcessId> =
-        std::iter::successors(Some(id), |process| process.parent()).take(ANCESTORS_MAX).collect();
+        std::iter::successors(Some(process), |process| process.parent()).take(ANCESTORS_MAX).collect();
     let is_of = |tenant: &&&Tenant| {
         tenant.meta().is_ok_and(|meta| meta.child.is_some_and(|child| ancestors.contains(&child)))
     };
-    tenants.iter().find(is_of).map(|tenant| row(tenant, None))
+    let tenant = tenants.iter().find(is_of).map(|tenant| &tenant.name);
+    // Nothing leads from one whose parent has ended to its tenant any more.
+    let known =
+        || escaped.iter().find(|escape| ancestors.contains(&escape.process)).map(|escape| &escape.tenant);
+    tenant.or_else(known).map(|tenant| row(tenant, None))
 }
 
 /// What a tenant's ledger charges a process, if it has a slot there.

@@ -40,6 +40,13 @@ impl ProcessId {
         Self::living(self.pid) == Some(self)
     }
 
+    /// Whether it has ended, or the kernel is taking it apart, which goes on for as long as its memory on a GPU takes to be freed. Its descriptors may be
+    /// closed already, in any order, and it runs no more.
+    pub fn is_ending(self) -> bool {
+        let stat = Stat::of(&self.pid.to_string()).filter(|stat| stat.start_ticks == self.start_ticks);
+        stat.is_none_or(|stat| !stat.lives() || stat.flags & EXITING != 0)
+    }
+
     /// The user whom it runs as.
     pub fn user(self) -> Option<u32> {
         fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.uid())
@@ -136,6 +143,9 @@ pub(crate) fn in_group(group: i32) -> Vec<ProcessId> {
     found.collect()
 }
 
+/// `PF_EXITING` of linux/sched.h, which the kernel sets before it closes the first descriptor of a process that ends.
+const EXITING: u32 = 0x4;
+
 /// What `/proc/PID/stat` says of a process, proc(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
@@ -146,6 +156,8 @@ pub(crate) struct Stat {
     pub group: i32,
     /// The session; 0 likewise.
     pub session: i32,
+    /// The kernel's `PF_` flags.
+    flags: u32,
     start_ticks: u64,
 }
 
@@ -163,7 +175,8 @@ impl Stat {
             parent: fields.next()?.parse().ok()?,
             group: fields.next()?.parse().ok()?,
             session: fields.next()?.parse().ok()?,
-            start_ticks: fields.nth(15)?.parse().ok()?,
+            flags: fields.nth(2)?.parse().ok()?,
+            start_ticks: fields.nth(12)?.parse().ok()?,
         })
     }
 
@@ -192,7 +205,7 @@ mod tests {
     #[test]
     fn hostile_command_names_do_not_confuse() {
         let rest = "S 1 2 3 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 4242 99 1 2";
-        let stat = Stat { state: 'S', parent: 1, group: 2, session: 3, start_ticks: 4242 };
+        let stat = Stat { state: 'S', parent: 1, group: 2, session: 3, flags: 4, start_ticks: 4242 };
         assert_eq!(Stat::parse(&format!("7 (a) R 9 (b) {rest}")), Some(stat));
         for stat in ["", "7 (a", "7 (a) S", "7 (a) S 1 2 3"] {
             assert_eq!(Stat::parse(stat), None, "{stat:?}");
@@ -202,10 +215,10 @@ mod tests {
     #[test]
     fn another_process_of_the_same_number_is_another() {
         let own = ProcessId::own().unwrap();
-        assert!(own.lives());
+        assert!(own.lives() && !own.is_ending());
         assert_eq!(own.user(), Some(rustix::process::geteuid().as_raw()));
         let earlier = ProcessId { start_ticks: own.start_ticks - 1, ..own };
-        assert!(!earlier.lives());
+        assert!(!earlier.lives() && earlier.is_ending());
         earlier.signal(Signal::KILL).expect("the process is gone, which is no error");
     }
 
@@ -225,6 +238,7 @@ mod tests {
         while found[0].lives() {
             std::thread::yield_now();
         }
+        assert!(found[0].is_ending());
         child.wait().unwrap();
     }
 

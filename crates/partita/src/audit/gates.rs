@@ -11,20 +11,26 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::audit::charged;
+use crate::audit::{charged, gpu_of};
 use crate::error::Error;
 use crate::process::{self, ProcessId, user_name};
-use crate::registry::{Registry, Tenant};
+use crate::registry::{GpuMeta, Registry, Tenant};
 
 /// A process that can write the gate of a GPU and is no tenant's there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stranger {
     /// The gate's file.
     pub gate: PathBuf,
+    /// The GPU, where a tenant there tells which it is.
+    #[serde(skip)]
+    pub gpu: Option<GpuMeta>,
     /// The process.
     pub pid: u32,
     /// Whose it is.
     pub user: String,
+    /// The process and no later one of its number.
+    #[serde(skip)]
+    pub process: ProcessId,
 }
 
 /// A file, by its number and its file system's.
@@ -86,8 +92,10 @@ pub fn strangers(registry: &Registry) -> Result<Vec<Stranger>, Error> {
             holders.into_iter().filter(|&one| !is_known(one) && one.lives() && identity.is_open_in(one));
         found.extend(strangers.map(|process| Stranger {
             gate: gate.clone(),
+            gpu: here.iter().find_map(|tenant| gpu_of(tenant)),
             pid: process.pid,
             user: process.user().map_or_else(|| "?".to_owned(), user_name),
+            process,
         }));
     }
     Ok(found)
