@@ -133,6 +133,9 @@ pub struct Serve {
     /// What is logged: error, warn, info, debug or trace, also by part (info,partita_daemon=debug)
     #[arg(long, env = "PARTITAD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
+    /// How often processes are looked for that use a GPU without their tenant's limits, or off
+    #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = every)]
+    pub audit_every: Every,
     /// How long requests that run may take to end when the daemon is told to
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = seconds)]
     pub drain_s: Duration,
@@ -143,6 +146,13 @@ pub struct Serve {
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = some_seconds)]
     pub body_s: Duration,
 }
+
+/// How often something is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Every(
+    /// The time between two; none for never.
+    pub Option<Duration>,
+);
 
 /// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -170,6 +180,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds @ 0..=3600) => Ok(Duration::from_secs(seconds)),
         _ => Err("give whole seconds, 0 to 3600".to_owned()),
     }
+}
+
+fn every(text: &str) -> Result<Every, String> {
+    if text == "off" {
+        return Ok(Every(None));
+    }
+    let time = seconds(text).map_err(|_| "give whole seconds, 1 to 3600, or off".to_owned())?;
+    Ok(Every(Some(time).filter(|time| !time.is_zero())))
 }
 
 fn some_seconds(text: &str) -> Result<Duration, String> {
@@ -201,6 +219,22 @@ mod tests {
         let serve = parse("partitad --answer-s 3").unwrap().serve;
         assert_eq!((serve.answer_s, serve.body_s), (Duration::from_secs(3), Duration::from_secs(10)));
         assert!(parse("partitad --body-s 0").is_err());
+        for (line, every) in [
+            ("partitad", Some(10)),
+            ("partitad --audit-every 3600", Some(3600)),
+            ("partitad --audit-every 0", None),
+            ("partitad --audit-every off", None),
+        ] {
+            assert_eq!(
+                parse(line).unwrap().serve.audit_every,
+                Every(every.map(Duration::from_secs)),
+                "{line}"
+            );
+        }
+        for line in ["partitad --audit-every 3601", "partitad --audit-every 1s", "partitad --audit-every on"]
+        {
+            assert!(parse(line).is_err(), "{line}");
+        }
         for line in ["partitad --drain-s -1", "partitad --gpu sim:none", "partitad --socket", "partitad x"] {
             assert!(parse(line).is_err(), "{line}");
         }

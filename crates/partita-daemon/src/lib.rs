@@ -6,13 +6,15 @@
 //! | [`serve`] | sockets, tokens, limits of connections, start and end |
 //! | [`api`] | the resources under `/v1`, health, metrics, the OpenAPI document |
 //! | [`problem`] | what every request that fails is answered with (RFC 9457) |
-//! | [`store`] | chain definitions and history that outlive the daemon, in SQLite |
+//! | [`store`] | chain definitions, history and events that outlive the daemon, in SQLite |
 //! | [`chains`] | what a chain is by definition, and what runs of it |
+//! | [`audit`] | the watch over processes that no limit holds |
 //! | [`memory`] | leases and keepers as the daemon shows them |
 //! | [`keeper`] | `partitad keeper`: the process that owns a GPU's leased memory |
 
 pub mod api;
 pub mod args;
+pub mod audit;
 pub mod chains;
 pub mod keeper;
 pub mod memory;

@@ -42,6 +42,8 @@ pub struct Parts {
     pub user: u32,
     /// The token of those who come over TCP.
     pub token: Option<Token>,
+    /// How often processes without limits are looked for; none for never.
+    pub audit_every: Option<Duration>,
     /// How long the answer to a request may take.
     pub answer_limit: Duration,
     /// How long the body of a request may take to arrive.
@@ -111,6 +113,10 @@ impl App {
 
     pub(super) fn token(&self) -> Option<&Token> {
         self.parts.token.as_ref()
+    }
+
+    pub(super) fn audit_every(&self) -> Option<Duration> {
+        self.parts.audit_every
     }
 
     pub(super) fn answer_limit(&self) -> Duration {

@@ -89,15 +89,32 @@ pub(super) async fn set_optimizer(
     Ok(axum::http::StatusCode::NO_CONTENT.into_response())
 }
 
-/// Which part of a history.
+/// Which part of a list that grows.
 #[derive(Debug, Clone, Copy, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Part {
     /// Entries after the one of this number, the oldest first; none for the newest ones.
-    after: Option<i64>,
+    pub after: Option<i64>,
     /// How many at most, 1 to 1000 [default: 1000].
     limit: Option<u32>,
+}
+
+impl Part {
+    /// How many entries at most.
+    ///
+    /// # Errors
+    /// [`Kind::BadRequest`] for none or too many.
+    pub fn limit(self) -> Result<u32, Problem> {
+        let limit = self.limit.unwrap_or(ENTRIES_OF_ANSWER_MAX);
+        if (1..=ENTRIES_OF_ANSWER_MAX).contains(&limit) {
+            return Ok(limit);
+        }
+        Err(Problem::new(
+            Kind::BadRequest,
+            format!("limit is {limit}; it must be 1 to {ENTRIES_OF_ANSWER_MAX}, and `after` gets the rest"),
+        ))
+    }
 }
 
 /// What happened to a chain while it ran, the oldest first
@@ -109,17 +126,11 @@ pub(super) struct Part {
 pub(super) async fn history(
     State(app): State<Shared>,
     Segments(Name(name)): Segments<Name>,
-    Asked(Part { after, limit }): Asked<Part>,
+    Asked(part): Asked<Part>,
 ) -> Result<Output<Vec<Entry>>, Problem> {
-    let limit = limit.unwrap_or(ENTRIES_OF_ANSWER_MAX);
-    if !(1..=ENTRIES_OF_ANSWER_MAX).contains(&limit) {
-        return Err(Problem::new(
-            Kind::BadRequest,
-            format!("limit is {limit}; it must be 1 to {ENTRIES_OF_ANSWER_MAX}, and `after` gets the rest"),
-        ));
-    }
+    let limit = part.limit()?;
     super::chains::exists(&app, &name).await?;
-    let entries = app.store().read(move |connection| match after {
+    let entries = app.store().read(move |connection| match part.after {
         Some(after) => history::after(connection, &name, after, limit),
         None => history::newest(connection, &name, limit),
     });

@@ -1,5 +1,6 @@
 //! `/metrics`: the daemon's own counts, and what tenants, chains and keepers are now, in OpenMetrics.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use partita::mps::metrics::{Family as MpsFamily, Kind as MpsKind};
 use partita::mps::status::ServiceStatus;
 use partita::ps::TenantRow;
+use partita::registry::GpuMeta;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
@@ -18,9 +20,12 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::Shared;
+use crate::audit::Finding;
+use crate::audit::change::Open;
 use crate::chains::Running;
 use crate::memory::Keeper;
 use crate::problem::{Kind, Problem};
+use crate::store::events::{self, Event};
 
 /// The media type of OpenMetrics.
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -42,6 +47,12 @@ struct RouteLabels {
     route: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    kind: &'static str,
+    change: &'static str,
+}
+
 type Latencies = Family<RouteLabels, Histogram, fn() -> Histogram>;
 
 /// The daemon's own counts.
@@ -50,6 +61,9 @@ pub(super) struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
     latencies: Latencies,
+    audits: Counter,
+    audits_failed: Counter,
+    events: Family<EventLabels, Counter>,
 }
 
 impl Metrics {
@@ -64,7 +78,30 @@ impl Metrics {
             Unit::Seconds,
             latencies.clone(),
         );
-        Self { registry, requests, latencies }
+        let (audits, audits_failed) = (Counter::default(), Counter::default());
+        registry.register("audits", "Looks for processes without limits", audits.clone());
+        registry.register(
+            "audits_failed",
+            "Looks for processes without limits that could not see all",
+            audits_failed.clone(),
+        );
+        let events = Family::<EventLabels, Counter>::default();
+        registry.register("events", "Events of processes without limits", events.clone());
+        Self { registry, requests, latencies, audits, audits_failed, events }
+    }
+
+    /// Counts a look for processes without limits.
+    pub fn audit(&self, is_whole: bool) {
+        self.audits.inc();
+        if !is_whole {
+            self.audits_failed.inc();
+        }
+    }
+
+    /// Counts an event that was kept.
+    pub fn event(&self, event: &Event) {
+        let labels = EventLabels { kind: event.kind.word(), change: event.change.word() };
+        self.events.get_or_create(&labels).inc();
     }
 
     /// Counts a request. `route` is one of the router's own, so there are few.
@@ -145,6 +182,42 @@ impl Now {
         each("tenant_launches", "Kernel launches of a tenant's living processes", |row| {
             row.launches.map(|launches| launches as f64)
         });
+    }
+
+    /// What audits found that is not over. Tenants that behave are shown with 0.
+    fn findings(&mut self, findings: &[Open], tenants: &[TenantRow]) {
+        let gpu = |gpu: Option<&GpuMeta>| ("gpu", gpu.map_or_else(String::new, |gpu| gpu.uuid.clone()));
+        let mut escaped: BTreeMap<Labels, f64> = BTreeMap::new();
+        for row in tenants {
+            let of_row = row.gpu_uuid.clone().unwrap_or_else(|| row.gpu.clone());
+            escaped.insert(vec![("tenant", row.name.clone()), ("gpu", of_row)], 0.0);
+        }
+        let (mut strangers, mut blind) = (BTreeMap::<Labels, f64>::new(), BTreeMap::<Labels, f64>::new());
+        for Open { finding, .. } in findings {
+            let of_gpu = gpu(finding.gpu());
+            *match finding {
+                Finding::Escape { escape, .. } => {
+                    escaped.entry(vec![("tenant", escape.tenant.clone()), of_gpu]).or_default()
+                }
+                Finding::Stranger { .. } => strangers.entry(vec![of_gpu]).or_default(),
+                Finding::Blind { .. } => blind.entry(vec![of_gpu]).or_default(),
+            } += 1.0;
+        }
+        self.gauge(
+            "tenant_escaped_processes",
+            "Processes that use a GPU without the limits of their tenant",
+            escaped.into_iter(),
+        );
+        self.gauge(
+            "gate_strangers",
+            "Processes that have the gate of a GPU open and are no tenant's",
+            strangers.into_iter(),
+        );
+        self.gauge(
+            "audit_blind",
+            "1 for a GPU of which nobody tells who uses it, without a name for all of them",
+            blind.into_iter(),
+        );
     }
 
     fn chains(&mut self, chains: &[Running]) {
@@ -246,6 +319,11 @@ const COMPONENT_COUNTERS: [ComponentCounter; 4] = [
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Problem> {
     let gpus = app.gpus().await;
+    // What was found before the watch was turned off is known to nobody now.
+    let findings = match app.audit_every() {
+        Some(_) => app.store().read(events::open).await.ok(),
+        None => None,
+    };
     let text = app.blocking(move |app| {
         let mut now = Now::new();
         if let Ok(gpus) = gpus
@@ -255,6 +333,9 @@ pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Probl
         }
         if let Ok(rows) = partita::ps::ps(app.registry()) {
             now.tenants(&rows);
+            if let Some(findings) = findings {
+                now.findings(&findings, &rows);
+            }
         }
         if let Ok(chains) = app.chains().running() {
             now.chains(&chains);

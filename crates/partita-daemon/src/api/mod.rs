@@ -4,6 +4,8 @@ pub mod app;
 mod chains;
 mod definition;
 mod document;
+mod escapes;
+mod events;
 mod extract;
 mod gpus;
 mod guard;
@@ -27,6 +29,7 @@ use utoipa_swagger_ui::SwaggerUi;
 
 pub use app::{App, Parts};
 pub use document::openapi_text;
+pub use escapes::audit;
 pub use extract::Caller;
 pub use watch::follow;
 
@@ -42,6 +45,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gpus::get))
         .routes(routes!(gpus::topology))
         .routes(routes!(partitions::list))
+        .routes(routes!(events::list))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::get, tenants::change, tenants::end))
         .routes(routes!(chains::list, chains::define))

@@ -75,6 +75,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         memory: Box::new(keepers),
         user: own_user(),
         token,
+        audit_every: arguments.audit_every.0,
         answer_limit: arguments.answer_s,
         body_limit: arguments.body_s,
         ended: ended.clone(),
@@ -100,6 +101,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     serving.spawn(accept(Guarded::new(listener, limits), router, ended));
     tracing::info!(socket = %path.display(), state = %app.store().path().display(), user = own_user(), "serving");
     let following = tokio::spawn(api::follow(Arc::clone(&app)));
+    let auditing = tokio::spawn(api::audit(Arc::clone(&app)));
     let watchdog = end::tell_ready();
 
     let why = signals.wait().await;
@@ -116,6 +118,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         serving.shutdown().await;
     }
     let _ = following.await;
+    let _ = auditing.await;
     if let Some(watchdog) = watchdog {
         watchdog.abort();
     }

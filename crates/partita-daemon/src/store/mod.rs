@@ -1,4 +1,5 @@
-//! What outlives the daemon, in one SQLite file: definitions of chains, their history, answers to repeated requests.
+//! What outlives the daemon, in one SQLite file: definitions of chains, their history, what was found of processes without
+//! limits, answers to repeated requests.
 //!
 //! Everything that changes goes through one thread ([`Store::write`]), which commits what waits for it together: one flush to the disk serves
 //! many requests. An answer goes out after the commit that it speaks of (WAL, `synchronous=FULL`), so nothing that was acknowledged is lost
@@ -6,6 +7,7 @@
 
 pub mod answers;
 pub mod chain;
+pub mod events;
 pub mod history;
 mod open;
 mod schema;

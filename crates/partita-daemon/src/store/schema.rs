@@ -9,7 +9,9 @@ pub const VERSION: u32 = MIGRATIONS.len() as u32;
 const APPLICATION: i64 = 0x5074_7461;
 
 /// Step n brings a file of version n to version n + 1. A step that was released is never changed.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [FIRST, EVENTS];
+
+const FIRST: &str = "
     CREATE TABLE chain (
         name            TEXT PRIMARY KEY,
         owner           INTEGER NOT NULL,
@@ -39,7 +41,31 @@ const MIGRATIONS: [&str; 1] = ["
         PRIMARY KEY (owner, key)
     ) STRICT;
     CREATE INDEX answer_by_age ON answer (at_unix_ms);
-"];
+";
+
+const EVENTS: &str = "
+    CREATE TABLE event (
+        id            INTEGER PRIMARY KEY AUTOINCREMENT,
+        at_unix_ms    INTEGER NOT NULL,
+        kind          TEXT NOT NULL,
+        change        TEXT NOT NULL,
+        began_id      INTEGER,
+        began_unix_ms INTEGER NOT NULL,
+        ended         TEXT,
+        tenant        TEXT,
+        gpu           TEXT,
+        gpu_uuid      TEXT,
+        pid           INTEGER,
+        user          TEXT,
+        driver_bytes  INTEGER,
+        detail        TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE finding (
+        began_id      INTEGER PRIMARY KEY,
+        began_unix_ms INTEGER NOT NULL,
+        finding       TEXT NOT NULL
+    ) STRICT;
+";
 
 /// Why a file is not taken.
 #[derive(Debug)]

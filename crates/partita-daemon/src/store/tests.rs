@@ -1,8 +1,13 @@
+use partita::audit::Escape;
 use partita::chain::Definition;
+use partita::process::ProcessId;
+use partita::registry::{GpuMeta, SimMeta};
 use rusqlite::Connection;
 use serde_json::json;
 
 use super::*;
+use crate::audit::change::{Change, Edge, Open, What};
+use crate::audit::{self, End, Finding};
 use crate::chains::{Running, RunningComponent, Step};
 
 fn definition(name: &str) -> Definition {
@@ -201,4 +206,107 @@ async fn a_key_has_one_request_and_one_answer_a_user() {
     assert_eq!(find(7, "request").await.unwrap(), Some(answer));
     assert_eq!(find(8, "request").await.unwrap(), None);
     assert_eq!(find(7, "another").await.unwrap_err().code(), Kind::Invalid);
+}
+
+fn findings() -> [Finding; 4] {
+    let process = |pid| ProcessId { pid, start_ticks: u64::MAX };
+    let sim = SimMeta { device: "h200".to_owned(), dir: "/sim".into() };
+    let gpu = GpuMeta {
+        key: "sim-h200".to_owned(),
+        uuid: "GPU-1".to_owned(),
+        index: Some(0),
+        label: "sim:h200".to_owned(),
+        sim: Some(sim),
+    };
+    let user = || "eve".to_owned();
+    let escape = Escape { tenant: "leaky".to_owned(), gpu: gpu.clone(), process: process(4) };
+    [
+        Finding::Escape { escape, user: user(), driver_bytes: Some(7) },
+        Finding::Stranger { gate: "/run/.gate".to_owned(), gpu: None, process: process(5), user: user() },
+        Finding::Blind { gpu: Some(gpu), reason: "it is silent".to_owned() },
+        Finding::Blind { gpu: None, reason: "nobody lets us look".to_owned() },
+    ]
+}
+
+fn began(at_unix_ms: i64) -> Vec<Change> {
+    findings().map(|finding| Change { at_unix_ms, finding, what: What::Began }).to_vec()
+}
+
+#[tokio::test]
+async fn events_are_kept_with_what_is_not_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let begun = store.write(|connection| events::record(connection, &began(1000))).await.unwrap();
+    assert_eq!(
+        begun.iter().map(|event| (event.id, event.began_id)).collect::<Vec<_>>(),
+        [1, 2, 3, 4].map(|id| (id, id))
+    );
+    drop(store);
+    // Another daemon knows what its last one had told.
+    let store = Store::open(dir.path()).unwrap();
+    let open = store.read(events::open).await.unwrap();
+    assert_eq!(open.iter().map(|open| open.finding.clone()).collect::<Vec<_>>(), findings());
+    let ends = [End::Gone, End::Held, End::Left, End::Told];
+    let over: Vec<Change> = std::iter::zip(&open, ends)
+        .map(|(Open { began_id, began_unix_ms, finding }, end)| Change {
+            at_unix_ms: 2000,
+            finding: finding.clone(),
+            what: What::Ended { began_id: *began_id, began_unix_ms: *began_unix_ms, end },
+        })
+        .collect();
+    let ended = store.write(move |connection| events::record(connection, &over)).await.unwrap();
+    assert_eq!(store.read(events::open).await.unwrap(), []);
+    let all = store.read(|connection| events::newest(connection, 1000)).await.unwrap();
+    assert_eq!(all, [begun, ended].concat());
+    assert_eq!(store.read(|connection| events::after(connection, 3, 2)).await.unwrap(), all[3..5]);
+    assert_eq!(store.read(|connection| events::newest(connection, 2)).await.unwrap(), all[6..]);
+    let (first, last) = (&all[0], &all[4]);
+    assert_eq!(
+        (first.kind, first.change, first.end, first.at_unix_ms),
+        (audit::Kind::Escape, Edge::Began, None, 1000)
+    );
+    assert_eq!(
+        (last.began_id, last.began_unix_ms, last.at_unix_ms, last.end),
+        (1, 1000, 2000, Some(End::Gone))
+    );
+    assert_eq!((first.tenant.as_deref(), first.pid, first.driver_bytes), (Some("leaky"), Some(4), Some(7)));
+    assert_eq!((first.gpu.as_deref(), first.gpu_uuid.as_deref()), (Some("sim:h200"), Some("GPU-1")));
+    // Each word is in the answer as it is in the log and in the metrics.
+    for event in &all {
+        let json = serde_json::to_value(event).unwrap();
+        let end = event.end.map(End::word);
+        assert_eq!(
+            (&json["kind"], &json["change"]),
+            (&json!(event.kind.word()), &json!(event.change.word()))
+        );
+        assert_eq!(json["end"], json!(end));
+        assert!(!event.detail.contains('\n') && event.detail.len() > 20, "{}", event.detail);
+    }
+}
+
+#[tokio::test]
+async fn events_are_bounded_and_what_is_open_outlives_its_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let many: Vec<Change> = (0..events::EVENTS_MAX / 4 + 1).flat_map(began).collect();
+    store.write(move |connection| events::record(connection, &many)).await.unwrap();
+    let kept = store.read(|connection| events::after(connection, 0, 20_000)).await.unwrap();
+    assert_eq!((kept.len() as i64, kept[0].id), (events::EVENTS_MAX, 5));
+    let open = store.read(events::open).await.unwrap();
+    assert_eq!((open.len() as i64, open[0].began_id), (events::EVENTS_MAX + 4, 1));
+}
+
+#[tokio::test]
+async fn an_older_file_is_brought_up_to_date_with_what_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let kept = store.write(|connection| chain::insert(connection, 7, &definition("c"))).await.unwrap();
+    drop(store);
+    let old = Connection::open(dir.path().join(FILE)).unwrap();
+    old.execute_batch("DROP TABLE event; DROP TABLE finding; PRAGMA user_version = 1").unwrap();
+    drop(old);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.read(chain::list).await.unwrap(), [kept]);
+    store.write(|connection| events::record(connection, &began(1))).await.unwrap();
+    assert_eq!(store.read(events::open).await.unwrap().len(), 4);
 }

@@ -52,9 +52,18 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
+        Self::below("/tmp")
+    }
+
+    /// One whose files can be mapped by a GPU.
+    pub fn in_memory() -> Self {
+        Self::below("/dev/shm")
+    }
+
+    fn below(dir: &str) -> Self {
         libraries();
         // Short: socket paths have 107 bytes.
-        Self { temp: tempfile::Builder::new().prefix("ptd").tempdir_in("/tmp").unwrap() }
+        Self { temp: tempfile::Builder::new().prefix("ptd").tempdir_in(dir).unwrap() }
     }
 
     pub fn dir(&self) -> &Path {

@@ -1,0 +1,164 @@
+//! What has begun and what is over: from what was open and what a look saw to events, and to what is open now.
+//!
+//! No clock, no file, no process is asked here: all of it comes in.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{End, Finding, Key, Look};
+
+/// A finding that is not over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    /// The number of the event with which it began.
+    pub began_id: i64,
+    /// When that was, in milliseconds since 1970.
+    pub began_unix_ms: i64,
+    /// What it is.
+    pub finding: Finding,
+}
+
+/// The beginning or the end of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = EventChange)]
+pub enum Edge {
+    /// It is so since this event.
+    Began,
+    /// It is not so any more.
+    Ended,
+}
+
+impl Edge {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Began => "began",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// What a look has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// When it was seen, in milliseconds since 1970.
+    pub at_unix_ms: i64,
+    /// What it is about.
+    pub finding: Finding,
+    /// What has become of it.
+    pub what: What,
+}
+
+/// What has become of a finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// It is new.
+    Began,
+    /// It is over.
+    Ended {
+        /// The number of the event with which it began.
+        began_id: i64,
+        /// When that was, in milliseconds since 1970.
+        began_unix_ms: i64,
+        /// How it came to its end.
+        end: End,
+    },
+}
+
+impl What {
+    /// Whether it has begun or ended.
+    pub fn edge(&self) -> Edge {
+        match self {
+            Self::Began => Edge::Began,
+            Self::Ended { .. } => Edge::Ended,
+        }
+    }
+}
+
+/// What follows from a look.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Beginnings and ends, each to be kept as an event.
+    pub changes: Vec<Change>,
+    /// What was seen for the first time, and counts when the next look sees it too.
+    pub suspected: Vec<Finding>,
+}
+
+/// Compares a look with what was open before it and with what the look before it had suspected.
+///
+/// A look can catch a process in the moment in which it becomes another program: its slot is free, and the driver still lists it. So a
+/// process counts when two looks in a row have seen it. That somebody does not answer counts at once.
+///
+/// What a look could not see is neither new nor over, unless its process has ended.
+pub fn changes(open: &[Open], suspected: &[Finding], look: &Look, now_unix_ms: i64) -> Outcome {
+    let mut outcome = Outcome::default();
+    for known in open {
+        if let Some(end) = end(&known.finding, look) {
+            outcome.changes.push(Change {
+                at_unix_ms: now_unix_ms,
+                finding: known.finding.clone(),
+                what: What::Ended { began_id: known.began_id, began_unix_ms: known.began_unix_ms, end },
+            });
+        }
+    }
+    let mut counted: Vec<Key<'_>> = open.iter().map(|known| known.finding.key()).collect();
+    for finding in &look.findings {
+        let is_gone = finding.process().is_some_and(|process| look.gone.contains(&process));
+        if is_gone || counted.contains(&finding.key()) {
+            continue;
+        }
+        counted.push(finding.key());
+        let is_sure = matches!(finding, Finding::Blind { .. }) || has(suspected, finding);
+        if is_sure {
+            let change = Change { at_unix_ms: now_unix_ms, finding: finding.clone(), what: What::Began };
+            outcome.changes.push(change);
+        } else {
+            outcome.suspected.push(finding.clone());
+        }
+    }
+    // Those that could not be looked at again are as suspect as before.
+    let unseen =
+        suspected.iter().filter(|finding| end(finding, look).is_none() && !counted.contains(&finding.key()));
+    outcome.suspected.extend(unseen.cloned());
+    outcome
+}
+
+/// How a look shows that a finding is over; none if it is not, or if the look cannot tell.
+fn end(finding: &Finding, look: &Look) -> Option<End> {
+    if finding.process().is_some_and(|process| look.gone.contains(&process)) {
+        return Some(End::Gone);
+    }
+    if has(&look.findings, finding) || !look.tells_of(finding) {
+        return None;
+    }
+    Some(match finding {
+        Finding::Escape { escape, .. } if look.held.contains(&(escape.gpu.key.clone(), escape.process)) => {
+            End::Held
+        }
+        Finding::Escape { .. } | Finding::Stranger { .. } => End::Left,
+        Finding::Blind { .. } => End::Told,
+    })
+}
+
+fn has(findings: &[Finding], finding: &Finding) -> bool {
+    findings.iter().any(|other| other.key() == finding.key())
+}
+
+impl Look {
+    /// Whether it would have seen this finding, if it were so.
+    fn tells_of(&self, finding: &Finding) -> bool {
+        let is_blind = |key| self.findings.iter().any(|other| other.key() == Key::Blind(key));
+        if is_blind(None) {
+            return false;
+        }
+        match finding {
+            Finding::Escape { escape, .. } => !is_blind(Some(&escape.gpu.key)),
+            // The driver has no part in it.
+            Finding::Stranger { .. } | Finding::Blind { .. } => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

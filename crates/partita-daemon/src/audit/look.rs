@@ -1,0 +1,55 @@
+//! One look at who uses the GPUs and at the gates.
+
+use partita::audit::{self, AuditRow, Escape, Unseen};
+use partita::install::Install;
+use partita::registry::Registry;
+
+use super::{Finding, Look, user_of};
+
+/// Looks at everything, and for what is `known` already. Blocks for as long as the driver takes to answer; what cannot be looked at is a finding
+/// too.
+pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
+    let mut look = Look::default();
+    let escaped: Vec<Escape> = known
+        .iter()
+        .filter_map(|finding| match finding {
+            Finding::Escape { escape, .. } => Some(escape.clone()),
+            Finding::Stranger { .. } | Finding::Blind { .. } => None,
+        })
+        .collect();
+    let nothing = |error: partita::Error| Finding::Blind { gpu: None, reason: error.to_string() };
+    match audit::look(install, registry, &escaped) {
+        Err(error) => look.findings.push(nothing(error)),
+        Ok(audit::Look { rows, unseen }) => {
+            rows.into_iter().for_each(|row| look.add(row));
+            for Unseen { gpus, error } in unseen {
+                let reason = error.to_string();
+                let blind = |gpu| Finding::Blind { gpu: Some(gpu), reason: reason.clone() };
+                look.findings.extend(gpus.into_iter().map(blind));
+            }
+            match audit::strangers(registry) {
+                Err(error) => look.findings.push(nothing(error)),
+                Ok(strangers) => look.findings.extend(strangers.into_iter().map(|stranger| {
+                    let audit::Stranger { gate, gpu, user, process, .. } = stranger;
+                    Finding::Stranger { gate: gate.display().to_string(), gpu, process, user }
+                })),
+            }
+        }
+    }
+    // Last: what has been found may have ended meanwhile.
+    let processes = known.iter().chain(&look.findings).filter_map(Finding::process);
+    look.gone = processes.filter(|process| process.is_ending()).collect();
+    look
+}
+
+impl Look {
+    fn add(&mut self, row: AuditRow) {
+        let AuditRow { tenant, driver_bytes, escaped, process, device, .. } = row;
+        if escaped {
+            let escape = Escape { tenant, gpu: device, process };
+            self.findings.push(Finding::Escape { escape, user: user_of(process), driver_bytes });
+        } else {
+            self.held.insert((device.key, process));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The watch over what a limit in a process cannot stop: processes that use a GPU without the limits of their tenant, and
+//! processes that have a gate open and are no tenant's. The audit is [`partita::audit`]'s.
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | [`look`] | one look at all of it |
+//! | [`change`] | what has begun and ended between looks: values in, values out |
+//!
+//! `api::escapes` looks again and again, and `store::events` keeps what follows from it.
+
+pub mod change;
+pub mod look;
+
+use std::collections::BTreeSet;
+
+use partita::audit::Escape;
+use partita::process::{ProcessId, user_name};
+use partita::registry::GpuMeta;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Something that is not as it must be, from the look that finds it to the one that finds it over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Finding {
+    /// A process of a tenant uses a GPU without the tenant's limits.
+    Escape {
+        /// Which.
+        #[serde(flatten)]
+        escape: Escape,
+        /// Whose it is.
+        user: String,
+        /// Device memory that it used when it was found, in bytes, where the driver tells it.
+        driver_bytes: Option<u64>,
+    },
+    /// A process that is no tenant's has a gate open.
+    Stranger {
+        /// The path of the gate's file.
+        gate: String,
+        /// The GPU, where that is known.
+        gpu: Option<GpuMeta>,
+        /// The process.
+        process: ProcessId,
+        /// Whose it is.
+        user: String,
+    },
+    /// Nobody tells who uses a GPU.
+    Blind {
+        /// The GPU; none if nothing at all can be looked at.
+        gpu: Option<GpuMeta>,
+        /// Why, when it began.
+        reason: String,
+    },
+}
+
+/// What makes a finding the same one in two looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key<'a> {
+    /// A process that uses the GPU with this key.
+    Escape(&'a str, ProcessId),
+    /// A process that has this gate open.
+    Stranger(&'a str, ProcessId),
+    /// The GPU with this key; none for everything.
+    Blind(Option<&'a str>),
+}
+
+/// What kind of finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = EventKind)]
+pub enum Kind {
+    /// A process of a tenant uses a GPU without the tenant's limits.
+    Escape,
+    /// A process that is no tenant's has the gate of a GPU open.
+    Gate,
+    /// Nobody tells which processes use a GPU.
+    Audit,
+}
+
+impl Kind {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Escape => "escape",
+            Self::Gate => "gate",
+            Self::Audit => "audit",
+        }
+    }
+}
+
+/// How a finding came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = EventEnd)]
+pub enum End {
+    /// The process has ended.
+    Gone,
+    /// The limits of a tenant hold the process.
+    Held,
+    /// The process does not use the GPU any more; or it has closed the gate, or is a tenant's now.
+    Left,
+    /// Who uses the GPU can be told again, or need not be, because it has no tenants.
+    Told,
+}
+
+impl End {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Gone => "gone",
+            Self::Held => "held",
+            Self::Left => "left",
+            Self::Told => "told",
+        }
+    }
+}
+
+/// What one look saw.
+#[derive(Debug, Clone, Default)]
+pub struct Look {
+    /// All that is not as it must be.
+    pub findings: Vec<Finding>,
+    /// The processes that limits hold, each with the key of the GPU that it uses.
+    pub held: BTreeSet<(String, ProcessId)>,
+    /// Of the processes that were looked for, those that have ended or are about to.
+    pub gone: BTreeSet<ProcessId>,
+}
+
+impl Finding {
+    /// What it has in common with itself in another look.
+    pub fn key(&self) -> Key<'_> {
+        match self {
+            Self::Escape { escape, .. } => Key::Escape(&escape.gpu.key, escape.process),
+            Self::Stranger { gate, process, .. } => Key::Stranger(gate, *process),
+            Self::Blind { gpu, .. } => Key::Blind(gpu.as_ref().map(|gpu| gpu.key.as_str())),
+        }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Escape { .. } => Kind::Escape,
+            Self::Stranger { .. } => Kind::Gate,
+            Self::Blind { .. } => Kind::Audit,
+        }
+    }
+
+    /// The tenant whose limits do not hold.
+    pub fn tenant(&self) -> Option<&str> {
+        match self {
+            Self::Escape { escape, .. } => Some(&escape.tenant),
+            Self::Stranger { .. } | Self::Blind { .. } => None,
+        }
+    }
+
+    /// The GPU, where that is known.
+    pub fn gpu(&self) -> Option<&GpuMeta> {
+        match self {
+            Self::Escape { escape, .. } => Some(&escape.gpu),
+            Self::Stranger { gpu, .. } | Self::Blind { gpu, .. } => gpu.as_ref(),
+        }
+    }
+
+    /// The process that it is about.
+    pub fn process(&self) -> Option<ProcessId> {
+        match self {
+            Self::Escape { escape, .. } => Some(escape.process),
+            Self::Stranger { process, .. } => Some(*process),
+            Self::Blind { .. } => None,
+        }
+    }
+
+    /// Whose the process is.
+    pub fn user(&self) -> Option<&str> {
+        match self {
+            Self::Escape { user, .. } | Self::Stranger { user, .. } => Some(user),
+            Self::Blind { .. } => None,
+        }
+    }
+
+    /// Device memory that the process used when it was found, in bytes.
+    pub fn driver_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Escape { driver_bytes, .. } => *driver_bytes,
+            Self::Stranger { .. } | Self::Blind { .. } => None,
+        }
+    }
+
+    /// That it has begun, for people: the thing, the reason, the remedy.
+    pub fn begun(&self) -> String {
+        match self {
+            Self::Escape { escape: Escape { tenant, gpu, process }, user, .. } => format!(
+                "process {} of {user} uses {} without the limits of its tenant {tenant}: it runs without libpartita.so \
+                 (docs/boundaries.md); `kill {}` ends it, `partita kill {tenant}` the tenant and what it still finds of it",
+                process.pid, gpu.label, process.pid
+            ),
+            Self::Stranger { gate, process, user, .. } => format!(
+                "process {} of {user} has {} open and is no tenant's: it can undo priorities and disturb whoever has one; end it, and let only \
+                 those users in whose tenants mean each other well (docs/boundaries.md)",
+                process.pid, gate
+            ),
+            Self::Blind { gpu, reason } => format!(
+                "processes that escape from tenants on {} would not be seen: {reason}; `partita doctor` shows what works",
+                label(gpu.as_ref())
+            ),
+        }
+    }
+
+    /// That it has come to this end, for people.
+    pub fn ended(&self, end: End) -> String {
+        let process = |process: &ProcessId, user: &str| format!("process {} of {user}", process.pid);
+        match self {
+            Self::Escape { escape: Escape { tenant, gpu, process: id }, user, .. } => {
+                let what = match end {
+                    End::Gone => "has ended".to_owned(),
+                    End::Held => "is held by limits now".to_owned(),
+                    End::Left | End::Told => format!("does not use {} any more", gpu.label),
+                };
+                format!("{}, which had escaped from tenant {tenant}, {what}", process(id, user))
+            }
+            Self::Stranger { gate, process: id, user, .. } => {
+                let what = match end {
+                    End::Gone => "has ended",
+                    End::Held | End::Left | End::Told => "has closed it or is a tenant's now",
+                };
+                format!("{}, which had {gate} open and was no tenant's, {what}", process(id, user))
+            }
+            Self::Blind { gpu, .. } => {
+                format!("processes that escape from tenants on {} would be seen again", label(gpu.as_ref()))
+            }
+        }
+    }
+}
+
+fn label(gpu: Option<&GpuMeta>) -> &str {
+    gpu.map_or("all GPUs", |gpu| &gpu.label)
+}
+
+/// Whose a process is, for people.
+fn user_of(process: ProcessId) -> String {
+    process.user().map_or_else(|| "?".to_owned(), user_name)
+}
