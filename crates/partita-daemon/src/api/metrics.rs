@@ -215,7 +215,7 @@ impl Now {
         );
         self.gauge(
             "audit_blind",
-            "1 for a GPU of which nobody tells who uses it, without a name for all of them",
+            "1 for a GPU of which nobody tells who uses it; with an empty label for all",
             blind.into_iter(),
         );
     }
