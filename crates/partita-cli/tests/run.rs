@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::{Tenant, World, text};
+use common::{Tenant, World, is_real, text};
 use rustix::process::Signal;
 
 #[test]
@@ -225,4 +227,31 @@ fn a_process_group_of_its_own_is_no_obstacle() {
     assert_eq!(tenant.next_line(), "ready");
     tenant.signal(Signal::TERM);
     assert_eq!(tenant.exit_code(), 128 + 15);
+}
+
+#[test]
+fn what_nvml_said_is_kept_of_real_gpus_alone() {
+    let world = World::new();
+    let cache = world.dir().join("cache");
+    let run = || {
+        let output = world.partita(["run", "--", "true"]).env("PARTITA_CACHE_DIR", &cache).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let entries = fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
+        let kept =
+            entries.filter(|path| path.file_name().unwrap().as_encoded_bytes().starts_with(b"devices-"));
+        kept.collect::<Vec<PathBuf>>()
+    };
+    let kept = run();
+    // The kernel tells nothing of simulated GPUs, and in some containers of none.
+    let told = fs::read_dir("/proc/driver/nvidia/gpus").is_ok_and(|mut gpus| gpus.next().is_some());
+    if !is_real() || !told {
+        assert_eq!((run(), kept), (vec![], vec![]));
+        return;
+    }
+    let [path] = &kept[..] else { panic!("{kept:?}") };
+    let said = fs::read_to_string(path).unwrap();
+    assert_eq!((run(), fs::read_to_string(path).unwrap()), (kept.clone(), said.clone()), "it is taken");
+    fs::write(path, said.replacen("partita-devices", "something", 1)).unwrap();
+    assert_eq!(run(), kept);
+    assert!(fs::read_to_string(path).unwrap().contains("partita-devices"), "NVML was asked");
 }

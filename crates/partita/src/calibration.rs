@@ -6,7 +6,7 @@
 //! on the bare device, once per driver build, and kept. What is kept is never
 //! believed for another driver, another board or another layout.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -99,6 +99,11 @@ impl Cache {
         Self { dir }
     }
 
+    /// The directory. May not exist.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The calibration of `gpu`: the kept one if it is this very GPU's under
     /// this very driver, else a new one, which is kept.
     ///
@@ -154,7 +159,7 @@ impl Cache {
 
     fn read(&self, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
         let path = self.path(driver, gpu);
-        let bytes = read_trusted(&path)?;
+        let bytes = files::read_trusted(&path, kept::FILE_BYTES_MAX)?;
         let record: Record = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
         check(record, driver, gpu)
     }
@@ -171,7 +176,11 @@ impl Cache {
     }
 }
 
-fn make_dir(dir: &Path) -> io::Result<()> {
+/// Makes the directory of a cache, if it is missing.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
@@ -202,19 +211,6 @@ fn check(record: Record, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
     }
     record.measured.topology()?;
     Ok(record.measured)
-}
-
-/// Reads a file that nobody but the current user or root could have written.
-fn read_trusted(path: &Path) -> Result<Vec<u8>, String> {
-    let meta = path.symlink_metadata().map_err(|error| error.to_string())?;
-    let user = rustix::process::geteuid().as_raw();
-    if !meta.is_file() || (meta.uid() != user && meta.uid() != 0) || meta.mode() & 0o022 != 0 {
-        return Err("others could have written it".to_owned());
-    }
-    if meta.len() > kept::FILE_BYTES_MAX {
-        return Err("it is too long".to_owned());
-    }
-    fs::read(path).map_err(|error| error.to_string())
 }
 
 /// What identifies the driver that a calibration holds for.
@@ -279,6 +275,7 @@ pub fn without_mps() -> [(&'static str, &'static str); 1] {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

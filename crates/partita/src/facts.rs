@@ -2,7 +2,11 @@
 //!
 //! Read in a child process, for the real library and the simulated one alike:
 //! the library then sees the environment that was made for it, and a driver
-//! that hangs or crashes takes only the child along.
+//! that hangs or crashes takes only the child along. What it said last may
+//! serve for a program that is about to start (`recent`).
+
+pub(crate) mod fingerprint;
+pub(crate) mod recent;
 
 use std::ffi::OsStr;
 
@@ -28,7 +32,7 @@ pub struct GpuFacts {
     pub compute_capability: (u32, u32),
     /// All device memory in bytes, as NVML counts it.
     pub memory_total_bytes: u64,
-    /// Device memory in use by anybody, in bytes.
+    /// Device memory in use by anybody when NVML was asked, in bytes. 0 in what was kept of an earlier answer.
     pub memory_used_bytes: u64,
     /// Whether the GPU is cut up by MIG; none where it cannot be.
     pub mig_enabled: Option<bool>,
@@ -48,7 +52,7 @@ pub struct InstanceFacts {
     pub name: String,
     /// Its device memory in bytes, as NVML counts it.
     pub memory_total_bytes: u64,
-    /// Device memory in use by anybody, in bytes.
+    /// Device memory in use by anybody when NVML was asked, in bytes. 0 in what was kept of an earlier answer.
     pub memory_used_bytes: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -53,6 +53,26 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
+/// Reads a regular file of so many bytes at most that nobody but the current user or root could have written.
+///
+/// # Errors
+/// Why it is not read.
+pub(crate) fn read_trusted(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let file = open_regular(path).map_err(|error| error.to_string())?;
+    // Of the file that is open: another may have its name by now.
+    let meta = file.metadata().map_err(|error| error.to_string())?;
+    let user = rustix::process::geteuid().as_raw();
+    if (meta.uid() != user && meta.uid() != 0) || meta.mode() & 0o022 != 0 {
+        return Err("others could have written it".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > bytes_max {
+        return Err("it is too long".to_owned());
+    }
+    Ok(bytes)
+}
+
 /// Reads a value from a regular file of JSON of so many bytes at most.
 ///
 /// # Errors
@@ -95,6 +115,13 @@ mod tests {
         assert_eq!(read_json::<Vec<u8>>(&path, 6).unwrap(), [1, 2]);
         assert_eq!(read_json::<Vec<u8>>(&path, 5).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert!(read_json::<u8>(&path, 6).is_err() && read_json::<Vec<u8>>(&link, 6).is_err());
+        for (mode, trusted) in [(0o600, true), (0o644, true), (0o664, false), (0o646, false)] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read_trusted(&path, 6).is_ok(), trusted, "{mode:o}");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(read_trusted(&path, 6).unwrap(), b"[1, 2]");
+        assert!(read_trusted(&path, 5).is_err() && read_trusted(&link, 6).is_err());
         assert_eq!(open_regular(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert_eq!(open_regular(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }

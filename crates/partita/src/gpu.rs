@@ -10,6 +10,7 @@ use partita_core::visible::Entry;
 
 use crate::child::{Job, JobError};
 use crate::error::Error;
+use crate::facts::recent::{self, Recent};
 use crate::facts::{self, GpuFacts, Inventory, Reading};
 use crate::gpus;
 use crate::install::Install;
@@ -177,6 +178,18 @@ pub struct Selected {
 /// # Errors
 /// [`Error::NoSuchGpu`], [`Error::Driver`], and what making a simulated environment ends with.
 pub fn select(install: &Install, selector: Option<&Selector>) -> Result<Selected, Error> {
+    select_of(install, selector, &|| real(install))
+}
+
+/// What tells which real GPUs there are.
+pub(crate) type Tell<'t> = &'t dyn Fn() -> Result<Reading, Error>;
+
+/// [`select`], of the GPUs that `tell` tells if it comes to real ones.
+pub(crate) fn select_of(
+    install: &Install,
+    selector: Option<&Selector>,
+    tell: Tell<'_>,
+) -> Result<Selected, Error> {
     let selected = |gpu| Selected { gpu, notice: None };
     if let Some(Selector::Sim(device, index)) = selector {
         return simulated(install, device, *index).map(selected);
@@ -186,7 +199,7 @@ pub fn select(install: &Install, selector: Option<&Selector>) -> Result<Selected
     {
         return simulated(install, &device, 0).map(selected);
     }
-    let reason = match real(install)? {
+    let reason = match tell()? {
         Reading::Driver(inventory) if selector.is_some() || !inventory.gpus.is_empty() => {
             return choose(inventory, selector.unwrap_or(&Selector::Index(0))).map(selected);
         }
@@ -247,7 +260,7 @@ pub(crate) fn simulated_all(install: &Install, device: &str) -> Result<Vec<Gpu>,
     }
 }
 
-fn all_of(inventory: &Inventory) -> Vec<Gpu> {
+pub(crate) fn all_of(inventory: &Inventory) -> Vec<Gpu> {
     let gpu = |facts: &GpuFacts| Gpu {
         facts: facts.clone(),
         driver_version: inventory.driver_version.clone(),
@@ -257,8 +270,12 @@ fn all_of(inventory: &Inventory) -> Vec<Gpu> {
     inventory.gpus.iter().map(gpu).collect()
 }
 
+/// Asks which real GPUs there are.
+///
+/// # Errors
+/// [`Error::Driver`] if there is a driver that does not work.
 pub(crate) fn real(install: &Install) -> Result<Reading, Error> {
-    read(install, Vec::new())
+    Recent::here().ask(recent::now(), || read(install, Vec::new()))
 }
 
 fn read(install: &Install, variables: Vec<(&'static str, OsString)>) -> Result<Reading, Error> {

@@ -1,5 +1,6 @@
 //! Several GPUs: `--gpu 0,1` and what it resolves to.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +8,9 @@ use std::str::FromStr;
 use partita_ledger::GPUS_MAX;
 
 use crate::error::Error;
-use crate::facts::Reading;
-use crate::gpu::{self, Gpu, Selector};
+use crate::facts::recent::{self, Recent};
+use crate::facts::{Inventory, Reading};
+use crate::gpu::{self, Gpu, Selector, Tell};
 use crate::install::Install;
 use crate::simenv::SimEnvironment;
 
@@ -72,19 +74,63 @@ pub struct SelectedGpus {
 /// # Errors
 /// As [`gpu::select`]; [`Error::GpuTwice`]; [`Error::NotOffered`] for GPUs that cannot be one program's.
 pub fn select(install: &Install, selectors: Option<&Selectors>) -> Result<SelectedGpus, Error> {
+    select_of(install, selectors, &|| gpu::real(install))
+}
+
+/// As [`select`], for a program that is about to start: where the kernel tells that nothing has changed, what NVML said last is taken, which
+/// is much faster. Memory in use is then 0. NVML is asked where the selection would be refused or a GPU is not `usable`.
+///
+/// # Errors
+/// As [`select`].
+pub(crate) fn select_to_start(
+    install: &Install,
+    selectors: Option<&Selectors>,
+    usable: impl Fn(&Gpu) -> bool,
+) -> Result<SelectedGpus, Error> {
+    let recent = || Recent::here().inventory(recent::now());
+    select_recent(install, selectors, usable, &recent, &|| gpu::real(install))
+}
+
+/// [`select_to_start`], where `recent` is what was said last, and `tell` asks.
+fn select_recent(
+    install: &Install,
+    selectors: Option<&Selectors>,
+    usable: impl Fn(&Gpu) -> bool,
+    recent: &dyn Fn() -> Option<Inventory>,
+    tell: Tell<'_>,
+) -> Result<SelectedGpus, Error> {
+    let is_recent = Cell::new(false);
+    let first = select_of(install, selectors, &|| match recent() {
+        Some(inventory) => {
+            is_recent.set(true);
+            Ok(Reading::Driver(inventory))
+        }
+        None => tell(),
+    });
+    // Nobody is refused for what was so some minutes ago.
+    let serves = first.as_ref().is_ok_and(|selected| selected.gpus.iter().all(usable));
+    if is_recent.get() && !serves { select_of(install, selectors, tell) } else { first }
+}
+
+/// [`select`], of the GPUs that `tell` tells if it comes to real ones.
+fn select_of(
+    install: &Install,
+    selectors: Option<&Selectors>,
+    tell: Tell<'_>,
+) -> Result<SelectedGpus, Error> {
     let one = |selector: Option<&Selector>| -> Result<SelectedGpus, Error> {
-        let gpu::Selected { gpu, notice } = gpu::select(install, selector)?;
+        let gpu::Selected { gpu, notice } = gpu::select_of(install, selector, tell)?;
         Ok(SelectedGpus { gpus: vec![gpu], notice })
     };
     let gpus = match selectors {
         None => return one(None),
         Some(Selectors::List(list)) => match list.as_slice() {
             [selector] => return one(Some(selector)),
-            list => listed(install, list)?,
+            list => listed(install, list, tell)?,
         },
         Some(Selectors::All(Some(device))) => gpu::simulated_all(install, device)?,
-        Some(Selectors::All(None)) => match gpu::all_real(install)? {
-            Ok(gpus) if !gpus.is_empty() => gpus,
+        Some(Selectors::All(None)) => match tell()? {
+            Reading::Driver(inventory) if !inventory.gpus.is_empty() => gpu::all_of(&inventory),
             // The same GPU, and the same notice, as without --gpu.
             _ => return one(None),
         },
@@ -95,7 +141,7 @@ pub fn select(install: &Install, selectors: Option<&Selectors>) -> Result<Select
     Ok(SelectedGpus { gpus, notice: None })
 }
 
-fn listed(install: &Install, list: &[Selector]) -> Result<Vec<Gpu>, Error> {
+fn listed(install: &Install, list: &[Selector], tell: Tell<'_>) -> Result<Vec<Gpu>, Error> {
     let mixed = |reason: &str| Error::NotOffered {
         option: format!("--gpu {}", Selectors::List(list.to_vec())),
         reason: reason.to_owned(),
@@ -117,12 +163,14 @@ fn listed(install: &Install, list: &[Selector]) -> Result<Vec<Gpu>, Error> {
             })
             .collect();
     }
-    match gpu::real(install)? {
+    match tell()? {
         Reading::Driver(inventory) => {
             list.iter().map(|selector| gpu::choose(inventory.clone(), selector)).collect()
         }
         // The same refusal as for one.
-        Reading::NoDriver(_) => list.iter().map(|one| Ok(gpu::select(install, Some(one))?.gpu)).collect(),
+        Reading::NoDriver(_) => {
+            list.iter().map(|one| Ok(gpu::select_of(install, Some(one), tell)?.gpu)).collect()
+        }
     }
 }
 
@@ -218,5 +266,47 @@ mod tests {
         let many: Vec<Gpu> =
             (0..=GPUS_MAX as u32).map(|index| gpu(index, &format!("GPU-{index}"), (9, 0))).collect();
         assert!(check(&many, &selectors).unwrap_err().to_string().contains("at most 32"));
+    }
+
+    #[test]
+    fn what_was_said_last_chooses_and_refuses_nobody() {
+        let install = Install::of("/nowhere/partita".into(), None);
+        let told = |modes: &[&str]| {
+            let gpus = modes.iter().zip(0..).map(|(mode, index)| {
+                let facts = gpu(index, &format!("GPU-{index}"), (9, 0)).facts;
+                GpuFacts { compute_mode: (*mode).to_owned(), ..facts }
+            });
+            Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
+        };
+        let usable = |gpu: &Gpu| gpu.facts.compute_mode != "prohibited";
+        // What NVML says now, and whether it was asked.
+        let select = |selectors: &str, recent: Option<&[&str]>, now: &[&str]| {
+            let asked = Cell::new(false);
+            let tell = || {
+                asked.set(true);
+                Ok(Reading::Driver(told(now)))
+            };
+            let selectors = selectors.parse().unwrap();
+            let selected = select_recent(&install, Some(&selectors), usable, &|| recent.map(told), &tell);
+            let modes = selected.map(|selected| {
+                selected.gpus.into_iter().map(|gpu| gpu.facts.compute_mode).collect::<Vec<_>>()
+            });
+            (modes.ok(), asked.get())
+        };
+        let of = |modes: &[&str]| Some(modes.iter().map(|mode| (*mode).to_owned()).collect::<Vec<_>>());
+        for selectors in ["1", "GPU-1"] {
+            assert_eq!(select(selectors, Some(&["a", "b"]), &["c", "d"]), (of(&["b"]), false));
+            assert_eq!(select(selectors, None, &["c", "d"]), (of(&["d"]), true));
+        }
+        assert_eq!(select("1,0", Some(&["a", "b"]), &["c", "d"]), (of(&["b", "a"]), false));
+        assert_eq!(select("all", Some(&["a", "b"]), &["c", "d"]), (of(&["a", "b"]), false));
+        // It was of no use some minutes ago, it was not there, there were none.
+        assert_eq!(select("0", Some(&["prohibited"]), &["a"]), (of(&["a"]), true));
+        assert_eq!(select("0,1", Some(&["a", "prohibited"]), &["b", "c"]), (of(&["b", "c"]), true));
+        assert_eq!(select("2", Some(&["a", "b"]), &["a", "b", "c"]), (of(&["c"]), true));
+        assert_eq!(select("0", Some(&[]), &["a"]), (of(&["a"]), true));
+        // Whoever is refused now is refused by what is so now.
+        assert_eq!(select("2", Some(&["a"]), &["a"]), (None, true));
+        assert_eq!(select("0", Some(&["prohibited"]), &["prohibited"]), (of(&["prohibited"]), true));
     }
 }

@@ -177,7 +177,8 @@ fn start(
 
 /// The GPUs to run on.
 fn select(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<Vec<Gpu>, Error> {
-    let selected = gpus::select(install, request.gpus.as_ref())?;
+    let usable = |gpu: &Gpu| check_usable(gpu).is_ok();
+    let selected = gpus::select_to_start(install, request.gpus.as_ref(), usable)?;
     if let Some(notice) = &selected.notice {
         say(notice);
     }

@@ -11,9 +11,10 @@ use partita_driver::Cuda;
 use partita_driver::stream_proof::{self, Board, Found};
 use serde::{Deserialize, Serialize};
 
-use super::{Cache, Measured, check_origin, driver_build, keep, read_trusted, without_mps};
+use super::{Cache, Measured, check_origin, driver_build, keep, without_mps};
 use crate::child::{Job, JobError};
 use crate::error::Error;
+use crate::files;
 use crate::gpu::Gpu;
 use crate::install::Install;
 
@@ -155,7 +156,7 @@ impl Cache {
     }
 
     fn read_place(&self, driver: &str, gpu: &Gpu) -> Result<StreamPlace, String> {
-        let bytes = read_trusted(&self.place_path(driver, gpu))?;
+        let bytes = files::read_trusted(&self.place_path(driver, gpu), kept::FILE_BYTES_MAX)?;
         let record: Record = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
         if record.magic != MAGIC || record.version != VERSION {
             return Err("another format".to_owned());
