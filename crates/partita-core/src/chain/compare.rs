@@ -9,6 +9,8 @@
 //!
 //! So a false «better» about an allocation that is as good as the incumbent has a chance of one in 200 a look, and one that is worse needs
 //! a larger error still; a false «not better» costs a gain and nothing else. With little noise two looks accept and one rejects.
+//!
+//! Where gains differ because the looks do (rhythms after different disturbances), how exact their mean is follows from them alone: [`Paired`], by the same rules.
 
 /// A normal variable is beyond this with a chance of 0.0047: squared.
 const ACCEPT_SQUARED: f64 = 2.6 * 2.6;
@@ -91,6 +93,12 @@ impl Comparison {
         if self.looks == 0 { 0.0 } else { self.sum / f64::from(self.looks) }
     }
 
+    /// Whether the gain is more than nothing, by 1.3 standard errors: that it does not count may be all that the comparison has come to.
+    pub(super) fn is_above(&self, noise: &Noise) -> bool {
+        let (gain, looks) = (self.gain(), f64::from(self.looks.max(1)));
+        gain > 0.0 && gain * gain > REJECT_SQUARED * 2.0 * noise.variance() / looks
+    }
+
     /// What follows, if anything does yet. `counts` is the smallest gain that counts.
     pub(super) fn verdict(&self, noise: &Noise, counts: f64, looks_max: u32) -> Option<Verdict> {
         if self.looks == 0 {
@@ -107,6 +115,54 @@ impl Comparison {
             return Some(if gain < -counts { Verdict::Worse } else { Verdict::Even });
         }
         (self.looks >= looks_max).then_some(Verdict::Even)
+    }
+}
+
+/// A comparison of pairs whose own differences say how exact it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paired {
+    sum: f64,
+    squares: f64,
+    looks: u32,
+    /// What is known of a difference's variance at least.
+    variance_min: f64,
+}
+
+impl Paired {
+    /// Before the first pair.
+    pub(super) fn new(variance_min: f64) -> Self {
+        Self { sum: 0.0, squares: 0.0, looks: 0, variance_min }
+    }
+
+    /// Another pair: the candidate's gain over the incumbent.
+    pub(super) fn look(&mut self, gain: f64) {
+        self.sum += gain;
+        self.squares += gain * gain;
+        self.looks += 1;
+    }
+
+    /// The mean gain; 0 before the first pair.
+    pub(super) fn gain(&self) -> f64 {
+        if self.looks == 0 { 0.0 } else { self.sum / f64::from(self.looks) }
+    }
+
+    /// As [`Comparison::verdict`], after so many pairs at least.
+    pub(super) fn verdict(&self, counts: f64, looks_min: usize, looks_max: usize) -> Option<Verdict> {
+        let looks = self.looks as usize;
+        if looks < looks_min.max(LOOKS_MIN as usize) {
+            return None;
+        }
+        let (gain, count) = (self.gain(), f64::from(self.looks));
+        let variance = ((self.squares - gain * gain * count) / (count - 1.0)).max(self.variance_min);
+        let squared_error = variance / count;
+        if gain >= counts && gain * gain > ACCEPT_SQUARED * squared_error {
+            return Some(Verdict::Better);
+        }
+        let short = counts - gain;
+        if short > 0.0 && short * short > REJECT_SQUARED * squared_error {
+            return Some(if gain < -counts { Verdict::Worse } else { Verdict::Even });
+        }
+        (looks >= looks_max).then_some(Verdict::Even)
     }
 }
 
@@ -141,6 +197,25 @@ mod tests {
         // One hiccup does not decide.
         assert_eq!(compared(&[0.3], 0.002), None);
         assert_eq!(compared(&[0.3, -0.001, 0.001, 0.0, 0.001, 0.0], 0.05), Some(Verdict::Even));
+    }
+
+    #[test]
+    fn pairs_that_differ_need_more_of_them() {
+        let verdict = |gains: &[f64]| {
+            let mut paired = Paired::new(0.0);
+            gains.iter().for_each(|&gain| paired.look(gain));
+            paired.verdict(0.01, 5, 10)
+        };
+        assert_eq!(verdict(&[0.05; 4]), None);
+        assert_eq!(verdict(&[0.05; 5]), Some(Verdict::Better));
+        assert_eq!(verdict(&[0.0; 5]), Some(Verdict::Even));
+        assert_eq!(verdict(&[-0.05; 5]), Some(Verdict::Worse));
+        // After three of five disturbances 8 % more: a mean of 4.8 % with an error of 2 %, and of 5.3 % with one of 1.7 %.
+        let gains = [0.08, 0.0, 0.0, 0.08, 0.08, 0.08];
+        assert_eq!(verdict(&gains[..5]), None);
+        assert_eq!(verdict(&gains), Some(Verdict::Better));
+        // What is lost as often as it is gained comes to nothing.
+        assert_eq!(verdict(&[0.08, -0.08].repeat(5)), Some(Verdict::Even));
     }
 
     #[test]

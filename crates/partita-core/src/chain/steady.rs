@@ -13,6 +13,8 @@
 //!    share as much in equal parts, and if that was better, the steps begin anew from there. (Equal parts for all but one are also where the published one begins.)
 //! 3. All that did not matter are held to a tenth, a quarter and 60 % of the TPCs, together. If two or more matter and have room, they grow together: one alone would not help.
 //! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size goes round until it brings nothing. What did not mind losing a fifth is not asked again.
+//! 5. Where the throughput changed meanwhile with nothing changed, the chain may have rhythms, and all of the above saw one of them. Then what was found is compared after
+//!    disturbances with what may have no slow rhythm: [`rhythm`].
 //!
 //! # Why fewer trials
 //! Every component is restricted once, gently, and that one trial is both the search for bottlenecks and a step of the optimization. The
@@ -21,19 +23,22 @@
 //! # Why it ends, and where
 //! An incumbent is replaced only by one measured better by [`SteadyOptions::better_permille`] at least. Throughput is bounded by what the GPU can do, so with right verdicts
 //! there are at most log(best / first) / log(1 + better) replacements. Between two of them each step size asks each component at most twice,
-//! no allocation is tried twice, and the step sizes only fall. So it ends, after [`SteadyOptions::looks_max_in_all`] measurements of candidates at the latest. At the end
+//! no allocation is tried twice but for its rhythms, once more, and the step sizes only fall. So it ends, after [`SteadyOptions::looks_max_in_all`] measurements of candidates at the latest. At the end
 //! none of the steps last asked about was better by what counts: a local optimum of the finest steps, in the directions that matter. A better one elsewhere
 //! is not excluded; on the model the shortfall is in `bench/results/chains.md`.
 //!
 //! # Why it never leaves a chain worse off
 //! * A candidate that is not known to be at least even is in force for [`SteadyOptions::settle_periods`] + 1 periods at a time, two if not told otherwise; then the incumbent
-//!   is back. Longer looks alternate.
+//!   is back. Longer looks alternate. A comparison of rhythms has a period before each of these in which one component has a single TPC.
 //! * «Better» needs two looks and a difference beyond the noise, which is measured all along from repeated measurements of the incumbent.
 //! * A throughput that changes by itself meanwhile (the incumbent's own, measured again after everything that was worse) restarts the comparison at hand; after
-//!   three such shifts the search ends.
-//! * At the end what was found is compared with the beginning once more, side by side. If it is not at least as good, the beginning is put back.
+//!   three such shifts the search ends. One back to where the same incumbent has been is no shift: a chain that goes to and fro is the chain that it was, and how far it goes is
+//!   noise, which what counts must exceed.
+//! * At the end what was found is compared with the beginning once more, side by side. If it is not clearly better, the beginning is put back; and what is better
+//!   only in its rhythms has been compared side by side with what it replaces.
 //! * Stopped from outside or failing, it puts the incumbent back, which is the beginning or has proved better.
 
+mod rhythm;
 #[cfg(test)]
 mod tests;
 
@@ -85,6 +90,7 @@ pub fn steady<P: Plant + ?Sized>(
         measured: Vec::new(),
         tried: BTreeSet::from([in_force.clone()]),
         looks: 0,
+        levels: Vec::new(),
         shifts: 0,
     };
     match search.run(in_force) {
@@ -132,6 +138,9 @@ struct Search<'a, P: ?Sized> {
     measured: Vec<f64>,
     tried: BTreeSet<Allocation>,
     looks: u32,
+    /// Where the incumbent's throughput was before it shifted, each time.
+    levels: Vec<f64>,
+    /// Throughputs that an incumbent had not had before.
     shifts: u32,
 }
 
@@ -142,6 +151,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         }
         self.challenge(&Allocation::uniform(start.components(), self.tpcs))?;
         let mut matters = vec![true; start.components()];
+        // Who minded the first step less.
+        let mut minded = matters.clone();
         let mut last = 0;
         for part in STEPS {
             let step = (self.tpcs / part).max(1);
@@ -154,12 +165,17 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                     self.ask_all(&mut matters, step)?;
                 }
                 if is_first {
+                    minded.clone_from(&matters);
                     self.ask_groups(&matters, step)?;
                 }
             }
             last = step;
         }
-        self.verify(start)
+        self.verify(start)?;
+        match self.shifts > 0 && !self.is_over() {
+            true => self.ask_rhythms(&minded),
+            false => Ok(()),
+        }
     }
 
     /// Asks every component that matters, round and round: what one has given up, another may use, as long as that brings something.
@@ -275,6 +291,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         match verdict {
             Verdict::Better => {
                 self.incumbent = candidate.clone();
+                self.levels.clear();
                 self.measured = of_candidate;
                 let surplus = self.measured.len().saturating_sub(REFERENCES);
                 self.measured.drain(..surplus);
@@ -328,9 +345,16 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             // A hiccup, or another throughput from now on: the next measurement tells.
             let again = self.trials.measure(&incumbent, Purpose::Reference)?;
             if is_off(self, again) {
+                let before = self.reference();
+                let is_near = |level: &f64| (again - level).abs() < 2.0 * self.counts() * level;
+                let has_been_there = self.levels.iter().any(is_near);
+                self.levels.push(before);
                 self.measured = vec![now, again];
                 self.noise.learn(now, again);
-                self.shifts += 1;
+                match has_been_there {
+                    true => self.noise.learn(before, again),
+                    false => self.shifts += 1,
+                }
                 return Ok(true);
             }
             self.remember(again);
@@ -350,7 +374,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         self.measured.push(frames_per_s);
     }
 
-    /// Compares what was found with the beginning, in turns; puts the beginning back unless that is no better.
+    /// Compares what was found with the beginning, in turns; puts the beginning back unless that is clearly worse.
     fn verify(&mut self, start: &Allocation) -> Result<(), Stop> {
         if self.incumbent == *start {
             return self.trials.apply(start);
@@ -375,7 +399,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             match comparison.verdict(&self.noise, self.counts(), self.options.looks_max) {
                 Some(Verdict::Better) => return Ok(()),
                 Some(Verdict::Worse) => break,
-                Some(Verdict::Even) if comparison.gain() > 0.0 => return Ok(()),
+                Some(Verdict::Even) if comparison.is_above(&self.noise) => return Ok(()),
                 Some(Verdict::Even) => break,
                 None => {}
             }

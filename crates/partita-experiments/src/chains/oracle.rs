@@ -1,5 +1,8 @@
 //! What the best allocation brings, by trying them, and what none can exceed.
 
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
 use partita_core::TpcSet;
 use partita_core::chain::{Actuator, Allocation, Stop, ladder, place};
 use partita_sim::{DeviceSpec, Footprint, KernelWork};
@@ -23,10 +26,18 @@ const WARM_UP: u64 = 20;
 const SHORT: u64 = 40;
 /// Frames of each run of a measurement that is reported.
 const LONG: u64 = 100;
-/// Runs of it.
-const RUNS: usize = 6;
+/// Rounds of them: in each, every component is disturbed once. More are run until the standard error is [`ERROR`].
+const ROUNDS: RangeInclusive<usize> = 3..=12;
+/// The standard error that is small enough, as a part of the mean.
+const ERROR: f64 = 0.005;
 /// What the length of blocks is left to, when allocations are judged.
 const JUDGE_SEED: u64 = 99;
+/// And when one of many is chosen: what is the largest of many numbers was lucky too, so the one chosen is judged by other runs.
+const CHOICE_SEED: u64 = 10_099;
+/// Allocations that looked best and are run after every disturbance.
+const SECOND_LOOKS: usize = 40;
+/// And those of them that are run for as long as what is reported.
+const CHOICES: usize = 12;
 
 impl Rig {
     /// All components on the whole GPU: default MPS.
@@ -46,25 +57,49 @@ impl Rig {
         Ok(chain)
     }
 
-    /// Throughput under an allocation, in frames per second: the mean of six runs.
+    /// Throughput under an allocation, in frames per second: the mean of three to twelve runs for each component, as many as it takes until the standard
+    /// error is half a per cent.
     ///
     /// Components that wait for each other may fall into one rhythm or another and stay in it, whatever the allocation: with short kernels the same
     /// one is up to a tenth faster after one beginning than after another. So each run begins with blocks of other lengths and after another disturbance, in
-    /// which one component had a fifth of the TPCs.
+    /// which one component had a fifth of the TPCs, each component as often as the others.
     ///
     /// # Errors
     /// A chain that does not move.
     pub fn judge(&self, allocation: &Allocation) -> Result<f64, Stop> {
-        let mut sum = 0.0;
-        for (run, seed) in (0..RUNS).zip(JUDGE_SEED..) {
-            let component = run % self.kernels.len();
-            let disturbed = allocation.with(component, self.spec.tpc_count() / 5);
-            let mut chain = self.started(&disturbed, seed)?;
-            chain.apply(allocation)?;
-            chain.run_frames(3 * WARM_UP)?;
-            sum += chain.run_frames(LONG)?;
+        self.mean_of_runs(allocation, JUDGE_SEED, ROUNDS)
+    }
+
+    fn mean_of_runs(
+        &self,
+        allocation: &Allocation,
+        seed: u64,
+        rounds: RangeInclusive<usize>,
+    ) -> Result<f64, Stop> {
+        let components = self.kernels.len();
+        // The runs after each component's disturbance: their sum, and that of their squares.
+        let mut sums = vec![(0.0, 0.0); components];
+        let mut mean = 0.0;
+        for round in 1..=*rounds.end() {
+            for (component, (sum, squares)) in sums.iter_mut().enumerate() {
+                let disturbed = allocation.with(component, self.spec.tpc_count() / 5);
+                let mut chain = self.started(&disturbed, seed + (round * components + component) as u64)?;
+                chain.apply(allocation)?;
+                chain.run_frames(3 * WARM_UP)?;
+                let rate = chain.run_frames(LONG)?;
+                *sum += rate;
+                *squares += rate * rate;
+            }
+            let runs = (round * components) as f64;
+            mean = sums.iter().map(|(sum, _)| sum).sum::<f64>() / runs;
+            let within = |(sum, squares): &(f64, f64)| (squares - sum * sum / round as f64).max(0.0);
+            // What differs with the disturbance alone is no error, as each counts alike.
+            let variance = sums.iter().map(within).sum::<f64>() / (runs - components as f64);
+            if rounds.contains(&round) && variance / runs <= (ERROR * mean).powi(2) {
+                break;
+            }
         }
-        Ok(sum / RUNS as f64)
+        Ok(mean)
     }
 
     pub(super) fn look(&self, allocation: &Allocation) -> Result<f64, Stop> {
@@ -138,7 +173,8 @@ pub struct Oracle {
 ///   highest ceilings first, so that what is left out is left out for good. Over these portions the search is complete.
 /// * From the best of them, and from `known` ones, every single component is given every portion of [`ladder`] in turn, until that brings
 ///   nothing more.
-/// * The best dozen of all are run for long, and the best of these counts.
+/// * The best forty of all are run after a disturbance of every component, the best dozen of these and `known` as long as what is reported, and the best of
+///   these counts: with what it brings in runs of its own.
 ///
 /// # Errors
 /// A chain that does not move.
@@ -172,18 +208,25 @@ pub fn oracle(rig: &Rig, known: &[Allocation]) -> Result<Oracle, Stop> {
         refine(rig, start, &portions, &ceiling, &mut found)?;
     }
     found.sort_by(|a, b| b.0.total_cmp(&a.0));
-    found.dedup_by(|a, b| a.1 == b.1);
+    let mut seen = BTreeSet::new();
+    found.retain(|(_, allocation)| seen.insert(allocation.clone()));
     let run = found.len();
-    found.truncate(12);
-    found.extend(known.iter().chain([&rig.whole()]).map(|one| (0.0, one.clone())));
-    let mut top: Option<(f64, Allocation)> = None;
-    for (_, allocation) in found {
-        let rate = rig.judge(&allocation)?;
-        if top.as_ref().is_none_or(|(best, _)| rate > *best) {
-            top = Some((rate, allocation));
+    let mut choices = Vec::new();
+    for (_, allocation) in found.into_iter().take(SECOND_LOOKS) {
+        choices.push((rig.mean_of_runs(&allocation, CHOICE_SEED, 1..=1)?, allocation));
+    }
+    choices.sort_by(|a, b| b.0.total_cmp(&a.0));
+    choices.truncate(CHOICES);
+    choices.extend(known.iter().chain([&rig.whole()]).map(|one| (0.0, one.clone())));
+    let mut top = (0.0, rig.whole());
+    for (_, allocation) in choices {
+        let rate = rig.mean_of_runs(&allocation, CHOICE_SEED, ROUNDS)?;
+        if rate > top.0 {
+            top = (rate, allocation);
         }
     }
-    let (frames_per_s, allocation) = top.unwrap_or((0.0, rig.whole()));
+    let allocation = top.1;
+    let frames_per_s = rig.judge(&allocation)?;
     // More TPCs never lower a ceiling.
     let ceiling_frames_per_s = ceiling(&rig.whole());
     Ok(Oracle { allocation, frames_per_s, ceiling_frames_per_s, run, excluded })

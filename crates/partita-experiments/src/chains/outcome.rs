@@ -135,23 +135,35 @@ fn row(rig: &Rig, set: &ChainSet, before: Option<&Row>) -> Result<Row, Stop> {
     let default_frames_per_s = rig.judge(&whole)?;
     let mut chain = rig.started(&whole, SEARCH_SEED)?;
     let (found, bottlenecks) = published(&mut chain, &whole, tpcs, &PublishedOptions::default())?;
-    let theirs = (found.allocation.clone(), outcome(rig, &found)?);
+    let theirs = outcome(rig, &found)?;
+    let their_allocation = found.allocation;
     let mut chain = rig.started(&whole, SEARCH_SEED)?;
     let found = steady(&mut chain, &whole, tpcs, &SteadyOptions::default())?;
-    let ours = (found.allocation.clone(), outcome(rig, &found)?);
-    let best = match before {
-        Some(before) => kept(rig, before, &[whole.clone(), theirs.0, ours.0])?,
-        None => oracle(rig, &[theirs.0, ours.0])?,
+    let ours = outcome(rig, &found)?;
+    let known = [their_allocation, found.allocation];
+    let mut best = match before {
+        Some(before) => kept(rig, before)?,
+        None => oracle(rig, &known)?,
     };
+    let [their_allocation, our_allocation] = known;
+    for (frames_per_s, allocation) in [
+        (default_frames_per_s, whole.clone()),
+        (theirs.frames_per_s, their_allocation),
+        (ours.frames_per_s, our_allocation),
+    ] {
+        if frames_per_s > best.frames_per_s {
+            best = Oracle { allocation, frames_per_s, ..best };
+        }
+    }
     Ok(Row {
         set: set.name.to_owned(),
         class: set.class.to_owned(),
         components: set.list(),
         bound: bound(rig, &whole)?.to_string(),
         default_frames_per_s,
-        published: theirs.1,
+        published: theirs,
         bottlenecks: bottlenecks.components,
-        steady: ours.1,
+        steady: ours,
         oracle_tpcs: best.allocation.tpcs().to_vec(),
         oracle_frames_per_s: best.frames_per_s,
         ceiling_frames_per_s: best.ceiling_frames_per_s,
@@ -161,24 +173,17 @@ fn row(rig: &Rig, set: &ChainSet, before: Option<&Row>) -> Result<Row, Stop> {
     })
 }
 
-/// The best of an earlier search for the oracle and of some more.
-fn kept(rig: &Rig, before: &Row, known: &[Allocation]) -> Result<Oracle, Stop> {
+/// What an earlier search for the oracle came to, judged as everything else.
+fn kept(rig: &Rig, before: &Row) -> Result<Oracle, Stop> {
     let allocation = Allocation::new(before.oracle_tpcs.clone())
         .map_err(|error| Stop::Failed { reason: error.to_string() })?;
-    let mut best = Oracle {
+    Ok(Oracle {
         frames_per_s: rig.judge(&allocation)?,
         allocation,
         ceiling_frames_per_s: rig.ceiling(&vec![rig.spec.topology.all(); rig.kernels.len()]),
         run: before.oracle_run,
         excluded: before.oracle_excluded,
-    };
-    for allocation in known {
-        let frames_per_s = rig.judge(allocation)?;
-        if frames_per_s > best.frames_per_s {
-            best = Oracle { allocation: allocation.clone(), frames_per_s, ..best };
-        }
-    }
-    Ok(best)
+    })
 }
 
 fn outcome(rig: &Rig, found: &Found) -> Result<Outcome, Stop> {

@@ -11,6 +11,25 @@ fn start_of(law: Law) -> impl Strategy<Value = (Law, Allocation)> {
     (Just(law), start)
 }
 
+/// A chain that is stopped after so many periods.
+struct Stops<P> {
+    plant: P,
+    periods: usize,
+}
+
+impl<P: Objective> Objective for Stops<P> {
+    fn throughput(&mut self) -> Result<f64, Stop> {
+        self.periods = self.periods.checked_sub(1).ok_or(Stop::Asked)?;
+        self.plant.throughput()
+    }
+}
+
+impl<P: Actuator> Actuator for Stops<P> {
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
+        self.plant.apply(allocation)
+    }
+}
+
 /// For how many periods on end the chain was slower than `limit`.
 fn longest_below(plant: &Synthetic, limit: f64) -> usize {
     let mut longest = 0;
@@ -87,22 +106,11 @@ proptest! {
     /// Whenever it is stopped, what is in force is what there was, or better.
     #[test]
     fn stopped_at_any_time_it_leaves_nothing_bad((law, start) in laws().prop_flat_map(start_of), periods in 0..60_usize) {
-        struct Stops(Synthetic, usize);
-        impl Objective for Stops {
-            fn throughput(&mut self) -> Result<f64, Stop> {
-                if self.0.history.len() >= self.1 { Err(Stop::Asked) } else { self.0.throughput() }
-            }
-        }
-        impl Actuator for Stops {
-            fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
-                self.0.apply(allocation)
-            }
-        }
-        let mut plant = Stops(Synthetic::new(law, 0.0, 0).starting_with(&start), periods);
-        let before = plant.0.truth(&start);
+        let mut plant = Stops { plant: Synthetic::new(law, 0.0, 0).starting_with(&start), periods };
+        let before = plant.plant.truth(&start);
         let ended = steady(&mut plant, &start, 66, &SteadyOptions::default());
         prop_assert!(ended.is_ok() || ended == Err(Stop::Asked));
-        prop_assert!(plant.0.truth(&plant.0.in_force) >= before);
+        prop_assert!(plant.plant.truth(&plant.plant.in_force) >= before);
     }
 }
 
@@ -192,4 +200,177 @@ fn a_place_that_no_single_step_leads_to_is_found() {
     let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
     assert_eq!(plant.throughput().unwrap(), 1160.0, "{}", found.allocation);
     assert_eq!(plant.in_force, found.allocation);
+}
+
+/// A chain with two rhythms. Where the frames pile up says in which one it goes on, if the allocation allows both.
+#[derive(Clone, Debug)]
+struct TwoRhythms {
+    in_force: Allocation,
+    /// Before which components a pile leads to the faster one.
+    leads_to_fast: Vec<bool>,
+    /// Which component leaves no room for the slower rhythm when it is held to a tenth.
+    makes_room: Option<usize>,
+    /// Whom the chain needs: anything less than all costs in proportion.
+    needed: usize,
+    gain: f64,
+    is_fast: bool,
+    noise: f64,
+    random: u64,
+    periods: Vec<f64>,
+}
+
+impl TwoRhythms {
+    fn slow_is_possible(&self) -> bool {
+        self.makes_room.is_none_or(|component| self.in_force.tpcs()[component] > 6)
+    }
+
+    /// The mean over what piles lead to, in frames per second.
+    fn truth(&self, allocation: &Allocation) -> f64 {
+        let slow_is_possible = Self { in_force: allocation.clone(), ..self.clone() }.slow_is_possible();
+        let after = |fast: &bool| if *fast || !slow_is_possible { 1.0 + self.gain } else { 1.0 };
+        let sum: f64 = self.leads_to_fast.iter().map(after).sum();
+        100.0 * sum / self.leads_to_fast.len() as f64 * f64::from(allocation.tpcs()[self.needed]) / 66.0
+    }
+}
+
+impl Objective for TwoRhythms {
+    fn throughput(&mut self) -> Result<f64, Stop> {
+        self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let off = (self.random >> 11) as f64 / (1_u64 << 53) as f64 * 2.0 - 1.0;
+        let rhythm = if self.is_fast { 1.0 + self.gain } else { 1.0 };
+        let truth = 100.0 * rhythm * f64::from(self.in_force.tpcs()[self.needed]) / 66.0;
+        self.periods.push(truth);
+        Ok(truth * (1.0 + self.noise * off))
+    }
+}
+
+impl Actuator for TwoRhythms {
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
+        // What had a single TPC, or what the chain needs and had less, lets frames pile up.
+        let held = |component: &usize| {
+            let tpcs = self.in_force.tpcs()[*component];
+            tpcs == 1 || (*component == self.needed && tpcs < 66)
+        };
+        if let Some(component) = (0..self.leads_to_fast.len()).find(held) {
+            self.is_fast = self.leads_to_fast[component];
+        }
+        self.in_force = allocation.clone();
+        self.is_fast |= !self.slow_is_possible();
+        Ok(())
+    }
+}
+
+fn two_rhythms() -> impl Strategy<Value = TwoRhythms> {
+    let shape = (2..=6_usize).prop_flat_map(|components| {
+        let fast = prop::collection::vec(any::<bool>(), components);
+        (fast, prop::option::of(0..components), 0..components)
+    });
+    (shape, 0.0..0.3, 0.0..0.004, any::<u64>(), any::<bool>()).prop_map(
+        |((leads_to_fast, makes_room, needed), gain, noise, random, is_fast)| TwoRhythms {
+            in_force: Allocation::uniform(leads_to_fast.len(), 66),
+            leads_to_fast,
+            makes_room: makes_room.filter(|component| *component != needed),
+            needed,
+            gain,
+            is_fast,
+            noise,
+            random,
+            periods: Vec::new(),
+        },
+    )
+}
+
+proptest! {
+    /// Chains that jump from one rhythm into another: no worse in the mean over what piles lead to, and no long stay in what is worse than the worst rhythm.
+    #[test]
+    fn rhythms_do_not_lead_it_astray(mut plant in two_rhythms()) {
+        let whole = plant.in_force.clone();
+        let options = SteadyOptions::default();
+        let found = steady(&mut plant, &whole, 66, &options).unwrap();
+        prop_assert_eq!(&plant.in_force, &found.allocation);
+        prop_assert!(plant.truth(&found.allocation) >= plant.truth(&whole) * 0.99);
+        prop_assert!(found.candidates() <= options.looks_max_in_all as usize + 6 * VERIFICATIONS);
+        let mut now = 0;
+        for truth in &plant.periods {
+            now = if *truth < 99.0 { now + 1 } else { 0 };
+            prop_assert!(now <= 3, "{:?}", plant.periods);
+        }
+    }
+
+    /// Stopped while it compares rhythms, too, it leaves what there was, or better.
+    #[test]
+    fn stopped_at_any_time_rhythms_leave_nothing_bad(plant in two_rhythms(), periods in 0..200_usize) {
+        let whole = plant.in_force.clone();
+        let mut plant = Stops { plant, periods };
+        let ended = steady(&mut plant, &whole, 66, &SteadyOptions::default());
+        prop_assert!(ended.is_ok() || ended == Err(Stop::Asked));
+        let plant = plant.plant;
+        prop_assert!(plant.truth(&plant.in_force) >= plant.truth(&whole) * 0.99);
+    }
+}
+
+/// The model's chain MC-3 as printed: the second component at its tenth leaves no room for the slower rhythm; within the faster one that makes no difference.
+fn with_a_slow_rhythm() -> TwoRhythms {
+    TwoRhythms {
+        in_force: Allocation::uniform(5, 66),
+        leads_to_fast: [false, true, true, false, false].into(),
+        makes_room: Some(1),
+        needed: 2,
+        gain: 0.08,
+        is_fast: false,
+        noise: 0.001,
+        random: 1,
+        periods: Vec::new(),
+    }
+}
+
+#[test]
+fn what_has_no_slow_rhythm_is_found_from_within_the_fast_one() {
+    // The chain jumps into the faster rhythm when the one that it needs is held; then all allocations that do not starve it are alike.
+    let mut plant = with_a_slow_rhythm();
+    plant.makes_room = Some(3);
+    let whole = plant.in_force.clone();
+    let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+    assert_eq!(found.allocation.tpcs(), [66, 66, 66, 6, 66]);
+    assert!(plant.truth(&found.allocation) > plant.truth(&whole) * 1.04);
+    assert!(plant.is_fast);
+}
+
+#[test]
+fn the_faster_rhythm_stays_where_no_allocation_has_it_alone() {
+    let mut plant = with_a_slow_rhythm();
+    plant.makes_room = None;
+    let whole = plant.in_force.clone();
+    let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+    assert_eq!(found.allocation, whole);
+    assert!(plant.is_fast && found.frames_per_s > 107.0, "{}", found.frames_per_s);
+}
+
+/// Goes to and fro between two throughputs, unless the last component has less than all: then it is faster than either.
+struct ToAndFro {
+    in_force: Allocation,
+    periods: u32,
+}
+
+impl Objective for ToAndFro {
+    fn throughput(&mut self) -> Result<f64, Stop> {
+        self.periods += 1;
+        let level = if (self.periods / 7).is_multiple_of(2) { 100.0 } else { 106.0 };
+        Ok(if self.in_force.tpcs()[3] < 60 { 130.0 } else { level })
+    }
+}
+
+impl Actuator for ToAndFro {
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
+        self.in_force = allocation.clone();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_chain_that_goes_to_and_fro_is_searched_to_the_end() {
+    let whole = Allocation::uniform(4, 66);
+    let mut plant = ToAndFro { in_force: whole.clone(), periods: 0 };
+    let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+    assert!(found.allocation.tpcs()[3] < 60, "{}", found.allocation);
 }

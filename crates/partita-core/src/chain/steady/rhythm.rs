@@ -1,0 +1,125 @@
+//! Chains that have rhythms: allocations compared by what they come to after a disturbance.
+//!
+//! Components that wait for each other fall into a rhythm: whose kernel meets whose, and where the frames queue. One allocation may have several, one of them faster than
+//! the others, and may stay for ever in the one that it came into. Two allocations that are alike in one rhythm may differ in the others, or in which they fall into, and no comparison
+//! within that rhythm shows it. What a chain has in the long run is the mean over the rhythms that its disturbances lead to.
+//!
+//! A disturbance is a *pile*: for a period one component has a single TPC, so that the frames gather in front of it and the others run dry. A pile before the first
+//! component is how a chain begins, and how it goes on when its input was away; before another one, how it goes on when that one was held up.
+//!
+//! So where the incumbent's throughput was seen to change by itself, it is measured after a pile before each component. If that makes a difference, the chain has
+//! rhythms. Then each component that did not mind a fifth less is held to a tenth of the TPCs for good, as far out of the others' way as it may stay, and compared
+//! with the incumbent, in turns, after the same piles; until there is one that comes to the same after all of them. At the end comes once more the pile after which the
+//! incumbent did best: the better rhythm stays.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Plant, Purpose, Search, Stop, Verdict};
+use crate::chain::Allocation;
+use crate::chain::compare::Paired;
+
+/// To what a component is held, in per cent of the TPCs.
+const HELD_PERCENT: u32 = 10;
+
+/// What an allocation came to after a pile before each component, in the chain's order, in frames per second.
+struct Rhythms(Vec<f64>);
+
+impl Rhythms {
+    /// Before which component the pile was that did it best, and what it came to.
+    fn best(&self) -> (usize, f64) {
+        let all = self.0.iter().copied().enumerate();
+        all.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, 0.0))
+    }
+
+    fn worst(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// Whether it makes a difference where the pile was. `counts` is the smallest gain that counts.
+    fn differ(&self, counts: f64) -> bool {
+        self.best().1 > self.worst() * (1.0 + 2.0 * counts)
+    }
+}
+
+impl<P: Plant + ?Sized> Search<'_, P> {
+    /// Looks whether the incumbent has rhythms, and if it has, for an allocation that falls into better ones. `matters` says who minded a fifth less.
+    pub(super) fn ask_rhythms(&mut self, matters: &[bool]) -> Result<(), Stop> {
+        let mut rhythms = Rhythms(Vec::new());
+        for component in 0..matters.len() {
+            let incumbent = self.incumbent.clone();
+            rhythms.0.push(self.after_pile(&incumbent, component, Purpose::Reference)?);
+        }
+        if !rhythms.differ(self.counts()) {
+            return Ok(());
+        }
+        let held = (self.tpcs * HELD_PERCENT / 100).max(1);
+        for component in (0..matters.len()).filter(|&component| !matters[component]) {
+            let has_more = self.incumbent.tpcs()[component] > held;
+            if has_more && !self.is_over() && rhythms.differ(self.counts()) {
+                let candidate = self.incumbent.with(component, held);
+                self.compare_rhythms(&candidate, &mut rhythms)?;
+            }
+        }
+        self.keep_best(&rhythms)
+    }
+
+    /// Has the frames gather in front of a component, and measures what an allocation comes to after that.
+    fn after_pile(
+        &mut self,
+        allocation: &Allocation,
+        component: usize,
+        purpose: Purpose,
+    ) -> Result<f64, Stop> {
+        self.trials.pass(&allocation.with(component, 1))?;
+        self.trials.measure(allocation, purpose)
+    }
+
+    /// Compares a candidate with the incumbent after the same piles; makes it the incumbent if it is better. `rhythms` are the incumbent's.
+    fn compare_rhythms(&mut self, candidate: &Allocation, rhythms: &mut Rhythms) -> Result<(), Stop> {
+        let components = candidate.components();
+        let looks_max = 2 * components;
+        let mut paired = Paired::new(2.0 * self.noise.variance());
+        let mut of_candidate = Vec::new();
+        for look in 0..looks_max {
+            let component = look % components;
+            let then = self.after_pile(candidate, component, Purpose::Candidate)?;
+            self.looks += 1;
+            of_candidate.push(then);
+            // Nothing is gained by what is worse than the incumbent's worst.
+            if self.is_over() || then < rhythms.worst() * (1.0 - self.counts()) {
+                return Ok(());
+            }
+            let incumbent = self.incumbent.clone();
+            let now = self.after_pile(&incumbent, component, Purpose::Reference)?;
+            paired.look(if now > 0.0 { then / now - 1.0 } else { f64::from(u8::from(then > 0.0)) });
+            // A gain must be there after all piles together.
+            let looks_min = if paired.gain() > 0.0 { components } else { components.div_ceil(2) };
+            match paired.verdict(self.counts(), looks_min, looks_max) {
+                Some(Verdict::Better) => {
+                    of_candidate.truncate(components);
+                    *rhythms = Rhythms(of_candidate);
+                    self.incumbent = candidate.clone();
+                    return Ok(());
+                }
+                Some(_) => return Ok(()),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the incumbent in force after the pile that did it best, some times if need be.
+    fn keep_best(&mut self, rhythms: &Rhythms) -> Result<(), Stop> {
+        let incumbent = self.incumbent.clone();
+        let (component, best) = rhythms.best();
+        for _ in 0..incumbent.components() {
+            let now = self.after_pile(&incumbent, component, Purpose::Reference)?;
+            self.measured = vec![now];
+            if now >= best * (1.0 - self.counts()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
