@@ -40,7 +40,7 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
         unsafe { cuda.ctx_create_with_affinity(&mut context, &mut wish, 1, 0, gpu.device())? };
         let module = Cell::new(core::ptr::null_mut());
         let mut made = Self { gpu, stream: None, joint: None, context, module, sms: 0 };
-        let (stream, joint) = (Stream::new(cuda), SharedEvent::create(cuda));
+        let (stream, joint) = (Stream::new(cuda), SharedEvent::of_this_process(cuda));
         let mut granted = CUexecAffinityParam::default();
         // SAFETY: a valid pointer; the new context is current.
         let asked = unsafe { cuda.ctx_get_exec_affinity(&mut granted, CU_EXEC_AFFINITY_TYPE_SM_COUNT) };

@@ -51,6 +51,18 @@ impl<'a> SharedEvent<'a> {
         Ok(Self { cuda, handle })
     }
 
+    /// Makes an event that no other process opens, in the current context. Streams of other contexts of this process may wait for it: for an
+    /// interprocess event of another context of the same process libcuda ends in a segmentation fault (H200, driver 580.159.04).
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn of_this_process(cuda: &'a Cuda) -> Result<Self, Error> {
+        let mut handle = core::ptr::null_mut();
+        // SAFETY: a valid pointer.
+        unsafe { cuda.event_create(&mut handle, CU_EVENT_DISABLE_TIMING)? };
+        Ok(Self { cuda, handle })
+    }
+
     /// Opens another process's event in the current context.
     ///
     /// # Errors
