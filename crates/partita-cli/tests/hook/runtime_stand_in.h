@@ -41,7 +41,7 @@ int cudaMemset(void *p, int value, size_t bytes) {
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind) {
     return kind == 2 ? CALLED(int (*)(void *, address, size_t), "cuMemcpyDtoH", to, (address)from, bytes) : 1;
 }
-int cudaDeviceSynchronize(void) { return ready() ? 999 : DRIVER(int (*)(void), "cuCtxSynchronize")(); }
+int cudaDeviceSynchronize(void) { return ready() ? 999 : DRIVER(fn_p, "cuCtxSynchronize")(NULL); }
 int cudaLibraryLoadData(void **library, const void *code, void *a, void *b, unsigned c, void *d, void *e, unsigned f) {
     return CALLED(int (*)(void **, const void *, void *, void *, unsigned, void *, void *, unsigned), "cuLibraryLoadData", library, code, a, b, c, d, e, f);
 }
