@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use partita_abi::CuResult;
 use partita_bench::side::Side;
@@ -25,19 +25,34 @@ pub struct Options {
 const NEIGHBOUR_BYTES: u64 = 8 * GRAIN_BYTES;
 const VICTIM_BYTES: u64 = 32 * GRAIN_BYTES;
 
-/// Runs it.
+/// Runs it: in the tenant, and by turns among processes without limits, for what the driver does by itself.
 pub fn run(options: &Options) -> Result<()> {
     let quota_bytes = NEIGHBOUR_BYTES + VICTIM_BYTES;
-    let part = words([&"lead-kills", &options.kills, &quota_bytes]);
-    let mut tenant = Side::start(options.place.tenant("quota-kills", quota_bytes, &part)?)?;
+    let part = |is_bare: bool| words([&"lead-kills", &quota_bytes, &is_bare]);
+    let mut tenant = Side::start(options.place.tenant("quota-kills", quota_bytes, &part(false))?)?;
+    let mut bare = Side::start(options.place.bare(&part(true))?)?;
     println!(
         "{} ended by SIGKILL while it allocates, and as many that end orderly, in turns, on {}\n",
         options.kills, options.place.gpu
     );
-    tenant.tell("go")?;
+    for _ in 0..2 * options.kills {
+        for side in [&mut tenant, &mut bare] {
+            let done = side.ask("turn")?;
+            ensure!(done == "done", "a turn ended with {done:?}");
+        }
+    }
+    for side in [tenant, bare] {
+        tell(side)?;
+    }
+    Ok(())
+}
+
+/// Has a side say what it has measured.
+fn tell(mut side: Side) -> Result<()> {
+    side.tell("end")?;
     loop {
-        match tenant.line()?.as_str() {
-            "end" => return tenant.stop(),
+        match side.line()?.as_str() {
+            "end" => return side.stop(),
             line => println!("{line}"),
         }
     }
@@ -46,7 +61,9 @@ pub fn run(options: &Options) -> Result<()> {
 /// What followed one end.
 #[derive(Default)]
 struct Ends {
-    /// Until all that the victim may have held could be had, in µs.
+    /// Until the victim's process was gone, in µs.
+    gone_us: Vec<f64>,
+    /// From then until all that it may have held could be had, in µs.
     had_again_us: Vec<f64>,
     /// The longest operation of the neighbour meanwhile, in µs.
     neighbour_us: Vec<f64>,
@@ -54,17 +71,21 @@ struct Ends {
     refusals: u64,
 }
 
-/// In the tenant: starts the victims one after another and ends them, and asks for all that they may have held.
-pub fn lead(kills: u64, quota_bytes: u64) -> Result<()> {
+/// Starts the victims one after another, one for each line, ends them, and asks for all that they may have held. In the tenant, or without
+/// limits.
+pub fn lead(quota_bytes: u64, is_bare: bool) -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;
     let mut neighbour = Side::start(beside(&words([&"churn", &NEIGHBOUR_BYTES, &1]))?)?;
     println!("ready");
-    std::io::stdin().lines().next().transpose()?;
     let mut random = fastrand::Rng::with_seed(2);
     let [mut killed, mut ended] = [Ends::default(), Ends::default()];
-    for turn in 0..2 * kills {
-        let by_kill = turn % 2 == 0;
+    let mut turn = 0u64;
+    for line in std::io::stdin().lines() {
+        if line? != "turn" {
+            break;
+        }
+        let by_kill = turn.is_multiple_of(2);
         let victim = Side::start(beside(&words([&"churn", &VICTIM_BYTES, &(turn + 3)]))?)?;
         std::thread::sleep(Duration::from_micros(random.u64(..5000)));
         neighbour.ask("")?;
@@ -74,6 +95,7 @@ pub fn lead(kills: u64, quota_bytes: u64) -> Result<()> {
         } else {
             victim.stop()?
         }
+        let gone = start.elapsed();
         let ends = if by_kill { &mut killed } else { &mut ended };
         let all = loop {
             match gpu.alloc(VICTIM_BYTES as usize) {
@@ -85,7 +107,9 @@ pub fn lead(kills: u64, quota_bytes: u64) -> Result<()> {
                 bail!("end {turn}: what the victim held was never given back: bytes are lost");
             }
         };
-        ends.had_again_us.push(start.elapsed().as_nanos() as f64 / 1e3);
+        let us = |time: Duration| time.as_nanos() as f64 / 1e3;
+        ends.gone_us.push(us(gone));
+        ends.had_again_us.push(us(start.elapsed() - gone));
         drop(all);
         let answer = neighbour.ask("")?;
         let mut words = answer.split_whitespace().map(str::parse::<u64>);
@@ -96,20 +120,34 @@ pub fn lead(kills: u64, quota_bytes: u64) -> Result<()> {
             bail!("end {turn}: the neighbour was refused {refused} times what fits");
         }
         ends.neighbour_us.push(longest as f64 / 1e3);
+        turn += 1;
+        println!("done");
     }
     neighbour.stop()?;
-    // To the byte: all of it can be had at once.
-    let lost = (0..quota_bytes / GRAIN_BYTES)
-        .find(|lost| gpu.alloc((quota_bytes - lost * GRAIN_BYTES) as usize).is_ok())
-        .context("nothing of the quota is left")?;
-    println!("bytes lost in {} ends: {}\n", 2 * kills, lost * GRAIN_BYTES);
+    if is_bare {
+        println!("\nThe same without limits, by turns with the above:\n");
+    } else {
+        // To the byte: all of it can be had at once.
+        let lost = (0..quota_bytes / GRAIN_BYTES)
+            .find(|lost| gpu.alloc((quota_bytes - lost * GRAIN_BYTES) as usize).is_ok())
+            .context("nothing of the quota is left")?;
+        println!("bytes lost in {turn} ends: {}\n", lost * GRAIN_BYTES);
+    }
+    report(&killed, &ended)?;
+    println!("end");
+    Ok(())
+}
+
+fn report(killed: &Ends, ended: &Ends) -> Result<()> {
     println!("| | median µs | p99 µs | longest µs | over 10 ms | count |");
     println!("|---|---|---|---|---|---|");
     let rows = [
-        ("after SIGKILL: until its memory can be had", &killed.had_again_us),
-        ("after an orderly end: the same", &ended.had_again_us),
-        ("the neighbour's longest operation around SIGKILL", &killed.neighbour_us),
-        ("the same around an orderly end", &ended.neighbour_us),
+        ("SIGKILL: until the process is gone", &killed.gone_us),
+        ("from then until its memory can be had", &killed.had_again_us),
+        ("the neighbour's longest operation meanwhile", &killed.neighbour_us),
+        ("an orderly end: until the process is gone", &ended.gone_us),
+        ("from then until its memory can be had", &ended.had_again_us),
+        ("the neighbour's longest operation meanwhile", &ended.neighbour_us),
     ];
     for (name, values) in rows {
         let samples = Samples::new(values.clone())?;
@@ -123,6 +161,5 @@ pub fn lead(kills: u64, quota_bytes: u64) -> Result<()> {
         );
     }
     println!("refused before it was given back: {} and {} tries", killed.refusals, ended.refusals);
-    println!("end");
     Ok(())
 }

@@ -37,10 +37,11 @@ pub enum Part {
     },
     /// Kills others and asks for what they held.
     LeadKills {
-        /// How many.
-        kills: u64,
         /// The tenant's quota in bytes.
         quota_bytes: u64,
+        /// Whether there is none, but for the benchmark's own arithmetic.
+        #[arg(action = clap::ArgAction::Set)]
+        is_bare: bool,
     },
     /// Allocates and frees until it is killed or its input ends, and tells how long its longest operation took.
     Churn {
@@ -68,7 +69,7 @@ pub fn run(part: &Part) -> Result<()> {
             race::lead(processes, operations, quota_bytes)
         }
         Part::Race { operations, bytes_max, seed } => race(operations, bytes_max, seed),
-        Part::LeadKills { kills, quota_bytes } => kills::lead(kills, quota_bytes),
+        Part::LeadKills { quota_bytes, is_bare } => kills::lead(quota_bytes, is_bare),
         Part::Churn { bytes_max, seed } => churn(bytes_max, seed),
         Part::LeadStart { pairs, ref others } => start::lead(pairs, others),
         Part::Start => {
