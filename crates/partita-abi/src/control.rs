@@ -2,7 +2,7 @@
 //!
 //! Numbers and layouts are those of the published kernel modules (open-gpu-kernel-modules: `nv-ioctl-numbers.h`, `nv-ioctl.h`,
 //! `nvos.h`, `ctrl0000gpu.h`, `ctrl2080gr.h`, `cl0080.h`, `cl2080.h`), checked on an H200 with driver 580.159.04. Byte offsets are those of
-//! x86-64 and aarch64; every field is little-endian. No call here needs root, and only [`SET_TIMESLICE`] changes anything: the caller's own.
+//! x86-64 and aarch64; every field is little-endian. No call here needs root, and only [`SET_TIMESLICE`] and [`RM_ALLOC`] change anything: the caller's own.
 
 /// Type letter of the driver's `ioctl` requests.
 pub const IOCTL_TYPE: u8 = b'F';
@@ -10,7 +10,7 @@ pub const IOCTL_TYPE: u8 = b'F';
 pub const RM_FREE: u8 = 0x29;
 /// `NV_ESC_RM_CONTROL`: asks an object; [`RM_CONTROL_BYTES`].
 pub const RM_CONTROL: u8 = 0x2a;
-/// `NV_ESC_RM_ALLOC`: makes an object; [`RM_ALLOC_BYTES`].
+/// `NV_ESC_RM_ALLOC`: makes an object; [`RM_ALLOC_BYTES`] or [`RM_ALLOC_LONG_BYTES`].
 pub const RM_ALLOC: u8 = 0x2b;
 /// `NV_ESC_CARD_INFO`: the GPUs and their device nodes; [`CARDS_MAX`] entries of [`CARD_BYTES`].
 pub const CARD_INFO: u8 = 200;
@@ -28,6 +28,13 @@ pub const fn request(escape: u8, bytes: usize) -> u32 {
 pub const RM_FREE_BYTES: usize = 16;
 /// `NVOS21_PARAMETERS`: `{u32 root, parent, object, class; u64 parameters; u32 parameter bytes, status}`.
 pub const RM_ALLOC_BYTES: usize = 32;
+/// `NVOS64_PARAMETERS`, the longer form, which libcuda uses (H200, driver 580.159.04): `{u32 root, parent, object, class; u64 parameters,
+/// rights; u32 parameter bytes, flags, status}`.
+pub const RM_ALLOC_LONG_BYTES: usize = 48;
+/// Where the longer form has the bytes of the parameters. libcuda leaves a zero there: the class tells them.
+pub const RM_ALLOC_LONG_PARAMETER_BYTES_AT: usize = 32;
+/// Where the longer form has the driver's answer.
+pub const RM_ALLOC_LONG_STATUS_AT: usize = 40;
 /// `NVOS54_PARAMETERS`: `{u32 client, object, command, flags; u64 parameters; u32 parameter bytes, status}`.
 pub const RM_CONTROL_BYTES: usize = 32;
 /// Where [`RM_CONTROL`] has the object.
@@ -105,6 +112,18 @@ pub const GRMGR_GET_GR_FS_INFO_BYTES: usize = 3080;
 /// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER`, of a subdevice: [`SmOrderLayout`].
 pub const GR_GET_GLOBAL_SM_ORDER: u32 = 0x2080_121b;
 
+/// Class of device memory (`NV01_MEMORY_LOCAL_USER`): all that a process has of it but managed memory, and what the kernel driver keeps of a
+/// context by itself (5.6 MiB of 523.6, H200, driver 580.159.04; `docs/hardware.md`).
+pub const CLASS_DEVICE_MEMORY: u32 = 0x40;
+/// Bytes of its parameters (`NV_MEMORY_ALLOCATION_PARAMS`), as far as they are known here: up to the size.
+pub const DEVICE_MEMORY_BYTES: usize = 72;
+/// Where they have flags, a `u32`.
+pub const DEVICE_MEMORY_FLAGS_AT: usize = 8;
+/// In the flags: address space without memory (`NVOS32_ALLOC_FLAGS_VIRTUAL`).
+pub const DEVICE_MEMORY_FLAG_VIRTUAL: u32 = 0x8_0000;
+/// Where they have the size in bytes, a `u64`: what is asked for, and in the answer what was given.
+pub const DEVICE_MEMORY_SIZE_AT: usize = 64;
+
 /// Class of a channel group (`KEPLER_CHANNEL_GROUP_A`): what takes turns with others of its kind on the GPU.
 pub const CLASS_CHANNEL_GROUP: u32 = 0xa06c;
 /// `NVA06C_CTRL_CMD_SET_TIMESLICE`, of a channel group: `{u64 µs}`. libcuda sends it for each context with 2048 µs (H200, driver
@@ -157,12 +176,16 @@ pub const NV_OK: u32 = 0;
 /// `NV_ERR_INVALID_ARGUMENT`: also the answer to parameters of another size (H200, driver 580.159.04).
 pub const NV_ERR_INVALID_ARGUMENT: u32 = 0x1f;
 
+/// `NV_ERR_NO_MEMORY`: the device has no room. libcuda turns it into `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const NV_ERR_NO_MEMORY: u32 = 0x51;
+
 /// The name of a status that these calls are known to end with.
 #[must_use]
 pub const fn status_name(status: u32) -> Option<&'static str> {
     Some(match status {
         0x1b => "INSUFFICIENT_PERMISSIONS",
         NV_ERR_INVALID_ARGUMENT => "INVALID_ARGUMENT",
+        NV_ERR_NO_MEMORY => "NO_MEMORY",
         0x56 => "NOT_SUPPORTED",
         _ => return None,
     })

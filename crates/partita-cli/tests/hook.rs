@@ -109,6 +109,75 @@ fn what_the_quota_has_no_room_for_spills_to_the_host_where_that_is_wanted() {
     assert_eq!(tenant.line("s 193"), "2 192");
 }
 
+/// Contexts, variables of modules and stacks: free up to the allowance, charged beyond it, refused where the quota has no room, and credited
+/// when they are gone.
+#[test]
+fn what_the_driver_takes_for_itself_is_shown_and_charged_beyond_the_allowance() {
+    const GIB: u64 = 1 << 30;
+    let world = World::new();
+    let program = compile(&world, "driver_memory");
+    let mut command =
+        world.partita("run --sm 25% --mem 4GiB --isolation own --name takes".split_whitespace());
+    let mut tenant = Answering::start(command.arg("--").arg(&program));
+    let mut ask = |what: &str| {
+        let answer = tenant.line(what);
+        let (code, left) = answer.split_once(' ').expect("two numbers");
+        (code.parse::<u32>().unwrap(), left.parse::<u64>().unwrap())
+    };
+    let number = |field: &str| world.row("takes")[field].as_u64().unwrap();
+    // A small allocation, by which the context is there: 0.5 GiB on an H200, nothing on the simulator.
+    assert_eq!(ask("a 1048576"), (0, 4 * GIB - (1 << 20)));
+    let context = number("memory_driver_bytes");
+    assert!(context < GIB, "{context}");
+    assert!(!is_real() || context > 1 << 28, "{context}");
+    assert_eq!(number("memory_driver_allowance_bytes"), GIB);
+    // Modules come with some of their own beside their variables, on a GPU.
+    let left = |taken: u64| 4 * GIB - (1 << 20) - taken.saturating_sub(GIB);
+    let is_charged = |(code, free): (u32, u64), at_least: u64| {
+        let taken = number("memory_driver_bytes");
+        assert_eq!((code, free), (0, left(taken)));
+        assert_eq!(number("memory_used_bytes"), 4 * GIB - free);
+        assert!((at_least..at_least + (16 << 20)).contains(&taken), "{taken} for {at_least}");
+        taken
+    };
+    let one = is_charged(ask("l 400"), context + (400 << 20));
+    let two = is_charged(ask("l 1900"), one + (1900 << 20));
+    // Loaded at its first launch.
+    let three = is_charged(ask("y 1024"), two + GIB);
+    // What there is no room for is refused as by a full device, and changes nothing.
+    assert_eq!(ask("l 3000"), (2, left(three)));
+    assert_eq!(number("memory_driver_bytes"), three);
+    // To the byte.
+    assert_eq!(ask(&format!("a {}", left(three) + 1)).0, 2);
+    assert_eq!(ask(&format!("a {}", left(three))), (0, 0));
+    assert_eq!(ask("l 64").0, 2);
+    // The driver keeps nothing of what is unloaded.
+    assert_eq!(ask("u 2"), (0, two.saturating_sub(GIB).abs_diff(three.saturating_sub(GIB))));
+    assert_eq!(number("memory_driver_bytes"), two);
+    // Another allowance counts from the driver's next request on.
+    world.ok("set takes --mem-driver 8GiB");
+    assert_eq!(ask("l 64").0, 0);
+    assert_eq!(number("memory_used_bytes"), (1 << 20) + left(three));
+    let row = &world.row("takes")["processes"][0];
+    assert_eq!(row["driver_bytes"], world.row("takes")["memory_driver_bytes"]);
+}
+
+/// A stack comes with a launch: 3.9 GiB on an H200 for 16 KiB a thread.
+#[test]
+fn a_stack_that_the_quota_has_no_room_for_is_refused_at_the_launch() {
+    if !is_real() {
+        eprintln!("skipped on the simulator: its kernels have no stacks");
+        return;
+    }
+    let world = World::new();
+    let program = compile(&world, "driver_memory");
+    let mut command = world.partita("run --sm 25% --mem 1GiB --isolation own".split_whitespace());
+    let mut tenant = Answering::start(command.arg("--").arg(&program));
+    assert_eq!(tenant.line("k 1"), "0 1073741824");
+    assert_eq!(tenant.line("k 16"), "2 1073741824");
+    assert_eq!(tenant.line("k 1"), "0 1073741824");
+}
+
 /// Rows and managed memory as well: with the driver's pitch, at one address for host and device, and freed like any other.
 #[test]
 fn rows_and_managed_memory_spill_to_the_host_too() {

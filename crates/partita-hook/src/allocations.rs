@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+use crate::driver_memory;
 use crate::gpu::{Account, Charge};
 
 /// What kind of driver object holds the memory; handles of different kinds are
@@ -138,6 +139,7 @@ impl Allocations {
         });
         self.limits.get_or_insert_default().retain(|(of, _), (_, charge)| {
             if *of == context {
+                driver_memory::limits_charged(charge.bytes, 0);
                 ended(*charge);
             }
             *of != context

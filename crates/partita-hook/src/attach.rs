@@ -32,8 +32,8 @@ use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
 use crate::tenant::{self, Tenant};
 use crate::time::{Meter, NoMeter};
 use crate::{
-    Origin, capture, counter, gate, graph_memory, graph_nodes, graph_place, hami, is_tenant, multicast, nvml,
-    quiet, real, report, slices, spill, watcher,
+    Origin, capture, counter, driver_memory, gate, graph_memory, graph_nodes, graph_place, hami, is_tenant,
+    multicast, nvml, quiet, real, report, slices, spill, watcher,
 };
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -92,6 +92,7 @@ fn attach() -> Result<&'static Tenant, String> {
     }
     follow_forks()?;
     counter::prepare();
+    driver_memory::prepare()?;
     if gpus.iter().any(|gpu| gpu.meter.is_some()) {
         gate::measure();
         // SAFETY: a function that lives as long as the process. Registered after the driver's own, so called before.
@@ -354,6 +355,7 @@ unsafe extern "C" fn in_fork_child() {
         graph_place::reset_after_fork();
         nvml::reset_after_fork();
         slices::reset_after_fork();
+        driver_memory::reset_after_fork();
         spill::reset_after_fork();
         locate::forget_contexts();
         counter::reset_after_fork();

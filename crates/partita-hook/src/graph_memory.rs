@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use partita_abi::CuResult;
@@ -22,8 +23,17 @@ use crate::tenant::{self, Tenant};
 type Held = Vec<(u64, Charge)>;
 
 static GRAPHS: Mutex<Option<HashMap<usize, Held>>> = Mutex::new(None);
+/// Whether a graph of this process has ever allocated: the driver keeps what one has had for others.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether what the driver takes at a graph's launch may be what is charged for nodes.
+#[inline]
+pub fn is_any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
 
 fn note(tenant: &Tenant, graph: usize, address: u64, charge: Charge) {
+    ANY.store(true, Ordering::Relaxed);
     tenant.pools().hold(Source::Graphs(charge.gpu), charge.bytes);
     GRAPHS.lock().get_or_insert_default().entry(graph).or_default().push((address, charge));
 }

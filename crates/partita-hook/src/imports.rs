@@ -7,9 +7,9 @@ use partita_abi::types::{CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUipcMemHandle};
 
 use crate::allocations::Kind;
 use crate::gpu::Charge;
-use crate::memory;
 use crate::shares;
 use crate::tenant::{self, Tenant};
+use crate::{driver_memory, memory};
 
 /// Wraps `cuIpcGetMemHandle`: what another process can open from now on moves to an account that it can share.
 pub unsafe fn export(
@@ -202,6 +202,7 @@ pub unsafe fn set_limit(
         return result;
     }
     tenant.allocations().set_context_limit(context, limit, first, Charge::own(gpu.index, wanted));
+    driver_memory::limits_charged(held, wanted);
     gpu.credit(held.saturating_sub(wanted));
     result
 }

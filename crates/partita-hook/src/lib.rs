@@ -35,6 +35,7 @@ mod carried;
 mod chain;
 mod counter;
 mod driver;
+mod driver_memory;
 mod elf;
 mod executables;
 mod functions;
@@ -50,6 +51,7 @@ mod graph_place;
 mod hami;
 mod heap;
 mod imports;
+mod ioctl;
 mod launch;
 mod linker;
 mod locate;
@@ -163,7 +165,7 @@ fn ledger_directory() -> Option<&'static core::ffi::CStr> {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {
     extern "C" fn at_load() {
-        slices::find_next();
+        ioctl::find_next();
         look_at_load();
     }
     at_load

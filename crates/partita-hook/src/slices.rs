@@ -2,7 +2,7 @@
 //!
 //! Processes that take turns (without MPS) are preempted in the middle of their kernels, once their slice is over and another one waits.
 //! libcuda sets the slice of each of its channel groups by a command to the kernel driver that needs no privilege, to 2048 µs on an H200
-//! (`docs/hardware.md`). The hook stands in the way of that command, an `ioctl`, and notes the group. While a tenant of high priority is
+//! (`docs/hardware.md`). The hook stands in the way of that command, an `ioctl` ([`ioctl`](crate::ioctl)), and notes the group. While a tenant of high priority is
 //! about, groups of low priority get [`SHORT_US`]: a request of high priority then waits for that and a switch instead of for the end of a
 //! kernel. Without one they have libcuda's, and so have several processes of low priority, since a switch costs 0.28 ms (two trainings in turns of 200 µs do 46 %
 //! of what they do in turns of 2048).
@@ -13,22 +13,17 @@
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_ulong, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use partita_abi::control::{
-    NV_OK, RM_CONTROL, RM_CONTROL_BYTES, RM_FREE, RM_FREE_BYTES, SET_TIMESLICE, TIMESLICE_BYTES, request,
-};
+use partita_abi::control::{NV_OK, RM_CONTROL_BYTES, SET_TIMESLICE, TIMESLICE_BYTES};
 
-use crate::linker::real_dlsym;
+use crate::ioctl::{CONTROL, ask, next};
 use crate::lock::Mutex;
-use crate::{real, report};
+use crate::report;
 
 /// The slice of those who give way, in microseconds. On an H200 ResNet-50 beside training has a p99 of 1.09 × alone with 20 µs, 1.10 × with
 /// 50 and 1.15 × with 100 and 200 (`bench/results/hardware/slices.txt`).
 const SHORT_US: u64 = 50;
-
-const CONTROL: u32 = request(RM_CONTROL, RM_CONTROL_BYTES);
-const FREE: u32 = request(RM_FREE, RM_FREE_BYTES);
 
 /// `NVOS54_PARAMETERS`.
 #[repr(C)]
@@ -42,16 +37,7 @@ struct Control {
     status: u32,
 }
 
-/// `NVOS00_PARAMETERS`.
-#[repr(C)]
-struct Free {
-    client: u32,
-    parent: u32,
-    object: u32,
-    status: u32,
-}
-
-const _: () = assert!(size_of::<Control>() == RM_CONTROL_BYTES && size_of::<Free>() == RM_FREE_BYTES);
+const _: () = assert!(size_of::<Control>() == RM_CONTROL_BYTES);
 
 /// A channel group of libcuda's in this process.
 struct Group {
@@ -70,73 +56,10 @@ struct Groups {
 
 static GROUPS: Mutex<Groups> = Mutex::new(Groups { all: Vec::new(), short: false });
 
-type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
-
-/// The next `ioctl` behind this library's; null before it is known.
-static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Finds what `ioctl` passes on to. At load: later a forked child may be the first to ask, without the linker's lock.
-pub fn find_next() {
-    // SAFETY: a constant name.
-    NEXT.store(unsafe { real_dlsym(libc::RTLD_NEXT, c"ioctl") }, Ordering::Release);
-}
-
-/// Interposed ioctl(2). The third argument is passed in the same register whether a function is variadic or not.
-///
-/// # Safety
-/// As for ioctl(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
-    // Anything else, which is what other programs ask, goes on after two comparisons.
-    match u32::try_from(wanted) {
-        Ok(CONTROL) if !argument.is_null() && crate::is_tenant() => {
-            // SAFETY: passed on to the caller; the request says what the argument is.
-            unsafe { on_control(node, wanted, argument.cast()) }
-        }
-        Ok(FREE) if !argument.is_null() && crate::is_tenant() => {
-            // SAFETY: as above.
-            unsafe { on_free(node, wanted, argument.cast()) }
-        }
-        // SAFETY: passed on to the caller.
-        _ => unsafe { next(node, wanted, argument) },
-    }
-}
-
-/// # Safety
-/// As for ioctl(2).
-unsafe fn next(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
-    let next = NEXT.load(Ordering::Acquire);
-    if next.is_null() {
-        // Before this library was initialised, or without a C library that has it.
-        // SAFETY: passed on to the caller.
-        return unsafe { libc::syscall(libc::SYS_ioctl, node, wanted, argument) as c_int };
-    }
-    // SAFETY: the address is that of an ioctl, which is called like this on x86-64.
-    let next: Ioctl = unsafe { core::mem::transmute(next) };
-    // SAFETY: passed on to the caller.
-    unsafe { next(node, wanted, argument) }
-}
-
-/// The command by its way to the kernel: a simulated libcuda brings its kernel along, as everywhere (`partita-driver`, `control::nodes`).
-///
-/// # Safety
-/// As for ioctl(2), with a `Control` or a `Free` as the argument.
-unsafe fn ask(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
-    const SIMULATED: &CStr = c"partita_sim_control_ioctl";
-    let simulated = real::symbol_if_loaded(SIMULATED);
-    if simulated.is_null() {
-        // SAFETY: passed on to the caller.
-        return unsafe { next(node, wanted, argument) };
-    }
-    // SAFETY: the simulated libcuda's function has this type.
-    let simulated: Ioctl = unsafe { core::mem::transmute(simulated) };
-    // SAFETY: passed on to the caller.
-    unsafe { simulated(node, wanted, argument) }
-}
-
 /// # Safety
 /// As for ioctl(2), with a `Control` as the argument.
-unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut Control) -> c_int {
+pub unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
+    let argument: *mut Control = argument.cast();
     // SAFETY: the caller's.
     let control = unsafe { &mut *argument };
     if control.command != SET_TIMESLICE || control.parameter_bytes as usize != TIMESLICE_BYTES {
@@ -159,15 +82,9 @@ unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut Control) -> c_
     unsafe { ask(node, wanted, argument.cast()) }
 }
 
-/// # Safety
-/// As for ioctl(2), with a `Free` as the argument.
-unsafe fn on_free(node: c_int, wanted: c_ulong, argument: *mut Free) -> c_int {
-    // SAFETY: the caller's.
-    let (client, object) = unsafe { ((*argument).client, (*argument).object) };
-    // Before the call: afterwards the name may be another group's.
+/// A client or an object of one is about to be freed. Before that: afterwards the name may be another group's.
+pub fn on_free(client: u32, object: u32) {
     GROUPS.lock().all.retain(|group| group.client != client || group.object != object && client != object);
-    // SAFETY: passed on to the caller.
-    unsafe { next(node, wanted, argument.cast()) }
 }
 
 impl Group {

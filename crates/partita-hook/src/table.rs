@@ -18,10 +18,11 @@ use partita_abi::types::{
     CUipcMemHandle, CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation,
 };
 
+use crate::driver_memory::Charging;
 use crate::row::Row;
 use crate::{
-    attach, capture, gate, graph, graph_change, graph_exec, graph_place, imports, launch, locate, managed,
-    memory, multicast, occupancy, pools, query, resolve, vmm,
+    attach, capture, gate, graph, graph_change, graph_exec, graph_memory, graph_place, imports, launch,
+    locate, managed, memory, multicast, occupancy, pools, query, resolve, vmm,
 };
 
 macro_rules! hooks {
@@ -48,6 +49,12 @@ macro_rules! hooks {
                 // prototype in cuda.h this is.
                 let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
                 $(let $stream = gate::per_thread($stream);)?
+                let _charging = Charging::begin(match Policy::$policy {
+                    Policy::Charge => true,
+                    // What nodes allocate is charged when they are made, and comes with some launch.
+                    Policy::Graph => graph_memory::is_any(),
+                    _ => false,
+                });
                 // SAFETY: the caller keeps the contract of the driver's call.
                 unsafe { $body(real, $($argument),*) }
             }

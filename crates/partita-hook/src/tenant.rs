@@ -7,6 +7,7 @@ use partita_abi::CuResult;
 
 use crate::allocations::{Allocations, Kind};
 use crate::driver::{DriverCalls, GraphCalls, ModuleCalls};
+use crate::driver_memory::Charging;
 use crate::executables::{self, Executables};
 use crate::gate::Gate;
 use crate::gpu::{Account, Charge, Gpu};
@@ -201,6 +202,7 @@ impl Tenant {
 
     /// Takes `bytes` from the quota if they fit, once idle memory of this process's pools is given back if need be.
     pub fn reserve(&self, gpu: &Gpu, bytes: u64) -> bool {
+        Charging::on(gpu);
         gpu.reserve(bytes) || (self.reclaim(gpu) && gpu.reserve(bytes))
     }
 

@@ -90,8 +90,9 @@ pub use self::{
     error::{Errno, LedgerError, LimitsFault, Problem},
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{
-        FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, FLAG_TIME_SOFT, FLAG_TIMED,
-        Limits, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT, NAME_BYTES_MAX, NO_QUOTA,
+        DRIVER_ALLOWANCE_BYTES, FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST,
+        FLAG_TIME_SOFT, FLAG_TIMED, Limits, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT,
+        NAME_BYTES_MAX, NO_QUOTA,
     },
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     lock::is_locked_elsewhere,
@@ -111,4 +112,4 @@ pub const GPU_LINK_PREFIX: &str = "gpu-";
 pub const GPUS_MAX: usize = 32;
 
 /// The version of both files' layout.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;

@@ -6,6 +6,9 @@ use crate::error::LimitsFault;
 
 /// A memory quota that is none.
 pub const NO_QUOTA: u64 = u64::MAX;
+/// What the driver may take of a GPU for itself in each process before it counts against the quota, unless somebody says otherwise: 1 GiB. A
+/// context takes 0.5 GiB on an H200, and what PyTorch's libraries load for a network as much again (`docs/hardware.md`).
+pub const DRIVER_ALLOWANCE_BYTES: u64 = 1 << 30;
 /// The longest tenant name in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
@@ -35,6 +38,8 @@ pub const MECHANISM_PERSISTENT: u32 = 2;
 pub(crate) const WORDS: usize = 128;
 /// The word whose low half is [`Limits::max_cluster_sms`].
 pub(crate) const MAX_CLUSTER_WORD: usize = 14;
+/// The word with [`Limits::driver_allowance_bytes`].
+pub(crate) const DRIVER_ALLOWANCE_WORD: usize = 17;
 /// The word whose low half is [`Limits::flags`].
 pub(crate) const FLAGS_WORD: usize = 16;
 
@@ -64,6 +69,9 @@ pub struct Limits {
     pub memory_quota_bytes: u64,
     /// The device's memory in bytes; 0 if not known.
     pub memory_total_bytes: u64,
+    /// What the driver may take for itself (contexts, code, variables of modules, stacks) in each process before it counts
+    /// against the quota, in bytes.
+    pub driver_allowance_bytes: u64,
     /// Share of the device's time, per mille.
     pub time_permille: u32,
     /// Priority of the tenant among those of the device.
@@ -95,6 +103,7 @@ impl Default for Limits {
             max_cluster_sms: 0,
             memory_quota_bytes: NO_QUOTA,
             memory_total_bytes: 0,
+            driver_allowance_bytes: DRIVER_ALLOWANCE_BYTES,
             time_permille: 1000,
             priority: 0,
             flags: 0,
@@ -180,6 +189,7 @@ impl Limits {
         put(pair(self.max_cluster_sms, self.mechanism));
         put(pair(self.time_permille, self.priority));
         put(pair(self.flags, 0));
+        put(self.driver_allowance_bytes);
         self.name.as_chunks::<8>().0.iter().for_each(|&bytes| put(u64::from_le_bytes(bytes)));
         for &[a, b, c, d] in self.physical_of_logical.as_chunks::<4>().0 {
             put(u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(d) << 48);
@@ -204,6 +214,7 @@ impl Limits {
         (limits.max_cluster_sms, limits.mechanism) = split(get());
         (limits.time_permille, limits.priority) = split(get());
         (limits.flags, _) = split(get());
+        limits.driver_allowance_bytes = get();
         limits.name.as_chunks_mut::<8>().0.iter_mut().for_each(|to| *to = get().to_le_bytes());
         for to in limits.physical_of_logical.as_chunks_mut::<4>().0 {
             let word = get();

@@ -252,4 +252,14 @@ impl LimitsMap {
         let (_, [.., quota, total]) = self.limits().read::<6>().ok_or(LimitsBusy)?;
         Ok((quota, total))
     }
+
+    /// What the driver may take for itself in each process before it counts against the quota, in bytes.
+    ///
+    /// # Errors
+    /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
+    pub fn driver_allowance_bytes(&self) -> Result<u64, LimitsBusy> {
+        let words = self.limits().read::<{ crate::limits::DRIVER_ALLOWANCE_WORD + 1 }>();
+        let (_, [.., allowance]) = words.ok_or(LimitsBusy)?;
+        Ok(allowance)
+    }
 }

@@ -218,6 +218,12 @@ impl Slot {
         self.map.cells(self.index).shared.spilled.store(bytes);
     }
 
+    /// Shows how many bytes of device memory the driver has taken for itself in this process: contexts, code, variables of modules, stacks.
+    /// What of them counts against the quota is in the account.
+    pub fn show_driver(&self, bytes: u64) {
+        self.map.cells(self.index).shared.driver.store(bytes);
+    }
+
     /// Reports how the hook stands, for `partita ps`.
     pub fn report(&self, state: HookState) {
         self.map.cells(self.index).holder.state.store(state.to_word());

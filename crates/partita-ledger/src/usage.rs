@@ -44,8 +44,10 @@ pub(crate) struct Shared {
     pub(crate) key: [Word; 2],
     /// Bytes of host memory that the owner has instead of device memory.
     pub(crate) spilled: Word,
+    /// Bytes of device memory that the driver has taken for itself in the owner.
+    pub(crate) driver: Word,
     /// For later counters; zero.
-    unused: [u64; 5],
+    unused: [u64; 4],
 }
 
 /// What the owner counts.
@@ -181,6 +183,7 @@ impl UsageMap {
                     cells.counters.launches.iter().for_each(|counter| counter.store(0));
                     cells.counters.refusals.store(0);
                     cells.shared.spilled.store(0);
+                    cells.shared.driver.store(0);
                     cells.holder.state.store(0);
                     cells.holder.start_ticks.store(owner.start_ticks);
                     cells.holder.pid.store(owner.pid as u64);

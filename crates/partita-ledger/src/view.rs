@@ -36,6 +36,8 @@ pub struct SlotInfo {
     pub bytes: u64,
     /// Bytes of host memory that it has instead of device memory, beyond the quota.
     pub spilled_bytes: u64,
+    /// Bytes of device memory that the driver has taken for itself in it; some of them may be among `bytes`.
+    pub driver_bytes: u64,
     /// Kernel launches so far.
     pub launches: u64,
     /// Allocations refused for the quota so far.
@@ -151,6 +153,7 @@ impl UsageView {
             start_ticks: word(&slot, holder + offset_of!(Holder, start_ticks)),
             bytes,
             spilled_bytes: word(&slot, offset_of!(SlotCells, shared) + offset_of!(Shared, spilled)),
+            driver_bytes: word(&slot, offset_of!(SlotCells, shared) + offset_of!(Shared, driver)),
             launches: (0..LAUNCH_COUNTERS)
                 .map(|counter| {
                     word(&slot, counters + offset_of!(Counters, launches) + counter * size_of::<u64>())

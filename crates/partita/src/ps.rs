@@ -39,6 +39,11 @@ pub struct TenantRow {
     pub memory_peak_bytes: Option<u64>,
     /// Its quota in bytes, if it has one.
     pub memory_quota_bytes: Option<u64>,
+    /// Device memory that the driver has taken for itself in its living processes, in bytes: contexts, code, variables of modules,
+    /// stacks. What goes beyond the allowance in a process counts as used.
+    pub memory_driver_bytes: Option<u64>,
+    /// That allowance, in bytes.
+    pub memory_driver_allowance_bytes: Option<u64>,
     /// What its allocations get that the quota has no room for.
     pub spill: Option<Spill>,
     /// Host memory that its living processes have instead, in bytes.
@@ -81,6 +86,8 @@ pub struct ProcessRow {
     pub pid: i32,
     /// Device memory that it holds, in bytes.
     pub memory_bytes: u64,
+    /// Device memory that the driver has taken for itself in it, in bytes.
+    pub driver_bytes: u64,
     /// Host memory that it has instead of device memory, in bytes.
     pub spilled_bytes: u64,
     /// Its kernel launches so far.
@@ -161,6 +168,7 @@ fn row(tenant: &Tenant) -> TenantRow {
         processes.push(ProcessRow {
             pid: slot.pid,
             memory_bytes: slot.bytes,
+            driver_bytes: slot.driver_bytes,
             spilled_bytes: slot.spilled_bytes,
             launches: slot.launches,
             widened_launches: slot.widened,
@@ -189,6 +197,10 @@ fn row(tenant: &Tenant) -> TenantRow {
         memory_used_bytes: totals.map(|totals| totals.used),
         memory_peak_bytes: totals.map(|totals| totals.peak),
         memory_quota_bytes: limits.map(|limits| limits.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
+        memory_driver_bytes: usage
+            .as_ref()
+            .map(|_| processes.iter().map(|process| process.driver_bytes).sum()),
+        memory_driver_allowance_bytes: limits.map(|limits| limits.driver_allowance_bytes),
         spill: limits.map(Spill::of),
         memory_spilled_bytes: usage
             .as_ref()

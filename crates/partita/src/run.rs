@@ -47,6 +47,8 @@ pub struct RunRequest {
     pub share: Option<Share>,
     /// `--mem`, on each of the GPUs; none for no quota.
     pub memory: Option<ByteSize>,
+    /// `--mem-driver`; none for [`DRIVER_ALLOWANCE_BYTES`](partita_ledger::DRIVER_ALLOWANCE_BYTES).
+    pub driver_allowance: Option<ByteSize>,
     /// `--name`; none for one made of the program's name.
     pub name: Option<String>,
     /// `--isolation`.

@@ -52,6 +52,8 @@ pub struct SetRequest {
     pub share: Option<Share>,
     /// `--mem`.
     pub memory: Option<ByteSize>,
+    /// `--mem-driver`.
+    pub driver_allowance: Option<ByteSize>,
     /// `--on-misfit`.
     pub on_misfit: Option<OnMisfit>,
     /// `--priority`.
@@ -248,6 +250,9 @@ impl<'a> Change<'a> {
             }
             if let Some(quota) = request.memory {
                 limits.memory_quota_bytes = quota.0;
+            }
+            if let Some(allowance) = request.driver_allowance {
+                limits.driver_allowance_bytes = allowance.0;
             }
             if let Some(on_misfit) = request.on_misfit {
                 on_misfit.put(limits);

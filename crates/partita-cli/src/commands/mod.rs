@@ -67,7 +67,15 @@ fn share(text: Option<&str>) -> Result<Option<Share>, Failure> {
 }
 
 fn memory(text: Option<&str>) -> Result<Option<ByteSize>, Failure> {
-    let parse = |text: &str| text.parse().map_err(|error| Failure::Told(format!("--mem: {error}")));
+    size("--mem", text)
+}
+
+fn driver_allowance(text: Option<&str>) -> Result<Option<ByteSize>, Failure> {
+    size("--mem-driver", text)
+}
+
+fn size(option: &str, text: Option<&str>) -> Result<Option<ByteSize>, Failure> {
+    let parse = |text: &str| text.parse().map_err(|error| Failure::Told(format!("{option}: {error}")));
     text.map(parse).transpose()
 }
 

@@ -35,6 +35,7 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
         "TPCS",
         ">MEMORY",
         ">QUOTA",
+        ">DRIVER",
         ">TIME",
         "PRIORITY",
         ">PROCS",
@@ -147,7 +148,7 @@ fn tpcs(row: &TenantRow) -> Option<String> {
     row.tpcs.clone().or_else(partition)
 }
 
-fn cells(row: &TenantRow) -> [String; 13] {
+fn cells(row: &TenantRow) -> [String; 14] {
     let unknown = || "?".to_owned();
     let gpu = match row.isolation {
         Some(Isolation::Own) => format!("{} (own)", row.gpu),
@@ -167,6 +168,7 @@ fn cells(row: &TenantRow) -> [String; 13] {
         tpcs.as_deref().map_or_else(unknown, |tpcs| shorten(tpcs, 16)),
         row.memory_used_bytes.map_or_else(unknown, bytes),
         quota,
+        row.memory_driver_bytes.map_or_else(unknown, bytes),
         row.time.map_or_else(|| "-".to_owned(), time),
         row.priority.map_or_else(unknown, str::to_owned),
         row.processes.len().to_string(),

@@ -13,7 +13,8 @@ use partita_core::time::Priority;
 use crate::args::{IsolationArg, RestartArg, Run, ViaArg};
 use crate::commands::mps::partition;
 use crate::commands::{
-    cluster_text, memory, move_text, on_misfit, place, priority, selectors, share, spill, time, time_policy,
+    cluster_text, driver_allowance, memory, move_text, on_misfit, place, priority, selectors, share, spill,
+    time, time_policy,
 };
 use crate::fail::{Failure, tell};
 use crate::output::{print, print_json};
@@ -35,6 +36,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         gpus: selectors(arguments.gpu.gpu.as_deref())?,
         share: share(arguments.sm.as_deref())?,
         memory: memory(arguments.mem.as_deref())?,
+        driver_allowance: driver_allowance(arguments.mem_driver.as_deref())?,
         name: arguments.name.clone(),
         isolation: match arguments.isolation {
             Some(IsolationArg::Shared) => Isolation::Shared,

@@ -7,7 +7,8 @@ use partita::set::{self, SetOutcome, SetRequest, Whose};
 
 use crate::args::Set;
 use crate::commands::{
-    bytes, memory, move_text, on_misfit, place, priority, selectors, share, spill, time, time_policy,
+    bytes, driver_allowance, memory, move_text, on_misfit, place, priority, selectors, share, spill, time,
+    time_policy,
 };
 use crate::fail::{Failure, tell};
 use crate::output::print;
@@ -25,6 +26,7 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
     let request = SetRequest {
         share: share(arguments.sm.as_deref())?,
         memory: memory(arguments.mem.as_deref())?,
+        driver_allowance: driver_allowance(arguments.mem_driver.as_deref())?,
         on_misfit: arguments.on_misfit.map(on_misfit),
         priority: arguments.priority.map(priority),
         time: time(arguments.time.as_deref())?,
@@ -37,14 +39,15 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
     };
     let is_placed = request.place.is_some() || request.compact;
     let is_timed = request.time.is_some() || request.time_policy.is_some();
+    let is_memory = request.memory.is_some() || request.driver_allowance.is_some();
     let is_switched = request.on_misfit.is_some() || request.spill.is_some() || request.priority.is_some();
-    if request.share.is_none() && request.memory.is_none() && !is_switched && !is_timed && !is_placed {
+    if request.share.is_none() && !is_memory && !is_switched && !is_timed && !is_placed {
         let whose = match &request.whose {
             Whose::Name(name) => name.clone(),
             Whose::Pid(pid) => format!("--pid {pid}"),
         };
         return Err(Failure::Told(format!(
-            "set {whose}: nothing to change; give --sm, --mem, --time, --time-policy, --place, --compact, --on-misfit, --spill or --priority, see `partita set --help`"
+            "set {whose}: nothing to change; give --sm, --mem, --mem-driver, --time, --time-policy, --place, --compact, --on-misfit, --spill or --priority, see `partita set --help`"
         )));
     }
     let outcomes = set::set(&Registry::open()?, &request)?;
@@ -90,6 +93,7 @@ fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
         time,
         time_policy,
         mem,
+        mem_driver,
         priority,
     } = arguments;
     let others = [
@@ -101,6 +105,7 @@ fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
         time.is_some(),
         time_policy.is_some(),
         mem.is_some(),
+        mem_driver.is_some(),
         priority.is_some(),
     ];
     if others.contains(&true) {

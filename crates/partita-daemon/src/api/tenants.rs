@@ -60,6 +60,10 @@ pub(super) struct TenantPart {
     memory_peak_bytes: Option<u64>,
     /// Its quota, in bytes.
     memory_quota_bytes: Option<u64>,
+    /// Device memory that the driver has taken for itself in its processes, in bytes.
+    memory_driver_bytes: Option<u64>,
+    /// What of that is free of charge in each process, in bytes.
+    memory_driver_allowance_bytes: Option<u64>,
     /// Host memory that its processes have instead, in bytes.
     memory_spilled_bytes: Option<u64>,
     /// Kernel launches of its living processes so far.
@@ -97,6 +101,8 @@ impl TenantPart {
             memory_used_bytes: row.memory_used_bytes,
             memory_peak_bytes: row.memory_peak_bytes,
             memory_quota_bytes: row.memory_quota_bytes,
+            memory_driver_bytes: row.memory_driver_bytes,
+            memory_driver_allowance_bytes: row.memory_driver_allowance_bytes,
             memory_spilled_bytes: row.memory_spilled_bytes,
             launches: row.launches,
             priority: row.priority,
@@ -179,6 +185,8 @@ pub(super) struct TenantChange {
     sm: Option<String>,
     /// Its memory quota, in bytes.
     memory_quota_bytes: Option<u64>,
+    /// What the driver may take for itself in each of its processes before it counts against the quota, in bytes.
+    memory_driver_allowance_bytes: Option<u64>,
     /// Its priority.
     priority: Option<Priority>,
     /// Its share of the GPU's time, as `--time` takes it.
@@ -266,6 +274,7 @@ impl TenantChange {
             gpus,
             share: share.map_err(|error| invalid("sm", error.to_string()))?,
             memory: self.memory_quota_bytes.map(ByteSize),
+            driver_allowance: self.memory_driver_allowance_bytes.map(ByteSize),
             on_misfit: self.on_misfit.map(Into::into),
             priority: self.priority.map(Into::into),
             time: time.map_err(|error| Problem::invalid("/time", error))?,
@@ -277,6 +286,7 @@ impl TenantChange {
         let changes = [
             request.share.is_some(),
             request.memory.is_some(),
+            request.driver_allowance.is_some(),
             request.on_misfit.is_some(),
             request.priority.is_some(),
             request.time.is_some(),

@@ -15,6 +15,7 @@ use super::memory;
 use super::object::Registry;
 use super::runtime::{Runtime, lock, runtime};
 use super::{put, put_if, text};
+use crate::kernel::vidmem;
 use crate::shared::protocol::{AllocKind, FunctionSpec, Reply, Request};
 
 /// A module: an image in a context.
@@ -24,6 +25,8 @@ pub struct Module {
     ctx: u64,
     functions: Vec<&'static Function>,
     globals: Vec<(String, u64, u64)>,
+    /// What the kernel driver gave for them.
+    _memory: Vec<vidmem::Taken>,
 }
 
 /// A library: an image, loaded into each context that uses it.
@@ -64,8 +67,9 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
         };
         programs.extend(part);
     }
-    let mut globals = Vec::new();
+    let (mut globals, mut taken) = (Vec::new(), Vec::new());
     for global in &image.globals {
+        taken.push(vidmem::take(runtime, global.bytes.max(1))?);
         let address = memory::allocate(context, global.bytes.max(1), AllocKind::Device)?;
         if !global.initial.is_empty() {
             super::copy::write_device(runtime, address, &global.initial)?;
@@ -78,6 +82,7 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
         ctx: context.id,
         functions: Vec::new(),
         globals: Vec::new(),
+        _memory: Vec::new(),
     }));
     let functions: Result<Vec<_>, CuResult> = image
         .kernels
@@ -85,7 +90,10 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
         .zip(programs)
         .map(|(info, program)| Function::create(runtime, info.clone(), program, handle, context.id))
         .collect();
-    MODULES.replace(handle, Arc::new(Module { runtime, ctx: context.id, functions: functions?, globals }));
+    MODULES.replace(
+        handle,
+        Arc::new(Module { runtime, ctx: context.id, functions: functions?, globals, _memory: taken }),
+    );
     Ok(handle)
 }
 

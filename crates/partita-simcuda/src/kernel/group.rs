@@ -15,7 +15,7 @@ use partita_abi::control::{
 };
 
 use super::object::{Object, status};
-use super::{Errno, Kernel, Node, lock, partita_sim_control_ioctl, put, put_u32, u32_at, with_kernel};
+use super::{Errno, Kernel, lock, partita_sim_control_ioctl, put, put_u32, u32_at, with_kernel};
 use crate::client::runtime::{Runtime, visible};
 use crate::shared::protocol::Request;
 
@@ -25,7 +25,7 @@ static NODE: OnceLock<Option<File>> = OnceLock::new();
 /// Beyond the tokens of [`super::partita_sim_control_open`], which are the least that are free.
 const NODE_MIN: i32 = 256;
 
-fn node() -> Option<i32> {
+pub(super) fn node() -> Option<i32> {
     let open = || {
         let null = File::open("/dev/null").ok()?;
         // SAFETY: a live descriptor; the copy belongs to nobody else.
@@ -39,9 +39,7 @@ fn node() -> Option<i32> {
 impl Kernel {
     /// A group of this process on a GPU, by client and name.
     fn make_group(&mut self, node: i32, gpu: usize) -> Result<(u32, u32), u32> {
-        self.nodes.insert(node, Node::Control);
-        let client = self.clients.make_client(node, 0)?;
-        let device = self.clients.make_object(node, client, client, 0, Object::Device { gpu })?;
+        let (client, device) = self.own_device(node, gpu)?;
         let group = Object::ChannelGroup { gpu, slice_us: 0 };
         Ok((client, self.clients.make_object(node, client, device, 0, group)?))
     }

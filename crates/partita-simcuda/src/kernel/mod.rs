@@ -9,6 +9,7 @@ mod answer;
 pub mod group;
 mod memory;
 mod object;
+pub mod vidmem;
 
 use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::collections::BTreeMap;
@@ -16,10 +17,11 @@ use std::sync::Mutex;
 
 use partita_abi::control::{
     CARD_BUS_AT, CARD_BYTES, CARD_DOMAIN_AT, CARD_GPU_ID_AT, CARD_INFO, CARD_MINOR_AT, CARD_SLOT_AT,
-    CARD_VALID_AT, CLASS_DEVICE, CLASS_DEVICE_BYTES, CLASS_ROOT, CLASS_SUBDEVICE, CLASS_SUBDEVICE_BYTES,
-    GET_TIMESLICE, IOCTL_TYPE, NV_OK, REGISTER_FD, RM_ALLOC, RM_ALLOC_BYTES, RM_CONTROL, RM_CONTROL_BYTES,
-    RM_CONTROL_OBJECT_AT, RM_FREE, RM_FREE_BYTES, RM_FREE_STATUS_AT, RM_OBJECT_AT, RM_PARAMETER_BYTES_AT,
-    RM_PARAMETERS_AT, RM_STATUS_AT,
+    CARD_VALID_AT, CLASS_DEVICE, CLASS_DEVICE_BYTES, CLASS_DEVICE_MEMORY, CLASS_ROOT, CLASS_SUBDEVICE,
+    CLASS_SUBDEVICE_BYTES, DEVICE_MEMORY_BYTES, DEVICE_MEMORY_SIZE_AT, GET_TIMESLICE, IOCTL_TYPE, NV_OK,
+    REGISTER_FD, RM_ALLOC, RM_ALLOC_BYTES, RM_ALLOC_LONG_BYTES, RM_ALLOC_LONG_PARAMETER_BYTES_AT,
+    RM_ALLOC_LONG_STATUS_AT, RM_CONTROL, RM_CONTROL_BYTES, RM_CONTROL_OBJECT_AT, RM_FREE, RM_FREE_BYTES,
+    RM_FREE_STATUS_AT, RM_OBJECT_AT, RM_PARAMETER_BYTES_AT, RM_PARAMETERS_AT, RM_STATUS_AT,
 };
 use partita_sim::DeviceSpec;
 
@@ -30,10 +32,6 @@ use object::{Clients, Object, status};
 /// An error number of the system.
 type Errno = c_int;
 
-/// `NVOS64_PARAMETERS`, the longer form of an allocation: the size of the parameters, flags and the status lie further back.
-const RM_ALLOC_LONG_BYTES: usize = 48;
-const RM_ALLOC_LONG_PARAMETER_BYTES_AT: usize = 32;
-const RM_ALLOC_LONG_STATUS_AT: usize = 40;
 /// `NV01_ROOT_CLIENT`: a client, too.
 const CLASS_ROOT_CLIENT: u32 = 0x41;
 /// Vendor and device id inside a card's entry.
@@ -66,6 +64,8 @@ struct Kernel {
     gpus: Vec<Gpu>,
     nodes: BTreeMap<c_int, Node>,
     clients: Clients,
+    /// By GPU.
+    own_devices: BTreeMap<usize, (u32, u32)>,
 }
 
 static KERNEL: Mutex<Option<Kernel>> = Mutex::new(None);
@@ -75,7 +75,12 @@ fn with_kernel<R>(action: impl FnOnce(&mut Kernel) -> Result<R, Errno>) -> Resul
     if kernel.is_none() {
         let places = Place::all_from_env().map_err(|_| libc::ENODEV)?;
         let gpus = places.into_iter().map(|place| Gpu { bus: place.pci_bus(), spec: place.spec }).collect();
-        *kernel = Some(Kernel { gpus, nodes: BTreeMap::new(), clients: Clients::default() });
+        *kernel = Some(Kernel {
+            gpus,
+            nodes: BTreeMap::new(),
+            clients: Clients::default(),
+            own_devices: BTreeMap::new(),
+        });
     }
     kernel.as_mut().map_or(Err(libc::ENODEV), action)
 }
@@ -209,8 +214,29 @@ impl Kernel {
                 };
                 self.clients.make_object(token, root, parent, handle, Object::Subdevice { gpu })
             }
+            CLASS_DEVICE_MEMORY => {
+                let Object::Device { gpu } = self.clients.object(token, root, parent)? else {
+                    return Err(status::INVALID_OBJECT_PARENT);
+                };
+                let parameters =
+                    memory::read(address, DEVICE_MEMORY_BYTES).map_err(|_| status::INVALID_ADDRESS)?;
+                let bytes = u64_at(&parameters, DEVICE_MEMORY_SIZE_AT);
+                self.clients.make_object(token, root, parent, handle, Object::DeviceMemory { gpu, bytes })
+            }
             _ => Err(status::INVALID_CLASS),
         }
+    }
+
+    /// The device below which libcuda makes objects of its own: client and name.
+    fn own_device(&mut self, node: c_int, gpu: usize) -> Result<(u32, u32), u32> {
+        if let Some(known) = self.own_devices.get(&gpu) {
+            return Ok(*known);
+        }
+        self.nodes.insert(node, Node::Control);
+        let client = self.clients.make_client(node, 0)?;
+        let device = self.clients.make_object(node, client, client, 0, Object::Device { gpu })?;
+        self.own_devices.insert(gpu, (client, device));
+        Ok((client, device))
     }
 
     fn control(&mut self, token: c_int, argument: &[u8]) -> Result<(), u32> {
@@ -227,7 +253,7 @@ impl Kernel {
                 let attached = (0..self.gpus.len()).filter(|gpu| self.is_attached(*gpu)).collect::<Vec<_>>();
                 answer::of_client(command, &self.gpus, &attached, &mut parameters)?;
             }
-            Object::Device { .. } => return Err(status::NOT_SUPPORTED),
+            Object::Device { .. } | Object::DeviceMemory { .. } => return Err(status::NOT_SUPPORTED),
             Object::ChannelGroup { gpu, slice_us } => {
                 if command == GET_TIMESLICE {
                     put(&mut parameters, 0, &slice_us.to_le_bytes());

@@ -41,6 +41,13 @@ pub enum Object {
         /// Of which.
         gpu: usize,
     },
+    /// Device memory.
+    DeviceMemory {
+        /// Of which.
+        gpu: usize,
+        /// How much.
+        bytes: u64,
+    },
     /// A channel group.
     ChannelGroup {
         /// On which.
@@ -100,7 +107,10 @@ impl Clients {
         match (objects.get(&parent), object) {
             (None, _) => return Err(status::OBJECT_NOT_FOUND),
             (Some((_, Object::Client)), Object::Device { .. })
-            | (Some((_, Object::Device { .. })), Object::Subdevice { .. } | Object::ChannelGroup { .. }) => {}
+            | (
+                Some((_, Object::Device { .. })),
+                Object::Subdevice { .. } | Object::ChannelGroup { .. } | Object::DeviceMemory { .. },
+            ) => {}
             _ => return Err(status::INVALID_OBJECT_PARENT),
         }
         let name = if name == 0 { (1..).find(|name| !objects.contains_key(name)).unwrap_or(0) } else { name };

@@ -119,6 +119,9 @@ fn plan_on(
         limits.set = Default::default();
     }
     request.spill.put(&mut limits);
+    if let Some(allowance) = request.driver_allowance {
+        limits.driver_allowance_bytes = allowance.0;
+    }
     Ok(PlannedPart { topology, chosen, limits })
 }
 
