@@ -42,7 +42,7 @@
 //!
 //! # What is not kept in order
 //! If a component dies while the next one's stream waits for its GPU work, what that stream does then is the driver's affair: the frame may
-//! come out with work missing. The last component can tell ([`Frame::is_whole`]): behind the work of each one the GPU writes a stamp. Frames
+//! come out with work missing. The last component can tell ([`Frame::is_whole`]): behind the work of each one the GPU writes a stamp, unless the host saw it done. Frames
 //! that have not been received by then are dropped. [`Attach::on_host`] holds frames back until the GPU is done with them, at the
 //! price of a wait on the host that ends when their sender dies.
 

@@ -24,6 +24,10 @@ const POLL_NS: u64 = 30_000;
 const IN_VAIN_MAX: u32 = 8;
 const LEFT_TO_GPU: u32 = 256;
 
+/// After so many frames with which the GPU was not done when they were passed on, one in so many is asked about.
+const BUSY_MAX: u32 = 8;
+const ASKED_OF: u32 = 32;
+
 /// This process's events, and those of others that it has open.
 #[derive(Default)]
 pub(crate) struct Order<'g> {
@@ -33,6 +37,8 @@ pub(crate) struct Order<'g> {
     others: RefCell<HashMap<(usize, u8), (u64, SharedEvent<'g>)>>,
     /// Looks in vain since the last one that was not; beyond [`IN_VAIN_MAX`], waits that were left to the GPU since.
     in_vain: Cell<u32>,
+    /// Frames since the GPU was last done with one when it was passed on.
+    busy: Cell<u32>,
     waits: Cell<Waits>,
 }
 
@@ -153,6 +159,16 @@ impl<'g> Order<'g> {
     ) -> Option<SharedEvent<'g>> {
         let handle = EventHandle::from_bytes(seat.event_handle(lease, recorder)?);
         SharedEvent::open(gpu.cuda(), &handle).ok()
+    }
+
+    /// Whether the GPU has done all that `stream` was given: then nobody has to wait for it. Where that was in vain of late it is asked now and
+    /// then only.
+    pub(crate) fn is_done_now(&self, gpu: &Gpu<'_>, stream: StreamRef<'_>) -> bool {
+        let busy = self.busy.get();
+        let is_done =
+            (busy < BUSY_MAX || busy.is_multiple_of(ASKED_OF)) && gpu.is_idle(stream).unwrap_or(false);
+        self.busy.set(if is_done { 0 } else { busy.saturating_add(1) });
+        is_done
     }
 
     /// Notes that the lease is done with when `stream` has got as far as it has been given.

@@ -394,16 +394,26 @@ impl<'a> Gpu<'a> {
     pub fn wait_on(&self, stream: StreamRef<'_>, what: &'static str, deadline_ms: u64) -> Result<(), Error> {
         let deadline = Deadline::in_ms(deadline_ms);
         loop {
-            // SAFETY: a live stream.
-            match unsafe { self.cuda.stream_query(stream.handle()) } {
-                Ok(()) => return Ok(()),
-                Err(Error::Call { code, .. }) if code == partita_abi::CuResult::NOT_READY => {}
-                Err(error) => return Err(error),
+            if self.is_idle(stream)? {
+                return Ok(());
             }
             if deadline.has_passed() {
                 return Err(Error::Hang { what, deadline_ms });
             }
             deadline.pause();
+        }
+    }
+
+    /// Whether a stream has done all that it was given.
+    ///
+    /// # Errors
+    /// The driver's, if earlier work failed.
+    pub fn is_idle(&self, stream: StreamRef<'_>) -> Result<bool, Error> {
+        // SAFETY: a live stream.
+        match unsafe { self.cuda.stream_query(stream.handle()) } {
+            Ok(()) => Ok(true),
+            Err(Error::Call { code, .. }) if code == partita_abi::CuResult::NOT_READY => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

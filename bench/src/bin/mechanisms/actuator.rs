@@ -182,7 +182,7 @@ impl<'g> Bench<'g> {
         let mut bench = Self {
             gpu,
             own: own.as_ref(),
-            event: SharedEvent::create(gpu.cuda())?,
+            event: SharedEvent::of_this_process(gpu.cuda())?,
             actuator: match kind {
                 Kind::None => Actuator::None,
                 Kind::Masks => Actuator::Masks(Masks::default()),

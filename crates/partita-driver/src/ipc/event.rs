@@ -56,7 +56,7 @@ impl<'a> SharedEvent<'a> {
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn of_this_process(cuda: &'a Cuda) -> Result<Self, Error> {
+    pub fn of_this_process(cuda: &'a Cuda) -> Result<Self, Error> {
         let mut handle = core::ptr::null_mut();
         // SAFETY: a valid pointer.
         unsafe { cuda.event_create(&mut handle, CU_EVENT_DISABLE_TIMING)? };

@@ -45,6 +45,8 @@ pub struct Note {
     pub bytes: u64,
     /// When it was begun, by the monotonic clock, in nanoseconds.
     pub born_ns: u64,
+    /// The roles, a bit each, that saw the GPU done with their work on it before they passed it on.
+    pub done_roles: u64,
     /// Words for the next one.
     pub meta: [u64; META_WORDS],
 }
@@ -66,6 +68,7 @@ impl ChainFile {
             sequence: cells.sequence.load(),
             bytes: cells.bytes.load().min(self.plan().frame_bytes),
             born_ns: cells.born_ns.load(),
+            done_roles: cells.done_roles.load(),
             meta: core::array::from_fn(|at| cells.meta[at].load()),
         }
     }
@@ -75,6 +78,7 @@ impl ChainFile {
         cells.sequence.store(note.sequence);
         cells.bytes.store(note.bytes.min(self.plan().frame_bytes));
         cells.born_ns.store(note.born_ns);
+        cells.done_roles.store(note.done_roles);
         cells.meta.iter().zip(note.meta).for_each(|(cell, word)| cell.store(word));
     }
 

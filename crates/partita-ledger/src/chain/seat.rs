@@ -129,7 +129,7 @@ impl ChainSeat {
             begun.store(sequence.wrapping_add(1));
             self.set_note(
                 lease,
-                &Note { sequence, bytes: self.plan().frame_bytes, born_ns: now_ns, meta: [0; 4] },
+                &Note { sequence, bytes: self.plan().frame_bytes, born_ns: now_ns, ..Note::default() },
             );
             add(&self.cells().counters.frames_in, 1);
             return Ok(Some(self.lease(ticket)));
