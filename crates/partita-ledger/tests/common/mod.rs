@@ -51,6 +51,7 @@ pub fn sample_limits() -> Limits {
         max_cluster_sms: 16,
         memory_quota_bytes: 40 << 30,
         memory_total_bytes: 141 << 30,
+        driver_allowance_bytes: 3 << 30,
         time_permille: 500,
         priority: 2,
         flags: 0x8000_0001,
