@@ -102,6 +102,7 @@ pub fn write(options: &Options, throughputs: &[Throughput], latencies: &[Latency
     }
     println!("{text}");
     let Some(out) = &options.out else { return Ok(()) };
+    std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
     let path = out.join("hand_over.md");
     std::fs::write(&path, page(options, &text)).with_context(|| path.display().to_string())?;
     picture(options, throughputs, latencies, &lengths, &sizes)
