@@ -202,12 +202,8 @@ pub unsafe fn on_alloc(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c
         return unsafe { ask(node, wanted, argument) };
     }
     // SAFETY: it is a request for device memory.
-    let mut taken = Taken {
-        client: request.client,
-        parent: request.parent,
-        object: 0,
-        bytes: unsafe { request.bytes() },
-    };
+    let wanted_bytes = unsafe { request.bytes() };
+    let mut taken = Taken { client: request.client, parent: request.parent, object: 0, bytes: wanted_bytes };
     if !take(tenant, taken) {
         told_refusal(taken.bytes);
         // SAFETY: the request's own answer.

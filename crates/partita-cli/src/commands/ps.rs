@@ -88,8 +88,8 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
     for row in &escaped {
         tell(&format!(
             "{}: process {} uses {} without its limits: it runs without libpartita.so (docs/boundaries.md); \
-             `partita kill {}` ends it with its tenant",
-            row.tenant, row.pid, row.gpu, row.tenant
+             `kill {}` ends it, `partita kill {}` the tenant and what it still finds of it",
+            row.tenant, row.pid, row.gpu, row.pid, row.tenant
         ));
     }
     let strangers = audit::strangers(&registry)?;
