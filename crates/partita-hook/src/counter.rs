@@ -5,49 +5,42 @@
 //! a counter each, which they give back when they end; the others share one.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_ledger::LAUNCH_COUNTERS;
+
+use crate::thread_word::ThreadWord;
 
 /// Counters that threads have for themselves.
 const OWN: usize = LAUNCH_COUNTERS - 1;
 
 static TAKEN: [AtomicBool; OWN] = [const { AtomicBool::new(false) }; OWN];
-/// One more than the key under which a thread keeps one more than its counter; 0 before there is one.
-static KEY: AtomicU32 = AtomicU32::new(0);
+/// One more than each thread's counter.
+static COUNTER: ThreadWord = ThreadWord::new();
 
-/// Makes the key; without one, every thread counts in the shared counter.
+/// Makes room for what threads keep; without it, every thread counts in the shared counter.
 pub fn prepare() {
-    if KEY.load(Ordering::Acquire) != 0 {
-        return;
-    }
-    let mut key = 0;
-    // SAFETY: a valid pointer, and a function that lives as long as the process.
-    if unsafe { libc::pthread_key_create(&mut key, Some(give_back)) } == 0 {
-        KEY.store(key + 1, Ordering::Release);
-    }
+    let _ = COUNTER.prepare(Some(give_back));
 }
 
 /// The calling thread's counter; [`OWN`] for the shared one. No lock; a thread's first call may allocate.
 #[inline]
 pub fn of_this_thread() -> usize {
-    let key = KEY.load(Ordering::Acquire);
-    if key == 0 {
-        return OWN;
-    }
-    // SAFETY: the key was made and is never deleted.
-    match unsafe { libc::pthread_getspecific(key - 1) } as usize {
-        0 => take(key - 1),
+    match COUNTER.get() as usize {
+        0 => take(),
         counter => counter - 1,
     }
 }
 
 #[cold]
-fn take(key: libc::pthread_key_t) -> usize {
+fn take() -> usize {
+    if !COUNTER.is_ready() {
+        return OWN;
+    }
     let free = |taken: &AtomicBool| !taken.swap(true, Ordering::Acquire);
     let counter = TAKEN.iter().position(free).unwrap_or(OWN);
-    // SAFETY: the key was made. A value that cannot be kept would be asked for again at every launch.
-    if unsafe { libc::pthread_setspecific(key, core::ptr::without_provenance(counter + 1)) } != 0 {
+    // A value that cannot be kept would be asked for again at every launch.
+    if !COUNTER.set(core::ptr::without_provenance(counter + 1)) {
         if let Some(taken) = TAKEN.get(counter) {
             taken.store(false, Ordering::Release);
         }
@@ -69,9 +62,5 @@ unsafe extern "C" fn give_back(value: *mut c_void) {
 /// Called in the only thread of a forked child.
 pub unsafe fn reset_after_fork() {
     TAKEN.iter().for_each(|taken| taken.store(false, Ordering::Relaxed));
-    let key = KEY.load(Ordering::Relaxed);
-    if key != 0 {
-        // SAFETY: the key was made; null is what a thread begins with.
-        unsafe { libc::pthread_setspecific(key - 1, core::ptr::null()) };
-    }
+    COUNTER.set(core::ptr::null());
 }

@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_ulong, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use partita_abi::control::{
     CLASS_DEVICE_MEMORY, DEVICE_MEMORY_FLAG_VIRTUAL, DEVICE_MEMORY_FLAGS_AT, DEVICE_MEMORY_SIZE_AT,
@@ -27,6 +27,7 @@ use crate::ioctl::ask;
 use crate::lock::Mutex;
 use crate::report;
 use crate::tenant::{self, Tenant};
+use crate::thread_word::ThreadWord;
 
 /// One object of device memory.
 #[derive(Debug, Clone, Copy)]
@@ -62,71 +63,54 @@ static MEMORY: Mutex<Memory> =
 /// Bytes that are charged for contexts' limits (`cuCtxSetLimit`), which the driver takes later, at a launch.
 static LIMITS_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// One more than the key of what a thread is about; 0 before there is one.
-static KEY: AtomicU32 = AtomicU32::new(0);
+/// What each thread is about: nothing, or [`CHARGING`] and beyond.
+static ABOUT: ThreadWord = ThreadWord::new();
 
 /// In a thread's word: a charged call is under way, on a GPU that is not known yet. Each GPU is one more than its number beyond it.
 const CHARGING: usize = 1;
 
-/// Makes the key.
+/// Makes room for what threads are about.
 ///
 /// # Errors
 /// If there is none to be had.
 pub fn prepare() -> Result<(), &'static str> {
-    if KEY.load(Ordering::Acquire) != 0 {
-        return Ok(());
-    }
-    let mut key = 0;
-    // SAFETY: a valid pointer.
-    if unsafe { libc::pthread_key_create(&mut key, None) } != 0 {
-        return Err("no thread-specific data can be had: too many keys in this process");
-    }
-    KEY.store(key + 1, Ordering::Release);
-    Ok(())
+    ABOUT.prepare(None)
 }
 
-/// What the calling thread is about; `None` before [`prepare`].
-fn word() -> Option<usize> {
-    let key = KEY.load(Ordering::Acquire).checked_sub(1)?;
-    // SAFETY: the key was made and is never deleted.
-    Some(unsafe { libc::pthread_getspecific(key) }.addr())
-}
-
-fn set_word(word: usize) {
-    if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
-        // SAFETY: the key was made. A first value of a thread may find no memory: then what comes counts as the driver's own.
-        let _ = unsafe { libc::pthread_setspecific(key, core::ptr::without_provenance(word)) };
-    }
+fn set_about(about: usize) {
+    // A thread's first word may find no memory: then what comes counts as the driver's own.
+    ABOUT.set(core::ptr::without_provenance(about));
 }
 
 /// A call whose memory is charged by itself; over when dropped.
 pub struct Charging {
-    former: Option<usize>,
+    /// Whether it is this that the thread is about, and no call around it.
+    is_outermost: bool,
 }
 
 impl Charging {
     /// Has the driver's requests of this thread be those of a charged call, if this is one.
     #[inline]
     pub fn begin(is_charged: bool) -> Self {
-        let former = if is_charged { word() } else { None };
-        if former == Some(0) {
-            set_word(CHARGING);
+        let is_outermost = is_charged && ABOUT.is_ready() && ABOUT.get().is_null();
+        if is_outermost {
+            set_about(CHARGING);
         }
-        Self { former }
+        Self { is_outermost }
     }
 
     /// Says for which GPU the call that is under way is.
     pub fn on(gpu: &Gpu) {
-        if word() == Some(CHARGING) {
-            set_word(CHARGING + 1 + usize::from(gpu.index));
+        if ABOUT.get().addr() == CHARGING {
+            set_about(CHARGING + 1 + usize::from(gpu.index));
         }
     }
 }
 
 impl Drop for Charging {
     fn drop(&mut self) {
-        if self.former == Some(0) {
-            set_word(0);
+        if self.is_outermost {
+            set_about(0);
         }
     }
 }
@@ -188,7 +172,7 @@ pub unsafe fn on_alloc(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c
     let is_memory = request.class == CLASS_DEVICE_MEMORY
         && !request.parameters.is_null()
         && unsafe { u32_at(request.parameters, DEVICE_MEMORY_FLAGS_AT) } & DEVICE_MEMORY_FLAG_VIRTUAL == 0;
-    let about = word().unwrap_or(0);
+    let about = ABOUT.get().addr();
     let tenant = tenant::current().filter(|_| is_memory);
     let Some(tenant) = tenant else {
         // SAFETY: passed on to the caller.
@@ -361,5 +345,5 @@ pub unsafe fn reset_after_fork() {
     core::mem::forget(core::mem::take(&mut memory.devices));
     core::mem::forget(core::mem::take(&mut memory.charged));
     LIMITS_BYTES.store(0, Ordering::Relaxed);
-    set_word(0);
+    set_about(0);
 }

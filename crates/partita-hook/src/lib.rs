@@ -77,6 +77,7 @@ mod slices;
 mod spill;
 mod table;
 mod tenant;
+mod thread_word;
 mod time;
 mod unwind;
 mod vmm;

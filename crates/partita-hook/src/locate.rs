@@ -9,7 +9,7 @@
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 
@@ -18,6 +18,7 @@ use crate::gpu::Gpu;
 use crate::graph_place;
 use crate::quiet;
 use crate::tenant::Tenant;
+use crate::thread_word::ThreadWord;
 
 calls! {
     /// Entry points that tell contexts and streams apart, complete from CUDA 11.3 on.
@@ -104,24 +105,15 @@ struct Note {
     called: Cell<bool>,
 }
 
-/// One more than the key of each thread's [`Note`]; 0 before there is one.
-static KEY: AtomicU32 = AtomicU32::new(0);
+/// Each thread's [`Note`].
+static NOTE: ThreadWord = ThreadWord::new();
 
-/// Makes the key.
+/// Makes room for what threads note.
 ///
 /// # Errors
 /// If there is none to be had.
 pub fn prepare() -> Result<(), &'static str> {
-    if KEY.load(Ordering::Acquire) != 0 {
-        return Ok(());
-    }
-    let mut key = 0;
-    // SAFETY: a valid pointer.
-    if unsafe { libc::pthread_key_create(&mut key, None) } != 0 {
-        return Err("no thread-specific data can be had: too many keys in this process");
-    }
-    KEY.store(key + 1, Ordering::Release);
-    Ok(())
+    NOTE.prepare(None)
 }
 
 /// The GPU that the calling thread's call is for, if it is noted; and notes that the callback was called.
@@ -130,8 +122,7 @@ pub fn prepare() -> Result<(), &'static str> {
 /// Called in the launch callback of a process that has [`prepare`]d.
 #[inline]
 pub unsafe fn noted<'g>() -> Option<&'g Gpu> {
-    // SAFETY: the key was made and is never deleted.
-    let note = unsafe { libc::pthread_getspecific(KEY.load(Ordering::Acquire) - 1) }.cast::<Note>();
+    let note = NOTE.get().cast::<Note>();
     // SAFETY: within() stored it on this very thread and is still running; GPUs live for ever.
     unsafe {
         let note = note.as_ref()?;
@@ -143,15 +134,12 @@ pub unsafe fn noted<'g>() -> Option<&'g Gpu> {
 /// Runs a call with its GPU noted; whether the callback was called meanwhile.
 fn within<R>(gpu: &Gpu, run: impl FnOnce() -> R) -> (R, bool) {
     let note = Note { gpu, called: Cell::new(false) };
-    let key = KEY.load(Ordering::Acquire) - 1;
-    // SAFETY: the key was made. Only this thread looks at its value, and only until the former stands there again.
-    unsafe {
-        let former = libc::pthread_getspecific(key);
-        libc::pthread_setspecific(key, core::ptr::from_ref(&note).cast());
-        let result = run();
-        libc::pthread_setspecific(key, former);
-        (result, note.called.get())
-    }
+    // Only this thread looks at it, and only until the former stands there again.
+    let former = NOTE.get();
+    NOTE.set(core::ptr::from_ref(&note).cast());
+    let result = run();
+    NOTE.set(former);
+    (result, note.called.get())
 }
 
 impl Tenant {
