@@ -163,6 +163,23 @@ fn what_the_driver_takes_for_itself_is_shown_and_charged_beyond_the_allowance() 
     assert_eq!(row["driver_bytes"], world.row("takes")["memory_driver_bytes"]);
 }
 
+/// Without an allowance a quota is all that a tenant takes of the device.
+#[test]
+fn without_an_allowance_everything_counts() {
+    const GIB: u64 = 1 << 30;
+    let world = World::new();
+    let program = compile(&world, "driver_memory");
+    let options = "run --sm 25% --mem 2GiB --mem-driver 0B --isolation own --name strict";
+    let mut tenant = Answering::start(world.partita(options.split_whitespace()).arg("--").arg(&program));
+    assert!(tenant.line("l 100").starts_with("0 "));
+    let row = world.row("strict");
+    let taken = row["memory_driver_bytes"].as_u64().unwrap();
+    assert!(taken >= 100 << 20, "{taken}");
+    assert_eq!(row["memory_used_bytes"], taken);
+    assert_eq!(tenant.line(&format!("a {}", 2 * GIB - taken)), "0 0");
+    assert!(tenant.line("l 1").starts_with("2 "));
+}
+
 /// A stack comes with a launch: 3.9 GiB on an H200 for 16 KiB a thread.
 #[test]
 fn a_stack_that_the_quota_has_no_room_for_is_refused_at_the_launch() {
