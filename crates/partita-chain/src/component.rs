@@ -329,6 +329,8 @@ impl Drop for Component<'_> {
         // What is queued may still use memory that goes with this.
         let behind = self.joined().unwrap_or_else(|_| self.stream());
         if self.gpu.wait_on(behind, "a component's last work", KERNEL_DEADLINE_MS).is_ok() {
+            // Its events go with it, and frames that it has passed on may not have been received.
+            self.seat.note_all_done();
             self.opened.close();
         }
     }

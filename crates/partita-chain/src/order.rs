@@ -83,10 +83,12 @@ impl<'g> Order<'g> {
         let mut others = self.others.borrow_mut();
         let known = others.get(&(number, recorder.role)).map(|(incarnation, _)| *incarnation);
         if known != Some(recorder.incarnation) {
-            let Some(event) = Self::open(gpu, seat, lease, recorder) else { return Ok(Readiness::Unknown) };
+            let Some(event) = Self::open(gpu, seat, lease, recorder) else {
+                return Ok(Self::without_event(seat, lease));
+            };
             others.insert((number, recorder.role), (recorder.incarnation, event));
         } else if seat.incarnation(recorder.role) != recorder.incarnation {
-            return Ok(Readiness::Unknown);
+            return Ok(Self::without_event(seat, lease));
         }
         let Some((_, event)) = others.get(&(number, recorder.role)) else { return Ok(Readiness::Unknown) };
         // What is done needs no wait, and one that died since cannot be waited for. To ask costs the hand-over nothing that was measurable on an
@@ -96,7 +98,7 @@ impl<'g> Order<'g> {
             waits.ready += 1;
         } else if on_host {
             if !(may_poll && self.is_done_soon(event)) {
-                return Self::wait(seat, event, recorder);
+                return Self::wait(seat, event, lease, recorder);
             }
             waits.polled += 1;
         } else if may_poll && seat.roles() >= LONG_CHAIN && self.is_done_soon(event) {
@@ -107,6 +109,11 @@ impl<'g> Order<'g> {
         }
         self.waits.set(waits);
         Ok(Readiness::Ordered)
+    }
+
+    /// Where there is no event any more: who has ended in good order has noted before that nobody need wait for it.
+    fn without_event(seat: &ChainSeat, lease: &Lease) -> Readiness {
+        if seat.recorder(lease).is_none() { Readiness::Ordered } else { Readiness::Unknown }
     }
 
     /// Looks for a while whether an event is done, unless that was in vain of late.
@@ -134,7 +141,12 @@ impl<'g> Order<'g> {
         self.waits.get()
     }
 
-    fn wait(seat: &ChainSeat, event: &SharedEvent<'g>, recorder: Recorder) -> Result<Readiness, Error> {
+    fn wait(
+        seat: &ChainSeat,
+        event: &SharedEvent<'g>,
+        lease: &Lease,
+        recorder: Recorder,
+    ) -> Result<Readiness, Error> {
         let mut looked = Instant::now();
         loop {
             if event.is_done().map_err(Error::driver("the order of a frame"))? {
@@ -144,7 +156,7 @@ impl<'g> Order<'g> {
             if looked.elapsed() > ALIVE {
                 looked = Instant::now();
                 if seat.incarnation(recorder.role) != recorder.incarnation || !seat.is_held(recorder.role)? {
-                    return Ok(Readiness::Unknown);
+                    return Ok(Self::without_event(seat, lease));
                 }
             }
         }

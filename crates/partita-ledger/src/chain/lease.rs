@@ -91,6 +91,15 @@ impl ChainFile {
         self.frame_cells(lease).recorded_by.store(Recorder::to_word(recorder));
     }
 
+    /// Notes for all leases, whoever holds them, that nothing that this one recorded has to be waited for any more.
+    pub(super) fn clear_recorded(&self, recorder: Recorder) {
+        let word = Recorder::to_word(Some(recorder));
+        for cells in &self.layout().frames {
+            // Whoever holds the lease may note itself meanwhile: then that stays.
+            cells.recorded_by.replace(word, 0);
+        }
+    }
+
     /// The handle of the event that was recorded for a lease that the caller holds; `None` if that role has been taken by another process
     /// since, or never left one.
     pub fn event_handle(&self, lease: &Lease, recorder: Recorder) -> Option<[u8; HANDLE_BYTES]> {

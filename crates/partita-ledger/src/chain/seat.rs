@@ -257,6 +257,11 @@ impl ChainSeat {
         Ok(())
     }
 
+    /// Notes that the GPU is done with all that this role has recorded: its events may go, and whoever has not opened them yet need not.
+    pub fn note_all_done(&self) {
+        self.clear_recorded(self.recorder_of_own());
+    }
+
     /// Passes a frame on to the next role, as the chain's policy says; waits for room until `deadline_ns` where that is the policy.
     ///
     /// # Errors
