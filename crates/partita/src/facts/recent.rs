@@ -85,20 +85,20 @@ pub fn now() -> Duration {
 pub struct Recent {
     dir: PathBuf,
     root: PathBuf,
-    library_path: Option<OsString>,
+    loader_path: Option<OsString>,
 }
 
 impl Recent {
     /// Those of this machine as this process sees it, beside the calibrations.
     pub fn here() -> Self {
         let dir = Cache::open().dir().to_owned();
-        Self { dir, root: "/".into(), library_path: std::env::var_os("LD_LIBRARY_PATH") }
+        Self { dir, root: "/".into(), loader_path: std::env::var_os("LD_LIBRARY_PATH") }
     }
 
     /// Another machine's: files as the kernel has them below `root`.
     #[cfg(test)]
     pub fn of(dir: &Path, root: &Path) -> Self {
-        Self { dir: dir.to_owned(), root: root.to_owned(), library_path: None }
+        Self { dir: dir.to_owned(), root: root.to_owned(), loader_path: None }
     }
 
     /// What NVML said last, if it would say the same now. Memory in use is 0 in it.
@@ -135,7 +135,7 @@ impl Recent {
     }
 
     fn fingerprint(&self) -> Option<Fingerprint> {
-        Fingerprint::read(&self.root, self.library_path.clone())
+        Fingerprint::read(&self.root, self.loader_path.clone())
     }
 
     /// Machines and environments that share the directory have files of their own.

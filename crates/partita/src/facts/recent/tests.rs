@@ -178,7 +178,7 @@ fn whatever_the_kernel_tells_otherwise_makes_it_another_machine() {
     let machine = Machine::new(&TWO);
     machine.answer(&inventory(&TWO));
     // What is found there answers in NVML's place.
-    let elsewhere = Recent { library_path: Some("/sim/lib".into()), ..machine.recent() };
+    let elsewhere = Recent { loader_path: Some("/sim/lib".into()), ..machine.recent() };
     assert_eq!(elsewhere.inventory(NOW), None);
     // With its own name it would be no other machine's; the name alone is not believed.
     fs::rename(machine.kept_file(), elsewhere.path(&elsewhere.fingerprint().unwrap())).unwrap();
