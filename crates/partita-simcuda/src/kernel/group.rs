@@ -63,15 +63,22 @@ pub fn begin(runtime: &Runtime) -> Result<(), CuResult> {
     put_u32(&mut argument, RM_CONTROL_COMMAND_AT, SET_TIMESLICE);
     put(&mut argument, RM_PARAMETERS_AT, &(&raw const slice_us).expose_provenance().to_le_bytes());
     put_u32(&mut argument, RM_PARAMETER_BYTES_AT, TIMESLICE_BYTES as u32);
-    let wanted = request(RM_CONTROL, RM_CONTROL_BYTES).into();
-    let address: *mut c_void = (&raw mut argument).cast();
-    // SAFETY: the argument has the size that the request says, and its parameters live as long.
-    if unsafe { libc::ioctl(node, wanted, address) } != 0
-        && partita_sim_control_ioctl(node, wanted, address) != 0
-    {
-        return Err(CuResult::UNKNOWN);
+    // SAFETY: its parameters live as long.
+    let is_answered = unsafe { ask(node, RM_CONTROL, &mut argument) };
+    if is_answered && u32_at(&argument, RM_STATUS_AT) == NV_OK { Ok(()) } else { Err(CuResult::UNKNOWN) }
+}
+
+/// Asks as libcuda does, so that others can stand in the way; answers by itself what nobody else has. Returns whether there is an answer.
+///
+/// # Safety
+/// Whatever the argument points to lives.
+pub(super) unsafe fn ask(node: i32, escape: u8, argument: &mut [u8]) -> bool {
+    let wanted = request(escape, argument.len()).into();
+    let address: *mut c_void = argument.as_mut_ptr().cast();
+    // SAFETY: the argument has the size that the request says; the rest is the caller's.
+    unsafe {
+        libc::ioctl(node, wanted, address) == 0 || partita_sim_control_ioctl(node, wanted, address) == 0
     }
-    if u32_at(&argument, RM_STATUS_AT) == NV_OK { Ok(()) } else { Err(CuResult::UNKNOWN) }
 }
 
 /// Has the board take a slice for this process's work on a GPU.

@@ -2,17 +2,14 @@
 //!
 //! The memory itself is the board's. Only what no call of a program names is asked for here as well: the variables of modules.
 
-use core::ffi::c_void;
-
 use partita_abi::CuResult;
 use partita_abi::control::{
     CLASS_DEVICE_MEMORY, DEVICE_MEMORY_BYTES, DEVICE_MEMORY_SIZE_AT, NV_ERR_NO_MEMORY, NV_OK, RM_ALLOC,
     RM_ALLOC_LONG_BYTES, RM_ALLOC_LONG_STATUS_AT, RM_FREE, RM_FREE_BYTES, RM_OBJECT_AT, RM_PARAMETERS_AT,
-    request,
 };
 
-use super::group::node;
-use super::{Errno, partita_sim_control_ioctl, put, put_u32, u32_at, with_kernel};
+use super::group::{ask, node};
+use super::{Errno, put, put_u32, u32_at, with_kernel};
 use crate::client::runtime::Runtime;
 
 /// Where a request for an object has its class.
@@ -24,15 +21,6 @@ pub struct Taken {
     node: i32,
     client: u32,
     object: u32,
-}
-
-fn ask(node: i32, escape: u8, argument: &mut [u8]) -> bool {
-    let wanted = request(escape, argument.len()).into();
-    let address: *mut c_void = argument.as_mut_ptr().cast();
-    // SAFETY: the argument has the size that the request says, and what it points to lives as long.
-    unsafe {
-        libc::ioctl(node, wanted, address) == 0 || partita_sim_control_ioctl(node, wanted, address) == 0
-    }
 }
 
 /// Asks for device memory.
@@ -53,7 +41,8 @@ pub fn take(runtime: &Runtime, bytes: u64) -> Result<Taken, CuResult> {
     put_u32(&mut argument, 4, device);
     put_u32(&mut argument, CLASS_AT, CLASS_DEVICE_MEMORY);
     put(&mut argument, RM_PARAMETERS_AT, &(&raw mut parameters).expose_provenance().to_le_bytes());
-    if !ask(node, RM_ALLOC, &mut argument) {
+    // SAFETY: its parameters live as long.
+    if !unsafe { ask(node, RM_ALLOC, &mut argument) } {
         return Err(CuResult::UNKNOWN);
     }
     match u32_at(&argument, RM_ALLOC_LONG_STATUS_AT) {
@@ -68,6 +57,7 @@ impl Drop for Taken {
         let mut argument = [0; RM_FREE_BYTES];
         put_u32(&mut argument, 0, self.client);
         put_u32(&mut argument, RM_OBJECT_AT, self.object);
-        ask(self.node, RM_FREE, &mut argument);
+        // SAFETY: it points to nothing.
+        unsafe { ask(self.node, RM_FREE, &mut argument) };
     }
 }
