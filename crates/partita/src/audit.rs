@@ -111,6 +111,18 @@ pub struct Unseen {
     pub error: Error,
 }
 
+/// Why a process is not held by its tenant's limits, and what ends it, for people.
+pub fn escape_remedy(pid: u32, tenant: &str) -> String {
+    format!(
+        "it runs without libpartita.so (docs/boundaries.md); `kill {pid}` ends it, `partita kill {tenant}` the tenant and what it still \
+         finds of it"
+    )
+}
+
+/// What it means that a process has a gate open and is no tenant's, for people.
+pub const STRANGER_REMEDY: &str = "is no tenant's: it can undo priorities and disturb whoever has one; end it, and let only those users in \
+                                   whose tenants mean each other well (docs/boundaries.md)";
+
 /// The processes that the management library of this process's library path lists.
 ///
 /// # Errors

@@ -87,19 +87,21 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
     let escaped: Vec<_> = rows.iter().filter(|row| row.escaped).collect();
     for row in &escaped {
         tell(&format!(
-            "{}: process {} uses {} without its limits: it runs without libpartita.so (docs/boundaries.md); \
-             `kill {}` ends it, `partita kill {}` the tenant and what it still finds of it",
-            row.tenant, row.pid, row.gpu, row.pid, row.tenant
+            "{}: process {} uses {} without its limits: {}",
+            row.tenant,
+            row.pid,
+            row.gpu,
+            audit::escape_remedy(row.pid, &row.tenant)
         ));
     }
     let strangers = audit::strangers(&registry)?;
     for stranger in &strangers {
         tell(&format!(
-            "process {} of {} has {} open and is no tenant's: it can undo priorities and disturb whoever has one; end it, and let only those \
-             users in whose tenants mean each other well (docs/boundaries.md)",
+            "process {} of {} has {} open and {}",
             stranger.pid,
             stranger.user,
-            stranger.gate.display()
+            stranger.gate.display(),
+            audit::STRANGER_REMEDY
         ));
     }
     Ok(if escaped.is_empty() && strangers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -13,7 +13,7 @@ pub mod look;
 
 use std::collections::BTreeSet;
 
-use partita::audit::Escape;
+use partita::audit::{Escape, STRANGER_REMEDY, escape_remedy};
 use partita::process::{ProcessId, user_name};
 use partita::registry::GpuMeta;
 use serde::{Deserialize, Serialize};
@@ -190,15 +190,14 @@ impl Finding {
     pub fn begun(&self) -> String {
         match self {
             Self::Escape { escape: Escape { tenant, gpu, process }, user, .. } => format!(
-                "process {} of {user} uses {} without the limits of its tenant {tenant}: it runs without libpartita.so \
-                 (docs/boundaries.md); `kill {}` ends it, `partita kill {tenant}` the tenant and what it still finds of it",
-                process.pid, gpu.label, process.pid
+                "process {} of {user} uses {} without the limits of its tenant {tenant}: {}",
+                process.pid,
+                gpu.label,
+                escape_remedy(process.pid, tenant)
             ),
-            Self::Stranger { gate, process, user, .. } => format!(
-                "process {} of {user} has {} open and is no tenant's: it can undo priorities and disturb whoever has one; end it, and let only \
-                 those users in whose tenants mean each other well (docs/boundaries.md)",
-                process.pid, gate
-            ),
+            Self::Stranger { gate, process, user, .. } => {
+                format!("process {} of {user} has {gate} open and {STRANGER_REMEDY}", process.pid)
+            }
             Self::Blind { gpu, reason } => format!(
                 "processes that escape from tenants on {} would not be seen: {reason}; `partita doctor` shows what works",
                 label(gpu.as_ref())
