@@ -280,15 +280,15 @@ impl<'g> Component<'g> {
 
     /// Has whoever is given the frame next be in order behind this component's work on it, and be able to tell that it was done.
     fn let_go(&self, frame: &mut Frame<'_, 'g>) -> Result<(), Error> {
-        // What the host sees done needs neither an event nor a stamp, and no wait of anybody's.
-        if self.order.is_done_now(self.gpu, self.stream()) {
-            frame.note.done_roles |= 1 << self.role();
-            self.seat.describe(&frame.lease, &frame.note)?;
-            return Ok(self.seat.note_recorded(&frame.lease, false)?);
-        }
+        let is_done = self.order.is_done_now(self.gpu, self.stream());
         // It may have been let go of before, and come back.
         frame.note.done_roles &= !(1 << self.role());
+        frame.note.done_roles |= u64::from(is_done) << self.role();
         self.seat.describe(&frame.lease, &frame.note)?;
+        if is_done {
+            // What the host sees done needs neither an event nor a stamp, and no wait of anybody's.
+            return Ok(self.seat.note_recorded(&frame.lease, false)?);
+        }
         let behind = self.joined()?;
         frame.put_stamp(behind)?;
         self.order.record(self.gpu, &self.seat, &frame.lease, behind)

@@ -1,6 +1,6 @@
 //! Events that order the work of several processes on one GPU.
 
-use core::ffi::c_void;
+use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::{CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CUipcEventHandle};
@@ -45,10 +45,7 @@ impl<'a> SharedEvent<'a> {
     /// # Errors
     /// The driver's.
     pub fn create(cuda: &'a Cuda) -> Result<Self, Error> {
-        let mut handle = core::ptr::null_mut();
-        // SAFETY: a valid pointer.
-        unsafe { cuda.event_create(&mut handle, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING)? };
-        Ok(Self { cuda, handle })
+        Self::with_flags(cuda, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING)
     }
 
     /// Makes an event that no other process opens, in the current context. Streams of other contexts of this process may wait for it: for an
@@ -57,9 +54,13 @@ impl<'a> SharedEvent<'a> {
     /// # Errors
     /// The driver's.
     pub fn of_this_process(cuda: &'a Cuda) -> Result<Self, Error> {
+        Self::with_flags(cuda, CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with_flags(cuda: &'a Cuda, flags: c_uint) -> Result<Self, Error> {
         let mut handle = core::ptr::null_mut();
         // SAFETY: a valid pointer.
-        unsafe { cuda.event_create(&mut handle, CU_EVENT_DISABLE_TIMING)? };
+        unsafe { cuda.event_create(&mut handle, flags)? };
         Ok(Self { cuda, handle })
     }
 

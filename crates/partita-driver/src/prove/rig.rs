@@ -4,7 +4,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
 
-use partita_abi::CuResult;
 use partita_abi::attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
 use partita_abi::kernels::{self, COUNT};
 use partita_abi::types::{
@@ -224,12 +223,7 @@ impl<'g, 'a> Rig<'g, 'a> {
     /// The driver's.
     pub fn is_busy(&self) -> Result<bool, Error> {
         let stream = self.streams[self.last_stream].1.as_ref();
-        // SAFETY: a live stream.
-        match unsafe { self.gpu.cuda().stream_query(stream.handle()) } {
-            Ok(()) => Ok(false),
-            Err(Error::Call { code, .. }) if code == CuResult::NOT_READY => Ok(true),
-            Err(error) => Err(error),
-        }
+        Ok(!self.gpu.is_idle(stream)?)
     }
 
     /// Waits for everything launched.
