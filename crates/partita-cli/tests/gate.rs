@@ -217,6 +217,37 @@ fn a_long_graph_stops_in_its_midst() {
 }
 
 #[test]
+fn branches_of_a_graph_stop_in_their_midst_and_the_graph_stays_what_it_was() {
+    const BRANCHES: u32 = 3;
+    let world = World::in_memory();
+    let program = compile(&world, "gate_graph");
+    let mut low = Program::start(&world, &program, "low", "--sm 25% --priority low");
+    assert_eq!(low.tell(&format!("make 40 {BRANCHES}")), "same");
+    let mut high = Program::start(&world, &compile(&world, "gate"), "high", "--sm 25% --priority high");
+    let progress = |low: &mut Program| -> Vec<u32> {
+        (0..BRANCHES).map(|branch| low.tell(&format!("progress {branch}")).parse().unwrap()).collect()
+    };
+    let stops = |_| {
+        low.begin_graph();
+        assert_eq!(high.tell("launch"), "ok");
+        std::thread::sleep(Duration::from_millis(12));
+        let stopped = progress(&mut low);
+        std::thread::sleep(Duration::from_millis(8));
+        let still = progress(&mut low);
+        assert_eq!(high.tell("sync"), "ok");
+        low.ends();
+        assert_eq!(progress(&mut low), [40; BRANCHES as usize]);
+        stopped == still && still.iter().all(|ended| (1..40).contains(ended))
+    };
+    assert!((0..20).any(stops));
+    assert_eq!(low.tell(&format!("update 40 {BRANCHES}")), "0 none same");
+    let told = low.tell(&format!("update 40 {}", BRANCHES - 1));
+    assert!(told.starts_with("910 ") && told.ends_with(" same") && !told.contains("foreign"), "{told}");
+    assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
+    assert_eq!(progress(&mut low), [1040; BRANCHES as usize]);
+}
+
+#[test]
 fn whoever_dies_while_a_graph_waits_in_its_midst_holds_it_no_longer() {
     let world = World::in_memory();
     let mut low = low_with_graph(&world);

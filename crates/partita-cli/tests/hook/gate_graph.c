@@ -1,8 +1,10 @@
-/* A graph of kernels in a row, each of which counts itself behind its end. Answers a line of stdin at a time with a line:
- *   make N     captures N kernels and makes an executable of them: `same` if the graph has the nodes and edges that it had before
+/* A graph of kernels in a row, each of which counts itself behind its end, or of branches of them between one kernel and another, captured one after the
+ * other. Answers a line of stdin at a time with a line:
+ *   make N [B] captures N kernels in each of B branches, one if not told otherwise, and makes an executable of them: `same` if the graph has the nodes
+ *              and edges that it had before
  *   run        launches it
- *   progress   how many kernels of the last launch have ended
- *   update N   updates it by another graph of N kernels that count from 1001: the code, and what is said of the node at fault: `none`, `own` if it is
+ *   progress [B]  how many kernels of the last launch have ended, in a branch counted from 0
+ *   update N [B]  updates it by another graph, whose kernels count from 1001: the code, and what is said of the node at fault: `none`, `own` if it is
  *              one of that graph, or `foreign`; and `same` or `changed`
  *   change     makes every kernel of it as short as can be, and switches the first one off and on again
  *   memory     makes an executable of a graph that also allocates: `same` or `changed`, as above
@@ -10,31 +12,45 @@
  * Argument: the file with the kernels. */
 #include "cuda.h"
 
-enum { NODES_MAX = 512 };
+enum { NODES_MAX = 512, BRANCHES_MAX = 4 };
 typedef int (*fn_launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 typedef int (*fn_nodes)(void *, void **, size_t *);
 typedef int (*fn_edges)(void *, void **, void **, size_t *);
 
 struct lists { size_t nodes, roots, edges; void *node[NODES_MAX], *root[NODES_MAX], *from[NODES_MAX], *to[NODES_MAX]; };
 
-static void *spin, *stream, *graph, *executable;
+static void *spin, *stream, *side[BRANCHES_MAX], *event, *graph, *executable;
 static volatile uint32_t *counted;
 static address counter;
 
-static void launch(uint64_t duration) {
+static void launch_in(void *in, uint64_t duration) {
     void *parameters[1] = {&duration};
-    OK("cuLaunchKernel", CALL(fn_launch, "cuLaunchKernel")(spin, 8, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
+    OK("cuLaunchKernel", CALL(fn_launch, "cuLaunchKernel")(spin, 8, 1, 1, 64, 1, 1, 0, in, parameters, NULL));
+}
+
+static void launch(uint64_t duration) { launch_in(stream, duration); }
+
+static void follow(void *who, void *whom) {
+    OK("cuEventRecord", CALL(fn_pp, "cuEventRecord")(event, whom));
+    OK("cuStreamWaitEvent", CALL(int (*)(void *, void *, unsigned), "cuStreamWaitEvent")(who, event, 0));
 }
 
 /* Kernels of 500 µs. */
-static void *capture(unsigned kernels, unsigned base) {
+static void *capture(unsigned kernels, unsigned branches, unsigned base) {
     void *captured;
     OK("cuStreamBeginCapture_v2", CALL(fn_pi, "cuStreamBeginCapture_v2")(stream, 0));
-    for (unsigned i = 1; i <= kernels; i++) {
-        launch(500000);
-        OK("cuStreamWriteValue32_v2",
-           CALL(int (*)(void *, address, uint32_t, unsigned), "cuStreamWriteValue32_v2")(stream, counter, base + i, 0));
+    if (branches > 1) launch(1000);
+    for (unsigned b = 1; b < branches; b++) follow(side[b], stream);
+    for (unsigned b = 0; b < branches; b++) {
+        void *in = b ? side[b] : stream;
+        for (unsigned i = 1; i <= kernels; i++) {
+            launch_in(in, 500000);
+            OK("cuStreamWriteValue32_v2",
+               CALL(int (*)(void *, address, uint32_t, unsigned), "cuStreamWriteValue32_v2")(in, counter + 4 * b, base + i, 0));
+        }
     }
+    for (unsigned b = 1; b < branches; b++) follow(stream, side[b]);
+    if (branches > 1) launch(1000);
     OK("cuStreamEndCapture", CALL(fn_pp, "cuStreamEndCapture")(stream, &captured));
     return captured;
 }
@@ -60,9 +76,9 @@ static void *instantiate(void *of) {
     return made;
 }
 
-static const char *make(unsigned kernels) {
+static const char *make(unsigned kernels, unsigned branches) {
     static struct lists before;
-    graph = capture(kernels, 0);
+    graph = capture(kernels, branches, 0);
     look(graph, &before);
     executable = instantiate(graph);
     return compared(graph, &before);
@@ -72,7 +88,7 @@ static const char *memory(void) {
     static struct lists before;
     struct { unsigned kind, handles, location_type; int location; void *win32; size_t most; unsigned short usage; unsigned char rest[54];
              void *access; size_t count, bytes; address at; } wanted;
-    void *node, *with = capture(40, 0);
+    void *node, *with = capture(40, 1, 0);
     memset(&wanted, 0, sizeof wanted);
     wanted.kind = 1;          /* CU_MEM_ALLOCATION_TYPE_PINNED */
     wanted.location_type = 1; /* CU_MEM_LOCATION_TYPE_DEVICE */
@@ -84,10 +100,10 @@ static const char *memory(void) {
     return compared(with, &before);
 }
 
-static void update(unsigned kernels, char *answer, size_t room) {
+static void update(unsigned kernels, unsigned branches, char *answer, size_t room) {
     static struct lists before;
     struct { unsigned result; void *node, *from; } told = {0};
-    void *other = capture(kernels, 1000);
+    void *other = capture(kernels, branches, 1000);
     look(other, &before);
     int code = CALL(int (*)(void *, void *, void *), "cuGraphExecUpdate_v2")(executable, other, &told);
     const char *whose = told.node ? "foreign" : "none";
@@ -124,6 +140,9 @@ int main(int count, char **arguments) {
     OK("cuModuleGetFunction",
        CALL(int (*)(void *, void *, const char *), "cuModuleGetFunction")(&spin, module, "partita_spin"));
     OK("cuStreamCreate", CALL(int (*)(void *, unsigned), "cuStreamCreate")(&stream, 1));
+    for (unsigned b = 1; b < BRANCHES_MAX; b++)
+        OK("cuStreamCreate", CALL(int (*)(void *, unsigned), "cuStreamCreate")(&side[b], 1));
+    OK("cuEventCreate", CALL(int (*)(void *, unsigned), "cuEventCreate")(&event, 2));
     OK("cuMemHostAlloc", CALL(int (*)(void *, size_t, unsigned), "cuMemHostAlloc")(&host, 4096, 2));
     OK("cuMemHostGetDevicePointer_v2",
        CALL(int (*)(address *, void *, unsigned), "cuMemHostGetDevicePointer_v2")(&counter, host, 0));
@@ -132,18 +151,21 @@ int main(int count, char **arguments) {
     fflush(stdout);
     char line[64], answer[64];
     while (fgets(line, sizeof line, stdin)) {
-        unsigned number = 0;
+        unsigned number = 0, branch = 1;
         line[strcspn(line, "\n")] = 0;
         strcpy(answer, "ok");
-        if (sscanf(line, "make %u", &number) == 1) strcpy(answer, make(number));
-        else if (sscanf(line, "update %u", &number) == 1) update(number, answer, sizeof answer);
+        if (sscanf(line, "make %u %u", &number, &branch) >= 1 && branch <= BRANCHES_MAX) strcpy(answer, make(number, branch));
+        else if (sscanf(line, "update %u %u", &number, &branch) >= 1 && branch <= BRANCHES_MAX)
+            update(number, branch, answer, sizeof answer);
         else if (!strcmp(line, "memory")) strcpy(answer, memory());
         else if (!strcmp(line, "change")) change();
         else if (!strcmp(line, "launch")) launch(1000);
         else if (!strcmp(line, "run")) {
-            *counted = 0;
+            for (unsigned b = 0; b < BRANCHES_MAX; b++) counted[b] = 0;
             OK("cuGraphLaunch", CALL(fn_pp, "cuGraphLaunch")(executable, stream));
         } else if (!strcmp(line, "progress")) snprintf(answer, sizeof answer, "%u", *counted);
+        else if (sscanf(line, "progress %u", &branch) == 1 && branch < BRANCHES_MAX)
+            snprintf(answer, sizeof answer, "%u", counted[branch]);
         else if (!strcmp(line, "query")) {
             int code = CALL(fn_p, "cuStreamQuery")(stream);
             if (code && code != 600) die("cuStreamQuery", code);

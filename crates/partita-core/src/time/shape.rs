@@ -33,16 +33,17 @@ impl GraphShape {
         Some(())
     }
 
-    /// The nodes that are to wait, in the order of their numbers: each that runs something behind `every` kernels or more on some path from the
-    /// beginning or from a node that waits.
+    /// The nodes that are to wait: each that runs something behind `every` kernels or more on some path from the beginning or from a node that
+    /// waits. Those with fewer nodes on the longest path before them come first, so branches take turns.
     ///
-    /// It follows from the shape alone: graphs that differ in their nodes' numbers have the same places. So no path has more than `every`
+    /// Which ones follows from the shape alone: graphs that differ in their nodes' numbers have the same places. So no path has more than `every`
     /// kernels between two waits, but for those of single nodes that run several, and those that are no place for one.
     ///
     /// `None` for a graph in circles.
     pub fn waits(mut self, every: u32) -> Option<Vec<usize>> {
         let mut passed = vec![0u32; self.kernels.len()];
         let begins = |(at, before): (usize, &usize)| (*before == 0).then_some(at);
+        // First in, first out: a node is taken when what is nearer to the beginning has been.
         let mut ready: VecDeque<usize> = self.before.iter().enumerate().filter_map(begins).collect();
         let (mut waiting, mut seen) = (Vec::new(), 0);
         while let Some(at) = ready.pop_front() {
@@ -63,7 +64,6 @@ impl GraphShape {
                 }
             }
         }
-        waiting.sort_unstable();
         (seen == self.kernels.len()).then_some(waiting)
     }
 }
@@ -105,6 +105,13 @@ mod tests {
     }
 
     #[test]
+    fn branches_take_turns() {
+        // Two chains of six behind nothing, one made after the other.
+        let edges: Vec<_> = (1..12).filter(|to| *to != 6).map(|to| (to - 1, to)).collect();
+        assert_eq!(shape(&[1; 12], &edges).waits(2), Some(vec![2, 8, 4, 10]));
+    }
+
+    #[test]
     fn what_begins_early_is_passed_over() {
         let mut early = chain(&[1; 3]);
         early.connect(0, 2, false).unwrap();
@@ -137,10 +144,18 @@ mod tests {
                 run[at] = if before >= every { 1 } else { before + 1 };
                 prop_assert!(run[at] <= every);
             }
+            // Level by level.
+            let mut level = vec![0usize; count];
+            for &(from, to) in &edges {
+                level[to] = level[to].max(level[from] + 1);
+            }
+            prop_assert!(waits.is_sorted_by_key(|at| level[*at]), "{:?} of {:?}", waits, level);
             // Numbered the other way round, the same nodes wait.
             let turned: Vec<_> = edges.iter().map(|(from, to)| (count - 1 - from, count - 1 - to)).collect();
             let mut others = shape(&vec![1; count], &turned).waits(every).unwrap();
             others.iter_mut().for_each(|at| *at = count - 1 - *at);
+            let mut waits = waits;
+            waits.sort_unstable();
             others.sort_unstable();
             prop_assert_eq!(waits, others);
         }
