@@ -111,13 +111,14 @@ impl Frame<'_, '_> {
     /// As [`Frame::read`].
     pub fn is_whole(&self) -> Result<bool, Error> {
         self.wait()?;
-        let mut stamps = [0; 4 * ROLES_MAX];
-        let stamps = &mut stamps[..4 * usize::from(self.component.role())];
-        if stamps.is_empty() {
+        let roles = usize::from(self.component.role());
+        let is_done = |role: usize| self.note.done_roles >> role & 1 != 0;
+        if (0..roles).all(is_done) {
             return Ok(true);
         }
+        let mut stamps = [0; 4 * ROLES_MAX];
+        let stamps = &mut stamps[..4 * roles];
         self.stamps()?.read(stamps).map_err(Error::driver("the stamps of a frame"))?;
-        let is_done = |role: usize| self.note.done_roles >> role & 1 != 0;
         let mut stamps = stamps.as_chunks::<4>().0.iter().enumerate();
         Ok(stamps.all(|(role, stamp)| is_done(role) || u32::from_le_bytes(*stamp) == self.stamp()))
     }
