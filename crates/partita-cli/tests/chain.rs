@@ -139,7 +139,7 @@ fn whoever_fails_is_started_anew_and_the_others_go_on() {
     let row = chains.world.row("toy");
     assert_eq!((&row["name"], &row["command"][0]), (&"toy".into(), &"chain of 2 components".into()));
     assert!(chains.ok(&["chain", "stop", "toy"]).contains("toy: ended"));
-    assert_ne!(tenant.exit_code(), 0);
+    assert_eq!(tenant.exit_code(), 0, "those who know of no frames are told by a signal");
 }
 
 #[test]
@@ -184,6 +184,17 @@ fn a_chain_is_ended_by_a_signal_as_any_program() {
     let mut tenant = chains.start(&["toy"], 3);
     chains.world.ok("kill toy");
     tenant.exit_code();
+}
+
+#[test]
+fn who_heeds_no_request_to_end_is_ended_by_force() {
+    const DEAF: &str = r#"["sh", "-c", "trap '' TERM; echo runs; while :; do sleep 1; done"]"#;
+    let chains = Chains::new();
+    chains.define("toy", "", &[WAITS, DEAF]);
+    let mut tenant = chains.start(&["toy"], 2);
+    assert!(chains.ok(&["chain", "stop", "toy", "--grace", "1"]).contains("toy: ended"));
+    assert_ne!(tenant.exit_code(), 0);
+    assert!(chains.ok(&["chain", "ps"]).contains("not running"));
 }
 
 #[test]

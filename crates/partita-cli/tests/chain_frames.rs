@@ -1,8 +1,9 @@
-//! Chains whose components pass frames: the example chain of images on a GPU, to its end and through deaths.
+//! Chains whose components pass frames: the example chains on a GPU, to their end and through deaths.
 
 mod common;
 
 use std::fs;
+use std::io::Read;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -41,15 +42,23 @@ fn start(world: &World, file: &str) -> Command {
 }
 
 fn view(world: &World) -> Option<Value> {
-    let output = world.partita(["chain", "watch", "images", "--once", "--json"]).output().unwrap();
+    view_of(world, "images")
+}
+
+fn view_of(world: &World, name: &str) -> Option<Value> {
+    let output = world.partita(["chain", "watch", name, "--once", "--json"]).output().unwrap();
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
 
 /// What the chain shows when so many more frames have come out of it than `before`.
 fn advanced(world: &World, before: u64) -> Value {
+    advanced_of(world, "images", before)
+}
+
+fn advanced_of(world: &World, name: &str, before: u64) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let view = view(world);
+        let view = view_of(world, name);
         if let Some(view) =
             view.as_ref().filter(|view| view["frames_finished"].as_u64().unwrap() >= before + 3)
         {
@@ -71,6 +80,37 @@ fn every_frame_is_what_it_should_be_and_the_chain_ends_with_the_last() {
         let file = define(&world, memory, &["--frames", "12", "--check"]);
         let output = start(&world, &file).output().unwrap();
         assert!(output.status.success(), "{memory}: {output:?}");
+    }
+}
+
+#[test]
+fn a_busy_chain_is_stopped_without_a_complaint() {
+    common::chain_programs();
+    let world = World::new();
+    let path = world.dir().join("products.toml");
+    let components: String = ('a'..='e')
+        .map(|name| {
+            format!("[[component]]\nname = \"{name}\"\ncommand = [\"partita-stage\", \"matrix\", \"40:1\"]\n")
+        })
+        .collect();
+    let head = "name = \"products\"\nframe = \"64KiB\"\nframes = 24\ncapacity = 4\nalgorithm = \"none\"\nrestarts = 0";
+    for memory in ["keeper", "first-component"] {
+        fs::write(&path, format!("{head}\nmemory = \"{memory}\"\n{components}")).unwrap();
+        // Each time it is in the middle of something else.
+        for slow in 0..5 {
+            let mut tenant = Tenant::start(&mut start(&world, path.to_str().unwrap()));
+            let now = advanced_of(&world, "products", 0);
+            let tpcs: Vec<&str> = (0..5).map(|at| if at == slow { "1" } else { "8" }).collect();
+            world.ok(&format!("chain steer products --tpcs {}", tpcs.join(",")));
+            advanced_of(&world, "products", finished(&now));
+            // By force only where it hangs.
+            let told = world.ok(&format!("chain stop products --grace {}", PATIENCE.as_secs()));
+            assert!(told.starts_with("products: ended"), "{told}");
+            let code = tenant.exit_code();
+            let mut complaint = String::new();
+            tenant.child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+            assert_eq!((code, complaint.as_str()), (0, ""), "{memory}, component {slow} slow");
+        }
     }
 }
 

@@ -70,7 +70,8 @@ fn keep(arguments: &Keeper) -> anyhow::Result<()> {
     let cuda = Cuda::load(None).map_err(|error| anyhow::anyhow!("the driver: {error}"))?;
     let why = match keeper::run(&cuda, 0, &options)? {
         End::Told => "it was told to",
-        End::Signal => "a signal told it to",
+        // Whoever sent it knows.
+        End::Signal => return Ok(()),
         End::Idle => "nobody needed it",
     };
     tell(&format!("the keeper at {} has ended: {why}", options.socket.display()));

@@ -164,7 +164,7 @@ fn does_not_die(name: &str, process: ProcessId) -> Error {
 }
 
 /// Every living process of the tenant, but the one that asks.
-fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
+pub(crate) fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
     let own = std::process::id();
     let mut all = BTreeSet::new();
     for (part, at) in tenant.iter().zip(0..) {

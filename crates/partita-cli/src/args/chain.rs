@@ -76,7 +76,7 @@ pub struct ChainStart {
 pub struct ChainStop {
     /// The chain
     pub name: String,
-    /// Seconds between the request to end and the end by force
+    /// Seconds to finish what is on its way and to leave, and as many again between SIGTERM and SIGKILL for what has not left
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub grace: u16,
 }

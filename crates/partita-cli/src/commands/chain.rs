@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use partita::chain::{self, Algorithm, ChainView, Definition, Definitions, Order, Steering};
 use partita::install::Install;
-use partita::kill;
 use partita::registry::Registry;
 use serde::Serialize;
 
@@ -29,10 +28,9 @@ pub fn chain(arguments: &Chain) -> Result<ExitCode, Failure> {
         Chain::Start(arguments) => return start(arguments),
         Chain::Stop(arguments) => {
             let registry = Registry::open()?;
-            // Not any tenant: that would be `partita kill`.
             let view = chain::view(&registry, &arguments.name)?;
             let grace = Duration::from_secs(arguments.grace.into());
-            let outcome = kill::kill(&Install::of_this_program()?, &registry, &arguments.name, grace)?;
+            let outcome = chain::stop(&Install::of_this_program()?, &registry, &arguments.name, grace)?;
             outcome.notices.iter().for_each(|notice| tell(notice));
             let alone = if view.supervised { "" } else { "; the process that ran it had died before" };
             print(&format!("{}: ended ({} processes{alone})\n", arguments.name, outcome.processes))?;

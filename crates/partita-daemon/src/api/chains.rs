@@ -320,7 +320,8 @@ pub(super) async fn start(
 
 /// Stop a chain
 ///
-/// Its work on the GPU ends first, so that its neighbours are not hurt. Its definition and history stay.
+/// No frame begins any more, those on their way are finished, and its components leave. What has not left after `grace_s` is ended as a tenant is.
+/// Its definition and history stay.
 #[utoipa::path(post, path = "/v1/chains/{chain}/stop", tag = "chains", operation_id = "stop_chain",
     params(("chain" = String, Path, description = "Its name"), End),
     responses(
@@ -337,5 +338,8 @@ pub(super) async fn stop(
     owned(&app, &name, caller).await?;
     // Not any tenant of that name.
     running(&app, &name).await?;
-    stop_tenant(&app, caller, name, grace).await
+    stop_tenant(&app, name, grace, move |app, name| {
+        partita::chain::stop_for(app.install(), app.registry(), name, grace, caller.user)
+    })
+    .await
 }

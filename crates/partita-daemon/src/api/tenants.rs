@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use partita::error::Error;
 use partita::gpus::Selectors;
 use partita::kill;
 use partita::offered::TimeShare;
@@ -14,8 +15,8 @@ use partita_core::{ByteSize, Share};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Shared;
 use super::extract::{Asked, Caller, Input, Name, Output, Segments};
+use super::{App, Shared};
 use crate::problem::{Kind, Problem};
 
 /// How long processes may be given between SIGTERM and SIGKILL.
@@ -390,7 +391,10 @@ pub(super) async fn end(
     Asked(End { grace_s }): Asked<End>,
 ) -> Result<Response, Problem> {
     let grace = grace(grace_s)?;
-    stop(&app, caller, name, grace).await
+    stop(&app, name, grace, move |app, name| {
+        kill::kill_for(app.install(), app.registry(), name, grace, caller.user)
+    })
+    .await
 }
 
 /// The time between SIGTERM and SIGKILL.
@@ -407,20 +411,17 @@ pub(super) fn grace(grace_s: Option<u32>) -> Result<Duration, Problem> {
     }
 }
 
-/// Ends a tenant; one that takes its time goes on ending behind the answer.
+/// Ends a tenant by `end`; one that takes its time goes on ending behind the answer.
 pub(super) async fn stop(
     app: &Shared,
-    caller: Caller,
     name: String,
     grace: Duration,
+    end: impl FnOnce(&App, &str) -> Result<kill::KillOutcome, Error> + Send + 'static,
 ) -> Result<Response, Problem> {
     let app = app.clone();
     let mut ending = tokio::spawn(async move {
         let what = name.clone();
-        let ended = app.blocking(move |app| {
-            Ok(kill::kill_for(app.install(), app.registry(), &name, grace, caller.user)?)
-        });
-        let ended = ended.await;
+        let ended = app.blocking(move |app| Ok(end(app, &name)?)).await;
         if let Err(problem) = &ended {
             tracing::info!(tenant = what, detail = problem.detail, "a tenant was not ended");
         }

@@ -15,6 +15,7 @@ mod plant;
 mod shared;
 mod state;
 mod steer;
+mod stop;
 mod supervise;
 mod supervisor;
 
@@ -32,6 +33,7 @@ pub use self::state::{
     ChainState, ChainView, ComponentState, EVENTS_MAX, Event, Phase, RoleView, running, steer, view,
 };
 pub use self::steer::Steering;
+pub use self::stop::{stop, stop_for};
 pub use self::supervise::{Order, start, supervise};
 use crate::error::Error;
 use crate::files::{self, Durable};

@@ -236,7 +236,7 @@ fn tenant(registry: &Registry, name: &str) -> Result<Tenant, Error> {
     parts.into_iter().next().ok_or_else(|| no_chain(name, "chain of that name runs"))
 }
 
-fn no_chain(name: &str, what: &str) -> Error {
+pub(super) fn no_chain(name: &str, what: &str) -> Error {
     Error::Chain {
         what: format!("chain {name}"),
         reason: format!(
@@ -268,7 +268,7 @@ pub(super) fn file_path(tenant: &Path) -> PathBuf {
     tenant.join(CHAIN_FILE_NAME.to_str().unwrap_or_default())
 }
 
-fn open_file(tenant: &Path) -> Result<ChainFile, Error> {
+pub(super) fn open_file(tenant: &Path) -> Result<ChainFile, Error> {
     let path = file_path(tenant);
     ChainFile::open(&c_path(&path)?).map_err(|error| of_file(&path.display().to_string(), &error))
 }

@@ -204,6 +204,10 @@ impl Running {
             if kill::was_asked_for(&self.tenant) {
                 return Ok(128 + 15);
             }
+            if self.file.is_stopping() {
+                self.shared.note("asked to stop: the chain ends".to_owned());
+                return Ok(0);
+            }
             self.recover_from_fault()?;
             let mut changed = self.look_at_keeper(say)?;
             for at in 0..self.members.len() {
@@ -231,6 +235,7 @@ impl Running {
             if !member.is_due() || self.in_fault || !has_memory {
                 return Ok(false);
             }
+            member.incarnation_before = self.file.incarnation(at as u8);
             member.spawn()?;
             return Ok(true);
         };
@@ -348,9 +353,8 @@ impl Running {
         let mut limit = Instant::now() + if in_order { DRAIN_LIMIT } else { LEAVE_LIMIT };
         let mut told = Vec::new();
         while Instant::now() < limit && self.members.iter().any(Process::lives) {
-            // Who has no place in the chain does not know that it ends.
             for (at, member) in self.members.iter().enumerate() {
-                if !told.contains(&at) && !self.file.is_held(at as u8).unwrap_or(false) {
+                if !told.contains(&at) && !self.knows_of_end(at) {
                     told.push(at);
                     member.signal(Signal::TERM, self.service.as_ref());
                 }
@@ -388,6 +392,13 @@ impl Running {
         }
         self.show();
         self.shared.write()
+    }
+
+    /// Whether a component finds out that the chain ends: who has no place in it does not, and who has given it back has, and is leaving.
+    fn knows_of_end(&self, at: usize) -> bool {
+        let role = at as u8;
+        self.file.is_held(role).unwrap_or(false)
+            || self.file.incarnation(role) != self.members[at].incarnation_before
     }
 
     /// Whether a component that lives has frames, or will get some.

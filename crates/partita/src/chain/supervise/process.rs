@@ -27,6 +27,8 @@ pub(super) struct Process {
     /// What messages call it.
     pub title: String,
     pub restarts: u32,
+    /// How often its place in the chain had been taken when it was started, if it is a component.
+    pub incarnation_before: u64,
     program: OsString,
     command: Command,
     child: Option<(Child, Option<OwnedFd>, Instant)>,
@@ -44,6 +46,7 @@ impl Process {
         Self {
             title,
             restarts: 0,
+            incarnation_before: 0,
             program: command.get_program().to_owned(),
             command,
             child: None,
