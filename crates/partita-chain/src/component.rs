@@ -37,7 +37,7 @@ pub enum Outcome<'c, 'g> {
     Dropped,
     /// There was no room in time.
     Late(Frame<'c, 'g>),
-    /// There is no room, and the chain ends; the frame went back to the pool.
+    /// There is no room, the chain ends, and the next component has gone; the frame went back to the pool.
     Ended,
 }
 

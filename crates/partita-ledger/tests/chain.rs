@@ -86,9 +86,65 @@ fn a_frame_passes_from_end_to_end_with_what_is_said_of_it() {
     for _ in 0..2 {
         assert_eq!(first.send_until(&frame(&first), 0, 0).unwrap(), Sent::Queued);
     }
+    let more = first.acquire().unwrap().unwrap();
     chain.stop();
-    assert_eq!(first.send_until(&first.acquire().unwrap().unwrap(), 0, u64::MAX).unwrap(), Sent::Stopping);
+    assert_eq!(first.send_until(&more, 0, 0).unwrap(), Sent::Late, "there will be room");
     assert!(matches!(middle.take_until(0, 0).unwrap(), Got::Frame(_)), "what is there is still worked on");
+    assert_eq!(first.send_until(&more, 0, u64::MAX).unwrap(), Sent::Queued);
+}
+
+#[test]
+fn who_is_to_end_leaves_when_nothing_comes_any_more() {
+    let dir = dir();
+    let path = dir.file("chain");
+    let chain = ChainFile::create(&path, &plan(4, 4, 1, Policy::Wait)).unwrap();
+    let [first, second, third, last] = [0, 1, 2, 3].map(|role| attach(&path, role));
+    first.add_slab(&slab(4, SlabOwner::Keeper(9))).unwrap();
+    let soon = || partita_ledger::chain::monotonic_ns() + 20_000_000;
+    let lease = frame(&first);
+    chain.stop();
+    // One frame on its way, with whom and between whom it may be.
+    assert_eq!(first.take_until(0, u64::MAX).unwrap(), Got::Stopping, "none begins");
+    assert_eq!(last.take_until(0, soon()).unwrap(), Got::Late);
+    assert_eq!(first.send_until(&lease, 0, 0).unwrap(), Sent::Queued);
+    assert_eq!(last.take_until(0, soon()).unwrap(), Got::Late);
+    assert_eq!(third.take_until(0, soon()).unwrap(), Got::Late);
+    let Got::Frame(lease) = second.take_until(0, u64::MAX).unwrap() else { panic!("it is there") };
+    assert_eq!(second.take_until(0, u64::MAX).unwrap(), Got::Stopping);
+    // Whoever waits for it gets it, however late.
+    let last = std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || match last.take_until(0, u64::MAX).unwrap() {
+            Got::Frame(lease) => (last, lease),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(second.send_until(&lease, 0, 0).unwrap(), Sent::Queued);
+        let Got::Frame(lease) = third.take_until(0, u64::MAX).unwrap() else { panic!("it is there") };
+        drop(second);
+        assert_eq!(third.send_until(&lease, 0, 0).unwrap(), Sent::Queued);
+        let (last, lease) = waiting.join().unwrap();
+        last.finish(&lease).unwrap();
+        last
+    });
+    for seat in [&first, &third, &last] {
+        assert_eq!(seat.take_until(0, u64::MAX).unwrap(), Got::Stopping);
+    }
+    assert_eq!(chain.frames_finished(), 1);
+}
+
+#[test]
+fn who_is_to_end_does_not_wait_for_the_dead() {
+    let dir = dir();
+    let path = dir.file("chain");
+    let chain = ChainFile::create(&path, &plan(3, 4, 1, Policy::Wait)).unwrap();
+    let [first, middle, last] = [0, 1, 2].map(|role| attach(&path, role));
+    first.add_slab(&slab(4, SlabOwner::Keeper(9))).unwrap();
+    let (queued, held) = (frame(&first), frame(&first));
+    assert_eq!(first.send_until(&queued, 0, 0).unwrap(), Sent::Queued);
+    chain.stop();
+    assert_eq!(last.take_until(0, 0).unwrap(), Got::Late, "two are on their way");
+    drop(middle);
+    assert_eq!(last.take_until(0, u64::MAX).unwrap(), Got::Stopping);
+    assert_eq!(first.send_until(&held, 0, u64::MAX).unwrap(), Sent::Stopping);
 }
 
 #[test]

@@ -15,7 +15,7 @@
 //! target/release/chain-live --sets 3 --repeat 1 --rounds 1 --search-s 3 --shrink 8                               # sim:h200
 //! ```
 //!
-//! FILE.json has every row as soon as it is measured; a later run replaces the rows that it measures anew and keeps the others.
+//! FILE.json has every row as soon as it is measured; a later run replaces the rows that it measures anew and keeps the others, and `--again` draws what is there.
 
 mod climb;
 mod live;
@@ -59,8 +59,8 @@ pub struct Options {
     /// The optimizer's period, in milliseconds.
     #[arg(long, default_value_t = 100)]
     period_ms: u32,
-    /// How long an algorithm has for its search, in seconds.
-    #[arg(long, default_value_t = 12.0)]
+    /// How long an algorithm has for its search, in seconds. What is measured of one that has not ended then is kept, and not counted.
+    #[arg(long, default_value_t = 30.0)]
     seconds: f64,
     /// How long is counted, in seconds.
     #[arg(long, default_value_t = 1.5)]
@@ -77,6 +77,9 @@ pub struct Options {
     /// Write FILE.json and FILE.md after each row, and FILE.svg and FILE.png at the end; the table goes to standard output in any case.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Measure nothing: write FILE.md and the pictures again from the rows of FILE.json.
+    #[arg(long, requires = "out")]
+    again: bool,
 }
 
 /// Which matrices.
@@ -119,6 +122,9 @@ impl Run<'_> {
 
 fn main() -> Result<()> {
     let options = Options::parse();
+    if let Some(out) = options.out.as_ref().filter(|_| options.again) {
+        return Report::read(&out.with_extension("json"))?.end(&options);
+    }
     let begin = Instant::now();
     let mut sets = Vec::new();
     for &number in &options.sets {

@@ -89,16 +89,18 @@ impl Row {
         self.published.iter().chain(&self.steady).map(|measured| measured.tpcs.clone()).collect()
     }
 
-    /// What a way gains over nobody, by rounds, in percent.
+    /// What a way gains over nobody, by the rounds in which its search ended, in percent: in the midst of one, divisions are tried.
     fn gain(&self, with: &[Measured]) -> Option<Samples> {
-        let pairs = with.iter().zip(&self.none);
+        let pairs = with.iter().zip(&self.none).filter(|(with, _)| with.has_ended);
         let gains: Vec<f64> =
             pairs.map(|(with, none)| 100.0 * (with.frames_per_s / none.frames_per_s - 1.0)).collect();
         Samples::new(gains).ok()
     }
 
+    /// Something of the rounds in which a search ended.
     fn of(with: &[Measured], of: impl Fn(&Measured) -> f64) -> Option<Samples> {
-        Samples::new(with.iter().map(of).collect::<Vec<_>>()).ok()
+        let ended = with.iter().filter(|measured| measured.has_ended);
+        Samples::new(ended.map(of).collect::<Vec<_>>()).ok()
     }
 
     /// What decides the throughput.
@@ -133,19 +135,19 @@ impl Row {
             None => text += " |",
         }
         for with in [&self.published, &self.steady, &self.of_best] {
-            let Some(gain) = self.gain(with) else {
-                text += " |";
-                continue;
-            };
-            let _ = write!(text, " {:+.1} % ({:+.1} to {:+.1}", gain.median(), gain.min(), gain.max());
-            let last = with.last().map(|measured| &measured.tpcs);
-            let tpcs: Vec<String> = last.into_iter().flatten().map(u32::to_string).collect();
-            let _ = write!(text, "); {}", tpcs.join(" "));
+            let open = with.iter().filter(|measured| !measured.has_ended).count();
+            if let Some(gain) = self.gain(with) {
+                let _ = write!(text, " {:+.1} % ({:+.1} to {:+.1}", gain.median(), gain.min(), gain.max());
+                let last = with.iter().rfind(|measured| measured.has_ended).map(|measured| &measured.tpcs);
+                let tpcs: Vec<String> = last.into_iter().flatten().map(u32::to_string).collect();
+                let _ = write!(text, "); {}", tpcs.join(" "));
+            }
             if std::ptr::eq(with, &self.of_best) {
-                let best = self.best.as_ref();
-                let _ = write!(text, "; {} trials", best.map_or(0, |best| best.trials));
-                text +=
-                    if best.is_some_and(|best| best.is_local_optimum) { " |" } else { ", not at its end |" };
+                if let Some(best) = &self.best {
+                    let end = if best.is_local_optimum { "" } else { ", not at its end" };
+                    let _ = write!(text, "; {} trials{end}", best.trials);
+                }
+                text += " |";
                 continue;
             }
             let trials = Self::of(with, |measured| measured.trials as f64);
@@ -153,7 +155,11 @@ impl Row {
             if let (Some(trials), Some(settled)) = (trials, settled) {
                 let _ = write!(text, "; {:.0} trials, {:.1} s", trials.median(), settled.median());
             }
-            text += if with.iter().all(|measured| measured.has_ended) { " |" } else { ", not ended |" };
+            text += &match (open, with.len()) {
+                (0, _) => " |".to_owned(),
+                (open, all) if open == all => " not ended in time |".to_owned(),
+                (open, all) => format!("; {open} of {all} not ended in time |"),
+            };
         }
         match self.share_percent() {
             Some(share) => _ = write!(text, " {share:.1} % |"),
@@ -169,6 +175,12 @@ const HEAD: &str = "| set | class | components | sizes | repeated | bound by | n
                     |---|---|---|---|---|---|---|---|---|---|---|---|";
 
 impl Report {
+    /// What is in a file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        serde_json::from_str(&text).with_context(|| path.display().to_string())
+    }
+
     /// Without rows, or with those of the file that is there already for the same GPU and driver.
     pub fn begin(options: &Options, gpu: &Gpu) -> Result<Self> {
         let fresh = Self {
@@ -182,8 +194,7 @@ impl Report {
         if !path.exists() {
             return Ok(fresh);
         }
-        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let before: Self = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        let before = Self::read(&path)?;
         ensure!(
             (&before.device, &before.driver) == (&fresh.device, &fresh.driver),
             "{} is of {}, driver {}, and this is {}, driver {}: name another file",
@@ -234,7 +245,7 @@ impl Report {
         let page = format!(
             "# The paper's chain sets as processes\n\n{}, driver {}, CUDA {}.{}. Figure 4 of Luo and Wei (2023). `chain-live --gpu {} --rounds {} --search-s {}{}`; \
              the ways take turns in one chain, each from everything for everybody. A gain is over the chain that nobody divides, in the same round: median (least to \
-             most), with the division of the last round. Trials: divisions that were tried; time: of the last one, after the order. The best found is a climb's, not an \
+             most) of the searches that ended in their time, with the division of the last one. Trials: divisions that were tried; time: of the last one, after the order. The best found is a climb's, not an \
              exhaustive search's, and is measured again in every round. Both algorithms run under the same controller, which takes back what two periods prove worse. Bound by the GPU: less than nine tenths come through when every component has a quarter of the TPCs.\n\n{}\n![Gains]({picture}.png)\n",
             self.device,
             self.driver,

@@ -185,7 +185,8 @@ impl Gate {
             param_array: waits.as_mut_ptr(),
             flags: 0,
         };
-        let mut inserted = Inserted { plan, calls, graph, nodes: Vec::with_capacity(places.len()), is_in: true };
+        let mut inserted =
+            Inserted { plan, calls, graph, nodes: Vec::with_capacity(places.len()), is_in: true };
         for Place { node, after, is_in_row } in places {
             let mut wait = core::ptr::null_mut();
             // SAFETY: valid pointers, nodes that the driver named, and as many of them as said; the driver copies the parameters.

@@ -187,7 +187,7 @@ impl ChainFile {
         }
     }
 
-    /// Tells everybody to end: nobody gets a new frame, and who waits for one that does not come is told.
+    /// Tells everybody to end: no frame begins any more, those on their way are passed on, and who waits for one that does not come is told.
     pub fn stop(&self) {
         self.layout().common.stopping.0.store(1);
         self.wake_all();

@@ -15,6 +15,9 @@ use crate::error::{LedgerError, Problem};
 use crate::forked::Process;
 use crate::sync::Word;
 
+/// How long a role that is to end waits between two looks at those beside it, in nanoseconds.
+const LOOK_NS: u64 = 5_000_000;
+
 /// What came of waiting for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Got {
@@ -22,7 +25,7 @@ pub enum Got {
     Frame(Lease),
     /// None until the deadline.
     Late,
-    /// None, and everybody is to end.
+    /// None, everybody is to end, and no frame is on its way that living roles would pass on to here.
     Stopping,
 }
 
@@ -37,7 +40,7 @@ pub enum Sent {
     DroppedNewest,
     /// There was no room until the deadline; the role still holds it.
     Late,
-    /// There is no room and everybody is to end; the role still holds it.
+    /// There is no room, everybody is to end, and the next role has gone; the role still holds it.
     Stopping,
 }
 
@@ -171,12 +174,15 @@ impl ChainSeat {
             if let Some(lease) = self.take()? {
                 break Got::Frame(lease);
             }
-            if self.is_stopping() {
+            let is_stopping = self.is_stopping();
+            // In this order: what was on its way may have come meanwhile.
+            if is_stopping && !self.is_fed()? && !self.has_frame() {
                 break Got::Stopping;
             }
-            // A frame that rests comes free by the clock alone.
+            // A frame that rests comes free by the clock alone, and nobody tells that a role before this one has gone.
             let now_ns = monotonic_ns();
             let until_ns = match self.resting_until(now_ns) {
+                _ if is_stopping => deadline_ns.min(now_ns.saturating_add(LOOK_NS)),
                 Some(rested_ns) if self.is_first() => deadline_ns.min(rested_ns),
                 _ => deadline_ns,
             };
@@ -184,7 +190,7 @@ impl ChainSeat {
                 Some(edge) => &self.layout().edges[usize::from(edge)].0.tail.0,
                 None => &self.layout().common.freed.0,
             };
-            let idle = || !self.is_stopping() && !self.has_frame();
+            let idle = || self.is_stopping() == is_stopping && !self.has_frame();
             let came = while_idle(word, &self.cells().sleeping, spin_ns, until_ns, idle);
             if !came && until_ns == deadline_ns {
                 break Got::Late;
@@ -194,6 +200,22 @@ impl ChainSeat {
         add(&self.cells().counters.wait_in_ns, now_ns.saturating_sub(began_ns));
         self.cells().counters.seen_ns.store(now_ns);
         Ok(got)
+    }
+
+    /// Whether a frame is on its way here, which the living roles from where it is up to this one will pass on.
+    fn is_fed(&self) -> Result<bool, LedgerError> {
+        let mut from = self.role;
+        while let Some(before) = from.checked_sub(1)
+            && self.is_held(before)?
+        {
+            from = before;
+        }
+        let is_any = |place| self.flow().all_at(place).next().is_some();
+        // From the far end on: a frame that moves meanwhile is met later.
+        let mut roles = from..self.role;
+        Ok(roles.any(|role| {
+            role.checked_sub(1).is_some_and(|edge| is_any(Place::Queued(edge))) || is_any(Place::Held(role))
+        }))
     }
 
     /// When the next of the leases that rest may be used.
@@ -294,13 +316,20 @@ impl ChainSeat {
                 Policy::Wait => {
                     let began_ns = monotonic_ns();
                     let is_full = || ring.depth() >= depth_max;
-                    let idle = || is_full() && !self.is_stopping();
-                    let room = while_idle(&ring.head.0, &self.cells().sleeping, spin_ns, deadline_ns, idle);
+                    // Who comes next makes room before it leaves, if it lives.
+                    let is_stopping = self.is_stopping();
+                    if is_stopping && !self.is_held(self.role + 1)? {
+                        return Ok(Sent::Stopping);
+                    }
+                    let until_ns = match is_stopping {
+                        true => deadline_ns.min(began_ns.saturating_add(LOOK_NS)),
+                        false => deadline_ns,
+                    };
+                    let idle = || is_full() && self.is_stopping() == is_stopping;
+                    let room = while_idle(&ring.head.0, &self.cells().sleeping, spin_ns, until_ns, idle);
                     add(&counters.wait_out_ns, monotonic_ns().saturating_sub(began_ns));
-                    match (room, is_full()) {
-                        (false, _) => return Ok(Sent::Late),
-                        (true, true) if self.is_stopping() => return Ok(Sent::Stopping),
-                        _ => {}
+                    if !room && until_ns == deadline_ns {
+                        return Ok(Sent::Late);
                     }
                 }
                 Policy::DropNewest => {
