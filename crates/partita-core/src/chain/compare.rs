@@ -1,7 +1,7 @@
 //! Whether one allocation is better than another, from measurements that are not exact.
 //!
 //! Gains are relative: 0.05 for 5 % more. A candidate is compared with measurements of the incumbent taken just before, so that what changes slowly falls
-//! out; each such pair is a *look*. After k looks with mean gain g and a standard error s of it (which falls with √k), the candidate is
+//! out; each measurement of it is a *look*. After k looks with mean gain g over r measurements of the incumbent and a standard error s (by 1 / k + 1 / r), the candidate is
 //!
 //! * **better** once g is at least the smallest gain that counts and g > 2.6 s, after two looks at least;
 //! * **not better** once g + 1.3 s is below that gain: worse if g is below its negative, even otherwise;
@@ -74,18 +74,33 @@ pub(super) enum Verdict {
     Worse,
 }
 
+/// What the median of a few measurements is worth, in means of as many: 0.74 for three.
+const MEDIAN_EFFICIENCY: f64 = 0.74;
+
 /// A comparison under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Comparison {
     sum: f64,
     looks: u32,
+    /// Measurements of the incumbent behind the gains.
+    references: u32,
 }
 
 impl Comparison {
+    /// Against the median of so many measurements of the incumbent.
+    pub(super) fn against(references: usize) -> Self {
+        Self { references: u32::try_from(references).unwrap_or(u32::MAX), ..Self::default() }
+    }
+
     /// Another look: the candidate's gain over the incumbent.
     pub(super) fn look(&mut self, gain: f64) {
         self.sum += gain;
         self.looks += 1;
+    }
+
+    /// The incumbent was measured once more: what comes is compared with that, too.
+    pub(super) fn refer(&mut self) {
+        self.references = self.references.saturating_add(1);
     }
 
     /// The mean gain; 0 before the first look.
@@ -93,10 +108,16 @@ impl Comparison {
         if self.looks == 0 { 0.0 } else { self.sum / f64::from(self.looks) }
     }
 
+    /// The variance of the mean gain.
+    fn squared_error(&self, noise: &Noise) -> f64 {
+        let parts = [f64::from(self.looks), MEDIAN_EFFICIENCY * f64::from(self.references)];
+        noise.variance() * parts.map(|count| 1.0 / count.max(MEDIAN_EFFICIENCY)).iter().sum::<f64>()
+    }
+
     /// Whether the gain is more than nothing, by 1.3 standard errors: that it does not count may be all that the comparison has come to.
     pub(super) fn is_above(&self, noise: &Noise) -> bool {
-        let (gain, looks) = (self.gain(), f64::from(self.looks.max(1)));
-        gain > 0.0 && gain * gain > REJECT_SQUARED * 2.0 * noise.variance() / looks
+        let gain = self.gain();
+        gain > 0.0 && gain * gain > REJECT_SQUARED * self.squared_error(noise)
     }
 
     /// What follows, if anything does yet. `counts` is the smallest gain that counts.
@@ -105,8 +126,7 @@ impl Comparison {
             return None;
         }
         let gain = self.gain();
-        // Of a difference of two measurements, in the mean of the looks.
-        let squared_error = 2.0 * noise.variance() / f64::from(self.looks);
+        let squared_error = self.squared_error(noise);
         if gain >= counts && gain * gain > ACCEPT_SQUARED * squared_error {
             return (self.looks >= LOOKS_MIN).then_some(Verdict::Better);
         }
@@ -172,7 +192,10 @@ mod tests {
 
     fn compared(gains: &[f64], deviation: f64) -> Option<Verdict> {
         let mut comparison = Comparison::default();
-        gains.iter().for_each(|&gain| comparison.look(gain));
+        gains.iter().for_each(|&gain| {
+            comparison.refer();
+            comparison.look(gain);
+        });
         comparison.verdict(&Noise::supposed(deviation), 0.01, 6)
     }
 

@@ -28,8 +28,8 @@
 //! is not excluded; on the model the shortfall is in `bench/results/chains.md`.
 //!
 //! # Why it never leaves a chain worse off
-//! * A candidate that is not known to be at least even is in force for [`SteadyOptions::settle_periods`] + 1 periods at a time, two if not told otherwise; then the incumbent
-//!   is back. Longer looks alternate. A comparison of rhythms has a period before each of these in which one component has a single TPC.
+//! * A candidate that looks worse is in force for [`SteadyOptions::settle_periods`] + 1 periods at a time, two if not told otherwise; then the incumbent
+//!   is back. One that looks even or better stays for a second look; then the two alternate. A comparison of rhythms has a period before each of these in which one component has a single TPC.
 //! * «Better» needs two looks and a difference beyond the noise, which is measured all along from repeated measurements of the incumbent.
 //! * A throughput that changes by itself meanwhile (the incumbent's own, measured again after everything that was worse) restarts the comparison at hand; after
 //!   three such shifts the search ends. One back to where the same incumbent has been is no shift: a chain that goes to and fro is the chain that it was, and how far it goes is
@@ -53,7 +53,7 @@ use super::{Allocation, Plant, Stop};
 /// What the search has to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteadyOptions {
-    /// The smallest gain worth a change, in thousandths of the throughput. Where single measurements differ by more, that is 1.5 of their
+    /// The smallest gain worth a change, in thousandths of the throughput. Where single measurements differ by more, that is two of their
     /// standard deviations: to tell less from nothing would take more periods than it brings.
     pub better_permille: u32,
     /// Periods that pass unmeasured after a change, for frames on their way.
@@ -114,6 +114,8 @@ const GROUP_PERCENTS: [u32; 3] = [10, 25, 60];
 const FIRST_REFERENCES: usize = 3;
 /// Measurements of the incumbent of which the median counts.
 const REFERENCES: usize = 3;
+/// Looks at a candidate one after the other, at most: more of them add little to what is known of their difference from the incumbent.
+const LOOKS_ON_END: u32 = 2;
 /// Pairs of the comparison at the end, at least: a chain may settle into one rhythm or another each time that its allocation changes.
 const VERIFICATIONS: usize = 3;
 /// Shifts of the throughput after which nothing that was learned is worth much.
@@ -269,20 +271,33 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         if self.is_over() || !self.tried.insert(candidate.clone()) {
             return Ok(None);
         }
-        let mut comparison = Comparison::default();
+        let mut comparison = Comparison::against(self.measured.len());
         let mut of_candidate = Vec::new();
+        let mut on_end = 0;
         let verdict = loop {
             let frames_per_s = self.trials.measure(candidate, Purpose::Candidate)?;
             self.looks += 1;
+            on_end += 1;
             of_candidate.push(frames_per_s);
             comparison.look(self.gain(frames_per_s));
             if let Some(verdict) = comparison.verdict(&self.noise, self.counts(), self.options.looks_max) {
                 break verdict;
             }
-            if self.refresh()? {
-                // What was compared before was compared with something else.
-                comparison = Comparison::default();
-                of_candidate.clear();
+            if self.is_over() {
+                return Ok(None);
+            }
+            // What does not look worse may stay for another period: to go and come back takes four.
+            if on_end < LOOKS_ON_END && comparison.gain() > -self.counts() {
+                continue;
+            }
+            on_end = 0;
+            match self.refresh()? {
+                true => {
+                    // What was compared before was compared with something else.
+                    comparison = Comparison::against(self.measured.len());
+                    of_candidate.clear();
+                }
+                false => comparison.refer(),
             }
             if self.is_over() {
                 return Ok(None);
@@ -305,7 +320,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
 
     /// The smallest gain that counts.
     fn counts(&self) -> f64 {
-        (f64::from(self.options.better_permille.max(1)) / 1_000.0).max(1.5 * self.noise.deviation())
+        (f64::from(self.options.better_permille.max(1)) / 1_000.0).max(2.0 * self.noise.deviation())
     }
 
     fn is_over(&self) -> bool {
@@ -386,6 +401,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             let before = self.trials.measure(start, Purpose::Verification)?;
             let after = self.trials.measure(&found, Purpose::Verification)?;
             of_start.push(before);
+            comparison.refer();
             comparison.look(if before > 0.0 {
                 after / before - 1.0
             } else {

@@ -374,3 +374,25 @@ fn a_chain_that_goes_to_and_fro_is_searched_to_the_end() {
     let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
     assert!(found.allocation.tpcs()[3] < 60, "{}", found.allocation);
 }
+
+/// Noise costs trials, and not without end: measurements that differ by 1 % and nothing to gain.
+#[test]
+fn what_is_flat_and_noisy_takes_as_many_changes_as_the_published_search() {
+    let flat = Law {
+        parts: [(); 5].map(|()| Part { fixed_ms: 3.0, shared_ms: 0.0, tpcs_max: 1 }).into(),
+        contention: 0.0,
+    };
+    let whole = Allocation::uniform(5, 66);
+    let changes = |plant: &Synthetic| plant.history.windows(2).filter(|two| two[0].0 != two[1].0).count();
+    let (mut ours, mut theirs) = (0, 0);
+    for seed in 0..40 {
+        let mut plant = Synthetic::new(flat.clone(), 0.01, seed * 7919 + 1);
+        steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+        ours += changes(&plant);
+        let mut other = Synthetic::new(flat.clone(), 0.01, seed * 7919 + 1);
+        published(&mut other, &whole, 66, &PublishedOptions::default()).unwrap();
+        theirs += changes(&other);
+    }
+    // 19.6 and 18.3 in the mean; 39 as long as each look was followed by one at the incumbent.
+    assert!(ours < theirs * 5 / 4, "{ours} and {theirs} in 40 searches");
+}
