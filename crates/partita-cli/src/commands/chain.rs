@@ -30,7 +30,8 @@ pub fn chain(arguments: &Chain) -> Result<ExitCode, Failure> {
             let registry = Registry::open()?;
             let view = chain::view(&registry, &arguments.name)?;
             let grace = Duration::from_secs(arguments.grace.into());
-            let outcome = chain::stop(&Install::of_this_program()?, &registry, &arguments.name, grace)?;
+            let user = rustix::process::geteuid().as_raw();
+            let outcome = chain::stop(&Install::of_this_program()?, &registry, &arguments.name, grace, user)?;
             outcome.notices.iter().for_each(|notice| tell(notice));
             let alone = if view.supervised { "" } else { "; the process that ran it had died before" };
             print(&format!("{}: ended ({} processes{alone})\n", arguments.name, outcome.processes))?;

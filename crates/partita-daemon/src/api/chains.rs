@@ -339,7 +339,7 @@ pub(super) async fn stop(
     // Not any tenant of that name.
     running(&app, &name).await?;
     stop_tenant(&app, name, grace, move |app, name| {
-        partita::chain::stop_for(app.install(), app.registry(), name, grace, caller.user)
+        partita::chain::stop(app.install(), app.registry(), name, grace, caller.user)
     })
     .await
 }

@@ -33,7 +33,7 @@ pub use self::state::{
     ChainState, ChainView, ComponentState, EVENTS_MAX, Event, Phase, RoleView, running, steer, view,
 };
 pub use self::steer::Steering;
-pub use self::stop::{stop, stop_for};
+pub use self::stop::stop;
 pub use self::supervise::{Order, start, supervise};
 use crate::error::Error;
 use crate::files::{self, Durable};

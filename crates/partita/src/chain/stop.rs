@@ -23,24 +23,11 @@ use crate::registry::Registry;
 const POLL: Duration = Duration::from_millis(10);
 
 /// Has a chain end: no frame begins any more, those on their way are finished, and its components leave. What is left of it after `grace` is ended as
-/// [`kill::kill`] does it, with the same grace once more.
+/// [`kill::kill`] does it, with the same grace once more. `user` asks, who must be allowed to do it, as the current one must.
 ///
 /// # Errors
 /// As [`super::view`], and those of [`kill::kill`].
 pub fn stop(
-    install: &Install,
-    registry: &Registry,
-    name: &str,
-    grace: Duration,
-) -> Result<KillOutcome, Error> {
-    stop_for(install, registry, name, grace, rustix::process::geteuid().as_raw())
-}
-
-/// The same for another user who asks, where that user may do it and the current one may, too.
-///
-/// # Errors
-/// As [`stop`].
-pub fn stop_for(
     install: &Install,
     registry: &Registry,
     name: &str,

@@ -139,14 +139,18 @@ fn several_bottlenecks_get_what_the_others_do_not_need() {
     }
 }
 
-#[test]
-fn what_is_flat_is_left_alone_in_few_trials() {
-    let flat = Law {
+/// A chain to which TPCs make no difference.
+fn flat() -> Law {
+    Law {
         parts: [(); 5].map(|()| Part { fixed_ms: 3.0, shared_ms: 0.0, tpcs_max: 1 }).into(),
         contention: 0.0,
-    };
+    }
+}
+
+#[test]
+fn what_is_flat_is_left_alone_in_few_trials() {
     let whole = Allocation::uniform(5, 66);
-    let mut plant = Synthetic::new(flat, 0.001, 3);
+    let mut plant = Synthetic::new(flat(), 0.001, 3);
     let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
     assert_eq!(found.allocation, whole);
     // One for each component, three for all of them.
@@ -378,18 +382,14 @@ fn a_chain_that_goes_to_and_fro_is_searched_to_the_end() {
 /// Noise costs trials, and not without end: measurements that differ by 1 % and nothing to gain.
 #[test]
 fn what_is_flat_and_noisy_takes_as_many_changes_as_the_published_search() {
-    let flat = Law {
-        parts: [(); 5].map(|()| Part { fixed_ms: 3.0, shared_ms: 0.0, tpcs_max: 1 }).into(),
-        contention: 0.0,
-    };
     let whole = Allocation::uniform(5, 66);
     let changes = |plant: &Synthetic| plant.history.windows(2).filter(|two| two[0].0 != two[1].0).count();
     let (mut ours, mut theirs) = (0, 0);
     for seed in 0..40 {
-        let mut plant = Synthetic::new(flat.clone(), 0.01, seed * 7919 + 1);
+        let mut plant = Synthetic::new(flat(), 0.01, seed * 7919 + 1);
         steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
         ours += changes(&plant);
-        let mut other = Synthetic::new(flat.clone(), 0.01, seed * 7919 + 1);
+        let mut other = Synthetic::new(flat(), 0.01, seed * 7919 + 1);
         published(&mut other, &whole, 66, &PublishedOptions::default()).unwrap();
         theirs += changes(&other);
     }
