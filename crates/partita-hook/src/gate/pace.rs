@@ -35,8 +35,8 @@ const STREAMS: usize = 64;
 const TRIES: usize = 8;
 /// Launches from one that is measured to the next, in turns: no one of them divides what a program does in circles.
 const INTERVALS: [u32; 4] = [29, 31, 37, 41];
-/// Measured launches of a stream that follow each other as closely as they can be read.
-const FIRST: u32 = 4;
+/// Measured launches of a stream that follow each other as closely as they can be read; the first of them does not count.
+const FIRST: u32 = 5;
 /// Launches until one that is measured is looked for again, when the GPU has not come to it: twice as many each time.
 const LOOK_AGAIN: u32 = 2;
 const LOOK_AGAIN_MAX: u32 = 64;
@@ -244,14 +244,17 @@ impl Paces {
             Ok(Some(launch_ns)) => {
                 sample.is_pending = false;
                 sample.readings = sample.readings.wrapping_add(1);
-                // The program may have been held up between the two events, and what is longer than a unit is gated alone anyway.
-                let launch_ns = launch_ns.min(2 * PACER.unit_ns);
-                sample.pacer.observe(launch_ns);
-                // One length more or less does not matter to the mean of all streams.
-                if let Some(mut lengths) = self.lengths.try_lock() {
-                    lengths.observe(launch_ns);
+                // A stream's first launch brings its code to the GPU, and is as long as many.
+                if sample.readings > 1 {
+                    // The program may have been held up between the two events, and what is longer than a unit is gated alone anyway.
+                    let launch_ns = launch_ns.min(2 * PACER.unit_ns);
+                    sample.pacer.observe(launch_ns);
+                    // One length more or less does not matter to the mean of all streams.
+                    if let Some(mut lengths) = self.lengths.try_lock() {
+                        lengths.observe(launch_ns);
+                    }
+                    pace.target.store(sample.pacer.launches(), Ordering::Relaxed);
                 }
-                pace.target.store(sample.pacer.launches(), Ordering::Relaxed);
                 if sample.readings < FIRST {
                     return 0;
                 }
