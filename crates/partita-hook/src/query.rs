@@ -57,12 +57,13 @@ pub unsafe fn mem_info<W: Word>(
         if let Some(tenant) = tenant::current() {
             tenant.look_after_pools();
         }
-        // SAFETY: the driver has just written through both pointers, which it
-        // checks for null itself.
-        unsafe {
-            let left_bytes = quota_bytes.saturating_sub(gpu.used_bytes());
-            *free = W::from_u64((*free).to_u64().min(left_bytes));
-            *total = W::from_u64((*total).to_u64().min(quota_bytes));
+        let left_bytes = quota_bytes.saturating_sub(gpu.used_bytes());
+        // The driver answers who asks for one of them alone, as OptiX does when it starts.
+        for (to, most) in [(free, left_bytes), (total, quota_bytes)] {
+            if !to.is_null() {
+                // SAFETY: the driver has just written through the pointer.
+                unsafe { *to = W::from_u64((*to).to_u64().min(most)) };
+            }
         }
     }
     result
