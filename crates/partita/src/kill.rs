@@ -64,8 +64,16 @@ pub fn kill_for(
     user: u32,
 ) -> Result<KillOutcome, Error> {
     let tenant = registry.lock()?.tenant(name)?;
-    tenant.iter().try_for_each(|part| part.check_yours().and_then(|()| part.check_of(user)))?;
+    check_may_end(&tenant, user)?;
     end(install, registry, name, &tenant, grace)
+}
+
+/// Whether the current user may end a tenant, and so may the one who asks.
+///
+/// # Errors
+/// [`Error::NotYours`].
+pub(crate) fn check_may_end(tenant: &[Tenant], user: u32) -> Result<(), Error> {
+    tenant.iter().try_for_each(|part| part.check_yours().and_then(|()| part.check_of(user)))
 }
 
 /// Ends every process of a tenant that the caller may end, and removes the tenant.

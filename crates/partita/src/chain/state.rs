@@ -228,15 +228,21 @@ pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(),
 }
 
 fn tenant(registry: &Registry, name: &str) -> Result<Tenant, Error> {
+    Ok(parts(registry, name)?.0)
+}
+
+/// The tenant of a chain: its first part, which the chain's file is in, and all of them.
+pub(super) fn parts(registry: &Registry, name: &str) -> Result<(Tenant, Vec<Tenant>), Error> {
     crate::registry::check_name(name)?;
     let parts = registry.lock()?.tenant(name).map_err(|error| match error {
         Error::NoSuchTenant { .. } => no_chain(name, "chain of that name runs"),
         other => other,
     })?;
-    parts.into_iter().next().ok_or_else(|| no_chain(name, "chain of that name runs"))
+    let first = parts.first().cloned().ok_or_else(|| no_chain(name, "chain of that name runs"))?;
+    Ok((first, parts))
 }
 
-pub(super) fn no_chain(name: &str, what: &str) -> Error {
+fn no_chain(name: &str, what: &str) -> Error {
     Error::Chain {
         what: format!("chain {name}"),
         reason: format!(

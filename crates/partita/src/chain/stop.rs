@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use partita_ledger::chain::ChainFile;
 
-use super::state::{no_chain, of_file, open_file};
+use super::state::{of_file, open_file, parts};
 use super::supervisor::is_supervised;
 use crate::error::Error;
 use crate::install::Install;
@@ -34,13 +34,8 @@ pub fn stop(
     grace: Duration,
     user: u32,
 ) -> Result<KillOutcome, Error> {
-    crate::registry::check_name(name)?;
-    let tenant = registry.lock()?.tenant(name).map_err(|error| match error {
-        Error::NoSuchTenant { .. } => no_chain(name, "chain of that name runs"),
-        other => other,
-    })?;
-    tenant.iter().try_for_each(|part| part.check_yours().and_then(|()| part.check_of(user)))?;
-    let first = tenant.first().ok_or_else(|| no_chain(name, "chain of that name runs"))?;
+    let (first, tenant) = parts(registry, name)?;
+    kill::check_may_end(&tenant, user)?;
     let here = Here::of(&first.dir).map_err(Error::io(first.dir.display().to_string()))?;
     let file = open_file(&first.dir)?;
     let processes = kill::processes(&tenant).len();
