@@ -20,8 +20,6 @@ static SEVERAL: AtomicBool = AtomicBool::new(false);
 static STARTING: Mutex<()> = Mutex::new(());
 /// Set in a child that was forked from a process with a runtime: CUDA does not survive that.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// The process that connected.
-static OWNER: AtomicI32 = AtomicI32::new(0);
 static SOCKETS_TO_CLOSE: [AtomicI32; GPUS_MAX as usize] = [const { AtomicI32::new(-1) }; GPUS_MAX as usize];
 
 thread_local! {
@@ -114,8 +112,6 @@ pub fn initialize() -> Result<(), CuResult> {
     if ALL.set(runtimes).is_err() {
         return Err(CuResult::UNKNOWN);
     }
-    // SAFETY: takes nothing and cannot fail.
-    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     // SAFETY: the handler only stores to atomics and closes descriptors, both allowed after a fork.
     unsafe { libc::pthread_atfork(None, None, Some(forget_after_fork)) };
     RUNTIME.store(std::ptr::from_ref(first).cast_mut(), Ordering::Release);
@@ -144,11 +140,9 @@ extern "C" fn forget_after_fork() {
 
 extern "C" fn say_goodbye() {
     // A child of a bare clone(2) has it all, and was not told that it is another process: it speaks for nobody.
-    // SAFETY: takes nothing and cannot fail.
-    if runtime().is_err() || OWNER.load(Ordering::Relaxed) != unsafe { libc::getpid() } {
-        return;
+    if runtime().is_ok_and(|runtime| runtime.process == std::process::id()) {
+        visible().iter().for_each(|runtime| runtime.say_goodbye());
     }
-    visible().iter().for_each(|runtime| runtime.say_goodbye());
 }
 
 /// Runs when the process ends in order.

@@ -157,7 +157,8 @@ driver_api! {
         free(runtime, address)
     }
 
-    /// Free and total device memory, or either alone: the driver leaves out what it is given no place for.
+    /// Free and total device memory, or either alone: what there is no place for is left out, as HAMi-core's issues 321 and 333 have it of the driver
+    /// (not measured).
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         let runtime = current()?.runtime;
         let Reply::MemInfo { free: left, total: all } = runtime.call(&Request::MemInfo)? else {
