@@ -15,7 +15,7 @@
 //! target/release/chain-live --sets 3 --repeat 1 --rounds 1 --search-s 3 --shrink 8                               # sim:h200
 //! ```
 //!
-//! FILE.json has every row as soon as it is measured; a later run replaces the rows that it measures anew and keeps the others, and `--again` draws what is there.
+//! FILE.json has every row as soon as it is measured; a later run replaces the rows that it measures anew and keeps the others, and `--draw` shows what is there.
 
 mod climb;
 mod live;
@@ -77,9 +77,9 @@ pub struct Options {
     /// Write FILE.json and FILE.md after each row, and FILE.svg and FILE.png at the end; the table goes to standard output in any case.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Measure nothing: write FILE.md and the pictures again from the rows of FILE.json.
-    #[arg(long, requires = "out")]
-    again: bool,
+    /// Print and draw a FILE.json again instead of running.
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
+    draw: Option<PathBuf>,
 }
 
 /// Which matrices.
@@ -122,8 +122,8 @@ impl Run<'_> {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    if let Some(out) = options.out.as_ref().filter(|_| options.again) {
-        return Report::read(&out.with_extension("json"))?.end(&options);
+    if let Some(path) = &options.draw {
+        return Report::read(path)?.show(Some(&path.with_extension("")));
     }
     let begin = Instant::now();
     let mut sets = Vec::new();
@@ -155,7 +155,7 @@ fn main() -> Result<()> {
             report.write(&options)?;
         }
     }
-    report.end(&options)
+    report.show(options.out.as_deref())
 }
 
 /// Measures a set in a regime. What goes wrong is told in the row, with what was measured before.

@@ -261,10 +261,9 @@ impl Report {
     }
 
     /// Prints the table, and draws the picture where that is wanted.
-    pub fn end(&self, options: &Options) -> Result<()> {
+    pub fn show(&self, out: Option<&Path>) -> Result<()> {
         println!("{}", self.table());
-        let Some(out) = options.out.as_ref().filter(|_| !self.rows.is_empty()) else { return Ok(()) };
-        self.write(options)?;
+        let Some(out) = out.filter(|_| !self.rows.is_empty()) else { return Ok(()) };
         let mut regimes: Vec<(Sizes, u32)> = self.rows.iter().map(|row| (row.sizes, row.repeat)).collect();
         regimes.dedup();
         let series =
