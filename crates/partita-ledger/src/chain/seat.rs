@@ -181,10 +181,11 @@ impl ChainSeat {
             }
             // A frame that rests comes free by the clock alone, and nobody tells that a role before this one has gone.
             let now_ns = monotonic_ns();
-            let until_ns = match self.resting_until(now_ns) {
+            let rested_ns = if self.is_first() { self.resting_until(now_ns) } else { None };
+            let until_ns = match rested_ns {
                 _ if is_stopping => deadline_ns.min(now_ns.saturating_add(LOOK_NS)),
-                Some(rested_ns) if self.is_first() => deadline_ns.min(rested_ns),
-                _ => deadline_ns,
+                Some(rested_ns) => deadline_ns.min(rested_ns),
+                None => deadline_ns,
             };
             let word = match self.role.checked_sub(1) {
                 Some(edge) => &self.layout().edges[usize::from(edge)].0.tail.0,
