@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_ulong, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use partita_abi::control::{
     CLASS_DEVICE_MEMORY, DEVICE_MEMORY_FLAG_VIRTUAL, DEVICE_MEMORY_FLAGS_AT, DEVICE_MEMORY_SIZE_AT,
@@ -323,13 +323,10 @@ pub fn limits_charged(before: u64, now: u64) {
 
 #[cold]
 fn told_refusal(bytes: u64) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        report::line(format_args!(
-            "the driver wants {bytes} bytes more for itself (context, code, variables of modules or stacks), beyond what is free of charge, and \
-             the tenant's quota has no room for them; raise it with `partita set --mem`, or what is free with `--mem-driver`"
-        ));
-    }
+    report::once!(
+        "the driver wants {bytes} bytes more for itself (context, code, variables of modules or stacks), beyond what is free of charge, and \
+         the tenant's quota has no room for them; raise it with `partita set --mem`, or what is free with `--mem-driver`"
+    );
 }
 
 /// A forked child has no objects of the driver's: CUDA cannot be used in it.

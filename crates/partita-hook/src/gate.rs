@@ -195,12 +195,9 @@ impl Gate {
         if holder.lane.load(Ordering::Relaxed) == 0 {
             let lane: Option<Lane> = self.page.claim().ok().flatten();
             if lane.is_none() {
-                static TOLD: AtomicBool = AtomicBool::new(false);
-                if !TOLD.swap(true, Ordering::Relaxed) {
-                    report::line(format_args!(
-                        "more than {GATE_LANES} streams of high priority use this GPU: tenants of low priority do not wait for the others"
-                    ));
-                }
+                report::once!(
+                    "more than {GATE_LANES} streams of high priority use this GPU: tenants of low priority do not wait for the others"
+                );
             }
             holder.lane.store(lane.map_or(0, |lane| lane.index() as u32 + 1), Ordering::Release);
         }
@@ -259,16 +256,11 @@ impl Gate {
     /// The result of a launch that cannot pass, told once.
     #[cold]
     fn refuse(&self, code: CuResult) -> CuResult {
-        static TOLD: AtomicBool = AtomicBool::new(false);
-        if !TOLD.swap(true, Ordering::Relaxed) {
-            let stage = match self.device.load(Ordering::Relaxed) {
-                0 => "the driver did not map its page; leave PARTITA_RUN_DIR unset or put it below /dev/shm",
-                _ => "the driver refused the wait or the write in the stream",
-            };
-            report::line(format_args!(
-                "a launch could not pass the gate of tenants with priorities ({code}): {stage}"
-            ));
-        }
+        let stage = match self.device.load(Ordering::Relaxed) {
+            0 => "the driver did not map its page; leave PARTITA_RUN_DIR unset or put it below /dev/shm",
+            _ => "the driver refused the wait or the write in the stream",
+        };
+        report::once!("a launch could not pass the gate of tenants with priorities ({code}): {stage}");
         code
     }
 

@@ -9,7 +9,6 @@
 
 use alloc::sync::Arc;
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::CUDA_GRAPH_INSTANTIATE_PARAMS;
@@ -207,7 +206,6 @@ fn arm(
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` if they do not, or nobody knows them, and a line that says so.
 fn run_on(executable: &mut Executable, limits: &Limits, wide: bool) -> Result<(), CuResult> {
-    static TOLD: AtomicBool = AtomicBool::new(false);
     let now = &limits.qmd_disable;
     match executable.armed {
         Armed::Masked(then)
@@ -221,12 +219,10 @@ fn run_on(executable: &mut Executable, limits: &Limits, wide: bool) -> Result<()
             Ok(())
         }
         _ => {
-            if !TOLD.swap(true, Ordering::Relaxed) {
-                report::line(format_args!(
-                    "an executable graph cannot be held to the tenant's new limits (the program has destroyed nodes of \
-                     its graph) and is refused; instantiate it again"
-                ));
-            }
+            report::once!(
+                "an executable graph cannot be held to the tenant's new limits (the program has destroyed nodes of \
+                 its graph) and is refused; instantiate it again"
+            );
             Err(CuResult::INVALID_VALUE)
         }
     }

@@ -14,7 +14,6 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::types::CUuuid;
 use partita_core::hami::{Asked, Says, names, ordinals};
@@ -135,11 +134,10 @@ fn numbers(asked: &Asked, uuids: &[[u8; 16]]) -> Result<Vec<usize>, String> {
 
 /// Says once that what this process was started with does not count, if it differs.
 fn tell_of_own(asked: &Asked) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
     let differs = environment::own().is_some_and(|own| own != environment::says());
-    if differs && asked.log_level >= 1 && !TOLD.swap(true, Ordering::Relaxed) {
-        report::line(format_args!(
+    if differs && asked.log_level >= 1 {
+        report::once!(
             "this process was started with other limits than those with which its tenant was, which hold"
-        ));
+        );
     }
 }

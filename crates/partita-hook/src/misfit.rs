@@ -7,7 +7,6 @@
 //! nothing but the whole GPU, for the mask does not reach those.
 
 use core::ffi::{c_uint, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
 use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
@@ -147,13 +146,10 @@ fn is_whole(limits: &Limits) -> bool {
 /// The code alone does not tell a user what is wrong.
 #[cold]
 fn say_why() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        report::line(format_args!(
-            "a kernel was refused because it can launch kernels itself (dynamic parallelism), which would run outside of this partition: \
-             give the tenant the whole GPU, or `--on-misfit widen`"
-        ));
-    }
+    report::once!(
+        "a kernel was refused because it can launch kernels itself (dynamic parallelism), which would run outside of this partition: \
+         give the tenant the whole GPU, or `--on-misfit widen`"
+    );
 }
 
 fn all_resident(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shape) -> bool {

@@ -16,6 +16,17 @@ pub fn line(message: fmt::Arguments<'_>) {
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.used + 1) };
 }
 
+/// As [`line`], but once in a process for each place that says it, a child by `fork` included.
+macro_rules! once {
+    ($($message:tt)+) => {{
+        static SAID: ::core::sync::atomic::AtomicBool = ::core::sync::atomic::AtomicBool::new(false);
+        if !SAID.swap(true, ::core::sync::atomic::Ordering::Relaxed) {
+            $crate::report::line(::core::format_args!($($message)+));
+        }
+    }};
+}
+pub(crate) use once;
+
 struct Line {
     bytes: [u8; 1024],
     used: usize,

@@ -13,7 +13,6 @@
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_ulong, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::control::{NV_OK, RM_CONTROL_BYTES, SET_TIMESLICE, TIMESLICE_BYTES};
 
@@ -104,14 +103,11 @@ impl Group {
         if asked == 0 && control.status == NV_OK {
             return true;
         }
-        static TOLD: AtomicBool = AtomicBool::new(false);
-        if !TOLD.swap(true, Ordering::Relaxed) {
-            report::line(format_args!(
-                "the driver refused a time slice of {slice_us} us (status {:#x}): tenants of high priority wait for the ends of this \
-                 program's kernels",
-                control.status
-            ));
-        }
+        report::once!(
+            "the driver refused a time slice of {slice_us} us (status {:#x}): tenants of high priority wait for the ends of this \
+             program's kernels",
+            control.status
+        );
         false
     }
 }

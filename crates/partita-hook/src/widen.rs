@@ -1,15 +1,11 @@
 //! Launches that may leave the partition: what does not fit it, where the tenant
 //! is allowed to run such work on the whole GPU (`--on-misfit widen`).
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use partita_abi::CuResult;
 
 use crate::calls::{self, Call};
 use crate::gpu::Gpu;
 use crate::report;
-
-static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// Runs a launch on the whole GPU and counts it.
 pub fn run(gpu: &Gpu, launch: impl FnOnce() -> CuResult) -> CuResult {
@@ -23,11 +19,9 @@ pub fn run(gpu: &Gpu, launch: impl FnOnce() -> CuResult) -> CuResult {
 pub fn count(gpu: &Gpu, result: CuResult) -> CuResult {
     if result.is_ok() {
         gpu.slot.count_widened();
-        if !WARNED.swap(true, Ordering::Relaxed) {
-            report::line(format_args!(
-                "a launch that cannot fit this partition runs on the whole GPU (--on-misfit widen); `partita ps` counts them"
-            ));
-        }
+        report::once!(
+            "a launch that cannot fit this partition runs on the whole GPU (--on-misfit widen); `partita ps` counts them"
+        );
     }
     result
 }

@@ -25,7 +25,6 @@
 
 use alloc::vec::Vec;
 use core::ffi::{c_uint, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use partita_abi::CuResult;
@@ -208,35 +207,26 @@ impl Gate {
 /// Says once why a process of high priority holds nobody.
 #[cold]
 pub fn holds_nobody() {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        report::line(format_args!(
-            "executable graphs from when this tenant's priority was low wait inside for every lane, so this process holds nobody until \
-             they are gone; instantiate them again"
-        ));
-    }
+    report::once!(
+        "executable graphs from when this tenant's priority was low wait inside for every lane, so this process holds nobody until \
+         they are gone; instantiate them again"
+    );
 }
 
 /// Says once that a wait stays in a graph of the program.
 #[cold]
 fn stays(code: CuResult) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        report::line(format_args!(
-            "the driver does not take back an edge of a graph that had been taken from it ({code}): a node that waits stays in its place"
-        ));
-    }
+    report::once!(
+        "the driver does not take back an edge of a graph that had been taken from it ({code}): a node that waits stays in its place"
+    );
 }
 
 /// Says once that graphs go without waits inside.
 #[cold]
 pub fn refused(code: CuResult) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        report::line(format_args!(
-            "the driver puts no waits into graphs ({code}): those of this tenant of low priority wait at their beginning alone"
-        ));
-    }
+    report::once!(
+        "the driver puts no waits into graphs ({code}): those of this tenant of low priority wait at their beginning alone"
+    );
 }
 
 /// What runs on the GPU in a node, in kernels; `None` in a graph that is to stay as it is.

@@ -357,12 +357,9 @@ impl Meter {
         if let Err(code) = begins.ok() {
             pool.give_back(begun);
             self.leave(1);
-            static TOLD: AtomicU32 = AtomicU32::new(0);
-            if TOLD.fetch_add(1, Ordering::Relaxed) == 0 {
-                report::line(format_args!(
-                    "a launch could not be measured for its tenant's share of time ({code}), and is refused"
-                ));
-            }
+            report::once!(
+                "a launch could not be measured for its tenant's share of time ({code}), and is refused"
+            );
             return Err(code);
         }
         unit.state.store(BEGUN, Ordering::Release);
