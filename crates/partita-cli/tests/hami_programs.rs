@@ -8,8 +8,9 @@
 
 mod common;
 
-use common::container::{CORES, Container, MEMORY, program, proved};
+use common::container::{CORES, Container, MEMORY, driver, program, proved};
 use common::{World, gpu_program, needs_simulator, text};
+use partita_testing::without_own_variables;
 
 /// Runs one of the programs, which finds everything as it is to be, in a new container with so many MiB.
 fn agrees_with(world: &World, what: &str, mib: u32, variables: &[(&str, &str)]) {
@@ -125,4 +126,32 @@ fn what_is_freed_while_another_device_is_current_is_credited_where_it_was_had() 
     }
     let world = World::new();
     agrees_with(&world, "two", 1024, &[("PARTITA_SIM_GPUS", "2"), ("CUDA_DEVICE_MEMORY_LIMIT_1", "512m")]);
+}
+
+/// `PARTITA_TEST_PEER_PROGRAMS` names a directory with the peers' own, built: each that succeeds without limits does within 1 GiB.
+#[test]
+fn the_peers_own_programs_succeed_where_they_do_without_limits() {
+    let Some(dir) = std::env::var_os("PARTITA_TEST_PEER_PROGRAMS") else {
+        eprintln!("skipped: PARTITA_TEST_PEER_PROGRAMS names no directory of programs");
+        return;
+    };
+    let world = World::new();
+    let mut programs: Vec<_> =
+        std::fs::read_dir(&dir).expect("it can be read").map(|entry| entry.unwrap().path()).collect();
+    programs.sort();
+    assert!(!programs.is_empty(), "nothing in {}", dir.display());
+    let mut worse = Vec::new();
+    for program in programs {
+        let name = program.file_name().unwrap().to_string_lossy().into_owned();
+        let mut bare = std::process::Command::new(&program);
+        without_own_variables(&mut bare);
+        let alone = bare.envs(driver(&world)).output().expect("the program runs");
+        let container = Container::new(&world, &name).with(MEMORY, "1g");
+        let held = container.command(&program).output().expect("the program runs");
+        eprintln!("{name}: {} without limits, {} within", alone.status, held.status);
+        if alone.status.success() && !held.status.success() {
+            worse.push(format!("{name}: {held:?}"));
+        }
+    }
+    assert!(worse.is_empty(), "{}", worse.join("\n"));
 }
