@@ -10,7 +10,7 @@
 //! So a false «better» about an allocation that is as good as the incumbent has a chance of one in 200 a look, and one that is worse needs
 //! a larger error still; a false «not better» costs a gain and nothing else. With little noise two looks accept and one rejects.
 //!
-//! Where gains differ because the looks do (rhythms after different disturbances), how exact their mean is follows from them alone: [`Paired`], by the same rules.
+//! Where looks differ because of what was before them (rhythms after different disturbances), how exact their means are follows from them alone: [`Sample`], by the same rules.
 
 /// A normal variable is beyond this with a chance of 0.0047: squared.
 const ACCEPT_SQUARED: f64 = 2.6 * 2.6;
@@ -125,65 +125,81 @@ impl Comparison {
         if self.looks == 0 {
             return None;
         }
-        let gain = self.gain();
-        let squared_error = self.squared_error(noise);
-        if gain >= counts && gain * gain > ACCEPT_SQUARED * squared_error {
-            return (self.looks >= LOOKS_MIN).then_some(Verdict::Better);
+        match judge(self.gain(), self.squared_error(noise), counts) {
+            Some(Verdict::Better) if self.looks < LOOKS_MIN => None,
+            None if self.looks >= looks_max => Some(Verdict::Even),
+            verdict => verdict,
         }
-        let short = counts - gain;
-        if short > 0.0 && short * short > REJECT_SQUARED * squared_error {
-            return Some(if gain < -counts { Verdict::Worse } else { Verdict::Even });
-        }
-        (self.looks >= looks_max).then_some(Verdict::Even)
     }
 }
 
-/// A comparison of pairs whose own differences say how exact it is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Paired {
+/// Measurements of one allocation that differ because the disturbances before them did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sample {
     sum: f64,
     squares: f64,
     looks: u32,
-    /// What is known of a difference's variance at least.
-    variance_min: f64,
 }
 
-impl Paired {
-    /// Before the first pair.
-    pub(super) fn new(variance_min: f64) -> Self {
-        Self { sum: 0.0, squares: 0.0, looks: 0, variance_min }
-    }
-
-    /// Another pair: the candidate's gain over the incumbent.
-    pub(super) fn look(&mut self, gain: f64) {
-        self.sum += gain;
-        self.squares += gain * gain;
+impl Sample {
+    /// Another measurement, in frames per second.
+    pub(super) fn look(&mut self, frames_per_s: f64) {
+        self.sum += frames_per_s;
+        self.squares += frames_per_s * frames_per_s;
         self.looks += 1;
     }
 
-    /// The mean gain; 0 before the first pair.
-    pub(super) fn gain(&self) -> f64 {
+    /// How many there are.
+    pub(super) fn looks(&self) -> usize {
+        self.looks as usize
+    }
+
+    /// Their mean; 0 before the first.
+    fn mean(&self) -> f64 {
         if self.looks == 0 { 0.0 } else { self.sum / f64::from(self.looks) }
     }
 
-    /// As [`Comparison::verdict`], after so many pairs at least.
-    pub(super) fn verdict(&self, counts: f64, looks_min: usize, looks_max: usize) -> Option<Verdict> {
-        let looks = self.looks as usize;
-        if looks < looks_min.max(LOOKS_MIN as usize) {
+    /// The variance of the mean, relative, where one measurement has `variance_min` at least.
+    fn squared_error(&self, variance_min: f64) -> f64 {
+        let (count, mean) = (f64::from(self.looks), self.mean());
+        let own = (self.squares - mean * mean * count) / (count - 1.0).max(1.0);
+        let relative = if mean > 0.0 { own / (mean * mean) } else { 0.0 };
+        relative.max(variance_min) / count.max(1.0)
+    }
+
+    /// What it gains over the incumbent's measurements, relative.
+    pub(super) fn gain(&self, incumbent: &Self) -> f64 {
+        match incumbent.mean() > 0.0 {
+            true => self.mean() / incumbent.mean() - 1.0,
+            // Anything is more than nothing.
+            false => f64::from(u8::from(self.mean() > 0.0)),
+        }
+    }
+
+    /// As [`Comparison::verdict`], of a candidate with so many looks at least, by how much either's own measurements differ.
+    pub(super) fn verdict(
+        &self,
+        incumbent: &Self,
+        (variance_min, counts): (f64, f64),
+        (looks_min, looks_max): (usize, usize),
+    ) -> Option<Verdict> {
+        if self.looks() < looks_min.max(LOOKS_MIN as usize) || incumbent.looks() < LOOKS_MIN as usize {
             return None;
         }
-        let (gain, count) = (self.gain(), f64::from(self.looks));
-        let variance = ((self.squares - gain * gain * count) / (count - 1.0)).max(self.variance_min);
-        let squared_error = variance / count;
-        if gain >= counts && gain * gain > ACCEPT_SQUARED * squared_error {
-            return Some(Verdict::Better);
-        }
-        let short = counts - gain;
-        if short > 0.0 && short * short > REJECT_SQUARED * squared_error {
-            return Some(if gain < -counts { Verdict::Worse } else { Verdict::Even });
-        }
-        (looks >= looks_max).then_some(Verdict::Even)
+        let squared_error = self.squared_error(variance_min) + incumbent.squared_error(variance_min);
+        judge(self.gain(incumbent), squared_error, counts)
+            .or((self.looks() >= looks_max).then_some(Verdict::Even))
     }
+}
+
+/// What a mean gain with that squared error comes to; `None` if it takes more looks to tell.
+fn judge(gain: f64, squared_error: f64, counts: f64) -> Option<Verdict> {
+    if gain >= counts && gain * gain > ACCEPT_SQUARED * squared_error {
+        return Some(Verdict::Better);
+    }
+    let short = counts - gain;
+    let is_short = short > 0.0 && short * short > REJECT_SQUARED * squared_error;
+    is_short.then_some(if gain < -counts { Verdict::Worse } else { Verdict::Even })
 }
 
 #[cfg(test)]
@@ -223,22 +239,28 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_differ_need_more_of_them() {
-        let verdict = |gains: &[f64]| {
-            let mut paired = Paired::new(0.0);
-            gains.iter().for_each(|&gain| paired.look(gain));
-            paired.verdict(0.01, 5, 10)
+    fn samples_that_differ_need_more_looks() {
+        let sample = |gains: &[f64]| {
+            let mut sample = Sample::default();
+            gains.iter().for_each(|&gain| sample.look(100.0 * (1.0 + gain)));
+            sample
         };
-        assert_eq!(verdict(&[0.05; 4]), None);
-        assert_eq!(verdict(&[0.05; 5]), Some(Verdict::Better));
-        assert_eq!(verdict(&[0.0; 5]), Some(Verdict::Even));
-        assert_eq!(verdict(&[-0.05; 5]), Some(Verdict::Worse));
-        // After three of five disturbances 8 % more: a mean of 4.8 % with an error of 2 %, and of 5.3 % with one of 1.7 %.
-        let gains = [0.08, 0.0, 0.0, 0.08, 0.08, 0.08];
-        assert_eq!(verdict(&gains[..5]), None);
-        assert_eq!(verdict(&gains), Some(Verdict::Better));
-        // What is lost as often as it is gained comes to nothing.
-        assert_eq!(verdict(&[0.08, -0.08].repeat(5)), Some(Verdict::Even));
+        let verdict = |candidate: &[f64], incumbent: &[f64]| {
+            sample(candidate).verdict(&sample(incumbent), (0.0, 0.01), (5, 10))
+        };
+        let even = [0.0; 5];
+        assert_eq!(verdict(&[0.05; 4], &even), None);
+        assert_eq!(verdict(&[0.05; 5], &even), Some(Verdict::Better));
+        assert_eq!(verdict(&even, &even), Some(Verdict::Even));
+        assert_eq!(verdict(&[-0.05; 5], &even), Some(Verdict::Worse));
+        // Always the faster of two rhythms, against one in two: a gain of 4.3 % with an error of 2 %, and after as many again of 1.3 %.
+        let both = [0.0, 0.08, 0.0, 0.08];
+        assert_eq!(verdict(&[0.08; 5], &both), None);
+        assert_eq!(verdict(&[0.08; 5], &both.repeat(3)), Some(Verdict::Better));
+        // Two that have both rhythms as often.
+        assert_eq!(verdict(&both.repeat(3), &both.repeat(3)), Some(Verdict::Even));
+        // However alike the looks are, none is exacter than what is known of all.
+        assert_eq!(sample(&[0.05; 5]).verdict(&sample(&even), (0.002, 0.01), (5, 10)), None);
     }
 
     #[test]

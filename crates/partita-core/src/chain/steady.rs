@@ -11,7 +11,9 @@
 //!    it is closed to the published algorithm, which gives bottlenecks everything.) A step that was better is taken again.
 //!    Where one was, components are in each other's way, and single steps lead to the nearest place where that is less: then each component in turn has everything while the others
 //!    share as much in equal parts, and if that was better, the steps begin anew from there. (Equal parts for all but one are also where the published one begins.)
-//! 3. All that did not matter are held to a tenth, a quarter and 60 % of the TPCs, together. If two or more matter and have room, they grow together: one alone would not help.
+//! 3. If two or more matter and have room, they grow together: one alone would not help. Each that did not matter is held to a twentieth of the TPCs, alone; while that is better, to half of it. So one that is quick sets the pace, and its frames meet the others' as
+//!    they had better. (A fifth less says nothing of that: on an H200 the chain SC-1 in the paper's sizes gains 5 % with its last component on three TPCs and 12 % on two, and
+//!    nothing on six to sixty.) If one was better, the others join it, each in turn.
 //! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size goes round until it brings nothing. What did not mind losing a fifth is not asked again.
 //! 5. Where the throughput changed meanwhile with nothing changed, the chain may have rhythms, and all of the above saw one of them. Then what was found is compared after
 //!    disturbances with what may have no slow rhythm: [`rhythm`].
@@ -34,8 +36,8 @@
 //! * A throughput that changes by itself meanwhile (the incumbent's own, measured again after everything that was worse) restarts the comparison at hand; after
 //!   three such shifts the search ends. One back to where the same incumbent has been is no shift: a chain that goes to and fro is the chain that it was, and how far it goes is
 //!   noise, which what counts must exceed.
-//! * At the end what was found is compared with the beginning once more, side by side. If it is not clearly better, the beginning is put back; and what is better
-//!   only in its rhythms has been compared side by side with what it replaces.
+//! * At the end what was found is compared with the beginning once more, side by side. If it is not clearly better, what was found before it is compared, and
+//!   what was before that; if none of them is better, the beginning is put back. What is better only in its rhythms has been compared side by side with what it replaces.
 //! * Stopped from outside or failing, it puts the incumbent back, which is the beginning or has proved better.
 
 mod rhythm;
@@ -87,6 +89,7 @@ pub fn steady<P: Plant + ?Sized>(
         tpcs: tpcs.max(1),
         noise: Noise::supposed(f64::from(options.better_permille.max(1)) / 1_000.0 / 5.0),
         incumbent: in_force.clone(),
+        replaced: Vec::new(),
         measured: Vec::new(),
         tried: BTreeSet::from([in_force.clone()]),
         looks: 0,
@@ -108,8 +111,8 @@ pub fn steady<P: Plant + ?Sized>(
 
 /// Parts of the TPCs by which components grow and shrink, the largest first.
 const STEPS: [u32; 3] = [5, 10, 20];
-/// Parts of the TPCs to which components that do not matter are held, in per cent: what is best depends on whether they need room or get in the way.
-const GROUP_PERCENTS: [u32; 3] = [10, 25, 60];
+/// Part of the TPCs to which one component alone is held that does not matter.
+const FEW_PART: u32 = 20;
 /// Measurements of the beginning, for a first idea of the noise.
 const FIRST_REFERENCES: usize = 3;
 /// Measurements of the incumbent of which the median counts.
@@ -118,6 +121,8 @@ const REFERENCES: usize = 3;
 const LOOKS_ON_END: u32 = 2;
 /// Pairs of the comparison at the end, at least: a chain may settle into one rhythm or another each time that its allocation changes.
 const VERIFICATIONS: usize = 3;
+/// Allocations that are compared with the beginning at the end, at most.
+const VERIFIED_MAX: usize = 3;
 /// Shifts of the throughput after which nothing that was learned is worth much.
 const SHIFTS_MAX: u32 = 3;
 /// The incumbent has shifted when it is off by this many standard errors, squared.
@@ -136,6 +141,8 @@ struct Search<'a, P: ?Sized> {
     tpcs: u32,
     noise: Noise,
     incumbent: Allocation,
+    /// The incumbents before it, but what was in force at the beginning.
+    replaced: Vec<Allocation>,
     /// The incumbent's last measurements, oldest first, since it became that or its throughput shifted.
     measured: Vec<f64>,
     tried: BTreeSet<Allocation>,
@@ -168,7 +175,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                 }
                 if is_first {
                     minded.clone_from(&matters);
-                    self.ask_groups(&matters, step)?;
+                    self.grow_together(&matters, step)?;
+                    self.ask_alone(&matters)?;
                 }
             }
             last = step;
@@ -241,24 +249,44 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         Ok(matters || self.incumbent.tpcs()[component] <= step)
     }
 
-    /// Lets those that do not matter have less, all at once, and those that matter more.
-    fn ask_groups(&mut self, matters: &[bool], step: u32) -> Result<(), Stop> {
-        let change = |allocation: &Allocation, who: bool, to: &dyn Fn(u32) -> u32| {
-            let components = (0..matters.len()).filter(|&i| matters[i] == who);
-            components.fold(allocation.clone(), |all, i| all.with(i, to(allocation.tpcs()[i])))
-        };
-        if matters.contains(&false) {
-            for percent in GROUP_PERCENTS {
-                let held = (self.tpcs * percent / 100).max(1);
-                let held = change(&self.incumbent, false, &|tpcs| tpcs.min(held));
-                if self.challenge(&held)? == Some(Verdict::Better) {
-                    break;
-                }
+    /// Holds each that does not matter to few TPCs, alone. What is better than that alone is better at the next one's turn, too; and whoever was better so may have still
+    /// fewer, and be joined by the others.
+    fn ask_alone(&mut self, matters: &[bool]) -> Result<(), Stop> {
+        let few = self.few();
+        let before = self.incumbent.clone();
+        for component in (0..matters.len()).filter(|&component| !matters[component]) {
+            let mut held = few;
+            while held < before.tpcs()[component]
+                && self.challenge(&before.with(component, held))? == Some(Verdict::Better)
+                && held > 1
+            {
+                held = held.div_ceil(2);
             }
         }
-        // One alone has been asked.
-        while matters.iter().filter(|matters| **matters).count() > 1 {
-            let grown = change(&self.incumbent, true, &|tpcs| (tpcs + step).min(self.tpcs));
+        if self.incumbent == before {
+            return Ok(());
+        }
+        for component in (0..matters.len()).filter(|&component| !matters[component]) {
+            if self.incumbent.tpcs()[component] > few {
+                self.challenge(&self.incumbent.with(component, few))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// To how many TPCs a component is held that is to be out of the others' way.
+    fn few(&self) -> u32 {
+        (self.tpcs / FEW_PART).max(1)
+    }
+
+    /// Lets those that matter have more, all at once: one alone has been asked.
+    fn grow_together(&mut self, matters: &[bool], step: u32) -> Result<(), Stop> {
+        let growing: Vec<usize> = (0..matters.len()).filter(|&component| matters[component]).collect();
+        while growing.len() > 1 {
+            let grown = growing.iter().fold(self.incumbent.clone(), |all, &component| {
+                let more = (all.tpcs()[component] + step).min(self.tpcs);
+                all.with(component, more)
+            });
             if self.challenge(&grown)? != Some(Verdict::Better) {
                 break;
             }
@@ -305,7 +333,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         };
         match verdict {
             Verdict::Better => {
-                self.incumbent = candidate.clone();
+                self.replaced.push(core::mem::replace(&mut self.incumbent, candidate.clone()));
                 self.levels.clear();
                 self.measured = of_candidate;
                 let surplus = self.measured.len().saturating_sub(REFERENCES);
@@ -389,11 +417,29 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         self.measured.push(frames_per_s);
     }
 
-    /// Compares what was found with the beginning, in turns; puts the beginning back unless that is clearly worse.
+    /// Compares what was found with the beginning; where that is as good, what was found before it; and puts the beginning back unless one of them is clearly better.
     fn verify(&mut self, start: &Allocation) -> Result<(), Stop> {
-        if self.incumbent == *start {
-            return self.trials.apply(start);
+        let mut of_start = None;
+        for _ in 0..VERIFIED_MAX {
+            if self.incumbent == *start {
+                break;
+            }
+            match self.is_above(start)? {
+                None => return Ok(()),
+                of_it => of_start = of_it,
+            }
+            self.measured.clear();
+            self.incumbent = self.replaced.pop().unwrap_or_else(|| start.clone());
         }
+        self.incumbent = start.clone();
+        if let Some(of_start) = of_start {
+            self.measured = of_start;
+        }
+        self.trials.apply(start)
+    }
+
+    /// Compares the incumbent with the beginning, in turns; if it is not clearly better, what was measured of the beginning.
+    fn is_above(&mut self, start: &Allocation) -> Result<Option<Vec<f64>>, Stop> {
         let found = self.incumbent.clone();
         let mut comparison = Comparison::default();
         let mut of_start = Vec::new();
@@ -413,15 +459,11 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                 continue;
             }
             match comparison.verdict(&self.noise, self.counts(), self.options.looks_max) {
-                Some(Verdict::Better) => return Ok(()),
-                Some(Verdict::Worse) => break,
-                Some(Verdict::Even) if comparison.is_above(&self.noise) => return Ok(()),
-                Some(Verdict::Even) => break,
+                Some(Verdict::Better) => return Ok(None),
+                Some(Verdict::Even) if comparison.is_above(&self.noise) => return Ok(None),
+                Some(_) => return Ok(Some(of_start)),
                 None => {}
             }
         }
-        self.incumbent = start.clone();
-        self.measured = of_start;
-        self.trials.apply(start)
     }
 }

@@ -8,7 +8,7 @@
 //! component is how a chain begins, and how it goes on when its input was away; before another one, how it goes on when that one was held up.
 //!
 //! So where the incumbent's throughput was seen to change by itself, it is measured after a pile before each component. If that makes a difference, the chain has
-//! rhythms. Then each component that did not mind a fifth less is held to a tenth of the TPCs for good, as far out of the others' way as it may stay, and compared
+//! rhythms. Then each component that did not mind a fifth less is held to a twentieth of the TPCs for good, as far out of the others' way as it may stay, and compared
 //! with the incumbent, in turns, after the same piles; until there is one that comes to the same after all of them. At the end comes once more the pile after which the
 //! incumbent did best: the better rhythm stays.
 
@@ -17,10 +17,7 @@ use alloc::vec::Vec;
 
 use super::{Plant, Purpose, Search, Stop, Verdict};
 use crate::chain::Allocation;
-use crate::chain::compare::Paired;
-
-/// To what a component is held, in per cent of the TPCs.
-const HELD_PERCENT: u32 = 10;
+use crate::chain::compare::Sample;
 
 /// What an allocation came to after a pile before each component, in the chain's order, in frames per second.
 struct Rhythms(Vec<f64>);
@@ -71,11 +68,11 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                 return Ok(());
             }
         }
-        let held = (self.tpcs * HELD_PERCENT / 100).max(1);
+        let few = self.few();
         for component in (0..matters.len()).filter(|&component| !matters[component]) {
-            let has_more = self.incumbent.tpcs()[component] > held;
+            let has_more = self.incumbent.tpcs()[component] > few;
             if has_more && !self.is_over() && rhythms.differ(self.counts()) {
-                let candidate = self.incumbent.with(component, held);
+                let candidate = self.incumbent.with(component, few);
                 self.compare_rhythms(&candidate, &mut rhythms)?;
             }
         }
@@ -97,26 +94,29 @@ impl<P: Plant + ?Sized> Search<'_, P> {
     fn compare_rhythms(&mut self, candidate: &Allocation, rhythms: &mut Rhythms) -> Result<(), Stop> {
         let components = candidate.components();
         let looks_max = 2 * components;
-        let mut paired = Paired::new(2.0 * self.noise.variance());
-        let mut of_candidate = Vec::new();
+        let [mut of_candidate, mut of_incumbent] = [Sample::default(); 2];
+        rhythms.0.iter().for_each(|&frames_per_s| of_incumbent.look(frames_per_s));
+        let mut looked = Vec::new();
         for look in 0..looks_max {
             let component = look % components;
             let then = self.after_pile(candidate, component, Purpose::Candidate)?;
             self.looks += 1;
-            of_candidate.push(then);
+            of_candidate.look(then);
+            looked.push(then);
             // Nothing is gained by what is worse than the incumbent's worst.
             if self.is_over() || then < rhythms.worst().1 * (1.0 - self.counts()) {
                 return Ok(());
             }
             let incumbent = self.incumbent.clone();
-            let now = self.after_pile(&incumbent, component, Purpose::Reference)?;
-            paired.look(if now > 0.0 { then / now - 1.0 } else { f64::from(u8::from(then > 0.0)) });
+            of_incumbent.look(self.after_pile(&incumbent, component, Purpose::Reference)?);
             // A gain must be there after all piles together.
-            let looks_min = if paired.gain() > 0.0 { components } else { components.div_ceil(2) };
-            match paired.verdict(self.counts(), looks_min, looks_max) {
+            let is_above = of_candidate.gain(&of_incumbent) > 0.0;
+            let looks_min = if is_above { components } else { components.div_ceil(2) };
+            let exactness = (self.noise.variance(), self.counts());
+            match of_candidate.verdict(&of_incumbent, exactness, (looks_min, looks_max)) {
                 Some(Verdict::Better) => {
-                    of_candidate.truncate(components);
-                    *rhythms = Rhythms(of_candidate);
+                    looked.truncate(components);
+                    *rhythms = Rhythms(looked);
                     self.incumbent = candidate.clone();
                     return Ok(());
                 }
