@@ -11,9 +11,10 @@
 //!    it is closed to the published algorithm, which gives bottlenecks everything.) A step that was better is taken again.
 //!    Where one was, components are in each other's way, and single steps lead to the nearest place where that is less: then each component in turn has everything while the others
 //!    share as much in equal parts, and if that was better, the steps begin anew from there. (Equal parts for all but one are also where the published one begins.)
-//! 3. If two or more matter and have room, they grow together: one alone would not help. Each that did not matter is held to a twentieth of the TPCs, alone; while that is better, to half of it. So one that is quick sets the pace, and its frames meet the others' as
-//!    they had better. (A fifth less says nothing of that: on an H200 the chain SC-1 in the paper's sizes gains 5 % with its last component on three TPCs and 12 % on two, and
-//!    nothing on six to sixty.) If one was better, the others join it, each in turn.
+//! 3. If two or more matter and have room, they grow together: one alone would not help. Each that the chain does not clearly need is held to a twentieth of the TPCs,
+//!    alone; while that is better, to half of it. So one that is quick sets the pace, and its frames meet the others' as they had better. (A fifth less says nothing of that:
+//!    on an H200 the chain SC-1 in the paper's sizes gained 5 % with its last component on three TPCs, 12 % on two, and nothing on six to sixty.)
+//!    If one was better, the others join it, each in turn.
 //! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size goes round until it brings nothing. What did not mind losing a fifth is not asked again.
 //! 5. Where the throughput changed meanwhile with nothing changed, the chain may have rhythms, and all of the above saw one of them. Then what was found is compared after
 //!    disturbances with what may have no slow rhythm: [`rhythm`].
@@ -87,7 +88,7 @@ pub fn steady<P: Plant + ?Sized>(
         trials: Trials::new(plant, in_force, options.settle_periods),
         options,
         tpcs: tpcs.max(1),
-        noise: Noise::supposed(f64::from(options.better_permille.max(1)) / 1_000.0 / 5.0),
+        noise: Noise::supposed(worth(options) / SUPPOSED_PART),
         incumbent: in_force.clone(),
         replaced: Vec::new(),
         measured: Vec::new(),
@@ -111,8 +112,12 @@ pub fn steady<P: Plant + ?Sized>(
 
 /// Parts of the TPCs by which components grow and shrink, the largest first.
 const STEPS: [u32; 3] = [5, 10, 20];
-/// Part of the TPCs to which one component alone is held that does not matter.
+/// Part of the TPCs to which one component alone is held that the chain does not clearly need.
 const FEW_PART: u32 = 20;
+/// Which part of what is worth a change a measurement's standard deviation is taken for, before anything is known.
+const SUPPOSED_PART: f64 = 5.0;
+/// A loss is clear from so many times what counts on.
+const CLEARLY: f64 = 3.0;
 /// Measurements of the beginning, for a first idea of the noise.
 const FIRST_REFERENCES: usize = 3;
 /// Measurements of the incumbent of which the median counts.
@@ -133,6 +138,22 @@ const SHIFT_SQUARED: f64 = 16.0;
 enum Way {
     Fewer,
     More,
+}
+
+/// The smallest gain that is worth a change, relative.
+fn worth(options: &SteadyOptions) -> f64 {
+    f64::from(options.better_permille.max(1)) / 1_000.0
+}
+
+/// How many of its TPCs a component needs, as far as steps have told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// The chain loses clearly with fewer, or nobody knows.
+    All,
+    /// It loses little, which may be how frames meet, or it gains.
+    Most,
+    /// Fewer make no difference.
+    Few,
 }
 
 struct Search<'a, P: ?Sized> {
@@ -159,41 +180,43 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             self.refresh()?;
         }
         self.challenge(&Allocation::uniform(start.components(), self.tpcs))?;
-        let mut matters = vec![true; start.components()];
-        // Who minded the first step less.
-        let mut minded = matters.clone();
+        let mut needs = vec![Needs::All; start.components()];
+        // Of the first step.
+        let mut first = needs.clone();
         let mut last = 0;
         for part in STEPS {
             let step = (self.tpcs / part).max(1);
             if step != last {
                 let before = self.incumbent.clone();
-                self.ask_all(&mut matters, step)?;
+                self.ask_all(&mut needs, step)?;
                 let is_first = last == 0;
                 if is_first && self.incumbent != before && self.ask_parts()? {
-                    matters.fill(true);
-                    self.ask_all(&mut matters, step)?;
+                    needs.fill(Needs::All);
+                    self.ask_all(&mut needs, step)?;
                 }
                 if is_first {
-                    minded.clone_from(&matters);
-                    self.grow_together(&matters, step)?;
-                    self.ask_alone(&matters)?;
+                    first.clone_from(&needs);
+                    self.grow_together(&needs, step)?;
+                    self.ask_alone(&needs)?;
                 }
             }
             last = step;
         }
         self.verify(start)?;
         match self.shifts > 0 && !self.is_over() {
-            true => self.ask_rhythms(&minded),
+            true => self.ask_rhythms(&first),
             false => Ok(()),
         }
     }
 
     /// Asks every component that matters, round and round: what one has given up, another may use, as long as that brings something.
-    fn ask_all(&mut self, matters: &mut [bool], step: u32) -> Result<(), Stop> {
+    fn ask_all(&mut self, needs: &mut [Needs], step: u32) -> Result<(), Stop> {
         loop {
             let before = self.incumbent.clone();
-            for (component, matters) in matters.iter_mut().enumerate() {
-                *matters = *matters && self.ask(component, step)?;
+            for (component, needs) in needs.iter_mut().enumerate() {
+                if *needs != Needs::Few {
+                    *needs = self.ask(component, step)?;
+                }
             }
             if self.incumbent == before {
                 return Ok(());
@@ -216,9 +239,9 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         Ok(self.incumbent != before)
     }
 
-    /// Lets a component have fewer TPCs, and more; says whether that made a difference.
-    fn ask(&mut self, component: usize, step: u32) -> Result<bool, Stop> {
-        let mut matters = false;
+    /// Lets a component have fewer TPCs, and more.
+    fn ask(&mut self, component: usize, step: u32) -> Result<Needs, Stop> {
+        let mut needs = Needs::Few;
         for way in [Way::Fewer, Way::More] {
             let mut has_moved = false;
             loop {
@@ -231,33 +254,32 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                     break;
                 }
                 match self.challenge(&self.incumbent.with(component, then))? {
-                    Some(Verdict::Better) => has_moved = true,
-                    Some(Verdict::Worse) => {
-                        matters = true;
+                    Some((Verdict::Better, _)) => has_moved = true,
+                    Some((Verdict::Worse, gain)) => {
+                        needs = if gain < -CLEARLY * self.counts() { Needs::All } else { Needs::Most };
                         break;
                     }
-                    Some(Verdict::Even) if way == Way::Fewer && !has_moved => return Ok(false),
-                    Some(Verdict::Even) | None => break,
+                    Some((Verdict::Even, _)) if way == Way::Fewer && !has_moved => return Ok(Needs::Few),
+                    Some((Verdict::Even, _)) | None => break,
                 }
             }
-            matters |= has_moved;
             if has_moved {
-                break;
+                return Ok(Needs::Most);
             }
         }
-        // What could not be asked may matter.
-        Ok(matters || self.incumbent.tpcs()[component] <= step)
+        // Who could not be asked may need them.
+        Ok(if self.incumbent.tpcs()[component] <= step { Needs::All } else { needs })
     }
 
-    /// Holds each that does not matter to few TPCs, alone. What is better than that alone is better at the next one's turn, too; and whoever was better so may have still
+    /// Holds each that the chain does not clearly need to few TPCs, alone. What is better than that alone is better at the next one's turn, too; and whoever was better so may have still
     /// fewer, and be joined by the others.
-    fn ask_alone(&mut self, matters: &[bool]) -> Result<(), Stop> {
+    fn ask_alone(&mut self, needs: &[Needs]) -> Result<(), Stop> {
         let few = self.few();
         let before = self.incumbent.clone();
-        for component in (0..matters.len()).filter(|&component| !matters[component]) {
+        for component in (0..needs.len()).filter(|&component| needs[component] != Needs::All) {
             let mut held = few;
             while held < before.tpcs()[component]
-                && self.challenge(&before.with(component, held))? == Some(Verdict::Better)
+                && self.is_replaced_by(&before.with(component, held))?
                 && held > 1
             {
                 held = held.div_ceil(2);
@@ -266,7 +288,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         if self.incumbent == before {
             return Ok(());
         }
-        for component in (0..matters.len()).filter(|&component| !matters[component]) {
+        for component in (0..needs.len()).filter(|&component| needs[component] != Needs::All) {
             if self.incumbent.tpcs()[component] > few {
                 self.challenge(&self.incumbent.with(component, few))?;
             }
@@ -280,22 +302,28 @@ impl<P: Plant + ?Sized> Search<'_, P> {
     }
 
     /// Lets those that matter have more, all at once: one alone has been asked.
-    fn grow_together(&mut self, matters: &[bool], step: u32) -> Result<(), Stop> {
-        let growing: Vec<usize> = (0..matters.len()).filter(|&component| matters[component]).collect();
+    fn grow_together(&mut self, needs: &[Needs], step: u32) -> Result<(), Stop> {
+        let growing: Vec<usize> =
+            (0..needs.len()).filter(|&component| needs[component] != Needs::Few).collect();
         while growing.len() > 1 {
             let grown = growing.iter().fold(self.incumbent.clone(), |all, &component| {
                 let more = (all.tpcs()[component] + step).min(self.tpcs);
                 all.with(component, more)
             });
-            if self.challenge(&grown)? != Some(Verdict::Better) {
+            if !self.is_replaced_by(&grown)? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Compares a candidate with the incumbent; makes it the incumbent if it is better. `None` if there is nothing to compare, or no look left.
-    fn challenge(&mut self, candidate: &Allocation) -> Result<Option<Verdict>, Stop> {
+    /// Whether a candidate has become the incumbent.
+    fn is_replaced_by(&mut self, candidate: &Allocation) -> Result<bool, Stop> {
+        Ok(matches!(self.challenge(candidate)?, Some((Verdict::Better, _))))
+    }
+
+    /// Compares a candidate with the incumbent, and makes it the incumbent if it is better; with what it gains. `None` if there is nothing to compare, or no look left.
+    fn challenge(&mut self, candidate: &Allocation) -> Result<Option<(Verdict, f64)>, Stop> {
         if self.is_over() || !self.tried.insert(candidate.clone()) {
             return Ok(None);
         }
@@ -343,12 +371,12 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             Verdict::Even => {}
             Verdict::Worse => _ = self.refresh()?,
         }
-        Ok(Some(verdict))
+        Ok(Some((verdict, comparison.gain())))
     }
 
     /// The smallest gain that counts.
     fn counts(&self) -> f64 {
-        (f64::from(self.options.better_permille.max(1)) / 1_000.0).max(2.0 * self.noise.deviation())
+        worth(self.options).max(2.0 * self.noise.deviation())
     }
 
     fn is_over(&self) -> bool {
@@ -432,6 +460,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             self.incumbent = self.replaced.pop().unwrap_or_else(|| start.clone());
         }
         self.incumbent = start.clone();
+        self.replaced.clear();
         if let Some(of_start) = of_start {
             self.measured = of_start;
         }

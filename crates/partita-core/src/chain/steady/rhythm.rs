@@ -8,14 +8,14 @@
 //! component is how a chain begins, and how it goes on when its input was away; before another one, how it goes on when that one was held up.
 //!
 //! So where the incumbent's throughput was seen to change by itself, it is measured after a pile before each component. If that makes a difference, the chain has
-//! rhythms. Then each component that did not mind a fifth less is held to a twentieth of the TPCs for good, as far out of the others' way as it may stay, and compared
+//! rhythms. What the incumbent has replaced is compared with it, in turns, after the same piles: what it came to before may have been in a rhythm that does not last. Then each component that did not mind a fifth less is held to a twentieth of the TPCs for good, as far out of the others' way as it may stay, and compared
 //! with the incumbent, in turns, after the same piles; until there is one that comes to the same after all of them. At the end comes once more the pile after which the
 //! incumbent did best: the better rhythm stays.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Plant, Purpose, Search, Stop, Verdict};
+use super::{Needs, Plant, Purpose, SUPPOSED_PART, Search, Stop, VERIFIED_MAX, Verdict, worth};
 use crate::chain::Allocation;
 use crate::chain::compare::Sample;
 
@@ -46,15 +46,19 @@ impl Rhythms {
 }
 
 impl<P: Plant + ?Sized> Search<'_, P> {
-    /// Looks whether the incumbent has rhythms, and if it has, for an allocation that falls into better ones. `matters` says who minded a fifth less.
-    pub(super) fn ask_rhythms(&mut self, matters: &[bool]) -> Result<(), Stop> {
+    /// Looks whether the incumbent has rhythms, and if it has, for an allocation that falls into better ones. `needs` says who minded a fifth less.
+    pub(super) fn ask_rhythms(&mut self, needs: &[Needs]) -> Result<(), Stop> {
         let mut rhythms = Rhythms(Vec::new());
-        for component in 0..matters.len() {
+        for component in 0..needs.len() {
             let incumbent = self.incumbent.clone();
             rhythms.0.push(self.after_pile(&incumbent, component, Purpose::Reference)?);
         }
+        // What it came to side by side with the beginning may have been in a rhythm that does not last.
+        for former in self.formers() {
+            self.compare_rhythms(&former, &mut rhythms)?;
+        }
         if !rhythms.differ(self.counts()) {
-            return Ok(());
+            return self.trials.apply(&self.incumbent);
         }
         // Of several measurements the highest and the lowest differ anyway. Where it is not by much, what each comes to in the mean of two says it.
         if !rhythms.differ_by(4.0 * self.counts()) {
@@ -65,11 +69,11 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                 *frames_per_s = (*frames_per_s + again) / 2.0;
             }
             if !Rhythms(both.map(|(_, frames_per_s)| frames_per_s).into()).differ(self.counts()) {
-                return Ok(());
+                return self.trials.apply(&self.incumbent);
             }
         }
         let few = self.few();
-        for component in (0..matters.len()).filter(|&component| !matters[component]) {
+        for component in (0..needs.len()).filter(|&component| needs[component] == Needs::Few) {
             let has_more = self.incumbent.tpcs()[component] > few;
             if has_more && !self.is_over() && rhythms.differ(self.counts()) {
                 let candidate = self.incumbent.with(component, few);
@@ -77,6 +81,12 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             }
         }
         self.keep_best(&rhythms)
+    }
+
+    /// What the incumbent has replaced: the last of it, and the beginning.
+    fn formers(&self) -> Vec<Allocation> {
+        let last = self.replaced.iter().skip(1).rev().take(VERIFIED_MAX - 1);
+        last.chain(self.replaced.first()).filter(|former| **former != self.incumbent).cloned().collect()
     }
 
     /// Has the frames gather in front of a component, and measures what an allocation comes to after that.
@@ -94,6 +104,9 @@ impl<P: Plant + ?Sized> Search<'_, P> {
     fn compare_rhythms(&mut self, candidate: &Allocation, rhythms: &mut Rhythms) -> Result<(), Stop> {
         let components = candidate.components();
         let looks_max = 2 * components;
+        // How exact it is, it says itself: what is known of the noise has jumps between rhythms in it.
+        let counts = worth(self.options);
+        let variance_min = (counts / SUPPOSED_PART) * (counts / SUPPOSED_PART);
         let [mut of_candidate, mut of_incumbent] = [Sample::default(); 2];
         rhythms.0.iter().for_each(|&frames_per_s| of_incumbent.look(frames_per_s));
         let mut looked = Vec::new();
@@ -112,10 +125,10 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             // A gain must be there after all piles together.
             let is_above = of_candidate.gain(&of_incumbent) > 0.0;
             let looks_min = if is_above { components } else { components.div_ceil(2) };
-            let exactness = (self.noise.variance(), self.counts());
-            match of_candidate.verdict(&of_incumbent, exactness, (looks_min, looks_max)) {
+            match of_candidate.verdict(&of_incumbent, (variance_min, counts), (looks_min, looks_max)) {
                 Some(Verdict::Better) => {
                     looked.truncate(components);
+                    self.measured.clone_from(&looked);
                     *rhythms = Rhythms(looked);
                     self.incumbent = candidate.clone();
                     return Ok(());
