@@ -19,6 +19,9 @@ use super::{Needs, Plant, Purpose, SUPPOSED_PART, Search, Stop, VERIFIED_MAX, Ve
 use crate::chain::Allocation;
 use crate::chain::compare::Sample;
 
+/// Looks after which a candidate that is mostly like the incumbent's worst is no better.
+const LOOKS_ON_RHYTHM: usize = 3;
+
 /// What an allocation came to after a pile before each component, in the chain's order, in frames per second.
 struct Rhythms(Vec<f64>);
 
@@ -110,14 +113,21 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         let [mut of_candidate, mut of_incumbent] = [Sample::default(); 2];
         rhythms.0.iter().for_each(|&frames_per_s| of_incumbent.look(frames_per_s));
         let mut looked = Vec::new();
+        let mut slow = 0;
         for look in 0..looks_max {
             let component = look % components;
             let then = self.after_pile(candidate, component, Purpose::Candidate)?;
-            self.looks += 1;
+            // With its piles and the incumbent's turn it takes as long as two others.
+            self.looks += 2;
             of_candidate.look(then);
             looked.push(then);
-            // Nothing is gained by what is worse than the incumbent's worst.
-            if self.is_over() || then < rhythms.worst().1 * (1.0 - self.counts()) {
+            let worst = rhythms.worst().1;
+            slow += usize::from(then < worst * (1.0 + counts));
+            // Nothing is gained by what is worse than the incumbent's worst, and little by what is mostly like it.
+            if self.is_over()
+                || 2 * slow > looked.len().max(LOOKS_ON_RHYTHM)
+                || then < worst * (1.0 - self.counts())
+            {
                 return Ok(());
             }
             let incumbent = self.incumbent.clone();
