@@ -80,7 +80,7 @@ fn physical_memory_of_many_threads_is_counted_once_each() {
 }
 
 #[test]
-fn managed_pointers_are_told_from_others_and_nothing_is_told_without_a_context() {
+fn managed_pointers_are_told_from_others() {
     agrees("attributes", &[1024]);
 }
 

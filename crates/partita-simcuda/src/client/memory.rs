@@ -157,8 +157,7 @@ driver_api! {
         free(runtime, address)
     }
 
-    /// Free and total device memory, or either alone: what there is no place for is left out, as HAMi-core's issues 321 and 333 have it of the driver
-    /// (not measured).
+    /// Free and total device memory, or either alone: what there is no place for is left out (an H200 with driver 580.159.04).
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         let runtime = current()?.runtime;
         let Reply::MemInfo { free: left, total: all } = runtime.call(&Request::MemInfo)? else {

@@ -95,21 +95,20 @@ unsafe fn store_nothing(data: *mut c_void, attribute: CUpointer_attribute) -> Re
 }
 
 driver_api! {
-    /// One attribute of an address. Ordinary memory has none. Without a current context nothing is told of any.
+    /// One attribute of an address. Ordinary memory has none. Without a current context nothing is told of any (as documented; not measured).
     fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr) {
         context::current()?;
         let region = runtime_at(address)?.regions.find(address);
         store(data, attribute, region.as_ref(), address)
     }
 
-    /// Several attributes of an address; what ordinary memory has not is zero. Without a current context nothing is told of any.
+    /// Several attributes of an address; what ordinary memory has not is zero. They are told without a current context, too (an H200 with driver 580.159.04).
     fn cuPointerGetAttributes(
         count: u32,
         attributes: *const CUpointer_attribute,
         data: *const *mut c_void,
         address: CUdeviceptr,
     ) {
-        context::current()?;
         let region = runtime_at(address)?.regions.find(address);
         for (index, attribute) in list(attributes, count as usize)?.iter().enumerate() {
             let to = get(data.add(index))?;
