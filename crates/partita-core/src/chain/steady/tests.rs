@@ -170,17 +170,29 @@ fn a_stage_that_needs_less_than_all_makes_room() {
     assert!(gain > 1.5, "{gain} with {}", found.allocation);
 }
 
+/// The next of a series of numbers from -1 to 1.
+fn uniform(random: &mut u64) -> f64 {
+    *random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+    (*random >> 11) as f64 / (1_u64 << 53) as f64 * 2.0 - 1.0
+}
+
 /// What an allocation comes to, by a rule that also knows how many periods have passed.
 struct Rule {
     in_force: Allocation,
     periods: u32,
     frames_per_s: fn(&[u32], u32) -> f64,
+    /// Standard deviation of a measurement, relative.
+    noise: f64,
+    random: u64,
 }
 
 impl Objective for Rule {
     fn throughput(&mut self) -> Result<f64, Stop> {
         self.periods += 1;
-        Ok((self.frames_per_s)(self.in_force.tpcs(), self.periods))
+        // Four of the same deviation together are nearly normal.
+        let off: f64 = (0..4).map(|_| uniform(&mut self.random)).sum();
+        let deviations = off * 0.75_f64.sqrt();
+        Ok((self.frames_per_s)(self.in_force.tpcs(), self.periods) * (1.0 + self.noise * deviations))
     }
 }
 
@@ -193,7 +205,7 @@ impl Actuator for Rule {
 
 fn found_by(components: usize, frames_per_s: fn(&[u32], u32) -> f64) -> Found {
     let whole = Allocation::uniform(components, 66);
-    let mut plant = Rule { in_force: whole.clone(), periods: 0, frames_per_s };
+    let mut plant = Rule { in_force: whole.clone(), periods: 0, frames_per_s, noise: 0.0, random: 0 };
     steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap()
 }
 
@@ -214,6 +226,29 @@ fn whoever_helps_only_with_very_few_is_found_and_the_best_of_them_kept() {
     });
     assert_eq!(found.allocation.tpcs(), [66, 66, 66, 66, 2]);
     assert!(found.candidates() <= 28, "{}", found.candidates());
+}
+
+#[test]
+fn whoever_helps_only_with_very_few_is_found_in_noise() {
+    // The same chain on another H200, where periods differ by more than 1 %.
+    fn frames_per_s(tpcs: &[u32], _: u32) -> f64 {
+        let is_few = |component: usize| (2..=4).contains(&tpcs[component]);
+        let pace = 1.0 + if is_few(3) { 0.045 } else { 0.0 } + if is_few(4) { 0.03 } else { 0.0 };
+        let first = (0.85 + 0.15 * f64::from(tpcs[0]) / 66.0).min(f64::from(tpcs[0]) / 36.0);
+        let is_starved = tpcs[1..].contains(&1);
+        100.0 * pace * first * if is_starved { 0.9 } else { 1.0 }
+    }
+    let whole = Allocation::uniform(5, 66);
+    let mut found = 0;
+    for seed in 0..100 {
+        let mut plant =
+            Rule { in_force: whole.clone(), periods: 0, frames_per_s, noise: 0.012, random: seed };
+        let allocation = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap().allocation;
+        let truth = frames_per_s(allocation.tpcs(), 0);
+        assert!(truth > 99.0, "{allocation}");
+        found += u32::from(truth > 107.5 * 0.95);
+    }
+    assert!(found >= 95, "{found} of 100 searches came to 95 % of the best");
 }
 
 #[test]
@@ -289,8 +324,7 @@ impl TwoRhythms {
 
 impl Objective for TwoRhythms {
     fn throughput(&mut self) -> Result<f64, Stop> {
-        self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let off = (self.random >> 11) as f64 / (1_u64 << 53) as f64 * 2.0 - 1.0;
+        let off = uniform(&mut self.random);
         let rhythm = if self.is_fast { 1.0 + self.gain } else { 1.0 };
         let truth = 100.0 * rhythm * f64::from(self.in_force.tpcs()[self.needed]) / 66.0;
         self.periods.push(truth);
