@@ -37,6 +37,8 @@ impl Typist {
         // What is typed is not shown: only what programs say is.
         let mut modes = rustix::termios::tcgetattr(&keys).unwrap();
         modes.local_modes -= rustix::termios::LocalModes::ECHO;
+        // And a key that is a signal, which the kernel may get to late, throws none of it away.
+        modes.local_modes |= rustix::termios::LocalModes::NOFLSH;
         rustix::termios::tcsetattr(&keys, rustix::termios::OptionalActions::Now, &modes).unwrap();
         let child = command.stdin(screen()).stdout(screen()).stderr(screen()).spawn().unwrap();
         drop(command);
