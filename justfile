@@ -19,6 +19,10 @@ check:
 loom:
     RUSTFLAGS="--cfg loom" cargo test -p partita-ledger --release --test loom --target-dir target/loom
 
+# What of the ledger and of the driver's structures needs no kernel, under Miri (a nightly toolchain with that component).
+miri:
+    MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=2 cargo +nightly miri test -p partita-abi -p partita-ledger --lib
+
 # Two tenants on one GPU, with and without partitions.
 demo:
     cargo run --release --bin partita -- demo

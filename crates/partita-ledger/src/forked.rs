@@ -84,11 +84,13 @@ mod tests {
     use super::Process;
 
     #[test]
+    #[cfg_attr(miri, ignore = "it asks the kernel what Miri does not know")]
     fn the_kernel_has_such_pages() {
         assert!(Process::current().word.is_some(), "every kernel since Linux 4.14");
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it asks the kernel what Miri does not know")]
     fn a_child_is_another_also_once_it_has_asked_who_it_is() {
         let parent = Process::current();
         let asking = Process { pid: parent.pid, word: None };

@@ -144,6 +144,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it asks the kernel what Miri does not know")]
     fn a_lock_of_anybody_else_is_seen_wherever_it_is() {
         let temp = tempfile::NamedTempFile::new().unwrap();
         let holder = File::options().write(true).open(temp.path()).unwrap();

@@ -40,6 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "it asks the kernel what Miri does not know")]
     fn the_kernel_tells() {
         let (one, _other) = UnixStream::pair().unwrap();
         // SAFETY: a plain system call.
