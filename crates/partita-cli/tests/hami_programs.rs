@@ -8,9 +8,8 @@
 
 mod common;
 
-use common::container::{CORES, Container, MEMORY, driver, program, proved};
+use common::container::{CORES, Container, MEMORY, bare, program, proved};
 use common::{World, gpu_program, needs_simulator, text};
-use partita_testing::without_own_variables;
 
 /// Runs one of the programs, which finds everything as it is to be, in a new container with so many MiB.
 fn agrees_with(world: &World, what: &str, mib: u32, variables: &[(&str, &str)]) {
@@ -143,9 +142,7 @@ fn the_peers_own_programs_succeed_where_they_do_without_limits() {
     let mut worse = Vec::new();
     for program in programs {
         let name = program.file_name().unwrap().to_string_lossy().into_owned();
-        let mut bare = std::process::Command::new(&program);
-        without_own_variables(&mut bare);
-        let alone = bare.envs(driver(&world)).output().expect("the program runs");
+        let alone = bare(&world, &program).output().expect("the program runs");
         let container = Container::new(&world, &name).with(MEMORY, "1g");
         let held = container.command(&program).output().expect("the program runs");
         eprintln!("{name}: {} without limits, {} within", alone.status, held.status);

@@ -42,12 +42,10 @@ impl<'w> Container<'w> {
 
     /// A program in it: with the library preloaded and nothing else of Partita's.
     pub fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new(program);
-        without_own_variables(&mut command);
-        command.envs(driver(self.world)).env("LD_PRELOAD", libraries().join("libpartita.so"));
+        let mut command = bare(self.world, program);
+        command.env("LD_PRELOAD", libraries().join("libpartita.so"));
         command.env("PARTITA_CACHE_DIR", self.world.dir().join("nothing-proved"));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null());
         command
     }
 
@@ -101,6 +99,14 @@ impl<'w> Container<'w> {
 pub fn directories(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// A program in no container.
+pub fn bare(world: &World, program: &Path) -> Command {
+    let mut command = Command::new(program);
+    without_own_variables(&mut command);
+    command.envs(driver(world)).stdin(Stdio::null());
+    command
 }
 
 /// What puts programs on the driver under test.

@@ -150,7 +150,7 @@ impl Sample {
     }
 
     /// How many there are.
-    pub(super) fn looks(&self) -> usize {
+    fn looks(&self) -> usize {
         self.looks as usize
     }
 
@@ -169,11 +169,7 @@ impl Sample {
 
     /// What it gains over the incumbent's measurements, relative.
     pub(super) fn gain(&self, incumbent: &Self) -> f64 {
-        match incumbent.mean() > 0.0 {
-            true => self.mean() / incumbent.mean() - 1.0,
-            // Anything is more than nothing.
-            false => f64::from(u8::from(self.mean() > 0.0)),
-        }
+        gain(self.mean(), incumbent.mean())
     }
 
     /// As [`Comparison::verdict`], of a candidate with so many looks at least, by how much either's own measurements differ.
@@ -189,6 +185,15 @@ impl Sample {
         let squared_error = self.squared_error(variance_min) + incumbent.squared_error(variance_min);
         judge(self.gain(incumbent), squared_error, counts)
             .or((self.looks() >= looks_max).then_some(Verdict::Even))
+    }
+}
+
+/// What one throughput gains over another, relative.
+pub(super) fn gain(frames_per_s: f64, over: f64) -> f64 {
+    match over > 0.0 {
+        true => frames_per_s / over - 1.0,
+        // Anything is more than nothing.
+        false => f64::from(u8::from(frames_per_s > 0.0)),
     }
 }
 

@@ -49,7 +49,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::compare::{Comparison, Noise, Verdict};
+use super::compare::{Comparison, Noise, Verdict, gain};
 use super::trial::{Found, Purpose, Trials};
 use super::{Allocation, Plant, Stop};
 
@@ -88,7 +88,7 @@ pub fn steady<P: Plant + ?Sized>(
         trials: Trials::new(plant, in_force, options.settle_periods),
         options,
         tpcs: tpcs.max(1),
-        noise: Noise::supposed(worth(options) / SUPPOSED_PART),
+        noise: Noise::supposed(supposed_deviation(options)),
         incumbent: in_force.clone(),
         replaced: Vec::new(),
         measured: Vec::new(),
@@ -114,8 +114,6 @@ pub fn steady<P: Plant + ?Sized>(
 const STEPS: [u32; 3] = [5, 10, 20];
 /// Part of the TPCs to which one component alone is held that the chain does not clearly need.
 const FEW_PART: u32 = 20;
-/// Which part of what is worth a change a measurement's standard deviation is taken for, before anything is known.
-const SUPPOSED_PART: f64 = 5.0;
 /// A loss is clear from so many times what counts on.
 const CLEARLY: f64 = 3.0;
 /// Measurements of the beginning, for a first idea of the noise.
@@ -145,6 +143,11 @@ fn worth(options: &SteadyOptions) -> f64 {
     f64::from(options.better_permille.max(1)) / 1_000.0
 }
 
+/// What the standard deviation of a measurement is taken for before anything is known, relative.
+fn supposed_deviation(options: &SteadyOptions) -> f64 {
+    worth(options) / 5.0
+}
+
 /// How many of its TPCs a component needs, as far as steps have told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
@@ -162,7 +165,7 @@ struct Search<'a, P: ?Sized> {
     tpcs: u32,
     noise: Noise,
     incumbent: Allocation,
-    /// The incumbents before it, but what was in force at the beginning.
+    /// The incumbents before it, from what was in force at the beginning on.
     replaced: Vec<Allocation>,
     /// The incumbent's last measurements, oldest first, since it became that or its throughput shifted.
     measured: Vec<f64>,
@@ -276,7 +279,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
     fn ask_alone(&mut self, needs: &[Needs]) -> Result<(), Stop> {
         let few = self.few();
         let before = self.incumbent.clone();
-        for component in (0..needs.len()).filter(|&component| needs[component] != Needs::All) {
+        let spare = || (0..needs.len()).filter(|&component| needs[component] != Needs::All);
+        for component in spare() {
             let mut held = few;
             while held < before.tpcs()[component]
                 && self.is_replaced_by(&before.with(component, held))?
@@ -288,7 +292,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         if self.incumbent == before {
             return Ok(());
         }
-        for component in (0..needs.len()).filter(|&component| needs[component] != Needs::All) {
+        for component in spare() {
             if self.incumbent.tpcs()[component] > few {
                 self.challenge(&self.incumbent.with(component, few))?;
             }
@@ -395,12 +399,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
 
     /// What a throughput gains over the incumbent's.
     fn gain(&self, frames_per_s: f64) -> f64 {
-        let reference = self.reference();
-        match reference > 0.0 {
-            true => frames_per_s / reference - 1.0,
-            // Anything is more than nothing.
-            false => f64::from(u8::from(frames_per_s > 0.0)),
-        }
+        gain(frames_per_s, self.reference())
     }
 
     /// Measures the incumbent again; says whether its throughput has shifted.
@@ -477,11 +476,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             let after = self.trials.measure(&found, Purpose::Verification)?;
             of_start.push(before);
             comparison.refer();
-            comparison.look(if before > 0.0 {
-                after / before - 1.0
-            } else {
-                f64::from(u8::from(after > 0.0))
-            });
+            comparison.look(gain(after, before));
             self.remember(after);
             // Either way it must be clear which is the better one; where it is not, what was there before is as good.
             if of_start.len() < VERIFICATIONS {

@@ -15,7 +15,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Needs, Plant, Purpose, SUPPOSED_PART, Search, Stop, VERIFIED_MAX, Verdict, worth};
+use super::{Needs, Plant, Purpose, Search, Stop, VERIFIED_MAX, Verdict, supposed_deviation, worth};
 use crate::chain::Allocation;
 use crate::chain::compare::Sample;
 
@@ -109,7 +109,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         let looks_max = 2 * components;
         // How exact it is, it says itself: what is known of the noise has jumps between rhythms in it.
         let counts = worth(self.options);
-        let variance_min = (counts / SUPPOSED_PART) * (counts / SUPPOSED_PART);
+        let deviation_min = supposed_deviation(self.options);
+        let variance_min = deviation_min * deviation_min;
         let [mut of_candidate, mut of_incumbent] = [Sample::default(); 2];
         rhythms.0.iter().for_each(|&frames_per_s| of_incumbent.look(frames_per_s));
         let mut looked = Vec::new();
