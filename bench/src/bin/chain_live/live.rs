@@ -1,5 +1,6 @@
 //! One chain as processes, and what its log says.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -21,9 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it may take to end before it is ended by force.
 const END: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
-/// Periods after a division by hand that are not counted, and those of a look at it that are.
+/// Periods that are not counted after a division by hand: in the first it is taken up.
 const SETTLE_PERIODS: usize = 2;
-const LOOK_PERIODS: usize = 3;
+/// The same before a look at one, and the periods of the look.
+const LOOK_SETTLE_PERIODS: usize = 1;
+const LOOK_PERIODS: usize = 2;
 /// Elements of a row for each block of a side, as in the paper's table 1.
 const ELEMENTS_PER_BLOCK: u32 = 30;
 
@@ -41,7 +44,9 @@ pub enum Order {
 pub struct Measured {
     /// Frames a second, mean of the counted periods.
     pub frames_per_s: f64,
-    /// Divisions that were tried.
+    /// How often another division was put in force, back to one that had been there before included.
+    pub changes: usize,
+    /// Divisions that were tried, each counted once, without the one that there was.
     pub trials: usize,
     /// When the last one was, in seconds after the order; 0 for none.
     pub settled_s: f64,
@@ -206,19 +211,19 @@ impl Living<'_> {
     }
 
     /// Divides the compute units by hand, and returns the periods with that, as many as are counted after those in which the chain settles.
-    fn with(&self, order: &Order, tpcs: &[u32], counted: usize) -> Result<Vec<Period>> {
+    fn with(&self, order: &Order, tpcs: &[u32], settle: usize, counted: usize) -> Result<Vec<Period>> {
         let before = self.steer(order)?;
         let found = self.wait(before, PATIENCE, |periods| {
             let since = periods.iter().rev().take_while(|period| period.tpcs.as_deref() == Some(tpcs));
             let count = since.count();
-            (count >= SETTLE_PERIODS + counted).then(|| periods[periods.len() - counted..].to_vec())
+            (count >= settle + counted).then(|| periods[periods.len() - counted..].to_vec())
         })?;
         found.with_context(|| format!("{}: {tpcs:?} was not taken up", self.chain.name))
     }
 
-    /// A short look at a division: frames a second.
+    /// Frames a second with a division, by a short look.
     pub fn look(&self, tpcs: &[u32]) -> Result<f64> {
-        mean(&self.with(&Order::Best(tpcs.to_vec()), tpcs, LOOK_PERIODS)?)
+        mean(&self.with(&Order::Best(tpcs.to_vec()), tpcs, LOOK_SETTLE_PERIODS, LOOK_PERIODS)?)
     }
 
     /// Measures a division.
@@ -229,9 +234,10 @@ impl Living<'_> {
     fn hold_as(&self, order: &Order, tpcs: &[u32]) -> Result<Measured> {
         let options = self.chain.run.options;
         let counted = (options.counted_s * 1e3 / f64::from(options.period_ms)).ceil().max(1.0) as usize;
-        let periods = self.with(order, tpcs, counted)?;
+        let periods = self.with(order, tpcs, SETTLE_PERIODS, counted)?;
         Ok(Measured {
             frames_per_s: mean(&periods)?,
+            changes: 0,
             trials: 0,
             settled_s: 0.0,
             has_ended: true,
@@ -249,7 +255,7 @@ impl Living<'_> {
             Order::Algorithm(Algorithm::None) => self.hold_as(order, &everything),
             Order::Algorithm(_) => {
                 let none = Order::Algorithm(Algorithm::None);
-                self.with(&none, &everything, 1)?;
+                self.with(&none, &everything, SETTLE_PERIODS, 1)?;
                 self.search(order)
             }
         }
@@ -258,7 +264,8 @@ impl Living<'_> {
     /// Has an algorithm search, and counts behind its end, or at the end of the time that it has.
     fn search(&self, order: &Order) -> Result<Measured> {
         let options = self.chain.run.options;
-        let from_s = self.periods()?.last().map_or(0.0, |period| period.at_s);
+        let begin =
+            self.periods()?.pop().with_context(|| format!("{} has counted nothing", self.chain.name))?;
         let before = self.steer(order)?;
         let limit = Duration::from_secs_f64(options.seconds + options.counted_s);
         let ended = self.wait(before, limit, |periods| has_ended(periods, options.counted_s))?;
@@ -269,11 +276,13 @@ impl Living<'_> {
         let changes: Vec<f64> = periods
             .windows(2)
             .filter(|two| two[0].tpcs != two[1].tpcs)
-            .map(|two| two[1].at_s - from_s)
+            .map(|two| two[1].at_s - begin.at_s)
             .collect();
+        let tried: BTreeSet<&Vec<u32>> = periods.iter().filter_map(|period| period.tpcs.as_ref()).collect();
         Ok(Measured {
             frames_per_s: mean(&counted)?,
-            trials: changes.len(),
+            changes: changes.len(),
+            trials: tried.into_iter().filter(|tpcs| Some(*tpcs) != begin.tpcs.as_ref()).count(),
             settled_s: changes.last().copied().unwrap_or(0.0),
             has_ended: ended.is_some(),
             tpcs: last.tpcs.clone().unwrap_or_default(),

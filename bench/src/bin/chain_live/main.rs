@@ -2,8 +2,8 @@
 //!
 //! Each set runs as one chain, started once. Its compute units are divided by nobody (every component has all of them, as under default MPS), by the published
 //! algorithm and by Partita's, one after the other, in an order that is another one each round; each begins where all components have everything. What is
-//! counted is what comes out of the last component, by the chain's own log, once the search has ended. After the first round a climb looks for the best division
-//! that can be found by hand (`--search-s`), and that takes part in the rounds that follow: an exhaustive search is for the model (`chain-sets`).
+//! counted is what comes out of the last component, by the chain's own log, once the search has ended. After the first round the best division is looked for by
+//! trying (`--search-s`, the module `best`), and that takes part in the rounds that follow: a search of all there are is for the model (`chain-sets`).
 //!
 //! The regimes: matrices as printed or scaled to the device (`--sizes`), and kernels as they are or repeated until a component is bound by the GPU (`--repeat`).
 //! Which of the two a row is, it measures: by what comes out when every component has a quarter of the TPCs.
@@ -17,7 +17,7 @@
 //!
 //! FILE.json has every row as soon as it is measured; a later run replaces the rows that it measures anew and keeps the others, and `--draw` shows what is there.
 
-mod climb;
+mod best;
 mod live;
 mod report;
 
@@ -65,8 +65,8 @@ pub struct Options {
     /// How long is counted, in seconds.
     #[arg(long, default_value_t = 1.5)]
     counted_s: f64,
-    /// How long is searched for the best division of each row, in seconds; 0 for not at all.
-    #[arg(long, default_value_t = 10.0)]
+    /// How long divisions are tried to find the best one of each row, in seconds; 0 for not at all.
+    #[arg(long, default_value_t = 14.0)]
     search_s: f64,
     /// When what is not done yet is left out, in seconds: the rest of a row that is under way too.
     #[arg(long, default_value_t = 540)]
@@ -192,7 +192,7 @@ fn rounds(run: &Run<'_>, living: &Living<'_>, row: &mut Row) -> Result<()> {
             row.add(&order, measured);
         }
         if round == 0 && run.options.search_s > 0.0 {
-            let best = climb::best(run, living, row)?;
+            let best = best::best(run, living, row)?;
             // Once more, as everything else is measured: the highest of many looks was also a lucky one.
             let measured = living.obey(&Order::Best(best.tpcs.clone()))?;
             row.best = Some(best.clone());

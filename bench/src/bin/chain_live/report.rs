@@ -6,12 +6,13 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use partita::chain::Algorithm;
 use partita::gpu::Gpu;
-use partita_bench::plot::{Panel, Series, Style, draw};
 use partita_core::Samples;
 use partita_experiments::chains::ChainSet;
+use partita_experiments::plot::Picture;
+use partita_experiments::plot::grouped::{self, Bar, Panel};
 use serde::{Deserialize, Serialize};
 
-use crate::climb::Best;
+use crate::best::Best;
 use crate::live::{Measured, Order};
 use crate::{Options, Sizes};
 
@@ -97,6 +98,17 @@ impl Row {
         Samples::new(gains).ok()
     }
 
+    /// What is compared with nobody, in the order of the table.
+    fn ways(&self) -> [&[Measured]; 3] {
+        [&self.published, &self.steady, &self.of_best]
+    }
+
+    fn bar(&self, with: &[Measured]) -> Bar {
+        let Some(gain) = self.gain(with) else { return Bar::from(f64::NAN) };
+        let range = (gain.max() > gain.min()).then(|| (gain.min(), gain.max()));
+        Bar { height: gain.median(), range }
+    }
+
     /// Something of the rounds in which a search ended.
     fn of(with: &[Measured], of: impl Fn(&Measured) -> f64) -> Option<Samples> {
         let ended = with.iter().filter(|measured| measured.has_ended);
@@ -134,7 +146,7 @@ impl Row {
             Some(all) => _ = write!(text, " {:.0} ({:.0} to {:.0}) |", all.median(), all.min(), all.max()),
             None => text += " |",
         }
-        for with in [&self.published, &self.steady, &self.of_best] {
+        for with in self.ways() {
             let open = with.iter().filter(|measured| !measured.has_ended).count();
             if let Some(gain) = self.gain(with) {
                 let _ = write!(text, " {:+.1} % ({:+.1} to {:+.1}", gain.median(), gain.min(), gain.max());
@@ -142,18 +154,22 @@ impl Row {
                 let tpcs: Vec<String> = last.into_iter().flatten().map(u32::to_string).collect();
                 let _ = write!(text, "); {}", tpcs.join(" "));
             }
-            if std::ptr::eq(with, &self.of_best) {
+            if std::ptr::eq(with, self.of_best.as_slice()) {
                 if let Some(best) = &self.best {
-                    let end = if best.is_local_optimum { "" } else { ", not at its end" };
-                    let _ = write!(text, "; {} trials{end}", best.trials);
+                    let end = if best.is_local_optimum { ", climbed to its end" } else { "" };
+                    let Best { trials, combined, combinations, .. } = best;
+                    let _ = write!(text, "; {trials} tried, {combined} of {combinations} combinations{end}");
                 }
                 text += " |";
                 continue;
             }
-            let trials = Self::of(with, |measured| measured.trials as f64);
-            let settled = Self::of(with, |measured| measured.settled_s);
-            if let (Some(trials), Some(settled)) = (trials, settled) {
-                let _ = write!(text, "; {:.0} trials, {:.1} s", trials.median(), settled.median());
+            let median = |of: fn(&Measured) -> f64| Some(Self::of(with, of)?.median());
+            let trials = median(|measured| measured.trials as f64);
+            let changes = median(|measured| measured.changes as f64);
+            if let (Some(trials), Some(changes), Some(settled)) =
+                (trials, changes, median(|measured| measured.settled_s))
+            {
+                let _ = write!(text, "; {trials:.0} trials, {changes:.0} changes, {settled:.1} s");
             }
             text += &match (open, with.len()) {
                 (0, _) => " |".to_owned(),
@@ -171,8 +187,13 @@ impl Row {
     }
 }
 
-const HEAD: &str = "| set | class | components | sizes | repeated | bound by | nobody divides: frames/s | published: gain; TPCs; trials, time | ours: gain; TPCs; trials, time | best found: gain; TPCs | ours of the best | the paper, up to |\n\
+const HEAD: &str = "| set | class | components | sizes | repeated | bound by | nobody divides: frames/s | published: gain; TPCs; trials, changes, time | ours: gain; TPCs; trials, changes, time | best found: gain; TPCs | ours of the best | the paper, up to |\n\
                     |---|---|---|---|---|---|---|---|---|---|---|---|";
+
+fn put(out: &Path, extension: &str, bytes: &[u8]) -> Result<()> {
+    let path = out.with_extension(extension);
+    std::fs::write(&path, bytes).with_context(|| path.display().to_string())
+}
 
 impl Report {
     /// What is in a file.
@@ -236,17 +257,14 @@ impl Report {
         if let Some(parent) = out.parent().filter(|parent| *parent != Path::new("")) {
             std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
         }
-        let put = |extension: &str, text: String| {
-            let path = out.with_extension(extension);
-            std::fs::write(&path, text).with_context(|| path.display().to_string())
-        };
-        put("json", serde_json::to_string_pretty(self)? + "\n")?;
+        put(out, "json", (serde_json::to_string_pretty(self)? + "\n").as_bytes())?;
         let picture = out.file_name().unwrap_or_default().to_string_lossy();
         let page = format!(
             "# The paper's chain sets as processes\n\n{}, driver {}, CUDA {}.{}. Figure 4 of Luo and Wei (2023). `chain-live --gpu {} --rounds {} --search-s {}{}`; \
              the ways take turns in one chain, each from everything for everybody. A gain is over the chain that nobody divides, in the same round: median (least to \
-             most) of the searches that ended in their time, with the division of the last one. Trials: divisions that were tried; time: of the last one, after the order. The best found is a climb's, not an \
-             exhaustive search's, and is measured again in every round. Both algorithms run under the same controller, which takes back what two periods prove worse. Bound by the GPU: less than nine tenths come through when every component has a quarter of the TPCs.\n\n{}\n![Gains]({picture}.png)\n",
+             most) of the searches that ended in their time, with the division of the last one. Trials: divisions that were tried, each once; changes: how often another one was put in force; time: of the last change, after the order. The best found: by trying what \
+             the algorithms ended with, each component at three fifths, a quarter and a twentieth of the TPCs alone, combinations of those of these that cost less than 7 % alone, the most promising first, and a climb from the best of \
+             all that, for --search-s seconds; the best three are looked at again, and the best of these is measured again in every round. Both algorithms run under the same controller, which takes back what two periods prove worse. Bound by the GPU: less than nine tenths come through when every component has a quarter of the TPCs.\n\n{}\n![Gains]({picture}.png)\n",
             self.device,
             self.driver,
             self.cuda_version / 1000,
@@ -257,7 +275,7 @@ impl Report {
             if options.shrink > 1 { format!(" --shrink {}", options.shrink) } else { String::new() },
             self.table()
         );
-        put("md", page)
+        put(out, "md", page.as_bytes())
     }
 
     /// Prints the table, and draws the picture where that is wanted.
@@ -266,31 +284,24 @@ impl Report {
         let Some(out) = out.filter(|_| !self.rows.is_empty()) else { return Ok(()) };
         let mut regimes: Vec<(Sizes, u32)> = self.rows.iter().map(|row| (row.sizes, row.repeat)).collect();
         regimes.dedup();
-        let series =
-            |name: &str, color: &'static str, regime: (Sizes, u32), of: fn(&Row) -> &[Measured]| Series {
-                name: name.to_owned(),
-                color,
-                points: self
-                    .rows
-                    .iter()
-                    .filter(|row| (row.sizes, row.repeat) == regime)
-                    .enumerate()
-                    .filter_map(|(at, row)| Some((at as f64 + 1.0, row.gain(of(row))?.median())))
-                    .collect(),
-                style: Style::Measured,
-            };
-        let panel = |&regime: &(Sizes, u32)| Panel {
-            title: format!("sizes {}, kernels repeated {} ×", regime.0.name(), regime.1),
-            x: "set, in the table's order".to_owned(),
-            y: "gain over nobody, percent".to_owned(),
-            series: vec![
-                series("published", "darkorange", regime, |row| &row.published),
-                series("ours", "seagreen", regime, |row| &row.steady),
-                series("best found", "gray", regime, |row| &row.of_best),
-            ],
-            is_log: false,
+        let panel = |&(sizes, repeat): &(Sizes, u32)| Panel {
+            title: format!("sizes {}, kernels repeated {repeat} ×", sizes.name()),
+            y: "gain over nobody, %".to_owned(),
+            groups: self
+                .rows
+                .iter()
+                .filter(|row| (row.sizes, row.repeat) == (sizes, repeat))
+                .map(|row| (row.set.clone(), row.ways().map(|with| row.bar(with)).to_vec()))
+                .collect(),
         };
         let panels: Vec<Panel> = regimes.iter().map(panel).collect();
-        draw(out, &format!("Chain sets, {}", self.device), &panels)
+        let title = format!(
+            "Chain sets, {}: gain over nobody's division; lines: least to most of the rounds",
+            self.device
+        );
+        let scene = grouped::scene(&title, &["published", "ours", "best found"], &panels);
+        let picture = Picture::of("chain_live", scene);
+        put(out, "svg", picture.svg().as_bytes())?;
+        put(out, "png", &picture.png().map_err(anyhow::Error::msg)?)
     }
 }

@@ -112,9 +112,9 @@ impl Report {
     }
 }
 
-fn group(row: &Row) -> (String, Vec<f64>) {
+fn group(row: &Row) -> (String, Vec<grouped::Bar>) {
     let rates = [row.published.frames_per_s, row.steady.frames_per_s, row.oracle_frames_per_s];
-    (row.set.clone(), rates.map(|rate| row.gain_percent(rate)).to_vec())
+    (row.set.clone(), rates.map(|rate| row.gain_percent(rate).into()).to_vec())
 }
 
 /// As much as fits over a panel.

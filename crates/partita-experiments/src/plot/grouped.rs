@@ -11,8 +11,30 @@ pub struct Panel {
     pub title: String,
     /// The quantity with its unit.
     pub y: String,
-    /// Groups: a name, and a height for each series.
-    pub groups: Vec<(String, Vec<f64>)>,
+    /// Groups: a name, and a bar for each series.
+    pub groups: Vec<(String, Vec<Bar>)>,
+}
+
+/// One bar.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bar {
+    /// Its height; what is not finite is not drawn.
+    pub height: f64,
+    /// The least and the most of what it is the middle of, where there are several.
+    pub range: Option<(f64, f64)>,
+}
+
+impl Bar {
+    fn ends(self) -> [f64; 3] {
+        let (least, most) = self.range.unwrap_or((self.height, self.height));
+        [self.height, least, most]
+    }
+}
+
+impl From<f64> for Bar {
+    fn from(height: f64) -> Self {
+        Self { height, range: None }
+    }
 }
 
 const WIDTH: f64 = 620.0;
@@ -23,8 +45,8 @@ const BELOW: f64 = 74.0;
 
 /// Panels, two to a row, all to one scale around 0, with a legend for the series.
 pub fn scene(title: &str, series: &[&str], panels: &[Panel]) -> Scene {
-    let heights = || panels.iter().flat_map(|panel| &panel.groups).flat_map(|group| &group.1);
-    let finite = || heights().copied().filter(|height| height.is_finite());
+    let bars = || panels.iter().flat_map(|panel| &panel.groups).flat_map(|group| &group.1);
+    let finite = || bars().flat_map(|bar| bar.ends()).filter(|end| end.is_finite());
     let (least, most) = (finite().fold(0.0, f64::min), finite().fold(1.0, f64::max));
     let room = (most - least) * 0.08;
     let rows = panels.len().div_ceil(2) as f64;
@@ -53,13 +75,17 @@ fn draw(scene: &mut Scene, frame: &Frame, panel: &Panel, series: usize) {
     let zero = frame.py(0.0);
     // A quarter of each group's place is left between groups.
     let bar = frame.width / panel.groups.len().max(1) as f64 * 0.75 / series.max(1) as f64;
-    for (place, (name, heights)) in panel.groups.iter().enumerate() {
+    for (place, (name, bars)) in panel.groups.iter().enumerate() {
         let left = frame.px(place as f64 + 0.125);
-        for (i, height) in heights.iter().enumerate().filter(|(_, height)| height.is_finite()) {
+        for (i, Bar { height, range }) in bars.iter().enumerate().filter(|(_, bar)| bar.height.is_finite()) {
             let y = frame.py(*height);
             // What is 0 is still there.
             let (top, tall) = (y.min(zero), (y - zero).abs().max(1.2));
             rect(scene, [left + i as f64 * bar, top], [bar, tall], color(i), true);
+            if let Some((least, most)) = range {
+                let x = left + (i as f64 + 0.5) * bar;
+                line(scene, [x, frame.py(*least)], [x, frame.py(*most)], "#333333", 1.2);
+            }
         }
         let below = frame.top + frame.height + 16.0;
         text(scene, frame.px(place as f64 + 0.5), below, name, 12, TextAnchor::Middle);
@@ -75,9 +101,13 @@ mod tests {
 
     #[test]
     fn bars_rise_and_fall_from_the_line() {
-        let groups = vec![("a & b".to_owned(), vec![5.0, -5.0, f64::NAN])];
-        let panel = Panel { title: "t".to_owned(), y: "%".to_owned(), groups };
-        let svg = Picture::of("p", scene("title", &["one", "other", "none"], &[panel])).svg();
-        assert!(svg.contains("a &amp; b") && !svg.contains("NaN"), "{svg}");
+        let svg = |other: Bar| {
+            let groups = vec![("a & b".to_owned(), vec![5.0.into(), other, f64::NAN.into()])];
+            let panel = Panel { title: "t".to_owned(), y: "%".to_owned(), groups };
+            Picture::of("p", scene("title", &["one", "other", "none"], &[panel])).svg()
+        };
+        let (plain, ranged) = (svg((-5.0).into()), svg(Bar { height: -5.0, range: Some((-5.0, 5.0)) }));
+        assert!(plain.contains("a &amp; b") && !plain.contains("NaN"), "{plain}");
+        assert_eq!(ranged.matches("#333333").count(), plain.matches("#333333").count() + 1, "{ranged}");
     }
 }
