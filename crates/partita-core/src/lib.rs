@@ -20,6 +20,7 @@
 //! | [`chain`] | which part of the GPU each component of a chain may use, found online |
 //! | [`time`] | shares of the GPU's time, and who waits for whom |
 //! | [`pool`] | device memory on lease: pools, deadlines, quotas, and when memory may be used again |
+//! | [`Count`] | a number of things in words: `1 TPC`, `2 TPCs` |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ extern crate std;
 
 mod calendar;
 pub mod chain;
+mod count;
 mod gpc_set;
 pub mod hami;
 pub mod kept;
@@ -46,6 +48,7 @@ mod tpc_set;
 pub mod visible;
 
 pub use calendar::date_of;
+pub use count::Count;
 pub use gpc_set::GpcSet;
 pub use plan::{
     Ask, Clusters, Compaction, Holder, Move, NotEnough, Placement, Plan, PlanError, Present, Repacking,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use partita::chain::{self, Algorithm, ChainView, Definition, Definitions, Order, Steering};
 use partita::install::Install;
 use partita::registry::Registry;
+use partita_core::Count;
 use serde::Serialize;
 
 use crate::args::{AlgorithmArg, Chain, ChainDefine, ChainStart, ChainSteer, InternalChain};
@@ -34,7 +35,7 @@ pub fn chain(arguments: &Chain) -> Result<ExitCode, Failure> {
             let outcome = chain::stop(&Install::of_this_program()?, &registry, &arguments.name, grace, user)?;
             outcome.notices.iter().for_each(|notice| tell(notice));
             let alone = if view.supervised { "" } else { "; the process that ran it had died before" };
-            print(&format!("{}: ended ({} processes{alone})\n", arguments.name, outcome.processes))?;
+            print(&format!("{}: ended ({}{alone})\n", arguments.name, Count(outcome.processes, "process")))?;
         }
         Chain::Ps(arguments) => ps(arguments.json)?,
         Chain::Watch(arguments) => watch::watch(arguments)?,

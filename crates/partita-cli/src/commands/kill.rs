@@ -6,6 +6,7 @@ use std::time::Duration;
 use partita::install::Install;
 use partita::kill;
 use partita::registry::Registry;
+use partita_core::Count;
 
 use crate::args::Kill;
 use crate::fail::{Failure, tell};
@@ -23,9 +24,10 @@ pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
                 for notice in &outcome.notices {
                     tell(notice);
                 }
-                let processes = if outcome.processes == 1 { "process" } else { "processes" };
                 // The others are still to be ended, though this one cannot be told of.
-                if let Err(failure) = print(&format!("{name}: ended ({} {processes})\n", outcome.processes)) {
+                if let Err(failure) =
+                    print(&format!("{name}: ended ({})\n", Count(outcome.processes, "process")))
+                {
                     first_failure.get_or_insert(failure);
                 }
             }

@@ -7,7 +7,7 @@ use core::fmt;
 
 use thiserror::Error;
 
-use crate::{Share, ShareError, TpcSet};
+use crate::{Count, Share, ShareError, TpcSet};
 
 /// Why a share cannot be given.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -148,16 +148,6 @@ fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) ->
         0 => Ok(()),
         1 => write!(f, "{separator}another {}", Count(held, "TPC")),
         count => write!(f, "{separator}{count} others {}", Count(held, "TPC")),
-    }
-}
-
-/// A number and what it counts: `1 TPC`, `2 TPCs`.
-struct Count<N>(N, &'static str);
-
-impl<N: Copy + Into<u64>> fmt::Display for Count<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number: u64 = self.0.into();
-        write!(f, "{number} {}{}", self.1, if number == 1 { "" } else { "s" })
     }
 }
 

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use partita_core::Count;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -53,7 +54,7 @@ pub(super) async fn healthz(State(app): State<Shared>) -> Response {
     });
     let registry = app.blocking(|app| {
         let tenants = app.registry().lock()?.tenants()?;
-        Ok(format!("{} tenants", tenants.len()))
+        Ok(Count(tenants.len(), "tenant").to_string())
     });
     let keepers = app.blocking(|app| Ok(format!("{} keepers", app.memory().keepers()?.len())));
     let gpus = async {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use partita::chain::Steering;
+use partita_core::Count;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -44,8 +45,11 @@ impl Amount {
         };
         if !(1..=chain.tpcs).contains(&tpcs) {
             return refuse(format!(
-                "{given} is {tpcs} TPCs of the {} that chain {} has; give a component 1 to {}",
-                chain.tpcs, chain.name, chain.tpcs
+                "{given} is {} of the {} that chain {} has; give a component 1 to {}",
+                Count(tpcs, "TPC"),
+                chain.tpcs,
+                chain.name,
+                chain.tpcs
             ));
         }
         Ok(tpcs)

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use partita_core::Count;
 use serde::Serialize;
 
 use super::job::{Job, JobId};
@@ -82,12 +83,14 @@ impl fmt::Display for Step {
             Self::ServiceUp { daemon: None, .. } => f.write_str("MPS runs"),
             Self::TenantUp { tenant } => write!(f, "tenant {tenant} is ready"),
             Self::TenantEnded { tenant, processes } => {
-                write!(f, "tenant {tenant} ended ({processes} processes)")
+                write!(f, "tenant {tenant} ended ({})", Count(*processes, "process"))
             }
             Self::ClientsTerminated { pids, zombies } => {
-                write!(f, "{} MPS clients terminated, {} of them zombies", pids.len(), zombies.len())
+                write!(f, "{} terminated, {} of them zombies", Count(pids.len(), "MPS client"), zombies.len())
             }
-            Self::ProcessesEnded { processes } => write!(f, "{processes} left-over processes ended"),
+            Self::ProcessesEnded { processes } => {
+                write!(f, "{} ended", Count(*processes, "left-over process"))
+            }
             Self::ServiceKept { jobs } if jobs.is_empty() => {
                 f.write_str("MPS goes on: damaged records may be of jobs that use it")
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use partita_core::Count;
 use partita_core::chain::{
     self as core, Actuator, Allocation, Controller, ControllerOptions, Happening, PublishedOptions, Record,
     SteadyOptions, Stop,
@@ -70,7 +71,7 @@ impl Control {
                     let tpcs = self.chain.tpcs();
                     self.shared.change(true, |state, at_s| {
                         state.tpcs_of_chain = tpcs;
-                        state.note(at_s, format!("the chain has {tpcs} TPCs now"), None);
+                        state.note(at_s, format!("the chain has {} now", Count(tpcs, "TPC")), None);
                     });
                 }
                 (stop, _) => {
@@ -172,7 +173,10 @@ impl Control {
 fn tell(state: &mut ChainState, at_s: f64, what: &Happening) {
     let (text, tpcs) = match what {
         Happening::Deviation { level_frames_per_s, frames_per_s, periods } => (
-            format!("{frames_per_s:.1} frames/s for {periods} periods instead of {level_frames_per_s:.1}"),
+            format!(
+                "{frames_per_s:.1} frames/s for {} instead of {level_frames_per_s:.1}",
+                Count(*periods, "period")
+            ),
             None,
         ),
         Happening::Shift { level_frames_per_s, frames_per_s } => (
@@ -181,9 +185,10 @@ fn tell(state: &mut ChainState, at_s: f64, what: &Happening) {
         ),
         Happening::Search { before, after, before_frames_per_s, after_frames_per_s, trials, periods } => (
             format!(
-                "searched for {periods} periods, {} measurements: from {before} with {before_frames_per_s:.1} frames/s to {after} with \
+                "searched for {}, {}: from {before} with {before_frames_per_s:.1} frames/s to {after} with \
                  {after_frames_per_s:.1}",
-                trials.len()
+                Count(*periods, "period"),
+                Count(trials.len(), "measurement")
             ),
             Some(after.tpcs().to_vec()),
         ),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use partita_core::{ByteSize, TpcSet};
+use partita_core::{ByteSize, Count, TpcSet};
 use partita_mps::ControlBinary;
 
 use super::jobs::{self, Beats, BeatsRequest, CensusResult, QuotaResult};
@@ -191,7 +191,7 @@ fn run_directory() -> Result<Check, Error> {
             format!("`sudo chown root {root}`, so that no user can remove the tenants of others"),
         ));
     }
-    Ok(Check::ok("run directory", format!("{root}, {} tenants", tenants.len())))
+    Ok(Check::ok("run directory", format!("{root}, {}", Count(tenants.len(), "tenant"))))
 }
 
 fn layout(measured: &Measured) -> Check {

@@ -1,5 +1,7 @@
 //! The chart as a picture.
 
+use partita_core::Count;
+
 use super::Chart;
 use crate::svg::{Svg, escape};
 
@@ -139,15 +141,20 @@ fn legend(svg: &mut Svg, top: f64, chart: &Chart) -> f64 {
         y += 22.0;
     };
     for (index, tenant) in chart.tenants.iter().enumerate() {
-        let text =
-            format!("{} {}: {} TPCs, {} SMs", tenant.letter, tenant.name, tenant.set.len(), tenant.sms);
+        let text = format!(
+            "{} {}: {}, {}",
+            tenant.letter,
+            tenant.name,
+            Count(tenant.set.len(), "TPC"),
+            Count(tenant.sms, "SM")
+        );
         entry(svg, COLOURS[index % COLOURS.len()], "", &text);
     }
     let free = chart.free_tpcs();
-    entry(svg, FREE, "", &format!("free: {free} TPCs, {} SMs", free * chart.sms_per_tpc));
+    entry(svg, FREE, "", &format!("free: {}, {}", Count(free, "TPC"), Count(free * chart.sms_per_tpc, "SM")));
     if chart.holes > 0 {
         let dashed = r##" stroke="#bbbbbb" stroke-dasharray="4 4""##;
-        entry(svg, "none", dashed, &format!("fused off: {} places", chart.holes));
+        entry(svg, "none", dashed, &format!("fused off: {}", Count(chart.holes, "place")));
     }
     if chart.gpcs.iter().any(|row| !row.singletons.is_empty()) {
         let border = r##" stroke="#333333" stroke-width="1.5""##;

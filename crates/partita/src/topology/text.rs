@@ -1,5 +1,7 @@
 //! The chart as text.
 
+use partita_core::Count;
+
 use super::{Chart, GpcRow};
 
 /// Whether the text is for a terminal that shows colours.
@@ -197,10 +199,10 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
         let letter = if ink == Ink::Plain { tenant.letter.to_string() } else { letter };
         let tpcs = tenant.set.len();
         let name = if index == 0 { "tenants" } else { "" };
-        line(name, &format!("{letter} {}: {}, {}", tenant.name, count(tpcs, "TPC"), count(tenant.sms, "SM")));
+        line(name, &format!("{letter} {}: {}, {}", tenant.name, Count(tpcs, "TPC"), Count(tenant.sms, "SM")));
     }
     let free = chart.free_tpcs();
-    line("free", &format!("{}, {}", count(free, "TPC"), count(free * chart.sms_per_tpc, "SM")));
+    line("free", &format!("{}, {}", Count(free, "TPC"), Count(free * chart.sms_per_tpc, "SM")));
     if chart.holes > 0 {
         let all = chart.gpcs.iter().flat_map(|row| &row.cpcs).map(|cpc| cpc.places.len()).sum::<usize>();
         let known = if chart.places_known { "" } else { ", if every GPC was made like the largest" };
@@ -262,10 +264,6 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
         format!("{:.2} s", chart.took_s)
     };
     line("took", &format!("{took}, {how}"));
-}
-
-fn count(number: u32, of: &str) -> String {
-    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

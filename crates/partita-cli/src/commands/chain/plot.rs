@@ -1,6 +1,7 @@
 //! `partita chain plot`.
 
 use partita::chain::{self, History, Period};
+use partita_core::Count;
 use partita_experiments::plot::Picture;
 use partita_experiments::plot::lines::{Panel, Series, scene};
 
@@ -31,7 +32,7 @@ pub fn plot(arguments: &ChainPlot) -> Result<(), Failure> {
         }
     };
     std::fs::write(out, bytes).map_err(|error| Failure::Told(format!("{}: {error}", out.display())))?;
-    print(&format!("{}: {} periods\n", out.display(), history.periods.len()))
+    print(&format!("{}: {}\n", out.display(), Count(history.periods.len(), "period")))
 }
 
 fn picture(history: &History) -> Picture {

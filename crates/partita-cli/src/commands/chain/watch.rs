@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use partita::chain::{self, Algorithm, ChainView, Phase, RoleView, Steering};
 use partita::registry::Registry;
+use partita_core::Count;
 
 use crate::args::ChainWatch;
 use crate::fail::Failure;
@@ -82,14 +83,14 @@ fn text(view: &ChainView, before: Option<(&ChainView, f64)>) -> String {
     let state = &view.state;
     let fps = state.throughput_fps.map_or_else(|| "?".to_owned(), |fps| format!("{fps:.1}"));
     let mut text = format!(
-        "{} on {}: {fps} frames/s, {} frames; {} TPCs divided by {} ({}, {} periods of {} ms)\n",
+        "{} on {}: {fps} frames/s, {}; {} divided by {} ({}, {} of {} ms)\n",
         view.name,
         view.gpu,
-        view.frames_finished,
-        state.tpcs_of_chain,
+        Count(view.frames_finished, "frame"),
+        Count(state.tpcs_of_chain, "TPC"),
         steering(&state.steering),
         phase(view),
-        state.periods,
+        Count(state.periods, "period"),
         state.definition.period_ms
     );
     if !view.supervised {
