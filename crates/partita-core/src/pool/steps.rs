@@ -1,5 +1,7 @@
 //! What whoever holds the memory is to do with it.
 
+use alloc::vec::Vec;
+
 use super::{OwnerId, Pool, Refusal, SlabId, TenantId};
 
 /// Memory to make, as one allocation.
@@ -46,20 +48,22 @@ impl Pool {
     /// The next thing to do beside requests, if there is one: memory for demand that grows, and the end of what is not needed any more. Asks
     /// those who have superfluous slabs open to close them ([`Pool::retiring`]).
     pub fn step(&mut self, now_ms: u64) -> Option<Step> {
-        let mut add = None;
+        let mut wanted = Vec::new();
         for (id, tenant) in &mut self.tenants {
             for (block_bytes, size) in &mut tenant.sizes {
                 size.demand.note(size.used, now_ms);
                 let growth = size.demand.growth();
-                if add.is_none() && size.blocks - size.used < growth && size.blocks < size.demand.target() {
-                    add = Some((*id, *block_bytes, size.demand.target() - size.blocks));
+                if size.blocks - size.used < growth && size.blocks < size.demand.target() {
+                    wanted.push((*id, *block_bytes, size.demand.target() - size.blocks));
                 }
             }
         }
-        if let Some((tenant, block_bytes, blocks)) = add
-            && let Ok(plan) = self.plan(tenant, block_bytes, blocks)
-            && self.fits(tenant, plan.bytes).is_ok()
-        {
+        // Who has reached a bound stands in nobody's way.
+        let possible = |(tenant, block_bytes, blocks)| {
+            let plan = self.plan(tenant, block_bytes, blocks).ok()?;
+            self.fits(tenant, plan.bytes).is_ok().then_some(plan)
+        };
+        if let Some(plan) = wanted.into_iter().find_map(possible) {
             return Some(Step::Add(plan));
         }
         self.superfluous(now_ms).map(Step::Remove)

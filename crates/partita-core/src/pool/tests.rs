@@ -212,6 +212,25 @@ fn a_ramp_finds_memory_before_it_asks() {
 }
 
 #[test]
+fn who_has_reached_a_bound_takes_no_room_from_others_that_grow() {
+    let mut pool = Pool::new(limits());
+    let owners = [12, 64].map(|quota| {
+        let tenant = pool.add_tenant(quota * MIB).unwrap();
+        pool.add_owner(tenant, 0).unwrap()
+    });
+    let window_ms = pool.limits().window_ms;
+    for window in 0..3 {
+        for owner in owners {
+            lease(&mut pool, owner, MIB, 4, window * window_ms).unwrap();
+        }
+    }
+    // Both are about to want more, and the first one cannot have it.
+    let other = pool.owner_view(owners[1]).unwrap().tenant;
+    let step = pool.step(2 * window_ms);
+    assert!(matches!(step, Some(Step::Add(plan)) if plan.tenant == other), "{step:?}");
+}
+
+#[test]
 fn tenants_share_no_slab() {
     let mut pool = Pool::new(limits());
     let owners = [0, 1].map(|_| {
