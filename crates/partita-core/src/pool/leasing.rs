@@ -149,6 +149,10 @@ impl Pool {
             },
             Err(refusal) => refusal,
         };
+        // For what would not fit if there were nothing else, nobody loses what lies idle.
+        if all.bytes > bytes_max.min(self.tenant(tenant)?.quota_bytes) {
+            return Err(refused);
+        }
         // Whatever lies idle makes room; but not what would be made again at once.
         let of = matches!(refused, Refusal::Quota { .. }).then_some(tenant);
         match self.spare(of, Some((tenant, block_bytes))) {

@@ -231,6 +231,35 @@ fn who_has_reached_a_bound_takes_no_room_from_others_that_grow() {
 }
 
 #[test]
+fn what_can_never_be_had_costs_nobody_what_lies_idle() {
+    let mut pool = Pool::new(limits());
+    let owners = [64 * MIB, u64::MAX].map(|quota_bytes| {
+        let tenant = pool.add_tenant(quota_bytes).unwrap();
+        pool.add_owner(tenant, 0).unwrap()
+    });
+    for owner in owners {
+        let idle = lease(&mut pool, owner, MIB, 2, 0).unwrap();
+        pool.open(idle[0].slab, owner).unwrap();
+        idle.iter().for_each(|idle| pool.free(idle.id, owner, 1).unwrap());
+        lease(&mut pool, owner, 4096, 1, 1).unwrap();
+    }
+    let first = pool.slabs().next().unwrap().id;
+    pool.close(first, owners[0], 1).unwrap();
+    let (before, bytes_max) = (pool.totals(), pool.limits().bytes_max);
+    // More than the quota, more than may be leased at all, and many that are together.
+    for (owner, bytes, count) in
+        [(0, 65 * MIB, 1), (0, 10 * MIB, 7), (1, bytes_max, 2), (1, 20 * MIB, 5), (1, u64::MAX, 1)]
+    {
+        lease(&mut pool, owners[owner], bytes, count, 2).unwrap_err();
+        assert_eq!(pool.totals(), before, "{count} times {bytes} bytes");
+        assert!(
+            owners.iter().all(|owner| pool.retiring(*owner).next().is_none()),
+            "nobody is asked to close"
+        );
+    }
+}
+
+#[test]
 fn tenants_share_no_slab() {
     let mut pool = Pool::new(limits());
     let owners = [0, 1].map(|_| {
