@@ -291,6 +291,8 @@ enum Op {
     Seen(usize),
     Pass(u64),
     Quota(usize, u64),
+    TakeBack(usize),
+    Disown(usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -309,7 +311,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => n.clone().prop_map(Op::Gone),
         2 => n.clone().prop_map(Op::Seen),
         4 => (0u64..3000).prop_map(Op::Pass),
-        1 => (n, 0u64..80 * MIB).prop_map(|(a, b)| Op::Quota(a, b)),
+        1 => (n.clone(), 0u64..80 * MIB).prop_map(|(a, b)| Op::Quota(a, b)),
+        1 => n.clone().prop_map(Op::TakeBack),
+        1 => n.prop_map(Op::Disown),
     ]
 }
 
@@ -519,6 +523,25 @@ fn apply(pool: &mut Pool, model: &mut Model, op: Op, now_ms: &mut u64) {
                 model.leases.get_mut(&lease.id).unwrap().2 = true;
             }
             settle(pool, *now_ms);
+        }
+        Op::TakeBack(at) => {
+            let Some(id) = pick(model.leases.keys().copied(), at) else { return };
+            let (_, _, rests) = &mut model.leases.get_mut(&id).unwrap();
+            assert_eq!(pool.take_back(id, now).is_ok(), !*rests);
+            *rests = true;
+        }
+        Op::Disown(at) => {
+            let Some(owner) = owner(at) else { return };
+            let has_ended = model.owners[&owner].2;
+            let left = model.leases.values().filter(|(_, of, _)| *of == owner).count();
+            match pool.disown(owner, now) {
+                Ok(freed) => {
+                    assert!(has_ended && freed == left);
+                    model.leases.retain(|_, (_, of, _)| *of != owner);
+                }
+                // One that has ended and left nothing is forgotten.
+                Err(_) => assert!(!has_ended || left == 0),
+            }
         }
         Op::Quota(at, quota) => {
             let tenant = pick(model.quotas.keys().copied(), at).unwrap();
