@@ -50,7 +50,19 @@ impl Listener {
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
         let lock = lock(&lock_path).map_err(failed)?.ok_or_else(|| BindError::Busy(path.to_owned()))?;
-        // Nobody else serves it: what is there is of one that was killed.
+        match Self::listen(path) {
+            Ok(socket) => Ok(Self { socket, path: path.to_owned(), lock_path, _lock: lock }),
+            Err(error) => {
+                // While it is held, as in drop().
+                let _ = fs::remove_file(&lock_path);
+                Err(error)
+            }
+        }
+    }
+
+    /// The socket, where nobody else serves one: what is there is of one that was killed.
+    fn listen(path: &Path) -> Result<OwnedFd, BindError> {
+        let failed = |reason: io::Error| BindError::Io { path: path.to_owned(), reason };
         match path.symlink_metadata() {
             Ok(status) if status.file_type().is_socket() => fs::remove_file(path).map_err(failed)?,
             Ok(_) => return Err(BindError::NotASocket(path.to_owned())),
@@ -65,8 +77,7 @@ impl Listener {
             rustix::net::listen(&socket, BACKLOG)?;
             Ok(socket)
         });
-        let socket = made.map_err(failed)?;
-        Ok(Self { socket, path: path.to_owned(), lock_path, _lock: lock })
+        made.map_err(failed)
     }
 
     /// The next connection that waits; `None` if none does.
@@ -135,5 +146,7 @@ mod tests {
         let long = temp.path().join("x".repeat(120));
         assert!(Listener::bind(&long).err().unwrap().to_string().contains("107 bytes"));
         assert!(Listener::bind(&temp.path().join("none/keeper")).is_err());
+        let left: Vec<_> = fs::read_dir(temp.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(left, [path], "of those that came to nothing, neither");
     }
 }
