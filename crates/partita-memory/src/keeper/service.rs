@@ -126,6 +126,8 @@ impl<M: Memory> Service<M> {
             let descriptor = descriptors.into_iter().next();
             self.handle(client, request, descriptor, now_ms)
         });
+        // Not at the next tick alone: before that the keeper could end, with what was leased since.
+        self.note_busy(now_ms);
         let reply = done.unwrap_or_else(|fault| {
             self.bad_frames += u64::from(fault.code == Code::BadFrame);
             Reply::Error { code: fault.code, text: fault.text }
@@ -156,6 +158,10 @@ impl<M: Memory> Service<M> {
             }
         }
         self.tenants.forget_idle(&mut self.pool);
+        self.note_busy(now_ms);
+    }
+
+    fn note_busy(&mut self, now_ms: u64) {
         let totals = self.pool.totals();
         if totals.leases + totals.resting > 0 || self.clients.has_tenants() {
             self.busy_ms = now_ms;

@@ -143,6 +143,19 @@ fn a_full_gpu_gives_what_lies_idle_and_less_than_planned_before_it_refuses() {
 }
 
 #[test]
+fn whoever_comes_between_two_ticks_keeps_the_keeper() {
+    let mut world = World::new(1 << 30);
+    world.service.tick(4950);
+    world.now_ms = 5000;
+    let admin = world.service.join(Peer { pid: 9, uid: 7 });
+    let hello = Request::Hello { version: VERSION, tenant: None };
+    assert!(matches!(world.ask(admin, &hello), Reply::Welcome(_)));
+    assert_eq!(world.service.idle_since_ms(), 0, "one that only looks does not keep it");
+    world.client("one");
+    assert_eq!(world.service.idle_since_ms(), 5000);
+}
+
+#[test]
 fn an_end_that_is_told_twice_leaves_what_rests_to_the_processs_end() {
     let mut world = World::new(1 << 30);
     let client = world.client("one");
