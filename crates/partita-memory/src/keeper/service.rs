@@ -211,6 +211,10 @@ impl<M: Memory> Service<M> {
     ) -> Result<Reply, Fault> {
         let who = self.clients.get_mut(client).ok_or(Refusal::UnknownOwner { owner: client.0 })?;
         let (peer, has_greeted, seat) = (who.peer, who.has_greeted, who.seat);
+        if let Some(seat) = seat {
+            // Whatever a client asks, it lives.
+            self.pool.seen(seat.owner, now_ms)?;
+        }
         match request {
             Request::Hello { version, tenant } => {
                 if has_greeted {
@@ -246,8 +250,6 @@ impl<M: Memory> Service<M> {
                         format!("a {} request of a client without a tenant: greet with one", request.name());
                     Fault { code: Code::NotAllowed, text }
                 })?;
-                // Whatever a client asks, it lives.
-                self.pool.seen(seat.owner, now_ms)?;
                 self.of_tenant(seat, request, descriptor, now_ms)
             }
         }

@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use partita_core::pool::LeaseId;
+
 use super::*;
-use crate::wire::{Code, HandleKind, Reply, Request, VERSION};
+use crate::wire::{Code, HandleKind, Privileged, Reply, Request, VERSION};
 
 const MIB: u64 = 1 << 20;
 
@@ -153,6 +155,32 @@ fn whoever_comes_between_two_ticks_keeps_the_keeper() {
     assert_eq!(world.service.idle_since_ms(), 0, "one that only looks does not keep it");
     world.client("one");
     assert_eq!(world.service.idle_since_ms(), 5000);
+}
+
+#[test]
+fn each_request_of_its_owner_begins_a_deadline_anew() {
+    let mut world = World::new(1 << 30);
+    let client = world.client("one");
+    let lease = Request::Lease { owner: None, bytes: MIB, count: 1, ttl_ms: 300 };
+    assert!(matches!(world.ask(client, &lease), Reply::Leased(_)));
+    let quota = Privileged::Quota { uid: 7, tenant: "two".parse().unwrap(), bytes: MIB };
+    let refused = Request::Lease { owner: None, bytes: 0, count: 1, ttl_ms: 0 };
+    for request in [
+        Request::Beat,
+        Request::Status,
+        Request::Leases { after: LeaseId(0) },
+        Request::Tenants { skip: 0 },
+        Request::Privileged(quota),
+        refused,
+    ] {
+        world.now_ms += 200;
+        world.service.tick(world.now_ms);
+        assert_eq!(world.service.status(0).totals.leases, 1, "before {request:?}");
+        world.ask(client, &request);
+    }
+    world.now_ms += 300;
+    world.service.tick(world.now_ms);
+    assert_eq!(world.service.status(0).totals.resting, 1);
 }
 
 #[test]
