@@ -267,6 +267,20 @@ fn a_keeper_that_nobody_needs_ends() {
 }
 
 #[test]
+fn times_without_an_end_are_never_over() {
+    let keeper = Keeper::new(|options| {
+        options.idle = Some(Duration::MAX);
+        options.settle = Some(Duration::MAX);
+    });
+    let mut client =
+        Connection::connect(&keeper.socket, Some("one".parse().unwrap()), Duration::MAX).unwrap();
+    client.lease(None, 4096, 1, 0).unwrap();
+    drop(client);
+    keeper.is_clean_in_the_end();
+    assert_eq!(keeper.end(), End::Told);
+}
+
+#[test]
 fn too_many_connections_are_told_so() {
     let keeper = Keeper::new(|options| options.clients_max = 3);
     let clients: Vec<Connection> = (0..3).map(|_| keeper.client("one")).collect();

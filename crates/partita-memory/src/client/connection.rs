@@ -320,10 +320,11 @@ impl Connection {
 
     /// Waits for an answer.
     fn wait(&self, asked: &'static str) -> Result<(), Error> {
-        let until = std::time::Instant::now() + self.patience;
+        // Of a time without an end there is none.
+        let until = std::time::Instant::now().checked_add(self.patience);
         loop {
-            let left = until.saturating_duration_since(std::time::Instant::now());
-            let timeout = rustix::event::Timespec::try_from(left).ok();
+            let left = until.map(|until| until.saturating_duration_since(std::time::Instant::now()));
+            let timeout = left.and_then(|left| rustix::event::Timespec::try_from(left).ok());
             let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
             match rustix::event::poll(&mut polled, timeout.as_ref()) {
                 Ok(0) => {

@@ -26,6 +26,9 @@ const SETTLE_MPS: Duration = Duration::from_secs(1);
 /// What [`Service::tick`] is called in between.
 const TICK_MS: u64 = 100;
 
+/// How long one wait is at most: kernels before Linux 5.11 know none of more than 31 bits of milliseconds.
+const WAIT_MS_MAX: u64 = 3_600_000;
+
 /// Events that are taken at one time.
 const EVENTS_AT_ONCE: usize = 64;
 
@@ -153,8 +156,8 @@ impl<M: Memory> Keeper<M> {
                 self.service.tick(now_ms);
                 tick_ms = now_ms + TICK_MS;
             }
-            let until_idle_ms =
-                idle_ms.map(|idle_ms| (self.service.idle_since_ms() + idle_ms).saturating_sub(now_ms));
+            let until_idle_ms = idle_ms
+                .map(|idle_ms| self.service.idle_since_ms().saturating_add(idle_ms).saturating_sub(now_ms));
             if until_idle_ms == Some(0) {
                 return Ok(End::Idle);
             }
@@ -164,6 +167,7 @@ impl<M: Memory> Keeper<M> {
                 (Some(tick), Some(idle)) => Some(tick.min(idle)),
                 (tick, idle) => tick.or(idle),
             };
+            let wait = wait.map(|wait_ms| wait_ms.min(WAIT_MS_MAX));
             if let Some(end) = self.wait(listener, wait, &mut events)? {
                 return Ok(end);
             }
@@ -297,7 +301,7 @@ impl<M: Memory> Keeper<M> {
         if self.settle_ms == 0 {
             self.service.gone(client, now_ms);
         } else {
-            self.settling.push((now_ms + self.settle_ms, client));
+            self.settling.push((now_ms.saturating_add(self.settle_ms), client));
         }
     }
 
