@@ -304,3 +304,26 @@ fn a_silent_keeper_is_not_waited_for_for_ever() {
     assert!(matches!(error, Error::Silent { asked: "hello", pid, .. } if pid == own), "{error}");
     let _keep: OwnedFd = listener;
 }
+
+#[test]
+fn a_keeper_that_takes_up_nobody_is_not_waited_for_for_ever() {
+    let temp = tempfile::Builder::new().prefix("pt-mem-").tempdir_in("/tmp").unwrap();
+    let socket = temp.path().join("stopped");
+    let address = rustix::net::SocketAddrUnix::new(&socket).unwrap();
+    let made =
+        || rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None);
+    let listener = made().unwrap();
+    rustix::net::bind(&listener, &address).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    // There is room for this one.
+    let first = made().unwrap();
+    rustix::net::connect(&first, &address).unwrap();
+    let path = socket.clone();
+    let waiting =
+        std::thread::spawn(move || Connection::connect(&path, None, Duration::from_millis(20)).err());
+    eventually("it gives up", || waiting.is_finished());
+    let error = waiting.join().unwrap().unwrap();
+    assert!(matches!(error, Error::Unattended { patience_ms: 20, .. }), "{error}");
+    assert!(error.to_string().contains("stopped"), "{error}");
+    drop((listener, first));
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId};
 use partita_ledger::SocketPeer;
 use rustix::event::{PollFd, PollFlags};
+use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
 use super::Error;
@@ -17,6 +18,9 @@ use crate::wire::{
     Beat, Code, HANDLE_BYTES, ITEMS_MAX, LeaseRow, Privileged, ROWS_MAX, Reply, Request, Status, TenantRow,
     VERSION, Welcome, tag_of,
 };
+
+/// The longest wait for room in a socket that the kernel is told; more than anybody has.
+const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// By what a slab is opened.
 #[derive(Debug)]
@@ -52,13 +56,23 @@ impl Connection {
     /// Connects and greets: for a tenant, or to look and to administer.
     ///
     /// # Errors
-    /// [`Error::NoKeeper`], [`Error::Stranger`], and what the keeper refuses.
+    /// [`Error::NoKeeper`], [`Error::Unattended`], [`Error::Stranger`], and what the keeper refuses.
     pub fn connect(socket: &Path, tenant: Option<TenantName>, patience: Duration) -> Result<Self, Error> {
         let no_keeper = |reason| Error::NoKeeper { socket: socket.to_owned(), reason };
         let address = socket::address(socket).map_err(no_keeper)?;
         let connected = socket::packet_socket(SocketFlags::empty())?;
-        rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address))
-            .map_err(|errno| no_keeper(errno.into()))?;
+        // Where as many wait as there is room for, whoever comes next is not even heard.
+        let wait = patience.clamp(Duration::from_micros(1), WAIT_MAX);
+        rustix::net::sockopt::set_socket_timeout(&connected, Timeout::Send, Some(wait))
+            .map_err(io::Error::from)?;
+        match rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address)) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+                return Err(Error::Unattended { socket: socket.to_owned(), patience_ms });
+            }
+            Err(errno) => return Err(no_keeper(errno.into())),
+        }
         // Its directory may be everybody's, and whoever is first may take a name there.
         let peer =
             SocketPeer::of(connected.as_raw_fd()).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;

@@ -49,6 +49,14 @@ pub enum Error {
         /// Its process.
         pid: u32,
     },
+    /// The keeper takes up no connection.
+    #[error("the keeper at {} has taken up no connection for {patience_ms} ms: see whether its process is stopped", socket.display())]
+    Unattended {
+        /// The socket.
+        socket: PathBuf,
+        /// How long it was waited for, in milliseconds.
+        patience_ms: u64,
+    },
     /// The keeper refuses.
     #[error("the keeper refuses a `{asked}`: {text}")]
     Refused {
