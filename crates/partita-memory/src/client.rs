@@ -24,7 +24,7 @@ pub use leased::Leased;
 pub use slabs::OpenSlab;
 
 use crate::name::TenantName;
-use crate::wire::{Beat, Welcome};
+use crate::wire::{Beat, Code, Welcome};
 use slabs::Slabs;
 use stash::Stash;
 
@@ -110,7 +110,8 @@ impl<'a> Client<'a> {
         self.gpu
     }
 
-    /// Leases at least so many bytes, open in this process. What was in them is not told.
+    /// Leases at least so many bytes, open in this process. What was in them is not told. Where there is no room otherwise, what this client keeps
+    /// for the next leases goes back for it.
     ///
     /// # Errors
     /// [`Error`].
@@ -203,6 +204,15 @@ impl<'a> Client<'a> {
         // A batch is a wish, one lease is the need.
         let leased = match leased {
             Err(Error::Refused { .. }) if count > 1 => connection.lease(None, bytes, 1, self.ttl_ms),
+            leased => leased,
+        };
+        let leased = match leased {
+            // What is lacking may be what this client keeps, and slabs that it has open for nothing.
+            Err(Error::Refused { code: Code::Quota | Code::OutOfMemory | Code::TooMany, .. }) => {
+                connection.free(&stash.take_all())?;
+                self.slabs.borrow_mut().close_all(&mut connection)?;
+                connection.lease(None, bytes, 1, self.ttl_ms)
+            }
             leased => leased,
         };
         let mut leased = leased?;

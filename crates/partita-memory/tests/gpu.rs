@@ -333,6 +333,30 @@ fn clients_give_back_what_they_do_not_use() {
     world.is_clean_in_the_end();
 }
 
+/// Leases nearly all of its quota in one size after the other.
+#[test]
+#[ignore = "the tests run it in child processes"]
+fn child_needs_what_it_keeps() {
+    let cuda = Cuda::load(None).unwrap();
+    let gpu = Gpu::open(&cuda, 0).unwrap();
+    let client = connect(&gpu, "one");
+    for (bytes, count) in [(MIB, 40), (60 * MIB, 1), (2 * MIB, 20)] {
+        let leases: Vec<_> = (0..count).map(|_| client.lease(bytes).unwrap()).collect();
+        leases.iter().for_each(|lease| lease.span().unwrap().write(&[1; 16]).unwrap());
+    }
+    // What is in use is not given back for another lease.
+    let held = client.lease(40 * MIB).unwrap();
+    assert!(matches!(client.lease(40 * MIB), Err(Error::Refused { code: Code::Quota, .. })));
+    held.span().unwrap().write(&[2; 16]).unwrap();
+}
+
+#[test]
+fn what_a_client_keeps_for_the_next_lease_does_not_stand_in_its_way() {
+    let world = World::new("mem-keeps", "ipc");
+    world.child("child_needs_what_it_keeps").ends_well();
+    world.is_clean_in_the_end();
+}
+
 /// Asks again after each order.
 #[test]
 #[ignore = "the tests run it in child processes"]
