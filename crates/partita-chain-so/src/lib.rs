@@ -7,8 +7,11 @@ mod contain;
 mod handle;
 mod text;
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use chain::{Attach, Component, Outcome, Received, Role};
@@ -61,13 +64,44 @@ fn limit(limit_ns: i64) -> Option<Duration> {
     u64::try_from(limit_ns).ok().map(Duration::from_nanos)
 }
 
-/// Opens the driver and a GPU for the life of the process, and takes the place.
+thread_local! {
+    /// The GPUs of this thread's attempts that came to nothing, by their numbers: for the next one, as a program may try again and again.
+    static SPARE: RefCell<HashMap<c_uint, &'static Gpu<'static>>> = RefCell::default();
+}
+
+/// The driver, loaded once.
+fn cuda() -> Result<&'static Cuda, partita_driver::Error> {
+    static CUDA: OnceLock<Cuda> = OnceLock::new();
+    match CUDA.get() {
+        Some(cuda) => Ok(cuda),
+        None => Cuda::load(None).map(|cuda| CUDA.get_or_init(|| cuda)),
+    }
+}
+
+/// Opens a GPU for the life of the process, with the primary context current.
+fn open(device: c_uint) -> Result<&'static Gpu<'static>, partita_driver::Error> {
+    let Some(gpu) = SPARE.with_borrow_mut(|spare| spare.remove(&device)) else {
+        return Ok(Box::leak(Box::new(Gpu::open(cuda()?, device)?)));
+    };
+    let mut context = std::ptr::null_mut();
+    // SAFETY: a valid pointer; the context that it gets is alive as long as the GPU is open, so what is retained here may go back at once.
+    unsafe {
+        gpu.cuda().primary_retain(&mut context, gpu.device())?;
+        let made_current = gpu.cuda().ctx_set_current(context);
+        gpu.cuda().primary_release(gpu.device())?;
+        made_current?;
+    }
+    Ok(gpu)
+}
+
+/// Opens a GPU for the life of the process, and takes the place.
 fn attach(attach: Attach<'static>, device: c_uint) -> Result<Place, String> {
-    let words = |error: &dyn std::fmt::Display| error.to_string();
-    let cuda: &'static Cuda = Box::leak(Box::new(Cuda::load(None).map_err(|error| words(&error))?));
-    let gpu: &'static Gpu<'static> =
-        Box::leak(Box::new(Gpu::open(cuda, device).map_err(|error| words(&error))?));
-    let owned = Box::into_raw(Box::new(attach.attach(gpu).map_err(|error| words(&error))?));
+    let gpu = open(device).map_err(|error| error.to_string())?;
+    let attached = attach.attach(gpu).map_err(|error| {
+        SPARE.with_borrow_mut(|spare| spare.insert(device, gpu));
+        error.to_string()
+    });
+    let owned = Box::into_raw(Box::new(attached?));
     // SAFETY: just made, and freed by detach() alone, which no frame outlives.
     let component = unsafe { &*owned };
     Ok(Place { component, owned, frames: std::cell::Cell::new(0) })

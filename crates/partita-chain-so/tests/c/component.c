@@ -1,6 +1,7 @@
 /* A component in C, first, middle or last: what each leaves in a frame the last one finds, and what must be refused is. */
 #include "partita_chain.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,22 @@ static void refusals(partita_component *component, partita_frame *frame)
 	CHECK(partita_chain_stream(NULL) == NULL);
 }
 
+/* A program may try again and again until its place is free: what comes to nothing leaves nothing behind. */
+static void attempts(void)
+{
+	partita_component *component = NULL;
+	size_t before = 0;
+	for (int attempt = 0; attempt < 60; attempt++) {
+		CHECK(partita_chain_attach_to(&component, "/nonexistent/chain", "0", 0) == PARTITA_CHAIN_FAILED);
+		CHECK(partita_chain_attach_to(&component, "/nonexistent/chain", "0", 99) == PARTITA_CHAIN_FAILED);
+		/* What the library and the driver have once, they have by then. */
+		if (attempt == 9)
+			before = mallinfo2().uordblks;
+	}
+	CHECK(component == NULL);
+	CHECK(mallinfo2().uordblks < before + 16 * 1024);
+}
+
 int main(void)
 {
 	partita_component *component;
@@ -46,6 +63,7 @@ int main(void)
 	unsigned char bytes[BYTES];
 	int got, frames = 0;
 
+	attempts();
 	CHECK(partita_chain_attach(&component) == PARTITA_CHAIN_OK);
 	role = partita_chain_role(component);
 	int last = partita_chain_roles(component) - 1;
