@@ -35,7 +35,10 @@ pub fn contained<T>(failed: T, work: impl FnOnce() -> T) -> T {
     done.unwrap_or_else(|payload| {
         // To drop it could panic again.
         std::mem::forget(payload);
-        let fault = FAULT.with_borrow_mut(|fault| fault.get_or_insert_with(|| "a panic".to_owned()).clone());
+        let unknown = || "a panic".to_owned();
+        // On a thread that is ending nobody is left to tell.
+        let fault = FAULT.try_with(|fault| fault.borrow_mut().get_or_insert_with(unknown).clone());
+        let fault = fault.unwrap_or_else(|_| unknown());
         text::fail(format!("a fault of libpartita_chain: {fault}; please report it"));
         failed
     })

@@ -1,6 +1,7 @@
 /* A component whose library panics, which is a bug: the call fails, and so do those after it; the program is not ended, and nothing is printed. */
 #include "partita_chain.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,11 +16,40 @@ int partita_chain_panic(partita_component *component);
 		}                                                                                                    \
 	} while (0)
 
+/* What a thread calls at its very end finds nothing of the library's left there: an error of that call as well. */
+static int at_the_end = 0;
+
+static void last_call(void *key)
+{
+	partita_component *component = NULL;
+	(void)key;
+	at_the_end = partita_chain_attach_to(&component, "/nonexistent/chain", "0", 0);
+}
+
+static void *thread(void *key)
+{
+	partita_component *component = NULL;
+	pthread_setspecific(*(pthread_key_t *)key, key);
+	return partita_chain_attach_to(&component, "/nonexistent/chain", "0", 0) == PARTITA_CHAIN_FAILED ? key : NULL;
+}
+
+static int ends_in_a_call(void)
+{
+	pthread_key_t key;
+	pthread_t ending;
+	void *done = NULL;
+	CHECK(pthread_key_create(&key, last_call) == 0);
+	CHECK(pthread_create(&ending, NULL, thread, &key) == 0 && pthread_join(ending, &done) == 0);
+	CHECK(done == &key && at_the_end == PARTITA_CHAIN_FAILED);
+	return 0;
+}
+
 int main(void)
 {
 	partita_component *component;
 	partita_frame *frame;
 
+	CHECK(ends_in_a_call() == 0);
 	CHECK(partita_chain_attach(&component) == PARTITA_CHAIN_OK);
 	CHECK(partita_chain_receive(component, PARTITA_CHAIN_FOREVER, &frame) == PARTITA_CHAIN_OK);
 	CHECK(partita_chain_panic(component) == PARTITA_CHAIN_FAILED);
