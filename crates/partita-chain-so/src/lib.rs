@@ -9,7 +9,8 @@ mod text;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -139,9 +140,8 @@ for_c! {
         }
         // SAFETY: not null, so strings by the header's word.
         let (file, role) = unsafe { (CStr::from_ptr(file), CStr::from_ptr(role)) };
-        let (Ok(file), Ok(role)) = (file.to_str(), role.to_str()) else {
-            return misuse("a file or role that is not UTF-8");
-        };
+        let Ok(role) = role.to_str() else { return misuse("a role that is not UTF-8") };
+        let file = OsStr::from_bytes(file.to_bytes());
         let role = role.parse().map_or_else(|_| Role::Name(role.to_owned()), Role::Number);
         let made = Attach::new(PathBuf::from(file), role).keeper_from_environment();
         let made = made.map_err(|error| error.to_string()).and_then(|made| attach(made, device));

@@ -29,6 +29,8 @@ static void refusals(partita_component *component, partita_frame *frame)
 	CHECK(partita_chain_attach(NULL) == PARTITA_CHAIN_MISUSE);
 	CHECK(partita_chain_attach_to(&component, "/nonexistent/chain", "0", 0) == PARTITA_CHAIN_FAILED);
 	CHECK(strstr(partita_chain_error(), "/nonexistent/chain") != NULL);
+	/* A path is whatever bytes it has. */
+	CHECK(partita_chain_attach_to(&component, "/nonexistent/ch\344in", "0", 0) == PARTITA_CHAIN_FAILED);
 	CHECK(partita_chain_receive(NULL, 0, &other) == PARTITA_CHAIN_MISUSE);
 	CHECK(partita_chain_receive((partita_component *)frame, 0, &other) == PARTITA_CHAIN_MISUSE);
 	CHECK(partita_chain_send(component, NULL, 0) == PARTITA_CHAIN_MISUSE);
