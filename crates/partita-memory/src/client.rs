@@ -62,6 +62,8 @@ pub struct Client<'a> {
     last_beat: Cell<Instant>,
     /// Leases that ended by their deadline, since somebody asked.
     expired: Cell<u32>,
+    /// How often leases of this client were told to have ended: which, is not told, so none from before is kept.
+    endings: Cell<u64>,
 }
 
 impl<'a> Client<'a> {
@@ -95,6 +97,7 @@ impl<'a> Client<'a> {
             beat_every: options.ttl.map(|ttl| ttl / 3),
             last_beat: Cell::new(Instant::now()),
             expired: Cell::new(0),
+            endings: Cell::new(0),
         })
     }
 
@@ -118,10 +121,11 @@ impl<'a> Client<'a> {
     pub fn lease(&self, bytes: u64) -> Result<Leased<'_, 'a>, Error> {
         self.beat_if_due()?;
         let lease = self.take(bytes)?;
+        let endings = self.endings.get();
         match self.slab(lease.slab) {
-            Ok(slab) => Ok(Leased::new(self, lease, slab, bytes)),
+            Ok(slab) => Ok(Leased::new(self, lease, slab, bytes, endings)),
             Err(error) => {
-                self.give_back(lease);
+                self.give_back(lease, endings);
                 Err(error)
             }
         }
@@ -173,7 +177,8 @@ impl<'a> Client<'a> {
         let beat = connection.beat()?;
         if beat.expired > 0 {
             // Some of them may be among those that are kept; they are still ours to give back, and nobody else's before that.
-            self.expired.set(self.expired.get() + beat.expired);
+            self.expired.set(self.expired.get().saturating_add(beat.expired));
+            self.endings.set(self.endings.get() + 1);
             let kept = self.stash.borrow_mut().take_all();
             connection.free(&kept)?;
         }
@@ -221,9 +226,11 @@ impl<'a> Client<'a> {
         Ok(lease)
     }
 
-    /// Keeps a lease for the next one, or gives some back. What the keeper does not get back now, it takes when the connection ends.
-    fn give_back(&self, lease: Lease) {
-        let over = self.stash.borrow_mut().put(lease);
+    /// Keeps a lease for the next one, or gives some back: one that may have ended since it was taken in any case. What the keeper does not get
+    /// back now, it takes when the connection ends.
+    fn give_back(&self, lease: Lease, endings: u64) {
+        let has_ended = endings != self.endings.get();
+        let over = if has_ended { vec![lease.id] } else { self.stash.borrow_mut().put(lease) };
         if !over.is_empty() {
             let _ = self.connection.borrow_mut().free(&over);
         }

@@ -13,11 +13,19 @@ pub struct Leased<'c, 'a> {
     lease: Lease,
     slab: Rc<OpenSlab<'a>>,
     bytes: u64,
+    /// [`Client`]'s count when it was taken.
+    endings: u64,
 }
 
 impl<'c, 'a> Leased<'c, 'a> {
-    pub(super) fn new(client: &'c Client<'a>, lease: Lease, slab: Rc<OpenSlab<'a>>, bytes: u64) -> Self {
-        Self { client, lease, slab, bytes }
+    pub(super) fn new(
+        client: &'c Client<'a>,
+        lease: Lease,
+        slab: Rc<OpenSlab<'a>>,
+        bytes: u64,
+        endings: u64,
+    ) -> Self {
+        Self { client, lease, slab, bytes, endings }
     }
 
     /// The memory, as much as was asked for.
@@ -37,6 +45,6 @@ impl<'c, 'a> Leased<'c, 'a> {
 
 impl Drop for Leased<'_, '_> {
     fn drop(&mut self) {
-        self.client.give_back(self.lease);
+        self.client.give_back(self.lease, self.endings);
     }
 }
