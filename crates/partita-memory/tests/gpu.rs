@@ -360,6 +360,23 @@ fn child_needs_what_it_keeps() {
     held.span().unwrap().write(&[2; 16]).unwrap();
 }
 
+/// It is not tried, so nobody is asked for what lies idle first.
+#[test]
+fn more_than_the_gpu_has_is_refused_as_such() {
+    let world = World::new("mem-huge", "ipc");
+    let (mut admin, uid) = (world.admin(), rustix::process::geteuid().as_raw());
+    admin.set_quota(uid, "huge".parse().unwrap(), u64::MAX).unwrap();
+    let mut huge = Connection::connect(&world.socket(), Some("huge".parse().unwrap()), PATIENCE).unwrap();
+    for (bytes, count, expected) in [(1 << 50, 1, Code::Bounds), (1 << 36, 100, Code::OutOfMemory)] {
+        match huge.lease(None, bytes, count, 0) {
+            Err(Error::Refused { code, text, .. }) => {
+                assert!(code == expected && !text.contains("cuMemAlloc"), "{text}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn what_a_client_keeps_for_the_next_lease_does_not_stand_in_its_way() {
     let world = World::new("mem-keeps", "ipc");

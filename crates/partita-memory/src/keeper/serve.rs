@@ -86,7 +86,9 @@ pub fn run(cuda: &Cuda, ordinal: u32, options: &Options) -> Result<End, RunError
         signal_hook::low_level::pipe::register(signal, stop).map_err(system("wait for signals"))?;
     }
     let settle = options.settle.unwrap_or(if gpu.facts().under_mps { SETTLE_MPS } else { Duration::ZERO });
-    let options = Options { settle: Some(settle), ..options.clone() };
+    let mut options = Options { settle: Some(settle), ..options.clone() };
+    // What is more than that is not tried: nobody loses what lies idle for it.
+    options.limits.bytes_max = options.limits.bytes_max.min(gpu.facts().memory_bytes);
     serve(memory, gpu.facts().uuid, &options, Some(stopped.as_fd()))
 }
 
