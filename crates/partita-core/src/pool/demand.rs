@@ -25,10 +25,12 @@ impl Demand {
     pub(crate) fn note(&mut self, used: u64, now_ms: u64) {
         let used = u32::try_from(used).unwrap_or(u32::MAX);
         let window = (now_ms / self.window_ms).max(self.window);
-        // Older windows than there is room for are all alike.
-        let first = (self.window + 1).max(window.saturating_sub(WINDOWS as u64 - 1));
-        for passed in first..=window {
-            self.peaks[passed as usize % WINDOWS] = self.used;
+        if let Some(next) = self.window.checked_add(1) {
+            // Older windows than there is room for are all alike.
+            let first = next.max(window.saturating_sub(WINDOWS as u64 - 1));
+            for passed in first..=window {
+                self.peaks[passed as usize % WINDOWS] = self.used;
+            }
         }
         self.window = window;
         self.used = used;
@@ -91,5 +93,14 @@ mod tests {
         demand.note(7, 5000);
         demand.note(9, 10);
         assert_eq!(demand.target(), 9);
+    }
+
+    #[test]
+    fn the_last_window_is_one_like_others() {
+        let mut demand = Demand::new(1, u64::MAX - 1);
+        for (used, now_ms) in [(7, u64::MAX - 1), (7, u64::MAX), (3, u64::MAX)] {
+            demand.note(used, now_ms);
+        }
+        assert_eq!(demand.target(), 7);
     }
 }
