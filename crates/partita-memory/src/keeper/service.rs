@@ -12,8 +12,8 @@ use super::fault::{Fault, check_distinct, checked, fault};
 use super::memory::{Handle, Memory, MemoryError};
 use super::tenants::Tenants;
 use crate::wire::{
-    BadFrame, Beat, Code, HandleKind, ITEMS_MAX, LeaseRow, Privileged, ROWS_MAX, Reply, Request, Status,
-    TenantRow, VERSION, Welcome, tag_of,
+    Beat, Code, HandleKind, ITEMS_MAX, LeaseRow, Privileged, ROWS_MAX, Reply, Request, Status, TenantRow,
+    VERSION, Welcome, tag_of,
 };
 
 /// Steps of the pool that are taken at one time beside requests, so that no request waits for more.
@@ -317,8 +317,12 @@ impl<M: Memory> Service<M> {
                 retiring: self.pool.retiring(seat.owner).take(ITEMS_MAX).collect(),
             })),
             Request::Own => {
-                let descriptor =
-                    descriptor.ok_or(BadFrame::Descriptors { kind: "own", found: 0, expected: 1 })?;
+                // It came, or this would be a bad frame.
+                let descriptor = descriptor.ok_or_else(|| {
+                    let text = "the keeper has as many files open as it may, and none for the chain's: end some of its clients, or raise its \
+                                limit of open files";
+                    fault(Code::TooMany, text)
+                })?;
                 let joined = self.chains.join(&mut self.pool, descriptor, seat.owner, seat.tenant, now_ms)?;
                 Ok(Reply::Owner(joined))
             }

@@ -184,6 +184,20 @@ fn each_request_of_its_owner_begins_a_deadline_anew() {
 }
 
 #[test]
+fn a_file_that_the_keeper_had_no_room_for_is_not_the_clients_mistake() {
+    let mut world = World::new(1 << 30);
+    let client = world.client("one");
+    let (mut frame, mut out) = (Vec::new(), Vec::new());
+    Request::Own.encode(1, &mut frame);
+    world.service.answer(client, &frame, Vec::new(), true, 0, &mut out);
+    match Reply::decode(&out).unwrap() {
+        Reply::Error { code: Code::TooMany, text } => assert!(text.contains("files open"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.service.status(0).bad_frames, 0);
+}
+
+#[test]
 fn an_end_that_is_told_twice_leaves_what_rests_to_the_processs_end() {
     let mut world = World::new(1 << 30);
     let client = world.client("one");
