@@ -134,8 +134,8 @@ impl Pool {
     }
 
     /// The newest slab that has lain empty for a while and without which there are blocks enough; where it is open, its openers are asked
-    /// to close it.
-    fn superfluous(&mut self, now_ms: u64) -> Option<SlabId> {
+    /// to close it. [`Pool::step`] says so when nothing is to be made first; this is for when there is no memory for that.
+    pub fn superfluous(&mut self, now_ms: u64) -> Option<SlabId> {
         let rest_ms = self.limits.window_ms.saturating_mul(super::WINDOWS as u64);
         let Self { tenants, slabs, .. } = self;
         let mut found = None;

@@ -150,10 +150,13 @@ impl<M: Memory> Service<M> {
             match self.pool.step(now_ms) {
                 None => break,
                 Some(Step::Remove(slab)) => self.remove(slab),
-                // Without memory to spare, requests find none ready, which they can do without.
                 Some(Step::Add(plan)) => match self.allocate(plan) {
                     Ok(slab) => drop(self.enter(plan, slab, now_ms)),
-                    Err(_) => break,
+                    Err(_) => match self.pool.superfluous(now_ms) {
+                        Some(slab) => self.remove(slab),
+                        // Without memory to spare, requests find none ready, which they can do without.
+                        None => break,
+                    },
                 },
             }
         }

@@ -198,6 +198,27 @@ fn a_file_that_the_keeper_had_no_room_for_is_not_the_clients_mistake() {
 }
 
 #[test]
+fn demand_that_cannot_be_met_keeps_nothing_from_going_back() {
+    let mut world = World::new(16 * MIB);
+    let (one, other) = (world.client("one"), world.client("other"));
+    let Reply::Leased(idle) = world.lease(other, 8 * MIB, 1) else { panic!("there is room") };
+    world.ask(other, &Request::Free { leases: vec![idle[0].id] });
+    // Long after, somebody else's demand grows beyond what is left.
+    for now_ms in [6000, 6100, 6200] {
+        world.now_ms = now_ms;
+        assert!(matches!(world.lease(one, MIB, 2), Reply::Leased(_)));
+    }
+    assert_eq!(world.service.status(0).totals.slabs_freed_ever, 0);
+    world.service.tick(world.now_ms);
+    let totals = world.service.status(0).totals;
+    assert_eq!(
+        (totals.slabs_freed_ever, totals.slab_bytes),
+        (1, 10 * MIB),
+        "and the demand is met after all"
+    );
+}
+
+#[test]
 fn an_end_that_is_told_twice_leaves_what_rests_to_the_processs_end() {
     let mut world = World::new(1 << 30);
     let client = world.client("one");
