@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId};
 use partita_ledger::SocketPeer;
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::sockopt::Timeout;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
 use super::Error;
@@ -21,6 +22,8 @@ use crate::wire::{
 
 /// The longest wait for room in a socket that the kernel is told; more than anybody has.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Rows of a list that are read: twice as many as a keeper has leases.
+const LIST_ROWS_MAX: usize = 1 << 17;
 
 /// By what a slab is opened.
 #[derive(Debug)]
@@ -44,6 +47,7 @@ pub struct Opened {
 pub struct Connection {
     socket: OwnedFd,
     path: PathBuf,
+    user: u32,
     welcome: Welcome,
     patience: Duration,
     tag: u64,
@@ -61,13 +65,12 @@ impl Connection {
         let no_keeper = |reason| Error::NoKeeper { socket: socket.to_owned(), reason };
         let address = socket::address(socket).map_err(no_keeper)?;
         let connected = socket::packet_socket(SocketFlags::empty())?;
-        // Where as many wait as there is room for, whoever comes next is not even heard.
-        let wait = patience.clamp(Duration::from_micros(1), WAIT_MAX);
-        rustix::net::sockopt::set_socket_timeout(&connected, Timeout::Send, Some(wait))
-            .map_err(io::Error::from)?;
+        // Where as many wait as there is room for, whoever comes next is not even heard. Zero would be for ever.
+        let wait = patience.clamp(Duration::from_millis(1), WAIT_MAX);
+        set_socket_timeout(&connected, Timeout::Send, Some(wait)).map_err(io::Error::from)?;
         match rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address)) {
             Ok(()) => {}
-            Err(rustix::io::Errno::AGAIN) => {
+            Err(Errno::AGAIN) => {
                 let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
                 return Err(Error::Unattended { socket: socket.to_owned(), patience_ms });
             }
@@ -84,6 +87,7 @@ impl Connection {
         let mut connection = Self {
             socket: connected,
             path: socket.to_owned(),
+            user: peer.uid,
             welcome: Welcome {
                 version: 0,
                 handles: crate::wire::HandleKind::Ipc,
@@ -101,16 +105,25 @@ impl Connection {
         };
         let hello = Request::Hello { version: VERSION, tenant };
         match connection.ask(&hello, None)?.0 {
-            Reply::Welcome(welcome) => connection.welcome = welcome,
+            // The kernel's word for its number, which is 0 for a process of a namespace that is not below ours.
+            Reply::Welcome(welcome) => {
+                connection.welcome = Welcome { pid: if pid == 0 { welcome.pid } else { pid }, ..welcome };
+            }
             _ => return Err(Error::Answer { asked: "hello" }),
         }
         Ok(connection)
     }
 
-    /// How the keeper greeted.
+    /// How the keeper greeted; its process is as the kernel has it, where it tells.
     #[must_use]
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
+    }
+
+    /// Whose process listens there, as the kernel says.
+    #[must_use]
+    pub fn user(&self) -> u32 {
+        self.user
     }
 
     /// Leases `count` blocks of at least `bytes`, all or none, for this connection or a chain that it has joined.
@@ -204,8 +217,9 @@ impl Connection {
     /// All leases, in the order in which they were given.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error`]; [`Error::Answer`] for more than any keeper has, and [`Error::Silent`] if they take longer than the patience.
     pub fn leases(&mut self) -> Result<Vec<LeaseRow>, Error> {
+        let begin = Instant::now();
         let mut all: Vec<LeaseRow> = Vec::new();
         loop {
             let after = all.last().map_or(LeaseId(0), |row| row.lease.id);
@@ -213,6 +227,7 @@ impl Connection {
                 Reply::Leases(rows) => {
                     let is_last = rows.len() < ROWS_MAX;
                     all.extend(rows);
+                    self.check_list("leases", all.len(), begin)?;
                     if is_last {
                         return Ok(all);
                     }
@@ -225,8 +240,9 @@ impl Connection {
     /// All tenants, in order of users and names.
     ///
     /// # Errors
-    /// [`Error`].
+    /// As [`Connection::leases`].
     pub fn tenants(&mut self) -> Result<Vec<TenantRow>, Error> {
+        let begin = Instant::now();
         let mut all: Vec<TenantRow> = Vec::new();
         loop {
             let skip = u32::try_from(all.len()).unwrap_or(u32::MAX);
@@ -234,6 +250,7 @@ impl Connection {
                 Reply::Tenants(rows) => {
                     let is_last = rows.len() < ROWS_MAX;
                     all.extend(rows);
+                    self.check_list("tenants", all.len(), begin)?;
                     if is_last {
                         return Ok(all);
                     }
@@ -332,22 +349,31 @@ impl Connection {
         Ok((reply, descriptor))
     }
 
+    /// Checks a list that comes in parts: one that never ends is no keeper's.
+    fn check_list(&self, asked: &'static str, rows: usize, begin: Instant) -> Result<(), Error> {
+        if rows > LIST_ROWS_MAX {
+            return Err(Error::Answer { asked });
+        }
+        if begin.elapsed() > self.patience { Err(self.silent(asked)) } else { Ok(()) }
+    }
+
+    fn silent(&self, asked: &'static str) -> Error {
+        let patience_ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+        Error::Silent { socket: self.path.clone(), asked, patience_ms, pid: self.welcome.pid }
+    }
+
     /// Waits for an answer.
     fn wait(&self, asked: &'static str) -> Result<(), Error> {
         // Of a time without an end there is none.
-        let until = std::time::Instant::now().checked_add(self.patience);
+        let until = Instant::now().checked_add(self.patience);
         loop {
-            let left = until.map(|until| until.saturating_duration_since(std::time::Instant::now()));
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let timeout = left.and_then(|left| rustix::event::Timespec::try_from(left).ok());
             let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
             match rustix::event::poll(&mut polled, timeout.as_ref()) {
-                Ok(0) => {
-                    let patience_ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
-                    let (socket, pid) = (self.path.clone(), self.welcome.pid);
-                    return Err(Error::Silent { socket, asked, patience_ms, pid });
-                }
+                Ok(0) => return Err(self.silent(asked)),
                 Ok(_) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(errno) => return Err(Error::Io(errno.into())),
             }
         }
