@@ -89,3 +89,27 @@ fn what_it_cannot_do_it_says() {
         assert!(output.status.code() == Some(125) && said.contains(reason), "{said}");
     }
 }
+
+#[test]
+fn a_name_is_no_proof_of_whose_a_keeper_is() {
+    let temp = tempfile::Builder::new().prefix("pt-keeper-").tempdir_in("/tmp").unwrap();
+    let run = temp.path().join("run");
+    let own = rustix::process::geteuid().as_raw();
+    std::fs::create_dir(&run).unwrap();
+    let places = [Place::of(&run, own, "mine"), Place::of(&run, own + 1, "theirs")];
+    let start = |place: &Place| {
+        let socket = place.socket.to_str().unwrap();
+        let started = Ended(keeper(temp.path(), &["--handles", "fd", "--socket", socket]).spawn().unwrap());
+        eventually("it listens", || connect(place, None).is_ok());
+        started
+    };
+    let (mine, theirs) = (start(&places[0]), start(&places[1]));
+    let keepers = Keepers::new(run);
+    let shown: Vec<(u32, u32)> =
+        keepers.keepers().unwrap().iter().map(|keeper| (keeper.user, keeper.pid)).collect();
+    assert_eq!(shown, [(own, mine.0.id())]);
+    // Nor is it asked for anything.
+    let caller = partita_daemon::api::Caller { user: 0 };
+    let problem = keepers.take_back(caller, theirs.0.id(), 1).unwrap_err();
+    assert_eq!(problem.code(), partita_daemon::Kind::NotFound, "{}", problem.detail);
+}

@@ -8,6 +8,7 @@ use common::{World, check_problem};
 use partita_memory::Place;
 use partita_memory::client::Connection;
 use partita_testing::eventually;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
@@ -103,6 +104,30 @@ fn leases_are_taken_back_by_who_may_and_what_cannot_be_is_a_problem() {
     assert!(detail.contains(&pid) && detail.contains("force=true"), "{problem}");
     assert_eq!(daemon.ok("DELETE", &format!("{of_owner}?force=true"), None), json!({ "leases": 2 }));
     assert_eq!(daemon.get("/v1/leases"), json!([]));
+}
+
+#[test]
+fn sockets_where_nobody_answers_hold_nobody_up() {
+    let world = World::new();
+    let keeper = Keeper::start(&world);
+    let daemon = world.start();
+    let user = rustix::process::geteuid().as_raw();
+    // More than there is time for, one after the other; their names come after the keeper's, and one of them would be a line of its own in the log.
+    let silent: Vec<_> = (0..40)
+        .map(|at| {
+            let place = Place::of(&world.dir().join("run"), user, &format!("z{at}\nforged"));
+            let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+            rustix::net::bind(&listener, &SocketAddrUnix::new(&place.socket).unwrap()).unwrap();
+            rustix::net::listen(&listener, 0).unwrap();
+            listener
+        })
+        .collect();
+    let shown = daemon.get("/v1/keepers");
+    assert_eq!((shown.as_array().unwrap().len(), &shown[0]["pid"]), (1, &json!(keeper.child.id())));
+    let log = daemon.log();
+    assert!(log.contains("a keeper does not answer") && log.contains("are not asked now"), "{log}");
+    assert!(!log.lines().any(|line| line.starts_with("forged")), "{log}");
+    drop(silent);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use partita::process::ProcessId;
 use partita::registry::check_name;
@@ -19,6 +19,9 @@ use crate::problem::{Kind, Problem};
 
 /// How long one keeper is waited for: it answers within microseconds, unless it is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long all keepers of one user are waited for in one look: whoever has many sockets where nobody answers keeps nobody else's from being
+/// seen.
+const PATIENCE_OF_USER: Duration = Duration::from_secs(5);
 
 /// The socket of a chain's own keeper, in its tenant's directory.
 const CHAIN_SOCKET: &str = "memory";
@@ -46,18 +49,32 @@ impl Keepers {
         };
         let own = rustix::process::geteuid().as_raw();
         let mut answers = Vec::new();
+        let mut spent: HashMap<u32, Duration> = HashMap::new();
         for listening in all(&self.run_directory).map_err(failed)? {
-            if own != 0 && listening.place.user != own {
+            let user = listening.place.user;
+            if own != 0 && user != own {
                 continue;
             }
-            let answer = Connection::connect(&listening.place.socket, None, PATIENCE)
+            let spent = spent.entry(user).or_default();
+            let left = PATIENCE_OF_USER.saturating_sub(*spent);
+            if left.is_zero() {
+                continue;
+            }
+            let begin = Instant::now();
+            let answer = connect(&listening.place, PATIENCE.min(left))
                 .and_then(|mut connection| what(&listening, &mut connection));
+            *spent += begin.elapsed();
             match answer {
                 Ok(answer) => answers.push(answer),
                 // What is left of one that was killed, or one that has just ended.
                 Err(Error::NoKeeper { .. } | Error::KeeperGone { .. }) => {}
-                // One that is stopped, or no keeper at all: the others are shown all the same.
-                Err(error) => tracing::warn!(%error, "a keeper does not answer"),
+                // One that is stopped, or no keeper at all: the others are shown all the same. Names and words of strangers are shown escaped.
+                Err(error) => {
+                    tracing::warn!(user, error = error.to_string(), "a keeper does not answer");
+                    if *spent >= PATIENCE_OF_USER {
+                        tracing::warn!(user, "the other keepers of this user are not asked now");
+                    }
+                }
             }
         }
         Ok(answers)
@@ -72,12 +89,26 @@ impl Keepers {
             Problem::not_found(format!("there is no keeper with process {pid}; GET /v1/keepers lists them"))
         })?;
         caller.check(&format!("the keeper with process {pid}"), place.user)?;
-        let connection = Connection::connect(&place.socket, None, PATIENCE).map_err(told)?;
+        let connection = connect(&place, PATIENCE).map_err(told)?;
         if connection.welcome().pid != pid {
             return Err(Problem::not_found(format!("the keeper with process {pid} has just ended")));
         }
         Ok(connection)
     }
+}
+
+/// A connection to the keeper of a place. Anybody may take a name in the run directory, also one that says that it is another user's.
+fn connect(place: &Place, patience: Duration) -> Result<Connection, Error> {
+    let is_theirs = place.socket.symlink_metadata().is_ok_and(|meta| meta.uid() == place.user);
+    let nobody = || Error::NoKeeper {
+        socket: place.socket.clone(),
+        reason: io::Error::other(format!("it is not user {}'s", place.user)),
+    };
+    if !is_theirs {
+        return Err(nobody());
+    }
+    let connection = Connection::connect(&place.socket, None, patience)?;
+    if connection.user() == place.user { Ok(connection) } else { Err(nobody()) }
 }
 
 /// A keeper's refusal.
