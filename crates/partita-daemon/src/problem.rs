@@ -132,10 +132,15 @@ impl Problem {
     }
 }
 
-/// Problems are one line, whatever a library's message looks like, and short, whatever name it repeats: its beginning says what it is
+/// Problems are one line, whatever a library's message or a stranger's name looks like, and short, whatever name it repeats: its beginning says what it is
 /// about, its end what to do.
-fn one_line(text: &str) -> String {
-    let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+pub(crate) fn one_line(text: &str) -> String {
+    let line = text
+        .split(char::is_control)
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
     let chars = line.chars().count();
     if chars <= DETAIL_CHARS_MAX {
         return line;
@@ -220,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_problem_is_one_line_and_of_the_documented_form() {
-        let problem = Problem::invalid("/components/0/name", "name \"\": it is empty\n  use another");
+        let problem = Problem::invalid("/components/0/name", "name \"\": it is empty\r\u{1b}\n  use another");
         let json = serde_json::to_value(&problem).unwrap();
         assert_eq!(
             json,

@@ -8,7 +8,7 @@ use super::Shared;
 use crate::audit::Finding;
 use crate::audit::change::{Outcome, changes};
 use crate::audit::look::look;
-use crate::problem::Problem;
+use crate::problem::{Problem, one_line};
 use crate::store::events::{self, Event};
 use crate::store::now_unix_ms;
 
@@ -76,6 +76,7 @@ fn log(event: &Event) {
         pid = event.pid,
         user = event.user,
         "{}",
-        event.detail
+        // One line of the log, whatever a tenant says that its GPU is called.
+        one_line(&event.detail)
     );
 }
