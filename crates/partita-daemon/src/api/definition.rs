@@ -11,8 +11,8 @@ use crate::problem::Problem;
 #[derive(Debug, Serialize, ToSchema)]
 #[allow(dead_code, reason = "the document's form alone")]
 pub(super) struct ChainDefinition {
-    /// Its name, and that of the tenant that it runs as: 1 to 63 of A-Z a-z 0-9 . _ - beginning with a letter or a digit.
-    #[schema(example = "cameras", min_length = 1, max_length = 63, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    /// Its name, and that of the tenant that it runs as: 1 to 31 of A-Z a-z 0-9 . _ - beginning with a letter or a digit.
+    #[schema(example = "cameras", min_length = 1, max_length = 31, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     name: String,
     /// Its GPU as `--gpu` takes it: an index, a UUID, or `sim:NAME`; none for the first one.
     #[schema(example = "0")]
@@ -30,25 +30,25 @@ pub(super) struct ChainDefinition {
     #[schema(minimum = 1)]
     frames: Option<u32>,
     /// Frames that wait between two components at most.
-    #[schema(default = 8, minimum = 1)]
+    #[schema(default = 8, minimum = 1, nullable = false)]
     capacity: Option<u32>,
     /// What happens to a frame for which there is no room: `wait`, `drop-newest` or `drop-oldest`.
-    #[schema(default = "wait", example = "wait")]
+    #[schema(default = "wait", example = "wait", nullable = false)]
     policy: Option<String>,
     /// Whose the frames' memory is: `keeper` (a process of its own) or `first-component`.
-    #[schema(default = "keeper", example = "keeper")]
+    #[schema(default = "keeper", example = "keeper", nullable = false)]
     memory: Option<String>,
     /// By what components open the keeper's memory: `ipc` (CUDA's handles) or `fd` (file descriptors of the driver's virtual memory).
-    #[schema(default = "ipc", example = "ipc")]
+    #[schema(default = "ipc", example = "ipc", nullable = false)]
     handles: Option<String>,
     /// The optimizer's period, in milliseconds.
-    #[schema(default = 100, minimum = 10, maximum = 60_000)]
+    #[schema(default = 100, minimum = 10, maximum = 60_000, nullable = false)]
     period_ms: Option<u32>,
     /// Who divides the compute units: `steady`, `published` or `none`.
-    #[schema(default = "steady", example = "steady")]
+    #[schema(default = "steady", example = "steady", nullable = false)]
     algorithm: Option<String>,
     /// How often each component that fails is started anew.
-    #[schema(default = 10)]
+    #[schema(default = 10, nullable = false)]
     restarts: Option<u32>,
     /// The components, in the order in which frames go through them.
     #[schema(min_items = 2, max_items = 16)]
@@ -60,7 +60,7 @@ pub(super) struct ChainDefinition {
 #[allow(dead_code, reason = "the document's form alone")]
 pub(super) struct ChainComponent {
     /// Its name, one of its own within the chain; of the same form as the chain's.
-    #[schema(example = "decode", min_length = 1, max_length = 63, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    #[schema(example = "decode", min_length = 1, max_length = 31, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     name: String,
     /// The program and its arguments.
     #[schema(example = json!(["/opt/cameras/decode", "--camera", "7"]), min_items = 1, max_items = 256)]
@@ -104,11 +104,30 @@ mod tests {
         // Nothing that the facade knows is missing here.
         let again = serde_json::to_value(&definition).unwrap();
         assert_eq!(again, all);
-        let schema = serde_json::to_value(ChainDefinition::schema()).unwrap();
-        assert_eq!(members(&schema["properties"]), members(&again));
-        assert_eq!(schema["required"], json!(["name", "frame", "component"]));
+        let schema_of_chain = serde_json::to_value(ChainDefinition::schema()).unwrap();
+        assert_eq!(members(&schema_of_chain["properties"]), members(&again));
+        assert_eq!(schema_of_chain["required"], json!(["name", "frame", "component"]));
         let schema = serde_json::to_value(ChainComponent::schema()).unwrap();
         assert_eq!(members(&schema["properties"]), members(&again["component"][0]));
+        // What may be null there may be.
+        for (member, of_member) in schema_of_chain["properties"].as_object().unwrap() {
+            let mut with_null = all.clone();
+            with_null[member] = Value::Null;
+            let is_taken = serde_json::from_value::<Definition>(with_null).is_ok();
+            let types = &of_member["type"];
+            let is_told = types.as_array().is_some_and(|types| types.contains(&json!("null")));
+            assert_eq!(is_taken, is_told, "{member}: {types}");
+        }
+        // Names are as long as it says, and no longer.
+        for (pointer, of_name) in [("/name", &schema_of_chain), ("/component/0/name", &schema)] {
+            let longest = of_name["properties"]["name"]["maxLength"].as_u64().unwrap() as usize;
+            for (length, is_taken) in [(longest, true), (longest + 1, false)] {
+                let mut named = all.clone();
+                *named.pointer_mut(pointer).unwrap() = "n".repeat(length).into();
+                let named: Definition = serde_json::from_value(named).unwrap();
+                assert_eq!(check(&named).is_ok(), is_taken, "{pointer} of {length}");
+            }
+        }
         // And what it says may be left out may be.
         let least = json!({ "name": "n", "frame": "4KiB", "component": again["component"] });
         let least: Definition = serde_json::from_value(least).unwrap();
