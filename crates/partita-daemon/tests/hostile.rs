@@ -51,6 +51,11 @@ fn bodies_of_every_kind_are_refused() {
         (422, b"\"text\"".to_vec()),
         (422, b"[[[[]]]]".to_vec()),
         (422, b"{\"name\": \"a\", \"name\": \"b\"}".to_vec()),
+        // JSON, though no word is there where one should be.
+        (422, definition("d").to_string().replacen('{', "{\"memory\": null, ", 1).into_bytes()),
+        (422, definition("d").to_string().replacen('{', "{\"algorithm\": 5, ", 1).into_bytes()),
+        // The values without their names.
+        (422, definition_as_array("d").to_string().into_bytes()),
         (422, long.into_bytes()),
         (413, vec![b' '; 300_000]),
         (413, vec![b'{'; 5_000_000]),
@@ -87,7 +92,31 @@ fn bodies_of_every_kind_are_refused() {
         assert_eq!(refused(&daemon, &head, b"{}"), 415, "{kind}");
     }
     assert_eq!(refused(&daemon, "POST /v1/chains HTTP/1.1\r\ncontent-length: 2", b"{}"), 415);
+    let whole = definition("d").to_string().into_bytes();
+    assert_eq!(refused(&daemon, &format!("{}\r\ncontent-type: text/plain", post(&whole)), &whole), 415);
     assert_eq!(state(&daemon), before);
+}
+
+fn definition_as_array(name: &str) -> Value {
+    let component = definition(name)["component"].clone();
+    json!([name, null, null, null, "4KiB", null, 8, "wait", "keeper", "ipc", 100, "steady", 10, component])
+}
+
+#[test]
+fn a_header_that_is_there_twice_is_a_list_or_refused() {
+    let world = World::new();
+    let daemon = world.start();
+    let body = definition("c").to_string().into_bytes();
+    let twice = format!("{}\r\nidempotency-key: a\r\nidempotency-key: b", post(&body));
+    assert_eq!(refused(&daemon, &twice, &body), 400);
+    assert_eq!(daemon.get("/v1/chains"), json!([]));
+    daemon.ok("POST", "/v1/chains", Some(definition("c")));
+    let put = post(&body).replacen("POST /v1/chains", "PUT /v1/chains/c", 1);
+    assert_eq!(refused(&daemon, &format!("{put}\r\nif-match: \"7\"\r\nif-match: \"8\""), &body), 412);
+    let (status, headers, _) = daemon.send(&format!("{put}\r\nif-match: \"7\"\r\nif-match: \"1\""), &body);
+    assert!(status == 200 && headers.contains("etag: \"2\""), "{status} {headers}");
+    let events = "GET /v1/chains/c/optimizer/events HTTP/1.1\r\nlast-event-id: 1\r\nlast-event-id: 2";
+    assert_eq!(refused(&daemon, events, b""), 400);
 }
 
 #[test]

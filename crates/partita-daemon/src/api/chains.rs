@@ -11,7 +11,9 @@ use utoipa::ToSchema;
 
 use super::Shared;
 use super::definition::{self, ChainDefinition};
-use super::extract::{Asked, Caller, Input, InputWithBytes, Name, Output, Segments, header_text};
+use super::extract::{
+    Asked, Caller, Input, InputWithBytes, Name, Output, Segments, header_list, header_text,
+};
 use super::tenants::{End, Ended, grace, stop as stop_tenant};
 use crate::chains::Running;
 use crate::problem::{Kind, Problem};
@@ -240,7 +242,7 @@ pub(super) async fn replace(
             format!("name is {}, and the path says {name}; a chain keeps its name", definition.name),
         ));
     }
-    let wanted = header_text(&headers, "if-match")?;
+    let wanted = header_list(&headers, "if-match")?;
     let defined = app.store().write(move |connection| {
         let before = chain::get(connection, &name)?;
         caller.check(&format!("chain {name}"), before.owner)?;
@@ -265,7 +267,7 @@ pub(super) async fn delete(
     headers: HeaderMap,
     Segments(Name(name)): Segments<Name>,
 ) -> Result<StatusCode, Problem> {
-    let wanted = header_text(&headers, "if-match")?;
+    let wanted = header_list(&headers, "if-match")?;
     if let (Some(kept), Some(_)) = find(&app, &name).await? {
         caller.check(&format!("chain {name}"), kept.owner)?;
         return Err(Problem::new(

@@ -1,5 +1,6 @@
 //! What handlers get of a request, refused with a problem document if it is not of its form.
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -9,8 +10,9 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use partita::registry::check_name;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 
 use super::Shared;
@@ -82,8 +84,14 @@ impl<T: DeserializeOwned> FromRequest<Shared> for InputWithBytes<T> {
 
 async fn body(request: Request, limit: Duration) -> Result<Bytes, Problem> {
     let (parts, body) = request.into_parts();
-    let kind =
-        parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut kinds = parts.headers.get_all(header::CONTENT_TYPE).iter();
+    let kind = kinds.next().and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if kinds.next().is_some() {
+        return Err(Problem::new(
+            Kind::UnsupportedMediaType,
+            "the body has several content types; send one `Content-Type: application/json`",
+        ));
+    }
     let essence = kind.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case("application/json") {
         return Err(Problem::new(
@@ -127,15 +135,43 @@ async fn read(headers: &HeaderMap, body: Body, limit: Duration) -> Result<Bytes,
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
-        Category::Data => Problem::new(
-            Kind::Invalid,
-            format!("the body: {}; see /docs for its form", short(&error.to_string())),
-        ),
-        Category::Syntax | Category::Eof | Category::Io => {
+    let parsed = serde_json::from_slice(bytes).map(|Object(value)| value);
+    parsed.map_err(|error| {
+        // Where a word is expected, a value that is none counts as syntax there.
+        let is_json = || serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
+        if error.classify() == Category::Data || is_json() {
+            Problem::new(
+                Kind::Invalid,
+                format!("the body: {}; see /docs for its form", short(&error.to_string())),
+            )
+        } else {
             Problem::new(Kind::BadJson, format!("the body: {}; send JSON", short(&error.to_string())))
         }
     })
+}
+
+/// What is written as an object. An array of its members' values, which serde takes as well, is none.
+#[derive(Debug)]
+pub(super) struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(members)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(Members(PhantomData))
+    }
 }
 
 /// A name in a path. One that nothing can have names nothing.
@@ -143,7 +179,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 pub(super) struct Name(pub String);
 
 impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         match check_name(&name) {
             Ok(()) => Ok(Self(name)),
@@ -193,14 +229,34 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
 }
 
 /// A header's text; none if it is missing.
+///
+/// # Errors
+/// [`Kind::BadRequest`] if it is there twice, or no text.
 pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
-    match value.to_str() {
-        Ok(text) => Ok(Some(text.to_owned())),
-        Err(_) => {
-            Err(Problem::new(Kind::BadRequest, format!("{name}: it is not plain text; send printable ASCII")))
-        }
+    match header_texts(headers, name)?.as_slice() {
+        [] => Ok(None),
+        [text] => Ok(Some((*text).to_owned())),
+        several => Err(Problem::new(
+            Kind::BadRequest,
+            format!("{name}: it is there {} times; send it once", several.len()),
+        )),
     }
+}
+
+/// The text of a header that holds a list, which several lines may make up; none if it is missing.
+///
+/// # Errors
+/// [`Kind::BadRequest`] if it is no text.
+pub(super) fn header_list(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
+    let texts = header_texts(headers, name)?;
+    Ok((!texts.is_empty()).then(|| texts.join(", ")))
+}
+
+fn header_texts<'h>(headers: &'h HeaderMap, name: &str) -> Result<Vec<&'h str>, Problem> {
+    let texts = headers.get_all(name).iter().map(|value| value.to_str());
+    texts.collect::<Result<_, _>>().map_err(|_| {
+        Problem::new(Kind::BadRequest, format!("{name}: it is not plain text; send printable ASCII"))
+    })
 }
 
 /// What strangers wrote, cut to what a message can hold.

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use partita::chain::Steering;
 use partita_core::Count;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::Shared;
 use super::chains::{owned, running};
-use super::extract::{Caller, Input, Name, Output, Segments};
+use super::extract::{Caller, Input, Name, Object, Output, Segments, short};
 use crate::chains::Running;
 use crate::problem::{Kind, Problem};
 
@@ -53,6 +54,37 @@ impl Amount {
             ));
         }
         Ok(tpcs)
+    }
+}
+
+/// How much for each component, by its name; each once.
+#[derive(Debug)]
+pub(super) struct Amounts(BTreeMap<String, Amount>);
+
+impl<'de> Deserialize<'de> for Amounts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Amounts;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Amounts, A::Error> {
+                let mut amounts = BTreeMap::new();
+                while let Some((name, Object(amount))) = members.next_entry::<String, Object<Amount>>()? {
+                    if amounts.contains_key(&name) {
+                        return Err(A::Error::custom(format!("duplicate field {:?}", short(&name))));
+                    }
+                    amounts.insert(name, amount);
+                }
+                Ok(Amounts(amounts))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
     }
 }
 
@@ -101,7 +133,7 @@ pub(super) async fn configure(
     State(app): State<Shared>,
     caller: Caller,
     Segments(Name(name)): Segments<Name>,
-    Input(amounts): Input<BTreeMap<String, Amount>>,
+    Input(Amounts(amounts)): Input<Amounts>,
 ) -> Result<Output<Configuration>, Problem> {
     owned(&app, &name, caller).await?;
     let mut chain = running(&app, &name).await?;
@@ -158,7 +190,7 @@ async fn steer(app: &Shared, caller: Caller, chain: &Running) -> Result<Output<C
 fn place(chain: &Running, component: &str) -> Result<usize, Problem> {
     chain.components.iter().position(|one| one.name == component).ok_or_else(|| {
         let names: Vec<&str> = chain.components.iter().map(|one| one.name.as_str()).collect();
-        let component = super::extract::short(component);
+        let component = short(component);
         Problem::new(
             Kind::NotFound,
             format!("chain {} has no component {component:?}: it has {}", chain.name, names.join(", ")),
@@ -201,4 +233,25 @@ pub(super) async fn suggestion(
         tpc_set: one.tpc_set,
         obeys: one.obeys,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_component_is_named_once_and_its_amount_is_an_object() {
+        let amounts: Amounts =
+            serde_json::from_str(r#"{"a": {"tpcs": 1}, "b": {"sm_percent": 50}}"#).unwrap();
+        assert_eq!(amounts.0.len(), 2);
+        for (body, why) in [
+            (r#"{"a": {"tpcs": 1}, "a": {"tpcs": 2}}"#, "duplicate field \"a\""),
+            (r#"{"a": [1, null]}"#, "expected an object"),
+            (r#"{"a": {"tpcs": 1, "tpcs": 2}}"#, "duplicate field `tpcs`"),
+            ("[]", "expected an object"),
+        ] {
+            let error = serde_json::from_str::<Amounts>(body).unwrap_err().to_string();
+            assert!(error.contains(why), "{body}: {error}");
+        }
+    }
 }
