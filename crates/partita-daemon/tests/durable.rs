@@ -68,6 +68,22 @@ fn no_acknowledged_change_is_lost() {
     assert_eq!(whole.get("/v1/chains"), chains);
 }
 
+#[test]
+fn a_definition_that_is_not_understood_can_be_deleted() {
+    let world = World::new();
+    let daemon = world.start();
+    daemon.ok("POST", "/v1/chains", Some(definition("c")));
+    daemon.end();
+    let file = rusqlite::Connection::open(world.state().join(partita_daemon::store::FILE)).unwrap();
+    file.execute("UPDATE chain SET definition = '{}'", []).unwrap();
+    file.close().unwrap();
+    let daemon = world.start();
+    let problem = daemon.refused(500, "GET", "/v1/chains/c", None);
+    assert!(problem["detail"].as_str().unwrap().contains("delete it and define it again"), "{problem}");
+    daemon.ok("DELETE", "/v1/chains/c", None);
+    daemon.ok("POST", "/v1/chains", Some(definition("c")));
+}
+
 /// Each chain is as it was acknowledged, or as it was asked to be without an answer.
 fn check(chains: &Value, told: &mut Told) {
     let mut found: BTreeMap<&str, u32> = BTreeMap::new();

@@ -190,16 +190,15 @@ fn with_revision(mut response: Response, revision: i64) -> Response {
 }
 
 /// Checks `If-Match`, if it was sent.
-fn check_revision(wanted: Option<&str>, kept: &Kept) -> Result<(), Problem> {
+fn check_revision(wanted: Option<&str>, name: &str, revision: i64) -> Result<(), Problem> {
     let Some(wanted) = wanted else { return Ok(()) };
-    let is = |one: &str| one == "*" || one == format!("\"{}\"", kept.revision);
+    let is = |one: &str| one == "*" || one == format!("\"{revision}\"");
     if wanted.split(',').any(|one| is(one.trim())) {
         return Ok(());
     }
-    let name = &kept.definition.name;
     Err(Problem::new(
         Kind::PreconditionFailed,
-        format!("chain {name} has revision {} now; read it again, and send that as If-Match", kept.revision),
+        format!("chain {name} has revision {revision} now; read it again, and send that as If-Match"),
     ))
 }
 
@@ -246,7 +245,7 @@ pub(super) async fn replace(
     let defined = app.store().write(move |connection| {
         let before = chain::get(connection, &name)?;
         caller.check(&format!("chain {name}"), before.owner)?;
-        check_revision(wanted.as_deref(), &before)?;
+        check_revision(wanted.as_deref(), &name, before.revision)?;
         chain::replace(connection, &before, &definition)
     });
     let defined = Defined::from(defined.await?);
@@ -268,17 +267,18 @@ pub(super) async fn delete(
     Segments(Name(name)): Segments<Name>,
 ) -> Result<StatusCode, Problem> {
     let wanted = header_list(&headers, "if-match")?;
-    if let (Some(kept), Some(_)) = find(&app, &name).await? {
-        caller.check(&format!("chain {name}"), kept.owner)?;
-        return Err(Problem::new(
-            Kind::Conflict,
-            format!("chain {name} runs; stop it first, with POST /v1/chains/{name}/stop"),
-        ));
-    }
+    let look = name.clone();
+    let runs = app.blocking(move |app| app.chains().look(&look)).await?.is_some();
     let deleted = app.store().write(move |connection| {
-        let before = chain::get(connection, &name)?;
-        caller.check(&format!("chain {name}"), before.owner)?;
-        check_revision(wanted.as_deref(), &before)?;
+        let (owner, revision) = chain::owner_and_revision(connection, &name)?;
+        caller.check(&format!("chain {name}"), owner)?;
+        if runs {
+            return Err(Problem::new(
+                Kind::Conflict,
+                format!("chain {name} runs; stop it first, with POST /v1/chains/{name}/stop"),
+            ));
+        }
+        check_revision(wanted.as_deref(), &name, revision)?;
         chain::delete(connection, &name)
     });
     deleted.await?;

@@ -59,6 +59,16 @@ pub fn get(connection: &Connection, name: &str) -> Result<Kept, Problem> {
     found.map_or_else(|| Err(unknown(name)), kept)
 }
 
+/// Who defined the chain of this name, and its revision; also of one whose definition is not understood.
+///
+/// # Errors
+/// [`Kind::NotFound`].
+pub fn owner_and_revision(connection: &Connection, name: &str) -> Result<(u32, i64), Problem> {
+    let mut query = connection.prepare_cached("SELECT owner, revision FROM chain WHERE name = ?1")?;
+    let found = query.query_row([name], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    found.ok_or_else(|| unknown(name))
+}
+
 /// Every chain by name.
 ///
 /// # Errors
