@@ -88,12 +88,18 @@ pub(crate) fn end(
     grace: Duration,
 ) -> Result<KillOutcome, Error> {
     for part in tenant {
-        // So that its `partita run` knows who did it. A tenant that has just ended needs no mark.
-        let _ = std::fs::write(part.dir.join(ENDED_MARK), "");
+        mark_as_ended(&part.dir);
     }
     let outcome = end_processes(install, registry, name, tenant, grace)?;
     remove(registry, tenant)?;
     Ok(outcome)
+}
+
+/// Marks a tenant, so that its `partita run` knows who ended it. A tenant that has just ended needs no mark.
+///
+/// The directory is its owner's, and who ends it may be root: what is there under that name, a link or a pipe, is left alone.
+fn mark_as_ended(dir: &Path) {
+    let _ = std::fs::OpenOptions::new().write(true).create_new(true).open(dir.join(ENDED_MARK));
 }
 
 /// Whether `partita kill` has ended the tenant in this directory.
@@ -237,5 +243,28 @@ fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
         }
         drop(lock);
         thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_never_written_through_what_the_owner_put_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tenant, precious) = (dir.path().join("tenant"), dir.path().join("precious"));
+        std::fs::create_dir(&tenant).unwrap();
+        std::fs::write(&precious, "root's").unwrap();
+        let mark = tenant.join(ENDED_MARK);
+        for target in [&precious, &dir.path().join("none")] {
+            std::os::unix::fs::symlink(target, &mark).unwrap();
+            mark_as_ended(&tenant);
+            std::fs::remove_file(&mark).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "root's");
+        assert!(!dir.path().join("none").exists());
+        mark_as_ended(&tenant);
+        assert!(was_asked_for(&tenant));
     }
 }
