@@ -7,6 +7,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
+
 use crate::Pid;
 use crate::binary::ControlBinary;
 use crate::error::MpsError;
@@ -271,7 +273,9 @@ impl Control {
 
     /// Waits until no other process of Partita's commands this daemon, but not for ever: one of them may hang.
     fn turn(&self) -> Option<File> {
-        let directory = File::open(&self.pipe).ok()?;
+        // A directory, or nothing: to open a pipe would wait for its other end.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = File::from(rustix::fs::open(&self.pipe, flags, Mode::empty()).ok()?);
         lock_within(&directory, self.limit / 2).is_ok_and(|locked| locked).then_some(directory)
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Pid;
 use crate::error::MpsError;
+use crate::files;
 
 /// `sockaddr_un.sun_path` holds 108 bytes, one of them the final NUL.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -26,6 +27,8 @@ pub struct ServiceDirs {
 
 /// The file that marks a service of root's for all users.
 const OPEN_MARK: &str = "all-users";
+/// A number and its line's end, with room.
+const PID_BYTES_MAX: u64 = 64;
 
 impl ServiceDirs {
     /// Names the directories under `root` without touching the file system.
@@ -137,7 +140,7 @@ impl ServiceDirs {
 
     /// The process that the pid file names, if there is a pid file with a number in it.
     pub(crate) fn recorded_pid(&self) -> Option<Pid> {
-        let text = std::fs::read_to_string(self.pid_file()).ok()?;
+        let text = files::read_text(&self.pid_file(), PID_BYTES_MAX).ok()?;
         text.trim().parse().ok().filter(|&pid| pid > 1)
     }
 

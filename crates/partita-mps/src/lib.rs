@@ -40,6 +40,7 @@ pub mod dirs;
 pub mod error;
 mod exec;
 pub mod fault;
+mod files;
 pub mod lock;
 pub mod log;
 pub mod partition;

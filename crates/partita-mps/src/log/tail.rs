@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::reader::{Entry, LogReader};
+use crate::files::open_regular;
 
 /// How much is read at a time, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -86,7 +87,7 @@ impl Tail {
     }
 
     fn open(&self) -> io::Result<Option<Opened>> {
-        let mut file = match File::open(&self.path) {
+        let mut file = match open_regular(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -171,6 +172,17 @@ mod tests {
         assert!(servers(&mut tail).is_empty());
         append(&path, &line(6));
         assert_eq!(servers(&mut tail), [6]);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("server.log");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        assert!(Tail::from_start(&path).poll().unwrap_err().to_string().contains("no regular file"));
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert!(Tail::from_end(&path).unwrap_err().to_string().contains("no regular file"));
     }
 
     #[test]

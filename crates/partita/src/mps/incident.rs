@@ -3,16 +3,18 @@
 //! Written by the `partita run` that saw it; read by others' to know why their program failed, by `partita mps logs` and by the metrics.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_mps::{Pid, Service};
 use serde::{Deserialize, Serialize};
 
+use crate::files::open_regular;
+
 /// The most that is read of the file: the newest incidents are at its end.
-const READ_BYTES_MAX: usize = 1 << 20;
+const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// One incident.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,14 +90,35 @@ pub fn note(service: &Service, incident: &Incident) {
 /// The incidents of a service, oldest first. Lines that are none are passed over.
 #[must_use]
 pub fn all(service: &Service) -> Vec<Incident> {
-    let bytes = std::fs::read(file(service)).unwrap_or_default();
-    let newest = &bytes[bytes.len().saturating_sub(READ_BYTES_MAX)..];
+    let newest = newest_bytes(&file(service)).unwrap_or_default();
     newest.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+/// The end of the file, which may be another user's.
+fn newest_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open_regular(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(READ_BYTES_MAX)))?;
+    let mut newest = Vec::new();
+    file.take(READ_BYTES_MAX).read_to_end(&mut newest)?;
+    Ok(newest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_file_has_no_incidents() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("incidents.jsonl");
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        newest_bytes(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        let whole = vec![b'x'; READ_BYTES_MAX as usize];
+        std::fs::write(&path, [b"older\n", whole.as_slice()].concat()).unwrap();
+        assert!(newest_bytes(&path).unwrap() == whole, "its end alone");
+    }
 
     #[test]
     fn incidents_are_lines_of_json() {

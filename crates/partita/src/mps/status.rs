@@ -162,6 +162,8 @@ pub fn status(service: &Service, gpus: &[Gpu]) -> Result<ServiceStatus, Error> {
 
 /// How long a command to a service may take where many are looked at.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
+/// The longest log that is counted, in bytes.
+const LOG_BYTES_MAX: u64 = 256 << 20;
 
 /// The current user's service of each of these GPUs, and those of the tenants there. One that does not answer, as another user's may not, is told
 /// as if it did not run.
@@ -302,8 +304,10 @@ fn read_logs(service: &Service) -> (Counts, Tracker) {
     let mut tracker = Tracker::new();
     let mut entries = Vec::new();
     for path in [service.dirs().control_log(), service.dirs().server_log()] {
-        // A log that cannot be read counts nothing: it is another user's.
-        entries.extend(Tail::from_start(&path).poll().unwrap_or_default());
+        // A log that cannot be read, as another user's may not, or is too long counts nothing.
+        if path.metadata().is_ok_and(|meta| meta.len() <= LOG_BYTES_MAX) {
+            entries.extend(Tail::from_start(&path).poll().unwrap_or_default());
+        }
     }
     // Stable: within a millisecond the daemon's words come first.
     entries.sort_by_key(|entry| entry.time);
