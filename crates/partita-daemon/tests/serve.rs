@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{Daemon, PATIENCE, World, check_problem, definition, parse};
 use partita_testing::eventually;
@@ -121,6 +122,20 @@ fn who_does_not_finish_is_cut_off_when_the_time_is_up() {
     daemon.signal(Signal::INT);
     assert!(daemon.wait().success());
     assert!(daemon.log().contains("cut off"));
+}
+
+#[test]
+fn who_holds_the_registry_does_not_hold_the_end_up() {
+    let world = World::new();
+    let mut daemon = world.start();
+    let registry = partita::registry::Registry::at(&world.dir().join("run")).unwrap();
+    let lock = registry.lock().unwrap();
+    // Long enough that the daemon looks at the chains meanwhile, and waits.
+    std::thread::sleep(Duration::from_secs(1));
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+    assert!(!daemon.log().contains("cannot be looked at"), "it has waited for the lock: {}", daemon.log());
+    drop(lock);
 }
 
 #[test]

@@ -20,7 +20,12 @@ pub async fn follow(app: Shared) {
             _ = ended.wait_for(|&ended| ended) => return,
             () = tokio::time::sleep(LOOK) => {}
         }
-        let running = match app.blocking(|app| app.chains().running()).await {
+        let looked = tokio::select! {
+            // Whoever holds the registry must not hold the end up.
+            _ = ended.wait_for(|&ended| ended) => return,
+            looked = app.blocking(|app| app.chains().running()) => looked,
+        };
+        let running = match looked {
             Ok(running) => running,
             Err(problem) => {
                 tracing::warn!(detail = problem.detail, "the chains that run cannot be looked at");
