@@ -13,6 +13,10 @@ use crate::problem::{Kind, Problem};
 
 /// Entries that are kept of each chain.
 pub const ENTRIES_MAX: i64 = 10_000;
+/// Chains that are not defined here and whose history is kept; those that ran longest ago go first.
+pub const UNDEFINED_CHAINS_MAX: i64 = 256;
+/// The longest `what`, in characters. A chain's steps are what its user's file says.
+const WHAT_CHARS_MAX: usize = 500;
 
 const COLUMNS: &str = "id, chain, run_unix_s, at_s, what, throughput_fps, tpcs";
 
@@ -48,6 +52,7 @@ pub fn record(connection: &Connection, chain: &Running) -> Result<Vec<Entry>, Pr
         .query_row(params![name, run], |row| row.get(0))?;
     let mut entries = Vec::new();
     for step in chain.steps.iter().filter(|step| known.is_none_or(|known| step.at_s > known)) {
+        let what: String = step.what.chars().take(WHAT_CHARS_MAX).collect();
         let numbers = step.tpcs.iter().flatten().copied();
         let tpcs: BTreeMap<String, u32> =
             chain.components.iter().map(|component| component.name.clone()).zip(numbers).collect();
@@ -57,13 +62,13 @@ pub fn record(connection: &Connection, chain: &Running) -> Result<Vec<Entry>, Pr
             .prepare_cached(
                 "INSERT INTO history (chain, run_unix_s, at_s, what, throughput_fps, tpcs) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
             )?
-            .execute(params![name, run, step.at_s, step.what, step.throughput_fps, json])?;
+            .execute(params![name, run, step.at_s, what, step.throughput_fps, json])?;
         entries.push(Entry {
             id: connection.last_insert_rowid(),
             chain: name.clone(),
             run_unix_s: run,
             at_s: step.at_s,
-            what: step.what.clone(),
+            what,
             throughput_fps: step.throughput_fps,
             tpcs,
         });
@@ -75,6 +80,15 @@ pub fn record(connection: &Connection, chain: &Running) -> Result<Vec<Entry>, Pr
                      SELECT id FROM history WHERE chain = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
             )?
             .execute(params![name, ENTRIES_MAX])?;
+    }
+    if !entries.is_empty() && known.is_none() {
+        connection
+            .prepare_cached(
+                "DELETE FROM history WHERE chain NOT IN (SELECT name FROM chain) AND chain NOT IN (
+                     SELECT chain FROM history WHERE chain NOT IN (SELECT name FROM chain)
+                     GROUP BY chain ORDER BY max(id) DESC LIMIT ?1)",
+            )?
+            .execute([UNDEFINED_CHAINS_MAX])?;
     }
     Ok(entries)
 }

@@ -173,6 +173,26 @@ async fn each_step_of_each_run_is_kept_once() {
 }
 
 #[tokio::test]
+async fn history_of_whatever_runs_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    store.write(|connection| chain::insert(connection, 7, &definition("c"))).await.unwrap();
+    let most = history::UNDEFINED_CHAINS_MAX as usize;
+    let kept = store.write(move |connection| {
+        history::record(connection, &running(1, &[0.5]))?;
+        for at in 0..most + 3 {
+            let mut chain = Running { name: format!("x{at}"), ..running(1, &[0.5]) };
+            chain.steps[0].what = "é".repeat(100_000);
+            assert_eq!(history::record(connection, &chain)?[0].what.chars().count(), 500);
+        }
+        let mut query = connection.prepare("SELECT DISTINCT chain FROM history ORDER BY id")?;
+        Ok(query.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?)
+    });
+    let kept = kept.await.unwrap();
+    assert_eq!((kept.len(), &kept[0], &kept[1]), (most + 1, &"c".to_owned(), &"x3".to_owned()));
+}
+
+#[tokio::test]
 async fn history_is_bounded_and_goes_with_its_chain() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
