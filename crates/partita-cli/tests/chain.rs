@@ -173,6 +173,31 @@ fn a_chain_ends_when_one_of_it_is_done() {
 }
 
 #[test]
+fn what_a_component_has_started_ends_with_it_and_with_the_chain() {
+    const STARTS: &str = r#"["sh", "-c", "sleep 1000 & echo $!; exec sleep 1000"]"#;
+    let chains = Chains::new();
+    chains.define("toy", "", &[STARTS, r#"["sleep", "1000"]"#]);
+    let mut tenant = Tenant::start(&mut chains.command(&["chain", "start", "toy"]));
+    let first: u64 = tenant.next_line().parse().unwrap();
+    let view = chains.eventually("toy", |view| view["components"][1]["process"].is_object());
+    kill(&view["components"][0]["process"]["pid"], Signal::KILL);
+    let second: u64 = tenant.next_line().parse().unwrap();
+    assert!(!common::lives(first) && common::lives(second));
+    assert!(
+        common::lives(view["components"][1]["process"]["pid"].as_u64().unwrap()),
+        "another's is left alone"
+    );
+    tenant.signal(Signal::TERM);
+    assert_eq!(tenant.exit_code(), 128 + Signal::TERM.as_raw());
+    assert!(!common::lives(second));
+    assert_eq!(chains.world.ps(), [Value::Null; 0]);
+    // Also of one that has ended well.
+    chains.define("toy", "", &[r#"["sh", "-c", "sleep 1000 & exit 0"]"#, WAITS]);
+    chains.ok(&["chain", "start", "toy"]);
+    assert_eq!(chains.world.ps(), [Value::Null; 0]);
+}
+
+#[test]
 fn a_chain_is_ended_by_a_signal_as_any_program() {
     let chains = Chains::new();
     chains.define("toy", "", &[WAITS, WAITS, WAITS]);

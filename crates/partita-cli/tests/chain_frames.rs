@@ -157,6 +157,31 @@ fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
 }
 
 #[test]
+fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
+    common::chain_programs();
+    let world = World::new();
+    let path = world.dir().join("products.toml");
+    let head = "name = \"products\"\nframe = \"64KiB\"\nalgorithm = \"none\"\nrestarts = 1\n";
+    let component = |name, command| format!("[[component]]\nname = \"{name}\"\ncommand = {command}\n");
+    let stage = r#"["partita-stage", "matrix", "40:1"]"#;
+    let wrapped = r#"["sh", "-c", "partita-stage matrix 40:1; exit $?"]"#;
+    fs::write(&path, format!("{head}{}{}", component("a", stage), component("b", wrapped))).unwrap();
+    let mut tenant = Tenant::start(&mut start(&world, path.to_str().unwrap()));
+    let now = advanced_of(&world, "products", 0);
+    let pid = now["components"][1]["process"]["pid"].as_i64().unwrap();
+    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while view_of(&world, "products").is_none_or(|now| now["roles"][1]["incarnation"] != 2) {
+        assert!(Instant::now() < deadline, "its place is never free");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let now = advanced_of(&world, "products", finished(&view_of(&world, "products").unwrap()));
+    assert_eq!((&now["components"][1]["restarts"], &now["frames_lost"]), (&1.into(), &0.into()));
+    tenant.signal(Signal::TERM);
+    tenant.exit_code();
+}
+
+#[test]
 fn frames_go_on_without_the_process_that_runs_the_chain_until_it_begins_anew() {
     let world = World::new();
     let file = define(&world, "keeper", &["--check"]);

@@ -118,6 +118,21 @@ pub(crate) fn end_processes(
     tenant: &[Tenant],
     grace: Duration,
 ) -> Result<KillOutcome, Error> {
+    end_those(install, registry, name, tenant, grace, |_| true)
+}
+
+/// The same for those of them that are meant.
+///
+/// # Errors
+/// As [`end_processes`].
+pub(crate) fn end_those(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    tenant: &[Tenant],
+    grace: Duration,
+    is_meant: impl Fn(ProcessId) -> bool,
+) -> Result<KillOutcome, Error> {
     let mut outcome = KillOutcome::default();
     let mut seen = BTreeSet::new();
     for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, KILL_LIMIT)] {
@@ -125,7 +140,8 @@ pub(crate) fn end_processes(
         let mut told = BTreeSet::new();
         let mut nobody_left = false;
         loop {
-            let processes = processes(tenant);
+            let mut processes = processes(tenant);
+            processes.retain(|process| is_meant(*process));
             if processes.is_empty() {
                 // One that was being started by one that has died since may show itself a moment later.
                 if nobody_left || signal == Signal::TERM {

@@ -1,6 +1,7 @@
 //! The process that runs a chain: it starts the components, starts those anew that fail, and ends them in order.
 
 mod keeper;
+mod left;
 mod process;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use self::keeper::Keeper;
+use self::left::Left;
 use self::process::Process;
 use super::control::Control;
 use super::shared::Shared;
@@ -119,6 +121,7 @@ struct Running {
     /// The service has a fault, which lasts until everybody whom it hit has left. Nobody is started before.
     in_fault: bool,
     keeper: Option<Keeper>,
+    left: Left,
     /// The components, in the chain's order.
     members: Vec<Process>,
     restarts_max: u32,
@@ -178,6 +181,7 @@ impl Running {
             service,
             in_fault: false,
             keeper,
+            left: Left::new(install, registry, &definition.name, parts),
             members,
             restarts_max: definition.restarts,
             shared,
@@ -244,6 +248,7 @@ impl Running {
             self.shared.note(format!("{}: {text}", member.title));
             return Ok(true);
         }
+        self.left.end_of(at, say)?;
         // What it held is of use to the others at once, not only when its place is taken again.
         let rests_until_ns = monotonic_ns() + REST.as_nanos() as u64;
         let recovered = self.file.recover(at as u8, rests_until_ns);
@@ -363,6 +368,7 @@ impl Running {
                 limit = Instant::now() + DRAIN_LIMIT;
             }
             self.wait();
+            self.poll_keeper()?;
             for member in &mut self.members {
                 if let Some(status) = member.poll()?
                     && in_order
@@ -378,11 +384,14 @@ impl Running {
             let limit = Instant::now() + patience;
             while Instant::now() < limit && self.members.iter().any(Process::lives) {
                 self.wait();
+                self.poll_keeper()?;
                 for member in &mut self.members {
                     member.poll()?;
                 }
             }
         }
+        let keeper = self.keeper.as_mut().and_then(|keeper| keeper.process().id());
+        self.left.end_all(keeper, say)?;
         // Not before them: it has their memory.
         if let Some(keeper) = &mut self.keeper {
             keeper.end()?;
@@ -392,6 +401,11 @@ impl Running {
         }
         self.show();
         self.shared.write()
+    }
+
+    /// One that has ended is waited for no more.
+    fn poll_keeper(&mut self) -> Result<(), Error> {
+        self.keeper.iter_mut().try_for_each(|keeper| keeper.process().poll().map(drop))
     }
 
     /// Whether a component finds out that the chain ends: who has no place in it does not, and who has given it back has, and is leaving.

@@ -140,10 +140,15 @@ impl Process {
         }
     }
 
+    /// Its process; none while it does not run.
+    pub(super) fn id(&self) -> Option<ProcessId> {
+        self.child.as_ref().and_then(|(child, ..)| ProcessId::living(child.id()))
+    }
+
     pub(super) fn state(&self, name: &str) -> ComponentState {
         ComponentState {
             name: name.to_owned(),
-            process: self.child.as_ref().and_then(|(child, ..)| ProcessId::living(child.id())),
+            process: self.id(),
             restarts: self.restarts,
             ended: self.ended.map(child::describe),
         }
