@@ -182,6 +182,19 @@ fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
 }
 
 #[test]
+fn a_chain_ends_without_whoever_never_took_its_frames() {
+    const DEAF: &str = r#"["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]"#;
+    common::chain_programs();
+    let world = World::new();
+    let path = world.dir().join("products.toml");
+    let head = "name = \"products\"\nframe = \"64KiB\"\n";
+    let first = "[[component]]\nname = \"a\"\ncommand = [\"partita-stage\", \"matrix\", \"40:1\", \"--frames\", \"3\"]\n";
+    fs::write(&path, format!("{head}{first}[[component]]\nname = \"b\"\ncommand = {DEAF}\n")).unwrap();
+    let mut tenant = Tenant::start(&mut start(&world, path.to_str().unwrap()));
+    assert_eq!(tenant.exit_code(), 0);
+}
+
+#[test]
 fn frames_go_on_without_the_process_that_runs_the_chain_until_it_begins_anew() {
     let world = World::new();
     let file = define(&world, "keeper", &["--check"]);

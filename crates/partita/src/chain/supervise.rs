@@ -415,12 +415,12 @@ impl Running {
             || self.file.incarnation(role) != self.members[at].incarnation_before
     }
 
-    /// Whether a component that lives has frames, or will get some.
+    /// Whether a component that has its place has frames, or will get some. One that has none takes no frame, however long it lives.
     fn has_frames_on_their_way(&self) -> bool {
         let census = self.file.census();
-        let held = census.held.iter().zip(&self.members).any(|(&held, member)| held > 0 && member.lives());
-        let queued = census.queued.iter().zip(self.members.iter().skip(1));
-        held || queued.into_iter().any(|(&queued, member)| queued > 0 && member.lives())
+        let is_there = |role| self.file.is_held(role).unwrap_or(false);
+        let held = (0..).zip(&census.held).any(|(role, &held)| held > 0 && is_there(role));
+        held || (1..).zip(&census.queued).any(|(role, &queued)| queued > 0 && is_there(role))
     }
 }
 
