@@ -236,9 +236,16 @@ fn compute_units_are_divided_by_hand_or_by_nobody_and_follow_the_tenants() {
         (0..2).map(|at| common::tpcs(view["roles"][at]["tpcs"].as_str().unwrap())).collect();
     assert_eq!((sets[0].len(), sets[1].len()), (5, 12));
     assert!(sets[0].iter().all(|tpc| !sets[1].contains(tpc)), "{sets:?}");
+    // Nobody has more than there is, and nobody says so.
+    chains.ok(&["chain", "steer", "toy", "--tpcs", "5,4000000000"]);
+    chains.eventually("toy", |view| view["tpcs"] == serde_json::json!([5, 20]));
+    chains.ok(&["chain", "steer", "toy", "--tpcs", "5,12"]);
     // The tenant shrinks, and what its components may use lies in what is left of it.
     chains.world.ok("set toy --sm 6tpc");
-    let view = chains.eventually("toy", |view| view["tpcs_of_chain"] == 6);
+    let view = chains
+        .eventually("toy", |view| view["tpcs_of_chain"] == 6 && view["tpcs"] == serde_json::json!([5, 6]));
+    let events = view["events"].to_string();
+    assert!(events.contains("search: 5 6") && !events.contains("4000000000"), "{events}");
     let of_tenant = common::tpcs(chains.world.row("toy")["tpcs"].as_str().unwrap());
     let view = chains.eventually("toy", |_| true)["roles"].as_array().cloned().unwrap_or_else(|| vec![view]);
     for role in view {

@@ -42,6 +42,18 @@ impl Allocation {
         Self(vec![tpcs.max(1); components.max(1)])
     }
 
+    /// What it comes to where there are so many TPCs: no component has more than there are, and none fewer than one.
+    ///
+    /// ```
+    /// # use partita_core::chain::Allocation;
+    /// assert_eq!(Allocation::new([2, 5]).unwrap().within(3).tpcs(), [2, 3]);
+    /// assert_eq!(Allocation::new([2, 5]).unwrap().within(0).tpcs(), [1, 1]);
+    /// ```
+    #[must_use]
+    pub fn within(&self, tpcs: u32) -> Self {
+        Self(self.0.iter().map(|&component| component.min(tpcs.max(1))).collect())
+    }
+
     /// The TPCs of each component, each at least 1.
     #[must_use]
     pub fn tpcs(&self) -> &[u32] {

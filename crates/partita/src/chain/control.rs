@@ -118,8 +118,9 @@ impl Control {
             return stop;
         }
         self.shared.change(true, |state, at_s| {
-            let text: Vec<String> = tpcs.iter().map(u32::to_string).collect();
-            state.note(at_s, format!("divided by nobody's search: {}", text.join(" ")), Some(tpcs.to_vec()));
+            let applied = state.tpcs.clone().unwrap_or_default();
+            let text: Vec<String> = applied.iter().map(u32::to_string).collect();
+            state.note(at_s, format!("divided by nobody's search: {}", text.join(" ")), Some(applied));
         });
         self.watch()
     }
@@ -130,10 +131,7 @@ impl Control {
     fn optimize(&mut self, algorithm: core::Algorithm) -> Stop {
         let tpcs = self.chain.tpcs();
         // What is in force, as far as there is as much; at first all for everybody, as with MPS alone.
-        let before = self.chain.applied.as_ref().map(|applied| {
-            let clamped: Vec<u32> = applied.tpcs().iter().map(|&component| component.min(tpcs)).collect();
-            Allocation::new(clamped).unwrap_or_else(|_| applied.clone())
-        });
+        let before = self.chain.applied.as_ref().map(|applied| applied.within(tpcs));
         let start = before.unwrap_or_else(|| Allocation::uniform(self.chain.components(), tpcs));
         self.set_phase(Phase::Waiting);
         if let Err(stop) = self.chain.apply(&start) {

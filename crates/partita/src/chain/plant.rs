@@ -186,8 +186,10 @@ impl Actuator for RunningChain {
             suggested.map_err(|error| Stop::Failed { reason: of_file(self.name(), &error).to_string() })?;
         }
         self.counted = None;
-        self.applied = Some(allocation.clone());
-        self.shared.applied(allocation);
+        // What they have, which is no more than there is.
+        let applied = allocation.within(self.set.len());
+        self.shared.applied(&applied);
+        self.applied = Some(applied);
         Ok(())
     }
 }
