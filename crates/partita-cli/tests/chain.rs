@@ -198,6 +198,32 @@ fn what_a_component_has_started_ends_with_it_and_with_the_chain() {
 }
 
 #[test]
+fn a_log_that_nobody_takes_is_told_and_holds_nobody_up() {
+    let chains = Chains::new();
+    let world = &chains.world;
+    chains.define("toy", "period_ms = 10", &[WAITS, WAITS]);
+    // From the first line on.
+    let refused = chains.refused(&["chain", "start", "toy", "--log", "/dev/full"]);
+    assert!(refused.contains("/dev/full"), "{refused}");
+    let pipe = world.dir().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let words = ["chain", "start", "toy", "--log", pipe.to_str().unwrap()];
+    let refused = chains.refused(&words);
+    assert!(refused.contains("nobody reads this pipe"), "{refused}");
+    // Its reader goes, and the chain goes on.
+    let reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+    let mut tenant = chains.start(&words[2..], 2);
+    drop(reader);
+    let view = chains.eventually("toy", |view| view["events"].to_string().contains("without a log"));
+    assert_eq!(view["supervised"], true);
+    tenant.signal(Signal::TERM);
+    tenant.exit_code();
+    let mut complaint = String::new();
+    std::io::Read::read_to_string(&mut tenant.child.stderr.take().unwrap(), &mut complaint).unwrap();
+    assert!(complaint.contains("pipe cannot be written any more"), "{complaint}");
+}
+
+#[test]
 fn a_chain_is_ended_by_a_signal_as_any_program() {
     let chains = Chains::new();
     chains.define("toy", "", &[WAITS, WAITS, WAITS]);

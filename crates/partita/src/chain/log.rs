@@ -1,9 +1,12 @@
 //! The log of a chain's run: a line of JSON that says what it is, and one for each period.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{Definition, Phase};
@@ -36,15 +39,22 @@ pub struct History {
     pub periods: Vec<Period>,
 }
 
-/// A log that is being written.
+/// A log that is being written. A pipe that nobody empties holds the chain up neither at its beginning nor later: what it does not take is an error.
 #[derive(Debug)]
-pub(super) struct Log(BufWriter<File>);
+pub(super) struct Log {
+    to: BufWriter<File>,
+    path: PathBuf,
+}
 
 impl Log {
     pub(super) fn begin(path: &Path, definition: &Definition) -> Result<Self, Error> {
         let begin = || {
-            let mut log = Self(BufWriter::new(File::create(path)?));
+            let flags = OFlags::NONBLOCK.bits().cast_signed();
+            let file =
+                OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path);
+            let mut log = Self { to: BufWriter::new(file.map_err(unread)?), path: path.to_owned() };
             log.line(definition)?;
+            log.flush()?;
             io::Result::Ok(log)
         };
         begin().map_err(Error::io(path.display().to_string()))
@@ -55,13 +65,29 @@ impl Log {
     }
 
     fn line(&mut self, value: &impl Serialize) -> io::Result<()> {
-        serde_json::to_writer(&mut self.0, value)?;
-        self.0.write_all(b"\n")
+        serde_json::to_writer(&mut self.to, value)?;
+        self.to.write_all(b"\n")
     }
 
-    /// Whoever reads it now sees what was written so far. A failure shows at the next line.
-    pub(super) fn flush(&mut self) {
-        let _ = self.0.flush();
+    /// Whoever reads it now sees what was written so far.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+
+    /// That it ends here, and why, for people.
+    pub(super) fn ends_by(&self, error: &io::Error) -> String {
+        format!(
+            "{} cannot be written any more, and the chain goes on without a log: {error}",
+            self.path.display()
+        )
+    }
+}
+
+/// A pipe cannot be opened to write without a reader.
+fn unread(error: io::Error) -> io::Error {
+    match error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) {
+        true => io::Error::other("nobody reads this pipe; start whoever is to read it first, or name a file"),
+        false => error,
     }
 }
 
@@ -117,7 +143,7 @@ mod tests {
         let periods = [period(0.1, None), period(0.2, Some(vec![1, 2, 3]))];
         let mut log = Log::begin(&path, &definition).unwrap();
         periods.iter().for_each(|period| log.period(period).unwrap());
-        log.flush();
+        log.flush().unwrap();
         assert_eq!(read_log(&path).unwrap(), History { definition, periods: periods.to_vec() });
         // Cut anywhere, it is what was finished, or it is refused.
         let whole = std::fs::read(&path).unwrap();

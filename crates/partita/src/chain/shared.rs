@@ -1,5 +1,6 @@
 //! What the process that runs a chain knows of it, for both of its threads, and for others to read.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,12 +27,26 @@ struct Inner {
     state: ChainState,
     written: Option<Instant>,
     log: Option<Log>,
+    /// That the log has ended before the chain, if nobody was told yet.
+    log_ended: Option<String>,
+}
+
+impl Inner {
+    fn write_log(&mut self, at_s: f64, write: impl FnOnce(&mut Log, &ChainState) -> io::Result<()>) {
+        let Some(log) = &mut self.log else { return };
+        if let Err(error) = write(log, &self.state) {
+            let line = log.ends_by(&error);
+            self.state.note(at_s, line.clone(), None);
+            self.log_ended = Some(line);
+            self.log = None;
+        }
+    }
 }
 
 impl Shared {
     pub(super) fn new(state: ChainState, tenant: &Path, log: Option<&Path>) -> Result<Self, Error> {
         let log = log.map(|path| Log::begin(path, &state.definition)).transpose()?;
-        let inner = Inner { state, written: None, log };
+        let inner = Inner { state, written: None, log, log_ended: None };
         Ok(Self { inner: Mutex::new(inner), tenant: tenant.to_owned(), began: Instant::now() })
     }
 
@@ -52,13 +67,16 @@ impl Shared {
         self.lock().state.components = components;
     }
 
+    /// That the log has ended before the chain, once.
+    pub(super) fn take_log_end(&self) -> Option<String> {
+        self.lock().log_ended.take()
+    }
+
     /// Writes the state for others to read.
     pub(super) fn write(&self) -> Result<(), Error> {
         let mut inner = self.lock();
         inner.written = Some(Instant::now());
-        if let Some(log) = &mut inner.log {
-            log.flush();
-        }
+        inner.write_log(self.at_s(), |log, _| log.flush());
         inner.state.write(&self.tenant)
     }
 
@@ -80,19 +98,16 @@ impl Shared {
             state.periods += 1;
             state.throughput_fps = Some(throughput_fps);
         });
-        let mut inner = self.lock();
-        let Inner { state, log: Some(log), .. } = &mut *inner else { return };
-        let period = Period {
-            at_s: self.at_s(),
-            throughput_fps,
-            tpcs: applied.map(|allocation| allocation.tpcs().to_vec()),
-            tpcs_of_chain: state.tpcs_of_chain,
-            phase: state.phase,
-        };
-        if let Err(error) = log.period(&period) {
-            state.note(period.at_s, format!("the log cannot be written any more: {error}"), None);
-            inner.log = None;
-        }
+        let at_s = self.at_s();
+        self.lock().write_log(at_s, |log, state| {
+            log.period(&Period {
+                at_s,
+                throughput_fps,
+                tpcs: applied.map(|allocation| allocation.tpcs().to_vec()),
+                tpcs_of_chain: state.tpcs_of_chain,
+                phase: state.phase,
+            })
+        });
     }
 
     /// The TPCs were divided anew.

@@ -226,6 +226,7 @@ impl Running {
                 self.shared.note("a component has ended well: the chain ends".to_owned());
                 return Ok(0);
             }
+            self.shared.take_log_end().iter().for_each(|line| say(line));
             self.wait();
         }
     }
@@ -400,7 +401,9 @@ impl Running {
             let _ = control.join();
         }
         self.show();
-        self.shared.write()
+        let written = self.shared.write();
+        self.shared.take_log_end().iter().for_each(|line| say(line));
+        written
     }
 
     /// One that has ended is waited for no more.
