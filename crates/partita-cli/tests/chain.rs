@@ -198,6 +198,16 @@ fn what_a_component_has_started_ends_with_it_and_with_the_chain() {
 }
 
 #[test]
+fn a_tenant_that_is_no_chain_is_not_taken_for_one() {
+    let chains = Chains::new();
+    let _tenant = chains.world.idle("--name toy --sm 4tpc");
+    for words in [&["chain", "stop", "toy"] as &[_], &["chain", "steer", "toy", "--tpcs", "1,1"]] {
+        let refused = chains.refused(words);
+        assert!(refused.contains("no chain") && refused.contains("partita kill toy"), "{refused}");
+    }
+}
+
+#[test]
 fn a_log_that_nobody_takes_is_told_and_holds_nobody_up() {
     let chains = Chains::new();
     let world = &chains.world;
@@ -313,7 +323,7 @@ fn a_chain_whose_process_has_died_is_shown_so_and_begins_anew() {
     chains.define("toy", "sm = \"25%\"", &[WAITS, WAITS]);
     let mut tenant = chains.start(&["toy"], 2);
     let refused = chains.refused(&["chain", "start", "toy"]);
-    assert!(refused.contains("toy"), "one that runs is left alone: {refused}");
+    assert!(refused.contains("another process runs it"), "one that runs is left alone: {refused}");
     let before = kill_supervisor(&chains, "toy", &mut tenant);
 
     // The components go on, and everybody who looks is told how it stands.
@@ -324,6 +334,8 @@ fn a_chain_whose_process_has_died_is_shown_so_and_begins_anew() {
     assert!(chains.ok(&["chain", "ps"]).contains("unsupervised"));
     let told = chains.ok(&["chain", "watch", "toy", "--once"]);
     assert!(told.contains("HAS DIED") && told.contains("partita chain start toy"), "{told}");
+    let refused = chains.refused(&["chain", "steer", "toy", "--tpcs", "3,4"]);
+    assert!(refused.contains("has died") && refused.contains("partita chain start toy"), "{refused}");
     // Nobody else becomes the process that runs it.
     let ledger = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let ledger = ledger.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"PARTITA_LEDGER="));

@@ -211,19 +211,26 @@ pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
 /// [`Error::Chain`] if there is none of this name; what is wrong with its files.
 pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
     let tenant = tenant(registry, name)?;
-    view_of(&tenant)?.ok_or_else(|| no_chain(name, "tenant of that name is a chain that has begun"))
+    view_of(&tenant)?.ok_or_else(|| not_begun(name))
 }
 
 /// Has a running chain's compute units divided so from now on.
 ///
 /// # Errors
-/// As [`view`]; [`Error::NotYours`]; [`Error::Chain`] for numbers that the chain cannot have.
+/// As [`view`]; [`Error::NotYours`]; [`Error::Chain`] for numbers that the chain cannot have, and if the process that would do it has died.
 pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(), Error> {
     let tenant = tenant(registry, name)?;
     tenant.check_yours()?;
-    let state =
-        ChainState::read(&tenant.dir)?.ok_or_else(|| no_chain(name, "tenant of that name is a chain"))?;
+    let state = ChainState::read(&tenant.dir)?.ok_or_else(|| not_begun(name))?;
     steering.check(name, state.definition.components.len())?;
+    if !is_supervised(&tenant.dir) {
+        return Err(Error::Chain {
+            what: format!("chain {name}"),
+            reason: format!(
+                "the process that ran it has died, so nobody divides its compute units; `partita chain start {name}` begins it anew"
+            ),
+        });
+    }
     steering.leave(&tenant.dir)
 }
 
@@ -235,18 +242,28 @@ fn tenant(registry: &Registry, name: &str) -> Result<Tenant, Error> {
 pub(super) fn parts(registry: &Registry, name: &str) -> Result<(Tenant, Vec<Tenant>), Error> {
     crate::registry::check_name(name)?;
     let parts = registry.lock()?.tenant(name).map_err(|error| match error {
-        Error::NoSuchTenant { .. } => no_chain(name, "chain of that name runs"),
+        Error::NoSuchTenant { .. } => no_chain(name),
         other => other,
     })?;
-    let first = parts.first().cloned().ok_or_else(|| no_chain(name, "chain of that name runs"))?;
+    let first = parts.first().cloned().ok_or_else(|| no_chain(name))?;
     Ok((first, parts))
 }
 
-fn no_chain(name: &str, what: &str) -> Error {
+fn no_chain(name: &str) -> Error {
     Error::Chain {
         what: format!("chain {name}"),
         reason: format!(
-            "no {what}; `partita chain ps` lists those that do, `partita chain start {name}` starts it"
+            "no chain of that name runs; `partita chain ps` lists those that do, `partita chain start {name}` starts it"
+        ),
+    }
+}
+
+/// A tenant that shows nothing of a chain.
+fn not_begun(name: &str) -> Error {
+    Error::Chain {
+        what: format!("chain {name}"),
+        reason: format!(
+            "the tenant of that name is no chain, or one that has not begun yet; try again, or see `partita ps`; `partita kill {name}` ends it"
         ),
     }
 }

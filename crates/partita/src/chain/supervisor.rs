@@ -50,7 +50,7 @@ impl Supervisor {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Chain {
                 what: format!("chain {chain}"),
                 reason: match is_supervised(tenant) {
-                    true => format!("another process runs it; `partita chain stop {chain}` ends it"),
+                    true => runs(chain),
                     false => format!(
                         "the process that ran it has died; `partita chain start {chain}` begins it anew"
                     ),
@@ -65,6 +65,10 @@ impl Supervisor {
         let file = open_regular(&path(tenant)).ok()?;
         lock_within(&file, LOOKS).is_ok_and(|locked| locked).then_some(Self { _file: file })
     }
+}
+
+fn runs(chain: &str) -> String {
+    format!("another process runs it; `partita chain stop {chain}` ends it")
 }
 
 fn path(tenant: &Path) -> PathBuf {
@@ -82,7 +86,7 @@ pub(super) fn is_supervised(tenant: &Path) -> bool {
 /// in use.
 ///
 /// # Errors
-/// Those of [`kill::kill`].
+/// [`Error::Chain`] if the chain runs; those of [`kill::kill`].
 pub(super) fn clear(
     install: &Install,
     registry: &Registry,
@@ -94,6 +98,9 @@ pub(super) fn clear(
         tenant => tenant?,
     };
     let Some(first) = tenant.first().filter(|first| first.check_yours().is_ok()) else { return Ok(()) };
+    if is_supervised(&first.dir) {
+        return Err(Error::Chain { what: format!("chain {chain}"), reason: runs(chain) });
+    }
     let Some(_supervisor) = Supervisor::of_dead(&first.dir) else { return Ok(()) };
     say(&format!(
         "chain {chain}: the process that ran it has died; its components are ended, and it begins anew"
