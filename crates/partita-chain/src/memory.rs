@@ -79,7 +79,8 @@ pub struct OwnSlabs;
 
 impl<'g> Slabs<'g> for OwnSlabs {
     fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error> {
-        let bytes = bytes.next_multiple_of(UNIT_BYTES);
+        // More than there can be is refused by the driver.
+        let bytes = bytes.checked_next_multiple_of(UNIT_BYTES).unwrap_or(bytes);
         let buffer = gpu.alloc(bytes as usize).map_err(Error::driver("memory for frames"))?;
         let handle =
             MemoryHandle::of(gpu, &buffer).map_err(Error::driver("a handle of the frames' memory"))?;

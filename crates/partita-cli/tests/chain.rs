@@ -107,7 +107,7 @@ fn definitions_are_checked_kept_and_forgotten() {
     assert_eq!(chains.ok(&["chain", "ps", "--json"]).trim(), "[]");
     for (words, expected) in [
         (["chain", "start", "cameras"], "not defined"),
-        (["chain", "start", "../cameras"], "\"../cameras\""),
+        (["chain", "start", "../cameras"], "../cameras: No such file"),
         (["chain", "stop", "cameras"], "no chain of that name runs"),
         (["chain", "forget", "cameras"], "not defined"),
         (["chain", "define", "/no/such/file"], "/no/such/file"),
@@ -115,6 +115,12 @@ fn definitions_are_checked_kept_and_forgotten() {
         let refused = chains.refused(&words);
         assert!(refused.contains(expected), "{words:?}: {refused}");
     }
+    fs::write(&file, example.replace("frames = 16", "frames = 1").replace("4MiB", "4194304")).unwrap();
+    let told = chains.ok(&["chain", "define", file.to_str().unwrap()]);
+    assert!(told.contains("1 frame of 4MiB"), "{told}");
+    fs::write(&file, "colour = 7").unwrap();
+    let refused = chains.refused(&["chain", "define", file.to_str().unwrap()]);
+    assert!(refused.contains("example.toml") && refused.contains("`colour`"), "{refused}");
     fs::write(&file, example.replace("frame = \"4MiB\"", "frame = \"4 parsecs\"")).unwrap();
     let refused = chains.refused(&["chain", "define", file.to_str().unwrap()]);
     assert!(refused.contains("`frame`"), "{refused}");
@@ -150,7 +156,9 @@ fn whoever_fails_for_ever_ends_the_chain_and_is_named() {
     let told = common::text(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{told}");
     assert!(
-        told.contains("component b") && told.contains("exit code 7") && told.contains("for the 3. time"),
+        told.contains("component b")
+            && told.contains("exit code 7")
+            && told.contains("it has failed 3 times"),
         "{told}"
     );
     // What cannot be started at all is not tried for long.

@@ -182,6 +182,27 @@ fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
 }
 
 #[test]
+fn frames_that_no_memory_holds_are_refused_by_whoever_has_to_allocate_them() {
+    common::chain_programs();
+    let world = World::new();
+    let path = world.dir().join("products.toml");
+    let component = |name| {
+        format!("[[component]]\nname = \"{name}\"\ncommand = [\"partita-stage\", \"matrix\", \"40:1\"]\n")
+    };
+    for memory in ["keeper", "first-component"] {
+        let head = format!("name = \"products\"\nframe = \"15EiB\"\nrestarts = 0\nmemory = \"{memory}\"\n");
+        fs::write(&path, format!("{head}{}{}", component("a"), component("b"))).unwrap();
+        let output = start(&world, path.to_str().unwrap()).output().unwrap();
+        let told = common::text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{told}");
+        assert!(
+            told.contains("it has failed 1 time (it ended with exit code 1; 0 frames dropped)"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
 fn a_chain_ends_without_whoever_never_took_its_frames() {
     const DEAF: &str = r#"["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]"#;
     common::chain_programs();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use partita::chain::{self, Algorithm, ChainView, Definition, Definitions, Order, Steering};
 use partita::install::Install;
 use partita::registry::Registry;
-use partita_core::Count;
+use partita_core::{ByteSize, Count};
 use serde::Serialize;
 
 use crate::args::{AlgorithmArg, Chain, ChainDefine, ChainStart, ChainSteer, InternalChain};
@@ -71,19 +71,21 @@ fn define(arguments: &ChainDefine) -> Result<(), Failure> {
     definitions()?.keep(&text)?;
     let names: Vec<&str> = definition.components.iter().map(|component| component.name.as_str()).collect();
     print(&format!(
-        "{}: {}, {} frames of {}; `partita chain start {}` starts it\n",
+        "{}: {}, {} of {}; `partita chain start {}` starts it\n",
         definition.name,
         names.join(" > "),
-        definition.frame_count(),
-        definition.frame,
+        Count(definition.frame_count(), "frame"),
+        ByteSize(definition.frame_bytes()?),
         definition.name
     ))
 }
 
 fn start(arguments: &ChainStart) -> Result<ExitCode, Failure> {
-    let is_file = arguments.chain.contains(['/', '.']) && Path::new(&arguments.chain).is_file();
+    // No name has a slash; one with a dot may be a chain's.
+    let path = Path::new(&arguments.chain);
+    let is_file = arguments.chain.contains('/') || arguments.chain.contains('.') && path.is_file();
     let mut definition = match is_file {
-        true => chain::read_file(Path::new(&arguments.chain))?.0,
+        true => chain::read_file(path)?.0,
         false => definitions()?.get(&arguments.chain)?,
     };
     let of_environment = || std::env::var("PARTITA_GPU").ok().filter(|gpu| !gpu.is_empty());

@@ -22,11 +22,12 @@
 //! assert_eq!(chain.period_ms, 100);
 //! ```
 
-use partita_core::{ByteSize, Share};
+use partita_core::{ByteSize, Count, Share};
 use partita_ledger::chain::{CHAIN_NAME_BYTES_MAX, ChainPlan, FRAMES_MAX, Policy, ROLES_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::gpu::Selector;
 use crate::registry::check_name;
 
 /// Components of a chain at most; the chain file has so many places.
@@ -184,8 +185,13 @@ impl Definition {
     /// # Errors
     /// [`Error::Chain`], with the line where the form is wrong.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
+        Self::from_toml_of("the definition of a chain", text)
+    }
+
+    /// The same, for messages that say what the text is.
+    pub(super) fn from_toml_of(what: &str, text: &str) -> Result<Self, Error> {
         let definition: Self = toml::from_str(text).map_err(|error| Error::Chain {
-            what: "the definition of a chain".to_owned(),
+            what: what.to_owned(),
             reason: format!("{}; `partita chain define --example` prints one", error.to_string().trim_end()),
         })?;
         definition.check()?;
@@ -201,8 +207,8 @@ impl Definition {
         let refuse = |reason: String| Err(Error::Chain { what: format!("chain {}", self.name), reason });
         if !(2..=COMPONENTS_MAX).contains(&self.components.len()) {
             return refuse(format!(
-                "it has {} components; give it 2 to {COMPONENTS_MAX} `[[component]]`s",
-                self.components.len()
+                "it has {}; give it 2 to {COMPONENTS_MAX} `[[component]]`s",
+                Count(self.components.len(), "component")
             ));
         }
         for (at, component) in self.components.iter().enumerate() {
@@ -225,6 +231,9 @@ impl Definition {
                 ));
             }
         }
+        if let Some(Err(error)) = self.gpu.as_deref().map(str::parse::<Selector>) {
+            return Err(self.wrong("gpu", &error));
+        }
         self.share()?;
         self.quota()?;
         let frame = self.frame_bytes()?;
@@ -236,13 +245,14 @@ impl Definition {
         }
         let (frames, most) = (self.frame_count(), FRAMES_MAX as u32);
         if !(1..=most).contains(&frames) {
-            return refuse(format!("it would have {frames} frames; set `frames` to 1 to {most}"));
+            return refuse(format!("it would have {}; set `frames` to 1 to {most}", Count(frames, "frame")));
         }
         if let Some(quota) = self.quota()?
             && frame.saturating_mul(frames.into()) > quota.0
         {
             return refuse(format!(
-                "{frames} frames of {} do not fit into `mem` = {quota}; raise it, or lower `frames`",
+                "`mem` = {quota} has no room for {} of {}; raise it, or lower `frames`",
+                Count(frames, "frame"),
                 ByteSize(frame)
             ));
         }
@@ -361,7 +371,8 @@ mod tests {
             ("\"cameras\"", "\"came/ras\"", "came/ras"),
             ("\"50%\"", "\"half\"", "`sm`"),
             ("\"8GiB\"", "\"8GB!\"", "`mem`"),
-            ("\"8GiB\"", "\"32MiB\"", "do not fit"),
+            ("\"8GiB\"", "\"32MiB\"", "no room for 16 frames of 4MiB"),
+            ("# gpu = \"0\"", "gpu = \"sim:h200,sim:h200\"", "`gpu`"),
             ("\"4MiB\"", "\"0\"", "`frame`"),
             ("frames = 16", "frames = 0", "frames"),
             ("frames = 16", "frames = 1000000", "frames"),
@@ -386,7 +397,7 @@ mod tests {
     fn a_chain_has_two_components_at_least() {
         let one =
             Definition::example().split("[[component]]").take(2).collect::<Vec<_>>().join("[[component]]");
-        assert!(Definition::from_toml(&one).unwrap_err().to_string().contains("1 components"));
+        assert!(Definition::from_toml(&one).unwrap_err().to_string().contains("1 component;"));
         let mut many = Definition::from_toml(Definition::example()).unwrap();
         many.components = (0..=COMPONENTS_MAX)
             .map(|at| ComponentDefinition { name: format!("c{at}"), command: vec!["true".to_owned()] })

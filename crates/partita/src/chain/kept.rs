@@ -214,7 +214,16 @@ impl Files {
     fn get(&self, name: &str) -> Result<Definition, Error> {
         let path = self.path(name);
         match read(&path) {
-            Ok(text) => Definition::from_toml(&text),
+            Ok(text) => match parse(&path, &text)? {
+                definition if definition.name == name => Ok(definition),
+                other => Err(Error::Chain {
+                    what: path.display().to_string(),
+                    reason: format!(
+                        "it defines chain {}; change its `name` to {name}, or `partita chain define` it and remove this file",
+                        other.name
+                    ),
+                }),
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(undefined(name, &self.names()?)),
             Err(error) => Err(Error::io(path.display().to_string())(error)),
         }
@@ -252,7 +261,12 @@ impl Files {
 /// [`Error::Io`], or as [`Definition::from_toml`].
 pub fn read_file(path: &Path) -> Result<(Definition, String), Error> {
     let text = read(path).map_err(Error::io(path.display().to_string()))?;
-    Ok((Definition::from_toml(&text)?, text))
+    Ok((parse(path, &text)?, text))
+}
+
+/// The definition that a file's text is; messages name the file.
+fn parse(path: &Path, text: &str) -> Result<Definition, Error> {
+    Definition::from_toml_of(&path.display().to_string(), text)
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -287,6 +301,14 @@ mod tests {
         kept.forget("cameras").unwrap();
         assert_eq!(kept.names().unwrap(), ["a.second"]);
         kept.forget("cameras").unwrap_err();
+        // Somebody has edited the files.
+        let path = |name| dir.path().join("not/there/yet").join(name);
+        fs::copy(path("a.second.toml"), path("copy.toml")).unwrap();
+        let error = kept.get("copy").unwrap_err().to_string();
+        assert!(error.contains("copy.toml") && error.contains("chain a.second"), "{error}");
+        fs::write(path("broken.toml"), "name = ").unwrap();
+        let error = kept.get("broken").unwrap_err().to_string();
+        assert!(error.contains("broken.toml"), "{error}");
         for hostile in ["../x", "", ".x", "a/b", "a\0"] {
             kept.get(hostile).unwrap_err();
             kept.forget(hostile).unwrap_err();

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use partita_core::Count;
 use partita_core::chain::Allocation;
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +38,8 @@ impl Steering {
         let refuse = |reason| Err(Error::Chain { what: format!("chain {chain}"), reason });
         if tpcs.len() != components {
             return refuse(format!(
-                "it has {components} components, and {} numbers of TPCs were given; give one for each",
-                tpcs.len()
+                "it has {components} components, and --tpcs has {}; give one for each",
+                Count(tpcs.len(), "number")
             ));
         }
         match Allocation::new(tpcs.as_slice()) {

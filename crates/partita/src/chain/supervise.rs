@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use partita_core::Count;
 use partita_ledger::chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
 use partita_mps::Service;
 use rustix::process::Signal;
@@ -260,7 +261,7 @@ impl Running {
             return Ok(true);
         }
         self.meet_fault(say);
-        self.restart(Whose::Component(at), &format!("{text}; {frames} frames of it were dropped"), say)
+        self.restart(Whose::Component(at), &format!("{text}; {} dropped", Count(frames, "frame")), say)
     }
 
     /// If the service is in a fault, whoever of the chain lives has been hit by it, whether it knows or waits for frames: it ends, and begins anew
@@ -322,8 +323,8 @@ impl Running {
             return Err(Error::Chain {
                 what: process.title.clone(),
                 reason: format!(
-                    "it has failed for the {}. time ({text}); see what it printed, or raise `restarts`",
-                    process.restarts + 1
+                    "it has failed {} ({text}); see what it printed, or raise `restarts`",
+                    Count(process.restarts + 1, "time")
                 ),
             });
         }
