@@ -242,6 +242,33 @@ fn a_log_that_nobody_takes_is_told_and_holds_nobody_up() {
 }
 
 #[test]
+fn a_chain_that_cannot_be_shown_goes_on() {
+    let chains = Chains::new();
+    chains.define("toy", "", &[WAITS, r#"["sleep", "1000"]"#]);
+    let mut tenant = chains.start(&["toy"], 1);
+    let view = chains.eventually("toy", |view| view["components"][1]["process"].is_object());
+    // As on a full disk: what is shown cannot be replaced.
+    let shown = chains.world.gpu_dir().join("toy/chain.state.json");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let _ = fs::remove_file(&shown);
+        if fs::create_dir(&shown).is_ok() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it is written all the time");
+    }
+    kill(&view["components"][0]["process"]["pid"], Signal::KILL);
+    assert_eq!(tenant.next_line(), "0 runs");
+    fs::remove_dir(&shown).unwrap();
+    chains.eventually("toy", |view| view["components"][0]["restarts"] == 1);
+    tenant.signal(Signal::TERM);
+    assert_eq!(tenant.exit_code(), 128 + Signal::TERM.as_raw());
+    let mut complaint = String::new();
+    std::io::Read::read_to_string(&mut tenant.child.stderr.take().unwrap(), &mut complaint).unwrap();
+    assert!(complaint.contains("chain.state.json") && complaint.contains("the chain goes on"), "{complaint}");
+}
+
+#[test]
 fn a_chain_is_ended_by_a_signal_as_any_program() {
     let chains = Chains::new();
     chains.define("toy", "", &[WAITS, WAITS, WAITS]);

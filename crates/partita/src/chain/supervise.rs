@@ -127,6 +127,8 @@ struct Running {
     members: Vec<Process>,
     restarts_max: u32,
     shared: Arc<Shared>,
+    /// Whether the state could be written when it was last.
+    is_shown: bool,
     ending: Arc<AtomicBool>,
     control: Option<std::thread::JoinHandle<()>>,
 }
@@ -186,10 +188,11 @@ impl Running {
             members,
             restarts_max: definition.restarts,
             shared,
+            is_shown: true,
             ending,
             control: None,
         };
-        this.show();
+        this.note_components();
         this.shared.write()?;
         // The division first: components that come find what they may use.
         let own_file = ChainFile::open(&name).map_err(of_path)?;
@@ -219,8 +222,7 @@ impl Running {
                 changed |= self.look_at(at, say)?;
             }
             if changed {
-                self.show();
-                self.shared.write()?;
+                self.show(say);
             }
             // One that has ended well has no more frames for the others, or wants none.
             if self.members.iter().any(Process::has_ended_well) {
@@ -346,7 +348,17 @@ impl Running {
         let _ = rustix::event::poll(&mut polled, Some(&limit));
     }
 
-    fn show(&self) {
+    /// Shows the chain as it is. That it cannot be shown is no reason to end it, and is told once.
+    fn show(&mut self, say: &mut dyn FnMut(&str)) {
+        self.note_components();
+        let shown = self.shared.write();
+        if let (Err(error), true) = (&shown, self.is_shown) {
+            say(&format!("{error}; the chain goes on, and `partita chain watch` shows it as it was before"));
+        }
+        self.is_shown = shown.is_ok();
+    }
+
+    fn note_components(&self) {
         let names = &self.file.plan().roles;
         let components = self.members.iter().zip(names).map(|(member, name)| member.state(name));
         self.shared.set_components(components.collect());
@@ -401,10 +413,9 @@ impl Running {
         if let Some(control) = self.control.take() {
             let _ = control.join();
         }
-        self.show();
-        let written = self.shared.write();
+        self.show(say);
         self.shared.take_log_end().iter().for_each(|line| say(line));
-        written
+        Ok(())
     }
 
     /// One that has ended is waited for no more.
