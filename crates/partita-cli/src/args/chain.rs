@@ -61,7 +61,7 @@ Examples:
   partita chain start ./cameras.toml --log cameras.jsonl
   partita chain start cameras --gpu sim:h200")]
 pub struct ChainStart {
-    /// The chain's name, or a file with its definition (a name with a slash or a dot in it)
+    /// The chain's name, or a file with its definition (a path with a slash in it, or a name with a dot of a file that is there)
     pub chain: String,
     /// The GPU, in place of the definition's
     #[arg(long, value_name = "GPU")]
