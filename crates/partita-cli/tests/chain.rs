@@ -272,10 +272,11 @@ fn a_chain_that_cannot_be_shown_goes_on() {
 fn a_chain_is_ended_by_a_signal_as_any_program() {
     let chains = Chains::new();
     chains.define("toy", "", &[WAITS, WAITS, WAITS]);
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::USR1] {
         let mut tenant = chains.start(&["toy"], 3);
         tenant.signal(signal);
         assert_eq!(tenant.exit_code(), 128 + signal.as_raw());
+        assert_eq!(chains.world.ps(), [Value::Null; 0], "after {signal:?}");
     }
     let mut tenant = chains.start(&["toy"], 3);
     chains.world.ok("kill toy");

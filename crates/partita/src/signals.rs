@@ -38,6 +38,9 @@ const FORWARDED: [(i32, Signal); 8] = [
 /// The signals of [`FORWARDED`] that end a command that has not started its program yet.
 const ENDING: [i32; 4] = [number::SIGHUP, number::SIGINT, number::SIGQUIT, number::SIGTERM];
 
+/// Those that a program may have a use for, and that end a process that has none.
+const USERS: [i32; 3] = [number::SIGUSR1, number::SIGUSR2, number::SIGALRM];
+
 /// The signals by which a job is stopped from the terminal, and goes on.
 const JOB_CONTROL: [i32; 2] = [number::SIGTSTP, number::SIGCONT];
 
@@ -47,8 +50,12 @@ const JOB_CONTROL: [i32; 2] = [number::SIGTSTP, number::SIGCONT];
 /// # Errors
 /// If the system refuses the handlers.
 pub fn end_in_order() -> io::Result<()> {
+    end_in_order_by(ENDING.into_iter().chain(USERS))
+}
+
+fn end_in_order_by(signals: impl Iterator<Item = i32>) -> io::Result<()> {
     let ignored = ignored_signals();
-    for signal in ENDING.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+    for signal in signals.filter(|signal| ignored & (1 << (signal - 1)) == 0) {
         signal_hook::flag::register_usize(signal, flag(), signal as usize)?;
     }
     Ok(())
@@ -87,7 +94,7 @@ impl Signals {
     /// # Errors
     /// If the system refuses the handlers.
     pub fn take_over() -> io::Result<Self> {
-        end_in_order()?;
+        end_in_order_by(ENDING.into_iter())?;
         let ignored = ignored_signals();
         let wanted = FORWARDED
             .iter()
