@@ -12,26 +12,30 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 const STAGES: [&str; 3] = ["decode", "enhance", "detect"];
+/// A component that multiplies small matrices.
+const PRODUCT: &[&str] = &["partita-stage", "matrix", "40:1"];
 
-/// A chain of small images, as a file; `options` are for its components.
-fn define(world: &World, memory: &str, options: &[&str]) -> String {
+/// A chain's definition, as a file: its keys but for the name, and its components with their commands.
+fn write(world: &World, name: &str, head: &str, components: &[(&str, &[&str])]) -> String {
     common::chain_programs();
-    let components: String = STAGES
-        .iter()
-        .map(|stage| {
-            let words = [&[stage, "64x48"], options].concat();
-            format!("[[component]]\nname = \"{stage}\"\ncommand = [\"partita-stage\", {}]\n", quoted(&words))
-        })
-        .collect();
-    let path = world.dir().join("images.toml");
-    let head =
-        "name = \"images\"\nframe = \"64KiB\"\nframes = 6\ncapacity = 3\nperiod_ms = 20\nrestarts = 50";
-    fs::write(&path, format!("{head}\nmemory = \"{memory}\"\n{components}")).unwrap();
+    let component = |(name, command): &(&str, &[&str])| {
+        let words: Vec<String> = command.iter().map(|word| format!("{word:?}")).collect();
+        format!("[[component]]\nname = \"{name}\"\ncommand = [{}]\n", words.join(", "))
+    };
+    let components: String = components.iter().map(component).collect();
+    let path = world.dir().join(name).with_extension("toml");
+    fs::write(&path, format!("name = \"{name}\"\n{head}\n{components}")).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-fn quoted(words: &[&str]) -> String {
-    words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")
+/// A chain of small images, as a file; `options` are for its components.
+fn define(world: &World, memory: &str, options: &[&str]) -> String {
+    let commands = STAGES.map(|stage| [&["partita-stage", stage, "64x48"], options].concat());
+    let components: Vec<_> = STAGES.into_iter().zip(commands.iter().map(Vec::as_slice)).collect();
+    let head = format!(
+        "frame = \"64KiB\"\nframes = 6\ncapacity = 3\nperiod_ms = 20\nrestarts = 50\nmemory = \"{memory}\""
+    );
+    write(world, "images", &head, &components)
 }
 
 fn start(world: &World, file: &str) -> Command {
@@ -85,20 +89,14 @@ fn every_frame_is_what_it_should_be_and_the_chain_ends_with_the_last() {
 
 #[test]
 fn a_busy_chain_is_stopped_without_a_complaint() {
-    common::chain_programs();
     let world = World::new();
-    let path = world.dir().join("products.toml");
-    let components: String = ('a'..='e')
-        .map(|name| {
-            format!("[[component]]\nname = \"{name}\"\ncommand = [\"partita-stage\", \"matrix\", \"40:1\"]\n")
-        })
-        .collect();
-    let head = "name = \"products\"\nframe = \"64KiB\"\nframes = 24\ncapacity = 4\nalgorithm = \"none\"\nrestarts = 0";
+    let components = ["a", "b", "c", "d", "e"].map(|name| (name, PRODUCT));
+    let head = "frame = \"64KiB\"\nframes = 24\ncapacity = 4\nalgorithm = \"none\"\nrestarts = 0";
     for memory in ["keeper", "first-component"] {
-        fs::write(&path, format!("{head}\nmemory = \"{memory}\"\n{components}")).unwrap();
+        let file = write(&world, "products", &format!("{head}\nmemory = \"{memory}\""), &components);
         // Each time it is in the middle of something else.
         for slow in 0..5 {
-            let mut tenant = Tenant::start(&mut start(&world, path.to_str().unwrap()));
+            let mut tenant = Tenant::start(&mut start(&world, &file));
             let now = advanced_of(&world, "products", 0);
             let tpcs: Vec<&str> = (0..5).map(|at| if at == slow { "1" } else { "8" }).collect();
             world.ok(&format!("chain steer products --tpcs {}", tpcs.join(",")));
@@ -158,15 +156,11 @@ fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
 
 #[test]
 fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
-    common::chain_programs();
     let world = World::new();
-    let path = world.dir().join("products.toml");
-    let head = "name = \"products\"\nframe = \"64KiB\"\nalgorithm = \"none\"\nrestarts = 1\n";
-    let component = |name, command| format!("[[component]]\nname = \"{name}\"\ncommand = {command}\n");
-    let stage = r#"["partita-stage", "matrix", "40:1"]"#;
-    let wrapped = r#"["sh", "-c", "partita-stage matrix 40:1; exit $?"]"#;
-    fs::write(&path, format!("{head}{}{}", component("a", stage), component("b", wrapped))).unwrap();
-    let mut tenant = Tenant::start(&mut start(&world, path.to_str().unwrap()));
+    let head = "frame = \"64KiB\"\nalgorithm = \"none\"\nrestarts = 1";
+    let wrapped: &[&str] = &["sh", "-c", "partita-stage matrix 40:1; exit $?"];
+    let file = write(&world, "products", head, &[("a", PRODUCT), ("b", wrapped)]);
+    let mut tenant = Tenant::start(&mut start(&world, &file));
     let now = advanced_of(&world, "products", 0);
     let pid = now["components"][1]["process"]["pid"].as_i64().unwrap();
     rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
@@ -183,16 +177,11 @@ fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
 
 #[test]
 fn frames_that_no_memory_holds_are_refused_by_whoever_has_to_allocate_them() {
-    common::chain_programs();
     let world = World::new();
-    let path = world.dir().join("products.toml");
-    let component = |name| {
-        format!("[[component]]\nname = \"{name}\"\ncommand = [\"partita-stage\", \"matrix\", \"40:1\"]\n")
-    };
     for memory in ["keeper", "first-component"] {
-        let head = format!("name = \"products\"\nframe = \"15EiB\"\nrestarts = 0\nmemory = \"{memory}\"\n");
-        fs::write(&path, format!("{head}{}{}", component("a"), component("b"))).unwrap();
-        let output = start(&world, path.to_str().unwrap()).output().unwrap();
+        let head = format!("frame = \"15EiB\"\nrestarts = 0\nmemory = \"{memory}\"");
+        let file = write(&world, "products", &head, &[("a", PRODUCT), ("b", PRODUCT)]);
+        let output = start(&world, &file).output().unwrap();
         let told = common::text(&output.stderr);
         assert_eq!(output.status.code(), Some(125), "{told}");
         assert!(
@@ -204,14 +193,11 @@ fn frames_that_no_memory_holds_are_refused_by_whoever_has_to_allocate_them() {
 
 #[test]
 fn a_chain_ends_without_whoever_never_took_its_frames() {
-    const DEAF: &str = r#"["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]"#;
-    common::chain_programs();
+    const DEAF: &[&str] = &["sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
     let world = World::new();
-    let path = world.dir().join("products.toml");
-    let head = "name = \"products\"\nframe = \"64KiB\"\n";
-    let first = "[[component]]\nname = \"a\"\ncommand = [\"partita-stage\", \"matrix\", \"40:1\", \"--frames\", \"3\"]\n";
-    fs::write(&path, format!("{head}{first}[[component]]\nname = \"b\"\ncommand = {DEAF}\n")).unwrap();
-    let mut tenant = Tenant::start(&mut start(&world, path.to_str().unwrap()));
+    let first = [PRODUCT, &["--frames", "3"]].concat();
+    let file = write(&world, "products", "frame = \"64KiB\"", &[("a", &first), ("b", DEAF)]);
+    let mut tenant = Tenant::start(&mut start(&world, &file));
     assert_eq!(tenant.exit_code(), 0);
 }
 
@@ -266,16 +252,11 @@ fn without_a_keeper_the_first_component_has_the_memory_and_its_death_begins_all_
 
 #[test]
 fn compute_units_are_searched_for_while_frames_go_on() {
-    common::chain_programs();
     let world = World::new();
-    let path = world.dir().join("images.toml");
-    let component = |name| {
-        format!("[[component]]\nname = \"{name}\"\ncommand = [\"partita-stage\", \"{name}\", \"32x32\"]\n")
-    };
-    let head =
-        "name = \"images\"\nsm = \"16tpc\"\nframe = \"64KiB\"\nperiod_ms = 20\nalgorithm = \"published\"\n";
-    fs::write(&path, format!("{head}{}{}", component("decode"), component("enhance"))).unwrap();
-    let mut tenant = Tenant::start(&mut start(&world, path.to_str().unwrap()));
+    let head = "sm = \"16tpc\"\nframe = \"64KiB\"\nperiod_ms = 20\nalgorithm = \"published\"";
+    let [decode, enhance] = ["decode", "enhance"].map(|stage| ["partita-stage", stage, "32x32"]);
+    let file = write(&world, "images", head, &[("decode", &decode), ("enhance", &enhance)]);
+    let mut tenant = Tenant::start(&mut start(&world, &file));
     let deadline = Instant::now() + 3 * PATIENCE;
     let found = loop {
         let view = advanced(&world, 0);

@@ -19,3 +19,8 @@ pub mod wire;
 
 pub use name::{BadName, TenantName};
 pub use place::Place;
+
+/// A time in whole milliseconds, at most as many as there can be.
+fn millis(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

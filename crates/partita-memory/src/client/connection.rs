@@ -13,6 +13,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
 use super::Error;
+use crate::millis;
 use crate::name::TenantName;
 use crate::socket::{self, Buffer};
 use crate::wire::{
@@ -71,8 +72,7 @@ impl Connection {
         match rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address)) {
             Ok(()) => {}
             Err(Errno::AGAIN) => {
-                let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-                return Err(Error::Unattended { socket: socket.to_owned(), patience_ms });
+                return Err(Error::Unattended { socket: socket.to_owned(), patience_ms: millis(patience) });
             }
             Err(errno) => return Err(no_keeper(errno.into())),
         }
@@ -358,8 +358,8 @@ impl Connection {
     }
 
     fn silent(&self, asked: &'static str) -> Error {
-        let patience_ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
-        Error::Silent { socket: self.path.clone(), asked, patience_ms, pid: self.welcome.pid }
+        let (socket, patience_ms) = (self.path.clone(), millis(self.patience));
+        Error::Silent { socket, asked, patience_ms, pid: self.welcome.pid }
     }
 
     /// Waits for an answer.

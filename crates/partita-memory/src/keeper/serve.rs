@@ -17,6 +17,7 @@ use thiserror::Error as ThisError;
 use super::listener::{BindError, Listener};
 use super::memory::{GpuMemory, Memory};
 use super::{ClientId, Facts, Options, Peer, Service};
+use crate::millis;
 use crate::socket::{self, Buffer};
 use crate::wire::{Code, Reply};
 
@@ -351,8 +352,4 @@ fn raise_descriptor_limit() {
 fn instance(pid: u32) -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (now.as_nanos() as u64 & !0x3f_ffff) | u64::from(pid & 0x3f_ffff)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -117,11 +117,12 @@ impl Control {
         if let Err(stop) = applied {
             return stop;
         }
-        self.shared.change(true, |state, at_s| {
-            let applied = state.tpcs.clone().unwrap_or_default();
-            let text: Vec<String> = applied.iter().map(u32::to_string).collect();
-            state.note(at_s, format!("divided by nobody's search: {}", text.join(" ")), Some(applied));
-        });
+        if let Some(applied) = &self.chain.applied {
+            self.shared.change(true, |state, at_s| {
+                let text = format!("divided by nobody's search: {applied}");
+                state.note(at_s, text, Some(applied.tpcs().to_vec()));
+            });
+        }
         self.watch()
     }
 }

@@ -1,17 +1,12 @@
 //! What components have started and left behind: processes of the tenant whose parent has ended.
 
-use std::time::Duration;
-
 use partita_ledger::chain::COMPONENT_VARIABLE;
 
 use crate::error::Error;
 use crate::install::Install;
-use crate::kill::{self, KillOutcome};
+use crate::kill::{self, GRACE_DEFAULT, KillOutcome};
 use crate::process::ProcessId;
 use crate::registry::{Registry, Tenant};
-
-/// How long they get between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Finds and ends them.
 pub(super) struct Left {
@@ -39,7 +34,8 @@ impl Left {
 
     fn end(&self, say: &mut dyn FnMut(&str), is_meant: impl Fn(ProcessId) -> bool) -> Result<(), Error> {
         let Self { install, registry, name, tenant } = self;
-        let KillOutcome { notices, .. } = kill::end_those(install, registry, name, tenant, GRACE, is_meant)?;
+        let KillOutcome { notices, .. } =
+            kill::end_those(install, registry, name, tenant, GRACE_DEFAULT, is_meant)?;
         notices.iter().for_each(|notice| say(notice));
         Ok(())
     }
