@@ -9,7 +9,7 @@
 //! quietly otherwise.
 
 use crate::types::CUuuid;
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 
 /// The export table's identifier, for `cuGetExportTable` (measured).
 pub const EXPORT_TABLE_UUID: CUuuid = CUuuid {
@@ -19,10 +19,24 @@ pub const EXPORT_TABLE_UUID: CUuuid = CUuuid {
 /// Index of the table's own size in bytes, counting the table as an array of
 /// pointers; 0x60 was measured.
 pub const TABLE_INDEX_BYTES: usize = 0;
+/// Index of the [`CountFn`] that reports how many callbacks a domain has.
+pub const TABLE_INDEX_COUNT: usize = 2;
 /// Index of the [`SubscribeFn`].
 pub const TABLE_INDEX_SUBSCRIBE: usize = 3;
+/// Index of the [`UnsubscribeFn`] (CUPTI calls it when it detaches).
+pub const TABLE_INDEX_UNSUBSCRIBE: usize = 4;
+/// Index of the [`StateFn`].
+pub const TABLE_INDEX_STATE: usize = 5;
 /// Index of the [`EnableFn`].
 pub const TABLE_INDEX_ENABLE: usize = 6;
+/// Index of the [`EnableDomainFn`].
+pub const TABLE_INDEX_ENABLE_DOMAIN: usize = 7;
+/// Index of the [`EnableAllFn`].
+pub const TABLE_INDEX_ENABLE_ALL: usize = 8;
+/// Index of the [`DeclareFn`].
+pub const TABLE_INDEX_DECLARE: usize = 9;
+/// Index of the [`SubscribeNamedFn`].
+pub const TABLE_INDEX_SUBSCRIBE_NAMED: usize = 11;
 /// The least size that a table with both functions can have, in bytes.
 pub const TABLE_BYTES_MIN: usize = (TABLE_INDEX_ENABLE + 1) * size_of::<*const c_void>();
 
@@ -33,12 +47,58 @@ pub const DOMAIN_LAUNCH: c_int = 0xb;
 /// the stream's mask into the descriptor.
 pub const CBID_QMD_READY: c_int = 0x1;
 
+/// The one handle that the driver gives subscribers (measured).
+pub const HANDLE: u32 = 1;
+/// What the driver answers to a second subscriber (measured): CUPTI reports it as
+/// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
+pub const CODE_TAKEN: c_int = 210;
+/// What the driver answers to a null pointer, or to a domain or callback that it does not have.
+pub const CODE_INVALID: c_int = 1;
+/// What the driver answers to [`DeclareFn`] with a wrong handle.
+pub const CODE_INVALID_HANDLE: c_int = 400;
+/// What the driver answers to [`UnsubscribeFn`] without a subscriber or with a wrong handle.
+pub const CODE_NOT_SUBSCRIBED: c_int = 999;
+
+/// The feature of green contexts: the driver refuses to make one (`CUDA_ERROR_NOT_SUPPORTED`) after
+/// a subscription until the subscriber declares that it supports them (measured).
+pub const FEATURE_GREEN_CONTEXTS: u32 = 7;
+/// Features that a subscriber can declare (measured).
+pub const FEATURES: u32 = 11;
+/// Domains are numbered below this (measured).
+pub const DOMAINS: c_int = 31;
+/// Bytes of a subscriber's name, its NUL included (measured).
+pub const NAME_BYTES_MAX: usize = 64;
+/// The name of a subscriber that gave none (measured).
+pub const NAME_UNKNOWN: &core::ffi::CStr = c"<not provided>";
+
 /// A callback: `user` as given to subscribe, then domain, id and parameters.
 pub type CallbackFn =
     unsafe extern "C" fn(user: *mut c_void, domain: c_int, cbid: c_int, params: *const c_void);
 /// Subscribes a callback and returns a handle; 0 is success.
 pub type SubscribeFn =
     unsafe extern "C" fn(handle: *mut u32, callback: CallbackFn, user: *mut c_void) -> c_int;
+/// As [`SubscribeFn`], with the subscriber's name; another holder's name goes to `holder`, which has
+/// room for `holder_bytes`.
+pub type SubscribeNamedFn = unsafe extern "C" fn(
+    handle: *mut u32,
+    callback: CallbackFn,
+    user: *mut c_void,
+    name: *const c_char,
+    holder: *mut c_char,
+    holder_bytes: usize,
+) -> c_int;
+/// Ends a subscription and switches all its callbacks off.
+pub type UnsubscribeFn = unsafe extern "C" fn(handle: u32) -> c_int;
+/// Reports whether a callback is switched on.
+pub type StateFn = unsafe extern "C" fn(on: *mut u32, handle: u32, domain: c_int, cbid: c_int) -> c_int;
+/// Reports how many callbacks a domain has, and null or a table of the driver's.
+pub type CountFn = unsafe extern "C" fn(count: *mut usize, table: *mut *const c_void, domain: c_int) -> c_int;
+/// Switches every callback of a domain on or off.
+pub type EnableDomainFn = unsafe extern "C" fn(on: u32, handle: u32, domain: c_int) -> c_int;
+/// Switches every callback of every domain on or off.
+pub type EnableAllFn = unsafe extern "C" fn(on: u32, handle: u32) -> c_int;
+/// Declares that the subscriber supports a feature (1) or not (0). A subscription begins with none.
+pub type DeclareFn = unsafe extern "C" fn(supports: u32, handle: u32, feature: u32) -> c_int;
 /// Switches a callback of a subscriber on (1) or off (0); 0 is success.
 pub type EnableFn = unsafe extern "C" fn(on: u32, handle: u32, domain: c_int, cbid: c_int) -> c_int;
 

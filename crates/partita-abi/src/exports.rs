@@ -66,7 +66,7 @@ exports! {
     }
     // hands out entry points: the hook's own where it has one
     Resolve {
-        cuGetProcAddress cuGetProcAddress_v2
+        cuGetExportTable cuGetProcAddress cuGetProcAddress_v2
     }
     // answers with the quota, or the partition, instead of the device; does nothing where managed memory is on the host for good
     Query {
@@ -156,7 +156,7 @@ exports! {
         cuGLGetDevices_v2 cuGLInit cuGLMapBufferObject cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync_v2
         cuGLMapBufferObjectAsync_v2_ptsz cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds
         cuGLRegisterBufferObject cuGLSetBufferObjectMapFlags cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync
-        cuGLUnregisterBufferObject cuGetErrorName cuGetErrorString cuGetExportTable cuGraphAddBatchMemOpNode
+        cuGLUnregisterBufferObject cuGetErrorName cuGetErrorString cuGraphAddBatchMemOpNode
         cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
         cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
         cuGraphAddHostNode cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode

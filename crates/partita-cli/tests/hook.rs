@@ -331,6 +331,29 @@ fn a_program_that_sets_a_smaller_mask_keeps_it_inside_its_partition() {
     );
 }
 
+/// A profiler in the program gets the answers and the callbacks that it gets without Partita, and
+/// the mask holds whatever it switches off.
+#[test]
+fn a_profiler_sees_what_it_sees_without_partita_and_the_mask_holds() {
+    let world = World::in_memory();
+    let program = compile(&world, "tool");
+    let kernels = gpu_program().1.to_str().expect("UTF-8");
+    for when in ["late", "early"] {
+        let arguments = [kernels, when];
+        let bare = text(&succeed(world.bare(&program).args(arguments)).stdout);
+        let (bare_ran, bare) =
+            bare.trim_end().rsplit_once('\n').map(|(rest, ran)| (ran, rest)).expect("lines");
+        for options in ["--sm tpc:0-3 --mem 1GiB", "--sm tpc:0-3 --priority low", "--mem 1GiB"] {
+            let given = lines(&world, options, &program, &arguments);
+            let (ran, given) = given.split_last().expect("lines");
+            assert_eq!(given.join("\n"), bare, "{when} {options}");
+            let expected =
+                if options.contains("--sm") { "ran sms 0 1 2 3 4 5 6 7 blocks 64" } else { bare_ran };
+            assert_eq!(ran, expected, "{when} {options}");
+        }
+    }
+}
+
 #[test]
 fn forks_and_execs_stay_in_the_tenant() {
     let world = World::new();

@@ -59,27 +59,90 @@ impl core::error::Error for SubscribeError {}
 #[derive(Debug, Clone, Copy)]
 pub struct Subscription {
     handle: u32,
-    /// None for a subscriber that is called by another.
-    enable: Option<EnableFn>,
+    enable: EnableFn,
 }
 
 impl Subscription {
-    /// That of a subscriber whom `libpartita.so` calls.
-    pub(crate) fn chained() -> Self {
-        Self { handle: 0, enable: None }
-    }
-
     /// Has the subscriber called for later launches, or not. Subscribed and not called, a launch costs what it costs without.
     ///
     /// # Errors
-    /// [`SubscribeError::NotEnabled`]; for a subscriber in a tenant's process always, since its callback is the tenant's mask.
+    /// [`SubscribeError::NotEnabled`].
     pub fn call(&self, on: bool) -> Result<(), SubscribeError> {
-        let Some(enable) = self.enable else { return Err(SubscribeError::NotEnabled(-1)) };
         // SAFETY: the driver's own function, with the handle that it gave; it is valid as long as libcuda is loaded, which is for ever.
-        match unsafe { enable(u32::from(on), self.handle, DOMAIN_LAUNCH, CBID_QMD_READY) } {
+        match unsafe { (self.enable)(u32::from(on), self.handle, DOMAIN_LAUNCH, CBID_QMD_READY) } {
             0 => Ok(()),
             code => Err(SubscribeError::NotEnabled(code)),
         }
+    }
+}
+
+/// The driver's table of callback functions.
+#[derive(Debug, Clone, Copy)]
+pub struct Table {
+    entries: *const *const c_void,
+    count: usize,
+}
+
+// SAFETY: the table is the driver's constant data.
+unsafe impl Send for Table {}
+
+impl Table {
+    /// Asks the driver for its table.
+    ///
+    /// # Errors
+    /// [`SubscribeError::NoTable`], and [`SubscribeError::NoEntry`] for one without the entries that
+    /// a subscription needs.
+    ///
+    /// # Safety
+    /// `get_export_table` is the driver's.
+    pub unsafe fn get(get_export_table: GetExportTable) -> Result<Self, SubscribeError> {
+        let mut table: *const c_void = core::ptr::null();
+        // SAFETY: both pointers are valid for the call.
+        unsafe { get_export_table(&mut table, &EXPORT_TABLE_UUID) }.ok().map_err(SubscribeError::NoTable)?;
+        // SAFETY: what the driver returned for this identifier.
+        unsafe { Self::from_raw(table) }.ok_or(SubscribeError::NoEntry)
+    }
+
+    /// The table at an address; `None` without the entries that a subscription needs.
+    ///
+    /// # Safety
+    /// Null, or what the driver returned for [`EXPORT_TABLE_UUID`].
+    pub unsafe fn from_raw(table: *const c_void) -> Option<Self> {
+        let entries: *const *const c_void = table.cast();
+        if entries.is_null() {
+            return None;
+        }
+        // SAFETY: a table starts with its size in bytes.
+        let bytes = unsafe { *entries.add(TABLE_INDEX_BYTES).cast::<usize>() };
+        if bytes < TABLE_BYTES_MIN {
+            return None;
+        }
+        let table = Self { entries, count: bytes / size_of::<*const c_void>() };
+        let has = |index| !table.address(index).is_null();
+        (has(TABLE_INDEX_SUBSCRIBE) && has(TABLE_INDEX_ENABLE)).then_some(table)
+    }
+
+    /// The table's words, its size first.
+    pub fn words(&self) -> &'static [*const c_void] {
+        // SAFETY: the table says how long it is, and the driver is never unloaded.
+        unsafe { core::slice::from_raw_parts(self.entries, self.count) }
+    }
+
+    /// The address of an entry, null where the table has none.
+    pub fn address(&self, index: usize) -> *const c_void {
+        self.words().get(index).copied().unwrap_or(core::ptr::null())
+    }
+
+    /// The entry that subscribes.
+    pub fn subscribe(&self) -> SubscribeFn {
+        // SAFETY: from_raw() found it, and the entry has this type (partita_abi::callback).
+        unsafe { core::mem::transmute::<*const c_void, SubscribeFn>(self.address(TABLE_INDEX_SUBSCRIBE)) }
+    }
+
+    /// The entry that switches one callback.
+    pub fn enable(&self) -> EnableFn {
+        // SAFETY: as for subscribe().
+        unsafe { core::mem::transmute::<*const c_void, EnableFn>(self.address(TABLE_INDEX_ENABLE)) }
     }
 }
 
@@ -96,37 +159,15 @@ pub unsafe fn subscribe(
     subscriber: CallbackFn,
     argument: *mut c_void,
 ) -> Result<Subscription, SubscribeError> {
-    let mut table: *const c_void = core::ptr::null();
-    // SAFETY: both pointers are valid for the call.
-    unsafe { get_export_table(&mut table, &EXPORT_TABLE_UUID) }.ok().map_err(SubscribeError::NoTable)?;
-    let table: *const *const c_void = table.cast();
-    if table.is_null() {
-        return Err(SubscribeError::NoEntry);
-    }
-    // SAFETY: the driver returned a table, which starts with its size in bytes.
-    let table_bytes = unsafe { *table.add(TABLE_INDEX_BYTES).cast::<usize>() };
-    if table_bytes < TABLE_BYTES_MIN {
-        return Err(SubscribeError::NoEntry);
-    }
-    // SAFETY: both indices lie inside the table, as just checked.
-    let (subscribe, enable) = unsafe { (*table.add(TABLE_INDEX_SUBSCRIBE), *table.add(TABLE_INDEX_ENABLE)) };
-    if subscribe.is_null() || enable.is_null() {
-        return Err(SubscribeError::NoEntry);
-    }
-    // SAFETY: the entries at these indices have these types (partita_abi::callback).
-    let (subscribe, enable) = unsafe {
-        (
-            core::mem::transmute::<*const c_void, SubscribeFn>(subscribe),
-            core::mem::transmute::<*const c_void, EnableFn>(enable),
-        )
-    };
+    // SAFETY: passed on to the caller.
+    let table = unsafe { Table::get(get_export_table)? };
     let mut handle = 0;
     // SAFETY: the caller vouches for subscriber and argument.
-    match unsafe { subscribe(&mut handle, subscriber, argument) } {
+    match unsafe { (table.subscribe())(&mut handle, subscriber, argument) } {
         0 => {}
         code => return Err(SubscribeError::Refused(code)),
     }
-    let subscription = Subscription { handle, enable: Some(enable) };
+    let subscription = Subscription { handle, enable: table.enable() };
     subscription.call(true)?;
     Ok(subscription)
 }

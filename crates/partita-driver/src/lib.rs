@@ -63,6 +63,5 @@ pub use spin_graph::SpinGraph;
 pub use stages::Stages;
 pub use stream::{Stream, StreamRef};
 pub use stream_mask::{FormerMask, StreamField, StreamMasks};
-pub use subscribers::CHAIN_SYMBOL;
 pub use time::now_ns;
 pub use workload::{PreparedWork, WorkShape, Workload, Workloads};

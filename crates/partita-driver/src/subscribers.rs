@@ -1,9 +1,10 @@
 //! The one subscription that the driver gives a process, shared by all who mask or watch its launches.
 //!
-//! The driver refuses a second subscriber (measured: code 210). In a tenant's process `libpartita.so` holds the place already and offers
-//! to call one function more before it applies the tenant's own mask ([`CHAIN_SYMBOL`]); a launch then obeys both.
+//! The driver refuses a second subscriber (measured: code 210). In a tenant's process `libpartita.so`
+//! answers for the driver: it calls this subscriber before it applies the tenant's own mask, so a
+//! launch obeys both.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use partita_abi::callback::CallbackFn;
@@ -12,13 +13,6 @@ use crate::callback::{self, SubscribeError, Subscription};
 use crate::cuda::Cuda;
 use crate::error::Error;
 
-/// What `libpartita.so` exports for this: `int (void (*subscriber)(void *, int, int, const void *), void *argument)`, 0 for success, 1 in a
-/// process that is no tenant's, 2 if there is one. The
-/// subscriber is called for every launch with the driver's own arguments, before the tenant's mask is united with what it leaves.
-pub const CHAIN_SYMBOL: &CStr = c"partita_chain_launches";
-
-/// It was preloaded and has no tenant: the driver's own place is free.
-const CHAIN_NOT_A_TENANT: c_int = 1;
 /// How many can share it.
 const SUBSCRIBERS_MAX: usize = 4;
 
@@ -64,7 +58,9 @@ fn add_alone(cuda: &Cuda, subscriber: CallbackFn, argument: *mut c_void) -> Resu
     let Some(slot) = SLOTS.get(taken) else { return Err(SubscribeError::Again.into()) };
     let ours = OURS.load(Ordering::Relaxed);
     let subscription = if ours.is_null() {
-        let subscription = first(cuda)?;
+        // SAFETY: the driver's own function; the subscriber uses statics only.
+        let subscription =
+            unsafe { callback::subscribe(cuda.export_table()?, dispatch, core::ptr::null_mut())? };
         OURS.store(alloc::boxed::Box::leak(alloc::boxed::Box::new(subscription)), Ordering::Relaxed);
         subscription
     } else {
@@ -75,25 +71,6 @@ fn add_alone(cuda: &Cuda, subscriber: CallbackFn, argument: *mut c_void) -> Resu
     slot.function.store(function, Ordering::Relaxed);
     TAKEN.store(taken + 1, Ordering::Release);
     Ok(subscription)
-}
-
-/// Makes the process's one subscription: by `libpartita.so` if that is here, else by the driver.
-fn first(cuda: &Cuda) -> Result<Subscription, Error> {
-    // SAFETY: a valid name, looked for in everything that is loaded.
-    let chain = unsafe { libc::dlsym(libc::RTLD_DEFAULT, CHAIN_SYMBOL.as_ptr()) };
-    if !chain.is_null() {
-        type Chain = unsafe extern "C" fn(CallbackFn, *mut c_void) -> c_int;
-        // SAFETY: what libpartita.so exports under this name.
-        let chain = unsafe { core::mem::transmute::<*mut c_void, Chain>(chain) };
-        // SAFETY: the subscriber uses statics only.
-        match unsafe { chain(dispatch, core::ptr::null_mut()) } {
-            0 => return Ok(Subscription::chained()),
-            CHAIN_NOT_A_TENANT => {}
-            code => return Err(SubscribeError::Refused(code).into()),
-        }
-    }
-    // SAFETY: the driver's own function; the subscriber uses statics only.
-    Ok(unsafe { callback::subscribe(cuda.export_table()?, dispatch, core::ptr::null_mut())? })
 }
 
 unsafe extern "C" fn dispatch(_: *mut c_void, domain: c_int, id: c_int, parameters: *const c_void) {

@@ -10,13 +10,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_uint, c_void};
+use core::ffi::{CStr, c_uint};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::callback::CallbackFn;
 use partita_abi::types::CUuuid;
-use partita_driver::callback;
 use partita_ledger::{
     FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GPUS_MAX, GateMap, HookState, LIMITS_FILE_NAME, Limits,
     LimitsMap, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT, Owner, TIME_FILE_NAME, TimeMap,
@@ -28,12 +26,12 @@ use crate::gate::Gate;
 use crate::gpu::Gpu;
 use crate::locate::{self, PlaceCalls};
 use crate::lock::Mutex;
-use crate::mask::{LaunchMask, on_launch, on_launch_of_several};
+use crate::mask::{self, LaunchMask};
 use crate::tenant::{self, Tenant};
 use crate::time::{Meter, NoMeter};
 use crate::{
     Origin, capture, counter, driver_memory, gate, graph_memory, graph_nodes, graph_place, hami, is_tenant,
-    multicast, nvml, quiet, real, report, slices, spill, watcher,
+    multicast, nvml, quiet, real, report, slices, spill, subscribers, watcher,
 };
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -105,14 +103,8 @@ fn attach() -> Result<&'static Tenant, String> {
         tenant.report(HookState::ATTACHED);
         return Ok(tenant);
     }
-    let (subscriber, argument): (CallbackFn, *const c_void) = match tenant.places() {
-        None => (on_launch, core::ptr::from_ref(tenant.first()).cast()),
-        Some(_) => (on_launch_of_several, core::ptr::from_ref(tenant).cast()),
-    };
-    // SAFETY: the driver's function; the tenant lives as long as the process,
-    // and its subscriber only reads it.
-    let subscribed = unsafe { callback::subscribe(get_export_table, subscriber, argument.cast_mut()) };
-    if let Err(error) = subscribed {
+    mask::begin(tenant);
+    if let Err(error) = subscribers::mask_launches(get_export_table) {
         tenant.report(HookState::REFUSED);
         return Err(format!("{error}; without it this program would use the whole GPU"));
     }
@@ -349,6 +341,8 @@ unsafe extern "C" fn in_fork_child() {
     unsafe {
         ATTACHING.reset_after_fork();
         real::reset_after_fork();
+        subscribers::reset_after_fork();
+        mask::reset_after_fork();
         graph_nodes::reset_after_fork();
         graph_memory::reset_after_fork();
         multicast::reset_after_fork();

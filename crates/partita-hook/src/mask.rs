@@ -3,14 +3,14 @@
 //! Runs on the launching thread between the program's call and the upload, for
 //! streams, graphs and libraries alike. No allocation, lock or system call.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use partita_abi::qmd::{self, QmdError, QmdLayout};
 use partita_driver::callback;
 use partita_ledger::{HookState, Limits};
 
 use crate::calls::{self, Call};
-use crate::chain;
 use crate::counter;
 use crate::gpu::Gpu;
 use crate::locate;
@@ -44,28 +44,63 @@ impl LaunchMask {
     }
 }
 
-/// The subscriber of a process that sees several GPUs: `argument` is the `Tenant`.
-pub unsafe extern "C" fn on_launch_of_several(
-    argument: *mut c_void,
-    domain: c_int,
-    id: c_int,
-    parameters: *const c_void,
-) {
-    // SAFETY: attach() passed a leaked Tenant, after it had prepared the notes.
-    let (tenant, noted) = unsafe { (&*argument.cast::<Tenant>(), locate::noted()) };
+/// The GPU of a process that sees one; null for another process.
+static ONE: AtomicPtr<Gpu> = AtomicPtr::new(core::ptr::null_mut());
+/// The tenant of a process that sees several.
+static SEVERAL: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has [`on_launch`] mask for the tenant from now on. It stays so when the tenant is refused later:
+/// what is on its way to the GPU then keeps its mask.
+pub fn begin(tenant: &'static Tenant) {
+    match tenant.places() {
+        None => ONE.store(core::ptr::from_ref(tenant.first()).cast_mut(), Ordering::Release),
+        Some(_) => SEVERAL.store(core::ptr::from_ref(tenant).cast_mut(), Ordering::Release),
+    }
+}
+
+/// Forgets the parent's tenant.
+pub fn reset_after_fork() {
+    ONE.store(core::ptr::null_mut(), Ordering::Release);
+    SEVERAL.store(core::ptr::null_mut(), Ordering::Release);
+}
+
+/// Masks a launch: `parameters` are those of the launch callback.
+///
+/// # Safety
+/// The driver calls back for a launch, with these parameters.
+#[inline]
+pub unsafe fn on_launch(parameters: *const c_void) {
+    let (one, several) = (ONE.load(Ordering::Acquire), SEVERAL.load(Ordering::Relaxed));
+    // SAFETY: begin() stored a GPU of a leaked tenant.
+    match unsafe { one.as_ref() } {
+        // SAFETY: passed on to the caller.
+        Some(gpu) => unsafe { on_launch_of(gpu, parameters) },
+        // A tool has subscribed before the process attached, or without a mask.
+        None if several.is_null() => {}
+        // SAFETY: as above, and begin() stored a leaked tenant.
+        None => unsafe { on_launch_of_several(&*several, parameters) },
+    }
+}
+
+/// Masks a launch of a process that sees several GPUs.
+///
+/// # Safety
+/// As for [`on_launch`].
+unsafe fn on_launch_of_several(tenant: &Tenant, parameters: *const c_void) {
+    // SAFETY: attach() has prepared the notes.
+    let noted = unsafe { locate::noted() };
     let gpu = match noted {
         Some(gpu) => gpu,
         // The driver launches of its own accord, to fill memory for one.
         None => match tenant.gpu_now() {
             Ok(gpu) if ends_on_all(tenant, gpu) => gpu,
             // SAFETY: the driver's own arguments.
-            Ok(gpu) => return unsafe { mask_for_any(tenant, gpu, domain, id, parameters) },
+            Ok(gpu) => return unsafe { mask_for_any(tenant, gpu, parameters) },
             Err(_) => return tenant.gpus().iter().for_each(cannot_mask),
         },
     };
-    // SAFETY: the GPU is the tenant's, and the rest the driver's own arguments. One body for both subscribers, so that
-    // neither pays for a call in it.
-    unsafe { on_launch(core::ptr::from_ref(gpu).cast_mut().cast(), domain, id, parameters) };
+    // SAFETY: passed on to the caller.
+    unsafe { on_launch_of(gpu, parameters) };
 }
 
 /// Whether no launch with a GPU's mask would wait for ever on another of the tenant's GPUs.
@@ -79,11 +114,9 @@ fn ends_on_all(tenant: &Tenant, gpu: &Gpu) -> bool {
 /// Masks a launch that may be for any of the tenant's GPUs: each keeps its set.
 ///
 /// # Safety
-/// The arguments are those with which the driver called the subscriber.
+/// As for [`on_launch`].
 #[cold]
-unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, domain: c_int, id: c_int, parameters: *const c_void) {
-    // SAFETY: the driver's own arguments.
-    unsafe { chain::call(domain, id, parameters) };
+unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, parameters: *const c_void) {
     let Some(LaunchMask { layout, live, .. }) = &gpu.mask else { return };
     // SAFETY: the driver's parameters, during the call.
     let Some(image) = (unsafe { callback::descriptor_of(parameters, layout) }) else {
@@ -99,17 +132,12 @@ unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, domain: c_int, id: c_int, par
     }
 }
 
-/// The subscriber of a process that sees one GPU: `argument` is the `Gpu`.
-pub unsafe extern "C" fn on_launch(
-    argument: *mut c_void,
-    domain: c_int,
-    id: c_int,
-    parameters: *const c_void,
-) {
-    // SAFETY: attach() passed a Gpu of the leaked Tenant.
-    let gpu = unsafe { &*argument.cast::<Gpu>() };
-    // SAFETY: the driver's own arguments.
-    unsafe { chain::call(domain, id, parameters) };
+/// Masks a launch on `gpu`.
+///
+/// # Safety
+/// As for [`on_launch`].
+#[inline]
+unsafe fn on_launch_of(gpu: &Gpu, parameters: *const c_void) {
     // Without one the tenant has a partition on another of its GPUs, and none here.
     let Some(mask) = &gpu.mask else { return };
     let layout = mask.layout;

@@ -15,14 +15,14 @@ use partita_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
     CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphExecUpdateResultInfo, CUgraphNodeParams,
-    CUipcMemHandle, CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation,
+    CUipcMemHandle, CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation, CUuuid,
 };
 
 use crate::driver_memory::Charging;
 use crate::row::Row;
 use crate::{
     attach, capture, gate, graph, graph_change, graph_exec, graph_memory, graph_place, imports, launch,
-    locate, managed, memory, multicast, occupancy, pools, query, resolve, vmm,
+    locate, managed, memory, multicast, occupancy, pools, query, resolve, subscribers, vmm,
 };
 
 macro_rules! hooks {
@@ -91,6 +91,8 @@ hooks! {
     Resolve fn cuGetProcAddress_v2(
         name: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int,
     ) = resolve::get_proc_address_v2;
+
+    Resolve fn cuGetExportTable(table: *mut *const c_void, id: *const CUuuid) = subscribers::get_export_table;
 
     Query fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) = query::mem_info;
     Query fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = query::mem_info;

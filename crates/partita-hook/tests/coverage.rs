@@ -44,7 +44,7 @@ const CLASSES: [(&str, &str, &[Policy]); 5] = [
 ];
 
 /// Calls that are passed although memory is in their names, and why.
-const PASSED_BECAUSE: [(&str, &str); 11] = [
+const PASSED_BECAUSE: [(&str, &str); 10] = [
     ("cuMemAddressReserve", "addresses without memory"),
     (
         "cuMemAllocHost, cuMemHostAlloc, cuMemHostRegister",
@@ -73,7 +73,6 @@ const PASSED_BECAUSE: [(&str, &str); 11] = [
         "code and global variables: part of what a process costs before it allocates (below)",
     ),
     ("cuCtxCreate, cuDevicePrimaryCtxRetain, cuGreenCtxCreate", "what a context takes for itself (below)"),
-    ("cuGetExportTable", "undocumented tables; the hook itself needs one of them"),
 ];
 
 /// The CUDA version of an export, where it is known.

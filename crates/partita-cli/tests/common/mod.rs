@@ -109,6 +109,18 @@ impl World {
         command
     }
 
+    /// A program without Partita, on this world's GPU.
+    pub fn bare(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"test -z "$1" || eval "$("$1" sim env)"; shift; exec "$@""#, "sh"]);
+        command.arg(if is_real() { Path::new("") } else { self::program() }).arg(program);
+        let partita = self.partita([] as [&str; 0]);
+        command
+            .envs(partita.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .stdin(Stdio::null());
+        command
+    }
+
     /// Runs a line of arguments to its end.
     pub fn line(&self, line: &str) -> Output {
         self.partita(line.split_whitespace()).output().expect("partita runs")

@@ -185,7 +185,7 @@ driver_api! {
         if sms.device != device {
             return Err(CuResult::INVALID_DEVICE);
         }
-        if callback::is_subscribed() {
+        if !callback::allows_green_contexts() {
             return Err(CuResult::NOT_SUPPORTED);
         }
         put(handle, std::ptr::without_provenance_mut(create(device, *sms)?))

@@ -358,7 +358,10 @@ driver_api! {
             cooperative: false,
             priority: None,
         };
-        launch(function, &wanted, stream, per_thread, params, extra)
+        callback::show_launch_call();
+        let result = launch(function, &wanted, stream, per_thread, params, extra);
+        callback::show_launch_call();
+        result
     }
 
     /// Launches a kernel with attributes.
