@@ -1,0 +1,71 @@
+//! Random sequences of graph and stream calls have the same results without the hook and as a tenant.
+//!
+//! The same codes of every call, the same values in memory, the same nodes and edges where they are asked for: for a mask, for each priority, and
+//! for a share of time. `PARTITA_SEQUENCES=100000` says how many (1,000 otherwise), `PARTITA_SEQUENCES_SEED` from which seed on, and
+//! `PARTITA_TEST_GPU=real` on the machine's first GPU.
+//!
+//! The program of this test needs no cargo: beside `partita` and `libpartita.so` in the directory that `PARTITA_TEST_LIB_DIR` names it runs wherever there
+//! is a GPU. `writes_a_trace` with `PARTITA_SEQUENCES_OUTPUT` writes what the driver does without the hook, to be compared with that of
+//! another driver or of the simulator.
+
+mod compare;
+mod driver;
+mod plan;
+mod program;
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+
+use compare::{INPUT, Named, OUTPUT, World};
+use plan::Operation;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    let Some(value) = std::env::var_os(variable) else { return otherwise };
+    let number = value.to_str().and_then(|text| text.parse().ok());
+    number.unwrap_or_else(|| panic!("{variable}={} is not a number", value.display()))
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let first = number("PARTITA_SEQUENCES_SEED", 1);
+    first..first + number("PARTITA_SEQUENCES", 1000)
+}
+
+fn path(variable: &str) -> PathBuf {
+    std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} names no file")).into()
+}
+
+/// Sequences from a file: each behind a line with its name.
+fn parse(text: &str) -> Vec<Named> {
+    let sequence = |part: &str| {
+        let (name, lines) = part.split_once('\n').unwrap_or((part, ""));
+        let lines = lines.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+        let operations =
+            lines.map(|line| line.parse::<Operation>().unwrap_or_else(|error| panic!("{error}"))).collect();
+        (name.to_owned(), operations)
+    };
+    text.split("= ").skip(1).map(sequence).collect()
+}
+
+#[test]
+fn a_tenant_sees_what_a_program_without_the_hook_sees() {
+    World::new().compare(seeds());
+}
+
+#[test]
+#[ignore = "writes a file, where PARTITA_SEQUENCES_OUTPUT says"]
+fn writes_a_trace() {
+    let sequences: Vec<Named> = match std::env::var_os(INPUT) {
+        Some(input) => parse(&std::fs::read_to_string(input).expect("the sequences are read")),
+        None => seeds().map(|seed| (format!("seed {seed}"), plan::sequence(seed))).collect(),
+    };
+    std::fs::write(path(OUTPUT), World::new().bare(&sequences)).expect("the trace is written");
+}
+
+#[test]
+#[ignore = "run by the other tests"]
+fn carries_sequences_out() {
+    let sequences = parse(&std::fs::read_to_string(path(INPUT)).expect("the sequences are read"));
+    let mut output = BufWriter::new(File::create(path(OUTPUT)).expect("a file"));
+    program::run(sequences.into_iter(), &mut output).expect("the trace is written");
+}
