@@ -141,6 +141,10 @@ impl GraphCalls {
         let mut count = 0;
         // SAFETY: a valid pointer; null asks for the number alone.
         unsafe { (self.nodes)(graph, core::ptr::null_mut(), &mut count) }.ok().ok()?;
+        if count == 0 {
+            // The driver refuses room for none.
+            return Some(Vec::new());
+        }
         let mut nodes = vec![core::ptr::null_mut(); count];
         // SAFETY: room for as many nodes as said.
         unsafe { (self.nodes)(graph, nodes.as_mut_ptr(), &mut count) }.ok().ok()?;

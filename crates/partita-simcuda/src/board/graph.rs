@@ -52,7 +52,8 @@ impl Board {
     ) -> Result<(), CuResult> {
         let main = self.engine_stream(id, slot)?;
         let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
-        let graph = client.graphs.get_mut(&number).ok_or(CuResult::INVALID_HANDLE)?;
+        // One without nodes has had nothing to upload.
+        let graph = client.graphs.entry(number).or_default();
         let nodes: Vec<GraphNode> = graph.nodes.values().cloned().collect();
         let lane_of = assign_lanes(&graph.nodes);
         let lane_count = lane_of.values().max().map_or(0, |lane| lane + 1);

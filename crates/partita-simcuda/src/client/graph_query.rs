@@ -23,12 +23,24 @@ unsafe fn give(all: &[usize], to: *mut CUgraphNode, count: *mut usize) -> Result
         if to.is_null() {
             return put(count, all.len());
         }
-        let room = get(count.cast_const())?;
+        let room = room(count)?;
         for index in 0..room {
             let node = all.get(index).map_or(CUgraphNode::NULL, |node| CUgraphNode::from_addr(*node));
             put(to.add(index), node)?;
         }
         put(count, all.len().min(room))
+    }
+}
+
+/// How many elements a program has room for.
+///
+/// # Errors
+/// `INVALID_VALUE` for none: an array that is given has at least one, as the driver sees it.
+unsafe fn room(count: *const usize) -> Result<usize, CuResult> {
+    // SAFETY: by the entry point's caller's word.
+    match unsafe { get(count)? } {
+        0 => Err(CuResult::INVALID_VALUE),
+        room => Ok(room),
     }
 }
 
@@ -63,7 +75,7 @@ unsafe fn give_edges(
         if from.is_null() && to.is_null() {
             return put(count, edges.len());
         }
-        let room = get(count.cast_const())?;
+        let room = room(count)?;
         for (index, (before, after)) in edges.iter().take(room).enumerate() {
             put(from.add(index), CUgraphNode::from_addr(*before))?;
             put(to.add(index), CUgraphNode::from_addr(*after))?;
