@@ -36,6 +36,8 @@ pub(super) struct ExecNode {
     /// Whether the board must still be told of it; a kernel is shown to the subscriber then.
     pub(super) pending: bool,
     pub(super) token: Option<u64>,
+    /// What it called before its parameters were changed, which a launch may still be about to.
+    pub(super) former: Vec<u64>,
     /// A kernel's descriptor as the subscriber left it. The driver builds it once and shows it as it is when the node is armed anew.
     image: Option<Box<Image>>,
 }
@@ -100,6 +102,7 @@ fn flatten(handle: usize, after: &[u32], into: &mut Flat) -> Result<Vec<u32>, Cu
                 enabled: true,
                 pending: true,
                 token: None,
+                former: Vec::new(),
                 image: None,
             });
             into.nodes.len() as u32 - 1
@@ -221,12 +224,10 @@ impl ExecNode {
         Ok(NodeWork::Command(command))
     }
 
-    /// Names host work for as long as the executable lives; replaces what it had.
+    /// Names host work for as long as the executable lives. What it had stays for launches that are under way.
     fn lasting(&mut self, runtime: &'static Runtime, work: HostWork) -> u64 {
         let token = worker::prepare(runtime, work, true);
-        if let Some(old) = self.token.replace(token) {
-            worker::forget(runtime, old);
-        }
+        self.former.extend(self.token.replace(token));
         token
     }
 
@@ -236,9 +237,13 @@ impl ExecNode {
     }
 }
 
-/// Tells the board what it does not know yet.
-pub(super) fn upload(exec: &Exec, state: &mut State) -> Result<(), CuResult> {
+/// Tells the board what it does not know yet; of recordings and waits for them only the launch that they are part of.
+pub(super) fn upload(exec: &Exec, state: &mut State, is_launch: bool) -> Result<(), CuResult> {
     let runtime = exec.runtime;
+    if state.last.is_none_or(|(stream, seq)| stream.reached(seq)) {
+        let former = state.flat.nodes.iter_mut().flat_map(|node| node.former.drain(..));
+        former.for_each(|token| worker::forget(runtime, token));
+    }
     let (mut batch, mut room) = (Vec::new(), MESSAGE_ROOM);
     let send = |nodes: Vec<GraphNode>| {
         if nodes.is_empty() {
@@ -247,7 +252,8 @@ pub(super) fn upload(exec: &Exec, state: &mut State) -> Result<(), CuResult> {
         runtime.call(&Request::GraphNodes { graph: exec.number, nodes }).map(drop)
     };
     for (index, node) in state.flat.nodes.iter_mut().enumerate() {
-        if !node.pending && !node.is_counted() {
+        let is_due = if node.is_counted() { is_launch } else { node.pending };
+        if !is_due {
             continue;
         }
         let work = node.work(runtime)?;
@@ -288,13 +294,7 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
     // A graph's nodes have the masks that they were given; the driver looks at the rest of the structure.
     stream.enter_launch()?;
     let mut state = lock(&exec.state);
-    if state.flat.nodes.iter().any(ExecNode::is_counted)
-        && let Some((last, seq)) = state.last
-    {
-        // The board's copy must not change under a launch that is still to run.
-        runtime.wait(|| last.reached(seq))?;
-    }
-    upload(&exec, &mut state)?;
+    upload(&exec, &mut state, true)?;
     let seq = runtime.command(stream, &Command::Graph { graph: exec.number })?;
     state.last = Some((stream, seq));
     Ok(())

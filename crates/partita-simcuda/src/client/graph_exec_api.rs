@@ -63,7 +63,7 @@ driver_api! {
         if wanted.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
             resolve(wanted.upload_stream, per_thread)?;
             let exec = exec(made)?;
-            upload(&exec, &mut lock(&exec.state))?;
+            upload(&exec, &mut lock(&exec.state), false)?;
         }
         put(handle, made)
     }
@@ -78,7 +78,7 @@ driver_api! {
         resolve(stream, per_thread)?;
         let exec = exec(handle)?;
         let mut state = lock(&exec.state);
-        upload(&exec, &mut state)
+        upload(&exec, &mut state, false)
     }
 
     /// Launches an executable.
@@ -97,7 +97,8 @@ driver_api! {
             super::graph_memory::release(*object, *count)?;
         }
         if idle {
-            state.flat.nodes.iter().filter_map(|node| node.token).for_each(|token| worker::forget(runtime, token));
+            let tokens = state.flat.nodes.iter().flat_map(|node| node.token.iter().chain(&node.former));
+            tokens.for_each(|token| worker::forget(runtime, *token));
         }
         match runtime.call(&Request::GraphDrop { graph: gone.number }) {
             Err(_) if runtime.healthy().is_err() => Ok(()),
