@@ -4,9 +4,10 @@
 //! for a share of time. `PARTITA_SEQUENCES=100000` says how many (1,000 otherwise), `PARTITA_SEQUENCES_SEED` from which seed on, and
 //! `PARTITA_TEST_GPU=real` on the machine's first GPU.
 //!
-//! The program of this test needs no cargo: beside `partita` and `libpartita.so` in the directory that `PARTITA_TEST_LIB_DIR` names it runs wherever there
-//! is a GPU. `writes_a_trace` with `PARTITA_SEQUENCES_OUTPUT` writes what the driver does without the hook, to be compared with that of
-//! another driver or of the simulator.
+//! The program of this test needs no cargo: with `partita` and `libpartita.so` in the directory that `PARTITA_TEST_LIB_DIR` names it runs wherever there is
+//! a GPU (`on_gpu.sh`). `writes_a_trace` writes what the driver does to the file `PARTITA_SEQUENCES_OUTPUT`, to be compared with another driver's or the
+//! simulator's: for sequences from the file `PARTITA_SEQUENCES_INPUT` if it is given (`questions.txt`), and behind the hook if `PARTITA_SEQUENCES_TENANT` has
+//! options of `partita run`.
 
 mod compare;
 mod driver;
@@ -59,7 +60,9 @@ fn writes_a_trace() {
         Some(input) => parse(&std::fs::read_to_string(input).expect("the sequences are read")),
         None => seeds().map(|seed| (format!("seed {seed}"), plan::sequence(seed))).collect(),
     };
-    std::fs::write(path(OUTPUT), World::new().bare(&sequences)).expect("the trace is written");
+    let tenant = std::env::var("PARTITA_SEQUENCES_TENANT").ok();
+    std::fs::write(path(OUTPUT), World::new().trace(tenant.as_deref(), &sequences))
+        .expect("the trace is written");
 }
 
 #[test]
