@@ -78,6 +78,8 @@ calls! {
     release_handle = c"cuMemRelease": fn(u64);
 }
 
+/// `CU_STREAM_CAPTURE_STATUS_NONE`.
+const CAPTURE_NONE: c_uint = 0;
 /// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const CAPTURE_ACTIVE: c_uint = 1;
 
@@ -302,7 +304,8 @@ impl DriverCalls {
         Some(value as u64)
     }
 
-    /// Whether a stream is being captured. The legacy stream cannot be: asking it would spoil the captures of others.
+    /// Whether a stream is being captured, or still has a capture that is invalid: either way nothing that is launched runs. The
+    /// legacy stream cannot be captured: asking it would spoil the captures of others.
     pub fn is_capturing(&self, stream: *mut c_void) -> bool {
         /// `CU_STREAM_LEGACY`.
         const LEGACY: usize = 1;
@@ -312,7 +315,7 @@ impl DriverCalls {
         let mut status = 0;
         // SAFETY: a valid pointer; the driver checks the stream.
         newer().is_some_and(|calls| unsafe { (calls.is_capturing)(stream, &mut status) }.is_ok())
-            && status == CAPTURE_ACTIVE
+            && status != CAPTURE_NONE
     }
 
     /// The graph that a stream is captured into.

@@ -110,6 +110,9 @@ impl World {
         while traces.len() < sequences.len() {
             let part = self.run_part(tenant, &sequences[traces.len()..]);
             let Part { traces: told, end, complaints } = part;
+            if !complaints.is_empty() {
+                eprint!("{}: {complaints}", tenant.unwrap_or("without the hook"));
+            }
             assert!(!told.is_empty(), "the program does not start: {end}\n{complaints}");
             traces.extend(told);
             if traces.len() < sequences.len()
