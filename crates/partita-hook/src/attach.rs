@@ -294,8 +294,9 @@ fn is_there(path: &CStr) -> bool {
 }
 
 fn ledger_directory() -> Result<CString, String> {
-    let none =
-        || String::from("the tenant's directory is not known: out of memory when the program was started?");
+    let none = || {
+        String::from("PARTITA_LEDGER is empty or too long for a path; start the program with `partita run`")
+    };
     crate::ledger_directory().map(CString::from).ok_or_else(none)
 }
 

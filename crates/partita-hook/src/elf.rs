@@ -1,18 +1,32 @@
-//! Finds the C library's own `dlsym` and `dlvsym`.
+//! Finds functions in the libraries that the dynamic linker has loaded, without calling it.
 //!
-//! The hook exports both names, so asking the dynamic linker for them by name
-//! gives the hook itself. The symbol tables of the loaded C library are read
-//! instead: through `dl_iterate_phdr`, with the GNU hash table that every
-//! modern libc carries. Nothing is allocated and no lock is taken besides the
-//! linker's own.
+//! The hook exports `dlsym` itself, so asking for that name gives the hook. It reads the linker's own
+//! list of loaded objects instead, the one that debuggers use, and each object's GNU hash table.
+//! Nothing is called, allocated or locked: a sanitizer's runtime resolves names before it is ready
+//! for any call of its own, `dl_iterate_phdr` among them.
+//!
+//! The list grows at its end, and only objects that were opened later leave it. Searches that end at
+//! an object that was there from the start are therefore safe beside other threads' `dlopen`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-const PT_DYNAMIC: u32 = 2;
 const DT_NULL: i64 = 0;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
+const DT_SONAME: i64 = 14;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
+
+/// The names under which C libraries, and the parts that older ones are divided into, are loaded.
+const C_LIBRARIES: [&[u8]; 8] = [
+    b"libc.so",
+    b"libc-",
+    b"libdl.so",
+    b"libdl-",
+    b"libpthread.so",
+    b"libpthread-",
+    b"ld-musl",
+    b"libc.musl",
+];
 
 /// `Elf64_Dyn` of the ELF specification.
 #[repr(C)]
@@ -27,108 +41,160 @@ struct Sym {
     name: u32,
     _info: u8,
     _other: u8,
-    _section: u16,
+    section: u16,
     value: u64,
     _size: u64,
 }
 
-/// The C library's own entry points.
-#[derive(Clone, Copy)]
-pub struct LibcLinker {
-    /// Address of the real `dlsym`.
-    pub dlsym: *mut c_void,
-    /// Address of the real `dlvsym`, null where the C library has none (musl).
-    pub dlvsym: *mut c_void,
+/// The public part of `struct r_debug` of link.h.
+#[repr(C)]
+struct Debug {
+    _version: c_int,
+    first: *const Loaded,
 }
 
-/// Searches the loaded C library. Returns `None` where it exports no `dlsym`.
-pub fn libc_linker() -> Option<LibcLinker> {
-    let mut found = LibcLinker { dlsym: core::ptr::null_mut(), dlvsym: core::ptr::null_mut() };
-    // SAFETY: the callback is given a pointer to `found`, which outlives the
-    // call, and dl_iterate_phdr keeps neither.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    (!found.dlsym.is_null()).then_some(found)
-}
-
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-    // SAFETY: dl_iterate_phdr passes a valid description of one loaded object
-    // and the pointer given to it, which is a LibcLinker.
-    let (info, found) = unsafe { (&*info, &mut *found.cast::<LibcLinker>()) };
-    if info.dlpi_name.is_null() {
-        return 0;
-    }
-    // SAFETY: the linker's object names are NUL-terminated strings.
-    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    let is_libc = [&b"libc.so"[..], b"libc-", b"libdl.so", b"libdl-", b"ld-musl", b"libc.musl"]
-        .iter()
-        .any(|prefix| file.starts_with(prefix));
-    if !is_libc {
-        return 0;
-    }
-    // SAFETY: the object is mapped for as long as the callback runs.
-    unsafe {
-        let Some(object) = Object::of(info) else { return 0 };
-        if let Some(address) = object.find(c"dlsym") {
-            found.dlsym = address;
-            found.dlvsym = object.find(c"dlvsym").unwrap_or(core::ptr::null_mut());
-            return 1;
-        }
-    }
-    0
-}
-
-/// The tables of one loaded object that a lookup needs.
-struct Object {
+/// One loaded object: the public part of `struct link_map` of link.h, which musl shares.
+#[repr(C)]
+pub struct Loaded {
     base: u64,
-    strings: *const c_char,
-    symbols: *const Sym,
-    gnu_hash: *const u32,
+    name: *const c_char,
+    dynamic: *const Dyn,
+    next: *const Loaded,
 }
 
-impl Object {
-    /// # Safety
-    /// `info` describes an object that stays mapped while the result is used.
-    unsafe fn of(info: &libc::dl_phdr_info) -> Option<Object> {
-        let mut object = Object {
-            base: info.dlpi_addr,
-            strings: core::ptr::null(),
-            symbols: core::ptr::null(),
-            gnu_hash: core::ptr::null(),
-        };
-        for index in 0..info.dlpi_phnum as usize {
-            // SAFETY: dlpi_phnum program headers lie at dlpi_phdr.
-            let header = unsafe { &*info.dlpi_phdr.add(index) };
-            if header.p_type != PT_DYNAMIC {
-                continue;
-            }
-            let mut entry = (info.dlpi_addr + header.p_vaddr) as *const Dyn;
-            // SAFETY: the dynamic section is an array that ends with DT_NULL.
-            while unsafe { (*entry).tag } != DT_NULL {
-                // SAFETY: not yet at the end, see the loop's condition.
-                let Dyn { tag, value } = unsafe { &*entry };
-                // glibc relocates these pointers in place, other linkers leave
-                // them relative to the load address.
-                let address = if *value < object.base { object.base + *value } else { *value };
-                match *tag {
-                    DT_STRTAB => object.strings = address as *const c_char,
-                    DT_SYMTAB => object.symbols = address as *const Sym,
-                    DT_GNU_HASH => object.gnu_hash = address as *const u32,
-                    _ => {}
-                }
-                // SAFETY: DT_NULL has not been reached, so another entry follows.
-                entry = unsafe { entry.add(1) };
-            }
-        }
-        (!object.strings.is_null() && !object.symbols.is_null() && !object.gnu_hash.is_null())
-            .then_some(object)
+// The linker's list: glibc's `_r_debug`, or what musl's `_dl_debug_addr` points to. Weak, so that each
+// is null where the other C library is.
+core::arch::global_asm!(
+    ".weak _r_debug",
+    ".weak _dl_debug_addr",
+    ".pushsection .text.partita_elf, \"ax\", @progbits",
+    ".globl partita_linkers_list",
+    ".hidden partita_linkers_list",
+    ".type partita_linkers_list, @function",
+    "partita_linkers_list:",
+    "mov rax, qword ptr [rip + _r_debug@GOTPCREL]",
+    "test rax, rax",
+    "jne 2f",
+    "mov rax, qword ptr [rip + _dl_debug_addr@GOTPCREL]",
+    "test rax, rax",
+    "je 2f",
+    "mov rax, qword ptr [rax]",
+    "2:",
+    "ret",
+    ".size partita_linkers_list, . - partita_linkers_list",
+    ".globl partita_own_dynamic",
+    ".hidden partita_own_dynamic",
+    ".type partita_own_dynamic, @function",
+    "partita_own_dynamic:",
+    "lea rax, [rip + _DYNAMIC]",
+    "ret",
+    ".size partita_own_dynamic, . - partita_own_dynamic",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    safe fn partita_linkers_list() -> *const Debug;
+    safe fn partita_own_dynamic() -> *const Dyn;
+}
+
+/// The loaded objects in the order in which names are searched.
+fn loaded() -> impl Iterator<Item = &'static Loaded> {
+    // SAFETY: null or the linker's structure, which lives as long as the process.
+    let debug = unsafe { partita_linkers_list().as_ref() };
+    // SAFETY: null or the list's first element, the program, which is never unloaded.
+    let first = debug.and_then(|debug| unsafe { debug.first.as_ref() });
+    // SAFETY: null or the list's next element; see the module for why it lives.
+    core::iter::successors(first, |at| unsafe { at.next.as_ref() })
+}
+
+/// A function of the C library's own, null where it has none of that name.
+pub fn in_c_library(name: &CStr) -> *mut c_void {
+    let mut libraries = loaded().filter(|object| object.is_c_library());
+    libraries.find_map(|object| object.function(name)).unwrap_or(core::ptr::null_mut())
+}
+
+/// The next function of that name behind this library, null where there is none.
+pub fn behind_this_library(name: &CStr) -> *mut c_void {
+    let own = loaded().find(|object| object.dynamic == partita_own_dynamic());
+    own.and_then(|own| own.next_function(name)).unwrap_or(core::ptr::null_mut())
+}
+
+/// The object whose code or data is at an address; none where the C library cannot tell.
+pub fn holder(address: *const c_void) -> Option<&'static Loaded> {
+    /// `RTLD_DL_LINKMAP` of glibc's dlfcn.h.
+    const LINKMAP: c_int = 2;
+    type Dladdr1 =
+        unsafe extern "C" fn(*const c_void, *mut libc::Dl_info, *mut Option<&'static Loaded>, c_int) -> c_int;
+    let dladdr1 = in_c_library(c"dladdr1");
+    if dladdr1.is_null() {
+        return None;
+    }
+    // SAFETY: the prototype of that name in dlfcn.h.
+    let dladdr1 = unsafe { core::mem::transmute::<*mut c_void, Dladdr1>(dladdr1) };
+    let (mut about, mut object) = (core::mem::MaybeUninit::uninit(), None);
+    // SAFETY: valid pointers; any address may be asked about.
+    match unsafe { dladdr1(address, about.as_mut_ptr(), &mut object, LINKMAP) } {
+        0 => None,
+        _ => object,
+    }
+}
+
+impl Loaded {
+    /// The first function of that name in the objects behind this one.
+    pub fn next_function(&self, name: &CStr) -> Option<*mut c_void> {
+        let mut behind = loaded().skip_while(|object| !core::ptr::eq(*object, self)).skip(1);
+        behind.find_map(|object| object.function(name))
     }
 
-    /// Looks a defined symbol up by name, whatever its version.
-    ///
-    /// # Safety
-    /// The object is still mapped.
-    unsafe fn find(&self, name: &CStr) -> Option<*mut c_void> {
+    fn is_c_library(&self) -> bool {
+        if self.name.is_null() {
+            return false;
+        }
+        // SAFETY: the linker's names are NUL-terminated strings.
+        let path = unsafe { CStr::from_ptr(self.name) }.to_bytes();
+        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        C_LIBRARIES.iter().any(|prefix| file.starts_with(prefix))
+    }
+
+    /// The values of the entries of its dynamic section with these tags.
+    fn dynamic<const N: usize>(&self, tags: [i64; N]) -> [Option<u64>; N] {
+        let mut values = [None; N];
+        let mut entry = self.dynamic;
+        // SAFETY: the dynamic section is an array that ends with DT_NULL.
+        while !entry.is_null() && unsafe { (*entry).tag } != DT_NULL {
+            // SAFETY: not yet at the end, see the loop's condition.
+            let Dyn { tag, value } = unsafe { &*entry };
+            if let Some(at) = tags.iter().position(|wanted| wanted == tag) {
+                values[at] = Some(*value);
+            }
+            // SAFETY: DT_NULL has not been reached, so another entry follows.
+            entry = unsafe { entry.add(1) };
+        }
+        values
+    }
+
+    /// glibc relocates the pointers of a dynamic section in place, other linkers leave them relative
+    /// to the load address.
+    fn address(&self, value: u64) -> u64 {
+        if value < self.base { self.base + value } else { value }
+    }
+
+    /// The name that the library gives itself.
+    pub fn soname(&self) -> Option<&CStr> {
+        let [Some(strings), Some(offset)] = self.dynamic([DT_STRTAB, DT_SONAME]) else { return None };
+        // SAFETY: an offset into the object's strings.
+        Some(unsafe { CStr::from_ptr((self.address(strings) + offset) as *const c_char) })
+    }
+
+    /// A function that the object defines, whatever its version.
+    pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
+        let [Some(strings), Some(symbols), Some(hashes)] = self.dynamic([DT_STRTAB, DT_SYMTAB, DT_GNU_HASH])
+        else {
+            return None;
+        };
+        let strings = self.address(strings) as *const c_char;
+        let symbols = self.address(symbols) as *const Sym;
+        let table = self.address(hashes) as *const u32;
         let hash = name
             .to_bytes()
             .iter()
@@ -136,12 +202,11 @@ impl Object {
         // SAFETY: the layout of the GNU hash section: four words, a Bloom filter
         // of 64-bit words, the buckets, then one hash value for each symbol.
         unsafe {
-            let (buckets, first, bloom_words) =
-                (*self.gnu_hash, *self.gnu_hash.add(1), *self.gnu_hash.add(2) as usize);
+            let (buckets, first, bloom_words) = (*table, *table.add(1), *table.add(2) as usize);
             if buckets == 0 {
                 return None;
             }
-            let bucket_table = self.gnu_hash.add(4 + 2 * bloom_words);
+            let bucket_table = table.add(4 + 2 * bloom_words);
             let chain = bucket_table.add(buckets as usize);
             let mut index = *bucket_table.add((hash % buckets) as usize);
             if index < first {
@@ -149,10 +214,11 @@ impl Object {
             }
             loop {
                 let link = *chain.add((index - first) as usize);
-                let symbol = &*self.symbols.add(index as usize);
+                let symbol = &*symbols.add(index as usize);
                 if (link | 1) == (hash | 1)
+                    && symbol.section != 0
                     && symbol.value != 0
-                    && CStr::from_ptr(self.strings.add(symbol.name as usize)) == name
+                    && CStr::from_ptr(strings.add(symbol.name as usize)) == name
                 {
                     return Some((self.base + symbol.value) as *mut c_void);
                 }

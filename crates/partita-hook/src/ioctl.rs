@@ -11,8 +11,7 @@ use partita_abi::control::{
     request,
 };
 
-use crate::linker::real_dlsym;
-use crate::{driver_memory, real, slices};
+use crate::{driver_memory, elf, real, slices};
 
 /// The request of a command.
 pub const CONTROL: u32 = request(RM_CONTROL, RM_CONTROL_BYTES);
@@ -38,8 +37,7 @@ static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Finds what `ioctl` passes on to. At load: later a forked child may be the first to ask, without the linker's lock.
 pub fn find_next() {
-    // SAFETY: a constant name.
-    NEXT.store(unsafe { real_dlsym(libc::RTLD_NEXT, c"ioctl") }, Ordering::Release);
+    NEXT.store(elf::behind_this_library(c"ioctl"), Ordering::Release);
 }
 
 /// Interposed ioctl(2). The third argument is passed in the same register whether a function is variadic or not.

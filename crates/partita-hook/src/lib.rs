@@ -37,6 +37,7 @@ mod driver;
 mod driver_memory;
 mod elf;
 mod executables;
+mod floor;
 mod functions;
 mod futex;
 mod gate;
@@ -84,16 +85,16 @@ mod vmm;
 mod watcher;
 mod widen;
 
-use core::ffi::c_char;
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// The environment variable that names the tenant's directory.
 const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
 
 /// [`Origin`] by its number; 0 before anybody looked.
 static ORIGIN: AtomicU8 = AtomicU8::new(0);
-/// A copy of the directory's name; null where there is none, or no memory for it.
-static LEDGER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+/// A copy of the directory's name, so that nothing is allocated in a process that never uses it. Empty
+/// where there is none, or one that is too long for a path.
+static LEDGER: [AtomicU8; libc::PATH_MAX as usize] = [const { AtomicU8::new(0) }; libc::PATH_MAX as usize];
 
 /// How this process came to belong to a tenant.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,7 +114,7 @@ enum Origin {
 ///
 /// Decided once: a program that later changes its own environment does not leave its partition.
 fn origin() -> Origin {
-    match ORIGIN.load(Ordering::Relaxed) {
+    match ORIGIN.load(Ordering::Acquire) {
         1 => Origin::Nobody,
         2 => Origin::Ledger,
         3 => Origin::Environment,
@@ -141,11 +142,15 @@ fn look_at_load() {
         hami::look_at_load();
         Origin::Undecided
     } else {
-        // SAFETY: getenv returned a string. Two threads that come here at once keep one copy too many.
-        LEDGER.store(unsafe { libc::strdup(directory) }, Ordering::Release);
+        // SAFETY: getenv returned a string.
+        let directory = unsafe { core::ffi::CStr::from_ptr(directory) }.to_bytes();
+        // The last byte stays zero. Two threads that come here at once write the same bytes.
+        if directory.len() < LEDGER.len() {
+            LEDGER.iter().zip(directory).for_each(|(to, &byte)| to.store(byte, Ordering::Relaxed));
+        }
         Origin::Ledger
     };
-    ORIGIN.store(origin as u8, Ordering::Relaxed);
+    ORIGIN.store(origin as u8, Ordering::Release);
 }
 
 /// Whether this process was started as part of a tenant.
@@ -155,9 +160,9 @@ fn is_tenant() -> bool {
 
 /// The tenant's directory, as the process was started with it.
 fn ledger_directory() -> Option<&'static core::ffi::CStr> {
-    let directory = LEDGER.load(Ordering::Acquire);
-    // SAFETY: a copy that is kept for ever.
-    (is_tenant() && !directory.is_null()).then(|| unsafe { core::ffi::CStr::from_ptr(directory) })
+    // SAFETY: the bytes end with a zero and do not change once the origin is known.
+    let directory = is_tenant().then(|| unsafe { core::ffi::CStr::from_ptr(LEDGER.as_ptr().cast()) })?;
+    (!directory.is_empty()).then_some(directory)
 }
 
 /// Looks at the environment as soon as the library is loaded, before the

@@ -9,10 +9,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::elf;
-use crate::nvml;
-use crate::real;
-use crate::table;
+use crate::{elf, namespaces, nvml, real, table};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the dlsym trampolines are written for x86_64 only");
@@ -29,9 +26,6 @@ static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 pub unsafe fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
     find_real();
     let address = REAL_DLSYM.load(Ordering::Acquire);
-    if address.is_null() {
-        return core::ptr::null_mut();
-    }
     // SAFETY: the address is that of dlsym, whose type this is.
     let dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
         unsafe { core::mem::transmute(address) };
@@ -43,16 +37,12 @@ fn find_real() {
     if !REAL_DLSYM.load(Ordering::Acquire).is_null() {
         return;
     }
-    // Two threads that come here at once find and store the same addresses.
-    if let Some(linker) = elf::libc_linker() {
-        REAL_DLVSYM.store(linker.dlvsym, Ordering::Release);
-        REAL_DLSYM.store(linker.dlsym, Ordering::Release);
-    }
-    if REAL_DLVSYM.load(Ordering::Relaxed).is_null() {
-        REAL_DLVSYM.store(not_found as *mut c_void, Ordering::Release);
-    }
-    if REAL_DLSYM.load(Ordering::Relaxed).is_null() {
-        REAL_DLSYM.store(not_found as *mut c_void, Ordering::Release);
+    // Two threads that come here at once find and store the same addresses. The first of them is
+    // stored last, since it is the one that is looked at.
+    for (real, name) in [(&REAL_DLVSYM, c"dlvsym"), (&REAL_DLSYM, c"dlsym")] {
+        let found = elf::in_c_library(name);
+        let found = if found.is_null() { not_found as *mut c_void } else { found };
+        real.store(found, Ordering::Release);
     }
 }
 
@@ -71,6 +61,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
     core::arch::naked_asm!(
         "push rdi",
         "push rsi",
+        "mov rdx, qword ptr [rsp + 16]",
         "sub rsp, 8",
         "call {filter}",
         "add rsp, 8",
@@ -101,6 +92,7 @@ pub unsafe extern "C" fn dlvsym(
         "push rdi",
         "push rsi",
         "push rdx",
+        "mov rdx, qword ptr [rsp + 24]",
         "call {filter}",
         "pop rdx",
         "pop rsi",
@@ -115,35 +107,61 @@ pub unsafe extern "C" fn dlvsym(
     )
 }
 
-/// The hook for `name` as found through `handle`, or null when the C library
+/// The hook for `name` as found through `handle` by the code at `caller`, or null when the C library
 /// should answer.
-extern "C" fn filter(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+///
+/// Allocators and sanitizers ask for names before they are ready to be called themselves, and most
+/// programs never use CUDA: nothing is done before a name is one that the hook stands before.
+extern "C" fn filter(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
     find_real();
     if name.is_null() {
         return core::ptr::null_mut();
     }
     // SAFETY: dlsym's contract: a NUL-terminated name.
     let name = unsafe { CStr::from_ptr(name) };
-    // Most names are neither, and whoever asks for those may be an allocator that is not ready yet.
-    let is_nvml = name.to_bytes().starts_with(b"nvml");
-    if !(is_nvml || name.to_bytes().starts_with(b"cu")) || !crate::is_tenant() {
-        return core::ptr::null_mut();
-    }
-    if is_nvml {
-        return nvml::hook_for(handle, name);
-    }
-    let Some(row) = table::row(name.to_bytes()) else { return core::ptr::null_mut() };
-    if handle == libc::RTLD_DEFAULT {
-        // The hook's export stands first in the global scope anyway.
-        return core::ptr::null_mut();
+    let answer = match name.to_bytes() {
+        [b'd', b'l', ..] => linkers_own(handle, name, caller),
+        [b'c', b'u', ..] => table::row(name.to_bytes()).and_then(|row| of_driver(handle, row)),
+        [b'n', b'v', b'm', b'l', ..] => nvml::hook_for(handle, name),
+        _ => None,
+    };
+    answer.unwrap_or(core::ptr::null_mut())
+}
+
+/// What stands in for one of the linker's functions, if the answer would be the C library's own: a
+/// function of the hook that goes on to the C library.
+///
+/// It never goes on to what other libraries interpose, since one of those may be asking: its next
+/// function would lead back to itself.
+fn linkers_own(handle: *mut c_void, name: &CStr, caller: *const c_void) -> Option<*mut c_void> {
+    let own = match name.to_bytes() {
+        b"dlsym" => dlsym as *mut c_void,
+        b"dlvsym" => dlvsym as *mut c_void,
+        b"dlopen" => namespaces::dlopen_of_c_library as *mut c_void,
+        b"dlmopen" => namespaces::dlmopen_of_c_library as *mut c_void,
+        _ => return None,
+    };
+    let answer = match handle {
+        // The hook's export comes before the C library's anyway.
+        libc::RTLD_DEFAULT => return None,
+        libc::RTLD_NEXT => elf::holder(caller)?.next_function(name)?,
+        // SAFETY: the caller's handle, and a valid name.
+        handle => unsafe { real_dlsym(handle, name) },
+    };
+    (!answer.is_null() && answer == elf::in_c_library(name)).then_some(own)
+}
+
+/// The hook for an export of libcuda, if that is what the handle leads to.
+fn of_driver(handle: *mut c_void, row: &table::Row) -> Option<*mut c_void> {
+    // The hook's export stands first in the global scope anyway.
+    if handle == libc::RTLD_DEFAULT || !crate::is_tenant() {
+        return None;
     }
     if handle == libc::RTLD_NEXT {
-        return if real::load(None) && !row.real().is_null() { row.hook } else { core::ptr::null_mut() };
+        return (real::load() && !row.real().is_null()).then_some(row.hook);
     }
     // SAFETY: the caller's handle, and a valid name.
-    let found = unsafe { real_dlsym(handle, name) };
-    if found.is_null() || !real::load(Some(handle)) {
-        return core::ptr::null_mut();
-    }
-    if found == row.real() { row.hook } else { core::ptr::null_mut() }
+    let found = unsafe { real_dlsym(handle, row.name) };
+    let is_driver = !found.is_null() && real::load() && (found == row.real() || real::is_copy(found));
+    is_driver.then_some(row.hook)
 }

@@ -173,16 +173,16 @@ fn found_in(row: &Row, handle: *mut c_void) -> *mut c_void {
     found
 }
 
-/// The hook for a name that `dlsym` is asked for, or null where the C library should answer.
-pub fn hook_for(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    let Some(row) = ROWS.iter().find(|row| row.name == name) else { return core::ptr::null_mut() };
+/// The hook for a name that `dlsym` is asked for; none where the C library should answer.
+pub fn hook_for(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    let row = ROWS.iter().find(|row| row.name == name).filter(|_| crate::is_tenant())?;
     // The hook's export stands first in the global scope anyway; another library's handle is asked for its own.
     let real = match handle {
-        libc::RTLD_DEFAULT => return core::ptr::null_mut(),
+        libc::RTLD_DEFAULT => return None,
         libc::RTLD_NEXT => real_of(row),
         handle => found_in(row, handle),
     };
-    if real.is_null() { real } else { row.hook }
+    (!real.is_null()).then_some(row.hook)
 }
 
 /// The tenant on one GPU, to look at.

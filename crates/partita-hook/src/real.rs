@@ -5,17 +5,21 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::linker::real_dlsym;
 use crate::lock::Mutex;
-use crate::table;
+use crate::{elf, table};
 
 /// The library's handle; null until it is loaded and every row is resolved.
 static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static LOADING: Mutex<()> = Mutex::new(());
 
-/// Resolves every wrapped name once: in the library behind `handle` if the
-/// program opened one, else in `libcuda.so.1` as the linker finds it.
+/// The name by which programs ask the linker for the driver, which it also gives itself.
+const NAME: &CStr = c"libcuda.so.1";
+
+/// Resolves every wrapped name once, in the library that the linker finds by the driver's name: the one
+/// that the program has opened by whatever path, if it calls itself so. A library that merely exports a
+/// `cuInit` is not the driver.
 ///
 /// Returns whether a driver was found.
-pub fn load(handle: Option<*mut c_void>) -> bool {
+pub fn load() -> bool {
     if !HANDLE.load(Ordering::Acquire).is_null() {
         return true;
     }
@@ -23,11 +27,8 @@ pub fn load(handle: Option<*mut c_void>) -> bool {
     if !HANDLE.load(Ordering::Acquire).is_null() {
         return true;
     }
-    let given = handle.filter(|&handle| is_driver(handle));
-    let handle = given.unwrap_or_else(|| {
-        // SAFETY: a constant name; the handle is kept for ever.
-        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }
-    });
+    // SAFETY: a constant name; the handle is kept for ever.
+    let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() || !is_driver(handle) {
         return false;
     }
@@ -46,9 +47,15 @@ fn is_driver(handle: *mut c_void) -> bool {
     !init.is_null() && table::row(b"cuInit").is_some_and(|row| row.hook != init)
 }
 
+/// Whether an address that is not the driver's lies in another copy of it. Two drivers in one process
+/// know nothing of each other; the hook's functions lead to the one that the linker finds.
+pub fn is_copy(address: *const c_void) -> bool {
+    elf::holder(address).is_some_and(|object| object.soname() == Some(NAME))
+}
+
 /// The address of a driver function that the hook calls but does not wrap.
 pub fn symbol(name: &CStr) -> *mut c_void {
-    if !load(None) {
+    if !load() {
         return core::ptr::null_mut();
     }
     // SAFETY: load() has stored a live handle, and the name is valid.

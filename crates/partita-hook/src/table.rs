@@ -19,7 +19,7 @@ use partita_abi::types::{
 };
 
 use crate::driver_memory::Charging;
-use crate::row::Row;
+pub use crate::row::Row;
 use crate::{
     attach, capture, gate, graph, graph_change, graph_exec, graph_memory, graph_place, imports, launch,
     locate, managed, memory, multicast, occupancy, pools, query, resolve, subscribers, vmm,
@@ -36,7 +36,7 @@ macro_rules! hooks {
             pub unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
                 let mut real = rows::$name.real_to_call();
                 if real.is_null() {
-                    if !crate::real::load(None) {
+                    if !crate::real::load() {
                         return CuResult::NOT_INITIALIZED;
                     }
                     real = rows::$name.real();

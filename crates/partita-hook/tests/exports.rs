@@ -98,9 +98,88 @@ fn the_hook_needs_nothing_but_the_c_library() {
     }
 }
 
+/// The functions that the hook asks the linker for and cannot do without. Every C library since glibc 2.17
+/// has them in libc itself, and musl has them too; what is newer or lies elsewhere is in `floor.rs`.
+const STRONG: [&str; 51] = [
+    "__cxa_atexit",
+    "__errno_location",
+    "__xpg_strerror_r",
+    "abort",
+    "bcmp",
+    "chmod",
+    "clock_gettime",
+    "close",
+    "closedir",
+    "environ",
+    "fchmod",
+    "fcntl",
+    "flock",
+    "free",
+    "getenv",
+    "geteuid",
+    "getpid",
+    "getppid",
+    "madvise",
+    "memcmp",
+    "memcpy",
+    "memmove",
+    "memset",
+    "mkdir",
+    "mmap",
+    "munmap",
+    "nanosleep",
+    "open",
+    "opendir",
+    "posix_fallocate",
+    "posix_memalign",
+    "prctl",
+    "pread",
+    "pthread_mutex_lock",
+    "pthread_mutex_unlock",
+    "pthread_self",
+    "read",
+    "readdir",
+    "readlink",
+    "realpath",
+    "rename",
+    "rmdir",
+    "sched_yield",
+    "secure_getenv",
+    "sigfillset",
+    "statfs",
+    "strlen",
+    "syscall",
+    "time",
+    "unlink",
+    "write",
+];
+
+#[test]
+fn the_hook_asks_for_nothing_that_an_old_c_library_or_musl_lacks() {
+    let bytes = std::fs::read(common::library()).expect("readable");
+    let file = ElfFile64::<Endianness>::parse(&*bytes).expect("a 64-bit shared library");
+    let names: Vec<_> = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_undefined() && !symbol.is_weak())
+        .map(|symbol| symbol.name().expect("a name"))
+        .collect();
+    let unknown: Vec<_> = names.iter().filter(|name| !STRONG.contains(name)).collect();
+    assert!(
+        unknown.is_empty(),
+        "look these up in floor.rs, or review that glibc 2.17 and musl have them: {unknown:?}"
+    );
+}
+
+/// The parts of a version, as `GLIBC_2.3.4`.
+fn parts(version: &[u8]) -> Vec<u32> {
+    let text = std::str::from_utf8(version).expect("ASCII");
+    let numbers = text.strip_prefix("GLIBC_").unwrap_or_else(|| panic!("{text}: not glibc's"));
+    numbers.split('.').map(|number| number.parse().expect("a number")).collect()
+}
+
 /// A name without a version is bound to whichever the loader meets first, in any library of the process.
 #[test]
-fn the_hook_asks_for_versions_of_the_c_librarys_functions() {
+fn the_hook_asks_for_versions_of_the_c_librarys_functions_and_for_none_after_2_17() {
     let bytes = std::fs::read(common::library()).expect("readable");
     let file = ElfFile64::<Endianness>::parse(&*bytes).expect("a 64-bit shared library");
     let endian = file.endian();
@@ -108,11 +187,15 @@ fn the_hook_asks_for_versions_of_the_c_librarys_functions() {
         file.elf_section_table().versions(endian, &*bytes).expect("readable").expect("needs of versions");
     let mut versioned = 0;
     // Weak names are those of tools that may be there or not, such as a profiler.
-    for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_undefined() && !symbol.is_weak()) {
+    for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_undefined()) {
         let name = symbol.name().expect("a name");
         let version = versions.version_index(endian, symbol.index()).index();
-        let version = versions.version(version).expect("readable").unwrap_or_else(|| panic!("{name}: any"));
+        let Some(version) = versions.version(version).expect("readable") else {
+            assert!(symbol.is_weak(), "{name}: any");
+            continue;
+        };
         assert_eq!(version.file(), Some(&b"libc.so.6"[..]), "{name}");
+        assert!(parts(version.name()) <= vec![2, 17], "{name}: {}", String::from_utf8_lossy(version.name()));
         versioned += 1;
     }
     assert!(versioned > 0, "the hook calls nothing");

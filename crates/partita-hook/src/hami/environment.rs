@@ -52,21 +52,19 @@ pub fn own() -> Option<&'static Says> {
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
-/// Looks at the process's own environment while nobody can have changed it.
+/// Looks at the process's own environment while nobody can have changed it. Allocates only where it names
+/// something.
 pub fn look_at_load() {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
-    let mut entries = Vec::new();
-    // SAFETY: the C library's list of strings, ended by null; the process has one thread yet.
-    unsafe {
-        let mut at = environ;
-        while !at.is_null() && !(*at).is_null() {
-            entries.push(CStr::from_ptr(*at).to_bytes());
-            at = at.add(1);
-        }
-    }
-    let says = Says::of(entries);
+    // SAFETY: null or the C library's list of pointers.
+    let first = unsafe { environ.as_ref() };
+    // SAFETY: the list ends with a null, which take_while() below does not go beyond.
+    let pointers = core::iter::successors(first, |&at| unsafe { core::ptr::from_ref(at).add(1).as_ref() });
+    let strings = pointers.take_while(|string| !string.is_null());
+    // SAFETY: the list's strings; the process has one thread yet.
+    let says = Says::of(strings.map(|&string| unsafe { CStr::from_ptr(string) }.to_bytes()));
     if says != Says::Nothing {
         OWN.store(Box::into_raw(Box::new(says)), Ordering::Release);
     }
