@@ -12,6 +12,9 @@ pub enum Policy {
     Attach,
     /// Hands out entry points; the hook's own are substituted in the answer.
     Resolve,
+    /// Makes a context, without which a process has no use of a GPU: passed through, but only where the
+    /// process is part of its tenant.
+    Context,
     /// Answered with the tenant's quota in place of the device's total, or with what its partition can run; or by the hook alone
     /// for memory that stands in for the device's.
     Query,
@@ -67,6 +70,10 @@ exports! {
     // hands out entry points: the hook's own where it has one
     Resolve {
         cuGetExportTable cuGetProcAddress cuGetProcAddress_v2
+    }
+    // makes a context: passed through where the process is part of its tenant
+    Context {
+        cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuDevicePrimaryCtxRetain cuGreenCtxCreate
     }
     // answers with the quota, or the partition, instead of the device; does nothing where managed memory is on the host for good
     Query {
@@ -130,7 +137,7 @@ exports! {
         cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
         cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
         cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
-        cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDisablePeerAccess cuCtxEnablePeerAccess
+        cuCtxDisablePeerAccess cuCtxEnablePeerAccess
         cuCtxFromGreenCtx cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevResource
         cuCtxGetDevice cuCtxGetDevice_v2 cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit
         cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPopCurrent_v2
@@ -142,7 +149,7 @@ exports! {
         cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid cuDeviceGetMemPool cuDeviceGetName
         cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAttribute
         cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid
-        cuDeviceGetUuid_v2 cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags
+        cuDeviceGetUuid_v2 cuDevicePrimaryCtxGetState cuDevicePrimaryCtxSetFlags
         cuDevicePrimaryCtxSetFlags_v2 cuDeviceRegisterAsyncNotification cuDeviceSetGraphMemAttribute
         cuDeviceUnregisterAsyncNotification cuDriverGetVersion cuEGLApiInit cuEGLStreamConsumerAcquireFrame
         cuEGLStreamConsumerConnect cuEGLStreamConsumerConnectWithFlags cuEGLStreamConsumerDisconnect
@@ -184,7 +191,7 @@ exports! {
         cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2
         cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray
         cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource
-        cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface cuGreenCtxCreate
+        cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface
         cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxRecordEvent
         cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalSemaphore cuIpcGetEventHandle
         cuIpcOpenEventHandle cuKernelGetAttribute cuKernelGetFunction cuKernelGetLibrary cuKernelGetName

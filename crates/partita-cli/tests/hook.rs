@@ -61,6 +61,53 @@ fn libcuda_is_held_however_it_is_opened_or_not_opened_at_all() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/linked.c");
     succeed(cc().arg(&library).arg(source).arg("-L").arg(&driver).arg("-lcuda"));
     assert_eq!(asked(&["linked-deep", library.to_str().unwrap()]), ["held"]);
+    // cuInit alone is reached past the hook: the first context makes the process part of its tenant.
+    assert_eq!(asked(&["init-elsewhere"]), ["held"]);
+}
+
+#[test]
+fn the_linkers_functions_lead_to_the_hook_however_they_are_looked_up() {
+    let world = World::new();
+    let program = compile(&world, "escapes");
+    assert_eq!(lines(&world, "--sm 25% --mem 64MiB", &program, &["linker"]), ["held"; 7]);
+}
+
+#[test]
+fn entry_points_are_those_of_the_name_that_was_asked_for() {
+    let world = World::new();
+    let program = compile(&world, "escapes");
+    assert_eq!(lines(&world, "--sm 25% --mem 64MiB", &program, &["names"]), ["many", "0"]);
+}
+
+#[test]
+fn the_driver_is_what_the_linker_finds_for_its_name() {
+    let world = World::new();
+    let program = compile(&world, "escapes");
+    let asked = |arguments: &[&str]| lines(&world, "--sm 25% --mem 64MiB", &program, arguments);
+    // A tracer or a stub with a cuInit of its own, which a look-up meets first.
+    let (source, shim) = (world.dir().join("shim.c"), world.dir().join("libshim.so"));
+    std::fs::write(
+        &source,
+        "int cuInit(unsigned f) { return 999; } int cuMemAlloc_v2(void *p, unsigned long n) { return 999; }",
+    )
+    .unwrap();
+    succeed(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&shim).arg(&source));
+    assert_eq!(asked(&["shim", shim.to_str().unwrap()]), ["999", "held"]);
+    // Another copy of the driver: whichever is opened first, limits hold through both.
+    let copy = world.dir().join("libcopy.so");
+    std::fs::copy(partita_testing::build(&[]).join("libpartita_simcuda.so"), &copy).unwrap();
+    for order in ["copy", "copy-later"] {
+        assert_eq!(asked(&[order, copy.to_str().unwrap()]), ["held", "held"], "{order}");
+    }
+}
+
+#[test]
+fn a_process_that_was_refused_has_no_use_of_the_gpu() {
+    let world = World::new();
+    let program = compile(&world, "escapes");
+    let elsewhere = ["PARTITA_LEDGER=/nowhere", program.to_str().unwrap(), "refused"];
+    let said = lines(&world, "--sm 25% --mem 64MiB", Path::new("env"), &elsewhere);
+    assert_eq!(said, ["101 3 3 3 3 refused refused"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_uint};
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
@@ -44,23 +44,60 @@ pub unsafe fn init(real: unsafe extern "C" fn(c_uint) -> CuResult, flags: c_uint
     if result.is_err() || !is_tenant() || tenant::current().is_some() {
         return result;
     }
+    match join() {
+        true => result,
+        // One of the codes that cuInit documents.
+        false => CuResult::INVALID_DEVICE,
+    }
+}
+
+/// Makes the process part of its tenant before it makes a context or obtains memory: it may have reached
+/// the driver's `cuInit` by a way that the hook does not stand before.
+///
+/// # Errors
+/// `CUDA_ERROR_NOT_INITIALIZED` where the process was refused.
+#[inline]
+pub fn late() -> Result<(), CuResult> {
+    if tenant::current().is_some() || !is_tenant() {
+        return Ok(());
+    }
+    join_late()
+}
+
+#[cold]
+fn join_late() -> Result<(), CuResult> {
+    type Count = unsafe extern "C" fn(*mut c_int) -> CuResult;
+    let count = real::symbol(c"cuDeviceGetCount");
+    if !tenant::is_refused() && !count.is_null() {
+        let mut gpus = 0;
+        // SAFETY: the prototype of that name in cuda.h, and a valid pointer.
+        let answer = unsafe { core::mem::transmute::<*mut c_void, Count>(count)(&mut gpus) };
+        if answer == CuResult::NOT_INITIALIZED {
+            // The driver says so itself, to whatever the program calls.
+            return Ok(());
+        }
+    }
+    if join() { Ok(()) } else { Err(CuResult::NOT_INITIALIZED) }
+}
+
+/// Attaches, unless that was done or refused before; whether the process is part of its tenant now.
+fn join() -> bool {
     let _attaching = ATTACHING.lock();
     if tenant::current().is_some() {
-        return result;
+        return true;
     }
     if tenant::is_refused() {
-        return CuResult::INVALID_DEVICE;
+        return false;
     }
     match attach() {
         Ok(tenant) => {
             tenant::publish(tenant);
-            result
+            true
         }
         Err(reason) => {
             tenant::refuse();
             report::line(format_args!("{reason}"));
-            // One of the codes that cuInit documents.
-            CuResult::INVALID_DEVICE
+            false
         }
     }
 }

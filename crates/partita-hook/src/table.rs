@@ -25,8 +25,14 @@ use crate::{
     locate, managed, memory, multicast, occupancy, pools, query, resolve, subscribers, vmm,
 };
 
+/// What a row's function does: its body, or the driver's call alone.
+macro_rules! go_on {
+    (, $real:expr, $($argument:expr),*) => { $real($($argument),*) };
+    ($body:path, $real:expr, $($argument:expr),*) => { $body($real, $($argument),*) };
+}
+
 macro_rules! hooks {
-    ($($policy:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:path $(, per_thread $stream:ident)?;)*) => {
+    ($($policy:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(= $body:path)? $(, per_thread $stream:ident)?;)*) => {
         $(
             #[doc = concat!("Wraps `", stringify!($name), "`.")]
             ///
@@ -48,6 +54,11 @@ macro_rules! hooks {
                 // SAFETY: the address was resolved under this very name, whose
                 // prototype in cuda.h this is.
                 let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
+                if matches!(Policy::$policy, Policy::Context | Policy::Charge)
+                    && let Err(refused) = attach::late()
+                {
+                    return refused;
+                }
                 $(let $stream = gate::per_thread($stream);)?
                 let _charging = Charging::begin(match Policy::$policy {
                     Policy::Charge => true,
@@ -56,7 +67,7 @@ macro_rules! hooks {
                     _ => false,
                 });
                 // SAFETY: the caller keeps the contract of the driver's call.
-                unsafe { $body(real, $($argument),*) }
+                unsafe { go_on!($($body)?, real, $($argument),*) }
             }
         )*
 
@@ -93,6 +104,18 @@ hooks! {
     ) = resolve::get_proc_address_v2;
 
     Resolve fn cuGetExportTable(table: *mut *const c_void, id: *const CUuuid) = subscribers::get_export_table;
+    Context fn cuCtxCreate(context: *mut *mut c_void, flags: c_uint, device: c_int);
+    Context fn cuCtxCreate_v2(context: *mut *mut c_void, flags: c_uint, device: c_int);
+    Context fn cuCtxCreate_v3(
+        context: *mut *mut c_void, affinities: *mut c_void, count: c_int, flags: c_uint, device: c_int,
+    );
+    Context fn cuCtxCreate_v4(
+        context: *mut *mut c_void, parameters: *mut c_void, flags: c_uint, device: c_int,
+    );
+    Context fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int);
+    Context fn cuGreenCtxCreate(
+        context: *mut *mut c_void, resources: *mut c_void, device: c_int, flags: c_uint,
+    );
 
     Query fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) = query::mem_info;
     Query fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = query::mem_info;
@@ -415,11 +438,7 @@ pub fn row(name: &[u8]) -> Option<&'static Row> {
     ROWS.iter().copied().find(|row| row.name.to_bytes() == name)
 }
 
-/// The hook's function for an address that the driver handed out.
-///
-/// Exact for every variant of every call: cuGetProcAddress answers with the
-/// addresses of the exported symbols (34,775 of 34,775 combinations of name,
-/// version and flags on driver 580.159.04, 2026-11-21).
-pub fn hook_for(real: *mut c_void) -> Option<*mut c_void> {
-    ROWS.iter().find(|row| !real.is_null() && row.real() == real).map(|row| row.hook)
+/// The rows whose function in the driver is at an address.
+pub fn at(address: *mut c_void) -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().copied().filter(move |row| !address.is_null() && row.real() == address)
 }

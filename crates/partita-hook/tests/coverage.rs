@@ -26,10 +26,11 @@ const CLASSES: [(&str, &str, &[Policy]); 5] = [
     ),
     (
         "Virtualised",
-        "Answered with what the tenant has instead of what the device has, or with the hook's own entry points. Managed memory is \
+        "Answered with what the tenant has instead of what the device has, or with the hook's own entry points. Contexts are made \
+         in a process that is part of its tenant, and in no other. Managed memory is \
          charged in full when it is allocated, wherever it lies; what lies on the host because the quota had no room for it \
          (`--spill host`) cannot be moved, so calls that move managed memory or advise where to have it do nothing to that.",
-        &[Policy::Attach, Policy::Resolve, Policy::Query],
+        &[Policy::Attach, Policy::Resolve, Policy::Context, Policy::Query],
     ),
     (
         "Refused",
@@ -44,7 +45,7 @@ const CLASSES: [(&str, &str, &[Policy]); 5] = [
 ];
 
 /// Calls that are passed although memory is in their names, and why.
-const PASSED_BECAUSE: [(&str, &str); 10] = [
+const PASSED_BECAUSE: [(&str, &str); 9] = [
     ("cuMemAddressReserve", "addresses without memory"),
     (
         "cuMemAllocHost, cuMemHostAlloc, cuMemHostRegister",
@@ -72,7 +73,6 @@ const PASSED_BECAUSE: [(&str, &str); 10] = [
         "cuModuleLoad…, cuLibraryLoad…, cuLink…",
         "code and global variables: part of what a process costs before it allocates (below)",
     ),
-    ("cuCtxCreate, cuDevicePrimaryCtxRetain, cuGreenCtxCreate", "what a context takes for itself (below)"),
 ];
 
 /// The CUDA version of an export, where it is known.

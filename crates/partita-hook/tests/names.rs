@@ -1,0 +1,71 @@
+//! Whose function a name leads to, where the program or another library has the name too.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{Fixture, limits};
+use partita_testing::succeed;
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+fn compile(fixture: &Fixture, name: &str, options: &[&str]) -> PathBuf {
+    let made = fixture.path(&format!("made-{name}"));
+    succeed(Command::new("cc").args(["-O1", "-w", "-o"]).arg(&made).arg(source(name)).args(options));
+    made
+}
+
+/// Runs a program with these libraries preloaded, as a tenant's.
+fn run(fixture: &Fixture, program: &Path, preload: &[&Path]) -> Output {
+    let preload: Vec<_> = preload.iter().map(|library| library.to_str().expect("UTF-8")).collect();
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", preload.join(":")).env("LD_LIBRARY_PATH", fixture.path(""));
+    command.env("PARTITA_LEDGER", fixture.path("")).output().expect("the program starts")
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// Launches that the tenant's process has counted, which only those do that went through the hook.
+fn launches(fixture: &Fixture) -> u64 {
+    fixture.usage().slots().map(|slot| slot.expect("readable").launches).sum()
+}
+
+#[test]
+fn a_program_that_exports_the_drivers_names_runs_in_its_tenant() {
+    let fixture = Fixture::new(&limits());
+    let program = compile(&fixture, "wrangler.c", &["-rdynamic", "-ldl"]);
+    let output = run(&fixture, &program, &[&common::library()]);
+    assert_eq!(said(&output), ("0 0\n".to_owned(), String::new()));
+    assert_eq!(launches(&fixture), 1);
+}
+
+#[test]
+fn a_library_before_the_hook_goes_on_to_the_hook() {
+    let fixture = Fixture::new(&limits());
+    let driver = fixture.path("libcuda.so.1");
+    let program = compile(&fixture, "linked.c", &[driver.to_str().expect("UTF-8")]);
+    let wrapper = compile(&fixture, "wrapper.c", &["-shared", "-fPIC", "-ldl"]);
+    let output = run(&fixture, &program, &[&wrapper, &common::library()]);
+    assert_eq!(said(&output), ("0 0\n".to_owned(), "wrapped\n".to_owned()));
+    assert_eq!(launches(&fixture), 1);
+}
+
+/// Before the hook and behind it: each goes on to the next, and none comes back to itself.
+#[test]
+fn libraries_that_interpose_the_linker_go_on_to_one_another() {
+    let fixture = Fixture::new(&limits());
+    let openers = compile(&fixture, "openers.c", &["-shared", "-fPIC", "-ldl"]);
+    let program = compile(&fixture, "wrangler.c", &["-ldl"]);
+    let hook = common::library();
+    for preload in [[&*openers, &*hook], [&*hook, &*openers]] {
+        let output = run(&fixture, &program, &preload);
+        assert_eq!(said(&output), ("0 0\n".to_owned(), String::new()), "{preload:?}");
+    }
+}
