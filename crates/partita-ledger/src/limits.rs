@@ -25,6 +25,8 @@ pub const FLAG_GATED: u32 = 8;
 pub const FLAG_TIMED: u32 = 16;
 /// In [`Limits::flags`]: the tenant may use time that nobody else wants, beyond its share.
 pub const FLAG_TIME_SOFT: u32 = 32;
+/// In [`Limits::flags`]: programs that ask for the number of SMs are told the tenant's, libraries of NVIDIA's the device's.
+pub const FLAG_SM_COUNT_PARTITION: u32 = 64;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches go as they are.
 pub const MECHANISM_NONE: u32 = 0;
@@ -77,7 +79,7 @@ pub struct Limits {
     /// Priority of the tenant among those of the device.
     pub priority: u32,
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`], [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`],
-    /// [`FLAG_TIME_SOFT`].
+    /// [`FLAG_TIME_SOFT`], [`FLAG_SM_COUNT_PARTITION`].
     pub flags: u32,
     /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`], [`MECHANISM_PERSISTENT`].
     pub mechanism: u32,

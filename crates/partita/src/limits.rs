@@ -2,7 +2,8 @@
 
 use partita_core::{ByteSize, Present, Share, Topology, TpcSet};
 use partita_ledger::{
-    FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SPILL_HOST, Limits, MECHANISM_MASK, NO_QUOTA,
+    FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, FLAG_SPILL_HOST, Limits,
+    MECHANISM_MASK, NO_QUOTA,
 };
 use serde::Serialize;
 
@@ -33,6 +34,32 @@ impl OnMisfit {
         match self {
             Self::Error => limits.flags &= !FLAG_ON_MISFIT_WIDEN,
             Self::Widen => limits.flags |= FLAG_ON_MISFIT_WIDEN,
+        }
+    }
+}
+
+/// The number of SMs that programs are told. Libraries that compute wrong with another number are always told the device's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SmCount {
+    /// The device's.
+    #[default]
+    Device,
+    /// The partition's.
+    Partition,
+}
+
+impl SmCount {
+    /// What limits say.
+    pub fn of(limits: &Limits) -> Self {
+        if limits.flags & FLAG_SM_COUNT_PARTITION == 0 { Self::Device } else { Self::Partition }
+    }
+
+    /// Puts it into limits.
+    pub fn put(self, limits: &mut Limits) {
+        match self {
+            Self::Device => limits.flags &= !FLAG_SM_COUNT_PARTITION,
+            Self::Partition => limits.flags |= FLAG_SM_COUNT_PARTITION,
         }
     }
 }

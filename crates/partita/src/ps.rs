@@ -8,7 +8,7 @@ use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, MECHANISM_NONE, NO_Q
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::limits::{OnMisfit, Spill};
+use crate::limits::{OnMisfit, SmCount, Spill};
 use crate::partition::{ClusterRow, PartitionRow, Place};
 use crate::process::user_name;
 use crate::registry::{Isolation, Registry, Tenant};
@@ -52,6 +52,8 @@ pub struct TenantRow {
     pub launches: Option<u64>,
     /// What happens to its launches that can never fit its TPCs.
     pub on_misfit: Option<OnMisfit>,
+    /// The number of SMs that its programs are told.
+    pub sm_count: Option<SmCount>,
     /// `high`, `normal` or `low`.
     pub priority: Option<&'static str>,
     /// Its share of the GPU's time, if it has one.
@@ -210,6 +212,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             .filter(|_| mps_partition.is_none())
             .map(|_| processes.iter().map(|process| process.launches).sum()),
         on_misfit: limits.map(OnMisfit::of),
+        sm_count: limits.map(SmCount::of),
         priority: limits.map(|limits| Priority::from_number(limits.priority).name()),
         time: limits.and_then(|limits| time::row(tenant, limits)),
         widened_launches: usage

@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::gpu::{Gpu, INSTANCES_INSTEAD};
 use crate::gpus::{self, Selectors};
 use crate::install::{self, Install};
-use crate::limits::{OnMisfit, Spill};
+use crate::limits::{OnMisfit, SmCount, Spill};
 use crate::mps;
 use crate::mps::attend::Restart;
 use crate::mps::ready::READY_LIMIT;
@@ -55,6 +55,8 @@ pub struct RunRequest {
     pub isolation: Isolation,
     /// `--on-misfit`.
     pub on_misfit: OnMisfit,
+    /// `--sm-count`.
+    pub sm_count: SmCount,
     /// `--priority`.
     pub priority: Priority,
     /// `--time`, on each of the GPUs; none for no share of time, which cannot be given later.

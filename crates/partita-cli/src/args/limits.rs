@@ -75,6 +75,15 @@ pub enum OnMisfitArg {
     Widen,
 }
 
+/// `--sm-count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SmCountArg {
+    /// The device's
+    Device,
+    /// The partition's, as programs need that size a cooperative grid by it
+    Partition,
+}
+
 /// `--restart`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RestartArg {

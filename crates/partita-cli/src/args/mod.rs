@@ -30,7 +30,7 @@ pub use doctor::Doctor;
 pub use gpu::{Devices, GpuOption, GpusOption};
 pub use internal::{InternalChain, InternalDetach, InternalJob};
 pub use limits::{
-    IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SpillArg, TimePolicyArg, ViaArg,
+    IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SmCountArg, SpillArg, TimePolicyArg, ViaArg,
 };
 pub use mps::{
     ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsPartitions, MpsPartitionsAdd, MpsPartitionsRemove,

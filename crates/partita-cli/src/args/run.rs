@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 
 use super::gpu::GpusOption;
 use super::limits::{
-    IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SpillArg, TimePolicyArg, ViaArg,
+    IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SmCountArg, SpillArg, TimePolicyArg, ViaArg,
 };
 
 /// Arguments of `run`.
@@ -82,6 +82,10 @@ pub struct Run {
     /// What happens to launches that can never fit: clusters larger than a GPC of the partition, cooperative grids larger than its SMs
     #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
     pub on_misfit: OnMisfitArg,
+    /// The number of SMs that the program is told; NVIDIA's libraries are always told the device's. A program that has one of them
+    /// linked in statically must not use `partition`: it could compute wrong results
+    #[arg(long, value_enum, default_value_t = SmCountArg::Device)]
+    pub sm_count: SmCountArg,
     /// What allocations get that the memory quota has no room for
     #[arg(long, value_enum, default_value_t = SpillArg::None, requires_if("host", "mem"))]
     pub spill: SpillArg,

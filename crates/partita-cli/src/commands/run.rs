@@ -4,13 +4,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use partita::install::Install;
+use partita::limits::SmCount;
 use partita::mps::attend::Restart;
 use partita::offered::{self, Via};
 use partita::registry::Isolation;
 use partita::run::{self, DryRun, RunRequest};
 use partita_core::time::Priority;
 
-use crate::args::{IsolationArg, RestartArg, Run, ViaArg};
+use crate::args::{IsolationArg, RestartArg, Run, SmCountArg, ViaArg};
 use crate::commands::mps::partition;
 use crate::commands::{
     cluster_text, driver_allowance, memory, move_text, on_misfit, place, priority, selectors, share, spill,
@@ -46,6 +47,10 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
             None => Isolation::Shared,
         },
         on_misfit: on_misfit(arguments.on_misfit),
+        sm_count: match arguments.sm_count {
+            SmCountArg::Device => SmCount::Device,
+            SmCountArg::Partition => SmCount::Partition,
+        },
         priority,
         time,
         time_policy: time_policy(arguments.time_policy),

@@ -102,6 +102,7 @@ fn plan_on(
     let mut limits = limits::new_limits(name, uuid, measured, &topology, &chosen.plan.set, request.memory)
         .map_err(unproved)?;
     request.on_misfit.put(&mut limits);
+    request.sm_count.put(&mut limits);
     if request.priority != Priority::Normal {
         limits.flags |= FLAG_GATED;
         limits.priority = request.priority as u32;
