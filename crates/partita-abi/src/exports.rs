@@ -77,11 +77,13 @@ exports! {
     }
     // answers with the quota, or the partition, instead of the device; does nothing where managed memory is on the host for good
     Query {
-        cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemAdvise cuMemAdvise_v2 cuMemDiscardAndPrefetchBatchAsync
+        cuDeviceGetAttribute cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemAdvise cuMemAdvise_v2
+        cuMemDiscardAndPrefetchBatchAsync
         cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
         cuMemGetInfo cuMemGetInfo_v2 cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2
         cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz
-        cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuStreamAttachMemAsync
+        cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialBlockSize
+        cuOccupancyMaxPotentialBlockSizeWithFlags cuOccupancyMaxPotentialClusterSize cuStreamAttachMemAsync
         cuStreamAttachMemAsync_ptsz
     }
     // obtains device memory: reserved in the ledger first
@@ -144,7 +146,7 @@ exports! {
         cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxSetCacheConfig
         cuCtxSetCurrent cuCtxSetFlags cuCtxSetSharedMemConfig cuCtxWaitEvent cuDestroyExternalSemaphore
         cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceCanAccessPeer cuDeviceComputeCapability
-        cuDeviceGet cuDeviceGetAttribute cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
+        cuDeviceGet cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
         cuDeviceGetDevResource cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
         cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid cuDeviceGetMemPool cuDeviceGetName
         cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAttribute
@@ -231,7 +233,7 @@ exports! {
         cuModuleLoadDataEx cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastCreate
         cuMulticastGetGranularity cuOccupancyAvailableDynamicSMemPerBlock
         cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-        cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags cuParamSetSize
+        cuParamSetSize
         cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv cuPointerGetAttribute cuPointerGetAttributes
         cuPointerSetAttribute cuProfilerInitialize cuProfilerStart cuProfilerStop
         cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback

@@ -243,9 +243,11 @@ unsafe fn made(
     };
     if flags & FLAG_DEVICE_LAUNCH != 0 && (tenant.is_masked() || tenant.has_gate()) {
         // Launched by a kernel, it would keep its mask for ever and never be judged.
-        report::line(format_args!(
-            "a graph for launch from the device cannot be held to a partition that may change, and is refused"
-        ));
+        report::once!(
+            "{}: a graph for launch from the device was refused: no mask and no gate reaches what the GPU launches by itself; run it \
+             without a partition and a priority (--via time --time SHARE), or have the host launch the graph",
+            report::program()
+        );
         return CuResult::INVALID_VALUE;
     }
     let gpu = match graph_gpu(tenant, graph as usize) {

@@ -8,7 +8,7 @@ use partita_abi::types::{
 };
 
 use crate::misfit::{self, Shape, Verdict, volume};
-use crate::{functions, gate, tenant, widen};
+use crate::{functions, gate, report, tenant, widen};
 
 /// Runs `launch` in `stream` as the tenant's partition allows for the shape.
 fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnce() -> CuResult) -> CuResult {
@@ -19,13 +19,17 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnc
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
-    match misfit::judge(tenant, gpu, stream, &shape()) {
+    let result = match misfit::judge(tenant, gpu, stream, &shape()) {
         Verdict::Fits => gate::through(tenant, gpu, stream, false, || tenant.launch_on(gpu, stream, launch)),
         Verdict::Widen => gate::through(tenant, gpu, stream, false, || {
             widen::run(gpu, || tenant.launch_on(gpu, stream, launch))
         }),
         Verdict::Refuse(code) => code,
+    };
+    if result == CuResult::CDP_NOT_SUPPORTED {
+        misfit::say_not_under_mps();
     }
+    result
 }
 
 type Kernel = unsafe extern "C" fn(
@@ -279,6 +283,10 @@ pub unsafe fn multi_device(
     flags: c_uint,
 ) -> CuResult {
     if tenant::current().is_some() || tenant::is_refused() {
+        report::once!(
+            "{}: a cooperative launch over several GPUs was refused: a partition is on one GPU; launch on each GPU by itself",
+            report::program()
+        );
         return CuResult::COOPERATIVE_LAUNCH_TOO_LARGE;
     }
     // SAFETY: the caller's arguments, passed on.

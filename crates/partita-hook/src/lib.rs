@@ -29,6 +29,7 @@ extern crate alloc;
 mod allocations;
 mod attach;
 mod beside;
+mod caller;
 mod calls;
 mod capture;
 mod carried;

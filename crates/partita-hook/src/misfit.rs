@@ -7,6 +7,7 @@
 //! nothing but the whole GPU, for the mask does not reach those.
 
 use core::ffi::{c_uint, c_void};
+use core::fmt;
 
 use partita_abi::CuResult;
 use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
@@ -123,52 +124,116 @@ pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> 
 pub fn judge_by(tenant: &Tenant, limits: &Limits, needs: &Needs, shape: &Shape) -> Verdict {
     let cluster_blocks = needs.cluster_blocks;
     let widens = limits.flags & FLAG_ON_MISFIT_WIDEN != 0;
-    let code = if cluster_blocks > 1 && cluster_blocks > u64::from(limits.max_cluster_sms) {
-        CuResult::INVALID_CLUSTER_SIZE
-    } else if shape.cooperative && !all_resident(tenant, limits, cluster_blocks, shape) {
-        CuResult::COOPERATIVE_LAUNCH_TOO_LARGE
-    } else if needs.launches && !is_whole(limits) {
-        if !widens {
-            say_why();
-        }
-        CuResult::LAUNCH_OUT_OF_RESOURCES
+    let misfit = if cluster_blocks > 1 && cluster_blocks > u64::from(limits.max_cluster_sms) {
+        Misfit::Cluster { blocks: cluster_blocks }
+    } else if let Some(misfit) = too_large(tenant, limits, cluster_blocks, shape) {
+        misfit
+    } else if needs.launches && sms(limits) < device_sms(limits) {
+        Misfit::Launches
     } else {
         return Verdict::Fits;
     };
-    if widens { Verdict::Widen } else { Verdict::Refuse(code) }
+    if widens {
+        return Verdict::Widen;
+    }
+    misfit.say(limits);
+    Verdict::Refuse(misfit.code())
 }
 
-/// Whether the set is the whole GPU.
-fn is_whole(limits: &Limits) -> bool {
-    sms(limits) == limits.tpc_count * limits.sms_per_tpc
+/// Why a launch cannot run inside the partition.
+enum Misfit {
+    /// A cluster of so many blocks.
+    Cluster { blocks: u64 },
+    /// A cooperative grid of which only so many blocks run at once in the partition.
+    Grid { blocks: u64, threads: u64, cluster_blocks: u64, resident: u64 },
+    /// A kernel that launches kernels.
+    Launches,
 }
 
-/// The code alone does not tell a user what is wrong.
+impl Misfit {
+    fn code(&self) -> CuResult {
+        match self {
+            Self::Cluster { .. } => CuResult::INVALID_CLUSTER_SIZE,
+            Self::Grid { .. } => CuResult::COOPERATIVE_LAUNCH_TOO_LARGE,
+            Self::Launches => CuResult::LAUNCH_OUT_OF_RESOURCES,
+        }
+    }
+
+    /// Tells the user what would fit and which option helps, once for each kind of launch: the code alone does not.
+    #[cold]
+    fn say(&self, limits: &Limits) {
+        let program = report::program();
+        let (sms, of) = (sms(limits), device_sms(limits));
+        match *self {
+            Self::Cluster { blocks } => report::once!(
+                "{program}: a launch with clusters of {blocks} blocks was refused: the largest cluster that fits this partition ({sms} \
+                 of {of} SMs) has {}; use --on-misfit widen to run such launches on the whole GPU, or a larger --sm",
+                limits.max_cluster_sms
+            ),
+            Self::Grid { blocks, threads, cluster_blocks, resident } => {
+                let in_clusters = InClusters(cluster_blocks);
+                report::once!(
+                    "{program}: a cooperative launch of {blocks} blocks of {threads} threads{in_clusters} was refused: this \
+                     partition ({sms} of {of} SMs) runs at most {resident} of them at once; use --sm-count partition if the program \
+                     sizes its grid by the number of SMs, --on-misfit widen to run such launches on the whole GPU, or a larger --sm"
+                );
+            }
+            Self::Launches => report::once!(
+                "{program}: a kernel that can launch kernels itself (dynamic parallelism) was refused: what it launches would run \
+                 outside of this partition ({sms} of {of} SMs); use --on-misfit widen to run such kernels on the whole GPU, or --sm 100%"
+            ),
+        }
+    }
+}
+
+/// The driver itself refuses kernels that launch kernels in clients of MPS, with a tenant and without.
 #[cold]
-fn say_why() {
+pub fn say_not_under_mps() {
     report::once!(
-        "a kernel was refused because it can launch kernels itself (dynamic parallelism), which would run outside of this partition: \
-         give the tenant the whole GPU, or `--on-misfit widen`"
+        "{}: the driver refused a kernel that can launch kernels itself (dynamic parallelism), as it does in every client of MPS; use \
+         --isolation own, and with a partition --on-misfit widen",
+        report::program()
     );
 }
 
-fn all_resident(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shape) -> bool {
+/// ` in clusters of N`, or nothing.
+struct InClusters(u64);
+
+impl fmt::Display for InClusters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 1 { write!(f, " in clusters of {}", self.0) } else { Ok(()) }
+    }
+}
+
+/// A cooperative grid that does not fit.
+fn too_large(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shape) -> Option<Misfit> {
+    if !shape.cooperative {
+        return None;
+    }
     let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
-    let Some(per_sm) = tenant.driver().blocks_per_sm(shape.function, threads, shape.shared_bytes) else {
-        // A launch that the driver cannot judge, it refuses itself.
-        return true;
-    };
+    // A launch that the driver cannot judge, it refuses itself.
+    let per_sm = tenant.driver().blocks_per_sm(shape.function, threads, shape.shared_bytes)?;
     let resident = match u32::try_from(cluster_blocks) {
         Ok(size) if size > 1 => u64::from(active_clusters(limits, size, per_sm)) * cluster_blocks,
         _ => u64::from(sms(limits)) * u64::from(per_sm),
     };
-    shape.grid_blocks <= resident
+    (shape.grid_blocks > resident).then_some(Misfit::Grid {
+        blocks: shape.grid_blocks,
+        threads: shape.block_threads,
+        cluster_blocks,
+        resident,
+    })
 }
 
 /// SMs of the tenant's set.
-fn sms(limits: &Limits) -> u32 {
+pub fn sms(limits: &Limits) -> u32 {
     let tpcs: u32 = limits.set.iter().map(|word| word.count_ones()).sum();
     tpcs * limits.sms_per_tpc
+}
+
+/// SMs of the device.
+pub fn device_sms(limits: &Limits) -> u32 {
+    limits.tpc_count * limits.sms_per_tpc
 }
 
 /// Clusters of `cluster_blocks` blocks that the set can run at once, when an SM

@@ -27,6 +27,32 @@ macro_rules! once {
 }
 pub(crate) use once;
 
+/// The name of the file that this process runs, for lines that a user must be able to place: other programs of the tenant write to the
+/// same standard error.
+pub fn program() -> Program {
+    let mut path = [0; 512];
+    // SAFETY: a valid name, and room for as many bytes as said.
+    let read = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
+    Program { path, used: usize::try_from(read).unwrap_or(0) }
+}
+
+/// See [`program`].
+pub struct Program {
+    path: [u8; 512],
+    used: usize,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = &self.path[..self.used];
+        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        match core::str::from_utf8(file) {
+            Ok(name) if !name.is_empty() => f.write_str(name),
+            _ => f.write_str("this program"),
+        }
+    }
+}
+
 struct Line {
     bytes: [u8; 1024],
     used: usize,

@@ -122,6 +122,14 @@ hooks! {
     Query fn cuDeviceTotalMem(bytes: *mut c_uint, device: c_int) = query::total_mem;
     Query fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) = query::total_mem;
 
+    Query fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) = query::device_attribute;
+    Query fn cuOccupancyMaxPotentialBlockSize(
+        grid: *mut c_int, block: *mut c_int, function: *mut c_void, shared_of: *const c_void, shared: usize, limit: c_int,
+    ) = query::potential_block_size;
+    Query fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+        grid: *mut c_int, block: *mut c_int, function: *mut c_void, shared_of: *const c_void, shared: usize, limit: c_int,
+        flags: c_uint,
+    ) = query::potential_block_size_with_flags;
     Query fn cuOccupancyMaxActiveClusters(
         clusters: *mut c_int, function: *mut c_void, config: *const CUlaunchConfig,
     ) = occupancy::active_clusters;
