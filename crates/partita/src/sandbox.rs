@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_core::{ByteSize, Topology, TpcSet};
-use partita_ledger::LimitsFile;
+use partita_ledger::{Limits, LimitsFile};
 use partita_mps::Service;
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::child::Job;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
-use crate::limits;
+use crate::limits::{self, SmCount};
 use crate::mps;
 use crate::process::ProcessId;
 use crate::registry::{GpuMeta, Isolation, META_VERSION, Meta, NewPart, OwnedTenant, Registry, c_path};
@@ -115,13 +115,15 @@ impl<'a> Sandbox<'a> {
     /// # Errors
     /// [`Error::Io`].
     pub fn set_partition(&self, tenant: &SandboxTenant, set: &TpcSet) -> Result<(), Error> {
-        let failed = |error: partita_ledger::LedgerError| Error::Io {
-            what: "the ledger".to_owned(),
-            source: std::io::Error::other(error.to_string()),
-        };
-        let path = c_path(&tenant.dir().join("limits"))?;
-        let mut file = LimitsFile::open_rw(&path).map_err(failed)?;
-        file.update(|limits| limits.set_partition(&self.topology, set)).map_err(failed).map(drop)
+        update(tenant, |limits| limits.set_partition(&self.topology, set))
+    }
+
+    /// Has a tenant's programs told another number of SMs, as `--sm-count` does.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn set_sm_count(&self, tenant: &SandboxTenant, sm_count: SmCount) -> Result<(), Error> {
+        update(tenant, |limits| sm_count.put(limits))
     }
 
     /// A job that runs as a process of the tenant; with `shared` as a client of the sandbox's service.
@@ -149,6 +151,16 @@ impl<'a> Sandbox<'a> {
         let client = self.service()?.client_env();
         Ok(Job::new(self.install, name, request)?.envs(self.gpu.variables()).envs(client))
     }
+}
+
+/// Changes a tenant's limits, as `partita set` does.
+fn update(tenant: &SandboxTenant, change: impl FnOnce(&mut Limits)) -> Result<(), Error> {
+    let failed = |error: partita_ledger::LedgerError| Error::Io {
+        what: "the ledger".to_owned(),
+        source: std::io::Error::other(error.to_string()),
+    };
+    let path = c_path(&tenant.dir().join("limits"))?;
+    LimitsFile::open_rw(&path).map_err(failed)?.update(change).map_err(failed).map(drop)
 }
 
 impl Drop for Sandbox<'_> {

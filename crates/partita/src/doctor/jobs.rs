@@ -159,6 +159,8 @@ pub fn ready() {
 pub struct NumericsResult {
     /// cuBLAS's version; none if no cuBLAS was found.
     pub cublas: Option<String>,
+    /// The number of SMs that the job, as a program, is told.
+    pub sms: u32,
     /// How many products were compared.
     pub products: usize,
     /// Those that are wrong, as text.
@@ -176,16 +178,16 @@ pub fn numerics(libraries: &[PathBuf]) -> Result<NumericsResult, String> {
             .chain(CUBLAS_NAMES.map(Into::into));
         for library in paths {
             match numerics::check(gpu, &library) {
-                Ok(result) => return Ok(summary(&result)),
+                Ok(result) => return Ok(summary(gpu, &result)),
                 Err(partita_driver::Error::Load(_)) => {}
                 Err(error) => return Err(format!("{}: {error}", library.to_string_lossy())),
             }
         }
-        Ok(NumericsResult { cublas: None, products: 0, wrong: Vec::new(), worst: 0.0 })
+        Ok(NumericsResult { cublas: None, sms: gpu.facts().sms, products: 0, wrong: Vec::new(), worst: 0.0 })
     })
 }
 
-fn summary(result: &numerics::Numerics) -> NumericsResult {
+fn summary(gpu: &Gpu<'_>, result: &numerics::Numerics) -> NumericsResult {
     let wrong = result.products.iter().filter(|product| !product.is_right()).map(|product| {
         let format = match product.format {
             Format::Fp16 => "fp16",
@@ -198,6 +200,7 @@ fn summary(result: &numerics::Numerics) -> NumericsResult {
     });
     NumericsResult {
         cublas: Some(numerics::version_text(result.cublas_version)),
+        sms: gpu.facts().sms,
         products: result.products.len(),
         wrong: wrong.collect(),
         worst: result.products.iter().map(|product| product.relative_error).fold(0.0, f64::max),

@@ -12,6 +12,7 @@ use super::jobs::{self, NumericsResult};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
+use crate::limits::SmCount;
 use crate::mps::provisioned::{self, Products};
 use crate::sandbox::Sandbox;
 
@@ -29,12 +30,19 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
     let mut compared = 0;
     let mut worst = 0f64;
     let mut version = String::new();
-    // The sizes at which a reduced SM count was seen to break products.
-    for percent in [20, 40, 60] {
+    // The sizes at which a reduced SM count was seen to break products. With `--sm-count partition` the job is told a reduced one, and
+    // the library must not be.
+    let each = [20, 40, 60].map(|percent| [(percent, SmCount::Device), (percent, SmCount::Partition)]);
+    for (percent, sm_count) in each.into_iter().flatten() {
         let wanted = (topology.tpc_count() * percent / 100).max(1);
         let plan = partita_core::plan(&topology, &[], partita_core::Share::Tpcs(wanted))
             .map_err(|error| Error::Plan { reason: error.to_string() })?;
-        let tenant = sandbox.tenant(&format!("products{percent}"), &plan.set, None)?;
+        let (name, told_sms) = match sm_count {
+            SmCount::Device => (format!("products{percent}"), topology.all().len() * topology.sms_per_tpc()),
+            SmCount::Partition => (format!("counted{percent}"), plan.set.len() * topology.sms_per_tpc()),
+        };
+        let tenant = sandbox.tenant(&name, &plan.set, None)?;
+        sandbox.set_sm_count(&tenant, sm_count)?;
         let job = sandbox.job(&tenant, jobs::NUMERICS, &libraries, false)?.limit(NUMERICS_LIMIT);
         let result: NumericsResult = match job.run()? {
             Ok(result) => result,
@@ -47,11 +55,28 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
                 "name its directory in LD_LIBRARY_PATH, or `pip install nvidia-cublas`, and run doctor again",
             ));
         };
-        if !result.wrong.is_empty() {
+        if result.sms != told_sms {
             return Ok(Check::failed(
                 NAME,
-                format!("cuBLAS {cublas} on {percent} % of the TPCs: {}", result.wrong.join(", ")),
-                "do not run libraries in partitions here; report the versions",
+                format!(
+                    "a program on {percent} % of the TPCs is told {} SMs instead of {told_sms}",
+                    result.sms
+                ),
+                "do not use --sm-count partition here; report the versions",
+            ));
+        }
+        if !result.wrong.is_empty() {
+            let (by, remedy) = match sm_count {
+                SmCount::Device => ("", "do not run libraries in partitions here; report the versions"),
+                SmCount::Partition => (
+                    " with --sm-count partition",
+                    "do not use --sm-count partition here; report the versions",
+                ),
+            };
+            return Ok(Check::failed(
+                NAME,
+                format!("cuBLAS {cublas} on {percent} % of the TPCs{by}: {}", result.wrong.join(", ")),
+                remedy,
             ));
         }
         compared += result.products;
@@ -61,7 +86,8 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
     Ok(Check::ok(
         NAME,
         format!(
-            "cuBLAS {version}: {compared} products on 20, 40 and 60 % of the TPCs right (worst error {worst:.1e})"
+            "cuBLAS {version}: {compared} products on 20, 40 and 60 % of the TPCs right, half of them with --sm-count partition (worst error \
+             {worst:.1e})"
         ),
     ))
 }
