@@ -55,6 +55,14 @@ fn in_a_partition_they_are_refused_at_the_call() {
     }
     drop(program.input);
     assert_eq!(program.tenant.exit_code(), 0);
+    let mut said = String::new();
+    let mut stderr = program.tenant.child.stderr.take().expect("a pipe");
+    std::io::Read::read_to_string(&mut stderr, &mut said).expect("readable");
+    assert_eq!(
+        said,
+        "partita: device_runtime: a kernel that can launch kernels itself (dynamic parallelism) was refused: what it launches would run \
+         outside of this partition (16 of 132 SMs); use --on-misfit widen to run such kernels on the whole GPU, or --sm 100%\n"
+    );
 }
 
 #[test]

@@ -327,6 +327,17 @@ impl Answering {
         std::iter::from_fn(|| Some(self.tenant.next_line()).filter(|line| line != "done")).collect()
     }
 
+    /// Has the program end by itself, and returns what it, or the library in it, has written to standard error.
+    pub fn complaints(self) -> String {
+        let Self { mut tenant, input } = self;
+        drop(input);
+        assert_eq!(tenant.exit_code(), 0);
+        let mut said = String::new();
+        let mut stderr = tenant.child.stderr.take().expect("a pipe");
+        std::io::Read::read_to_string(&mut stderr, &mut said).expect("readable");
+        said
+    }
+
     /// An answer of one line.
     pub fn line(&mut self, what: &str) -> String {
         let lines = self.ask(what);
