@@ -119,9 +119,7 @@ class Prepared:
 
     def planned(self, tests: list[str], sample: int | None) -> set[str]:
         """The tests that a sample of this size has, of those of a larger one."""
-        if self.suite.programs:
-            return {entry["path"] for entry in self._programs(sample)}
-        return compat_record.select(tests, self._plan(sample, None))
+        return set(tests) if self.suite.programs else compat_record.select(tests, self._plan(sample, None))
 
     def job(self, mode: str, round_name: str, workers: int, sample: int | None, only: list[str] | None = None) -> Job:
         """A job that runs a sample of what the list chooses, or only some tests again."""
@@ -143,15 +141,11 @@ class Prepared:
         return Job(self.suite.key, command, environment, self.directory, record, self.work / f"{stem}.log", self.job_limit_s,
                    self.suite.gpus)
 
-    def _programs(self, sample: int | None) -> list[dict]:
-        """The programs of a sample, in the list's order."""
-        there = [entry for entry in self.chosen.entries if self._target(entry["path"]).exists()]
-        wanted = sorted(there, key=lambda entry: compat_record.place(self.seed, entry["path"]))[:sample]
-        return [entry for entry in there if entry in wanted]
-
     def _plan(self, sample: int | None, only: list[str] | None) -> dict:
         if self.suite.programs:
-            entries = self._programs(sample) if only is None else [entry for entry in self.chosen.entries if entry["path"] in only]
+            # A line is one program: there is nothing to choose from.
+            entries = [entry for entry in self.chosen.entries if self._target(entry["path"]).exists()
+                       and (only is None or entry["path"] in only)]
             return {"limit_s": self.suite.test_limit_s, "programs": [
                 {"name": entry["path"], "directory": str(self.directory / entry["path"]),
                  "command": [str(self._target(entry["path"])), *entry["arguments"]]} for entry in entries]}

@@ -301,7 +301,7 @@ class Whole(unittest.TestCase):
         self.assertIn("`asserts`: it fails on purpose", text)
 
     def test_a_second_run_replaces_its_own_rows_only(self) -> None:
-        self.bench("--modes", "mask,own:3")
+        self.bench("--modes", "mask,own")
         self.list(["good"])
         ended, result = self.bench("--modes", "own")
         self.assertEqual(ended.returncode, 0, ended.stderr)
