@@ -14,7 +14,8 @@ ORDER = ("passed", "skipped", "failed", "unfinished", "died")
 REPEATS_MAX = 60
 # A line of output that is a verdict, and what in it changes from run to run.
 VERDICT = re.compile(r"\b(pass(ed|es)?|fail(ed|s|ure)?|errors?|mismatch|incorrect|wrong|success(ful(ly)?)?)\b|\bresult\s*[=:]", re.I)
-NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.I)
+# A code of an error says what failed, so it stays.
+NUMBER = re.compile(r"(\b(?:error|code|status)\W{1,3}\d{1,3}(?![\d.e]))|0x[0-9a-f]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.I)
 
 
 @dataclasses.dataclass
@@ -36,7 +37,7 @@ class Outcome:
 def verdict(text: str) -> list[str]:
     """The verdict lines of a program's output, each once, sorted, numbers replaced."""
     lines = (" ".join(line.split()) for line in text.splitlines() if not line.startswith("partita: "))
-    return sorted({NUMBER.sub("#", line)[:200] for line in lines if VERDICT.search(line)})
+    return sorted({NUMBER.sub(lambda found: found[1] or "#", line)[:200] for line in lines if VERDICT.search(line)})
 
 
 def read(path: pathlib.Path, was_stopped: bool = False) -> dict[str, Outcome]:

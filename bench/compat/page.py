@@ -37,8 +37,9 @@ def code(text: str, limit: int = 200) -> str:
 
 def table(result: dict) -> list[str]:
     """The rows of a device."""
-    lines = ["| suite | mode | run | pass without | pass as tenant | skipped, both | failed, both | differ | unexplained | flaky | not run |",
-             "|---|---|---|---|---|---|---|---|---|---|---|"]
+    names = ("suite", "mode", "run", "pass without", "pass as tenant", "skipped, both", "failed, both", "differ", "unexplained", "flaky",
+             "not run")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     order = {key: number for number, key in enumerate(result["modes"])}
     for suite in result["suites"]:
         rows = [row for row in result["rows"] if row["suite"] == suite["suite"]]
@@ -100,7 +101,8 @@ def section(result: dict) -> list[str]:
     older = sorted({(row["date"], row["partita"], row["driver"]) for row in result["rows"]}
                    - {(result["date"], result["partita"], result["driver"])})
     for date, partita, driver in older:
-        rows = [f"{row['suite']} {row['mode']}" for row in result["rows"] if (row["date"], row["partita"], row["driver"]) == (date, partita, driver)]
+        rows = [f"{row['suite']} {row['mode']}" for row in result["rows"]
+                if (row["date"], row["partita"], row["driver"]) == (date, partita, driver)]
         lines += [f"Of {date}, {partita}, driver {driver}: {', '.join(rows)}.", ""]
     lines += [f"* {one['suite']}: not run here: {one['why']}." for one in result["refused"]]
     lines += ["", "### Differences", "", *differences(result), ""]
@@ -138,7 +140,8 @@ def write(directory: pathlib.Path) -> None:
 
 def brief(result: dict) -> str:
     """A short table for a terminal."""
-    lines = [f"{'suite':13} {'mode':9} {'run':>5} {'bare':>5} {'tenant':>6} {'differ':>6} {'unexpl':>6} {'flaky':>5} {'not run':>7} {'s':>6}"]
+    lines = [f"{'suite':13} {'mode':9} {'run':>5} {'bare':>5} {'tenant':>6} {'differ':>6} {'unexpl':>6} {'flaky':>5} {'not run':>7} "
+             f"{'s':>6}"]
     for row in result["rows"]:
         lines.append(f"{row['suite']:13} {row['mode']:9} {row['run']:5} {row['pass_bare']:5} {row['pass_tenant']:6} {row['differ']:6} "
                      f"{row['unexplained']:6} {row['flaky']:5} {row['not_run']:7} {row.get('seconds', 0):6.1f}"

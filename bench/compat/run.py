@@ -17,6 +17,7 @@ each suite itself needs. The device should be idle.
 """
 
 import argparse
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -275,7 +276,7 @@ def main() -> None:
     prepared, refused = prepare(options, parser, facts["count"])
     place = modes.Place(options.partita, pathlib.Path(options.partita).with_name("libpartita.so"), options.work, facts["memory_mib"])
     bench = Bench(options, prepared, place, clock)
-    # A request to end is an end in order: what was run is reported. Not in the handler itself, which may have interrupted a holder of locks.
+    # A request to end is an end in order: what was run is reported. In a thread: the handler may have interrupted a holder of a lock.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=bench.stop).start())
     mps = Mps()
     try:
@@ -297,6 +298,9 @@ def main() -> None:
     finally:
         bench.living.end_all()
         mps.end()
+        # Only what nobody else uses: it refuses otherwise.
+        with contextlib.suppress(Failed):
+            said([options.partita, "mps", "stop"], dict(os.environ), COMMAND_LIMIT_S)
         if temporary:
             temporary.cleanup()
     today = datetime.date.today().isoformat()

@@ -40,11 +40,14 @@ class Suite:
 
 
 SMOKE = HERE / "smoke"
+# Each process of tests would start a compiler for every core.
+COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
 SUITES = (
     Suite("pytorch", "PyTorch's tests of CUDA, streams, graphs and memory", ("torch",),
           {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda"}),
-    Suite("cudagraphs", "PyTorch's cudagraph tests of its compiler", ("torch", "triton"), {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda"}),
-    Suite("compile", "torch.compile and transformers' static cache, training and inference", ("torch", "transformers"),
+    Suite("cudagraphs", "PyTorch's cudagraph tests of its compiler", ("torch", "triton"),
+          {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda", **COMPILER}, test_limit_s=60.0),
+    Suite("compile", "torch.compile and transformers' static cache, training and inference", ("torch", "transformers"), COMPILER,
           home=SMOKE, workers_max=4, own_caches=True, test_limit_s=150.0),
     Suite("triton", "Triton's tests", ("triton",), import_mode="importlib"),
     Suite("jax", "JAX's core tests", ("jax", "jaxlib"),

@@ -110,6 +110,11 @@ class Record(unittest.TestCase):
         self.assertEqual(len(one), 2)
         self.assertNotEqual(one, judge.verdict("Test failed in 9 ms\nResult = PASS\n"))
 
+    def test_codes_of_errors_stay_and_measured_errors_do_not(self) -> None:
+        self.assertEqual(judge.verdict("CUDA error 720 after 3 ms"), ["CUDA error 720 after # ms"])
+        self.assertEqual(judge.verdict("error at x.cu:12 code=719(\"x\")"), ["error at x.cu:# code=719(\"x\")"])
+        self.assertEqual(judge.verdict("L1 error: 1.5e-05\nmax error = 0.25"), ["L# error: #", "max error = #"])
+
 
 class Judgement(unittest.TestCase):
     def difference(self, bare: list, tenant: list, mps: Outcome | None = None, test: str = "t", suite: str = "s") -> judge.Difference:
@@ -333,7 +338,8 @@ class Whole(unittest.TestCase):
 
 class Page(unittest.TestCase):
     def test_devices_have_short_names(self) -> None:
-        for name, count, wanted in (("NVIDIA H100 80GB HBM3", 1, "h100"), ("NVIDIA H200", 2, "h200_x2"), ("NVIDIA GeForce GTX 1060", 1, "nvidia_geforce_gtx_1060")):
+        for name, count, wanted in (("NVIDIA H100 80GB HBM3", 1, "h100"), ("NVIDIA H200", 2, "h200_x2"),
+                                    ("NVIDIA GeForce GTX 1060", 1, "nvidia_geforce_gtx_1060")):
             self.assertEqual(run.slug({"name": name, "count": count}), wanted)
 
     def test_texts_do_not_break_a_table(self) -> None:
@@ -360,7 +366,8 @@ class Plugin(unittest.TestCase):
                                                      [("Captured stderr call", "partita: no room\nother")]), ("teardown", "passed", None, [])]
             recorder.pytest_runtest_logstart("t")
             for when, outcome, cause, sections in reports:
-                recorder.pytest_runtest_logreport(types.SimpleNamespace(nodeid="t", when=when, outcome=outcome, longrepr=cause, sections=sections))
+                report = types.SimpleNamespace(nodeid="t", when=when, outcome=outcome, longrepr=cause, sections=sections)
+                recorder.pytest_runtest_logreport(report)
             recorder.file.close()
             outcome = judge.read(path)["t"]
         self.assertEqual((outcome.state, outcome.detail, outcome.said), ("failed", "assert 1 == 2 more", ("partita: no room",)))
@@ -370,7 +377,8 @@ class Plugin(unittest.TestCase):
             path = pathlib.Path(directory, "record")
             recorder = compat_record.Recorder(str(path))
             for when in ("setup", "call", "teardown"):
-                report = types.SimpleNamespace(nodeid="t", when=when, outcome="skipped" if when == "call" else "passed", longrepr="x", sections=[])
+                outcome = "skipped" if when == "call" else "passed"
+                report = types.SimpleNamespace(nodeid="t", when=when, outcome=outcome, longrepr="x", sections=[])
                 if when == "call":
                     report.wasxfail = "known"
                 recorder.pytest_runtest_logreport(report)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-# What Windows of attention, convolutions and recurrent parts need, as small as they can be.
+# A kind of each family: its configuration, its head, and what its configuration needs beside what is common.
 TEXT = {
     "llama": ("LlamaConfig", "AutoModelForCausalLM", {"num_key_value_heads": 2}),
     "gpt2": ("GPT2Config", "AutoModelForCausalLM", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}),
@@ -16,13 +16,13 @@ COMMON = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_h
           "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
-def text_model(name: str, attention: str = "sdpa"):
+def text_model(name: str, **settings_of_model: str):
     import transformers
     torch.manual_seed(0)
     config, kind, settings = TEXT[name]
     own = settings if name in ("gpt2", "t5") else {**COMMON, **settings}
     configured = getattr(transformers, config)(**{"vocab_size": 128, **own})
-    return getattr(transformers, kind).from_config(configured, attn_implementation=attention).cuda()
+    return getattr(transformers, kind).from_config(configured, **settings_of_model).cuda()
 
 
 @pytest.mark.parametrize("name", TEXT)
@@ -53,13 +53,14 @@ def test_text_training(name: str) -> None:
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
 def test_attention(attention: str) -> None:
-    model = text_model("llama", attention).eval()
+    model = text_model("llama", attn_implementation=attention).eval()
     words = torch.randint(3, 128, (2, 128), device="cuda")
     with torch.no_grad():
         assert torch.isfinite(model(input_ids=words).logits).all()
 
 
-@pytest.mark.parametrize("settings", [{"do_sample": False}, {"do_sample": True, "top_k": 20}, {"num_beams": 3}], ids=["greedy", "sampled", "beams"])
+@pytest.mark.parametrize("settings", [{"do_sample": False}, {"do_sample": True, "top_k": 20}, {"num_beams": 3}],
+                         ids=["greedy", "sampled", "beams"])
 def test_generate(settings: dict) -> None:
     model = text_model("gpt2").eval()
     words = torch.randint(3, 128, (2, 8), device="cuda")
@@ -95,7 +96,8 @@ def test_accelerate(precision: str) -> None:
     accelerator = accelerate.Accelerator(mixed_precision=precision)
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     values = torch.randn(64, 32)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(values, values.sum(1, keepdim=True)), batch_size=16, pin_memory=True)
+    samples = torch.utils.data.TensorDataset(values, values.sum(1, keepdim=True))
+    loader = torch.utils.data.DataLoader(samples, batch_size=16, pin_memory=True)
     model, optimizer, loader = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=1e-2), loader)
     losses = []
     for _ in range(6):
