@@ -270,6 +270,14 @@ pub fn add_host(stream: &'static Stream, function: CUhostFn, data: usize) -> Res
     add(stream, NodeKind::Host(function, data))
 }
 
+/// Captures the launch of an executable: a node that runs a graph of the same nodes, which becomes the node's.
+///
+/// # Errors
+/// Those of adding a node.
+pub fn add_child(stream: &'static Stream, graph: usize) -> Result<(), CuResult> {
+    add(stream, NodeKind::Child(graph)).inspect_err(|_| graph::discard_graph(graph))
+}
+
 /// Captures an allocation, which has been made.
 ///
 /// # Errors

@@ -55,6 +55,15 @@ impl KernelNode {
     }
 }
 
+/// A conditional node. Nothing on the device changes its value here, so each launch finds the one that it begins with.
+#[derive(Clone, Debug)]
+pub struct Conditional {
+    /// The graphs that it chooses among, owned by the node. The program reads them here.
+    pub bodies: Arc<[CUgraph]>,
+    /// The one that runs.
+    pub chosen: Option<usize>,
+}
+
 /// What a node does.
 #[derive(Clone, Debug)]
 pub enum NodeKind {
@@ -80,6 +89,8 @@ pub enum NodeKind {
     Free(u64),
     /// Waits for and writes words.
     Batch(Vec<Command>),
+    /// Runs one of its graphs, or none.
+    Conditional(Conditional),
 }
 
 // SAFETY: the raw pointers inside are the program's data, which only it looks at, and addresses of host memory
@@ -103,6 +114,7 @@ impl NodeKind {
             Self::Alloc(..) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Self::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
             Self::Batch(_) => CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+            Self::Conditional(_) => CU_GRAPH_NODE_TYPE_CONDITIONAL,
         }
     }
 }
@@ -127,6 +139,8 @@ pub struct Graph {
     pub nodes: Mutex<Vec<usize>>,
     /// Objects of the program that it holds, and how many references to each.
     pub objects: Mutex<Vec<(usize, u32)>>,
+    /// The values of its conditional nodes: their handles, and what they are at the beginning of a launch.
+    pub conditions: Mutex<Vec<(u64, u32)>>,
 }
 
 static GRAPHS: Registry<Arc<Graph>> = Registry::new(0x1700_0000_0000);
@@ -216,8 +230,10 @@ pub fn remove(handle: usize) -> Result<(), CuResult> {
 fn discard(handle: usize) {
     let Some(node) = NODES.remove(handle) else { return };
     let kind = lock(&node.kind).clone();
-    if let NodeKind::Child(graph) = kind {
-        let _ = destroy(graph);
+    match kind {
+        NodeKind::Child(graph) => discard_graph(graph),
+        NodeKind::Conditional(node) => node.bodies.iter().for_each(|body| discard_graph(body.addr())),
+        _ => {}
     }
 }
 
@@ -237,22 +253,34 @@ pub fn destroy(handle: usize) -> Result<(), CuResult> {
     Ok(())
 }
 
+/// Destroys a graph that the program does not know, or no more.
+pub fn discard_graph(handle: usize) {
+    // Gone already with a node that it lay in, at worst.
+    let _ = destroy(handle);
+}
+
 /// Copies a graph.
 ///
 /// # Errors
-/// `INVALID_VALUE`.
+/// `INVALID_VALUE`, and `NOT_SUPPORTED` for one with nodes that own memory or choose among graphs.
 pub fn duplicate(handle: usize) -> Result<usize, CuResult> {
     let from = graph(handle)?;
-    let copy = create();
     let nodes = lock(&from.nodes).clone();
+    let copy = create();
+    duplicate_into(copy, &nodes).inspect_err(|_| discard_graph(copy))?;
+    Ok(copy)
+}
+
+fn duplicate_into(copy: usize, nodes: &[usize]) -> Result<(), CuResult> {
     let mut copies: Vec<(usize, usize)> = Vec::with_capacity(nodes.len());
     // Edges may have been added in any order, so first all nodes, then all edges.
-    for original in &nodes {
+    for original in nodes {
         let node = node(*original)?;
         let kind = match &*lock(&node.kind) {
             NodeKind::Child(child) => NodeKind::Child(duplicate(*child)?),
-            // The memory belongs to the original.
-            NodeKind::Alloc(..) | NodeKind::Free(_) => NodeKind::Empty,
+            NodeKind::Alloc(..) | NodeKind::Free(_) | NodeKind::Conditional(_) => {
+                return Err(CuResult::NOT_SUPPORTED);
+            }
             kind => kind.clone(),
         };
         copies.push((*original, add_copy_of(copy, &[], kind, Some(*original))?));
@@ -263,7 +291,7 @@ pub fn duplicate(handle: usize) -> Result<usize, CuResult> {
         let after = lock(&node(*original)?.after).clone();
         *lock(&node(*made)?.after) = after.into_iter().filter_map(copy_of).collect();
     }
-    Ok(copy)
+    Ok(())
 }
 
 /// The nodes of a graph, each after all that it waits for.

@@ -2,12 +2,13 @@
 
 use core::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::event::Event;
-use super::graph::{self, KernelNode, Node, NodeKind};
+use super::graph::{self, Conditional, KernelNode, Node, NodeKind};
 use super::graph_kind::{
     batch_kind, check_edges, copy_kind, fill_kind, handles, kernel_v1, kernel_v2, kind_of,
 };
@@ -30,6 +31,55 @@ unsafe fn add(
         let made = graph::add(owner.addr(), &handles(after, count)?, kind)?;
         put(to, CUgraphNode::from_addr(made))
     }
+}
+
+unsafe fn add_any(
+    to: *mut CUgraphNode,
+    owner: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    params: *mut CUgraphNodeParams,
+) -> Result<(), CuResult> {
+    runtime()?;
+    // SAFETY: by the entry point's caller's word, here and below.
+    let mut wanted = unsafe { get(params.cast_const())? };
+    if wanted.kind != CU_GRAPH_NODE_TYPE_CONDITIONAL {
+        // SAFETY: as above.
+        return unsafe { add(to, owner, after, count, kind_of(&wanted)?) };
+    }
+    // SAFETY: as above; the kind says which member counts.
+    unsafe {
+        let node = conditional(owner.addr(), &wanted.payload.conditional)?;
+        wanted.payload.conditional.graphs_out = node.bodies.as_ptr().cast_mut();
+        let bodies = Arc::clone(&node.bodies);
+        if let Err(code) = add(to, owner, after, count, NodeKind::Conditional(node)) {
+            bodies.iter().for_each(|body| graph::discard_graph(body.addr()));
+            return Err(code);
+        }
+        put(params, wanted)
+    }
+}
+
+/// A conditional node and its graphs, which are empty.
+fn conditional(owner: usize, wanted: &CUDA_CONDITIONAL_NODE_PARAMS) -> Result<Conditional, CuResult> {
+    /// `CU_GRAPH_COND_TYPE_*`.
+    const IF: u32 = 0;
+    const WHILE: u32 = 1;
+    const SWITCH: u32 = 2;
+    let graph = graph::graph(owner)?;
+    let known = lock(&graph.conditions).iter().find(|(handle, _)| *handle == wanted.handle).copied();
+    let (_, value) = known.ok_or(CuResult::INVALID_VALUE)?;
+    let chosen = match (wanted.kind, wanted.size) {
+        (IF, 1 | 2) => Some(if value != 0 { 0 } else { 1 }),
+        (WHILE, 1) if value == 0 => None,
+        // Nothing here would end it.
+        (WHILE, 1) => return Err(CuResult::NOT_SUPPORTED),
+        (SWITCH, 1..) => Some(value as usize),
+        _ => return Err(CuResult::INVALID_VALUE),
+    };
+    let bodies: Arc<[CUgraph]> = (0..wanted.size).map(|_| CUgraph::from_addr(graph::create())).collect();
+    let chosen = chosen.filter(|chosen| *chosen < bodies.len());
+    Ok(Conditional { bodies, chosen })
 }
 
 fn node(handle: CUgraphNode) -> Result<Arc<Node>, CuResult> {
@@ -81,6 +131,29 @@ driver_api! {
     fn cuGraphDestroy(handle: CUgraph) {
         runtime()?;
         graph::destroy(handle.addr())
+    }
+
+    /// Makes the value of a conditional node that is to be added to a graph.
+    fn cuGraphConditionalHandleCreate(
+        handle: *mut CUgraphConditionalHandle,
+        owner: CUgraph,
+        context: CUcontext,
+        value: u32,
+        flags: u32,
+    ) {
+        /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
+        const ASSIGN_DEFAULT: u32 = 1;
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        runtime()?;
+        let _ = context;
+        let graph = graph::graph(owner.addr())?;
+        if handle.is_null() || flags & !ASSIGN_DEFAULT != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let value = if flags & ASSIGN_DEFAULT != 0 { value } else { 0 };
+        lock(&graph.conditions).push((number, value));
+        put(handle, number)
     }
 
     /// Copies a graph.
@@ -229,8 +302,7 @@ driver_api! {
         count: usize,
         params: *mut CUgraphNodeParams,
     ) {
-        runtime()?;
-        add(made, owner, after, count, kind_of(&get(params.cast_const())?)?)
+        add_any(made, owner, after, count, params)
     }
 
     /// Adds a node of any kind, with properties of its edges.
@@ -242,9 +314,8 @@ driver_api! {
         count: usize,
         params: *mut CUgraphNodeParams,
     ) {
-        runtime()?;
         check_edges(data, count)?;
-        add(made, owner, after, count, kind_of(&get(params.cast_const())?)?)
+        add_any(made, owner, after, count, params)
     }
 
     /// Changes a node.

@@ -6,6 +6,7 @@
 //! the first kind calls the callback once more, for the launch itself. Nodes are named by the graph that the
 //! executable was made of, as long as it lives.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,6 +34,8 @@ pub(super) struct ExecNode {
     pub(super) kind: NodeKind,
     after: Vec<u32>,
     pub(super) enabled: bool,
+    /// Whether it is part of a conditional node's graph that does not run.
+    idle: bool,
     /// Whether the board must still be told of it; a kernel is shown to the subscriber then.
     pub(super) pending: bool,
     pub(super) token: Option<u64>,
@@ -69,6 +72,16 @@ pub(super) struct Exec {
     pub(super) state: Mutex<State>,
     /// Objects of the program that it holds, as its graph did when it was made.
     pub(super) objects: Vec<(usize, u32)>,
+    /// A copy of its graph, for captures of its launches; none where graphs cannot be copied.
+    template: Option<usize>,
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        if let Some(template) = self.template {
+            let _ = graph::destroy(template);
+        }
+    }
 }
 
 pub(super) static EXECS: Registry<Arc<Exec>> = Registry::new(0x1900_0000_0000);
@@ -82,9 +95,9 @@ pub(super) fn exec(handle: CUgraphExec) -> Result<Arc<Exec>, CuResult> {
     EXECS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// Flattens a graph behind `after`; returns the places of the nodes that nothing in it waits for.
-fn flatten(handle: usize, after: &[u32], into: &mut Flat) -> Result<Vec<u32>, CuResult> {
-    let mut ends: std::collections::HashMap<usize, Vec<u32>> = std::collections::HashMap::new();
+/// Flattens a graph behind `after`; returns the places of the nodes that nothing in it waits for. `idle`: it does not run.
+fn flatten(handle: usize, after: &[u32], idle: bool, into: &mut Flat) -> Result<Vec<u32>, CuResult> {
+    let mut ends: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     let mut awaited = std::collections::HashSet::new();
     for (source, node) in graph::ordered(handle)? {
         let before = lock(&node.after).clone();
@@ -100,6 +113,7 @@ fn flatten(handle: usize, after: &[u32], into: &mut Flat) -> Result<Vec<u32>, Cu
                 kind,
                 after,
                 enabled: true,
+                idle,
                 pending: true,
                 token: None,
                 former: Vec::new(),
@@ -110,9 +124,21 @@ fn flatten(handle: usize, after: &[u32], into: &mut Flat) -> Result<Vec<u32>, Cu
         let last = match kind {
             NodeKind::Child(child) => {
                 let first = into.nodes.len();
-                let inner = flatten(child, &places, into)?;
+                let inner = flatten(child, &places, idle, into)?;
                 into.children.push((source, first..into.nodes.len()));
                 if inner.is_empty() { places } else { inner }
+            }
+            NodeKind::Conditional(conditional) => {
+                let mut last = vec![push(NodeKind::Conditional(conditional.clone()), places)];
+                let chooser = last.clone();
+                for (number, body) in conditional.bodies.iter().enumerate() {
+                    let is_chosen = conditional.chosen == Some(number);
+                    let inner = flatten(body.addr(), &chooser, idle || !is_chosen, into)?;
+                    if is_chosen && !inner.is_empty() {
+                        last = inner;
+                    }
+                }
+                last
             }
             NodeKind::Batch(commands) => {
                 let mut last = vec![push(NodeKind::Empty, places)];
@@ -125,6 +151,7 @@ fn flatten(handle: usize, after: &[u32], into: &mut Flat) -> Result<Vec<u32>, Cu
         };
         ends.insert(source, last);
     }
+    // In the order of handles: executables of one graph are alike.
     let ends = ends.into_iter().filter(|(source, _)| !awaited.contains(source));
     Ok(ends.flat_map(|(_, places)| places).collect())
 }
@@ -140,7 +167,7 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> 
         return Err(CuResult::INVALID_VALUE);
     }
     let mut flat = Flat::default();
-    flatten(handle, &[], &mut flat)?;
+    flatten(handle, &[], false, &mut flat)?;
     let objects = lock(&graph::graph(handle)?.objects).clone();
     for (object, count) in &objects {
         super::graph_memory::retain(*object, *count)?;
@@ -152,6 +179,7 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> 
         flags,
         state: Mutex::new(State { flat, rearmed: true, last: None }),
         objects,
+        template: graph::duplicate(handle).ok(),
     };
     Ok(EXECS.insert(Arc::new(exec)))
 }
@@ -174,7 +202,7 @@ impl ExecNode {
     }
 
     fn work(&mut self, runtime: &'static Runtime) -> Result<NodeWork, CuResult> {
-        if !self.enabled {
+        if !self.enabled || self.idle {
             self.describe(runtime)?;
             return Ok(NodeWork::Empty);
         }
@@ -217,9 +245,11 @@ impl ExecNode {
                 Some(command) => *command,
                 None => return Ok(NodeWork::Empty),
             },
-            NodeKind::Empty | NodeKind::Child(_) | NodeKind::Alloc(..) | NodeKind::Free(_) => {
-                return Ok(NodeWork::Empty);
-            }
+            NodeKind::Empty
+            | NodeKind::Child(_)
+            | NodeKind::Conditional(_)
+            | NodeKind::Alloc(..)
+            | NodeKind::Free(_) => return Ok(NodeWork::Empty),
         };
         Ok(NodeWork::Command(command))
     }
@@ -279,6 +309,21 @@ pub(super) fn upload(exec: &Exec, state: &mut State, is_launch: bool) -> Result<
     Ok(())
 }
 
+/// A graph of what an executable launches now.
+fn as_graph(exec: &Exec) -> Result<usize, CuResult> {
+    let copy = graph::duplicate(exec.template.ok_or(CuResult::NOT_SUPPORTED)?)?;
+    let mut flat = Flat::default();
+    flatten(copy, &[], false, &mut flat)?;
+    let state = lock(&exec.state);
+    for (node, own) in flat.nodes.iter().zip(&state.flat.nodes) {
+        // What is split up here is nothing that a program changes in an executable.
+        if !matches!(own.kind, NodeKind::Batch(_)) && node.kind.number() == own.kind.number() {
+            *lock(&graph::node(node.source)?.kind) = own.kind.clone();
+        }
+    }
+    Ok(copy)
+}
+
 pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> {
     let exec = exec(handle)?;
     let runtime = exec.runtime;
@@ -288,8 +333,7 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
         return Err(CuResult::INVALID_VALUE);
     }
     if stream.capturing.load(Ordering::Relaxed) {
-        capture::invalidate(stream);
-        return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
+        return capture::add_child(stream, as_graph(&exec)?);
     }
     // A graph's nodes have the masks that they were given; the driver looks at the rest of the structure.
     stream.enter_launch()?;
@@ -343,7 +387,7 @@ pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (
     const NODE_TYPE_CHANGED: u32 = 3;
     let exec = exec(handle)?;
     let mut new = Flat::default();
-    flatten(graph.addr(), &[], &mut new)?;
+    flatten(graph.addr(), &[], false, &mut new)?;
     let mut state = lock(&exec.state);
     let old = &mut state.flat.nodes;
     if new.nodes.len() != old.len() {
@@ -358,6 +402,9 @@ pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (
         }
     }
     for (old, new) in old.iter_mut().zip(new.nodes) {
+        if std::mem::replace(&mut old.idle, new.idle) != new.idle {
+            old.pending = true;
+        }
         replace(old, new.kind);
     }
     Ok(Ok(()))
@@ -371,7 +418,7 @@ pub(super) fn change_child(handle: CUgraphExec, source: CUgraphNode, graph: CUgr
     let exec = exec(handle)?;
     graph::node(source.addr())?;
     let mut new = Flat::default();
-    flatten(graph.addr(), &[], &mut new)?;
+    flatten(graph.addr(), &[], false, &mut new)?;
     let mut state = lock(&exec.state);
     let found = state.flat.children.iter().find(|(child, _)| *child == source.addr());
     let places = found.map(|(_, places)| places.clone()).ok_or(CuResult::INVALID_VALUE)?;
