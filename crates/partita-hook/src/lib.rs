@@ -56,7 +56,6 @@ mod ioctl;
 mod launch;
 mod linker;
 mod locate;
-mod lock;
 mod managed;
 mod mask;
 mod memory;
@@ -87,6 +86,8 @@ mod watcher;
 mod widen;
 
 use core::sync::atomic::{AtomicU8, Ordering};
+
+use partita_ledger::mutex as lock;
 
 /// The environment variable that names the tenant's directory.
 const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";

@@ -65,6 +65,8 @@ mod lock;
 #[cfg(not(loom))]
 mod mapped;
 #[cfg(not(loom))]
+pub mod mutex;
+#[cfg(not(loom))]
 mod partition;
 #[cfg(not(loom))]
 mod peer;

@@ -51,11 +51,19 @@ pub(crate) fn try_lock_shared(path: &CStr, fd: &Fd, start: usize, bytes: usize) 
     set(path, fd, libc::F_RDLCK, start, bytes)
 }
 
-/// How often somebody who wants a [`Byte`] yields, and then how often sleeps: together a tenth of a second, far longer
-/// than anybody has one, so that it is reached only if one of them is stopped.
-const YIELDS_MAX: u32 = 200;
-const SLEEPS_MAX: u32 = 2000;
+/// How often somebody looks whether another process has let go of a lock, and how often of that without a sleep:
+/// together a tenth of a second, far longer than anybody keeps one, so that it is reached only if one of them
+/// is stopped. Sleeping lets threads of lower priority go on.
+pub(crate) const WAITS_MAX: u32 = 2000;
+const LOOKS: u32 = 20;
 const NAP: Duration = Duration::from_micros(50);
+
+/// Lets time pass between two looks, of which this is the number.
+pub(crate) fn pause(round: u32) {
+    if round >= LOOKS {
+        sleep(NAP);
+    }
+}
 
 /// A byte of a file that one description at a time has; given back when dropped.
 #[must_use = "it is given back at once otherwise"]
@@ -68,16 +76,11 @@ pub(crate) struct Byte<'a> {
 impl<'a> Byte<'a> {
     /// Waits for the byte; `None` if whoever has it is stopped.
     pub(crate) fn take(path: &'a CStr, fd: &'a Fd, offset: usize) -> Option<Self> {
-        for round in 0..YIELDS_MAX + SLEEPS_MAX {
+        for round in 0..WAITS_MAX {
             if try_lock(path, fd, offset, 1).unwrap_or(false) {
                 return Some(Self { path, fd, offset });
             }
-            if round < YIELDS_MAX {
-                // SAFETY: a plain system call.
-                unsafe { libc::sched_yield() };
-            } else {
-                sleep(NAP);
-            }
+            pause(round);
         }
         None
     }

@@ -11,12 +11,12 @@
 use crate::account::{Change, Fault, SLOTS};
 use crate::error::LedgerError;
 use crate::lock::{self, Byte};
-use crate::slot::{AccountError, Slot, Turn};
+use crate::slot::{AccountError, Slot};
 use crate::usage::{PROCESS_SLOTS, SlotCells, UsageMap, slot_offset};
 
 /// How often somebody who joins waits for a maker, or for somebody who reaps: far longer than either takes, so that it is
 /// reached only if one of them is stopped.
-const WAITS_MAX: u32 = 2000;
+const WAITS_MAX: u32 = lock::WAITS_MAX;
 /// The byte that makers lock: past every slot.
 const MAKERS_OFFSET: usize = slot_offset(SLOTS);
 
@@ -43,7 +43,7 @@ impl Slot {
         if self.is_foreign() {
             return Err(AccountError::ForkedChild);
         }
-        let _turn = Turn::take(&self.sharing);
+        let _turn = self.sharing.lock();
         let Some(slot) = self.map.take_shared().map_err(|_| AccountError::Damaged)? else { return Ok(None) };
         let passed = self.transact(Change::Pass { bytes, to: slot });
         if !matches!(passed, Ok(Ok(()))) {
@@ -58,7 +58,7 @@ impl Slot {
 
     /// A share of the memory of that key, if a living process of the tenant holds it.
     pub fn join(&self, key: Key) -> Option<Share> {
-        let _turn = Turn::take(&self.sharing);
+        let _turn = self.sharing.lock();
         self.map.find_shared(key)
     }
 
@@ -72,7 +72,7 @@ impl Slot {
         if self.is_foreign() {
             return Err(AccountError::ForkedChild);
         }
-        let _turn = Turn::take(&self.sharing);
+        let _turn = self.sharing.lock();
         // If a stopped process keeps the makers' lock, the memory may be charged once more than it should, never
         // less.
         let making = Byte::take(&self.map.file.path, &self.map.file.fd, MAKERS_OFFSET);
@@ -106,7 +106,7 @@ impl Slot {
         if self.is_foreign() {
             return;
         }
-        let _turn = Turn::take(&self.sharing);
+        let _turn = self.sharing.lock();
         let (start, length) = (slot_offset(share.slot), size_of::<SlotCells>());
         // Two who leave at once may both be refused: then the next who reaps gives the bytes back.
         if lock::try_lock(&self.map.file.path, &self.map.file.fd, start, length).unwrap_or(false) {
@@ -159,7 +159,7 @@ impl UsageMap {
     }
 
     fn find_shared(&self, key: Key) -> Option<Share> {
-        for _ in 0..WAITS_MAX {
+        for round in 0..WAITS_MAX {
             let mut kept_out = false;
             for slot in (PROCESS_SLOTS..SLOTS).filter(|&slot| self.key_of(slot) == key) {
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
@@ -177,8 +177,7 @@ impl UsageMap {
             if !kept_out {
                 return None;
             }
-            // SAFETY: a plain system call.
-            unsafe { libc::sched_yield() };
+            lock::pause(round);
         }
         None
     }

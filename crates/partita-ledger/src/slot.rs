@@ -1,11 +1,11 @@
 //! A process's slot in the usage file.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::account::{Change, Fault};
 use crate::error::LedgerError;
 use crate::forked::Process;
+use crate::mutex::Mutex;
 use crate::usage::{LAUNCH_COUNTERS, UsageMap};
 
 /// Who claims a slot. The ledger shows it; what owns a slot is the lock, not the number.
@@ -108,20 +108,14 @@ pub struct Slot {
     claimed_by: Process,
     /// Held during an operation by one of the process's threads. In private memory: no other process ever
     /// waits for it.
-    busy: AtomicBool,
+    busy: Mutex<()>,
     /// As `busy`, while the process takes or leaves a share.
-    pub(crate) sharing: AtomicBool,
+    pub(crate) sharing: Mutex<()>,
 }
 
 impl Slot {
     pub(crate) fn new(map: UsageMap, index: usize) -> Self {
-        Self {
-            map,
-            index,
-            claimed_by: Process::current(),
-            busy: AtomicBool::new(false),
-            sharing: AtomicBool::new(false),
-        }
+        Self { map, index, claimed_by: Process::current(), busy: Mutex::new(()), sharing: Mutex::new(()) }
     }
 
     /// The file that the slot is in.
@@ -180,7 +174,7 @@ impl Slot {
         if self.is_foreign() {
             return Err(AccountError::ForkedChild);
         }
-        let _turn = Turn::take(&self.busy);
+        let _turn = self.busy.lock();
         Ok(self.map.book().transact(self.index, change).map(|_| ()))
     }
 
@@ -251,24 +245,5 @@ impl Slot {
 
     pub(crate) fn is_foreign(&self) -> bool {
         self.claimed_by.is_another()
-    }
-}
-
-/// A thread's turn; over when dropped.
-pub(crate) struct Turn<'a>(&'a AtomicBool);
-
-impl<'a> Turn<'a> {
-    pub(crate) fn take(busy: &'a AtomicBool) -> Self {
-        while busy.swap(true, Ordering::Acquire) {
-            // SAFETY: a plain system call.
-            unsafe { libc::sched_yield() };
-        }
-        Self(busy)
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::futex;
+
 /// Streams that are known at a time; launches in others are measured one by one.
 pub const STREAMS: usize = 256;
 /// Places of the table that are tried for a stream.
@@ -17,6 +19,8 @@ impl Present {
     pub const NONE: Self = Self(0);
     /// A thread begins or ends a unit.
     const HELD: Self = Self(u64::MAX);
+    /// As [`Self::HELD`], and others sleep until it has.
+    const AWAITED: Self = Self(u64::MAX - 1);
     /// Set if the gate was closed when the unit was begun: it waits, with all that comes into it.
     const WAITS: u64 = 1 << 31;
 
@@ -28,6 +32,10 @@ impl Present {
     /// The unit's number.
     pub fn unit(self) -> Option<usize> {
         (self.0 >> 32).checked_sub(1).map(|unit| unit as usize)
+    }
+
+    fn is_held(self) -> bool {
+        self.0 >= Self::AWAITED.0
     }
 
     /// Launches that it still takes.
@@ -78,10 +86,9 @@ impl Stream {
         self.launched_ns.store(now_ns, Ordering::Relaxed);
         loop {
             let present = self.present.load(Ordering::Acquire);
-            if present == Present::HELD.0 {
+            if Present(present).is_held() {
                 // Another thread launches in the same stream; this one comes after it.
-                // SAFETY: a plain system call.
-                unsafe { libc::sched_yield() };
+                self.wait();
                 continue;
             }
             let inside = present != 0 && !paused && !alone && (open || present & Present::WAITS != 0);
@@ -100,14 +107,35 @@ impl Stream {
 
     /// Lets go of the stream that [`Stream::part`] or [`Stream::hold`] has held.
     pub fn let_go(&self, present: Present) {
-        self.present.store(present.0, Ordering::Release);
+        if self.present.swap(present.0, Ordering::AcqRel) == Present::AWAITED.0 {
+            futex::wake_all(self.low_half());
+        }
+    }
+
+    /// Sleeps while another thread holds the stream. That one may have a lower priority, and would never run
+    /// beside a thread that looks again and again.
+    #[cold]
+    fn wait(&self) {
+        let (held, awaited) = (Present::HELD.0, Present::AWAITED.0);
+        match self.present.compare_exchange(held, awaited, Ordering::AcqRel, Ordering::Acquire) {
+            Err(present) if present != awaited => {}
+            _ => futex::wait(self.low_half(), awaited as u32, None),
+        }
+    }
+
+    /// The half of the word that a futex looks at, in which a held stream differs from every other one: a
+    /// unit's launches do not reach that far.
+    fn low_half(&self) -> &AtomicU32 {
+        const { assert!(cfg!(target_endian = "little")) };
+        // SAFETY: the first half of a word that lives as long as the reference, aligned for half of it.
+        unsafe { &*self.present.as_ptr().cast::<AtomicU32>() }
     }
 
     /// Holds the stream if it is in a unit, and in this one if one is named; not for one that another thread holds.
     pub fn hold(&self, unit: Option<usize>) -> Option<Present> {
         let present = Present(self.present.load(Ordering::Acquire));
-        let is_meant = present != Present::HELD
-            && present.unit().is_some_and(|found| unit.is_none_or(|unit| unit == found));
+        let is_meant =
+            !present.is_held() && present.unit().is_some_and(|found| unit.is_none_or(|unit| unit == found));
         let held = |present: Present| {
             self.present
                 .compare_exchange(present.0, Present::HELD.0, Ordering::AcqRel, Ordering::Relaxed)
@@ -119,7 +147,7 @@ impl Stream {
     /// Whether it is in another unit than this by now, or in none; not while a thread holds it.
     pub fn has_left(&self, unit: usize) -> bool {
         let present = Present(self.present.load(Ordering::Acquire));
-        present != Present::HELD && present.unit() != Some(unit)
+        !present.is_held() && present.unit() != Some(unit)
     }
 
     /// Whether nothing was launched for longer than a unit pauses.

@@ -98,6 +98,11 @@ int cuCtxGetCurrent(void **context) { *context = (void *)current; return 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)0x1000; return 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = 1; return 0; }
+int cuMemAlloc_v2(uint64_t *pointer, size_t bytes) {
+    static volatile uint64_t next = 0x10000000;
+    *pointer = __atomic_fetch_add(&next, bytes, __ATOMIC_RELAXED);
+    return 0;
+}
 int cuMemFree_v2(uint64_t pointer) { return 0; }
 int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t pointer) { return 1; }
 int cuIpcCloseMemHandle(uint64_t pointer) { return 1; }

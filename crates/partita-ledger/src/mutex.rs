@@ -1,11 +1,26 @@
 //! A mutual-exclusion lock inside the process, over `pthread_mutex_t`.
 //!
 //! For the paths that obtain and free memory. The launch path takes no lock.
+//!
+//! A thread that waits lends its priority to the one that holds the lock: an urgent thread of the program
+//! waits for as long as the work in the lock takes, and not until the machine has time for a thread of low
+//! priority.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
+/// An unlocked mutex of glibc's kind `PTHREAD_MUTEX_PRIO_INHERIT_NP`. Its place, behind four words, is part of
+/// glibc's interface, as in `PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP`; musl has nothing there.
+const UNLOCKED: libc::pthread_mutex_t = {
+    const PRIO_INHERIT: u32 = 32;
+    // SAFETY: plain bytes; all others are those of PTHREAD_MUTEX_INITIALIZER.
+    unsafe {
+        core::mem::transmute::<[u32; 10], libc::pthread_mutex_t>([0, 0, 0, 0, PRIO_INHERIT, 0, 0, 0, 0, 0])
+    }
+};
+
 /// A value that one thread of the process may touch at a time.
+#[derive(Debug)]
 pub struct Mutex<T> {
     raw: UnsafeCell<libc::pthread_mutex_t>,
     value: UnsafeCell<T>,
@@ -15,6 +30,8 @@ pub struct Mutex<T> {
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 /// The right to touch the value; given back when dropped.
+#[derive(Debug)]
+#[must_use = "the lock is given back at once otherwise"]
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
 }
@@ -22,7 +39,7 @@ pub struct Guard<'a, T> {
 impl<T> Mutex<T> {
     /// An unlocked mutex around `value`.
     pub const fn new(value: T) -> Self {
-        Self { raw: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER), value: UnsafeCell::new(value) }
+        Self { raw: UnsafeCell::new(UNLOCKED), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock.
@@ -46,7 +63,7 @@ impl<T> Mutex<T> {
     /// Called in the only thread of a forked child.
     pub unsafe fn reset_after_fork(&self) {
         // SAFETY: no other thread exists, so none holds or waits for the lock.
-        unsafe { *self.raw.get() = libc::PTHREAD_MUTEX_INITIALIZER };
+        unsafe { *self.raw.get() = UNLOCKED };
     }
 }
 
