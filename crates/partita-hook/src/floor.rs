@@ -25,13 +25,15 @@ macro_rules! system_calls {
     )* };
 }
 
-/// Defines hidden functions that jump to those of the process, found at the first call.
+/// Defines hidden functions that jump to those of the process, through a word that at first leads to the
+/// search for it.
 macro_rules! found_later {
     ($($name:ident, missing $missing:expr;)*) => { $(
         mod $name {
             use super::*;
 
-            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(search as *mut c_void);
+
             extern "C" fn find() -> *mut c_void {
                 extern "C" fn missing() -> c_int {
                     $missing
@@ -45,30 +47,33 @@ macro_rules! found_later {
                 FOUND.store(found, Ordering::Release);
                 found
             }
+
+            /// Goes on to what is found, with the arguments of the first call.
+            #[unsafe(naked)]
+            unsafe extern "C" fn search() {
+                core::arch::naked_asm!(
+                    "push rdi",
+                    "push rsi",
+                    "push rdx",
+                    "push rcx",
+                    "sub rsp, 8",
+                    "call {find}",
+                    "add rsp, 8",
+                    "pop rcx",
+                    "pop rdx",
+                    "pop rsi",
+                    "pop rdi",
+                    "jmp rax",
+                    find = sym find,
+                )
+            }
+
             core::arch::global_asm!(
                 concat!(".globl ", stringify!($name)),
                 concat!(".hidden ", stringify!($name)),
                 concat!(".type ", stringify!($name), ", @function"),
-                concat!(stringify!($name), ":"),
-                "mov rax, qword ptr [rip + {found}]",
-                "test rax, rax",
-                "je 2f",
-                "jmp rax",
-                "2:",
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "sub rsp, 8",
-                "call {find}",
-                "add rsp, 8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
-                "jmp rax",
+                concat!(stringify!($name), ": jmp qword ptr [rip + {found}]"),
                 found = sym FOUND,
-                find = sym find,
             );
         }
     )* };

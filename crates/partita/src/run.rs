@@ -226,8 +226,27 @@ pub(crate) fn variables(
         preload.push(others);
     }
     variables.push(("LD_PRELOAD", preload));
+    variables.push((SANITIZER_VARIABLE, behind_another_library(std::env::var_os(SANITIZER_VARIABLE))));
     variables.push((LEDGER_VARIABLE, ledger.into()));
     variables
+}
+
+/// The options of programs that are built with AddressSanitizer.
+const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
+
+/// The sanitizer refuses to start unless its runtime is the first library, which a preloaded one is. It works
+/// behind the hook as well, and has an option for that. Whatever else the user has set stays.
+fn behind_another_library(set: Option<OsString>) -> OsString {
+    const OPTION: &str = "verify_asan_link_order";
+    let mut options = set.unwrap_or_default();
+    if !options.to_string_lossy().contains(OPTION) {
+        if !options.is_empty() {
+            options.push(":");
+        }
+        options.push(OPTION);
+        options.push("=0");
+    }
+    options
 }
 
 /// The gate stops no kernel that runs. As a client below normal, its blocks that still wait give way to those of others.

@@ -7,6 +7,7 @@ use std::process::Command;
 ///
 /// # Panics
 /// If the program cannot be traced or is ended by a signal.
+#[allow(clippy::zombie_processes, reason = "it is waited for by its number, as a tracer must")]
 pub fn trace(command: &mut Command) -> (Vec<u64>, i32) {
     let stop_for_tracer = || {
         // SAFETY: asks for nothing but to be traced by the parent.
