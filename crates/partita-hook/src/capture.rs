@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use partita_abi::CuResult;
 
-use crate::quiet;
+use crate::{driver, quiet};
 
 static CAPTURES: AtomicU32 = AtomicU32::new(0);
 
@@ -17,6 +17,19 @@ static CAPTURES: AtomicU32 = AtomicU32::new(0);
 #[inline]
 pub fn is_any() -> bool {
     CAPTURES.load(Ordering::SeqCst) != 0
+}
+
+/// Runs calls of the hook's own that a capture, of this thread or another one, would forbid and be spoilt by: they have nothing to do with
+/// what is captured.
+pub fn relaxed<R>(run: impl FnOnce() -> R) -> R {
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+    const RELAXED: c_uint = 2;
+    let before = if is_any() { driver::exchange_capture_mode(RELAXED) } else { None };
+    let result = run();
+    if let Some(before) = before {
+        driver::exchange_capture_mode(before);
+    }
+    result
 }
 
 /// Forgets the parent's captures, which a child cannot end.

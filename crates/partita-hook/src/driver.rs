@@ -74,6 +74,7 @@ calls! {
     struct NewerCalls;
     is_capturing = c"cuStreamIsCapturing": fn(*mut c_void, *mut c_uint);
     capture_info = c"cuStreamGetCaptureInfo_v2": fn(*mut c_void, *mut c_uint, *mut u64, *mut *mut c_void, *mut *const c_void, *mut usize);
+    exchange_mode = c"cuThreadExchangeStreamCaptureMode": fn(*mut c_uint);
     properties = c"cuMemGetAllocationPropertiesFromHandle": fn(*mut CUmemAllocationProp, u64);
     release_handle = c"cuMemRelease": fn(u64);
 }
@@ -110,6 +111,7 @@ calls! {
     get_enabled = c"cuGraphNodeGetEnabled": fn(*mut c_void, *mut c_void, *mut c_uint);
     upload = c"cuGraphUpload": fn(*mut c_void, *mut c_void);
     destroy = c"cuGraphDestroy": fn(*mut c_void);
+    instantiate = c"cuGraphInstantiateWithFlags": fn(*mut *mut c_void, *mut c_void, u64);
     destroy_executable = c"cuGraphExecDestroy": fn(*mut c_void);
 }
 
@@ -220,6 +222,14 @@ impl GraphCalls {
         unsafe { (self.upload)(executable, stream) }.ok()
     }
 
+    /// Makes an executable that the program is never given.
+    pub fn instantiate(&self, graph: usize) -> Option<*mut c_void> {
+        let mut executable = core::ptr::null_mut();
+        // SAFETY: a valid pointer, and a graph that the hook keeps.
+        unsafe { (self.instantiate)(&mut executable, graph as *mut c_void, 0) }.ok().ok()?;
+        Some(executable)
+    }
+
     /// Destroys an executable that the program was never given.
     pub fn destroy_executable(&self, executable: *mut c_void) {
         // SAFETY: the driver has just made it, and nobody else knows it.
@@ -231,6 +241,14 @@ impl GraphCalls {
         // SAFETY: the program gave the graph up, and the hook kept it until now.
         let _ = unsafe { (self.destroy)(graph as *mut c_void) };
     }
+}
+
+/// Sets which calls a stream capture forbids to this thread; returns what was set before.
+pub fn exchange_capture_mode(mode: c_uint) -> Option<c_uint> {
+    let mut mode = mode;
+    // SAFETY: a valid pointer.
+    unsafe { (newer()?.exchange_mode)(&mut mode) }.ok().ok()?;
+    Some(mode)
 }
 
 /// `cuGetExportTable`, if the driver exports it.

@@ -114,6 +114,11 @@ impl Executable {
     pub fn new(graph: usize, gpu: u8, kernels: Vec<KernelNode>, armed: Armed, carried: Arc<Carried>) -> Self {
         Self { graph, gpu, kernels, complete: true, armed, wide: false, carried, waits: None }
     }
+
+    /// The graph that it was made from.
+    pub fn graph(&self) -> usize {
+        self.graph
+    }
 }
 
 /// A graph that executables were made from.

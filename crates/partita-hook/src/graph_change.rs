@@ -54,33 +54,52 @@ pub unsafe fn update_v2(
     graph: *mut c_void,
     result: *mut CUgraphExecUpdateResultInfo,
 ) -> CuResult {
-    // SAFETY: the caller's arguments, passed on.
-    let (code, inserted) = updated(executable, graph, || unsafe { real(executable, graph, result) });
-    // SAFETY: the caller's structure, null or valid.
-    if let (Some(told), Some(inserted)) = (unsafe { result.as_mut() }, inserted) {
-        for node in [&mut told.error_node, &mut told.error_from_node] {
-            conceal(&inserted, &mut node.0);
-        }
-    }
-    code
+    // SAFETY: the caller's arguments, passed on, or another executable for the same call.
+    updated(executable, graph, |executable| unsafe { real(executable, graph, result) })
 }
 
-/// Runs an update of an executable by a graph, in which there are the executable's waits meanwhile. Returns what they were.
+/// Runs an update of an executable by a graph, in which there are the executable's waits meanwhile. Where that fails the driver is asked
+/// again with an executable without waits, so that what the program is told has nothing to do with them.
 fn updated(
     executable: *mut c_void,
     graph: *mut c_void,
-    update: impl FnOnce() -> CuResult,
-) -> (CuResult, Option<Inserted>) {
+    update: impl Fn(*mut c_void) -> CuResult,
+) -> CuResult {
     let mut inserted = waits_of(executable, graph);
-    let update = || {
-        let result = update();
+    let run = || {
+        let result = update(executable);
         if let Some(inserted) = &mut inserted {
             inserted.take_out();
         }
         result
     };
-    let code = changed(executable, update, |tenant, executable| take_shapes(tenant, executable, graph));
-    (code, inserted)
+    let code = changed(executable, run, |tenant, executable| take_shapes(tenant, executable, graph));
+    if code.is_ok() || !has_waits(executable) {
+        return code;
+    }
+    match without_waits(executable, &update) {
+        Some(told) if told.is_err() => told,
+        // The executable's graph is not what it was, or the driver takes no waits any more: the answer is that of a graph without.
+        _ => update(executable),
+    }
+}
+
+/// Whether an executable has waits inside.
+fn has_waits(executable: *mut c_void) -> bool {
+    tenant::current().is_some_and(|tenant| {
+        tenant.executables().get(executable as usize).is_some_and(|it| it.waits.is_some())
+    })
+}
+
+/// Updates an executable of the same graph that has no waits inside, and that nobody launches.
+fn without_waits(executable: *mut c_void, update: impl Fn(*mut c_void) -> CuResult) -> Option<CuResult> {
+    let tenant = tenant::current()?;
+    let graph = tenant.executables().get(executable as usize)?.graph();
+    let driver = tenant.graph_calls()?;
+    let plain = driver.instantiate(graph)?;
+    let code = update(plain);
+    driver.destroy_executable(plain);
+    Some(code)
 }
 
 /// Puts the waits of an executable into a graph.
@@ -95,13 +114,6 @@ fn waits_of(executable: *mut c_void, graph: *mut c_void) -> Option<Inserted> {
     gpu.gate.as_ref()?.insert_as(tenant, gpu, graph, plan)
 }
 
-/// A node that the program knows nothing of, and that is gone, is not at fault.
-fn conceal(inserted: &Inserted, node: &mut *mut c_void) {
-    if inserted.contains(*node) {
-        *node = core::ptr::null_mut();
-    }
-}
-
 /// Wraps `cuGraphExecUpdate` of CUDA 10 and 11.
 pub unsafe fn update(
     real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void, *mut c_uint) -> CuResult,
@@ -110,14 +122,8 @@ pub unsafe fn update(
     bad_node: *mut *mut c_void,
     result: *mut c_uint,
 ) -> CuResult {
-    // SAFETY: the caller's arguments, passed on.
-    let (code, inserted) =
-        updated(executable, graph, || unsafe { real(executable, graph, bad_node, result) });
-    // SAFETY: the caller's pointer, null or valid.
-    if let (Some(node), Some(inserted)) = (unsafe { bad_node.as_mut() }, inserted) {
-        conceal(&inserted, node);
-    }
-    code
+    // SAFETY: the caller's arguments, passed on, or another executable for the same call.
+    updated(executable, graph, |executable| unsafe { real(executable, graph, bad_node, result) })
 }
 
 /// An executable has taken over the parameters of a graph of the same structure. Its nodes stay those of its

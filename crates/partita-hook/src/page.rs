@@ -4,6 +4,7 @@ use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
 
+use crate::capture;
 use crate::driver::calls;
 
 calls! {
@@ -22,6 +23,10 @@ impl PageCalls {
     /// # Errors
     /// The driver's.
     pub fn map(&self, address: usize, bytes: usize) -> Result<u64, CuResult> {
+        capture::relaxed(|| self.map_now(address, bytes))
+    }
+
+    fn map_now(&self, address: usize, bytes: usize) -> Result<u64, CuResult> {
         let host = core::ptr::with_exposed_provenance_mut::<c_void>(address);
         // SAFETY: the mapping is this process's and stays, as the caller says.
         let registered = unsafe { (self.register)(host, bytes, REGISTER_FLAGS) };

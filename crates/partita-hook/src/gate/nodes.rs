@@ -97,11 +97,6 @@ struct Wait {
 }
 
 impl Inserted {
-    /// Whether a node is one of these, which the program never hears of.
-    pub fn contains(&self, node: *mut c_void) -> bool {
-        self.nodes.iter().any(|wait| wait.node == node)
-    }
-
     /// Makes the graph the program's own again.
     pub fn take_out(&mut self) {
         if core::mem::take(&mut self.is_in) {

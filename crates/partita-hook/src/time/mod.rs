@@ -192,7 +192,7 @@ impl Meter {
                 pool
             }
         };
-        self.within(context, || pool.open(&self.calls, context, self.map_gate()?))??;
+        capture::relaxed(|| self.within(context, || pool.open(&self.calls, context, self.map_gate()?)))??;
         Ok((at, pool))
     }
 
@@ -322,8 +322,11 @@ impl Meter {
                 known.target.fetch_min(unit.launches.load(Ordering::Relaxed).max(1), Ordering::Relaxed);
             }
         }
-        // SAFETY: the stream in which the program launches, or for which it waits, next.
-        let busy = !paused || unsafe { (self.calls.query_stream)(stream) } == CuResult::NOT_READY;
+        let is_busy = || {
+            // SAFETY: the stream in which the program launches, or for which it waits, next.
+            capture::relaxed(|| unsafe { (self.calls.query_stream)(stream) }) == CuResult::NOT_READY
+        };
+        let busy = !paused || is_busy();
         self.end(pool, number, stream, if busy { ENDED } else { ENDED_LATE });
     }
 
@@ -337,7 +340,7 @@ impl Meter {
     ) -> Result<usize, CuResult> {
         self.enter();
         let begun = watcher::start(!self.map.is_open())
-            .and_then(|()| pool.take(&self.calls))
+            .and_then(|()| capture::relaxed(|| pool.take(&self.calls)))
             .inspect_err(|_| self.leave(1))?;
         let Some(unit) = pool.get(begun) else { return Err(CuResult::LAUNCH_OUT_OF_RESOURCES) };
         unit.stream.store(number, Ordering::Relaxed);

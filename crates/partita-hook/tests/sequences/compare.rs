@@ -73,6 +73,20 @@ impl World {
         self.temp.path().join(name)
     }
 
+    /// A command of `partita` in this world.
+    fn partita(&self, name: &str) -> Command {
+        let mut command = Command::new(BUILT.join("partita"));
+        command.arg(name);
+        without_own_variables(&mut command);
+        command
+            .env("PARTITA_RUN_DIR", self.path("run"))
+            .env("PARTITA_CACHE_DIR", self.path("cache"))
+            .env("PARTITA_SIM_DIR", self.path("sim"))
+            .env("PARTITA_LIB_DIR", BUILT.as_path())
+            .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" });
+        command
+    }
+
     /// The program, without the hook or as a tenant with these options.
     fn command(&self, tenant: Option<&str>, input: &Path, output: &Path) -> Command {
         let program = ignored_test("carries_sequences_out");
@@ -87,16 +101,9 @@ impl World {
                 command
             }
             Some(options) => {
-                let mut command = Command::new(BUILT.join("partita"));
-                command.arg("run").args(options.split_whitespace()).arg("--");
+                let mut command = self.partita("run");
+                command.args(["--name", "sequences"]).args(options.split_whitespace()).arg("--");
                 command.arg(program.get_program()).args(program.get_args());
-                without_own_variables(&mut command);
-                command
-                    .env("PARTITA_RUN_DIR", self.path("run"))
-                    .env("PARTITA_CACHE_DIR", self.path("cache"))
-                    .env("PARTITA_SIM_DIR", self.path("sim"))
-                    .env("PARTITA_LIB_DIR", BUILT.as_path())
-                    .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" });
                 command
             }
         };
@@ -150,6 +157,9 @@ impl World {
                 last = (Instant::now(), length);
             }
             if last.0.elapsed() > PATIENCE {
+                if tenant.is_some() {
+                    let _ = self.partita("kill").arg("sequences").status();
+                }
                 let _ = child.kill();
                 let _ = child.wait();
                 break "it hung".to_owned();
@@ -171,6 +181,19 @@ impl World {
     /// The first sequence whose traces differ, and both.
     fn difference(&self, tenant: &str, sequences: &[Named]) -> Option<(usize, String)> {
         difference(&self.run(None, sequences), &self.run(Some(tenant), sequences))
+    }
+
+    /// Compares these sequences for every tenant.
+    ///
+    /// # Panics
+    /// At the first that differs.
+    pub fn compare_all(&self, sequences: &[Named]) {
+        let bare = self.run(None, sequences);
+        for (name, options) in TENANTS {
+            if let Some((at, told)) = difference(&bare, &self.run(Some(options), sequences)) {
+                panic!("{name}: {} differs:\n{told}", sequences[at].0);
+            }
+        }
     }
 
     /// Leaves out of a sequence what its difference does not need. Some differences need what the process did before, too.

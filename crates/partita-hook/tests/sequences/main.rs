@@ -48,9 +48,44 @@ fn parse(text: &str) -> Vec<Named> {
     text.split("= ").skip(1).map(sequence).collect()
 }
 
+/// What is asked of every driver.
+fn questions() -> Vec<Named> {
+    parse(include_str!("questions.txt"))
+}
+
 #[test]
 fn a_tenant_sees_what_a_program_without_the_hook_sees() {
     World::new().compare(seeds());
+}
+
+#[test]
+fn the_questions_have_the_same_answers_in_a_tenant() {
+    World::new().compare_all(&questions());
+}
+
+/// What frameworks do first when they record a graph, and what a tenant could not do once.
+#[test]
+fn a_capture_of_nothing_can_be_executed_in_every_tenant() {
+    let world = World::new();
+    let question = questions().into_iter().next().expect("a question");
+    assert!(question.0.starts_with("a capture of nothing"), "{}", question.0);
+    let tenants = compare::TENANTS.iter().map(|(_, options)| Some(*options));
+    for tenant in std::iter::once(None).chain(tenants) {
+        let trace = world.trace(tenant, std::slice::from_ref(&question));
+        let made = ["begin", "end", "instantiate", "launch", "update", "clone", "flags"];
+        let is_made = |line: &&str| line.split(' ').nth(1).is_some_and(|kind| made.contains(&kind));
+        let calls: Vec<&str> = trace.lines().filter(is_made).collect();
+        assert_eq!(calls.len(), question.1.iter().filter(|it| is_made(&&*it.to_string())).count(), "{trace}");
+        for call in calls {
+            let (_, told) = call.split_once("-> ").expect("a result");
+            assert!(
+                told.split(' ').any(|word| word == "0") && !told.contains("skipped"),
+                "{tenant:?}: {call}"
+            );
+            let refused = |word: &str| word.parse::<u32>().is_ok_and(|code| code != 0);
+            assert!(call.contains(" flags ") || !told.split(' ').any(refused), "{tenant:?}: {call}");
+        }
+    }
 }
 
 #[test]
