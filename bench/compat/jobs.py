@@ -41,8 +41,8 @@ class Ended:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it came to its end by itself: exit statuses of pytest up to 5 are results."""
-        return not self.was_stopped and self.code in (0, 1, 2, 5)
+        """Whether it ran all that it was to run. Of pytest's statuses, 1 says that tests failed and 5 that none was chosen."""
+        return not self.was_stopped and self.code in (0, 1, 5)
 
 
 class Living:

@@ -72,8 +72,8 @@ def outcome_of(entries: list[dict], was_stopped: bool) -> Outcome:
                    tuple(worst.get("verdict", ())))
 
 
-def differing(bare: dict[str, Outcome], tenant: dict[str, Outcome], was_whole: bool) -> list[str]:
-    """The tests that did not end alike. If the tenant's run was whole, a test that has no outcome in it is missing."""
+def differing(bare: dict[str, Outcome], tenant: dict[str, Outcome], was_bare_whole: bool, was_whole: bool) -> list[str]:
+    """The tests that did not end alike. Of two runs of which one was whole, a test that is in the other alone is missing there."""
     tests = []
     for test, outcome in bare.items():
         other = tenant.get(test)
@@ -84,7 +84,8 @@ def differing(bare: dict[str, Outcome], tenant: dict[str, Outcome], was_whole: b
                 tests.append(test)
         elif not outcome.agrees(other):
             tests.append(test)
-    tests += [test for test in tenant if test not in bare and tenant[test].state in ("failed", "died")]
+    if was_bare_whole:
+        tests += [test for test in tenant if test not in bare and tenant[test].state in ("failed", "died")]
     return tests
 
 

@@ -58,6 +58,7 @@ class Bench:
         self.reasons = judge.reasons(HERE / "reasons.toml")
         # Without Partita, by suite: the first run, and what was repeated.
         self.bare: dict[str, dict[str, judge.Outcome]] = {}
+        self.bare_whole: dict[str, bool] = {}
         self.again: dict[tuple[str, str], judge.Outcome] = {}
         self.mps: dict[tuple[str, str], judge.Outcome] = {}
         self.rows: list[dict] = []
@@ -80,8 +81,8 @@ class Bench:
 
     def without(self) -> None:
         """Every suite without Partita."""
-        for key, (outcomes, _) in self.go(modes.bare(self.options.bare_seats), "first", self.options.sample).items():
-            self.bare[key] = outcomes
+        for key, (outcomes, ended) in self.go(modes.bare(self.options.bare_seats), "first", self.options.sample).items():
+            self.bare[key], self.bare_whole[key] = outcomes, ended.is_whole
 
     def mode(self, mode: modes.Mode, sample: int | None) -> None:
         """Every suite in a mode, and again what differed."""
@@ -93,7 +94,10 @@ class Bench:
             prepared = next(one for one in self.prepared if one.suite.key == key)
             wanted = prepared.planned(list(self.bare.get(key, {})), sample)
             bare = planned[key] = {test: one for test, one in self.bare.get(key, {}).items() if test in wanted}
-            for test in judge.differing(bare, outcomes, ended.is_whole):
+            if not outcomes:
+                # The tenant never came to its tests: that is one finding, not one a test.
+                continue
+            for test in judge.differing(bare, outcomes, self.bare_whole.get(key, False), ended.is_whole):
                 first = bare.get(test, judge.MISSING)
                 found.append(judge.Difference(key, mode.key, test, [first], [outcomes.get(test, judge.MISSING)]))
         self.repeat(mode, found)

@@ -124,8 +124,9 @@ class Judgement(unittest.TestCase):
         bare = {"same": PASSED, "worse": PASSED, "better": FAILED, "gone": PASSED, "late": PASSED, "words": Outcome("passed", verdict=("x",))}
         tenant = {"same": PASSED, "worse": FAILED, "better": PASSED, "late": Outcome("unfinished"), "words": Outcome("passed", verdict=("y",)),
                   "new": FAILED}
-        self.assertEqual(judge.differing(bare, tenant, True), ["worse", "better", "gone", "words", "new"])
-        self.assertEqual(judge.differing(bare, tenant, False), ["worse", "better", "words", "new"], "a run that was stopped lacks tests")
+        self.assertEqual(judge.differing(bare, tenant, True, True), ["worse", "better", "gone", "words", "new"])
+        self.assertEqual(judge.differing(bare, tenant, True, False), ["worse", "better", "words", "new"], "the tenant was stopped")
+        self.assertEqual(judge.differing(bare, tenant, False, True), ["worse", "better", "gone", "words"], "the other was stopped")
 
     def test_kinds(self) -> None:
         for bare, tenant, kind in (([PASSED, PASSED], [FAILED, FAILED], "differs"), ([PASSED, FAILED], [FAILED, FAILED], "flaky"),
@@ -325,7 +326,7 @@ class Whole(unittest.TestCase):
         self.program(self.directory / "bin" / "partita", STAND_IN.replace("AS_TENANT=1 exec", "echo 'partita: no room' >&2; exit 1; :"))
         ended, result = self.bench("--modes", "mask")
         self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertEqual(result["rows"][0]["error"], "partita: no room")
+        self.assertEqual((result["rows"][0]["error"], result["differences"]), ("partita: no room", []))
         self.assertIn("not run: partita: no room", (self.directory / "out" / "compat.md").read_text())
 
     def test_bad_arguments_are_refused_by_name(self) -> None:
