@@ -426,6 +426,21 @@ fn a_profiler_sees_what_it_sees_without_partita_and_the_mask_holds() {
     }
 }
 
+/// As Nsight Compute does: it preloads a library that exports the driver's names, and answers
+/// `dlopen` with the library whose `cuInit` comes first.
+#[test]
+fn a_tool_that_stands_in_for_the_driver_is_called_and_held() {
+    let world = World::new();
+    let program = compile(&world, "behind_stand_in");
+    let library = world.dir().join("libstand-in.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/stand_in.c");
+    succeed(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl"));
+    let script = r#"LD_PRELOAD=$LD_PRELOAD:$0 exec "$1""#;
+    let mut command = world.partita("run --isolation own --sm 25% --mem 64MiB -- sh -c".split_whitespace());
+    let told = text(&succeed(command.arg(script).arg(&library).arg(&program)).stdout);
+    assert_eq!(told, "cuInit 0, stand-in called 1, total 64 MiB\n");
+}
+
 #[test]
 fn forks_and_execs_stay_in_the_tenant() {
     let world = World::new();

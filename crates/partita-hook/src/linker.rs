@@ -151,17 +151,31 @@ fn linkers_own(handle: *mut c_void, name: &CStr, caller: *const c_void) -> Optio
     (!answer.is_null() && answer == elf::in_c_library(name)).then_some(own)
 }
 
-/// The hook for an export of libcuda, if that is what the handle leads to.
+/// The function for an export of libcuda, if that is what the handle leads to.
 fn of_driver(handle: *mut c_void, row: &table::Row) -> Option<*mut c_void> {
-    // The hook's export stands first in the global scope anyway.
-    if handle == libc::RTLD_DEFAULT || !crate::is_tenant() {
+    if !crate::is_tenant() {
         return None;
     }
     if handle == libc::RTLD_NEXT {
         return (real::load() && !row.real().is_null()).then_some(row.hook);
     }
-    // SAFETY: the caller's handle, and a valid name.
-    let found = unsafe { real_dlsym(handle, row.name) };
+    // The hook's export stands first in the global scope.
+    let found = match handle {
+        libc::RTLD_DEFAULT => row.hook,
+        // SAFETY: the caller's handle, and a valid name.
+        handle => unsafe { real_dlsym(handle, row.name) },
+    };
+    if found == row.hook {
+        return stand_in(row);
+    }
     let is_driver = !found.is_null() && real::load() && (found == row.real() || real::is_copy(found));
     is_driver.then_some(row.hook)
+}
+
+/// The function of a library that stands in for the driver behind the hook: Nsight Compute preloads
+/// one, and has `dlopen` answer with the library whose `cuInit` comes first, which is the hook's.
+/// The program calls the stand-in, and the stand-in's calls of the driver come to the hook.
+fn stand_in(row: &table::Row) -> Option<*mut c_void> {
+    let behind = elf::behind_this_library(row.name);
+    (!behind.is_null() && real::load() && behind != row.real() && !real::is_copy(behind)).then_some(behind)
 }

@@ -1,6 +1,6 @@
 //! The driver's own libcuda, which the hook's functions call.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::linker::real_dlsym;
@@ -27,8 +27,17 @@ pub fn load() -> bool {
     if !HANDLE.load(Ordering::Acquire).is_null() {
         return true;
     }
-    // SAFETY: a constant name; the handle is kept for ever.
-    let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    // The C library's own: what tools interpose may answer with the hook.
+    let dlopen = elf::in_c_library(c"dlopen");
+    if dlopen.is_null() {
+        return false;
+    }
+    type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    // SAFETY: dlopen's address has this type; a constant name; the handle is kept for ever.
+    let handle = unsafe {
+        let dlopen = core::mem::transmute::<*mut c_void, Dlopen>(dlopen);
+        dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL)
+    };
     if handle.is_null() || !is_driver(handle) {
         return false;
     }
