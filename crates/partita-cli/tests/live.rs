@@ -59,6 +59,8 @@ fn what_cannot_fit_is_refused_at_the_call() {
     let world = World::new();
     // Four TPCs of one GPC on the H200s seen, and four that lie in four.
     let mut program = Program::start(&world, "--sm tpc:1,9,17,25", 16);
+    // Too large for the device, too: no option helps, and no line says so.
+    assert_eq!(program.0.line("cooperative 265"), "cooperative 720");
     assert_eq!(program.0.line("cluster 8"), "cluster 0");
     assert_eq!(program.0.line("cluster 16"), "cluster 912");
     assert_eq!(program.0.line("cooperative 16"), "cooperative 0");
@@ -85,7 +87,7 @@ fn what_cannot_fit_is_refused_at_the_call() {
         lines,
         [
             "partita: live: a launch with clusters of 16 blocks was refused: the largest cluster that fits this partition (8 of 132 \
-             SMs) has 8; use --on-misfit widen to run such launches on the whole GPU, or a larger --sm",
+             SMs) has 8 blocks; use --on-misfit widen to run such launches on the whole GPU, or a larger --sm",
             "partita: live: a cooperative launch of 17 blocks of 1024 threads was refused: this partition (8 of 132 SMs) runs at most \
              16 of them at once; use --sm-count partition if the program sizes its grid by the number of SMs, --on-misfit widen to run \
              such launches on the whole GPU, or a larger --sm",

@@ -10,11 +10,11 @@ use core::ffi::{c_uint, c_void};
 use core::fmt;
 
 use partita_abi::CuResult;
-use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
+use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, Limits};
 
 use crate::functions::Traits;
 use crate::gpu::Gpu;
-use crate::report;
+use crate::report::{self, Once};
 use crate::tenant::Tenant;
 
 /// What a launch asks for.
@@ -144,8 +144,8 @@ pub fn judge_by(tenant: &Tenant, limits: &Limits, needs: &Needs, shape: &Shape) 
 enum Misfit {
     /// A cluster of so many blocks.
     Cluster { blocks: u64 },
-    /// A cooperative grid of which only so many blocks run at once in the partition.
-    Grid { blocks: u64, threads: u64, cluster_blocks: u64, resident: u64 },
+    /// A cooperative grid, and how many of its blocks run at once in the partition and on the device.
+    Grid { blocks: u64, threads: u64, cluster_blocks: u64, resident: u64, resident_on_device: u64 },
     /// A kernel that launches kernels.
     Launches,
 }
@@ -159,31 +159,62 @@ impl Misfit {
         }
     }
 
-    /// Tells the user what would fit and which option helps, once for each kind of launch: the code alone does not.
+    /// Tells the user what would fit and which option helps, once for each kind of launch: the code alone does not. What the
+    /// device itself cannot run, no option helps.
     #[cold]
     fn say(&self, limits: &Limits) {
-        let program = report::program();
+        static CLUSTER: Once = Once::new();
+        static GRID: Once = Once::new();
         let (sms, of) = (sms(limits), device_sms(limits));
         match *self {
-            Self::Cluster { blocks } => report::once!(
-                "{program}: a launch with clusters of {blocks} blocks was refused: the largest cluster that fits this partition ({sms} \
-                 of {of} SMs) has {}; use --on-misfit widen to run such launches on the whole GPU, or a larger --sm",
-                limits.max_cluster_sms
-            ),
-            Self::Grid { blocks, threads, cluster_blocks, resident } => {
-                let in_clusters = InClusters(cluster_blocks);
-                report::once!(
-                    "{program}: a cooperative launch of {blocks} blocks of {threads} threads{in_clusters} was refused: this \
-                     partition ({sms} of {of} SMs) runs at most {resident} of them at once; use --sm-count partition if the program \
-                     sizes its grid by the number of SMs, --on-misfit widen to run such launches on the whole GPU, or a larger --sm"
-                );
+            Self::Cluster { blocks }
+                if CLUSTER.is_due() && blocks <= u64::from(whole(limits).max_cluster_sms) =>
+            {
+                CLUSTER.say(format_args!(
+                    "{}: a launch with clusters of {blocks} blocks was refused: the largest cluster that fits this partition ({sms} of \
+                     {of} SMs) has {} blocks; use --on-misfit widen to run such launches on the whole GPU, or a larger --sm",
+                    report::program(),
+                    limits.max_cluster_sms
+                ));
+            }
+            Self::Grid { blocks, threads, cluster_blocks, resident, resident_on_device }
+                if GRID.is_due() && blocks <= resident_on_device =>
+            {
+                let by_count = match limits.flags & FLAG_SM_COUNT_PARTITION {
+                    0 => "--sm-count partition if the program sizes its grid by the number of SMs, ",
+                    _ => "",
+                };
+                GRID.say(format_args!(
+                    "{}: a cooperative launch of {blocks} blocks of {threads} threads{} was refused: this partition ({sms} of {of} SMs) \
+                     runs at most {resident} of them at once; use {by_count}--on-misfit widen to run such launches on the whole GPU, or \
+                     a larger --sm",
+                    report::program(),
+                    InClusters(cluster_blocks)
+                ));
             }
             Self::Launches => report::once!(
-                "{program}: a kernel that can launch kernels itself (dynamic parallelism) was refused: what it launches would run \
-                 outside of this partition ({sms} of {of} SMs); use --on-misfit widen to run such kernels on the whole GPU, or --sm 100%"
+                "{}: a kernel that can launch kernels itself (dynamic parallelism) was refused: what it launches would run outside of \
+                 this partition ({sms} of {of} SMs); use --on-misfit widen to run such kernels on the whole GPU, or --sm 100%",
+                report::program()
             ),
+            Self::Cluster { .. } | Self::Grid { .. } => {}
         }
     }
+}
+
+/// The limits of a tenant with the whole device.
+fn whole(limits: &Limits) -> Limits {
+    let mut whole = limits.clone();
+    for (word, tpcs) in whole.set.iter_mut().zip([0, 64, 128, 192]) {
+        *word = match limits.tpc_count.saturating_sub(tpcs) {
+            left @ 0..64 => (1 << left) - 1,
+            _ => !0,
+        };
+    }
+    if limits.flags & FLAG_GPCS_UNPROVED == 0 {
+        whole.max_cluster_sms = enabled_sms(&whole).into_iter().max().unwrap_or(0);
+    }
+    whole
 }
 
 /// The driver itself refuses kernels that launch kernels in clients of MPS, with a tenant and without.
@@ -213,15 +244,17 @@ fn too_large(tenant: &Tenant, limits: &Limits, cluster_blocks: u64, shape: &Shap
     let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
     // A launch that the driver cannot judge, it refuses itself.
     let per_sm = tenant.driver().blocks_per_sm(shape.function, threads, shape.shared_bytes)?;
-    let resident = match u32::try_from(cluster_blocks) {
+    let resident = |limits: &Limits| match u32::try_from(cluster_blocks) {
         Ok(size) if size > 1 => u64::from(active_clusters(limits, size, per_sm)) * cluster_blocks,
         _ => u64::from(sms(limits)) * u64::from(per_sm),
     };
-    (shape.grid_blocks > resident).then_some(Misfit::Grid {
-        blocks: shape.grid_blocks,
+    let blocks = shape.grid_blocks;
+    (blocks > resident(limits)).then(|| Misfit::Grid {
+        blocks,
         threads: shape.block_threads,
         cluster_blocks,
-        resident,
+        resident: resident(limits),
+        resident_on_device: resident(&whole(limits)),
     })
 }
 
@@ -245,6 +278,12 @@ pub fn active_clusters(limits: &Limits, cluster_blocks: u32, blocks_per_sm: u32)
     if cluster_blocks == 0 || cluster_blocks > limits.max_cluster_sms {
         return 0;
     }
+    let of_gpc = |&sms: &u32| if sms < cluster_blocks { 0 } else { sms * blocks_per_sm / cluster_blocks };
+    enabled_sms(limits).iter().map(of_gpc).sum()
+}
+
+/// SMs of the set in each GPC.
+fn enabled_sms(limits: &Limits) -> [u32; 256] {
     let mut enabled_sms = [0u32; 256];
     for tpc in 0..limits.tpc_count as usize {
         let enabled = limits.set.get(tpc / 64).is_some_and(|word| word >> (tpc % 64) & 1 != 0);
@@ -252,6 +291,5 @@ pub fn active_clusters(limits: &Limits, cluster_blocks: u32, blocks_per_sm: u32)
             enabled_sms[usize::from(gpc)] += limits.sms_per_tpc;
         }
     }
-    let of_gpc = |&sms: &u32| if sms < cluster_blocks { 0 } else { sms * blocks_per_sm / cluster_blocks };
-    enabled_sms.iter().map(of_gpc).sum()
+    enabled_sms
 }

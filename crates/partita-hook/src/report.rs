@@ -4,6 +4,7 @@
 //! standard error gets a line only when the tenant's program cannot run.
 
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Writes `partita: …` and a line end to standard error, in one system call.
 pub fn line(message: fmt::Arguments<'_>) {
@@ -16,12 +17,34 @@ pub fn line(message: fmt::Arguments<'_>) {
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.used + 1) };
 }
 
-/// As [`line`], but once in a process for each place that says it, a child by `fork` included.
+/// A line that is said once in a process, a child by `fork` included.
+pub struct Once(AtomicBool);
+
+impl Once {
+    /// Not said yet.
+    pub const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Whether it has not been said.
+    pub fn is_due(&self) -> bool {
+        !self.0.load(Ordering::Relaxed)
+    }
+
+    /// Says it, if it has not been said.
+    pub fn say(&self, message: fmt::Arguments<'_>) {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            line(message);
+        }
+    }
+}
+
+/// As [`line`], but once in a process for each place that says it. What the message is made of is worked out only then.
 macro_rules! once {
     ($($message:tt)+) => {{
-        static SAID: ::core::sync::atomic::AtomicBool = ::core::sync::atomic::AtomicBool::new(false);
-        if !SAID.swap(true, ::core::sync::atomic::Ordering::Relaxed) {
-            $crate::report::line(::core::format_args!($($message)+));
+        static LINE: $crate::report::Once = $crate::report::Once::new();
+        if LINE.is_due() {
+            LINE.say(::core::format_args!($($message)+));
         }
     }};
 }

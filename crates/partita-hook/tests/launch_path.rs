@@ -150,3 +150,14 @@ fn after_an_unexpected_descriptor_nothing_more_is_launched() {
     assert_eq!(slot.state.flags, HookState::UNMASKED | HookState::REFUSED);
     assert_eq!(slot.launches, 0);
 }
+
+#[test]
+fn what_the_driver_refuses_in_clients_of_mps_is_said_once() {
+    let output = Fixture::new(&limits()).run("nested.c", &[]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "811 811\n", "the driver's own code");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "partita: nested: the driver refused a kernel that can launch kernels itself (dynamic parallelism), as it does in every client \
+         of MPS; use --isolation own, and with a partition --on-misfit widen\n"
+    );
+}

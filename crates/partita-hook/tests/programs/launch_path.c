@@ -47,7 +47,11 @@ int main(int count, char **arguments) {
                           allocations, locks, masked[0], masked[1], masked[2], masked[3], masked[4], both[0], both[1],
                           both[2], both[3], kept[0], kept[1], kept[2], kept[3], too_large, fits);
     if (prctl(PR_SET_SECCOMP, 1 /* SECCOMP_MODE_STRICT */) != 0) return 4;
-    for (int i = 0; i < 10000; i++) kernel(plain, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    for (int i = 0; i < 10000; i++) {
+        kernel(plain, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+        /* What was refused, and said, once. */
+        kernel((void *)(uintptr_t)0x2000f, 16, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    }
     if (write(1, line, length) != length) syscall(SYS_exit, 5);
     syscall(SYS_exit, 0);
 }

@@ -77,7 +77,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     stub_build(qmd, gpus > 1 ? NULL : stream); /* with one GPU a stream stands for a launch whose mask the program has set itself */
     stub_show(qmd);
     stub_launches++;
-    return 0;
+    return (uintptr_t)function == 0x81100 ? 811 : 0; /* a kernel that launches kernels, in a client of MPS */
 }
 
 /* As on hardware, filling memory is a launch of the driver's own. */
