@@ -125,7 +125,6 @@ pub unsafe fn device_attribute(
 type SharedBytesOf = *const c_void;
 
 /// Wraps `cuOccupancyMaxPotentialBlockSize`, whose grid fills every SM that the program is told of.
-#[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn potential_block_size(
     real: unsafe extern "C" fn(*mut c_int, *mut c_int, *mut c_void, SharedBytesOf, usize, c_int) -> CuResult,
     grid_blocks: *mut c_int,
