@@ -1,10 +1,71 @@
 //! Opening, creating and mapping files by plain system calls.
 
+use alloc::ffi::CString;
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use crate::error::{Errno, LedgerError, Problem};
+
+/// Where a file is: a path, seen from an open directory or from the working directory.
+///
+/// Whoever has opened a directory and checked whose it is names its files by the descriptor: a path may lead
+/// somewhere else a moment later.
+#[derive(Debug, Clone, Copy)]
+pub struct At<'a> {
+    directory: c_int,
+    pub(crate) path: &'a CStr,
+}
+
+impl<'a> At<'a> {
+    /// A path seen from the directory that `directory` is open on.
+    pub fn new(directory: c_int, path: &'a CStr) -> Self {
+        Self { directory, path }
+    }
+}
+
+impl<'a> From<&'a CStr> for At<'a> {
+    fn from(path: &'a CStr) -> Self {
+        Self { directory: libc::AT_FDCWD, path }
+    }
+}
+
+impl<'a> From<&'a CString> for At<'a> {
+    fn from(path: &'a CString) -> Self {
+        path.as_c_str().into()
+    }
+}
+
+/// A place of its own: it keeps its directory open.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// None for paths seen from the working directory.
+    directory: Option<Fd>,
+    pub(crate) path: CString,
+}
+
+impl Place {
+    pub(crate) fn of(at: At<'_>) -> Result<Self, LedgerError> {
+        let directory = match at.directory {
+            libc::AT_FDCWD => None,
+            // SAFETY: a plain system call.
+            number => match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) } {
+                copy if copy >= 0 => Some(Fd(copy)),
+                _ => return Err(failed(at.path, "fcntl(F_DUPFD_CLOEXEC)")),
+            },
+        };
+        Ok(Self { directory, path: at.path.into() })
+    }
+
+    pub(crate) fn at(&self) -> At<'_> {
+        self.beside(&self.path)
+    }
+
+    /// Another path, seen from the same directory.
+    pub(crate) fn beside<'a>(&self, path: &'a CStr) -> At<'a> {
+        At { directory: self.directory.as_ref().map_or(libc::AT_FDCWD, Fd::raw), path }
+    }
+}
 
 /// An open file; closed when dropped.
 #[derive(Debug)]
@@ -46,19 +107,19 @@ pub(crate) fn failed(path: &CStr, call: &'static str) -> LedgerError {
 impl Fd {
     /// Opens an existing file. Neither follows a symbolic link in the last component nor waits for the other
     /// end of a pipe.
-    pub(crate) fn open(path: &CStr, access: Access) -> Result<Self, LedgerError> {
+    pub(crate) fn open(at: At<'_>, access: Access) -> Result<Self, LedgerError> {
         let mode = match access {
             Access::ReadOnly => libc::O_RDONLY,
             Access::ReadWrite => libc::O_RDWR,
         };
-        match Self::open_raw(path, mode | libc::O_NONBLOCK, 0) {
+        match Self::open_raw(at, mode | libc::O_NONBLOCK, 0) {
             Err(e)
                 if matches!(
                     e.problem(),
                     Problem::System { errno: libc::ELOOP | libc::ENXIO | libc::EISDIR, .. }
                 ) =>
             {
-                Err(LedgerError::new(path, Problem::NotAFile))
+                Err(LedgerError::new(at.path, Problem::NotAFile))
             }
             result => result,
         }
@@ -66,15 +127,20 @@ impl Fd {
 
     /// Makes a new file of `bytes` zeros with its blocks allocated, so that a full file system is an error
     /// now and not a SIGBUS at a later write. Its permissions are `mode` exactly, whatever the umask.
-    pub(crate) fn create(path: &CStr, bytes: u64, mode: u32) -> Result<Self, LedgerError> {
-        let fd = match Self::open_raw(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
+    pub(crate) fn create(at: At<'_>, bytes: u64, mode: u32) -> Result<Self, LedgerError> {
+        let fd = match Self::open_raw(at, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
             Err(e) if matches!(e.problem(), Problem::System { errno: libc::EEXIST, .. }) => {
-                return Err(LedgerError::new(path, Problem::Exists));
+                return Err(LedgerError::new(at.path, Problem::Exists));
             }
             result => result?,
         };
-        fd.allocate(path, bytes, mode).inspect_err(|_| unlink(path))?;
+        fd.allocate(at.path, bytes, mode).inspect_err(|_| unlink(at))?;
         Ok(fd)
+    }
+
+    /// Opens a file that holds locks and nothing else, and makes it if it is missing: nobody else can open it.
+    pub(crate) fn for_locks(at: At<'_>) -> Result<Self, LedgerError> {
+        Self::open_raw(at, libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK, 0o600)
     }
 
     fn allocate(&self, path: &CStr, bytes: u64, mode: u32) -> Result<(), LedgerError> {
@@ -95,15 +161,15 @@ impl Fd {
         Ok(())
     }
 
-    fn open_raw(path: &CStr, flags: c_int, mode: libc::mode_t) -> Result<Self, LedgerError> {
+    fn open_raw(at: At<'_>, flags: c_int, mode: libc::mode_t) -> Result<Self, LedgerError> {
         let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
         loop {
             // SAFETY: the path is a C string; the mode is passed as the call wants it.
-            let fd = unsafe { libc::open(path.as_ptr(), flags, mode as libc::c_uint) };
+            let fd = unsafe { libc::openat(at.directory, at.path.as_ptr(), flags, mode as libc::c_uint) };
             if fd >= 0 {
                 return Ok(Self(fd));
             }
-            let error = failed(path, "open");
+            let error = failed(at.path, "open");
             if !matches!(error.problem(), Problem::System { errno: libc::EINTR, .. }) {
                 return Err(error);
             }
@@ -177,9 +243,9 @@ impl Drop for Fd {
 }
 
 /// Removes a file that could not be finished; its error is the one to report, so this one's is dropped.
-pub(crate) fn unlink(path: &CStr) {
+pub(crate) fn unlink(at: At<'_>) {
     // SAFETY: the path is a C string.
-    unsafe { libc::unlink(path.as_ptr()) };
+    unsafe { libc::unlinkat(at.directory, at.path.as_ptr(), 0) };
 }
 
 /// A shared mapping of a whole file; unmapped when dropped.

@@ -20,7 +20,7 @@ use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
 
 use crate::error::LedgerError;
-use crate::file::Access;
+use crate::file::{Access, At};
 use crate::header::{Header, Kind};
 use crate::lock;
 use crate::mapped::MappedFile;
@@ -85,8 +85,8 @@ impl GateMap {
     ///
     /// # Errors
     /// [`Problem::Exists`](crate::Problem::Exists), or the system call that failed; then no file is left behind.
-    pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let map = Self { file: MappedFile::create(KIND, path, mode)? };
+    pub fn create<'a>(at: impl Into<At<'a>>, mode: u32) -> Result<Self, LedgerError> {
+        let map = Self { file: MappedFile::create(KIND, at.into(), mode)? };
         map.layout().lanes.iter().for_each(|lane| lane.state.store(OPEN.into()));
         map.layout().header.finish(KIND);
         Ok(map)
@@ -96,8 +96,8 @@ impl GateMap {
     ///
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
-    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        Ok(Self { file: MappedFile::open(KIND, path)? })
+    pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
+        Ok(Self { file: MappedFile::open(KIND, at.into())? })
     }
 
     fn layout(&self) -> &Layout {
@@ -130,7 +130,7 @@ impl GateMap {
         self.open_orphans()?;
         let claimed = self.claimed();
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 == 0) {
-            if lock::try_lock(&self.file.path, &self.file.fd, Self::offset_of(lane), size_of::<LaneCells>())?
+            if lock::try_lock(self.file.path(), &self.file.fd, Self::offset_of(lane), size_of::<LaneCells>())?
             {
                 self.cells(lane).state.store(OPEN.into());
                 self.mark(lane, true);
@@ -201,10 +201,10 @@ impl GateMap {
         let mut opened = 0;
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 != 0) {
             let (start, bytes) = (Self::offset_of(lane), size_of::<LaneCells>());
-            if lock::try_lock(&self.file.path, &fd, start, bytes)? {
+            if lock::try_lock(self.file.path(), &fd, start, bytes)? {
                 self.cells(lane).state.store(OPEN.into());
                 self.mark(lane, false);
-                lock::unlock(&self.file.path, &fd, start, bytes)?;
+                lock::unlock(self.file.path(), &fd, start, bytes)?;
                 opened += 1;
             }
         }

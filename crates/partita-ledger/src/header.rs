@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use crate::LAYOUT_VERSION;
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId};
+use crate::file::{Access, At, Fd, FileId};
 use crate::sync::{Word, acquire};
 
 /// The header as it lies at the start of a file.
@@ -32,8 +32,9 @@ impl Header {
 
 impl Kind {
     /// Opens a file and checks that it is a complete one of this kind, without mapping it.
-    pub(crate) fn open(self, path: &CStr, access: Access) -> Result<(Fd, FileId), LedgerError> {
-        let fd = Fd::open(path, access)?;
+    pub(crate) fn open(self, at: At<'_>, access: Access) -> Result<(Fd, FileId), LedgerError> {
+        let path = at.path;
+        let fd = Fd::open(at, access)?;
         let status = fd.status(path)?;
         let wrong = |problem| Err(LedgerError::new(path, problem));
         if !status.regular {

@@ -90,6 +90,7 @@ pub use self::{
     account::{SLOTS, Totals},
     chain::{ChainFile, ChainPlan, ChainSeat},
     error::{Errno, LedgerError, LimitsFault, Problem},
+    file::At,
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{
         DRIVER_ALLOWANCE_BYTES, FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN,
@@ -97,7 +98,7 @@ pub use self::{
         MECHANISM_NONE, MECHANISM_PERSISTENT, NAME_BYTES_MAX, NO_QUOTA,
     },
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
-    lock::is_locked_elsewhere,
+    lock::{is_locked_alone, is_locked_elsewhere, lock_alone},
     peer::SocketPeer,
     share::{Key, Share},
     slot::{AccountError, HookState, Owner, Slot},

@@ -2,6 +2,7 @@
 //! everybody else.
 
 use alloc::ffi::CString;
+use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -9,7 +10,7 @@ use core::time::Duration;
 
 use crate::epoch::{DoubleBuffer, READ_TRIES_MAX};
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Mapping};
+use crate::file::{Access, At, Fd, Mapping};
 use crate::header::{Header, Kind};
 use crate::limits::{Limits, WORDS};
 use crate::lock;
@@ -51,14 +52,17 @@ impl Limits {
     ///
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
-    pub fn read(path: &CStr) -> Result<(u64, Self), LedgerError> {
-        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
-        let at = offset_of!(Layout, limits);
-        let epoch =
-            || KIND.read_words::<1>(path, &fd, at + DoubleBuffer::<WORDS>::EPOCH_OFFSET).map(|[epoch]| epoch);
+    pub fn read<'a>(at: impl Into<At<'a>>) -> Result<(u64, Self), LedgerError> {
+        let at = at.into();
+        let path = at.path;
+        let (fd, _) = KIND.open(at, Access::ReadOnly)?;
+        let start = offset_of!(Layout, limits);
+        let epoch = || {
+            KIND.read_words::<1>(path, &fd, start + DoubleBuffer::<WORDS>::EPOCH_OFFSET).map(|[epoch]| epoch)
+        };
         let mut before = epoch()?;
         for _ in 0..READ_TRIES_MAX {
-            let words = KIND.read_words(path, &fd, at + DoubleBuffer::<WORDS>::copy_offset(before))?;
+            let words = KIND.read_words(path, &fd, start + DoubleBuffer::<WORDS>::copy_offset(before))?;
             let after = epoch()?;
             if after == before {
                 return Ok((after, checked(path, &words)?));
@@ -81,9 +85,10 @@ impl LimitsFile {
     ///
     /// # Errors
     /// [`Problem::Exists`], [`Problem::Limits`], or the system call that failed; then no file is left behind.
-    pub fn create(path: &CStr, limits: &Limits, mode: u32) -> Result<Self, LedgerError> {
-        limits.check().map_err(|fault| LedgerError::new(path, Problem::Limits(fault)))?;
-        let file = Self { file: MappedFile::create(KIND, path, mode)? };
+    pub fn create<'a>(at: impl Into<At<'a>>, limits: &Limits, mode: u32) -> Result<Self, LedgerError> {
+        let at = at.into();
+        limits.check().map_err(|fault| LedgerError::new(at.path, Problem::Limits(fault)))?;
+        let file = Self { file: MappedFile::create(KIND, at, mode)? };
         file.layout().limits.write(&limits.encode());
         file.layout().header.finish(KIND);
         Ok(file)
@@ -93,8 +98,8 @@ impl LimitsFile {
     ///
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
-    pub fn open_rw(path: &CStr) -> Result<Self, LedgerError> {
-        Ok(Self { file: MappedFile::open(KIND, path)? })
+    pub fn open_rw<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
+        Ok(Self { file: MappedFile::open(KIND, at.into())? })
     }
 
     fn layout(&self) -> &Layout {
@@ -108,7 +113,7 @@ impl LimitsFile {
     /// # Errors
     /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change all the time.
     pub fn load(&self) -> Result<(u64, Limits), LedgerError> {
-        load(&self.file.path, &self.layout().limits)
+        load(self.file.path(), &self.layout().limits)
     }
 
     /// Replaces the limits and returns the new epoch. Every process of the tenant obeys them from its next
@@ -136,24 +141,27 @@ impl LimitsFile {
     }
 
     fn publish(&self, limits: &Limits) -> Result<u64, LedgerError> {
-        limits.check().map_err(|fault| LedgerError::new(&self.file.path, Problem::Limits(fault)))?;
+        limits.check().map_err(|fault| LedgerError::new(self.file.path(), Problem::Limits(fault)))?;
         Ok(self.layout().limits.write(&limits.encode()))
     }
 
-    /// Runs `action` under the writers' lock. `&mut`, because two threads with one description would not
-    /// exclude each other.
+    /// Runs `action` under the writers' lock.
+    ///
+    /// The lock is on a file of its own that only the owner can open. Everyone who may read the limits could
+    /// hold a lock on them for as long as they like.
     fn locked<T>(&mut self, action: impl FnOnce(&Self) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+        let path = lock_path(self.file.path());
+        let fd = Fd::for_locks(self.file.place.beside(&path))?;
         let mut waited_ms = 0;
-        while !lock::try_lock(&self.file.path, &self.file.fd, 0, LIMITS_FILE_BYTES)? {
+        while !lock::try_lock(&path, &fd, 0, 1)? {
             if waited_ms >= LOCK_WAIT_MS_MAX {
-                return Err(LedgerError::new(&self.file.path, Problem::Locked { waited_ms }));
+                return Err(LedgerError::new(&path, Problem::Locked { waited_ms }));
             }
             lock::sleep(Duration::from_millis(1));
             waited_ms += 1;
         }
-        let result = self.unchanged_file().and_then(|()| action(self));
-        lock::unlock(&self.file.path, &self.file.fd, 0, LIMITS_FILE_BYTES)?;
-        result
+        // Closing the file gives the lock back.
+        self.unchanged_file().and_then(|()| action(self))
     }
 
     /// Writing to a mapping past the file's end is a SIGBUS, and writing to a file that was replaced would
@@ -161,6 +169,12 @@ impl LimitsFile {
     fn unchanged_file(&self) -> Result<(), LedgerError> {
         self.file.opened_anew(Access::ReadOnly).map(|_| ())
     }
+}
+
+/// The path of the file that the writers of a limits file lock.
+fn lock_path(limits: &CStr) -> CString {
+    let bytes: Vec<u8> = [limits.to_bytes(), b".lock"].concat();
+    CString::new(bytes).unwrap_or_default()
 }
 
 /// The limits changed during every one of many tries to read them: whoever writes them does it without pause.
@@ -188,7 +202,7 @@ impl LimitsMap {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open_ro(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
+        let (fd, _) = KIND.open(path.into(), Access::ReadOnly)?;
         let mapping = Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadOnly)?;
         Ok(Self { path: path.into(), mapping })
     }

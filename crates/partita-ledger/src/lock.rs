@@ -132,6 +132,37 @@ pub fn is_locked_elsewhere(descriptor: c_int) -> Result<bool, Errno> {
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
 
+/// Locks the whole file of an open descriptor for its description alone, without waiting; false if another
+/// description holds a lock on any byte of it. The descriptor must be open for writing.
+///
+/// # Errors
+/// The system's.
+pub fn lock_alone(descriptor: c_int) -> Result<bool, Errno> {
+    let lock = range(libc::F_WRLCK, 0, 0);
+    // SAFETY: the argument is the structure that this command reads.
+    if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &lock) } == 0 {
+        return Ok(true);
+    }
+    match Errno::last() {
+        Errno(libc::EAGAIN | libc::EACCES) => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// Whether another description has locked the file of an open descriptor as [`lock_alone`] does. The locks of
+/// those who may only read the file do not count: the kernel gives them no such lock.
+///
+/// # Errors
+/// The system's.
+pub fn is_locked_alone(descriptor: c_int) -> Result<bool, Errno> {
+    let mut lock = range(libc::F_RDLCK, 0, 0);
+    // SAFETY: the argument is the structure that this command reads and writes.
+    if unsafe { libc::fcntl(descriptor, libc::F_OFD_GETLK, &mut lock) } != 0 {
+        return Err(Errno::last());
+    }
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;

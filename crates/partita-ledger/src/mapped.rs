@@ -1,17 +1,16 @@
 //! A file that is mapped for writing and locked by its description: what every map of this crate stands on.
 
-use alloc::ffi::CString;
 use core::ffi::CStr;
 
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd, FileId, Mapping, unlink};
+use crate::file::{Access, At, Fd, FileId, Mapping, Place, unlink};
 use crate::header::Kind;
 
 /// A whole file, mapped, and its descriptor.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     /// As it was opened.
-    pub(crate) path: CString,
+    pub(crate) place: Place,
     id: FileId,
     /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep a lock.
     pub(crate) fd: Fd,
@@ -22,21 +21,26 @@ pub(crate) struct MappedFile {
 impl MappedFile {
     /// Makes a file of this kind, all zero, and maps it; [`Header::finish`](crate::header::Header::finish) completes it. `mode` is its
     /// permissions. On an error no file is left behind.
-    pub(crate) fn create(kind: Kind, path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let fd = Fd::create(path, u64::from(kind.bytes), mode)?;
-        let id = fd.status(path).map(|status| status.id);
-        id.and_then(|id| Self::map(kind, path, fd, id)).inspect_err(|_| unlink(path))
+    pub(crate) fn create(kind: Kind, at: At<'_>, mode: u32) -> Result<Self, LedgerError> {
+        let fd = Fd::create(at, u64::from(kind.bytes), mode)?;
+        let id = fd.status(at.path).map(|status| status.id);
+        id.and_then(|id| Self::map(kind, at, fd, id)).inspect_err(|_| unlink(at))
     }
 
     /// Opens a complete file of this kind and maps it.
-    pub(crate) fn open(kind: Kind, path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, id) = kind.open(path, Access::ReadWrite)?;
-        Self::map(kind, path, fd, id)
+    pub(crate) fn open(kind: Kind, at: At<'_>) -> Result<Self, LedgerError> {
+        let (fd, id) = kind.open(at, Access::ReadWrite)?;
+        Self::map(kind, at, fd, id)
     }
 
-    fn map(kind: Kind, path: &CStr, fd: Fd, id: FileId) -> Result<Self, LedgerError> {
-        let mapping = Mapping::new(path, &fd, kind.bytes as usize, Access::ReadWrite)?;
-        Ok(Self { path: path.into(), id, fd, mapping, kind })
+    fn map(kind: Kind, at: At<'_>, fd: Fd, id: FileId) -> Result<Self, LedgerError> {
+        let mapping = Mapping::new(at.path, &fd, kind.bytes as usize, Access::ReadWrite)?;
+        Ok(Self { place: Place::of(at)?, id, fd, mapping, kind })
+    }
+
+    /// As it was opened, for messages.
+    pub(crate) fn path(&self) -> &CStr {
+        &self.place.path
     }
 
     /// A description of its own of the same file: locks exclude descriptions from each other, not threads.
@@ -44,8 +48,8 @@ impl MappedFile {
     /// # Errors
     /// [`Problem::Replaced`] if the path leads to another file by now, or what is wrong with it.
     pub(crate) fn opened_anew(&self, access: Access) -> Result<Fd, LedgerError> {
-        let (fd, id) = self.kind.open(&self.path, access)?;
-        if id == self.id { Ok(fd) } else { Err(LedgerError::new(&self.path, Problem::Replaced)) }
+        let (fd, id) = self.kind.open(self.place.at(), access)?;
+        if id == self.id { Ok(fd) } else { Err(LedgerError::new(self.path(), Problem::Replaced)) }
     }
 
     /// The file's number in its file system.

@@ -75,7 +75,7 @@ impl Slot {
         let _turn = self.sharing.lock();
         // If a stopped process keeps the makers' lock, the memory may be charged once more than it should, never
         // less.
-        let making = Byte::take(&self.map.file.path, &self.map.file.fd, MAKERS_OFFSET);
+        let making = Byte::take(self.map.file.path(), &self.map.file.fd, MAKERS_OFFSET);
         let found = self.map.find_shared(key);
         if found.is_some() {
             return Ok(found);
@@ -109,10 +109,10 @@ impl Slot {
         let _turn = self.sharing.lock();
         let (start, length) = (slot_offset(share.slot), size_of::<SlotCells>());
         // Two who leave at once may both be refused: then the next who reaps gives the bytes back.
-        if lock::try_lock(&self.map.file.path, &self.map.file.fd, start, length).unwrap_or(false) {
+        if lock::try_lock(self.map.file.path(), &self.map.file.fd, start, length).unwrap_or(false) {
             let _ = self.map.vacate(share.slot);
         }
-        let _ = lock::unlock(&self.map.file.path, &self.map.file.fd, start, length);
+        let _ = lock::unlock(self.map.file.path(), &self.map.file.fd, start, length);
     }
 }
 
@@ -125,11 +125,11 @@ impl UsageMap {
                 // bytes are for whoever reaps.
                 let free = || self.key_of(slot) == Key([0, 0]) && self.book().bytes(slot) == 0;
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
-                if free() && lock::try_lock(&self.file.path, &self.file.fd, start, length)? {
+                if free() && lock::try_lock(self.file.path(), &self.file.fd, start, length)? {
                     if free() {
                         return Ok(Some(slot));
                     }
-                    lock::unlock(&self.file.path, &self.file.fd, start, length)?;
+                    lock::unlock(self.file.path(), &self.file.fd, start, length)?;
                 }
             }
             if !reaped {
@@ -141,7 +141,7 @@ impl UsageMap {
 
     fn give_shared_back(&self, slot: usize) {
         let _ = self.vacate(slot);
-        let _ = lock::unlock(&self.file.path, &self.file.fd, slot_offset(slot), size_of::<SlotCells>());
+        let _ = lock::unlock(self.file.path(), &self.file.fd, slot_offset(slot), size_of::<SlotCells>());
     }
 
     fn publish_shared(&self, slot: usize, key: Key) -> Result<Share, LedgerError> {
@@ -149,7 +149,7 @@ impl UsageMap {
         words[1].store(key.0[1]);
         words[0].store(key.0[0]);
         // Nobody else can hold it: this only lets others in.
-        lock::try_lock_shared(&self.file.path, &self.file.fd, slot_offset(slot), size_of::<SlotCells>())?;
+        lock::try_lock_shared(self.file.path(), &self.file.fd, slot_offset(slot), size_of::<SlotCells>())?;
         Ok(Share { slot })
     }
 
@@ -163,7 +163,7 @@ impl UsageMap {
             let mut kept_out = false;
             for slot in (PROCESS_SLOTS..SLOTS).filter(|&slot| self.key_of(slot) == key) {
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
-                if !lock::try_lock_shared(&self.file.path, &self.file.fd, start, length).ok()? {
+                if !lock::try_lock_shared(self.file.path(), &self.file.fd, start, length).ok()? {
                     kept_out = true;
                     continue;
                 }
@@ -172,7 +172,7 @@ impl UsageMap {
                 if self.key_of(slot) == key && self.book().bytes(slot) > 0 {
                     return Some(Share { slot });
                 }
-                let _ = lock::unlock(&self.file.path, &self.file.fd, start, length);
+                let _ = lock::unlock(self.file.path(), &self.file.fd, start, length);
             }
             if !kept_out {
                 return None;

@@ -18,7 +18,7 @@ use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
 
 use crate::error::{LedgerError, Problem};
-use crate::file::{Access, Fd};
+use crate::file::{Access, At, Fd};
 use crate::gate::OPEN;
 use crate::header::{Header, Kind};
 use crate::lock;
@@ -90,8 +90,8 @@ impl TimeMap {
     ///
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
-    pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let map = Self { file: MappedFile::create(KIND, path, mode)? };
+    pub fn create<'a>(at: impl Into<At<'a>>, mode: u32) -> Result<Self, LedgerError> {
+        let map = Self { file: MappedFile::create(KIND, at.into(), mode)? };
         map.page().gate.0.store(OPEN.into());
         map.page().header.finish(KIND);
         Ok(map)
@@ -101,8 +101,8 @@ impl TimeMap {
     ///
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
-    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        Ok(Self { file: MappedFile::open(KIND, path)? })
+    pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
+        Ok(Self { file: MappedFile::open(KIND, at.into())? })
     }
 
     fn layout(&self) -> &Layout {
@@ -138,7 +138,7 @@ impl TimeMap {
     /// [`Problem::Full`] if 1024 living processes have seats, or the system call that failed.
     pub fn take_seat(&self) -> Result<Seat, LedgerError> {
         for seat in 0..PROCESS_SLOTS {
-            if lock::try_lock(&self.file.path, &self.file.fd, seat_offset(seat), size_of::<Word>())? {
+            if lock::try_lock(self.file.path(), &self.file.fd, seat_offset(seat), size_of::<Word>())? {
                 let seats = &self.page().seats.0;
                 loop {
                     let known = seats.load();
@@ -148,7 +148,7 @@ impl TimeMap {
                 }
             }
         }
-        Err(LedgerError::new(&self.file.path, Problem::Full { slots: PROCESS_SLOTS }))
+        Err(LedgerError::new(self.file.path(), Problem::Full { slots: PROCESS_SLOTS }))
     }
 
     /// Changes the account as the process in `seat`, one thread of it at a time, and returns the new version and what `change` said
@@ -214,13 +214,13 @@ impl TimeMap {
         let fd = self.file.opened_anew(Access::ReadWrite)?;
         for seat in (0..self.seats()).filter(suspect) {
             let (start, bytes) = (seat_offset(seat), size_of::<Word>());
-            if lock::try_lock(&self.file.path, &fd, start, bytes)? {
+            if lock::try_lock(self.file.path(), &fd, start, bytes)? {
                 let since_ns = word(seat).load();
                 if since_ns != 0 {
                     charge(since_ns);
                     word(seat).store(0);
                 }
-                lock::unlock(&self.file.path, &fd, start, bytes)?;
+                lock::unlock(self.file.path(), &fd, start, bytes)?;
             }
         }
         Ok(())
@@ -250,9 +250,10 @@ impl TimeView {
     ///
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
-    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
-        Ok(Self { path: path.into(), fd })
+    pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
+        let at = at.into();
+        let (fd, _) = KIND.open(at, Access::ReadOnly)?;
+        Ok(Self { path: at.path.into(), fd })
     }
 
     /// The account's words. Exact unless it changes without pause, as between the looks of a tenant it does not.

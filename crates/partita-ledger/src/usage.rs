@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use crate::account::{Account, Book, Change, SLOTS, Totals};
 use crate::error::{LedgerError, Problem};
-use crate::file::Access;
+use crate::file::{Access, At};
 use crate::header::{Header, Kind};
 use crate::lock::{self, Byte};
 use crate::mapped::MappedFile;
@@ -117,8 +117,8 @@ impl UsageMap {
     ///
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
-    pub fn create(path: &CStr, mode: u32) -> Result<Self, LedgerError> {
-        let map = Self { file: MappedFile::create(KIND, path, mode)? };
+    pub fn create<'a>(at: impl Into<At<'a>>, mode: u32) -> Result<Self, LedgerError> {
+        let map = Self { file: MappedFile::create(KIND, at.into(), mode)? };
         map.layout().header.finish(KIND);
         Ok(map)
     }
@@ -127,8 +127,8 @@ impl UsageMap {
     ///
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
-    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        Ok(Self { file: MappedFile::open(KIND, path)? })
+    pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
+        Ok(Self { file: MappedFile::open(KIND, at.into())? })
     }
 
     fn layout(&self) -> &Layout {
@@ -147,7 +147,7 @@ impl UsageMap {
 
     /// The file's path, as it was opened.
     pub fn path(&self) -> &CStr {
-        &self.file.path
+        self.file.path()
     }
 
     /// Claims a free slot, or one whose owner died (its bytes are given back first), for the calling process.
@@ -164,20 +164,24 @@ impl UsageMap {
 
     /// Takes a place, locked, and makes it the owner's.
     fn take_place(&self, owner: Owner) -> Result<usize, LedgerError> {
-        let wrong = |problem| LedgerError::new(&self.file.path, problem);
+        let wrong = |problem| LedgerError::new(self.file.path(), problem);
         if owner.pid <= 0 {
             return Err(wrong(Problem::BadOwner { pid: owner.pid }));
         }
         // Free slots first, so that the dead are left for `ps` to show as long as there is room.
         for free_only in [true, false] {
             let _reaping =
-                if free_only { None } else { Byte::take(&self.file.path, &self.file.fd, REAPERS_OFFSET) };
+                if free_only { None } else { Byte::take(self.file.path(), &self.file.fd, REAPERS_OFFSET) };
             for index in 0..PROCESS_SLOTS {
                 if free_only && self.cells(index).holder.pid.load() != 0 {
                     continue;
                 }
-                if lock::try_lock(&self.file.path, &self.file.fd, slot_offset(index), size_of::<SlotCells>())?
-                {
+                if lock::try_lock(
+                    self.file.path(),
+                    &self.file.fd,
+                    slot_offset(index),
+                    size_of::<SlotCells>(),
+                )? {
                     self.vacate(index)?;
                     let cells = self.cells(index);
                     cells.counters.launches.iter().for_each(|counter| counter.store(0));
@@ -199,7 +203,7 @@ impl UsageMap {
         let bytes = self
             .book()
             .transact(slot, Change::ReleaseAll)
-            .map_err(|_| LedgerError::new(&self.file.path, Problem::Damaged))?;
+            .map_err(|_| LedgerError::new(self.file.path(), Problem::Damaged))?;
         self.cells(slot).holder.pid.store(0);
         if slot >= PROCESS_SLOTS {
             self.cells(slot).shared.key.iter().for_each(|word| word.store(0));
@@ -223,19 +227,19 @@ impl UsageMap {
         let mut all_owned = true;
         for slot in self.taken() {
             let (start, length) = range(slot);
-            all_owned = all_owned && lock::is_locked(&self.file.path, &fd, start, length)?;
+            all_owned = all_owned && lock::is_locked(self.file.path(), &fd, start, length)?;
         }
         // Asked last: a slot may be locked by one who reaps.
-        if all_owned && !lock::is_locked(&self.file.path, &fd, REAPERS_OFFSET, 1)? {
+        if all_owned && !lock::is_locked(self.file.path(), &fd, REAPERS_OFFSET, 1)? {
             return Ok(0);
         }
-        let _reaping = Byte::take(&self.file.path, &fd, REAPERS_OFFSET);
+        let _reaping = Byte::take(self.file.path(), &fd, REAPERS_OFFSET);
         let mut bytes = 0u64;
         for slot in self.taken() {
             let (start, length) = range(slot);
-            if lock::try_lock(&self.file.path, &fd, start, length)? {
+            if lock::try_lock(self.file.path(), &fd, start, length)? {
                 bytes = bytes.saturating_add(self.vacate(slot)?);
-                lock::unlock(&self.file.path, &fd, start, length)?;
+                lock::unlock(self.file.path(), &fd, start, length)?;
             }
         }
         Ok(bytes)

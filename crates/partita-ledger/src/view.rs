@@ -5,12 +5,11 @@
 //! and that words are copied instead of read atomically; so each look is repeated until two copies agree.
 
 use alloc::ffi::CString;
-use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
 
 use crate::account::{Account, Entry, Name, SLOTS, Totals};
 use crate::error::LedgerError;
-use crate::file::{Access, Fd};
+use crate::file::{Access, At, Fd};
 use crate::lock;
 use crate::slot::HookState;
 use crate::usage::{
@@ -65,9 +64,10 @@ impl UsageView {
     ///
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
-    pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        let (fd, _) = KIND.open(path, Access::ReadOnly)?;
-        Ok(Self { path: path.into(), fd })
+    pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
+        let at = at.into();
+        let (fd, _) = KIND.open(at, Access::ReadOnly)?;
+        Ok(Self { path: at.path.into(), fd })
     }
 
     /// Bytes that the tenant's processes hold together and the most that they ever did.

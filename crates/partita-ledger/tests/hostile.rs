@@ -5,7 +5,7 @@ mod common;
 
 use std::ffi::CStr;
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 
 use common::{as_path, dir, owner, sample_limits};
 use partita_ledger::{
@@ -162,24 +162,81 @@ fn changed_under_an_open_writer() {
     assert_eq!(writer.store(&sample_limits()).unwrap_err().problem(), &Problem::Replaced);
 }
 
-/// A reader that shares the file may lock it too; a writer does not wait for it for ever.
+/// Whoever may read the limits may lock them, and holds nobody up. A writer that keeps the writers' lock is not
+/// waited for without end.
 #[test]
 fn a_lock_that_is_not_given_back() {
     use std::os::fd::AsRawFd;
     let dir = dir();
     let path = dir.file("limits");
     let mut writer = LimitsFile::create(&path, &sample_limits(), 0o644).unwrap();
-    let tenant = fs::File::open(as_path(&path)).unwrap();
+    let reader = fs::File::open(as_path(&path)).unwrap();
     // SAFETY: numbers only.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_RDLCK as libc::c_short;
     // SAFETY: the argument is what the command reads.
-    assert_eq!(unsafe { libc::fcntl(tenant.as_raw_fd(), libc::F_OFD_SETLK, &lock) }, 0);
+    assert_eq!(unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_OFD_SETLK, &lock) }, 0);
+    assert_eq!(writer.store(&sample_limits()).unwrap(), 2);
+
+    let locks = dir.path().join("limits.lock");
+    assert_eq!(fs::metadata(&locks).unwrap().permissions().mode() & 0o777, 0o600);
+    let other = OpenOptions::new().write(true).open(&locks).unwrap();
+    assert_eq!(partita_ledger::lock_alone(other.as_raw_fd()), Ok(true));
     let error = writer.store(&sample_limits()).unwrap_err();
     assert!(matches!(error.problem(), Problem::Locked { waited_ms: 100.. }), "{error:?}");
-    assert!(error.to_string().contains("/proc/locks"), "{error}");
-    drop(tenant);
-    assert_eq!(writer.store(&sample_limits()).unwrap(), 2);
+    assert!(
+        error.to_string().contains("limits.lock") && error.to_string().contains("/proc/locks"),
+        "{error}"
+    );
+    drop(other);
+    assert_eq!(writer.store(&sample_limits()).unwrap(), 3);
+}
+
+/// A lock that keeps a tenant alive is its writer's: a reader's lock is not taken for it.
+#[test]
+fn a_readers_lock_is_not_taken_for_a_writers() {
+    use std::os::fd::AsRawFd;
+    let dir = dir();
+    let path = as_path(&dir.file("owner")).to_owned();
+    let owner = fs::File::create(&path).unwrap();
+    let seen = || partita_ledger::is_locked_alone(fs::File::open(&path).unwrap().as_raw_fd()).unwrap();
+    assert!(!seen());
+    assert_eq!(partita_ledger::lock_alone(owner.as_raw_fd()), Ok(true));
+    assert!(seen());
+    // A child of the owner shares the description.
+    let inherited = owner.try_clone().unwrap();
+    drop(owner);
+    assert!(seen());
+    drop(inherited);
+    let reader = fs::File::open(&path).unwrap();
+    assert_eq!(partita_ledger::lock_alone(reader.as_raw_fd()), Err(partita_ledger::Errno(libc::EBADF)));
+    // SAFETY: numbers only.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_RDLCK as libc::c_short;
+    // SAFETY: the argument is what the command reads.
+    assert_eq!(unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_OFD_SETLK, &lock) }, 0);
+    assert!(!seen());
+}
+
+/// A file is named by an open directory, whatever the directory's path leads to by then.
+#[test]
+fn a_file_is_found_in_the_directory_that_is_open() {
+    use std::os::fd::AsRawFd;
+    let dir = dir();
+    let (own, foreign) = (dir.path().join("own"), dir.path().join("foreign"));
+    fs::create_dir(&own).unwrap();
+    fs::create_dir(&foreign).unwrap();
+    let open = fs::File::open(&own).unwrap();
+    let at = partita_ledger::At::new(open.as_raw_fd(), c"limits");
+    fs::rename(&own, dir.path().join("elsewhere")).unwrap();
+    symlink(&foreign, &own).unwrap();
+    let mut file = LimitsFile::create(at, &sample_limits(), 0o600).unwrap();
+    assert_eq!(file.store(&sample_limits()).unwrap(), 2);
+    assert_eq!(Limits::read(at).unwrap().0, 2);
+    assert_eq!(LimitsFile::open_rw(at).unwrap().store(&sample_limits()).unwrap(), 3);
+    drop(UsageMap::create(partita_ledger::At::new(open.as_raw_fd(), c"usage"), 0o600).unwrap());
+    assert_eq!(fs::read_dir(&foreign).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path().join("elsewhere")).unwrap().count(), 3);
 }
 
 /// A tenant shortens its usage file while it is observed: no SIGBUS, an error.

@@ -37,7 +37,7 @@ impl ChainFile {
     pub fn create(path: &CStr, plan: &ChainPlan) -> Result<Self, LedgerError> {
         let fault = |fault| LedgerError::new(path, Problem::Chain(ChainFault::Plan(fault)));
         plan.check().map_err(fault)?;
-        let file = MappedFile::create(KIND, path, 0o600)?;
+        let file = MappedFile::create(KIND, path.into(), 0o600)?;
         let chain = Self { file, plan: plan.clone() };
         plan.write(&chain.layout().plan);
         chain.layout().header.finish(KIND);
@@ -49,7 +49,7 @@ impl ChainFile {
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
     pub fn open(path: &CStr) -> Result<Self, LedgerError> {
-        let file = MappedFile::open(KIND, path)?;
+        let file = MappedFile::open(KIND, path.into())?;
         // SAFETY: as in `layout`.
         let layout: &Layout = unsafe { file.as_ref() };
         let plan = ChainPlan::read(&layout.plan);
@@ -59,7 +59,7 @@ impl ChainFile {
 
     /// Removes the file. Those who have it mapped keep it.
     pub fn remove(self) {
-        unlink(&self.file.path);
+        unlink(self.file.place.at());
     }
 
     pub(super) fn layout(&self) -> &Layout {
@@ -70,7 +70,7 @@ impl ChainFile {
 
     /// The file's path, as it was opened.
     pub fn path(&self) -> &CStr {
-        &self.file.path
+        self.file.path()
     }
 
     /// What the chain is made of.
@@ -84,7 +84,7 @@ impl ChainFile {
     }
 
     pub(super) fn refuse(&self, problem: Problem) -> LedgerError {
-        LedgerError::new(&self.file.path, problem)
+        LedgerError::new(self.file.path(), problem)
     }
 
     pub(super) fn flow(&self) -> Flow<'_, Line, Edge, FRAMES_MAX> {
@@ -118,7 +118,7 @@ impl ChainFile {
         let (start, bytes) = role_range(role);
         // Anew: this description's own lock would not be seen.
         let fd = self.file.opened_anew(Access::ReadOnly)?;
-        lock::is_locked(&self.file.path, &fd, start, bytes)
+        lock::is_locked(self.file.path(), &fd, start, bytes)
     }
 
     /// Takes a role's lock on this file's description. Nothing of the role is touched before [`RoleClaim::take`].
@@ -128,7 +128,7 @@ impl ChainFile {
     pub fn claim(self, role: u8) -> Result<RoleClaim, LedgerError> {
         self.known(role)?;
         let (start, bytes) = role_range(role);
-        if !lock::try_lock(&self.file.path, &self.file.fd, start, bytes)? {
+        if !lock::try_lock(self.file.path(), &self.file.fd, start, bytes)? {
             let pid = self.role_cells(role).pid.load();
             return Err(self.refuse(Problem::Chain(ChainFault::RoleHeld { role, pid })));
         }
@@ -144,11 +144,11 @@ impl ChainFile {
         self.known(role)?;
         let (start, bytes) = role_range(role);
         let fd = self.file.opened_anew(Access::ReadWrite)?;
-        if !lock::try_lock(&self.file.path, &fd, start, bytes)? {
+        if !lock::try_lock(self.file.path(), &fd, start, bytes)? {
             return Ok(None);
         }
         let recovered = self.recover_locked(role, rests_until_ns);
-        lock::unlock(&self.file.path, &fd, start, bytes)?;
+        lock::unlock(self.file.path(), &fd, start, bytes)?;
         Ok(Some(recovered))
     }
 
@@ -211,7 +211,7 @@ impl ChainFile {
     pub fn suggest(&mut self, role: u8, set: &[u64; 4]) -> Result<u64, LedgerError> {
         self.known(role)?;
         let mut waited_ms = 0;
-        while !lock::try_lock(&self.file.path, &self.file.fd, SUGGESTING_OFFSET, 1)? {
+        while !lock::try_lock(self.file.path(), &self.file.fd, SUGGESTING_OFFSET, 1)? {
             if waited_ms >= LOCK_WAIT_MS_MAX {
                 return Err(self.refuse(Problem::Locked { waited_ms }));
             }
@@ -219,7 +219,7 @@ impl ChainFile {
             waited_ms += 1;
         }
         let epoch = self.role_cells(role).suggestion.write(set);
-        lock::unlock(&self.file.path, &self.file.fd, SUGGESTING_OFFSET, 1)?;
+        lock::unlock(self.file.path(), &self.file.fd, SUGGESTING_OFFSET, 1)?;
         Ok(epoch)
     }
 
