@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
+use partita::escape::escape;
 
 use crate::args::Arguments;
 
@@ -59,7 +60,7 @@ impl From<partita_mps::MpsError> for Failure {
 pub fn tell(message: &str) {
     let line = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     // Without a stderr there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "partita: {line}");
+    let _ = writeln!(std::io::stderr(), "partita: {}", escape(&line));
 }
 
 /// Tells what is wrong with the arguments, or prints the help that was asked for.

@@ -1,5 +1,7 @@
 //! Plain aligned columns, easy to read and to cut.
 
+use partita::escape::escape;
+
 /// Rows below a head, each column as wide as its widest cell, two blanks between.
 #[derive(Debug)]
 pub struct Table {
@@ -16,8 +18,9 @@ impl Table {
     }
 
     /// Adds a row. Missing cells are empty.
+    /// What others wrote must not steer the terminal, nor look like another row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+        self.rows.push(cells.iter().map(|cell| escape(cell).into_owned()).collect());
     }
 
     /// The table as text.

@@ -57,7 +57,7 @@ fn a_keeper_serves_where_it_is_looked_for_and_ends_when_nobody_needs_it() {
     assert!(refused.contains("quota of 4.0MiB"), "{refused}");
 
     // What the daemon shows of it.
-    let keepers = Keepers::new(run.clone());
+    let keepers = Keepers::new(partita::registry::Registry::at(&run).unwrap());
     let shown = keepers.keepers().unwrap();
     assert_eq!((shown.len(), shown[0].pid, shown[0].leases), (1, first.0.id(), 2));
     assert_eq!((shown[0].leased_bytes, &shown[0].gpu), (2 << 20, &places[0].gpu_key));
@@ -104,7 +104,7 @@ fn a_name_is_no_proof_of_whose_a_keeper_is() {
         started
     };
     let (mine, theirs) = (start(&places[0]), start(&places[1]));
-    let keepers = Keepers::new(run);
+    let keepers = Keepers::new(partita::registry::Registry::at(&run).unwrap());
     let shown: Vec<(u32, u32)> =
         keepers.keepers().unwrap().iter().map(|keeper| (keeper.user, keeper.pid)).collect();
     assert_eq!(shown, [(own, mine.0.id())]);

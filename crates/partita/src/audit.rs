@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::Job;
 use crate::error::Error;
 use crate::install::Install;
-use crate::process::ProcessId;
+use crate::process::{ProcessId, user_name};
 use crate::registry::{GpuMeta, Registry, SimMeta, Tenant};
 use crate::simenv::SimEnvironment;
 
@@ -100,6 +100,8 @@ pub struct Look {
     pub rows: Vec<AuditRow>,
     /// What could not be looked at.
     pub unseen: Vec<Unseen>,
+    /// Tenants of other users that were not looked at, and why, for people.
+    pub passed_over: Vec<String>,
 }
 
 /// GPUs with tenants of which nobody tells who uses them.
@@ -173,32 +175,27 @@ fn of_one(device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
     Ok(ListedGpu { uuid: device.uuid()?, processes: found.into_values().collect() })
 }
 
-/// Every process of a tenant that the driver lists, those that have escaped first.
-///
-/// # Errors
-/// What reading the registry or asking the driver ends with.
-pub fn audit(install: &Install, registry: &Registry) -> Result<Vec<AuditRow>, Error> {
-    let Look { rows, unseen } = look(install, registry, &[])?;
-    match unseen.into_iter().next() {
-        Some(unseen) => Err(unseen.error),
-        None => Ok(rows),
-    }
-}
-
-/// The same, also where a part cannot be looked at, and with what has become of those that had `escaped` before.
+/// Every process of a tenant that the driver lists, and what has become of those that had `escaped` before. A part
+/// that cannot be looked at hides no other.
 ///
 /// # Errors
 /// What reading the registry ends with.
 pub fn look(install: &Install, registry: &Registry, escaped: &[Escape]) -> Result<Look, Error> {
     let tenants = registry.lock()?.tenants()?;
-    let of_tenants = tenants.iter().filter_map(gpu_of);
+    let mut look = Look::default();
+    // What another user's file names is neither connected to nor believed: it may be a board that never answers, or
+    // hide a GPU of somebody else's tenants.
+    let (looked_at, passed_over): (Vec<Tenant>, Vec<Tenant>) =
+        tenants.into_iter().partition(|tenant| tenant.is_own() || is_on_its_gpu(tenant));
+    look.passed_over = passed_over.iter().map(why_passed_over).collect();
+    let mut tenants = looked_at;
+    tenants.sort_by_key(|tenant| !tenant.is_own());
     let mut gpus: Vec<GpuMeta> = Vec::new();
-    for gpu in of_tenants.chain(escaped.iter().map(|escape| escape.gpu.clone())) {
+    for gpu in tenants.iter().filter_map(gpu_of).chain(escaped.iter().map(|escape| escape.gpu.clone())) {
         if gpus.iter().all(|known| known.key != gpu.key) {
             gpus.push(gpu);
         }
     }
-    let mut look = Look::default();
     while let Some(first) = gpus.first() {
         // One library tells of all real GPUs, or of all of one simulated machine.
         let sim = first.sim.clone();
@@ -213,6 +210,20 @@ pub fn look(install: &Install, registry: &Registry, escaped: &[Escape]) -> Resul
         (!one.escaped, &one.tenant, one.pid).cmp(&(!other.escaped, &other.tenant, other.pid))
     });
     Ok(look)
+}
+
+/// Whether the directory that a tenant is in bears the name of the real GPU that it says it is on.
+fn is_on_its_gpu(tenant: &Tenant) -> bool {
+    tenant.meta.as_ref().is_ok_and(|meta| meta.gpu.sim.is_none() && meta.gpu.uuid == tenant.gpu_key)
+}
+
+fn why_passed_over(tenant: &Tenant) -> String {
+    let reason = match &tenant.meta {
+        Ok(meta) if meta.gpu.sim.is_some() => "it is on a simulated GPU of its user's",
+        Ok(_) => "it does not say which GPU it is on",
+        Err(_) => "its meta.json is damaged",
+    };
+    format!("tenant {} of {} was not looked at: {reason}", tenant.name, user_name(tenant.user))
 }
 
 /// A tenant's GPU, with the name of the directory that it is in.
@@ -273,8 +284,12 @@ fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverP
     }
     let ancestors: Vec<ProcessId> =
         std::iter::successors(Some(process), |process| process.parent()).take(ANCESTORS_MAX).collect();
+    // What a tenant's files say holds for its own user's processes.
     let is_of = |tenant: &&&Tenant| {
-        tenant.meta().is_ok_and(|meta| meta.child.is_some_and(|child| ancestors.contains(&child)))
+        tenant.meta().is_ok_and(|meta| {
+            let is_it = |child: ProcessId| ancestors.contains(&child) && child.user() == Some(tenant.user);
+            meta.child.is_some_and(is_it)
+        })
     };
     let tenant = tenants.iter().find(is_of).map(|tenant| &tenant.name);
     // Nothing leads from one whose parent has ended to its tenant any more.
@@ -293,5 +308,9 @@ fn charged(tenant: &Tenant, process: ProcessId) -> Option<u64> {
             && slot.start_ticks == process.start_ticks
             && numbers.contains(&slot.pid.unsigned_abs())
     };
+    // Another user's file may name any process.
+    if process.user() != Some(tenant.user) {
+        return None;
+    }
     tenant.usage().ok()?.slots().flatten().find(is_it).map(|slot| slot.bytes)
 }

@@ -153,7 +153,9 @@ pub enum Error {
         reason: String,
     },
     /// The tenant belongs to somebody else.
-    #[error("tenant {name} belongs to {user}: only {user} and root may change or end it")]
+    #[error(
+        "tenant {name} belongs to {user}: only {user} changes it, and only {user} and root end it; ask {user}, or run this as {user}"
+    )]
     NotYours {
         /// The name.
         name: String,

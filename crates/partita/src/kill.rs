@@ -6,7 +6,6 @@
 //! and only then gets signals.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +25,8 @@ pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 /// driver ends when the driver lets it, and one whose pages the machine has
 /// taken away when they are back.
 pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(30);
+/// How long a tenant without processes may take to go.
+const REMOVE_LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 /// The file in a tenant's directory that says that it was ended on purpose.
 const ENDED_MARK: &str = "ended";
@@ -63,7 +64,7 @@ pub fn kill_for(
     grace: Duration,
     user: u32,
 ) -> Result<KillOutcome, Error> {
-    let tenant = registry.lock()?.tenant(name)?;
+    let tenant = registry.lock()?.tenant_of_user(name, user)?;
     check_may_end(&tenant, user)?;
     end(install, registry, name, &tenant, grace)
 }
@@ -73,7 +74,8 @@ pub fn kill_for(
 /// # Errors
 /// [`Error::NotYours`].
 pub(crate) fn check_may_end(tenant: &[Tenant], user: u32) -> Result<(), Error> {
-    tenant.iter().try_for_each(|part| part.check_yours().and_then(|()| part.check_of(user)))
+    let own = rustix::process::geteuid().as_raw();
+    tenant.iter().try_for_each(|part| part.check_of(own).and_then(|()| part.check_of(user)))
 }
 
 /// Ends every process of a tenant that the caller may end, and removes the tenant.
@@ -88,22 +90,15 @@ pub(crate) fn end(
     grace: Duration,
 ) -> Result<KillOutcome, Error> {
     for part in tenant {
-        mark_as_ended(&part.dir);
+        part.leave_mark(ENDED_MARK);
     }
     let outcome = end_processes(install, registry, name, tenant, grace)?;
     remove(registry, tenant)?;
     Ok(outcome)
 }
 
-/// Marks a tenant, so that its `partita run` knows who ended it. A tenant that has just ended needs no mark.
-///
-/// The directory is its owner's, and who ends it may be root: what is there under that name, a link or a pipe, is left alone.
-fn mark_as_ended(dir: &Path) {
-    let _ = std::fs::OpenOptions::new().write(true).create_new(true).open(dir.join(ENDED_MARK));
-}
-
 /// Whether `partita kill` has ended the tenant in this directory.
-pub(crate) fn was_asked_for(dir: &Path) -> bool {
+pub(crate) fn was_asked_for(dir: &std::path::Path) -> bool {
     dir.join(ENDED_MARK).exists()
 }
 
@@ -244,43 +239,41 @@ fn terminate_clients(
 }
 
 /// Waits for the tenant's `partita run` to notice and leave, then removes the tenant.
+///
+/// # Errors
+/// [`Error::Child`] if the tenant is there still: a process has it that could not be found or ended.
 fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + REMOVE_LIMIT;
+    let is_part = |other: &Tenant| tenant.iter().any(|part| part.dir == other.dir);
     loop {
         let lock = registry.lock()?;
-        let is_there = |other: &Tenant| tenant.iter().any(|part| part.dir == other.dir);
-        if !lock.tenants()?.iter().any(is_there) {
+        let left: Vec<Tenant> = lock.tenants()?.into_iter().filter(is_part).collect();
+        if left.is_empty() {
             return Ok(());
         }
         if Instant::now() >= deadline {
             // Something that is no process of the tenant holds its lock; without
             // processes the tenant is over all the same.
-            return tenant.iter().try_for_each(|part| lock.remove(&part.dir));
+            let mut there = None;
+            for part in left {
+                if !lock.remove(&part)? {
+                    there = Some(part);
+                }
+            }
+            return there.map_or(Ok(()), |part| Err(not_gone(&part)));
         }
         drop(lock);
         thread::sleep(POLL);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mark_is_never_written_through_what_the_owner_put_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let (tenant, precious) = (dir.path().join("tenant"), dir.path().join("precious"));
-        std::fs::create_dir(&tenant).unwrap();
-        std::fs::write(&precious, "root's").unwrap();
-        let mark = tenant.join(ENDED_MARK);
-        for target in [&precious, &dir.path().join("none")] {
-            std::os::unix::fs::symlink(target, &mark).unwrap();
-            mark_as_ended(&tenant);
-            std::fs::remove_file(&mark).unwrap();
-        }
-        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "root's");
-        assert!(!dir.path().join("none").exists());
-        mark_as_ended(&tenant);
-        assert!(was_asked_for(&tenant));
+fn not_gone(part: &Tenant) -> Error {
+    Error::Child {
+        job: format!("tenant {}", part.name),
+        reason: format!(
+            "a process holds it that is not found by its environment, as one in a container; end that process, which \
+             `sudo fuser {0}/owner {0}/usage` names, and try again",
+            part.dir.display()
+        ),
     }
 }

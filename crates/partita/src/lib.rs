@@ -42,6 +42,7 @@ pub mod daemon;
 pub mod demo;
 pub mod doctor;
 pub mod error;
+pub mod escape;
 pub mod facts;
 mod files;
 pub mod gpu;

@@ -169,7 +169,7 @@ pub fn check_quota<'a>(
     }
     let mut left = total.0;
     let mut holders = Vec::new();
-    for tenant in others {
+    for tenant in others.filter(|tenant| tenant.counts()) {
         let quota = tenant.limits()?.memory_quota_bytes;
         if quota != NO_QUOTA {
             left = left.saturating_sub(quota);

@@ -39,7 +39,7 @@ pub const DETACH_SUBCOMMAND: &str = "internal-detach";
 pub fn service(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Service, Error> {
     let served = Served::of(gpus.iter().map(|gpu| (gpu.key(), gpu.facts.uuid.clone())));
     let sim = gpus.first().and_then(Gpu::sim);
-    served.build(install, registry, rustix::process::geteuid().as_raw(), sim)
+    served.build(install, registry, sim)
 }
 
 /// What `partita mps start` takes.
@@ -135,32 +135,42 @@ impl Served {
         }
     }
 
-    /// Where the service is: in the directory of its first GPU, where each of its tenants is too.
-    fn dir(&self, registry: &Registry, user: u32) -> PathBuf {
-        let first = self.0.first().map_or("", |(key, _)| key);
-        let root = registry.mps_dir(first, user);
-        if self.0.len() == 1 {
-            return root;
-        }
-        let keys: Vec<&str> = self.0.iter().map(|(key, _)| key.as_str()).collect();
-        let mut root = root.into_os_string();
-        root.push(format!("-{:08x}", fnv1a(keys.join(",").as_bytes()) as u32));
-        root.into()
+    fn first(&self) -> &str {
+        self.0.first().map_or("", |(key, _)| key)
     }
 
-    /// The service of this user, or root's for all users if there is one.
+    /// The name of its directory, in its user's directory of its first GPU, where each of its tenants is too.
+    fn name(&self, user: u32) -> String {
+        if self.0.len() == 1 {
+            return format!(".mps-{user}");
+        }
+        let keys: Vec<&str> = self.0.iter().map(|(key, _)| key.as_str()).collect();
+        format!(".mps-{user}-{:08x}", fnv1a(keys.join(",").as_bytes()) as u32)
+    }
+
+    /// Where root's service for all users is, if there is one. Others could have put anything under its path:
+    /// it counts only in directories of root's.
+    fn of_root(&self, registry: &Registry) -> Result<Option<PathBuf>, Error> {
+        let dir = registry.gpu_dir_of(self.first(), 0)?.map(|gpu| gpu.join(self.name(0)));
+        Ok(dir.filter(|dir| ServiceDirs::are_open_to_all(dir)))
+    }
+
+    /// Where the current user's own service is, or would be.
+    fn own(&self, registry: &Registry) -> PathBuf {
+        registry.gpu_dir(self.first()).join(self.name(rustix::process::geteuid().as_raw()))
+    }
+
+    /// The current user's service, or root's for all users if there is one.
     fn build(
         &self,
         install: &Install,
         registry: &Registry,
-        user: u32,
         sim: Option<&SimEnvironment>,
     ) -> Result<Service, Error> {
-        let of_root = self.dir(registry, 0);
-        if ServiceDirs::are_open_to_all(&of_root) {
-            return build(install, &of_root, &self.uuids(), sim).map(Service::for_all_users);
+        match self.of_root(registry)? {
+            Some(dir) => build(install, &dir, &self.uuids(), sim).map(Service::for_all_users),
+            None => build(install, &self.own(registry), &self.uuids(), sim),
         }
-        build(install, &self.dir(registry, user), &self.uuids(), sim)
     }
 
     fn uuids(&self) -> String {
@@ -213,27 +223,27 @@ pub(crate) fn tenants_of(registry: &Registry, gpus: &[Gpu]) -> Result<usize, Err
     Ok(names.len())
 }
 
-/// The service whose clients a tenant's processes are, if they are. Where it
-/// is follows from the tenant's owner and GPU, so that what the owner wrote
-/// can be damaged.
+/// The service whose clients a tenant's processes are, if they are and it is the current user's or root's for all.
+/// Where it is follows from the tenant's GPU, so that what its owner wrote can be damaged. Another user's own service
+/// is not asked: its directory is that user's, and whoever listens there, too.
 ///
 /// # Errors
 /// As [`service`].
 pub fn service_of(install: &Install, registry: &Registry, tenant: &Tenant) -> Result<Option<Service>, Error> {
     let meta = tenant.meta.as_ref().ok();
     let served = Served::of_tenant(tenant);
-    let is_there = |user| served.dir(registry, user).exists();
-    if meta.is_some_and(|meta| meta.isolation == Isolation::Own) || !(is_there(tenant.user) || is_there(0)) {
+    let is_there = served.of_root(registry)?.is_some() || (tenant.is_own() && served.own(registry).exists());
+    if meta.is_some_and(|meta| meta.isolation == Isolation::Own) || !is_there {
         return Ok(None);
     }
-    let sim = match meta.and_then(|meta| meta.gpu.sim.as_ref()) {
+    let sim = match meta.filter(|_| tenant.is_own()).and_then(|meta| meta.gpu.sim.as_ref()) {
         Some(sim) => Some(SimEnvironment::create(install, &sim.device)?.with_boards_in(&sim.dir)),
         None => match gpu::simulated_device(&tenant.gpu_key) {
             Some(device) => Some(SimEnvironment::create(install, device)?),
             None => None,
         },
     };
-    served.build(install, registry, tenant.user, sim.as_ref()).map(Some)
+    served.build(install, registry, sim.as_ref()).map(Some)
 }
 
 fn build(
@@ -270,8 +280,8 @@ fn launcher(install: &Install, cpus: Option<&str>) -> Vec<OsString> {
 /// # Errors
 /// [`Error::RunDirectory`]; [`Error::Mps`].
 pub fn make_dirs(registry: &Registry, gpus: &[Gpu], service: &Service) -> Result<(), Error> {
-    let _lock = registry.lock()?;
-    gpus.iter().try_for_each(|gpu| registry.make_gpu_dir(&gpu.key()))?;
+    let lock = registry.lock_to_plan()?;
+    gpus.iter().try_for_each(|gpu| lock.make_gpu_dir(&gpu.key()))?;
     Ok(service.dirs().create()?)
 }
 
@@ -280,20 +290,13 @@ pub fn make_dirs(registry: &Registry, gpus: &[Gpu], service: &Service) -> Result
 /// # Errors
 /// [`Error::Io`]; [`Error::RunDirectory`].
 pub fn remove(registry: &Registry, gpus: &[Gpu], service: &Service) -> Result<(), Error> {
-    let _lock = registry.lock()?;
+    let lock = registry.lock()?;
     let root = service.dirs().root();
     // Somebody may have started it again.
     if matches!(service.state(), Ok(State::Running { .. })) {
         return Ok(());
     }
-    match std::fs::remove_dir_all(root) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::io(root.display().to_string())(error));
-        }
-        _ => {}
-    }
-    for gpu in gpus {
-        let _ = std::fs::remove_dir(registry.gpu_dir(&gpu.key()));
-    }
-    Ok(())
+    // It lies in the directory of one of these GPUs, and the others' may be empty by now.
+    let name = root.file_name().unwrap_or_default();
+    gpus.iter().try_for_each(|gpu| lock.remove_from_gpu(&gpu.key(), name))
 }

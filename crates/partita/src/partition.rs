@@ -7,13 +7,13 @@
 use partita_core::{
     Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology, TpcSet,
 };
-use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFile, MECHANISM_MASK};
+use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, MECHANISM_MASK};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::limits;
 use crate::ps::GpcRow;
-use crate::registry::{RegistryLock, Tenant, c_path};
+use crate::registry::{RegistryLock, Tenant};
 
 /// Clusters came with compute capability 9.0.
 const CLUSTER_CLASS_MIN: u32 = 90;
@@ -153,8 +153,8 @@ pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
     let ask = Ask { share: wanted.share, placement: wanted.place.into() };
     let planned = match (wanted.compact, wanted.name) {
         (true, name) => partita_core::compact(wanted.topology, &present, name, ask, |tenant| {
-            let tenants = wanted.tenants.iter().filter(|other| other.gpu_key == wanted.gpu_key);
-            tenants.filter(|other| other.name == tenant.name).all(may_move)
+            let mut here = wanted.tenants.iter().filter(|other| other.gpu_key == wanted.gpu_key);
+            here.any(|other| other.name_among_all() == tenant.name && may_move(other))
         }),
         (false, Some(name)) => partita_core::replan(wanted.topology, &present, name, ask).map(alone),
         (false, None) => partita_core::plan(wanted.topology, &present, ask).map(alone),
@@ -188,9 +188,13 @@ fn may_move(tenant: &Tenant) -> bool {
 /// [`Error::Plan`], [`Error::DamagedTenant`].
 pub(crate) fn repack(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<MoveRow>, Error> {
     let present = RegistryLock::present(tenants, gpu_key)?;
-    let here = |name: &str| tenants.iter().find(|tenant| tenant.gpu_key == gpu_key && tenant.name == name);
+    let here = |name: &str| {
+        tenants.iter().find(|tenant| tenant.gpu_key == gpu_key && tenant.name_among_all() == name)
+    };
     let is_masked = |tenant: &&Tenant| {
-        tenant.gpu_key == gpu_key && tenant.limits().is_ok_and(|limits| limits.mechanism == MECHANISM_MASK)
+        tenant.gpu_key == gpu_key
+            && tenant.is_own()
+            && tenant.limits().is_ok_and(|limits| limits.mechanism == MECHANISM_MASK)
     };
     let Some(first) = tenants.iter().find(is_masked) else { return Ok(Vec::new()) };
     let limits = first.limits()?;
@@ -225,10 +229,10 @@ pub(crate) fn store(
     topology: &Topology,
 ) -> Result<(), Error> {
     for Store { tenant, set } in stores {
-        let here = tenants.iter().filter(|other| other.gpu_key == gpu_key);
+        let here = tenants.iter().filter(|other| other.gpu_key == gpu_key && other.is_own());
         let Some(tenant) = here.into_iter().find(|other| other.name == *tenant) else { continue };
         let damaged = |error: partita_ledger::LedgerError| tenant.damaged_limits(&error.to_string());
-        let mut file = LimitsFile::open_rw(&c_path(&tenant.limits_path())?).map_err(damaged)?;
+        let mut file = tenant.limits_file()?;
         file.update(|limits| limits.set_partition(topology, set)).map_err(damaged)?;
     }
     Ok(())

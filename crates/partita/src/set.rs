@@ -16,7 +16,7 @@ use crate::gpus::Selectors;
 use crate::limits::{self, OnMisfit, Spill};
 use crate::offered::{TimeShare, percent};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Place, Wanted};
-use crate::registry::{Registry, RegistryLock, Tenant, c_path};
+use crate::registry::{Registry, RegistryLock, Tenant};
 use crate::time::{self, TimeRow};
 
 /// Which tenant.
@@ -29,13 +29,13 @@ pub enum Whose {
 }
 
 impl Whose {
-    /// Finds it: what it is on each of its GPUs.
+    /// Finds it for a user who asks: what it is on each of its GPUs.
     ///
     /// # Errors
     /// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::Io`].
-    pub fn find(&self, lock: &RegistryLock<'_>) -> Result<Vec<Tenant>, Error> {
+    pub fn find(&self, lock: &RegistryLock<'_>, user: u32) -> Result<Vec<Tenant>, Error> {
         match self {
-            Self::Name(name) => lock.tenant(name),
+            Self::Name(name) => lock.tenant_of_user(name, user),
             Self::Pid(pid) => lock.tenant_of(*pid),
         }
     }
@@ -116,8 +116,8 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
                 .to_owned(),
         });
     }
-    let lock = registry.lock()?;
-    let tenant = request.whose.find(&lock)?;
+    let lock = registry.lock_to_plan()?;
+    let tenant = request.whose.find(&lock, user)?;
     tenant.iter().try_for_each(|part| part.check_of(user))?;
     let several = tenant.len() > 1;
     let parts = meant(tenant, request.gpus.as_ref())?;
@@ -200,7 +200,7 @@ impl<'a> Change<'a> {
         };
         if let Some(quota) = request.memory {
             let others =
-                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && other.name != part.name);
+                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
             limits::check_quota(quota, before.memory_total_bytes, part.gpu_label(), others)?;
         }
         if let Some(priority) = request.priority.filter(|_| before.flags & FLAG_GATED == 0) {
@@ -229,12 +229,11 @@ impl<'a> Change<'a> {
         }
         if let Some(share) = request.time.filter(|_| time::is_whole(part)) {
             let others =
-                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && other.name != part.name);
+                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
             let wanted = Limits { time_permille: share.0, ..before.clone() };
             time::check_sum(&wanted, part.gpu_label(), others)?;
         }
-        let file = LimitsFile::open_rw(&c_path(&part.limits_path())?)
-            .map_err(|error| part.damaged_limits(&error.to_string()))?;
+        let file = part.limits_file()?;
         Ok(Self { part, topology, planned, file })
     }
 
@@ -304,7 +303,7 @@ fn share_of(tenant: &Tenant, limits: &Limits) -> Share {
 /// # Errors
 /// [`Error::Plan`], [`Error::DamagedTenant`], [`Error::RunDirectory`], [`Error::Io`].
 pub fn repack(registry: &Registry) -> Result<Vec<MoveRow>, Error> {
-    let lock = registry.lock()?;
+    let lock = registry.lock_to_plan()?;
     let tenants = lock.tenants()?;
     let gpus: BTreeSet<&str> = tenants.iter().map(|tenant| tenant.gpu_key.as_str()).collect();
     let mut moves = Vec::new();

@@ -1,13 +1,13 @@
 //! Shares of time: from what was asked to what the ledger says, and what `ps` tells of them.
 
 use partita_core::time::{Law, Policy, TimeAccount};
-use partita_ledger::{FLAG_TIME_SOFT, FLAG_TIMED, Limits, MECHANISM_NONE, TimeView};
+use partita_ledger::{FLAG_TIME_SOFT, FLAG_TIMED, Limits, MECHANISM_NONE};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::offered::{TimeShare, percent};
-use crate::registry::{Tenant, c_path};
+use crate::registry::Tenant;
 
 /// A tenant's share of the time of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -29,9 +29,7 @@ pub(crate) fn row(tenant: &Tenant, limits: &Limits) -> Option<TimeRow> {
     }
     let policy = policy_of(limits);
     let now_ns = now_ns();
-    let account = c_path(&tenant.time_path())
-        .ok()
-        .and_then(|path| TimeView::open(&path).ok())
+    let account = (tenant.time().ok())
         .and_then(|view| view.account().ok())
         .map(|words| TimeAccount::from_words(Law::new(limits.time_permille, policy), now_ns, &words));
     Some(TimeRow {
@@ -92,7 +90,8 @@ pub(crate) fn check_sum<'a>(
     others: impl Iterator<Item = &'a Tenant>,
 ) -> Result<(), Error> {
     let (mut left, mut holders) = (1000u32, Vec::new());
-    for tenant in others {
+    // Turns are taken by the gate, which is one user's.
+    for tenant in others.filter(|tenant| tenant.is_own()) {
         let limits = tenant.limits()?;
         if has_whole(limits) && is_timed(limits) != is_timed(wanted) {
             let by = if is_timed(limits) { "a share of its time" } else { "a priority" };

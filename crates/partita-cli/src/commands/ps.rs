@@ -67,7 +67,8 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
 /// The driver's account beside the ledgers'. The exit code says whether a process has escaped.
 fn audited(json: bool) -> Result<ExitCode, Failure> {
     let registry = Registry::open()?;
-    let rows = audit::audit(&Install::of_this_program()?, &registry)?;
+    let audit::Look { rows, unseen, passed_over } =
+        audit::look(&Install::of_this_program()?, &registry, &[])?;
     if json {
         print_json(&rows)?;
     } else {
@@ -103,6 +104,13 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
             stranger.gate.display(),
             audit::STRANGER_REMEDY
         ));
+    }
+    passed_over.iter().for_each(|line| tell(line));
+    // What could be looked at is shown all the same.
+    let mut unseen = unseen.into_iter().map(|unseen| unseen.error);
+    if let Some(first) = unseen.next() {
+        unseen.for_each(|error| tell(&error.to_string()));
+        return Err(first.into());
     }
     Ok(if escaped.is_empty() && strangers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

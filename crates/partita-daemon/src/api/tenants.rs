@@ -123,22 +123,25 @@ impl TenantPart {
     }
 }
 
-/// Rows of the same name are one tenant.
+/// Rows of the same name and user are one tenant.
 fn views(rows: &[TenantRow]) -> Vec<TenantView> {
     let mut views: Vec<TenantView> = Vec::new();
     for row in rows {
-        let at = views.iter().position(|view| view.name == row.name).unwrap_or_else(|| {
-            views.push(TenantView {
-                name: row.name.clone(),
-                user: row.user.clone(),
-                parts: Vec::new(),
-                command: row.command.clone(),
-                started: row.started,
-                age_s: row.age_s,
-                problem: row.problem.clone(),
+        let at = views
+            .iter()
+            .position(|view| (&view.name, &view.user) == (&row.name, &row.user))
+            .unwrap_or_else(|| {
+                views.push(TenantView {
+                    name: row.name.clone(),
+                    user: row.user.clone(),
+                    parts: Vec::new(),
+                    command: row.command.clone(),
+                    started: row.started,
+                    age_s: row.age_s,
+                    problem: row.problem.clone(),
+                });
+                views.len() - 1
             });
-            views.len() - 1
-        });
         views[at].parts.push(TenantPart::of(row));
     }
     views

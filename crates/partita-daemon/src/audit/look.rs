@@ -20,7 +20,8 @@ pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
     let nothing = |error: partita::Error| Finding::Blind { gpu: None, reason: error.to_string() };
     match audit::look(install, registry, &escaped) {
         Err(error) => look.findings.push(nothing(error)),
-        Ok(audit::Look { rows, unseen }) => {
+        // What other users call theirs is theirs to look at.
+        Ok(audit::Look { rows, unseen, passed_over: _ }) => {
             rows.into_iter().for_each(|row| look.add(row));
             for Unseen { gpus, error } in unseen {
                 let reason = error.to_string();

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use partita::process::ProcessId;
-use partita::registry::check_name;
+use partita::registry::Registry;
 use partita_core::pool::{LeaseId, OwnerId};
 use partita_memory::Place;
 use partita_memory::client::{Connection, Error};
@@ -29,14 +28,14 @@ const CHAIN_SOCKET: &str = "memory";
 /// The keepers that listen in the run directory and that this user may ask: its own, and root everybody's.
 #[derive(Debug)]
 pub struct Keepers {
-    run_directory: PathBuf,
+    registry: Registry,
 }
 
 impl Keepers {
-    /// Those of a run directory.
+    /// Those of a registry's run directory.
     #[must_use]
-    pub fn new(run_directory: PathBuf) -> Self {
-        Self { run_directory }
+    pub fn new(registry: Registry) -> Self {
+        Self { registry }
     }
 
     /// Asks each.
@@ -45,12 +44,12 @@ impl Keepers {
         mut what: impl FnMut(&Listening, &mut Connection) -> Result<T, Error>,
     ) -> Result<Vec<T>, Problem> {
         let failed = |error: io::Error| {
-            Problem::new(Kind::Internal, format!("{}: {error}", self.run_directory.display()))
+            Problem::new(Kind::Internal, format!("{}: {error}", self.registry.root().display()))
         };
         let own = rustix::process::geteuid().as_raw();
         let mut answers = Vec::new();
         let mut spent: HashMap<u32, Duration> = HashMap::new();
-        for listening in all(&self.run_directory).map_err(failed)? {
+        for listening in all(&self.registry).map_err(failed)? {
             let user = listening.place.user;
             if own != 0 && user != own {
                 continue;
@@ -130,41 +129,18 @@ struct Listening {
 }
 
 /// The keepers of the run directory, and those of chains, each in its tenant's directory.
-fn all(run_directory: &Path) -> io::Result<Vec<Listening>> {
+fn all(registry: &Registry) -> io::Result<Vec<Listening>> {
     let mut found: Vec<Listening> =
-        Place::all(run_directory)?.into_iter().map(|place| Listening { place, chain: None }).collect();
-    for (gpu_key, gpu_dir) in directories(run_directory)? {
-        for (tenant, dir) in directories(&gpu_dir)? {
-            let socket = dir.join(CHAIN_SOCKET);
-            // Links lead elsewhere, and what cannot be looked at is not ours to show.
-            let Ok(meta) = socket.symlink_metadata() else { continue };
-            if meta.file_type().is_socket() && check_name(&tenant).is_ok() {
-                let place = Place { user: meta.uid(), gpu_key: gpu_key.clone(), socket };
-                found.push(Listening { place, chain: Some(tenant) });
-            }
+        Place::all(registry.root())?.into_iter().map(|place| Listening { place, chain: None }).collect();
+    for (gpu_key, tenant, dir, user) in registry.places().map_err(io::Error::other)? {
+        let socket = dir.join(CHAIN_SOCKET);
+        // Links lead elsewhere, and what cannot be looked at is not ours to show.
+        let Ok(meta) = socket.symlink_metadata() else { continue };
+        if meta.file_type().is_socket() && meta.uid() == user {
+            let place = Place { user, gpu_key, socket };
+            found.push(Listening { place, chain: Some(tenant) });
         }
     }
-    Ok(found)
-}
-
-/// The directories in one that have names that are text; none if it has gone or may not be looked at.
-fn directories(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
-    let entries = match std::fs::read_dir(dir) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
-            return Ok(Vec::new());
-        }
-        entries => entries?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir())
-            && let Ok(name) = entry.file_name().into_string()
-        {
-            found.push((name, entry.path()));
-        }
-    }
-    found.sort();
     Ok(found)
 }
 

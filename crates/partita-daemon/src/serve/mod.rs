@@ -64,7 +64,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let store = Store::open(&state)?;
     let program = std::env::current_exe().context("the path of this program")?;
     let chains = Facade::new(registry.clone(), program.clone(), state.join("chains"));
-    let keepers = Keepers::new(registry.root().to_owned());
+    let keepers = Keepers::new(registry.clone());
     let (ending, ended) = watch::channel(false);
     let app = Arc::new(App::new(api::Parts {
         store,

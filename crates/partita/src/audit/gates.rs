@@ -1,9 +1,8 @@
 //! Who has the gate of a GPU open and is no tenant there.
 //!
-//! The gate (`partita_ledger::GateMap`) is written by processes of every user that has tenants on the GPU, so every user that reaches
-//! the run directory can write it: hold the lanes that high priority needs, keep one closed for most of the time, or cut the file
-//! short under those who map it. A tenant's processes open it through the hook, with a slot in their ledger; `partita` closes it at once. Whoever
-//! else has it open is named.
+//! The gate (`partita_ledger::GateMap`) belongs to one user, and every process of that user can write it: hold the lanes that high
+//! priority needs, keep one closed for most of the time, or cut the file short under those who map it. So can root. A tenant's processes open it
+//! through the hook, with a slot in their ledger; `partita` closes it at once. Whoever else has it open is named.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -72,8 +71,9 @@ impl Identity {
 /// What reading the registry ends with.
 pub fn strangers(registry: &Registry) -> Result<Vec<Stranger>, Error> {
     let mut found = Vec::new();
-    for (gpu_key, gate) in registry.gates()? {
-        let Ok(meta) = gate.symlink_metadata() else { continue };
+    for (gpu_key, gate, file) in registry.gates()? {
+        let Ok(meta) = file.metadata() else { continue };
+        drop(file);
         let identity = Identity::of(&meta);
         let holders: Vec<ProcessId> = process::pids()
             .filter(|&pid| pid != std::process::id())
@@ -85,7 +85,8 @@ pub fn strangers(registry: &Registry) -> Result<Vec<Stranger>, Error> {
         }
         // After the processes: whoever opens the gate for a tenant has its slot by then.
         let tenants = registry.lock()?.tenants()?;
-        let here: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key).collect();
+        let here: Vec<&Tenant> =
+            tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.is_own()).collect();
         let is_known = |process: ProcessId| here.iter().any(|tenant| charged(tenant, process).is_some());
         // Again: one that made the gate, or ended, has closed it meanwhile.
         let strangers =

@@ -158,6 +158,8 @@ pub fn ask(
     let job = if rustix::process::geteuid().as_raw() == account.user {
         job
     } else {
+        // The jobs' users share a run directory of root's: one that was the first user's would serve nobody else.
+        Registry::open().map_err(Trouble::node)?;
         job.as_user(account.user, account.group)
     };
     let outcome: Outcome = job.run().map_err(Trouble::node)?.map_err(|error| {

@@ -195,14 +195,16 @@ impl RoleView {
     }
 }
 
-/// Every chain of this machine that runs.
+/// Every chain of the current user that runs. Those of others are not looked into: a chain's file is mapped, and
+/// whoever cuts a mapped file short ends those who read it.
 ///
 /// # Errors
 /// [`Error::RunDirectory`], [`Error::Io`].
 pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
     let tenants = registry.lock()?.tenants()?;
     // One that ends while it is looked at is none.
-    Ok(tenants.iter().filter_map(|tenant| view_of(tenant).ok().flatten()).collect())
+    let own = tenants.iter().filter(|tenant| tenant.is_own());
+    Ok(own.filter_map(|tenant| view_of(tenant).ok().flatten()).collect())
 }
 
 /// A chain that runs.
@@ -211,6 +213,7 @@ pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
 /// [`Error::Chain`] if there is none of this name; what is wrong with its files.
 pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
     let tenant = tenant(registry, name)?;
+    tenant.check_yours()?;
     view_of(&tenant)?.ok_or_else(|| not_begun(name))
 }
 

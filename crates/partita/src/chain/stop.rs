@@ -36,6 +36,10 @@ pub fn stop(
 ) -> Result<KillOutcome, Error> {
     let (first, tenant) = parts(registry, name)?;
     kill::check_may_end(&tenant, user)?;
+    if !first.is_own() {
+        // Its file is another user's, and not opened. Its processes can be ended all the same.
+        return kill::end(install, registry, name, &tenant, grace);
+    }
     let here = Here::of(&first.dir).map_err(Error::io(first.dir.display().to_string()))?;
     let file = open_file(&first.dir)?;
     let processes = kill::processes(&tenant).len();

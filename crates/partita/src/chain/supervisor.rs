@@ -38,8 +38,8 @@ impl Supervisor {
     pub(super) fn begin(tenant: &Path, chain: &str) -> Result<Self, Error> {
         let fresh = PathBuf::from(format!("{}.new-{}", path(tenant).display(), std::process::id()));
         let made = (|| {
-            let file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(&fresh)?;
-            file.set_permissions(Permissions::from_mode(0o644))?;
+            let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
+            file.set_permissions(Permissions::from_mode(0o600))?;
             file.try_lock().map_err(io::Error::from)?;
             // Not a rename: that would take the name from whoever has it.
             fs::hard_link(&fresh, path(tenant)).map(|()| file)

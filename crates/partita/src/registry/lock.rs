@@ -1,42 +1,84 @@
 //! The registry under its lock: looking, making, removing.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use partita_core::Present;
+use partita_core::{Present, TpcSet};
 use partita_ledger::{FLAG_GATED, FLAG_TIMED, MECHANISM_NONE};
 use partita_mps::lock::lock_within;
 
+use super::dir::{Dir, own_user};
 use super::{
-    GATE, NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, directories, entries, file_name,
-    is_owned, is_scratch, make, make_gate, shared_dir, tenant::has_live_slot,
+    GATE, NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, gpus, home_name, homes, is_owned,
+    is_scratch, make, make_gate, make_own, open_root, tenant::has_live_slot,
 };
 use crate::error::Error;
-use crate::files::open_regular;
-use crate::process::ProcessId;
+use crate::process::{ProcessId, user_name};
 use crate::run::LEDGER_VARIABLE;
 
 /// Holders need milliseconds; this covers a machine that swaps.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
+/// How long those who plan wait for planners of other users. Whoever holds that lock for longer does not plan.
+const OTHERS_LIMIT: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(1);
+const LOCK: &str = ".lock";
 
 /// The registry, locked until this is dropped.
 #[derive(Debug)]
 pub struct RegistryLock<'a> {
     registry: &'a Registry,
-    _file: File,
+    /// The current user's directory; none as long as that user has made nothing.
+    home: Option<Arc<Dir>>,
+    _own: Option<File>,
+    _common: Option<OwnedFd>,
 }
 
 impl<'a> RegistryLock<'a> {
     pub(super) fn take(registry: &'a Registry) -> Result<Self, Error> {
-        let path = registry.root.join(".lock");
+        let root = open_root(&registry.root)?;
+        if root.is_own() {
+            return Self::of_home(registry, root);
+        }
+        match root.sub(&home_name(own_user())) {
+            Ok(home) if home.is_own() => Self::of_home(registry, home),
+            // Nothing is the user's there, so nothing of it can change.
+            _ => Ok(Self { registry, home: None, _own: None, _common: None }),
+        }
+    }
+
+    pub(super) fn take_to_plan(registry: &'a Registry) -> Result<Self, Error> {
+        let root = open_root(&registry.root)?;
+        let is_shared = root.mode & 0o022 != 0;
+        if root.is_own() && !is_shared {
+            return Self::of_home(registry, root);
+        }
+        let home =
+            if root.is_own() { open_root(&registry.root)? } else { make_own(&root, &home_name(own_user()))? };
+        let mut lock = Self::of_home(registry, home)?;
+        let failed = || Error::io(root.path().display().to_string());
+        let deadline = Instant::now() + OTHERS_LIMIT;
+        loop {
+            lock._common = root.try_lock().map_err(failed())?;
+            if lock._common.is_some() || Instant::now() >= deadline {
+                return Ok(lock);
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn of_home(registry: &'a Registry, home: Dir) -> Result<Self, Error> {
+        let path = home.path().join(LOCK);
         let refuse = |reason: String| Error::RunDirectory { path: path.clone(), reason };
-        let file = open_lock(&path).map_err(|error| refuse(error.to_string()))?;
+        let file = open_lock(&home).map_err(|error| refuse(error.to_string()))?;
         if lock_within(&file, LOCK_LIMIT).map_err(|error| refuse(error.to_string()))? {
-            return Ok(Self { registry, _file: file });
+            return Ok(Self { registry, home: Some(Arc::new(home)), _own: Some(file), _common: None });
         }
         Err(refuse(format!(
             "another process holds the lock for more than {} s; see which with `fuser {}`",
@@ -45,28 +87,30 @@ impl<'a> RegistryLock<'a> {
         )))
     }
 
-    /// Removes what dead tenants and killed commands left, as far as it is
-    /// ours, and returns the living tenants by GPU and name.
+    /// Removes what dead tenants and killed commands of the current user left, and returns the living tenants of
+    /// every user by GPU and name.
     ///
     /// # Errors
     /// [`Error::Io`] if the registry cannot be read.
     pub fn tenants(&self) -> Result<Vec<Tenant>, Error> {
         let mut found = Vec::new();
-        for ((gpu, name), dir) in entries(&self.registry.root)? {
-            if is_scratch(&name) {
-                if !is_owned(&dir) {
-                    let _ = fs::remove_dir_all(&dir);
+        for home in homes(open_root(&self.registry.root)?)? {
+            for (gpu_key, gpu) in gpus(&home)? {
+                for name in gpu.texts().map_err(Error::io(gpu.path().display().to_string()))? {
+                    if is_scratch(&name) {
+                        if home.is_own() && !gpu.sub_of_owner(&name).is_ok_and(|dir| is_owned(&dir)) {
+                            let _ = gpu.remove(OsStr::new(&name));
+                        }
+                    } else if check_name(&name).is_ok()
+                        // It may go meanwhile; then it is no tenant.
+                        && let Ok(dir) = gpu.sub_of_owner(&name)
+                    {
+                        found.push(Tenant::read(&home, &gpu_key, &name, &dir));
+                    }
                 }
-                continue;
-            }
-            if check_name(&name).is_err() {
-                continue;
-            }
-            // Somebody may remove it without the lock; then it is no tenant.
-            if let Ok(tenant) = Tenant::read(&gpu, &name, &dir) {
-                found.push(tenant);
             }
         }
+        found.sort_by(|a, b| (&a.gpu_key, &a.name, a.user).cmp(&(&b.gpu_key, &b.name, b.user)));
         // A process may use one GPU of several, and then holds no slot on the others.
         let groups: BTreeSet<_> = found.iter().filter(|part| part.alive).filter_map(Tenant::group).collect();
         let mut living = Vec::new();
@@ -74,30 +118,43 @@ impl<'a> RegistryLock<'a> {
             tenant.alive |= tenant.group().is_some_and(|group| groups.contains(&group));
             if tenant.alive {
                 living.push(tenant);
-            } else {
-                // Another user's remains stay until that user's next command.
-                let _ = self.remove(&tenant.dir);
+            } else if tenant.is_own() {
+                // What is left of it is removed by the next command, if not by this one.
+                let _ = self.remove(&tenant);
             }
         }
-        for (gpu, dir) in directories(&self.registry.root)? {
-            if !living.iter().any(|tenant| tenant.gpu_key == gpu) {
-                let _ = fs::remove_file(dir.join(GATE));
+        if let Some(home) = &self.home {
+            for (key, gpu) in gpus(home)? {
+                if !living.iter().any(|tenant| tenant.is_own() && tenant.gpu_key == key) {
+                    let _ = gpu.unlink(OsStr::new(GATE));
+                }
+                // Only an empty one goes.
+                let _ = home.remove_empty(&key);
             }
-            // Only an empty one goes.
-            let _ = fs::remove_dir(dir);
         }
         Ok(living)
     }
 
     /// The living tenant of this name: what it is on each of its GPUs, in the order in which its programs see
-    /// them. Never empty.
+    /// them. Never empty. Of several users' tenants of one name, the current user's is meant.
     ///
     /// # Errors
     /// [`Error::NoSuchTenant`]; [`Error::Io`].
     pub fn tenant(&self, name: &str) -> Result<Vec<Tenant>, Error> {
+        self.tenant_of_user(name, own_user())
+    }
+
+    /// The same for a user who asks: of several tenants of one name, that user's is meant.
+    ///
+    /// # Errors
+    /// As [`RegistryLock::tenant`].
+    pub fn tenant_of_user(&self, name: &str, user: u32) -> Result<Vec<Tenant>, Error> {
         let (mut parts, tenants): (Vec<_>, Vec<_>) =
             self.tenants()?.into_iter().partition(|tenant| tenant.name == name);
-        if !parts.is_empty() {
+        let users = || parts.iter().map(|part| part.user);
+        let meant = users().find(|&other| other == user).or_else(|| users().min());
+        if let Some(meant) = meant {
+            parts.retain(|part| part.user == meant);
             parts.sort_by_key(Tenant::place);
             return Ok(parts);
         }
@@ -131,10 +188,12 @@ impl<'a> RegistryLock<'a> {
             });
             let by_meta =
                 tenant.meta.as_ref().is_ok_and(|meta| meta.run == process || meta.child == Some(process));
-            by_slot || by_meta || ledger.as_ref().is_some_and(|ledger| Path::new(ledger) == tenant.dir)
+            let is_theirs = process.user() == Some(tenant.user);
+            let by_variable = ledger.as_ref().is_some_and(|ledger| Path::new(ledger) == tenant.dir);
+            is_theirs && (by_slot || by_meta || by_variable)
         };
         match self.tenants()?.iter().find(|tenant| is_of(tenant)) {
-            Some(tenant) => self.tenant(&tenant.name),
+            Some(tenant) => self.tenant_of_user(&tenant.name, tenant.user),
             None => Err(refuse(
                 "it was not started by `partita run`, or its tenant has ended; see `partita ps`".to_owned(),
             )),
@@ -144,13 +203,21 @@ impl<'a> RegistryLock<'a> {
     /// The tenants of one GPU as the planner takes them.
     ///
     /// # Errors
-    /// [`Error::DamagedTenant`] if a living tenant's limits cannot be read: what
-    /// it holds is then unknown, and giving it away would break its promise.
+    /// [`Error::DamagedTenant`] if the limits of a living tenant of the current user cannot be read: what it
+    /// holds is then unknown, and giving it away would break its promise. Another user's that cannot be read is
+    /// promised nothing: its owner alone writes there, and must not be able to stop everyone else.
     pub fn present(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<Present>, Error> {
-        tenants
-            .iter()
-            .filter(|tenant| tenant.gpu_key == gpu_key)
-            .map(|tenant| Ok(Present { name: tenant.name.clone(), set: tenant.set()? }))
+        let here = || tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.counts());
+        let mut own = TpcSet::EMPTY;
+        for tenant in here().filter(|tenant| tenant.is_own()) {
+            own = own | tenant.set()?;
+        }
+        here()
+            .map(|tenant| {
+                // What another user claims of the current user's is not that user's.
+                let taken = if tenant.is_own() { TpcSet::EMPTY } else { own };
+                Ok(Present { name: tenant.name_among_all(), set: tenant.set()? - taken })
+            })
             .collect()
     }
 
@@ -180,7 +247,7 @@ impl<'a> RegistryLock<'a> {
                 Ok(part) => made.push_front(part),
                 Err(error) => {
                     for part in made {
-                        let _ = self.remove(&part.dir);
+                        let _ = self.remove_dir(&part.gpu_key, &part.meta.name);
                     }
                     return Err(error);
                 }
@@ -191,67 +258,113 @@ impl<'a> RegistryLock<'a> {
 
     fn create_part(&self, part: NewPart, links: &[PathBuf]) -> Result<OwnedPart, Error> {
         let NewPart { gpu_key, meta, limits } = part;
-        let gpu_dir = self.registry.gpu_dir(&gpu_key);
-        shared_dir(&gpu_dir)?;
+        let home = self.own_home()?;
+        let gpu = make_own(home, &gpu_key)?;
         let takes_turns = limits.flags & FLAG_TIMED != 0 && limits.mechanism == MECHANISM_NONE;
         if limits.flags & FLAG_GATED != 0 || takes_turns {
-            make_gate(&gpu_dir)?;
+            make_gate(&gpu)?;
         }
-        let dir = gpu_dir.join(&meta.name);
-        let scratch = gpu_dir.join(format!(".new-{}-{}", meta.name, std::process::id()));
-        let made = make(&scratch, &meta, &limits, links).and_then(|owner| {
-            fs::rename(&scratch, &dir).map(|()| owner).map_err(|error| match error.kind() {
-                // The remains of another user's tenant, which only that user can remove.
-                io::ErrorKind::PermissionDenied | io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {
-                    Error::RunDirectory {
-                        path: dir.clone(),
-                        reason: "the remains of another user's tenant of this name are in the way; choose another --name"
-                            .to_owned(),
-                    }
-                }
-                _ => Error::io(dir.display().to_string())(error),
-            })
+        let path = gpu.path().join(&meta.name);
+        let failed = || Error::io(path.display().to_string());
+        let scratch = format!(".new-{}-{}", meta.name, std::process::id());
+        let made = gpu.make_new(&scratch).map_err(failed()).and_then(|dir| {
+            let owner = make(&dir, &meta, &limits, links)?;
+            gpu.rename(&scratch, &meta.name).map_err(failed())?;
+            Ok((dir, owner))
         });
         match made {
-            Ok(owner) => Ok(OwnedPart { dir, meta, owner }),
+            Ok((dir, owner)) => Ok(OwnedPart { dir, path, gpu_key, meta, owner }),
             Err(error) => {
-                let _ = fs::remove_dir_all(&scratch);
-                let _ = fs::remove_dir(&gpu_dir);
+                let _ = gpu.remove(OsStr::new(&scratch));
+                let _ = home.remove_empty(&gpu_key);
                 Err(error)
             }
         }
     }
 
-    /// Removes the tenant in `dir`, and its GPU's directory if that is empty then.
+    fn own_home(&self) -> Result<&Dir, Error> {
+        self.home.as_deref().ok_or_else(|| Error::RunDirectory {
+            path: self.registry.root.clone(),
+            reason: format!("{} has no tenants there", user_name(own_user())),
+        })
+    }
+
+    /// Makes the current user's directory of one GPU, if it is missing. An empty one goes with the next command
+    /// that holds the lock.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`].
+    pub fn make_gpu_dir(&self, gpu_key: &str) -> Result<(), Error> {
+        make_own(self.own_home()?, gpu_key).map(drop)
+    }
+
+    /// Removes an entry of the current user's directory of one GPU, and that if it is empty then.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn remove(&self, dir: &Path) -> Result<(), Error> {
-        let gone =
-            dir.with_file_name(format!(".dead-{}-{}", file_name(dir).to_string_lossy(), std::process::id()));
-        match fs::rename(dir, &gone) {
-            // A process needs no `partita run` to enter a tenant that an environment names. One that has has it back.
-            Ok(()) if has_live_slot(&gone) && fs::rename(&gone, dir).is_ok() => return Ok(()),
-            Ok(()) => fs::remove_dir_all(&gone).map_err(Error::io(gone.display().to_string()))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io(dir.display().to_string())(error)),
+    pub(crate) fn remove_from_gpu(&self, gpu_key: &str, name: &OsStr) -> Result<(), Error> {
+        let Some(home) = &self.home else { return Ok(()) };
+        let Ok(gpu) = home.sub_of_owner(gpu_key) else { return Ok(()) };
+        match gpu.remove(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io(gpu.path().join(name).display().to_string())(error));
+            }
+            _ => {}
         }
-        if let Some(gpu_dir) = dir.parent() {
-            let _ = fs::remove_dir(gpu_dir);
-        }
+        let _ = home.remove_empty(gpu_key);
         Ok(())
+    }
+
+    /// Removes a tenant of the current user, and its GPU's directory if that is empty then. False if the tenant is
+    /// another user's, or a process has it still.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn remove(&self, tenant: &Tenant) -> Result<bool, Error> {
+        if !tenant.is_own() {
+            return Ok(false);
+        }
+        self.remove_dir(&tenant.gpu_key, &tenant.name)
+    }
+
+    fn remove_dir(&self, gpu_key: &str, name: &str) -> Result<bool, Error> {
+        let Some(home) = &self.home else { return Ok(false) };
+        let Ok(gpu) = home.sub_of_owner(gpu_key) else { return Ok(true) };
+        let gone = format!(".dead-{name}-{}", std::process::id());
+        let failed = || Error::io(gpu.path().join(name).display().to_string());
+        match gpu.rename(name, &gone) {
+            // A process needs no `partita run` to enter a tenant that an environment names. One that has has it back.
+            Ok(())
+                if gpu.sub_of_owner(&gone).is_ok_and(|dir| has_live_slot(&dir))
+                    && gpu.rename(&gone, name).is_ok() =>
+            {
+                return Ok(false);
+            }
+            Ok(()) => gpu.remove(OsStr::new(&gone)).map_err(failed())?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed()(error)),
+        }
+        let _ = home.remove_empty(gpu_key);
+        Ok(true)
     }
 }
 
-/// Opens the lock file, which belongs to whoever came first. Without `O_CREAT`
-/// first: the kernel refuses that on another user's file in a sticky directory.
-fn open_lock(path: &Path) -> io::Result<File> {
-    match open_regular(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        opened => return opened,
+/// Opens the lock file of a user's directory, which that user alone can open, and makes it if it is missing.
+pub(super) fn open_lock(home: &Dir) -> io::Result<File> {
+    let file = match home.file(LOCK) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match home.create(LOCK, 0o600) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => home.file(LOCK)?,
+            created => created?,
+        },
+        opened => opened?,
+    };
+    let owner = std::os::unix::fs::MetadataExt::uid(&file.metadata()?);
+    if owner == own_user() {
+        return Ok(file);
     }
-    match OpenOptions::new().create_new(true).write(true).mode(0o644).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_regular(path),
-        created => created,
-    }
+    Err(io::Error::other(format!(
+        "it belongs to {}, who could hold it for ever; have root remove it: `sudo rm -r {}`",
+        user_name(owner),
+        home.path().join(LOCK).display()
+    )))
 }

@@ -1,60 +1,69 @@
 //! The tenants of this machine.
 //!
 //! ```text
-//! /dev/shm/partita/               everybody's, sticky; PARTITA_RUN_DIR overrides
-//!   .lock                         held while tenants are planned, made, changed or removed
-//!   GPU-1b2c…/                    one directory per GPU
-//!     .mps-1000/                  the MPS service of user 1000 for this GPU
-//!     train/                      a tenant: its owner's, readable by everybody
+//! /dev/shm/partita/               root's, sticky, or one user's alone; PARTITA_RUN_DIR overrides
+//!   .lock                         held while its owner's tenants are planned, made, changed or removed
+//!   GPU-1b2c…/                    its owner's tenants on a GPU
+//!     .mps-0/                     its owner's MPS service of this GPU
+//!     train/                      a tenant
 //!       limits, usage             the ledger
 //!       meta.json                 who runs what, since when
 //!       owner                     locked by `partita run` and by every process it started
 //!       gpu-1                     of a tenant on several GPUs: a link to its directory on the next
+//!   user-1000/                    the same of user 1000
 //! ```
 //!
-//! A tenant lives while its `owner` file is locked or a process holds a slot
+//! A directory belongs to one user with all that is in it, and only that user makes, changes and removes
+//! entries there: root too leaves alone what is another user's. Whose a directory is the kernel says of the
+//! open one ([`dir`]). Others may read `limits`, `meta.json` and `owner`, to plan beside the tenant and to see
+//! that it lives. They cannot open what the tenant's processes lock and map.
+//!
+//! A tenant lives while its `owner` file is locked for writing or a process holds a slot
 //! of its ledger. The kernel drops both with the last process, so what a
-//! killed `partita run` leaves is recognised and removed by the next command.
+//! killed `partita run` leaves is recognised and removed by its user's next command.
 //! A tenant appears and goes by one rename: nobody sees half of one. A tenant on
 //! several GPUs has such a directory on each, all made or none under the lock;
 //! it lives while any of them does.
 
+mod dir;
 mod lock;
 mod name;
 mod tenant;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr};
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::ffi::CString;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use partita_ledger::{FLAG_TIMED, GPU_LINK_PREFIX, GateMap, Limits, LimitsFile, Problem, TimeMap, UsageMap};
+use partita_ledger::{
+    FLAG_TIMED, GATE_FILE_NAME, GPU_LINK_PREFIX, GateMap, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile,
+    Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap,
+};
+use rustix::io::Errno;
 
+use self::dir::{Dir, own_user};
 pub use lock::RegistryLock;
 pub use name::check_name;
 pub use tenant::{GpuMeta, Isolation, META_VERSION, Meta, SimMeta, Tenant};
 
 use crate::error::Error;
-use crate::files::{self, Durable, open_regular};
 use crate::process::user_name;
 
 /// Where tenants are unless `PARTITA_RUN_DIR` says otherwise. Memory, because
 /// the ledger is read at every launch and must not outlive a restart.
 pub const DEFAULT_ROOT: &str = "/dev/shm/partita";
 
-const LIMITS: &str = "limits";
-const USAGE: &str = "usage";
-/// As `partita_ledger::TIME_FILE_NAME` has it.
-const TIME: &str = "time";
 const META: &str = "meta.json";
 const OWNER: &str = "owner";
-/// In the directory of a GPU, as `partita_ledger::GATE_FILE_NAME` has it.
+/// In the directory of a GPU, as [`GATE_FILE_NAME`] has it.
 const GATE: &str = ".gate";
+/// What the directories of users in a run directory that is not theirs begin with.
+const USER_PREFIX: &str = "user-";
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
@@ -62,6 +71,8 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 #[derive(Debug, Clone)]
 pub struct Registry {
     root: PathBuf,
+    /// Where the current user's tenants are.
+    home: PathBuf,
 }
 
 impl Registry {
@@ -79,13 +90,34 @@ impl Registry {
         }
     }
 
-    /// Opens the directory `root`, and makes it if it is missing.
+    /// Opens the directory `root`, and makes it if it is missing: root for every user, anyone else for
+    /// themselves.
     ///
     /// # Errors
     /// [`Error::RunDirectory`].
     pub fn at(root: &Path) -> Result<Self, Error> {
-        shared_dir(root)?;
-        Ok(Self { root: root.to_owned() })
+        match rustix::fs::mkdir(root, rustix::fs::Mode::RWXU) {
+            Ok(()) => {
+                let dir = open_root(root)?;
+                if own_user() == 0 {
+                    let failed = |error: io::Error| refuse_root(root, error.to_string());
+                    // Before anybody else can: nobody takes this name in root's directory then.
+                    lock::open_lock(&dir).map_err(failed)?;
+                    dir.set_mode(0o1777).map_err(failed)?;
+                }
+            }
+            Err(Errno::EXIST) => {}
+            Err(error) => {
+                let reason = format!(
+                    "{}; set PARTITA_RUN_DIR to a directory that can be written",
+                    io::Error::from(error)
+                );
+                return Err(refuse_root(root, reason));
+            }
+        }
+        let dir = open_root(root)?;
+        let home = if dir.is_own() { root.to_owned() } else { root.join(home_name(own_user())) };
+        Ok(Self { root: root.to_owned(), home })
     }
 
     /// The directory.
@@ -93,76 +125,170 @@ impl Registry {
         &self.root
     }
 
-    /// The directory of one GPU. May not exist.
+    /// The current user's directory of one GPU. May not exist.
     pub fn gpu_dir(&self, gpu_key: &str) -> PathBuf {
-        self.root.join(gpu_key)
+        self.home.join(gpu_key)
     }
 
-    /// Makes the directory of one GPU, if it is missing. An empty one goes with
-    /// the next command that holds the lock.
+    /// The current user's directory of one GPU, or root's, if it is there and really that user's: then nobody else
+    /// can exchange it.
     ///
     /// # Errors
     /// [`Error::RunDirectory`].
-    pub fn make_gpu_dir(&self, gpu_key: &str) -> Result<(), Error> {
-        shared_dir(&self.gpu_dir(gpu_key))
+    pub(crate) fn gpu_dir_of(&self, gpu_key: &str, user: u32) -> Result<Option<PathBuf>, Error> {
+        let root = open_root(&self.root)?;
+        let home = match user {
+            user if root.user == user => root,
+            user => match root.sub(&home_name(user)) {
+                Ok(home) if home.user == user => home,
+                _ => return Ok(None),
+            },
+        };
+        Ok(home.sub_of_owner(gpu_key).ok().map(|gpu| gpu.path().to_owned()))
     }
 
-    /// The directory of a user's MPS service of one GPU. May not exist, nor its parent.
-    pub fn mps_dir(&self, gpu_key: &str, user: u32) -> PathBuf {
-        self.gpu_dir(gpu_key).join(format!(".mps-{user}"))
-    }
-
-    /// The gates that there are: each GPU's name for directories, and the file.
+    /// The gates of the current user: each GPU's name for directories, and the open file.
     ///
     /// # Errors
     /// [`Error::Io`] if the run directory cannot be read.
-    pub fn gates(&self) -> Result<Vec<(String, PathBuf)>, Error> {
-        let gpus = directories(&self.root)?.into_iter().map(|(key, dir)| (key, dir.join(GATE)));
-        Ok(gpus.filter(|(_, gate)| gate.symlink_metadata().is_ok_and(|meta| meta.is_file())).collect())
+    pub(crate) fn gates(&self) -> Result<Vec<(String, PathBuf, File)>, Error> {
+        let root = open_root(&self.root)?;
+        let mut found = Vec::new();
+        for home in homes(root)?.iter().filter(|home| home.is_own()) {
+            for (key, gpu) in gpus(home)? {
+                if let Ok(gate) = gpu.file(GATE) {
+                    found.push((key, gpu.path().join(GATE), gate));
+                }
+            }
+        }
+        Ok(found)
     }
 
-    /// Waits for the registry's lock. Everything that must see or leave the
-    /// tenants in one state goes through it.
+    /// The directories that could be tenants', living or not: the GPU's name for directories, the tenant's name,
+    /// the path, and the user whom it belongs to.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`], [`Error::Io`].
+    pub fn places(&self) -> Result<Vec<(String, String, PathBuf, u32)>, Error> {
+        let mut found = Vec::new();
+        for home in homes(open_root(&self.root)?)? {
+            for (key, gpu) in gpus(&home)? {
+                let names = gpu.texts().map_err(Error::io(gpu.path().display().to_string()))?;
+                for name in names.into_iter().filter(|name| check_name(name).is_ok()) {
+                    if gpu.sub_of_owner(&name).is_ok() {
+                        let path = gpu.path().join(&name);
+                        found.push((key.clone(), name, path, gpu.user));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Waits for the current user's lock: nobody else of this user makes, changes or removes tenants meanwhile.
     ///
     /// # Errors
     /// [`Error::RunDirectory`] if somebody holds it for longer than anything takes.
     pub fn lock(&self) -> Result<RegistryLock<'_>, Error> {
         RegistryLock::take(self)
     }
+
+    /// The same for those who plan: as long as all users mean each other well, none of them plans meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`] as [`Registry::lock`], and if the user's own directory cannot be made.
+    pub fn lock_to_plan(&self) -> Result<RegistryLock<'_>, Error> {
+        RegistryLock::take_to_plan(self)
+    }
 }
 
-/// Makes a directory that everybody may make entries in and nobody may remove
-/// those of others from, or checks that it is one.
-fn shared_dir(path: &Path) -> Result<(), Error> {
-    let refuse = |reason: String| Error::RunDirectory { path: path.to_owned(), reason };
-    let made = match fs::DirBuilder::new().mode(0o1777).create(path) {
-        Ok(()) => true,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-        Err(error) => {
-            return Err(refuse(format!("{error}; set PARTITA_RUN_DIR to a directory that can be written")));
+fn refuse_root(path: &Path, reason: String) -> Error {
+    Error::RunDirectory { path: path.to_owned(), reason }
+}
+
+/// Opens the run directory, and checks that nobody but its owner removes or exchanges what is in it, and that its
+/// owner is root or the current user.
+fn open_root(path: &Path) -> Result<Dir, Error> {
+    let dir = Dir::open(path).map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOTDIR | Errno::LOOP) => {
+            refuse_root(path, "it is no directory; remove it, or set PARTITA_RUN_DIR".to_owned())
         }
-    };
-    if made {
-        // The mode of `create` went through the umask.
-        fs::set_permissions(path, Permissions::from_mode(0o1777))
-            .map_err(|error| refuse(error.to_string()))?;
-        return Ok(());
+        _ => refuse_root(path, format!("{error}; set PARTITA_RUN_DIR to a directory that can be read")),
+    })?;
+    let shown = path.display();
+    if dir.user != 0 && !dir.is_own() {
+        let remedy = format!(
+            "set PARTITA_RUN_DIR to a directory of your own, or have root make one for all: `sudo rm -r {shown}`, then \
+             `sudo mkdir -m 1777 {shown}`"
+        );
+        let owner = user_name(dir.user);
+        return Err(refuse_root(
+            path,
+            format!("it belongs to {owner}, who could exchange what is in it; {remedy}"),
+        ));
     }
-    let meta = path.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
-    if !meta.is_dir() {
-        return Err(refuse("it is no directory; remove it, or set PARTITA_RUN_DIR".to_owned()));
+    if dir.mode & 0o022 != 0 && dir.mode & 0o1000 == 0 {
+        let owner = user_name(dir.user);
+        let reason = format!(
+            "it has mode {:o} and belongs to {owner}; it must have mode 1777: `sudo chmod 1777 {shown}`",
+            dir.mode
+        );
+        return Err(refuse_root(path, reason));
     }
-    let user = rustix::process::geteuid().as_raw();
-    let open_to_others = meta.mode() & 0o022 != 0;
-    if (open_to_others && meta.mode() & 0o1000 == 0) || (!open_to_others && meta.uid() != user && user != 0) {
-        return Err(refuse(format!(
-            "it has mode {:o} and belongs to {}; it must have mode 1777: `sudo chmod 1777 {}`",
-            meta.mode() & 0o7777,
-            user_name(meta.uid()),
-            path.display()
-        )));
+    Ok(dir)
+}
+
+/// What the directory of a user is called in a run directory of root's.
+fn home_name(user: u32) -> String {
+    format!("{USER_PREFIX}{user}")
+}
+
+/// The run directory's owner's tenants, and those of each other user.
+fn homes(root: Dir) -> Result<Vec<Arc<Dir>>, Error> {
+    let names = root.texts().map_err(Error::io(root.path().display().to_string()))?;
+    let users = names.iter().filter_map(|name| name.strip_prefix(USER_PREFIX)?.parse().ok());
+    // Anybody may take any name: whose it is the kernel says.
+    let others: Vec<Arc<Dir>> = users
+        .filter(|&user| user != root.user)
+        .filter_map(|user| root.sub(&home_name(user)).ok().filter(|home| home.user == user).map(Arc::new))
+        .collect();
+    Ok([Arc::new(root)].into_iter().chain(others).collect())
+}
+
+/// The GPUs that the owner of a directory has tenants on. What others have put there is nobody's.
+fn gpus(home: &Dir) -> Result<Vec<(String, Dir)>, Error> {
+    let names = home.texts().map_err(Error::io(home.path().display().to_string()))?;
+    let names = names.into_iter().filter(|name| is_gpu_key(name));
+    Ok(names.filter_map(|name| home.sub_of_owner(&name).ok().map(|gpu| (name, gpu))).collect())
+}
+
+/// Whether `name` could be a GPU's: a UUID, or what tells simulated boards apart.
+fn is_gpu_key(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+        && !name.starts_with(['.', '-'])
+        && !name.starts_with(USER_PREFIX)
+}
+
+/// Makes or opens a directory in a run directory, or in the current user's part of it: it must be that user's, too.
+fn make_own(parent: &Dir, name: &str) -> Result<Dir, Error> {
+    let path = parent.path().join(name);
+    let refuse = |reason| Error::RunDirectory { path: path.clone(), reason };
+    let dir = parent.make(name).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => refuse(format!(
+            "{error}; set PARTITA_RUN_DIR to a directory of your own, or have root open this one: `sudo chmod 1777 {}`",
+            parent.path().display()
+        )),
+        _ => refuse(error.to_string()),
+    })?;
+    if dir.is_own() {
+        return Ok(dir);
     }
-    Ok(())
+    Err(refuse(format!(
+        "it belongs to {}, and tenants are made in directories of their own user only; have root remove it: `sudo rm -r {}`, or \
+         set PARTITA_RUN_DIR to a directory of your own",
+        user_name(dir.user),
+        path.display()
+    )))
 }
 
 /// A part of a tenant that is to be made: what it is on one GPU.
@@ -185,7 +311,10 @@ pub struct OwnedTenant {
 
 #[derive(Debug)]
 struct OwnedPart {
-    dir: PathBuf,
+    dir: Dir,
+    /// Its path, which the open directory is known by since it got its name.
+    path: PathBuf,
+    gpu_key: String,
     meta: Meta,
     owner: File,
 }
@@ -193,7 +322,7 @@ struct OwnedPart {
 impl OwnedTenant {
     /// The tenant's directory on its first GPU: the value of `PARTITA_LEDGER`.
     pub fn dir(&self) -> &Path {
-        &self.parts[0].dir
+        &self.parts[0].path
     }
 
     /// The open and locked files that keep the tenant alive, one for each GPU. A process that
@@ -214,23 +343,16 @@ impl OwnedTenant {
     pub fn update_meta(&mut self, change: impl Fn(&mut Meta)) -> Result<(), Error> {
         for part in &mut self.parts {
             change(&mut part.meta);
-            write_meta(&part.dir, &part.meta)?;
+            write_meta(&part.dir, &part.path, &part.meta)?;
         }
         Ok(())
     }
 }
 
-fn write_meta(dir: &Path, meta: &Meta) -> Result<(), Error> {
-    let path = dir.join(META);
-    let json = serde_json::to_vec_pretty(meta)
-        .map_err(|error| Error::io(path.display().to_string())(io::Error::other(error)))?;
-    files::replace(&path, &json, 0o644, Durable::No).map_err(Error::io(path.display().to_string()))
-}
-
-fn create_file(path: &Path, mode: u32) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(path)?;
-    file.set_permissions(Permissions::from_mode(mode))?;
-    Ok(file)
+fn write_meta(dir: &Dir, path: &Path, meta: &Meta) -> Result<(), Error> {
+    let what = || path.join(META).display().to_string();
+    let json = serde_json::to_vec_pretty(meta).map_err(|error| Error::io(what())(io::Error::other(error)))?;
+    dir.replace(META, &json, 0o644).map_err(Error::io(what()))
 }
 
 /// A path as the ledger takes it.
@@ -241,82 +363,47 @@ pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
     })
 }
 
-/// The tenants of one look, by GPU and name.
-pub(crate) type Entries = BTreeMap<(String, String), PathBuf>;
-
-fn entries(root: &Path) -> Result<Entries, Error> {
-    let mut found = Entries::new();
-    for (gpu, gpu_dir) in directories(root)? {
-        for (name, dir) in directories(&gpu_dir)? {
-            found.insert((gpu.clone(), name), dir);
-        }
-    }
-    Ok(found)
-}
-
-/// The directories in `dir` with names that are text. Those of other programs,
-/// and links, are not Partita's.
-fn directories(dir: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
-    let listing = match fs::read_dir(dir) {
-        Ok(listing) => listing,
-        // It went, or belongs to somebody who does not let us look.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
-            return Ok(Vec::new());
-        }
-        Err(error) => return Err(Error::io(dir.display().to_string())(error)),
-    };
-    let mut found = Vec::new();
-    for entry in listing {
-        let entry = entry.map_err(Error::io(dir.display().to_string()))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir())
-            && let Some(name) = entry.file_name().to_str()
-        {
-            found.push((name.to_owned(), entry.path()));
-        }
-    }
-    Ok(found)
-}
-
 /// Whether `name` is that of a directory that is being made or removed.
 fn is_scratch(name: &str) -> bool {
     name.starts_with(".new-") || name.starts_with(".dead-")
 }
 
-/// Makes everything of a tenant on one GPU in `dir`, which must not exist. `links` lead to its other GPUs'.
-fn make(dir: &Path, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<File, Error> {
-    let describe = || dir.display().to_string();
-    fs::DirBuilder::new().mode(0o755).create(dir).map_err(Error::io(describe()))?;
-    fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(Error::io(describe()))?;
-    let owner = create_file(&dir.join(OWNER), 0o644).map_err(Error::io(describe()))?;
-    owner.try_lock().map_err(|error| Error::io(describe())(io::Error::other(error.to_string())))?;
-    let ledger =
-        |error: partita_ledger::LedgerError| Error::io("the ledger")(io::Error::other(error.to_string()));
-    LimitsFile::create(&c_path(&dir.join(LIMITS))?, limits, 0o644).map_err(ledger)?;
-    UsageMap::create(&c_path(&dir.join(USAGE))?, 0o644).map_err(ledger)?;
+/// Makes everything of a tenant on one GPU in `dir`, which is new and its owner's alone. `links` lead to its other GPUs'.
+fn make(dir: &Dir, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<File, Error> {
+    let describe = || dir.path().display().to_string();
+    let owner = dir.create(OWNER, 0o644).map_err(Error::io(describe()))?;
+    match partita_ledger::lock_alone(owner.as_raw_fd()) {
+        Ok(true) => {}
+        Ok(false) => return Err(Error::io(describe())(io::ErrorKind::WouldBlock.into())),
+        Err(partita_ledger::Errno(code)) => {
+            return Err(Error::io(describe())(io::Error::from_raw_os_error(code)));
+        }
+    }
+    let ledger = |error: LedgerError| Error::io("the ledger")(io::Error::other(error.to_string()));
+    // Others read the limits to plan beside the tenant. What its processes lock and map is theirs alone.
+    LimitsFile::create(dir.at(LIMITS_FILE_NAME), limits, 0o644).map_err(ledger)?;
+    UsageMap::create(dir.at(USAGE_FILE_NAME), 0o600).map_err(ledger)?;
     if limits.flags & FLAG_TIMED != 0 {
         check_memory(dir, "no share of time")?;
-        TimeMap::create(&c_path(&dir.join(TIME))?, 0o644).map_err(ledger)?;
-    }
-    for file in [LIMITS, USAGE] {
-        fs::set_permissions(dir.join(file), Permissions::from_mode(0o644)).map_err(Error::io(describe()))?;
+        TimeMap::create(dir.at(TIME_FILE_NAME), 0o600).map_err(ledger)?;
     }
     for (link, number) in links.iter().zip(1..) {
-        symlink(link, dir.join(format!("{GPU_LINK_PREFIX}{number}"))).map_err(Error::io(describe()))?;
+        dir.link(link, &format!("{GPU_LINK_PREFIX}{number}")).map_err(Error::io(describe()))?;
     }
-    write_meta(dir, meta)?;
+    write_meta(dir, dir.path(), meta)?;
+    dir.set_mode(0o755).map_err(Error::io(describe()))?;
     Ok(owner)
 }
 
 /// Refuses a directory whose files no GPU maps, where tenants are to be given what needs that.
 ///
 /// The driver is to map them, and long-lasting pins are for memory: the kernel refuses them for pages that a file system writes back.
-fn check_memory(dir: &Path, without: &str) -> Result<(), Error> {
-    let place = rustix::fs::statfs(dir).map_err(|code| Error::io(dir.display().to_string())(code.into()))?;
-    if place.f_type == TMPFS {
+fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
+    if dir.is_on(TMPFS).map_err(Error::io(dir.path().display().to_string()))? {
         return Ok(());
     }
     Err(Error::RunDirectory {
-        path: dir.to_owned(),
+        path: dir.path().to_owned(),
         reason: format!(
             "it is on no tmpfs, and a GPU maps no page of another file system, so that tenants here can have {without}; \
              leave PARTITA_RUN_DIR unset or put it below /dev/shm"
@@ -324,30 +411,19 @@ fn check_memory(dir: &Path, without: &str) -> Result<(), Error> {
     })
 }
 
-/// Makes the gate between the tenants of a GPU, if it is missing. Whoever may be a tenant there may open and close it, so it can be written
-/// by everybody whom the run directory lets in: those of a group, if its mode is 1770. A file for each user would not do: whose work waits
-/// on the GPU opens the lanes of the dead, whosoever they were.
-fn make_gate(gpu_dir: &Path) -> Result<(), Error> {
-    check_memory(gpu_dir, "no priority and no share of time")?;
-    let path = gpu_dir.join(GATE);
-    let at = c_path(&path)?;
-    let made = match GateMap::create(&at, 0o666) {
-        Err(error) if *error.problem() == Problem::Exists => GateMap::open(&at),
+/// Makes the gate between the tenants of a user on a GPU, if it is missing. It is that user's alone: whoever could write it
+/// could end every process that has it mapped.
+fn make_gate(gpu: &Dir) -> Result<(), Error> {
+    check_memory(gpu, "no priority and no share of time")?;
+    let made = match GateMap::create(gpu.at(GATE_FILE_NAME), 0o600) {
+        Err(error) if *error.problem() == Problem::Exists => GateMap::open(gpu.at(GATE_FILE_NAME)),
         made => made,
     };
-    made.map(drop).map_err(|error| Error::io(path.display().to_string())(io::Error::other(error.to_string())))
+    let path = gpu.path().join(GATE).display().to_string();
+    made.map(drop).map_err(|error| Error::io(path)(io::Error::other(error.to_string())))
 }
 
-/// Whether somebody holds the lock of the file; false also if there is no file.
-fn is_owned(dir: &Path) -> bool {
-    match open_regular(&dir.join(OWNER)) {
-        // A shared lock: two who look at the same time do not see each other.
-        Ok(file) => matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)),
-        Err(_) => false,
-    }
-}
-
-/// For messages and file names.
-fn file_name(path: &Path) -> &OsStr {
-    path.file_name().unwrap_or(path.as_os_str())
+/// Whether the tenant's owner, or a process that it started, lives; false also if there is no file.
+fn is_owned(dir: &Dir) -> bool {
+    dir.file(OWNER).is_ok_and(|file| partita_ledger::is_locked_alone(file.as_raw_fd()).unwrap_or(false))
 }

@@ -1,22 +1,29 @@
 //! One tenant as others see it.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::ffi::CStr;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use partita_core::TpcSet;
-use partita_ledger::{Limits, LimitsMap, UsageView};
+use partita_ledger::{
+    At, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile, TIME_FILE_NAME, TimeView, USAGE_FILE_NAME,
+    UsageView,
+};
 use serde::{Deserialize, Serialize};
 
+use super::dir::{Dir, own_user};
+use super::{META, is_owned, write_meta};
 use crate::error::Error;
-use crate::files;
+use crate::escape::escape_all;
 use crate::gpu::{Gpu, Selector};
 use crate::partition::Place;
 use crate::process::{ProcessId, user_name};
-use crate::registry::{LIMITS, META, TIME, USAGE, c_path, is_owned, write_meta};
 use crate::simenv::SimEnvironment;
 
 /// The version of `meta.json` that this build writes and reads.
 pub const META_VERSION: u32 = 1;
+const LIMITS: &str = "limits";
 /// The most that is read of a `meta.json`, in bytes: a long command line fits.
 const META_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
@@ -131,8 +138,10 @@ pub struct Tenant {
     pub name: String,
     /// The name of its GPU's directory.
     pub gpu_key: String,
-    /// Its directory.
+    /// Its directory's path, for messages and as its processes know it. What is in there is reached from `home`.
     pub dir: PathBuf,
+    /// The open directory of its user.
+    home: Arc<Dir>,
     /// The user whom it belongs to.
     pub user: u32,
     /// Whether a process of it lives.
@@ -144,31 +153,64 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Reads the tenant in `dir`.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if there is no directory.
-    pub(super) fn read(gpu_key: &str, name: &str, dir: &Path) -> Result<Self, Error> {
-        let user = dir.symlink_metadata().map_err(Error::io(dir.display().to_string()))?.uid();
-        let alive = is_owned(dir) || has_live_slot(dir);
-        let limits = c_path(&dir.join(LIMITS))
-            .map_err(|error| error.to_string())
-            .and_then(|path| {
-                LimitsMap::open_ro(&path).and_then(|map| map.load()).map_err(|error| error.to_string())
-            })
-            .map(|(_, limits)| limits);
+    /// Reads the tenant in `dir`. Nothing in it is mapped, and what another user wrote is believed only as far as it
+    /// concerns that user's processes.
+    pub(super) fn read(home: &Arc<Dir>, gpu_key: &str, name: &str, dir: &Dir) -> Self {
+        let limits = Limits::read(dir.at(LIMITS_FILE_NAME)).map(|(_, limits)| limits);
         let meta = read_meta(dir).and_then(|meta| {
             if meta.name == name { Ok(meta) } else { Err(format!("it is that of tenant {:?}", meta.name)) }
         });
-        Ok(Self {
+        let has_child = || {
+            let child = meta.as_ref().ok().and_then(|meta| meta.child);
+            child.is_some_and(|child| child.lives() && child.user() == Some(dir.user))
+        };
+        Self {
             name: name.to_owned(),
             gpu_key: gpu_key.to_owned(),
-            dir: dir.to_owned(),
-            user,
-            alive,
+            dir: dir.path().to_owned(),
+            home: Arc::clone(home),
+            user: dir.user,
+            // The slots of others' tenants only root can read. A program that has closed its lock is a child still.
+            alive: is_owned(dir) || has_live_slot(dir) || (!dir.is_own() && has_child()),
             meta,
-            limits,
-        })
+            limits: limits.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Whether it is the current user's.
+    pub fn is_own(&self) -> bool {
+        self.user == own_user()
+    }
+
+    /// Whether plans reckon with it: another user's whose limits cannot be read is promised nothing.
+    pub(crate) fn counts(&self) -> bool {
+        self.is_own() || self.limits.is_ok()
+    }
+
+    /// Whether both are parts of one tenant, or one part.
+    pub(crate) fn is_of_same(&self, other: &Self) -> bool {
+        (self.user, &self.name) == (other.user, &other.name)
+    }
+
+    /// What plans call it. Other users may give theirs any name.
+    pub(crate) fn name_among_all(&self) -> String {
+        if self.is_own() { self.name.clone() } else { format!("{} of {}", self.name, user_name(self.user)) }
+    }
+
+    /// Opens its directory, if it is there and its user's still.
+    fn open(&self) -> io::Result<Dir> {
+        self.home.sub_of_owner(&self.gpu_key)?.sub_of_owner(&self.name)
+    }
+
+    /// Opens one of its files by the ledger.
+    fn open_file<T>(
+        &self,
+        name: &CStr,
+        open: impl FnOnce(At<'_>) -> Result<T, LedgerError>,
+    ) -> Result<T, Error> {
+        let file = name.to_string_lossy();
+        let dir = self.open().map_err(|error| self.damaged(&file, &error.to_string()))?;
+        open(dir.at(name)).map_err(|error| self.damaged(&file, &error.to_string()))
     }
 
     /// What the parts of one tenant on several GPUs have in common; none for a tenant on one.
@@ -205,10 +247,9 @@ impl Tenant {
     }
 
     fn damaged(&self, file: &str, reason: &str) -> Error {
-        // The ledger's errors begin with the path that this one names already.
+        // The ledger's errors begin with the file's name, which the path has already.
+        let reason = reason.strip_prefix(file).unwrap_or(reason).trim_start_matches([':', ' ']);
         let path = self.dir.join(file);
-        let reason =
-            reason.trim_start_matches(path.to_string_lossy().as_ref()).trim_start_matches([':', ' ']);
         Error::DamagedTenant { name: self.name.clone(), reason: reason.to_owned(), path }
     }
 
@@ -230,31 +271,43 @@ impl Tenant {
         Error::NameInUse { name: self.name.clone(), user: user_name(self.user), gpu, what }
     }
 
-    /// Checks that the current user may change and end it.
+    /// Checks that this process changes it: nobody changes another user's, root neither.
     ///
     /// # Errors
     /// [`Error::NotYours`].
     pub fn check_yours(&self) -> Result<(), Error> {
-        self.check_of(rustix::process::geteuid().as_raw())
+        if self.is_own() { Ok(()) } else { Err(self.not_yours()) }
     }
 
-    /// Checks that this user may change and end it: for those who act for others.
+    /// Checks that this user may ask for its change or its end.
     ///
     /// # Errors
     /// [`Error::NotYours`].
     pub fn check_of(&self, user: u32) -> Result<(), Error> {
-        if user == 0 || user == self.user {
-            return Ok(());
-        }
-        Err(Error::NotYours { name: self.name.clone(), user: user_name(self.user) })
+        if user == 0 || user == self.user { Ok(()) } else { Err(self.not_yours()) }
+    }
+
+    fn not_yours(&self) -> Error {
+        Error::NotYours { name: self.name.clone(), user: user_name(self.user) }
     }
 
     /// Notes the share and the placement that it was given last; none for as they are.
     pub(crate) fn update_share(&self, share: Option<String>, place: Option<Place>) -> Result<(), Error> {
+        self.check_yours()?;
         let mut meta = self.meta()?.clone();
         meta.share = share.or(meta.share);
         meta.place = place.unwrap_or(meta.place);
-        write_meta(&self.dir, &meta)
+        let dir = self.open().map_err(Error::io(self.dir.display().to_string()))?;
+        write_meta(&dir, &self.dir, &meta)
+    }
+
+    /// Leaves a mark in its directory, if it is the current user's and there is none.
+    pub(crate) fn leave_mark(&self, name: &str) {
+        if self.is_own()
+            && let Ok(dir) = self.open()
+        {
+            let _ = dir.create(name, 0o600);
+        }
     }
 
     /// The TPCs that it holds.
@@ -270,28 +323,38 @@ impl Tenant {
     /// # Errors
     /// [`Error::DamagedTenant`].
     pub fn usage(&self) -> Result<UsageView, Error> {
-        UsageView::open(&c_path(&self.dir.join(USAGE))?)
-            .map_err(|error| self.damaged(USAGE, &error.to_string()))
+        self.open_file(USAGE_FILE_NAME, |at| UsageView::open(at))
     }
 
-    /// The path of the limits file.
-    pub fn limits_path(&self) -> PathBuf {
-        self.dir.join(LIMITS)
+    /// The time file, to look at. It is there if the tenant has a share of time.
+    ///
+    /// # Errors
+    /// [`Error::DamagedTenant`].
+    pub(crate) fn time(&self) -> Result<TimeView, Error> {
+        self.open_file(TIME_FILE_NAME, |at| TimeView::open(at))
     }
 
-    /// The path of the time file, which is there if the tenant has a share of time.
-    pub fn time_path(&self) -> PathBuf {
-        self.dir.join(TIME)
+    /// The limits file, to change it.
+    ///
+    /// # Errors
+    /// [`Error::NotYours`], [`Error::DamagedTenant`].
+    pub(crate) fn limits_file(&self) -> Result<LimitsFile, Error> {
+        self.check_yours()?;
+        self.open_file(LIMITS_FILE_NAME, |at| LimitsFile::open_rw(at))
     }
 }
 
-pub(super) fn has_live_slot(dir: &Path) -> bool {
-    let Ok(path) = c_path(&dir.join(USAGE)) else { return false };
-    UsageView::open(&path).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
+pub(super) fn has_live_slot(dir: &Dir) -> bool {
+    UsageView::open(dir.at(USAGE_FILE_NAME)).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
 }
 
-fn read_meta(dir: &Path) -> Result<Meta, String> {
-    let meta: Meta = files::read_json(&dir.join(META), META_BYTES_MAX).map_err(|error| error.to_string())?;
+fn read_meta(dir: &Dir) -> Result<Meta, String> {
+    let mut json: serde_json::Value = dir.json(META, META_BYTES_MAX).map_err(|error| error.to_string())?;
+    if !dir.is_own() {
+        // It goes to terminals and logs.
+        escape_all(&mut json);
+    }
+    let meta: Meta = serde_json::from_value(json).map_err(|error| error.to_string())?;
     if meta.version != META_VERSION {
         return Err(format!("it has version {}, this Partita reads {META_VERSION}", meta.version));
     }

@@ -1,6 +1,8 @@
 //! The registry's life, without a GPU.
 
 use std::fs;
+use std::fs::Permissions;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
@@ -11,6 +13,8 @@ use super::*;
 use crate::process::ProcessId;
 
 const GPU: &str = "GPU-1";
+const LIMITS: &str = "limits";
+const USAGE: &str = "usage";
 
 fn registry() -> (tempfile::TempDir, Registry) {
     let temp = tempfile::tempdir().unwrap();
@@ -55,9 +59,14 @@ fn limits(name: &str, tpc: u64) -> Limits {
     }
 }
 
+/// The names in a directory, in order.
+fn entries(dir: &Path) -> Vec<String> {
+    Dir::open(dir).unwrap().texts().unwrap()
+}
+
 fn create(registry: &Registry, name: &str, tpc: u64) -> Result<OwnedTenant, Error> {
     let part = NewPart { gpu_key: GPU.to_owned(), meta: meta(name), limits: limits(name, tpc) };
-    registry.lock()?.create(vec![part])
+    registry.lock_to_plan()?.create(vec![part])
 }
 
 #[test]
@@ -96,7 +105,7 @@ fn a_name_is_one_tenants_on_all_gpus() {
     let (_temp, registry) = registry();
     let _one = create(&registry, "a", 1).unwrap();
     let part = NewPart { gpu_key: "GPU-2".to_owned(), meta: meta("a"), limits: limits("a", 1) };
-    let other_gpu = registry.lock().unwrap().create(vec![part]).unwrap_err().to_string();
+    let other_gpu = registry.lock_to_plan().unwrap().create(vec![part]).unwrap_err().to_string();
     assert!(
         other_gpu.contains("in use") && other_gpu.contains("program xxx") && other_gpu.contains('…'),
         "{other_gpu}"
@@ -120,11 +129,11 @@ fn parts(name: &str) -> Vec<NewPart> {
 #[test]
 fn a_tenant_on_several_gpus_is_one_tenant() {
     let (_temp, registry) = registry();
-    let owned = registry.lock().unwrap().create(parts("a")).unwrap();
+    let owned = registry.lock_to_plan().unwrap().create(parts("a")).unwrap();
     assert_eq!(owned.dir(), registry.gpu_dir("GPU-2").join("a"), "the first asked for");
     assert_eq!(owned.dir().join("gpu-1").canonicalize().unwrap(), registry.gpu_dir("GPU-1").join("a"));
     let keys = |tenants: &[Tenant]| tenants.iter().map(|part| part.gpu_key.clone()).collect::<Vec<_>>();
-    let lock = registry.lock().unwrap();
+    let lock = registry.lock_to_plan().unwrap();
     assert_eq!(keys(&lock.tenants().unwrap()), ["GPU-1", "GPU-2"]);
     assert_eq!(keys(&lock.tenant("a").unwrap()), ["GPU-2", "GPU-1"], "as its programs see them");
     assert_eq!(keys(&lock.tenant_of(std::process::id()).unwrap()), ["GPU-2", "GPU-1"]);
@@ -139,7 +148,7 @@ fn a_tenant_on_several_gpus_is_one_tenant() {
     assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 2);
     drop(slot);
     assert!(registry.lock().unwrap().tenants().unwrap().is_empty());
-    assert_eq!(directories(registry.root()).unwrap(), []);
+    assert_eq!(entries(registry.root()), [".lock"]);
 }
 
 #[test]
@@ -148,18 +157,18 @@ fn a_tenant_that_cannot_be_made_on_one_gpu_is_made_on_none() {
     for bad in [0, 1] {
         let mut parts = parts("a");
         parts[bad].limits = Limits::default();
-        let error = registry.lock().unwrap().create(parts).unwrap_err();
+        let error = registry.lock_to_plan().unwrap().create(parts).unwrap_err();
         assert!(error.to_string().contains("TPC"), "{error}");
-        assert_eq!(directories(registry.root()).unwrap(), []);
+        assert_eq!(entries(registry.root()), [".lock"]);
     }
-    registry.lock().unwrap().create(parts("a")).unwrap();
+    registry.lock_to_plan().unwrap().create(parts("a")).unwrap();
 }
 
 #[test]
 fn limits_that_cannot_be_leave_nothing() {
     let (_temp, registry) = registry();
     let part = NewPart { gpu_key: GPU.to_owned(), meta: meta("a"), limits: Limits::default() };
-    let error = registry.lock().unwrap().create(vec![part]).unwrap_err();
+    let error = registry.lock_to_plan().unwrap().create(vec![part]).unwrap_err();
     assert!(error.to_string().contains("TPC"), "{error}");
     assert!(!registry.gpu_dir(GPU).exists());
 }
@@ -176,27 +185,51 @@ fn half_made_and_half_removed_tenants_go() {
     // One that is being made right now.
     fs::create_dir(gpu_dir.join(".new-c-3")).unwrap();
     let busy = fs::File::create(gpu_dir.join(".new-c-3").join(OWNER)).unwrap();
-    busy.try_lock().unwrap();
+    assert_eq!(partita_ledger::lock_alone(busy.as_raw_fd()), Ok(true));
     // What is not ours.
     fs::create_dir(gpu_dir.join(".mps-0")).unwrap();
     fs::create_dir(gpu_dir.join("no name")).unwrap();
     assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 1);
-    let mut left: Vec<String> = directories(&gpu_dir).unwrap().into_iter().map(|(name, _)| name).collect();
-    left.sort();
-    assert_eq!(left, [".mps-0", ".new-c-3", "living", "no name"]);
+    assert_eq!(entries(&gpu_dir), [".mps-0", ".new-c-3", "living", "no name"]);
 }
 
 #[test]
-fn everybody_may_look_and_only_the_owner_may_change() {
+fn others_read_what_they_plan_by_and_open_nothing_that_is_locked_or_mapped() {
     let (_temp, registry) = registry();
     let owned = create(&registry, "a", 1).unwrap();
     let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
-    assert_eq!(mode(registry.root()), 0o1777);
-    assert_eq!(mode(&registry.gpu_dir(GPU)), 0o1777);
+    let root = if own_user() == 0 { 0o1777 } else { 0o700 };
+    assert_eq!(mode(registry.root()), root);
+    assert_eq!(mode(&registry.root().join(".lock")), 0o600);
+    assert_eq!(mode(&registry.gpu_dir(GPU)), 0o755);
     assert_eq!(mode(owned.dir()), 0o755);
-    for file in [LIMITS, USAGE, META, OWNER] {
-        assert_eq!(mode(&owned.dir().join(file)), 0o644, "{file}");
+    for (file, wanted) in [(LIMITS, 0o644), (META, 0o644), (OWNER, 0o644), (USAGE, 0o600)] {
+        assert_eq!(mode(&owned.dir().join(file)), wanted, "{file}");
     }
+}
+
+/// A directory that is opened stays what it is, and no name leads out of it.
+#[test]
+fn an_open_directory_is_acted_in_whatever_takes_its_name() {
+    let temp = tempfile::tempdir().unwrap();
+    let (own, precious) = (temp.path().join("own"), temp.path().join("precious"));
+    fs::create_dir(&own).unwrap();
+    fs::create_dir_all(precious.join("tenant")).unwrap();
+    fs::write(precious.join("tenant/file"), "kept").unwrap();
+    let dir = Dir::open(&own).unwrap();
+    let tenant = dir.make_new("tenant").unwrap();
+    tenant.replace("file", b"own", 0o600).unwrap();
+    tenant.link(&precious, "link").unwrap();
+    fs::rename(&own, temp.path().join("moved")).unwrap();
+    std::os::unix::fs::symlink(&precious, &own).unwrap();
+    assert_eq!(tenant.texts().unwrap(), ["file", "link"]);
+    assert!(Dir::open(&own).is_err() && tenant.sub("link").is_err() && tenant.file("link").is_err());
+    for name in ["..", "../..", "a/b", "/"] {
+        assert!(dir.sub(name).is_err(), "{name}");
+    }
+    dir.remove("tenant".as_ref()).unwrap();
+    assert_eq!(dir.texts().unwrap(), [""; 0]);
+    assert_eq!(fs::read_to_string(precious.join("tenant/file")).unwrap(), "kept");
 }
 
 #[test]
@@ -211,7 +244,7 @@ fn directories_that_others_could_take_over_are_refused() {
     assert!(Registry::at(&root).unwrap_err().to_string().contains("no directory"));
 }
 
-/// Who may be a tenant, and reach what tenants of several users write together, is up to who makes the run directory.
+/// Who may be a tenant is up to who makes the run directory.
 #[test]
 fn a_run_directory_may_be_a_groups() {
     let temp = tempfile::tempdir().unwrap();
