@@ -280,7 +280,7 @@ fn launcher(install: &Install, cpus: Option<&str>) -> Vec<OsString> {
 /// # Errors
 /// [`Error::RunDirectory`]; [`Error::Mps`].
 pub fn make_dirs(registry: &Registry, gpus: &[Gpu], service: &Service) -> Result<(), Error> {
-    let lock = registry.lock_to_plan()?;
+    let lock = registry.lock_to_make()?;
     gpus.iter().try_for_each(|gpu| lock.make_gpu_dir(&gpu.key()))?;
     Ok(service.dirs().create()?)
 }

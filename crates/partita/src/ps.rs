@@ -148,7 +148,10 @@ fn row(tenant: &Tenant) -> TenantRow {
     let mut problems: Vec<String> = Vec::new();
     let limits = tenant.limits().map_err(|error| problems.push(error.to_string())).ok();
     let meta = tenant.meta().map_err(|error| problems.push(error.to_string())).ok();
-    let usage = tenant.usage().map_err(|error| problems.push(error.to_string())).ok();
+    // What others use is shown to root alone.
+    let may_look = tenant.is_own() || rustix::process::geteuid().is_root();
+    let usage = may_look.then(|| tenant.usage().map_err(|error| problems.push(error.to_string())).ok());
+    let usage = usage.flatten();
     let totals = usage.as_ref().and_then(|usage| usage.totals().ok());
     let set = limits.map(|limits| TpcSet::from_words(limits.set));
     let sms_of_device = limits.map(|limits| limits.tpc_count * limits.sms_per_tpc);

@@ -106,7 +106,7 @@ impl<'a> Sandbox<'a> {
             mps_partition: None,
         };
         let part = NewPart { gpu_key: self.gpu.key(), meta, limits };
-        let owned = self.registry.lock_to_plan()?.create(vec![part])?;
+        let owned = self.registry.lock_to_make()?.create(vec![part])?;
         Ok(SandboxTenant { owned })
     }
 

@@ -53,14 +53,21 @@ impl<'a> RegistryLock<'a> {
         }
     }
 
-    pub(super) fn take_to_plan(registry: &'a Registry) -> Result<Self, Error> {
+    /// `is_making`: makes the current user's directory if it is missing.
+    pub(super) fn take_to_plan(registry: &'a Registry, is_making: bool) -> Result<Self, Error> {
         let root = open_root(&registry.root)?;
         let is_shared = root.mode & 0o022 != 0;
         if root.is_own() && !is_shared {
             return Self::of_home(registry, root);
         }
-        let home =
-            if root.is_own() { open_root(&registry.root)? } else { make_own(&root, &home_name(own_user()))? };
+        let home = match home_name(own_user()) {
+            _ if root.is_own() => open_root(&registry.root)?,
+            name if is_making => make_own(&root, &name)?,
+            name => match root.sub(&name) {
+                Ok(home) if home.is_own() => home,
+                _ => return Ok(Self { registry, home: None, _own: None, _common: None }),
+            },
+        };
         let mut lock = Self::of_home(registry, home)?;
         let failed = || Error::io(root.path().display().to_string());
         let deadline = Instant::now() + OTHERS_LIMIT;

@@ -193,12 +193,21 @@ impl Registry {
         RegistryLock::take(self)
     }
 
-    /// The same for those who plan: as long as all users mean each other well, none of them plans meanwhile.
+    /// The same for those who change what tenants have: as long as all users mean each other well, none of them
+    /// plans meanwhile.
     ///
     /// # Errors
-    /// [`Error::RunDirectory`] as [`Registry::lock`], and if the user's own directory cannot be made.
+    /// As [`Registry::lock`].
     pub fn lock_to_plan(&self) -> Result<RegistryLock<'_>, Error> {
-        RegistryLock::take_to_plan(self)
+        RegistryLock::take_to_plan(self, false)
+    }
+
+    /// The same for those who make tenants or services. Makes the current user's directory if it is missing.
+    ///
+    /// # Errors
+    /// As [`Registry::lock`], and [`Error::RunDirectory`] if that directory cannot be made.
+    pub fn lock_to_make(&self) -> Result<RegistryLock<'_>, Error> {
+        RegistryLock::take_to_plan(self, true)
     }
 }
 

@@ -66,7 +66,7 @@ fn entries(dir: &Path) -> Vec<String> {
 
 fn create(registry: &Registry, name: &str, tpc: u64) -> Result<OwnedTenant, Error> {
     let part = NewPart { gpu_key: GPU.to_owned(), meta: meta(name), limits: limits(name, tpc) };
-    registry.lock_to_plan()?.create(vec![part])
+    registry.lock_to_make()?.create(vec![part])
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_name_is_one_tenants_on_all_gpus() {
     let (_temp, registry) = registry();
     let _one = create(&registry, "a", 1).unwrap();
     let part = NewPart { gpu_key: "GPU-2".to_owned(), meta: meta("a"), limits: limits("a", 1) };
-    let other_gpu = registry.lock_to_plan().unwrap().create(vec![part]).unwrap_err().to_string();
+    let other_gpu = registry.lock_to_make().unwrap().create(vec![part]).unwrap_err().to_string();
     assert!(
         other_gpu.contains("in use") && other_gpu.contains("program xxx") && other_gpu.contains('…'),
         "{other_gpu}"
@@ -129,11 +129,11 @@ fn parts(name: &str) -> Vec<NewPart> {
 #[test]
 fn a_tenant_on_several_gpus_is_one_tenant() {
     let (_temp, registry) = registry();
-    let owned = registry.lock_to_plan().unwrap().create(parts("a")).unwrap();
+    let owned = registry.lock_to_make().unwrap().create(parts("a")).unwrap();
     assert_eq!(owned.dir(), registry.gpu_dir("GPU-2").join("a"), "the first asked for");
     assert_eq!(owned.dir().join("gpu-1").canonicalize().unwrap(), registry.gpu_dir("GPU-1").join("a"));
     let keys = |tenants: &[Tenant]| tenants.iter().map(|part| part.gpu_key.clone()).collect::<Vec<_>>();
-    let lock = registry.lock_to_plan().unwrap();
+    let lock = registry.lock_to_make().unwrap();
     assert_eq!(keys(&lock.tenants().unwrap()), ["GPU-1", "GPU-2"]);
     assert_eq!(keys(&lock.tenant("a").unwrap()), ["GPU-2", "GPU-1"], "as its programs see them");
     assert_eq!(keys(&lock.tenant_of(std::process::id()).unwrap()), ["GPU-2", "GPU-1"]);
@@ -157,18 +157,18 @@ fn a_tenant_that_cannot_be_made_on_one_gpu_is_made_on_none() {
     for bad in [0, 1] {
         let mut parts = parts("a");
         parts[bad].limits = Limits::default();
-        let error = registry.lock_to_plan().unwrap().create(parts).unwrap_err();
+        let error = registry.lock_to_make().unwrap().create(parts).unwrap_err();
         assert!(error.to_string().contains("TPC"), "{error}");
         assert_eq!(entries(registry.root()), [".lock"]);
     }
-    registry.lock_to_plan().unwrap().create(parts("a")).unwrap();
+    registry.lock_to_make().unwrap().create(parts("a")).unwrap();
 }
 
 #[test]
 fn limits_that_cannot_be_leave_nothing() {
     let (_temp, registry) = registry();
     let part = NewPart { gpu_key: GPU.to_owned(), meta: meta("a"), limits: Limits::default() };
-    let error = registry.lock_to_plan().unwrap().create(vec![part]).unwrap_err();
+    let error = registry.lock_to_make().unwrap().create(vec![part]).unwrap_err();
     assert!(error.to_string().contains("TPC"), "{error}");
     assert!(!registry.gpu_dir(GPU).exists());
 }

@@ -43,7 +43,7 @@ fn plan<'a>(
 ) -> Result<Planned<'a>, Error> {
     let cache = Cache::open();
     let measured = gpus.iter().map(|gpu| cache.get(install, gpu)).collect::<Result<Vec<_>, Error>>()?;
-    let lock = registry.lock_to_plan()?;
+    let lock = registry.lock_to_make()?;
     let tenants = lock.tenants()?;
     if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
         return Err(other.name_in_use());
