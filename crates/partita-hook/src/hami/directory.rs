@@ -8,7 +8,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use partita_driver::files::{Descriptor, errno};
-use partita_ledger::Errno;
+use partita_ledger::{At, Errno};
 
 /// How long a directory's lock is waited for. Holders need milliseconds.
 const LOCK_WAIT_MS_MAX: u32 = 15_000;
@@ -87,42 +87,39 @@ impl Path {
         Ok(Identity { device: status.st_dev, inode: status.st_ino })
     }
 
-    /// Makes a directory in which everybody may make entries and nobody may remove those of others, or checks that it is one.
+    /// Makes a directory in which everybody may make entries and nobody may remove those of others, or checks that it is one, of
+    /// root's or of this user's: any other owner could exchange what is in it.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn make_shared(&self) -> Result<(), String> {
         // SAFETY: a valid path. The mode of mkdir goes through the umask.
-        unsafe {
-            if libc::mkdir(self.0.as_ptr(), 0o1777) == 0 {
-                return match libc::chmod(self.0.as_ptr(), 0o1777) {
-                    0 => Ok(()),
-                    _ => Err(self.error("chmod")),
-                };
-            }
-        }
-        if errno() != libc::EEXIST {
+        let made = unsafe { libc::mkdir(self.0.as_ptr(), 0o1777) == 0 };
+        if !made && errno() != libc::EEXIST {
             return Err(self.error("mkdir"));
         }
-        let is_directory = |status: libc::stat| status.st_mode & libc::S_IFMT == libc::S_IFDIR;
-        match self.status() {
-            Some(status) if is_directory(status) => {
-                let (is_open, is_sticky) = (status.st_mode & 0o022 != 0, status.st_mode & 0o1000 != 0);
-                // SAFETY: no arguments.
-                let user = unsafe { libc::geteuid() };
-                let is_own = status.st_uid == user || user == 0;
-                if if is_open { is_sticky } else { is_own } {
-                    return Ok(());
-                }
-                Err(format!(
-                    "{}: has mode {:o} and belongs to user {}; `chmod 1777` it, so that everybody can make tenants there and nobody \
-                     can remove those of others",
-                    self.0.to_string_lossy(),
-                    status.st_mode & 0o7777,
-                    status.st_uid
-                ))
-            }
-            _ => Err(format!("{}: is no directory; remove it", self.0.to_string_lossy())),
+        let shown = self.0.to_string_lossy();
+        let Some(open) = Open::at(libc::AT_FDCWD, &self.0) else {
+            return Err(format!("{shown}: is no directory; remove it"));
+        };
+        if !open.is_roots && !open.is_own {
+            return Err(format!(
+                "{shown}: belongs to another user, who could exchange what is in it; remove it, or name a directory of your own with \
+                 PARTITA_RUN_DIR"
+            ));
+        }
+        if made && open.is_own {
+            return match open.set_mode(0o1777) {
+                true => Ok(()),
+                false => Err(self.error("fchmod")),
+            };
+        }
+        match open.mode & 0o022 == 0 || open.mode & 0o1000 != 0 {
+            true => Ok(()),
+            false => Err(format!(
+                "{shown}: has mode {:o}; `chmod 1777` it, so that everybody can make tenants there and nobody can remove those of others",
+                open.mode
+            )),
         }
     }
 
@@ -132,11 +129,23 @@ impl Path {
     /// The system's.
     pub fn make(&self) -> Result<(), String> {
         // SAFETY: a valid path.
-        match unsafe { libc::mkdir(self.0.as_ptr(), 0o755) == 0 && libc::chmod(self.0.as_ptr(), 0o755) == 0 }
-        {
-            true => Ok(()),
-            false => Err(self.error("mkdir")),
+        if unsafe { libc::mkdir(self.0.as_ptr(), 0o755) } != 0 {
+            return Err(self.error("mkdir"));
         }
+        match Open::at(libc::AT_FDCWD, &self.0) {
+            Some(open) if open.is_own && open.set_mode(0o755) => Ok(()),
+            _ => Err(self.error("fchmod")),
+        }
+    }
+
+    /// Whether it is a directory of root's or of this user's: what another user's says is not believed.
+    pub fn is_trusted(&self) -> bool {
+        Open::at(libc::AT_FDCWD, &self.0).is_some_and(|open| open.is_own || open.is_roots)
+    }
+
+    /// Opens it to remove what is in it, if it is root's or this user's: nobody else can exchange that then.
+    pub fn open(&self) -> Option<Open> {
+        Open::at(libc::AT_FDCWD, &self.0).filter(|open| open.is_own || open.is_roots)
     }
 
     /// Makes a file that its owner alone changes, with this content.
@@ -196,16 +205,6 @@ impl Path {
         found
     }
 
-    /// Removes a directory with the files in it. What cannot be removed stays.
-    pub fn remove(&self) {
-        for name in self.names() {
-            // SAFETY: a valid path.
-            unsafe { libc::unlink(self.join(&name).0.as_ptr()) };
-        }
-        // SAFETY: as above.
-        unsafe { libc::rmdir(self.0.as_ptr()) };
-    }
-
     /// Whether it is in memory. A GPU maps no page of another file system, which would write it back.
     pub fn is_in_memory(&self) -> bool {
         let mut about = MaybeUninit::<libc::statfs>::uninit();
@@ -213,6 +212,85 @@ impl Path {
         unsafe {
             libc::statfs(self.0.as_ptr(), about.as_mut_ptr()) == 0 && about.assume_init().f_type == TMPFS
         }
+    }
+}
+
+/// An open directory. What is done in it is done from its descriptor, whatever its path leads to by then.
+pub struct Open {
+    file: Descriptor,
+    is_own: bool,
+    is_roots: bool,
+    mode: u32,
+}
+
+impl Open {
+    /// Opens a directory, no link; none if there is none.
+    fn at(directory: libc::c_int, path: &CStr) -> Option<Self> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: a valid path; the descriptor is closed when dropped.
+        let file = unsafe { libc::openat(directory, path.as_ptr(), flags) };
+        if file < 0 {
+            return None;
+        }
+        let file = Descriptor(file);
+        let mut status = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: room for the answer, which is there if the call succeeds.
+        let status = unsafe {
+            if libc::fstat(file.0, status.as_mut_ptr()) != 0 {
+                return None;
+            }
+            status.assume_init()
+        };
+        // SAFETY: no arguments.
+        let user = unsafe { libc::geteuid() };
+        let (is_own, is_roots) = (status.st_uid == user, status.st_uid == 0);
+        Some(Self { file, is_own, is_roots, mode: status.st_mode & 0o7777 })
+    }
+
+    fn set_mode(&self, mode: libc::mode_t) -> bool {
+        // SAFETY: an open descriptor.
+        unsafe { libc::fchmod(self.file.0, mode) == 0 }
+    }
+
+    /// A directory in it that is this user's.
+    pub fn own(&self, name: &[u8]) -> Option<Self> {
+        Self::at(self.file.0, &CString::new(name).ok()?).filter(|open| open.is_own)
+    }
+
+    /// A file in it, as the ledger takes it.
+    pub fn file<'a>(&self, name: &'a CStr) -> At<'a> {
+        At::new(self.file.0, name)
+    }
+
+    /// Whether anything in it is called so.
+    pub fn has(&self, name: &CStr) -> bool {
+        let mut status = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: a valid name, and room for the answer.
+        unsafe {
+            libc::fstatat(self.file.0, name.as_ptr(), status.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW) == 0
+        }
+    }
+
+    /// Gives an entry another name; whether it could be.
+    pub fn rename(&self, from: &[u8], to: &[u8]) -> bool {
+        let (Ok(from), Ok(to)) = (CString::new(from), CString::new(to)) else { return false };
+        // SAFETY: valid names.
+        unsafe { libc::renameat(self.file.0, from.as_ptr(), self.file.0, to.as_ptr()) == 0 }
+    }
+
+    /// Removes a directory of this user's with the files in it. What cannot be removed stays.
+    pub fn remove(&self, name: &[u8]) {
+        let (Some(directory), Ok(name)) = (self.own(name), CString::new(name)) else { return };
+        // A path by which the kernel leads to the open directory and nowhere else.
+        let open = Path::new(format!("/proc/self/fd/{}", directory.file.0).as_bytes());
+        for entry in open.names() {
+            if let Ok(entry) = CString::new(entry) {
+                // SAFETY: a valid name.
+                unsafe { libc::unlinkat(directory.file.0, entry.as_ptr(), 0) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { libc::unlinkat(self.file.0, name.as_ptr(), libc::AT_REMOVEDIR) };
     }
 }
 

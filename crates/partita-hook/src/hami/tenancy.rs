@@ -14,11 +14,11 @@ use partita_core::hami::Asked;
 use partita_core::kept::fnv1a;
 use partita_core::{Present, TpcSet};
 use partita_ledger::{
-    FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsFile, MECHANISM_MASK,
-    NAME_BYTES_MAX, Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
+    At, FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsFile,
+    MECHANISM_MASK, NAME_BYTES_MAX, Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
-use super::directory::{Lock, Path};
+use super::directory::{Lock, Open, Path};
 use super::limits::{Board, Made, Wanted};
 use super::meta;
 use crate::attach::Part;
@@ -95,6 +95,13 @@ impl Tenancy {
                 self.make(&of_gpu, &directory, asked, &wanted, board)?;
                 continue;
             };
+            if !directory.is_trusted() && directory.identity() == Some(before) {
+                return Err(format!(
+                    "{}: belongs to another user, whose limits hold nobody else's program; name another cache, or a directory of \
+                     your own with PARTITA_RUN_DIR",
+                    directory.as_c().to_string_lossy()
+                ));
+            }
             // Whatever fails because the tenant went meanwhile is tried again.
             let is_there = || directory.identity() == Some(before);
             let entered = Part::open(directory.as_c().into()).and_then(|part| {
@@ -152,8 +159,10 @@ impl Tenancy {
         let process = format!(".new-{}-{}", self.name, own_pid());
         let fresh = of_gpu.join(process.as_bytes());
         let done = self.fill(&fresh, of_gpu, &made, wanted, board).and_then(|()| fresh.rename(directory));
-        if done.is_err() {
-            fresh.remove();
+        if done.is_err()
+            && let Some(open) = of_gpu.open()
+        {
+            open.remove(process.as_bytes());
         }
         done?;
         tell(asked, board, wanted, &made);
@@ -239,31 +248,34 @@ fn is_alive(directory: &Path) -> bool {
     if directory.join(b"owner").exists() {
         return true;
     }
-    UsageView::open(directory.join(USAGE_FILE_NAME.to_bytes()).as_c())
-        .is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
+    has_live_slot(directory.join(USAGE_FILE_NAME.to_bytes()).as_c().into())
 }
 
-/// Removes a tenant of whom nobody lives, under the lock. A process that has entered in the meantime has it back; one that enters later finds
-/// that it has gone.
+fn has_live_slot(usage: At<'_>) -> bool {
+    UsageView::open(usage).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
+}
+
+/// Removes a tenant of this user's of whom nobody lives, under the lock. A process that has entered in the meantime has it back; one that
+/// enters later finds that it has gone.
 fn remove(of_gpu: &Path, name: &[u8]) {
-    let directory = of_gpu.join(name);
+    let Some(of_gpu) = of_gpu.open().filter(|of_gpu| of_gpu.own(name).is_some()) else { return };
     let dead = [b".dead-", name, format!("-{}", own_pid()).as_bytes()].concat();
-    let dead = of_gpu.join(&dead);
-    if directory.rename(&dead).is_err() {
+    if !of_gpu.rename(name, &dead) {
         return;
     }
-    if is_alive(&dead) && dead.rename(&directory).is_ok() {
+    let is_alive = |dead: Open| dead.has(c"owner") || has_live_slot(dead.file(USAGE_FILE_NAME));
+    if of_gpu.own(&dead).is_some_and(is_alive) && of_gpu.rename(&dead, name) {
         return;
     }
-    dead.remove();
+    of_gpu.remove(&dead);
 }
 
-/// Removes what those left who died while they made or removed a tenant. Nobody else does so under the lock.
+/// Removes what those of this user left who died while they made or removed a tenant. Nobody else does so under the lock.
 fn clear(of_gpu: &Path) {
-    for name in of_gpu.names() {
-        if name.starts_with(b".new-") || name.starts_with(b".dead-") {
-            of_gpu.join(&name).remove();
-        }
+    let names = of_gpu.names().into_iter();
+    let left = names.filter(|name| name.starts_with(b".new-") || name.starts_with(b".dead-"));
+    if let Some(open) = of_gpu.open() {
+        left.for_each(|name| open.remove(&name));
     }
 }
 
