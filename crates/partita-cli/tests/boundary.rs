@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use common::container::{Container, MEMORY};
 use common::{Answering, Tenant, World, compile, is_real, text};
 use partita_testing::succeed;
 use serde_json::{Value, json};
@@ -423,4 +424,24 @@ fn root_ends_tenants_of_others_and_changes_none() {
     assert!(users.world.ps().is_empty());
     succeed(&mut users.as_user(VICTIM, "ps"));
     assert!(!limits.exists(), "its user's next command removes what is left");
+}
+
+/// A program whose limits its environment names took them from whoever had made their directory.
+#[test]
+fn limits_of_an_environment_are_not_taken_from_another_user() {
+    let Some(users) = Users::new() else { return };
+    let container = Container::new(&users.world, "pod").with(MEMORY, "64m");
+    let own_by = |dir: &Path, user| chown(dir, Some(user), Some(user)).unwrap();
+    // Others may make entries, as below /tmp.
+    fs::create_dir(container.root()).unwrap();
+    fs::set_permissions(container.root(), Permissions::from_mode(0o1777)).unwrap();
+    own_by(&container.root(), ATTACKER);
+    assert!(container.refused().contains("belongs to another user"));
+    own_by(&container.root(), 0);
+    assert_eq!(container.allocates("a 16\n").0, ["0 48"]);
+    let [tenant] = &container.tenants()[..] else { panic!("{:?}", container.tenants()) };
+    own_by(tenant, ATTACKER);
+    assert!(container.refused().contains("belongs to another user"));
+    own_by(tenant, 0);
+    assert_eq!(container.allocates("a 16\n").0, ["0 48"]);
 }
