@@ -615,9 +615,17 @@ impl Program {
                     if address == 0 {
                         return None;
                     }
-                    // Kept in its slot: a graph may free it again at each launch.
-                    let code = self.driver.memory_free_async(address, self.stream(a).1);
-                    self.code(code);
+                    // A captured one stays in its slot: a graph may free it again at each launch. One that has happened does not, since
+                    // whether a second is refused would depend on how far the stream is.
+                    let (at, stream) = self.stream(a);
+                    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+                    if at != 4 {
+                        self.driver.capture_status(stream, &mut status);
+                    }
+                    let code = self.driver.memory_free_async(address, stream);
+                    if self.code(code) && status == CU_STREAM_CAPTURE_STATUS_NONE {
+                        self.allocations[usize::from(c % 4)] = 0;
+                    }
                 }
                 Kind::Query => {
                     let stream = self.stream(a).1;
