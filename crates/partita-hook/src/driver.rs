@@ -371,17 +371,11 @@ impl DriverCalls {
         let _ = unsafe { (self.free)(pointer) };
     }
 
-    /// A function's attribute, by the numbers of `CUfunction_attribute`.
-    ///
-    /// `function` is a `CUfunction`, or a `CUkernel`, which launches accept too.
+    /// An attribute of a `CUfunction`, by the numbers of `CUfunction_attribute`.
     pub fn function_attribute(&self, function: *mut c_void, attribute: c_int) -> Option<u32> {
         let mut value = 0;
         // SAFETY: a valid pointer; the driver checks the handle.
-        if unsafe { (self.function_attribute)(&mut value, attribute, function) }.is_err() {
-            let of_kernel = self.function_of_kernel(function)?;
-            // SAFETY: as above.
-            unsafe { (self.function_attribute)(&mut value, attribute, of_kernel) }.ok().ok()?;
-        }
+        unsafe { (self.function_attribute)(&mut value, attribute, function) }.ok().ok()?;
         u32::try_from(value).ok()
     }
 

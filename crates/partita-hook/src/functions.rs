@@ -1,9 +1,9 @@
 //! What only a kernel function can tell of its launches: its compiled-in cluster, and whether it may launch kernels itself.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::driver::DriverCalls;
+use crate::driver::{DriverCalls, ModuleCalls};
 use crate::tenant::Tenant;
 
 /// The first compute capability with clusters (Hopper).
@@ -69,14 +69,15 @@ impl Traits {
                 launches: known as u32 & LAUNCHES != 0,
             };
         }
+        let Some(launched) = launched(tenant, function) else {
+            // A function that the driver does not know, whose launch it refuses; or one to be asked about again.
+            return Self { cluster_blocks: 1, launches: false };
+        };
         let cluster_blocks = match tenant.compute_capability < CLUSTERS_SINCE {
             true => 1,
-            false => asked_cluster_blocks(tenant.driver(), function),
+            false => asked_cluster_blocks(tenant.driver(), launched.function),
         };
-        let Some(launches) = holds_device_runtime(tenant, function) else {
-            // A function that the driver does not know, whose launch it refuses; or one to be asked about again.
-            return Self { cluster_blocks, launches: false };
-        };
+        let launches = launched.holds_device_runtime(tenant);
         // A launch of a process with several GPUs or a priority has more to ask than this, and must not be known as
         // plain.
         let several = if tenant.places().is_some() || tenant.has_gate() { SEVERAL_GPUS } else { 0 };
@@ -94,15 +95,38 @@ fn asked_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
         .min(BLOCKS_MAX)
 }
 
-/// Whether the module of the function was linked with the device runtime. Every kernel of such a module may launch others, whose descriptors
-/// are made on the GPU: no callback sees them, and no mask holds them (measured, `docs/hardware.md`).
-fn holds_device_runtime(tenant: &Tenant, function: *mut c_void) -> Option<bool> {
-    // Before CUDA 11.0 a function does not tell its module.
-    let Some(modules) = tenant.module_calls() else { return Some(false) };
-    let module = match modules.of_function(function) {
-        Some(module) => module,
-        None => modules.of_function(tenant.driver().function_of_kernel(function)?)?,
+/// What is launched by a handle.
+struct Launched {
+    /// The `CUfunction` of the current context.
+    function: *mut c_void,
+    /// Its module; null before CUDA 11.0, where a function does not tell it.
+    module: *mut c_void,
+}
+
+/// The function of a `CUfunction` or `CUkernel`. The driver tells them apart only by an error, which
+/// debuggers show to their users; so what the last handle was is asked first.
+fn launched(tenant: &Tenant, handle: *mut c_void) -> Option<Launched> {
+    static KERNELS: AtomicBool = AtomicBool::new(true);
+    let as_function = |function| match tenant.module_calls() {
+        Some(modules) => Some(Launched { function, module: modules.of_function(function)? }),
+        None => Some(Launched { function, module: core::ptr::null_mut() }),
     };
-    // The version of libcudadevrt.a, a variable that its every user is linked with.
-    Some(modules.has_global(module, c"__CNPRT_VERSION_NUMBER__"))
+    let as_kernel = || as_function(tenant.driver().function_of_kernel(handle)?);
+    let kernels = KERNELS.load(Ordering::Relaxed);
+    let first = if kernels { as_kernel() } else { as_function(handle) };
+    first.or_else(|| {
+        let second = if kernels { as_function(handle) } else { as_kernel() }?;
+        KERNELS.store(!kernels, Ordering::Relaxed);
+        Some(second)
+    })
+}
+
+impl Launched {
+    /// Whether its module was linked with the device runtime. Every kernel of such a module may launch others, whose descriptors
+    /// are made on the GPU: no callback sees them, and no mask holds them (measured, `docs/hardware.md`).
+    fn holds_device_runtime(&self, tenant: &Tenant) -> bool {
+        // The version of libcudadevrt.a, a variable that its every user is linked with.
+        let has = |modules: &ModuleCalls| modules.has_global(self.module, c"__CNPRT_VERSION_NUMBER__");
+        !self.module.is_null() && tenant.module_calls().is_some_and(has)
+    }
 }
