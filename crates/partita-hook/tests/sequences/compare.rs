@@ -1,8 +1,10 @@
 //! Runs sequences without the hook and as tenants, and finds where the traces differ.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -39,14 +41,19 @@ struct Part {
     complaints: String,
 }
 
-/// The first of the traces that differ, with the lines of one below those of the other where they do.
-fn difference(bare: &[String], behind: &[String]) -> Option<(usize, String)> {
-    let at = bare.iter().zip(behind).position(|(bare, behind)| bare != behind)?;
+/// How a process ended. `partita run` passes the signal that ended its program on as a status above 128, as shells do.
+fn ending(status: ExitStatus) -> String {
+    let signal = status.signal().or_else(|| status.code().filter(|code| *code > 128).map(|code| code - 128));
+    signal.map_or_else(|| status.to_string(), |signal| format!("signal {signal}"))
+}
+
+/// The lines of one trace, with those of the other below them where they differ.
+fn both(bare: &str, behind: &str) -> String {
     let mut told = String::new();
-    let mut lines = (bare[at].lines(), behind[at].lines());
+    let mut lines = (bare.lines(), behind.lines());
     loop {
         let _ = match (lines.0.next(), lines.1.next()) {
-            (None, None) => return Some((at, told)),
+            (None, None) => return told,
             (Some(bare), Some(behind)) if bare == behind => writeln!(told, "      {bare}"),
             (bare, behind) => {
                 let [bare, behind] = [bare, behind].map(|line| line.unwrap_or("(nothing)"));
@@ -56,9 +63,64 @@ fn difference(bare: &[String], behind: &[String]) -> Option<(usize, String)> {
     }
 }
 
+/// The first of the traces that differ, and both.
+fn difference(bare: &[String], behind: &[String]) -> Option<(usize, String)> {
+    let at = bare.iter().zip(behind).position(|(bare, behind)| bare != behind)?;
+    Some((at, both(&bare[at], &behind[at])))
+}
+
+/// What two traces differ in first: the call and its two results, without the values in memory and the names of objects.
+fn kind_of_difference(bare: &str, behind: &str) -> String {
+    let mut lines = (bare.lines(), behind.lines());
+    loop {
+        let (bare, behind) = (lines.0.next(), lines.1.next());
+        if bare.is_none() && behind.is_none() {
+            return "nothing".to_owned();
+        }
+        if bare == behind {
+            continue;
+        }
+        let line = bare.or(behind).unwrap_or_default();
+        let call = if line.starts_with('t') { line.split(' ').nth(1) } else { line.split(' ').next() };
+        let result = |line: Option<&str>| {
+            let line = line.unwrap_or("nothing");
+            let result = line.split_once("-> ").map_or(line, |(_, result)| result);
+            let is_short = |word: &&str| word.len() < 12 && !word.starts_with(['[', 'g']);
+            result.split(' ').take_while(is_short).take(8).collect::<Vec<_>>().join(" ")
+        };
+        return format!(
+            "{}: bare \"{}\", hook \"{}\"",
+            call.unwrap_or_default(),
+            result(bare),
+            result(behind)
+        );
+    }
+}
+
+/// What has been compared for one tenant.
+#[derive(Default)]
+struct Result {
+    taken: Duration,
+    compared: usize,
+    differ: usize,
+    /// How often sequences differ in the same way, and one of them.
+    kinds: BTreeMap<String, (usize, String)>,
+    /// The first that differs, in words.
+    first: Option<String>,
+}
+
+/// How far a comparison goes.
+pub struct Effort {
+    /// When it ends, whatever is left.
+    pub until: Option<Instant>,
+    /// Whether it looks for the shortest sequence that still differs.
+    pub shrinks: bool,
+}
+
 /// A machine on which sequences run.
 pub struct World {
     machine: Machine,
+    until: Option<Instant>,
     temp: tempfile::TempDir,
 }
 
@@ -66,7 +128,11 @@ impl World {
     pub fn new() -> Self {
         // A GPU maps files there for gates between priorities.
         let temp = tempfile::Builder::new().prefix("pt").tempdir_in("/dev/shm").expect("a directory");
-        Self { machine: Machine::new(&BUILT, "sequences"), temp }
+        Self { machine: Machine::new(&BUILT, "sequences"), until: None, temp }
+    }
+
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -111,18 +177,22 @@ impl World {
         command
     }
 
-    /// Runs sequences, as many processes after each other as it takes: one ends where a sequence ends it. Returns the trace of each.
+    /// Runs sequences, as many processes after each other as it takes: one ends where a sequence ends it. Returns the trace of each that
+    /// was carried out in time.
     fn run(&self, tenant: Option<&str>, sequences: &[Named]) -> Vec<String> {
         let mut traces: Vec<String> = Vec::new();
-        while traces.len() < sequences.len() {
+        while traces.len() < sequences.len() && !self.is_late() {
             let part = self.run_part(tenant, &sequences[traces.len()..]);
             let Part { traces: told, end, complaints } = part;
             if !complaints.is_empty() {
                 eprint!("{}: {complaints}", tenant.unwrap_or("without the hook"));
             }
-            assert!(!told.is_empty(), "the program does not start: {end}\n{complaints}");
+            assert!(self.is_late() || !told.is_empty(), "the program does not start: {end}\n{complaints}");
             traces.extend(told);
-            if traces.len() < sequences.len()
+            if self.is_late() {
+                // What it was at has been cut off.
+                traces.pop();
+            } else if traces.len() < sequences.len()
                 && let Some(last) = traces.last_mut()
             {
                 let _ = writeln!(last, "\nthe process ended: {end}");
@@ -150,13 +220,13 @@ impl World {
         let mut last = (Instant::now(), 0);
         let end = loop {
             if let Some(status) = child.try_wait().expect("a child of this process") {
-                break status.to_string();
+                break ending(status);
             }
             let length = told();
             if length != last.1 {
                 last = (Instant::now(), length);
             }
-            if last.0.elapsed() > PATIENCE {
+            if last.0.elapsed() > PATIENCE || self.is_late() {
                 if tenant.is_some() {
                     let _ = self.partita("kill").arg("sequences").status();
                 }
@@ -236,43 +306,60 @@ impl World {
     /// Compares the sequences of these seeds for every tenant, and tells what it has compared.
     ///
     /// # Panics
-    /// If some differ, with the shortest sequence that still does for each tenant.
-    pub fn compare(&self, seeds: std::ops::Range<u64>) {
-        const BATCH: u64 = 2000;
-        // A difference for each tenant is enough: they are shrunk one by one.
-        let mut found: [Option<String>; TENANTS.len()] = [const { None }; TENANTS.len()];
-        let mut taken = [0.0; TENANTS.len() + 1];
+    /// If some differ, with the first of each tenant, or the shortest sequence that still does.
+    pub fn compare(mut self, seeds: std::ops::Range<u64>, effort: &Effort) {
+        // All tenants take their turns, whatever differs and however little time there is.
+        const BATCH: u64 = 500;
+        self.until = effort.until;
+        let mut results: [Result; TENANTS.len()] = std::array::from_fn(|_| Result::default());
+        let (mut done, mut taken) = (0, Duration::ZERO);
         let mut first = seeds.start;
-        while first < seeds.end {
+        while first < seeds.end && !self.is_late() {
             let end = (first + BATCH).min(seeds.end);
             let sequences: Vec<Named> =
                 (first..end).map(|seed| (format!("seed {seed}"), crate::plan::sequence(seed))).collect();
-            let timed = |tenant, taken: &mut f64| {
+            let start = Instant::now();
+            let bare = self.run(None, &sequences);
+            (done, taken) = (done + bare.len(), taken + start.elapsed());
+            for ((name, options), result) in TENANTS.into_iter().zip(&mut results) {
                 let start = Instant::now();
-                let traces = self.run(tenant, &sequences);
-                *taken += start.elapsed().as_secs_f64();
-                traces
-            };
-            let bare = timed(None, &mut taken[0]);
-            for (number, (name, options)) in TENANTS.into_iter().enumerate() {
-                if found[number].is_some() {
-                    continue;
-                }
-                let behind = timed(Some(options), &mut taken[number + 1]);
-                if let Some((at, whole)) = difference(&bare, &behind) {
-                    eprintln!("{name}: {} differs; shrinking it", sequences[at].0);
-                    let shrunk = self.shrink(options, &sequences[..at], &sequences[at].1);
-                    found[number] = Some(format!("{}:\n{whole}\nshrunk:\n{shrunk}", sequences[at].0));
+                let behind = self.run(Some(options), &sequences);
+                result.taken += start.elapsed();
+                result.compared += bare.len().min(behind.len());
+                for (at, (bare, behind)) in bare.iter().zip(&behind).enumerate() {
+                    if bare == behind {
+                        continue;
+                    }
+                    let seed = &sequences[at].0;
+                    result.differ += 1;
+                    let kind = kind_of_difference(bare, behind);
+                    result.kinds.entry(kind).or_insert_with(|| (0, seed.clone())).0 += 1;
+                    if result.first.is_none() {
+                        let mut told = format!("{name}: {seed} differs:\n{}", both(bare, behind));
+                        eprintln!("{told}");
+                        if effort.shrinks {
+                            let shrunk = self.shrink(options, &sequences[..at], &sequences[at].1);
+                            let _ = write!(told, "\nshrunk:\n{shrunk}");
+                        }
+                        result.first = Some(told);
+                    }
                 }
             }
             first = end;
         }
-        eprintln!("{} sequences without the hook: {:.1} s", seeds.end - seeds.start, taken[0]);
-        for (((name, options), found), taken) in TENANTS.iter().zip(&found).zip(&taken[1..]) {
-            let result = if found.is_some() { "DIFFERENT" } else { "the same" };
-            eprintln!("{result}  {taken:7.1} s  {name} ({options})");
+        eprintln!("{done} sequences without the hook: {:.1} s", taken.as_secs_f64());
+        for ((name, options), result) in TENANTS.iter().zip(&results) {
+            let verdict = if result.differ == 0 { "the same" } else { "DIFFERENT" };
+            let Result { taken, compared, differ, kinds, .. } = result;
+            let taken = taken.as_secs_f64();
+            eprintln!("{verdict}  {differ} of {compared} differ  {taken:7.1} s  {name} ({options})");
+            let mut kinds: Vec<_> = kinds.iter().collect();
+            kinds.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
+            for (kind, (count, seed)) in kinds {
+                eprintln!("    {count:5} like {seed}: {kind}");
+            }
         }
-        let found: Vec<String> = found.into_iter().flatten().collect();
+        let found: Vec<String> = results.into_iter().filter_map(|result| result.first).collect();
         assert!(found.is_empty(), "{}", found.join("\n"));
     }
 }

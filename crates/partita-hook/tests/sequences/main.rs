@@ -2,7 +2,8 @@
 //!
 //! The same codes of every call, the same values in memory, the same nodes and edges where they are asked for: for a mask, for each priority, and
 //! for a share of time. `PARTITA_SEQUENCES=100000` says how many (1,000 otherwise), `PARTITA_SEQUENCES_SEED` from which seed on, and
-//! `PARTITA_TEST_GPU=real` on the machine's first GPU.
+//! `PARTITA_TEST_GPU=real` on the machine's first GPU. `PARTITA_SEQUENCES_SECONDS` ends a comparison after that time, and
+//! `PARTITA_SEQUENCES_SHRINK=0` tells differences as they are.
 //!
 //! The program of this test needs no cargo: with `partita` and `libpartita.so` in the directory that `PARTITA_TEST_LIB_DIR` names it runs wherever there is
 //! a GPU (`on_gpu.sh`). `writes_a_trace` writes what the driver does to the file `PARTITA_SEQUENCES_OUTPUT`, to be compared with another driver's or the
@@ -17,8 +18,9 @@ mod program;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use compare::{INPUT, Named, OUTPUT, World};
+use compare::{Effort, INPUT, Named, OUTPUT, World};
 use plan::Operation;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -55,7 +57,12 @@ fn questions() -> Vec<Named> {
 
 #[test]
 fn a_tenant_sees_what_a_program_without_the_hook_sees() {
-    World::new().compare(seeds());
+    let seconds = number("PARTITA_SEQUENCES_SECONDS", 0);
+    let effort = Effort {
+        until: (seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds)),
+        shrinks: number("PARTITA_SEQUENCES_SHRINK", 1) > 0,
+    };
+    World::new().compare(seeds(), &effort);
 }
 
 #[test]

@@ -369,6 +369,17 @@ impl Program {
         }
     }
 
+    /// Forgets a graph that the driver has destroyed, since a capture into it failed.
+    fn forget(&mut self, id: u32) {
+        self.forget_inside(id);
+        for slot in &mut self.graphs {
+            if slot.as_ref().is_some_and(|graph| graph.id == id) {
+                *slot = None;
+            }
+        }
+        self.parked.retain(|graph| graph.id != id);
+    }
+
     /// Lets go of the graph in a slot. Its own is destroyed, which the trace tells.
     fn let_go(&mut self, slot: usize) {
         let Some(graph) = self.graphs[slot].take() else { return };
@@ -452,6 +463,7 @@ impl Program {
                 }
                 Kind::BeginToGraph => {
                     let (graph, id) = self.graph_at(b).map(|graph| (graph.handle, graph.id))?;
+                    let lies_inside = self.graph_at(b).is_some_and(|graph| graph.inside.is_some());
                     let (at, stream) = self.stream(a);
                     let after = self.after(graph, c % 6);
                     let (from, count) = (after.as_ptr(), after.len());
@@ -465,7 +477,17 @@ impl Program {
                         c_uint::from(d % 3),
                     );
                     if self.code(code) {
-                        self.into.push(IntoGraph { stream: at, graph: id });
+                        if lies_inside {
+                            // A capture that fails destroys its graph, and the graph around it would destroy it again.
+                            let fill = self.fill(c);
+                            let code = self.driver.fill_async(fill.dst, fill.value, 4, stream);
+                            self.code(code);
+                            let mut ended = 0;
+                            let code = self.driver.capture_end(stream, &mut ended);
+                            self.code(code);
+                        } else {
+                            self.into.push(IntoGraph { stream: at, graph: id });
+                        }
                     }
                 }
                 Kind::End => {
@@ -473,11 +495,15 @@ impl Program {
                     let mut handle = 0;
                     let code = self.driver.capture_end(stream, &mut handle);
                     self.code(code);
-                    let (invalidated, unjoined) = (901, 904);
+                    let (invalidated, unjoined, wrong_thread) = (901, 904, 908);
                     let into = self.into.iter().position(|into| into.stream == at);
-                    if let Some(into) = into.filter(|_| [0, invalidated, unjoined].contains(&code)) {
+                    let ends = [0, invalidated, unjoined, wrong_thread].contains(&code);
+                    if let Some(into) = into.filter(|_| ends) {
                         let into = self.into.remove(into);
                         self.tell(format_args!(" g{}", into.graph));
+                        if code != 0 {
+                            self.forget(into.graph);
+                        }
                     } else if code == 0 && handle != 0 {
                         self.keep(b, handle, None);
                     } else {
@@ -1014,7 +1040,11 @@ impl Program {
                 }
                 Kind::AddEmpty => driver.graph_add_empty(to, graph, from, count),
                 Kind::AddChild => {
-                    let (child, _) = self.free_graph(c)?;
+                    let (child, within) = self.free_graph(c)?;
+                    if self.is_within(id, within) {
+                        // The driver ends the process for a graph in itself.
+                        return None;
+                    }
                     driver.graph_add_child(to, graph, from, count, child)
                 }
                 Kind::AddRecord => driver.graph_add_record(to, graph, from, count, self.event(c)),
