@@ -816,10 +816,11 @@ impl Program {
                     self.code(code);
                 }
                 Kind::DestroyExecutable => {
-                    let handle = self.executable(a)?;
-                    self.executables[usize::from(a) % 4] = None;
-                    let code = self.driver.exec_destroy(handle);
-                    self.code(code);
+                    let code = self.driver.exec_destroy(self.executable(a)?);
+                    // A capture may forbid it.
+                    if self.code(code) {
+                        self.executables[usize::from(a) % 4] = None;
+                    }
                 }
                 Kind::Flags => {
                     let mut flags = 99;
@@ -1310,6 +1311,11 @@ impl Program {
             // SAFETY: a live executable, which nothing names any more.
             let code = unsafe { self.driver.exec_destroy(old) };
             self.tell(format_args!(" gone {code}"));
+            if code != 0 {
+                // A capture forbids it.
+                self.executables[slot] = Some(old);
+                return Some(());
+            }
         }
         let flags = match c % 12 {
             8 => CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD,

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::context::Context;
 use super::event::Event;
 use super::function::Function;
 use super::graph::{self, KernelNode, NodeKind};
-use super::graph_memory::GraphMemory;
+use super::graph_memory::{self, GraphMemory};
 use super::launch::Launch;
 use super::memset::Fill;
 use super::runtime::lock;
@@ -22,6 +23,10 @@ use crate::shared::command::{Command, Rect};
 struct Session {
     graph: usize,
     origin: u64,
+    /// `CU_STREAM_CAPTURE_MODE_*`: what it forbids.
+    mode: u32,
+    /// The thread that began it.
+    thread: usize,
     invalid: bool,
     /// Whether the graph was there before.
     foreign: bool,
@@ -52,6 +57,92 @@ struct State {
 unsafe impl Send for State {}
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
+/// Captures that have not ended, for calls that only have to know whether there are any.
+static SESSIONS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// What captures may forbid this thread, `CU_STREAM_CAPTURE_MODE_*`.
+    static MODE: std::cell::Cell<u32> = const { std::cell::Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
+}
+
+/// A number of this thread's own. At a thread's end, when it has none, no capture is its.
+fn thread() -> usize {
+    MODE.try_with(|mode| std::ptr::from_ref(mode).addr()).unwrap_or(0)
+}
+
+/// Exchanges the thread's capture mode.
+pub(super) fn exchange_mode(new: u32) -> u32 {
+    MODE.try_with(|mode| mode.replace(new)).unwrap_or(CU_STREAM_CAPTURE_MODE_GLOBAL)
+}
+
+/// Refuses a call that is unsafe during captures, if the thread's own captures or everybody's forbid it, and makes these invalid.
+///
+/// # Errors
+/// `STREAM_CAPTURE_UNSUPPORTED`.
+#[inline]
+pub fn refuse_unsafe() -> Result<(), CuResult> {
+    if SESSIONS.load(Ordering::Acquire) == 0 { Ok(()) } else { refuse_unsafe_beside() }
+}
+
+#[cold]
+fn refuse_unsafe_beside() -> Result<(), CuResult> {
+    let mode = MODE.try_with(std::cell::Cell::get).unwrap_or(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    if mode == CU_STREAM_CAPTURE_MODE_RELAXED {
+        return Ok(());
+    }
+    let forbids = |session: &Session| match session.mode {
+        CU_STREAM_CAPTURE_MODE_RELAXED => false,
+        _ if session.thread == thread() => true,
+        other => other == CU_STREAM_CAPTURE_MODE_GLOBAL && mode == CU_STREAM_CAPTURE_MODE_GLOBAL,
+    };
+    with(|state| {
+        let mut result = Ok(());
+        for session in state.sessions.values_mut().filter(|session| forbids(session)) {
+            session.invalid = true;
+            result = Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        result
+    })
+}
+
+/// Refuses to wait for a whole context of which a stream captures, and makes its captures invalid.
+///
+/// # Errors
+/// `STREAM_CAPTURE_UNSUPPORTED`.
+pub fn refuse_context(context: &Context) -> Result<(), CuResult> {
+    if SESSIONS.load(Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    refuse_members(CuResult::STREAM_CAPTURE_UNSUPPORTED, |stream| std::ptr::eq(stream.context(), context))
+}
+
+fn refuse_members(error: CuResult, is_meant: impl Fn(&Stream) -> bool) -> Result<(), CuResult> {
+    with(|state| {
+        let mut result = Ok(());
+        for member in state.members.values().filter(|member| is_meant(member.stream)) {
+            if let Some(session) = state.sessions.get_mut(&member.session) {
+                session.invalid = true;
+            }
+            result = Err(error);
+        }
+        result
+    })
+}
+
+/// Whether a stream captures what it is given.
+///
+/// # Errors
+/// `STREAM_CAPTURE_IMPLICIT` for a legacy stream that waits for one that captures, whose capture becomes invalid.
+#[inline]
+pub fn captures(stream: &'static Stream) -> Result<bool, CuResult> {
+    if SESSIONS.load(Ordering::Acquire) > 0 && std::ptr::eq(stream, stream.context().legacy) {
+        refuse_members(CuResult::STREAM_CAPTURE_IMPLICIT, |member| {
+            std::ptr::eq(member.context(), stream.context())
+                && member.flags.load(Ordering::Relaxed) & CU_STREAM_NON_BLOCKING == 0
+        })?;
+    }
+    Ok(stream.capturing.load(Ordering::Relaxed))
+}
 
 fn with<R>(action: impl FnOnce(&mut State) -> R) -> R {
     action(lock(&STATE).get_or_insert_with(State::default))
@@ -85,7 +176,21 @@ impl State {
             !leaves
         });
         self.events.retain(|_, (owner, _)| *owner != session);
-        self.sessions.remove(&session)
+        let ended = self.sessions.remove(&session);
+        SESSIONS.store(self.sessions.len(), Ordering::Release);
+        ended
+    }
+
+    /// A capture that goes on.
+    fn valid(&self, session: u64) -> Result<&Session, CuResult> {
+        let session = self.sessions.get(&session).ok_or(CuResult::ILLEGAL_STATE)?;
+        if session.invalid { Err(CuResult::STREAM_CAPTURE_INVALIDATED) } else { Ok(session) }
+    }
+
+    fn invalidate(&mut self, session: u64) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.invalid = true;
+        }
     }
 
     fn add(&mut self, stream: &Stream, kind: NodeKind) -> Result<(), CuResult> {
@@ -93,11 +198,7 @@ impl State {
             let member = self.member(stream)?;
             (member.session, member.after.clone())
         };
-        let owner = self.sessions.get(&session).ok_or(CuResult::ILLEGAL_STATE)?;
-        if owner.invalid {
-            return Err(CuResult::STREAM_CAPTURE_INVALIDATED);
-        }
-        let node = graph::add(owner.graph, &after, kind)?;
+        let node = graph::add(self.valid(session)?.graph, &after, kind)?;
         self.member(stream)?.after = vec![node];
         Ok(())
     }
@@ -130,25 +231,39 @@ pub fn forget_event(event: &'static Event) {
     }
 }
 
-/// Refuses to wait for a capturing stream, and makes its capture invalid.
+/// Refuses to wait for a capturing stream, and makes its capture invalid; and for any other where captures forbid it.
 ///
 /// # Errors
-/// `STREAM_CAPTURE_UNSUPPORTED` when it captures.
+/// `STREAM_CAPTURE_UNSUPPORTED` when it captures or captures forbid it, and those of [`captures`].
 #[inline]
 pub fn refuse_sync(stream: &'static Stream) -> Result<(), CuResult> {
-    if !stream.capturing.load(Ordering::Relaxed) {
-        return Ok(());
+    refuse_captured(stream)?;
+    refuse_unsafe()
+}
+
+/// Refuses to look at an event that was captured, and makes its capture invalid; and at any other where captures forbid it.
+///
+/// # Errors
+/// `CAPTURED_EVENT` for an event of a capture that goes on, `INVALID_VALUE` for one whose capture has become invalid or has ended, and
+/// those of [`refuse_unsafe`].
+pub fn refuse_event(event: &'static Event) -> Result<(), CuResult> {
+    if !event.captured.load(Ordering::Relaxed) {
+        return refuse_unsafe();
     }
-    invalidate(stream);
-    Err(CuResult::STREAM_CAPTURE_UNSUPPORTED)
+    with(|state| {
+        let session = state.events.get(&key(event)).map(|(session, _)| *session);
+        let session =
+            session.filter(|session| state.valid(*session).is_ok()).ok_or(CuResult::INVALID_VALUE)?;
+        state.invalidate(session);
+        Err(CuResult::CAPTURED_EVENT)
+    })
 }
 
 /// Makes a stream's capture invalid.
 pub fn invalidate(stream: &'static Stream) {
     with(|state| {
-        let session = state.members.get(&id(stream)).map(|member| member.session);
-        if let Some(session) = session.and_then(|session| state.sessions.get_mut(&session)) {
-            session.invalid = true;
+        if let Some(session) = state.members.get(&id(stream)).map(|member| member.session) {
+            state.invalidate(session);
         }
     });
 }
@@ -164,6 +279,7 @@ pub fn record_event(stream: &'static Stream, event: &'static Event, external: bo
     with(|state| {
         let member = state.member(stream)?;
         let point = (member.session, member.after.clone());
+        state.valid(point.0)?;
         event.captured.store(true, Ordering::Release);
         state.events.insert(key(event), point);
         Ok(())
@@ -184,13 +300,18 @@ pub fn wait_event(stream: &'static Stream, event: &'static Event, external: bool
     match point.filter(|_| event.captured.load(Ordering::Relaxed)) {
         Some((session, after)) => with(|state| {
             if !capturing {
+                state.valid(session).map_err(|_| CuResult::INVALID_VALUE)?;
                 state.join(stream, session, after);
                 return Ok(());
             }
-            let member = state.member(stream)?;
-            if member.session != session {
+            let own = state.member(stream)?.session;
+            state.valid(own)?;
+            if own != session {
+                state.invalidate(own);
+                state.invalidate(session);
                 return Err(CuResult::STREAM_CAPTURE_MERGE);
             }
+            let member = state.member(stream)?;
             for node in after {
                 if !member.after.contains(&node) {
                     member.after.push(node);
@@ -198,12 +319,18 @@ pub fn wait_event(stream: &'static Stream, event: &'static Event, external: bool
             }
             Ok(())
         }),
-        None if capturing => {
-            invalidate(stream);
+        None if capturing => with(|state| {
+            let own = state.member(stream)?.session;
+            state.valid(own)?;
+            // There is nothing to wait for.
+            if !event.captured.load(Ordering::Relaxed) && event.recorded()?.is_none() {
+                return Ok(());
+            }
+            state.invalidate(own);
             Err(CuResult::STREAM_CAPTURE_ISOLATION)
-        }
-        // The capture that the event belonged to has ended; as an event it was never recorded.
-        None => Ok(()),
+        }),
+        // The capture that the event belonged to has ended.
+        None => Err(CuResult::INVALID_VALUE),
     }
 }
 
@@ -270,20 +397,24 @@ pub fn add_host(stream: &'static Stream, function: CUhostFn, data: usize) -> Res
     add(stream, NodeKind::Host(function, data))
 }
 
-/// Captures the launch of an executable: a node that runs a graph of the same nodes, which becomes the node's.
+/// Refuses what a stream that captures cannot be given, and makes the capture invalid.
 ///
 /// # Errors
-/// Those of adding a node.
-pub fn add_child(stream: &'static Stream, graph: usize) -> Result<(), CuResult> {
-    add(stream, NodeKind::Child(graph)).inspect_err(|_| graph::discard_graph(graph))
+/// `STREAM_CAPTURE_UNSUPPORTED`, and those of [`captures`].
+pub fn refuse_captured(stream: &'static Stream) -> Result<(), CuResult> {
+    if !captures(stream)? {
+        return Ok(());
+    }
+    invalidate(stream);
+    Err(CuResult::STREAM_CAPTURE_UNSUPPORTED)
 }
 
 /// Captures an allocation, which has been made.
 ///
 /// # Errors
 /// Those of adding a node.
-pub fn add_alloc(stream: &'static Stream, memory: GraphMemory) -> Result<(), CuResult> {
-    add(stream, NodeKind::Alloc(std::sync::Arc::new(memory)))
+pub fn add_alloc(stream: &'static Stream, memory: std::sync::Arc<GraphMemory>) -> Result<(), CuResult> {
+    add(stream, NodeKind::Alloc(memory))
 }
 
 /// Captures a free. The memory stays with the graph, which may be launched again.
@@ -291,6 +422,11 @@ pub fn add_alloc(stream: &'static Stream, memory: GraphMemory) -> Result<(), CuR
 /// # Errors
 /// Those of adding a node.
 pub fn add_free(stream: &'static Stream, address: u64) -> Result<(), CuResult> {
+    let graph = with(|state| {
+        let session = state.member(stream)?.session;
+        Ok(state.valid(session)?.graph)
+    })?;
+    graph_memory::check_free(graph, address)?;
     add(stream, NodeKind::Free(address))
 }
 
@@ -328,7 +464,9 @@ pub(super) fn begin(
         let (graph, after) = graph.unwrap_or_else(|| (graph::create(), Vec::new()));
         state.next += 1;
         let session = state.next;
-        state.sessions.insert(session, Session { graph, origin: id(stream), invalid: false, foreign });
+        let new = Session { graph, origin: id(stream), mode, thread: thread(), invalid: false, foreign };
+        state.sessions.insert(session, new);
+        SESSIONS.store(state.sessions.len(), Ordering::Release);
         state.join(stream, session, after);
         Ok(())
     })
@@ -356,25 +494,28 @@ pub(super) fn end(stream: &'static Stream) -> Result<usize, CuResult> {
         };
         let found = state.sessions.get(&session).ok_or(CuResult::ILLEGAL_STATE)?;
         if found.origin != id(stream) {
+            state.invalidate(session);
             return Err(CuResult::STREAM_CAPTURE_UNMATCHED);
         }
+        let elsewhere = found.mode != CU_STREAM_CAPTURE_MODE_RELAXED && found.thread != thread();
         let joined = ancestry(&own);
         let unjoined = state
             .members
             .values()
             .any(|other| other.session == session && other.after.iter().any(|node| !joined.contains(node)));
         let ended = state.end(session).ok_or(CuResult::ILLEGAL_STATE)?;
-        if !ended.invalid && !unjoined {
-            return Ok(ended.graph);
-        }
-        if !ended.foreign {
-            let _ = graph::destroy(ended.graph);
-        }
-        Err(if ended.invalid {
+        let error = if ended.invalid {
             CuResult::STREAM_CAPTURE_INVALIDATED
-        } else {
+        } else if unjoined {
             CuResult::STREAM_CAPTURE_UNJOINED
-        })
+        } else if elsewhere {
+            CuResult::STREAM_CAPTURE_WRONG_THREAD
+        } else {
+            return Ok(ended.graph);
+        };
+        // So does a graph that was there before.
+        let _ = graph::destroy(ended.graph);
+        Err(error)
     })
 }
 
@@ -400,7 +541,7 @@ pub(super) fn info(stream: &'static Stream) -> Result<Info, CuResult> {
         after: std::ptr::null(),
         count: 0,
     };
-    if !stream.capturing.load(Ordering::Relaxed) {
+    if !captures(stream)? {
         return Ok(none);
     }
     with(|state| {
@@ -421,6 +562,8 @@ pub(super) fn info(stream: &'static Stream) -> Result<Info, CuResult> {
 pub(super) fn set_after(stream: &'static Stream, nodes: &[CUgraphNode], flags: u32) -> Result<(), CuResult> {
     let nodes: Vec<usize> = nodes.iter().map(|node| node.addr()).collect();
     with(|state| {
+        let session = state.member(stream)?.session;
+        state.valid(session)?;
         let member = state.member(stream)?;
         match flags {
             0 => {

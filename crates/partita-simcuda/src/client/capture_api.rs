@@ -3,7 +3,7 @@
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
-use super::capture::{Info, begin, end, info, set_after};
+use super::capture::{Info, begin, end, exchange_mode, info, set_after};
 use super::graph;
 use super::runtime::runtime;
 use super::stream::resolve;
@@ -139,17 +139,12 @@ driver_api! {
         set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
     }
 
-    /// Exchanges the thread's capture mode. Modes only decide which calls a capture forbids to other threads,
-    /// and none is forbidden here.
+    /// Exchanges the thread's capture mode, which decides what captures forbid it.
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) {
-        thread_local! {
-            static MODE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-        }
         let new = get(mode.cast_const())?;
         if new > CU_STREAM_CAPTURE_MODE_RELAXED {
             return Err(CuResult::INVALID_VALUE);
         }
-        let old = MODE.try_with(|held| held.replace(new)).unwrap_or(0);
-        put(mode, old)
+        put(mode, exchange_mode(new))
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use partita_abi::CuResult;
 use partita_abi::types::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK, CUcontext, CUdevice};
 
+use super::capture;
 use super::green::Green;
 use super::object::{Mark, Object, object};
 use super::runtime::{Runtime, lock, runtime, set_current, visible};
@@ -253,13 +254,18 @@ impl Context {
     /// # Errors
     /// Those of [`Runtime::wait`]; `STREAM_CAPTURE_UNSUPPORTED` while one of its streams captures.
     pub fn synchronize(&self) -> Result<(), CuResult> {
-        let runtime = self.runtime;
-        runtime.healthy()?;
-        let streams = self.all_streams();
-        if streams.iter().any(|stream| stream.capturing.load(Ordering::Relaxed)) {
-            return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
-        }
-        for stream in streams {
+        self.runtime.healthy()?;
+        capture::refuse_context(self)?;
+        self.finish()
+    }
+
+    /// Waits for all work that its streams have been given, whether or not they capture.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::wait`].
+    pub fn finish(&self) -> Result<(), CuResult> {
+        self.runtime.healthy()?;
+        for stream in self.all_streams() {
             stream.inspect()?;
             stream.synchronize()?;
         }

@@ -4,8 +4,6 @@
 //! takes part, the board says when, and a thread of this process moves the bytes: the worker for asynchronous
 //! copies of pinned memory, the calling thread for all others.
 
-use std::sync::atomic::Ordering;
-
 use partita_abi::CuResult;
 
 use super::capture;
@@ -140,7 +138,7 @@ pub fn copy(stream: &'static Stream, rect: Rect, wait: bool) -> Result<(), CuRes
         return copy_across(stream, &rect);
     }
     check(runtime, &rect)?;
-    if stream.capturing.load(Ordering::Relaxed) {
+    if capture::captures(stream)? {
         if wait {
             return Err(CuResult::STREAM_CAPTURE_IMPLICIT);
         }
@@ -178,7 +176,7 @@ fn is_elsewhere(runtime: &Runtime, address: u64) -> bool {
 /// Copies where another GPU's memory takes part: this thread does, when the stream has come to it. No simulated time
 /// passes for it.
 fn copy_across(stream: &'static Stream, rect: &Rect) -> Result<(), CuResult> {
-    if stream.capturing.load(Ordering::Relaxed) {
+    if capture::captures(stream)? {
         capture::invalidate(stream);
         return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
     }

@@ -243,7 +243,7 @@ driver_api! {
         runtime()?;
         let event: &'static Event = object(event.0)?;
         let stream = resolve(stream, per_thread)?;
-        if stream.capturing.load(Ordering::Relaxed) {
+        if capture::captures(stream)? {
             return capture::record_event(stream, event, false);
         }
         event.record(stream)
@@ -261,8 +261,11 @@ driver_api! {
         runtime()?;
         let event: &'static Event = object(event.0)?;
         let stream = resolve(stream, per_thread)?;
-        if stream.capturing.load(Ordering::Relaxed) {
+        if capture::captures(stream)? {
             return capture::record_event(stream, event, flags == CU_EVENT_RECORD_EXTERNAL);
+        }
+        if flags == CU_EVENT_RECORD_EXTERNAL {
+            return Err(CuResult::ILLEGAL_STATE);
         }
         event.record(stream)
     }
@@ -273,9 +276,7 @@ driver_api! {
         let event: &'static Event = object(event.0)?;
         let runtime = event.runtime();
         runtime.healthy()?;
-        if event.captured.load(Ordering::Relaxed) {
-            return Err(CuResult::CAPTURED_EVENT);
-        }
+        capture::refuse_event(event)?;
         if event.complete()? { Ok(()) } else { Err(CuResult::NOT_READY) }
     }
 
@@ -285,9 +286,7 @@ driver_api! {
         let event: &'static Event = object(event.0)?;
         let runtime = event.runtime();
         runtime.healthy()?;
-        if event.captured.load(Ordering::Relaxed) {
-            return Err(CuResult::CAPTURED_EVENT);
-        }
+        capture::refuse_event(event)?;
         let Some(count) = event.recorded()? else { return Ok(()) };
         let shared = event.shared()?;
         runtime.wait(|| shared.completed.load(Ordering::Acquire) >= count)

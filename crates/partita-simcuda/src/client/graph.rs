@@ -100,6 +100,15 @@ unsafe impl Send for NodeKind {}
 unsafe impl Sync for NodeKind {}
 
 impl NodeKind {
+    /// Whether an executable can take the parameters of another node, as far as copies are concerned: these keep their direction.
+    pub fn copies_alike(&self, other: &Self) -> bool {
+        let ends = |copy: &CUDA_MEMCPY3D| (copy.src_memory_type, copy.dst_memory_type);
+        match (self, other) {
+            (Self::Copy(one, _), Self::Copy(other, _)) => ends(one) == ends(other),
+            _ => true,
+        }
+    }
+
     /// The header's number of it.
     pub fn number(&self) -> CUgraphNodeType {
         match self {
@@ -141,6 +150,10 @@ pub struct Graph {
     pub objects: Mutex<Vec<(usize, u32)>>,
     /// The values of its conditional nodes: their handles, and what they are at the beginning of a launch.
     pub conditions: Mutex<Vec<(u64, u32)>>,
+    /// Whether it belongs to a conditional node.
+    pub is_body: bool,
+    /// Held by the executable of a graph that owns memory, which can have one at a time.
+    pub only: Arc<()>,
 }
 
 static GRAPHS: Registry<Arc<Graph>> = Registry::new(0x1700_0000_0000);
@@ -149,6 +162,11 @@ static NODES: Registry<Arc<Node>> = Registry::new(0x1800_0000_0000);
 /// Makes an empty graph.
 pub fn create() -> usize {
     GRAPHS.insert(Arc::new(Graph::default()))
+}
+
+/// Makes an empty graph for a conditional node.
+pub fn create_body() -> usize {
+    GRAPHS.insert(Arc::new(Graph { is_body: true, ..Graph::default() }))
 }
 
 /// The graph of a handle.
@@ -265,6 +283,9 @@ pub fn discard_graph(handle: usize) {
 /// `INVALID_VALUE`, and `NOT_SUPPORTED` for one with nodes that own memory or choose among graphs.
 pub fn duplicate(handle: usize) -> Result<usize, CuResult> {
     let from = graph(handle)?;
+    if from.is_body {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
     let nodes = lock(&from.nodes).clone();
     let copy = create();
     duplicate_into(copy, &nodes).inspect_err(|_| discard_graph(copy))?;
@@ -292,6 +313,63 @@ fn duplicate_into(copy: usize, nodes: &[usize]) -> Result<(), CuResult> {
         *lock(&node(*made)?.after) = after.into_iter().filter_map(copy_of).collect();
     }
     Ok(())
+}
+
+/// A node of a graph that waits for itself, in it or in a graph inside it.
+///
+/// # Errors
+/// `INVALID_VALUE` for a bad graph.
+pub fn circle(handle: usize) -> Result<Option<usize>, CuResult> {
+    if ordered(handle).is_err() {
+        return Ok(lock(&graph(handle)?.nodes).first().copied());
+    }
+    for inner in inner(handle)? {
+        if let Some(node) = circle(inner.0)? {
+            return Ok(Some(node));
+        }
+    }
+    Ok(None)
+}
+
+/// The graphs inside a graph, and whether a conditional node has them.
+fn inner(handle: usize) -> Result<Vec<(usize, bool)>, CuResult> {
+    let mut found = Vec::new();
+    for handle in lock(&graph(handle)?.nodes).iter() {
+        match &*lock(&node(*handle)?.kind) {
+            NodeKind::Child(child) => found.push((*child, false)),
+            NodeKind::Conditional(node) => found.extend(node.bodies.iter().map(|body| (body.addr(), true))),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The first node in a conditional node's graph that cannot run there. `in_body`: whether the graph itself is in one.
+///
+/// # Errors
+/// `INVALID_VALUE` for a bad graph.
+pub fn unfit_for_body(handle: usize, in_body: bool) -> Result<Option<usize>, CuResult> {
+    if in_body {
+        for handle in lock(&graph(handle)?.nodes).iter() {
+            if matches!(
+                &*lock(&node(*handle)?.kind),
+                NodeKind::Host(..)
+                    | NodeKind::Record(_)
+                    | NodeKind::Wait(_)
+                    | NodeKind::Batch(_)
+                    | NodeKind::Alloc(_)
+                    | NodeKind::Free(_)
+            ) {
+                return Ok(Some(*handle));
+            }
+        }
+    }
+    for (inner, is_body) in inner(handle)? {
+        if let Some(node) = unfit_for_body(inner, in_body || is_body)? {
+            return Ok(Some(node));
+        }
+    }
+    Ok(None)
 }
 
 /// The nodes of a graph, each after all that it waits for.

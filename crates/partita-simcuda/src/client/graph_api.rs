@@ -77,7 +77,7 @@ fn conditional(owner: usize, wanted: &CUDA_CONDITIONAL_NODE_PARAMS) -> Result<Co
         (SWITCH, 1..) => Some(value as usize),
         _ => return Err(CuResult::INVALID_VALUE),
     };
-    let bodies: Arc<[CUgraph]> = (0..wanted.size).map(|_| CUgraph::from_addr(graph::create())).collect();
+    let bodies: Arc<[CUgraph]> = (0..wanted.size).map(|_| CUgraph::from_addr(graph::create_body())).collect();
     let chosen = chosen.filter(|chosen| *chosen < bodies.len());
     Ok(Conditional { bodies, chosen })
 }

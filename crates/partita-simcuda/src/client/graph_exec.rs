@@ -21,7 +21,7 @@ use super::object::Registry;
 use super::runtime::{Runtime, lock, runtime};
 use super::stream::Stream;
 use super::worker::{self, HostWork};
-use super::{callback, capture};
+use super::{callback, capture, graph_memory};
 use crate::shared::command::Command;
 use crate::shared::protocol::{GraphNode, NodeWork, Request};
 use crate::shared::qmd::{self, Image};
@@ -72,16 +72,8 @@ pub(super) struct Exec {
     pub(super) state: Mutex<State>,
     /// Objects of the program that it holds, as its graph did when it was made.
     pub(super) objects: Vec<(usize, u32)>,
-    /// A copy of its graph, for captures of its launches; none where graphs cannot be copied.
-    template: Option<usize>,
-}
-
-impl Drop for Exec {
-    fn drop(&mut self) {
-        if let Some(template) = self.template {
-            let _ = graph::destroy(template);
-        }
-    }
+    /// Its graph's only one, if that owns memory.
+    _only: Option<Arc<()>>,
 }
 
 pub(super) static EXECS: Registry<Arc<Exec>> = Registry::new(0x1900_0000_0000);
@@ -141,7 +133,7 @@ fn flatten(handle: usize, after: &[u32], idle: bool, into: &mut Flat) -> Result<
                 last
             }
             NodeKind::Batch(commands) => {
-                let mut last = vec![push(NodeKind::Empty, places)];
+                let mut last = places;
                 for command in commands {
                     last = vec![push(NodeKind::Batch(vec![command]), last)];
                 }
@@ -156,21 +148,51 @@ fn flatten(handle: usize, after: &[u32], idle: bool, into: &mut Flat) -> Result<
     Ok(ends.flat_map(|(_, places)| places).collect())
 }
 
-pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> {
+/// Why a graph cannot be executed: the code, `CUDA_GRAPH_INSTANTIATE_*` and the node at fault.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) code: CuResult,
+    pub(super) result: u32,
+    pub(super) node: usize,
+}
+
+impl From<CuResult> for Refusal {
+    fn from(code: CuResult) -> Self {
+        Self { code, result: 1, node: 0 }
+    }
+}
+
+pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, Refusal> {
+    const INVALID_STRUCTURE: u32 = 2;
+    const NODE_OPERATION_NOT_SUPPORTED: u32 = 3;
+    capture::refuse_unsafe()?;
     let known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
         | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
         | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
     if flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH != 0 {
-        return Err(CuResult::NOT_SUPPORTED);
+        return Err(CuResult::NOT_SUPPORTED.into());
     }
     if flags & !known != 0 {
-        return Err(CuResult::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE.into());
+    }
+    let graph = graph::graph(handle)?;
+    // One that owns memory has one executable at a time, and a conditional node's graph has none of its own.
+    let has_one = Arc::strong_count(&graph.only) > 1;
+    if graph.is_body || has_one {
+        return Err(CuResult::NOT_SUPPORTED.into());
+    }
+    let only = graph::owns_memory(handle)?.then(|| Arc::clone(&graph.only));
+    if let Some(node) = graph::circle(handle)? {
+        return Err(Refusal { code: CuResult::INVALID_VALUE, result: INVALID_STRUCTURE, node });
+    }
+    if let Some(node) = graph::unfit_for_body(handle, false)? {
+        return Err(Refusal { code: CuResult::INVALID_VALUE, result: NODE_OPERATION_NOT_SUPPORTED, node });
     }
     let mut flat = Flat::default();
     flatten(handle, &[], false, &mut flat)?;
-    let objects = lock(&graph::graph(handle)?.objects).clone();
+    let objects = lock(&graph.objects).clone();
     for (object, count) in &objects {
-        super::graph_memory::retain(*object, *count)?;
+        graph_memory::retain(*object, *count)?;
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let exec = Exec {
@@ -179,7 +201,7 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, CuResult> 
         flags,
         state: Mutex::new(State { flat, rearmed: true, last: None }),
         objects,
-        template: graph::duplicate(handle).ok(),
+        _only: only,
     };
     Ok(EXECS.insert(Arc::new(exec)))
 }
@@ -261,6 +283,11 @@ impl ExecNode {
         token
     }
 
+    /// Whether programs may switch it on and off.
+    pub(super) fn can_be_disabled(&self) -> bool {
+        matches!(self.kind, NodeKind::Kernel(_) | NodeKind::Copy(..) | NodeKind::Fill(_))
+    }
+
     /// Whether each launch must tell the board anew: recordings are counted.
     fn is_counted(&self) -> bool {
         matches!(self.kind, NodeKind::Record(_) | NodeKind::Wait(_))
@@ -309,21 +336,6 @@ pub(super) fn upload(exec: &Exec, state: &mut State, is_launch: bool) -> Result<
     Ok(())
 }
 
-/// A graph of what an executable launches now.
-fn as_graph(exec: &Exec) -> Result<usize, CuResult> {
-    let copy = graph::duplicate(exec.template.ok_or(CuResult::NOT_SUPPORTED)?)?;
-    let mut flat = Flat::default();
-    flatten(copy, &[], false, &mut flat)?;
-    let state = lock(&exec.state);
-    for (node, own) in flat.nodes.iter().zip(&state.flat.nodes) {
-        // What is split up here is nothing that a program changes in an executable.
-        if !matches!(own.kind, NodeKind::Batch(_)) && node.kind.number() == own.kind.number() {
-            *lock(&graph::node(node.source)?.kind) = own.kind.clone();
-        }
-    }
-    Ok(copy)
-}
-
 pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(), CuResult> {
     let exec = exec(handle)?;
     let runtime = exec.runtime;
@@ -332,12 +344,11 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
     if !std::ptr::eq(runtime, stream.runtime()) {
         return Err(CuResult::INVALID_VALUE);
     }
-    if stream.capturing.load(Ordering::Relaxed) {
-        return capture::add_child(stream, as_graph(&exec)?);
-    }
+    capture::refuse_captured(stream)?;
     // A graph's nodes have the masks that they were given; the driver looks at the rest of the structure.
     stream.enter_launch()?;
     let mut state = lock(&exec.state);
+    graph_memory::launch(&state.flat, exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0)?;
     upload(&exec, &mut state, true)?;
     let seq = runtime.command(stream, &Command::Graph { graph: exec.number })?;
     state.last = Some((stream, seq));
@@ -374,17 +385,27 @@ pub(super) fn change(handle: CUgraphExec, source: CUgraphNode, new: NodeKind) ->
     let mut state = lock(&exec.state);
     let at = place(&state, source)?;
     let node = &mut state.flat.nodes[at];
-    if node.kind.number() != new.number() {
+    if node.kind.number() != new.number() || !node.kind.copies_alike(&new) {
         return Err(CuResult::INVALID_VALUE);
     }
     replace(node, new);
     Ok(())
 }
 
+/// How many nodes wait for each.
+fn dependents(nodes: &[ExecNode]) -> Vec<usize> {
+    let mut counts = vec![0; nodes.len()];
+    for before in nodes.iter().flat_map(|node| &node.after) {
+        counts[*before as usize] += 1;
+    }
+    counts
+}
+
 /// Takes all parameters from another graph of the same shape: result, node at fault.
 pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (u32, usize)>, CuResult> {
     const TOPOLOGY_CHANGED: u32 = 2;
     const NODE_TYPE_CHANGED: u32 = 3;
+    const PARAMETERS_CHANGED: u32 = 5;
     let exec = exec(handle)?;
     let mut new = Flat::default();
     flatten(graph.addr(), &[], false, &mut new)?;
@@ -393,12 +414,16 @@ pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (
     if new.nodes.len() != old.len() {
         return Ok(Err((TOPOLOGY_CHANGED, 0)));
     }
-    for (old, new) in old.iter().zip(&new.nodes) {
+    let (before, behind) = (dependents(old), dependents(&new.nodes));
+    for (at, (old, new)) in old.iter().zip(&new.nodes).enumerate() {
+        if old.after != new.after || before[at] != behind[at] {
+            return Ok(Err((TOPOLOGY_CHANGED, new.source)));
+        }
         if old.kind.number() != new.kind.number() {
             return Ok(Err((NODE_TYPE_CHANGED, new.source)));
         }
-        if old.after != new.after {
-            return Ok(Err((TOPOLOGY_CHANGED, new.source)));
+        if !old.kind.copies_alike(&new.kind) {
+            return Ok(Err((PARAMETERS_CHANGED, new.source)));
         }
     }
     for (old, new) in old.iter_mut().zip(new.nodes) {

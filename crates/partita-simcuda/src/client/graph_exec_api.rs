@@ -3,6 +3,7 @@
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::capture;
 use super::graph::NodeKind;
 use super::graph_exec::{EXECS, change, change_child, exec, instantiate, launch, place, update, upload};
 use super::graph_kind;
@@ -16,7 +17,12 @@ driver_api! {
     /// Makes an executable graph.
     fn cuGraphInstantiateWithFlags(handle: *mut CUgraphExec, graph: CUgraph, flags: u64) {
         runtime()?;
-        put(handle, CUgraphExec::from_addr(instantiate(graph.addr(), flags)?))
+        // There is no stream to upload it on.
+        if flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let made = instantiate(graph.addr(), flags).map_err(|refusal| refusal.code)?;
+        put(handle, CUgraphExec::from_addr(made))
     }
 
     /// As `cuGraphInstantiateWithFlags`, with room for a report.
@@ -32,7 +38,8 @@ driver_api! {
         if !log.is_null() && log_bytes > 0 {
             put(log, 0)?;
         }
-        put(handle, CUgraphExec::from_addr(instantiate(graph.addr(), 0)?))
+        let made = instantiate(graph.addr(), 0).map_err(|refusal| refusal.code)?;
+        put(handle, CUgraphExec::from_addr(made))
     }
 
     /// As `cuGraphInstantiate`.
@@ -56,10 +63,12 @@ driver_api! {
         let mut wanted = get(params.cast_const())?;
         wanted.err_node_out = CUgraphNode::NULL;
         let made = instantiate(graph.addr(), wanted.flags);
-        // CUDA_GRAPH_INSTANTIATE_SUCCESS and _ERROR.
-        wanted.result_out = u32::from(made.is_err());
+        // CUDA_GRAPH_INSTANTIATE_SUCCESS is 0.
+        let refused = made.as_ref().err();
+        wanted.result_out = refused.map_or(0, |refusal| refusal.result);
+        wanted.err_node_out = CUgraphNode::from_addr(refused.map_or(0, |refusal| refusal.node));
         put(params, wanted)?;
-        let made = CUgraphExec::from_addr(made?);
+        let made = CUgraphExec::from_addr(made.map_err(|refusal| refusal.code)?);
         if wanted.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
             resolve(wanted.upload_stream, per_thread)?;
             let exec = exec(made)?;
@@ -68,15 +77,16 @@ driver_api! {
         put(handle, made)
     }
 
-    /// The flags that an executable was made with.
+    /// The flag that tells how an executable's memory is freed; the driver tells no other.
     fn cuGraphExecGetFlags(handle: CUgraphExec, flags: *mut u64) {
-        put(flags, exec(handle)?.flags)
+        put(flags, exec(handle)?.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
     }
 
     /// Uploads an executable, so that its launch does not have to.
     fn cuGraphUpload | cuGraphUpload_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
-        resolve(stream, per_thread)?;
+        let stream = resolve(stream, per_thread)?;
         let exec = exec(handle)?;
+        capture::refuse_captured(stream)?;
         let mut state = lock(&exec.state);
         upload(&exec, &mut state, false)
     }
@@ -89,6 +99,7 @@ driver_api! {
     /// Lets an executable go; launches that are under way complete.
     fn cuGraphExecDestroy(handle: CUgraphExec) {
         runtime()?;
+        capture::refuse_unsafe()?;
         let gone = EXECS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
         let runtime = gone.runtime;
         let state = lock(&gone.state);
@@ -117,8 +128,11 @@ driver_api! {
 
     /// As `cuGraphExecUpdate_v2`.
     fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
+        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call tells of a graph with another number of nodes.
+        const NOT_SUPPORTED: u32 = 6;
         let result = update(handle, graph)?;
         let (found, at) = result.err().unwrap_or((0, 0));
+        let found = if found > 0 && at == 0 { NOT_SUPPORTED } else { found };
         put_if(node, CUgraphNode::from_addr(at));
         put(code, found)?;
         if found == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
@@ -130,7 +144,7 @@ driver_api! {
         let mut state = lock(&exec.state);
         let at = place(&state, source)?;
         let node = &mut state.flat.nodes[at];
-        if !matches!(node.kind, NodeKind::Kernel(_) | NodeKind::Copy(..) | NodeKind::Fill(_)) {
+        if !node.can_be_disabled() {
             return Err(CuResult::INVALID_VALUE);
         }
         if node.enabled != (enabled != 0) {
@@ -145,7 +159,11 @@ driver_api! {
     fn cuGraphNodeGetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: *mut u32) {
         let exec = exec(handle)?;
         let state = lock(&exec.state);
-        put(enabled, u32::from(state.flat.nodes[place(&state, source)?].enabled))
+        let node = &state.flat.nodes[place(&state, source)?];
+        if !node.can_be_disabled() {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        put(enabled, u32::from(node.enabled))
     }
 
     /// Changes a kernel node of an executable.

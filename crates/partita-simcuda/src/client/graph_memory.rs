@@ -1,13 +1,15 @@
 //! Memory nodes of graphs, and objects of the program that live as long as a graph.
 
 use core::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::context::check_device;
 use super::graph::{self, NodeKind};
+use super::graph_exec::Flat;
 use super::graph_kind::handles;
 use super::object::Registry;
 use super::pool;
@@ -24,19 +26,94 @@ pub struct GraphMemory {
     pub bytes: u64,
 }
 
+/// What graphs own.
+#[derive(Debug)]
+struct Owned {
+    memory: Weak<GraphMemory>,
+    /// The same from a launch that allocates it to its free.
+    held: Option<Arc<GraphMemory>>,
+}
+
+/// By address.
+static OWNED: Mutex<BTreeMap<u64, Owned>> = Mutex::new(BTreeMap::new());
+
+fn is_allocated(address: u64) -> bool {
+    lock(&OWNED).get(&address).is_some_and(|owned| owned.held.is_some())
+}
+
+/// Frees what the launch of a graph has allocated; `None` for memory that no graph owns.
+pub fn free(address: u64) -> Option<Result<(), CuResult>> {
+    // What it held ends without the lock.
+    let held = lock(&OWNED).get_mut(&address)?.held.take();
+    Some(held.map(drop).ok_or(CuResult::INVALID_VALUE))
+}
+
+/// Whether a graph can have a node that frees an address: once, and only memory of graphs.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn check_free(owner: usize, address: u64) -> Result<(), CuResult> {
+    let is_there = lock(&OWNED).get(&address).is_some_and(|owned| owned.memory.strong_count() > 0);
+    let nodes = lock(&graph::graph(owner)?.nodes).clone();
+    let frees = |handle: &usize| {
+        graph::node(*handle)
+            .is_ok_and(|node| matches!(*lock(&node.kind), NodeKind::Free(freed) if freed == address))
+    };
+    if is_there && !nodes.iter().any(frees) { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
+}
+
+/// Allocates and frees what a launch does. `frees_first`: what the last launch left is freed before.
+///
+/// # Errors
+/// `INVALID_VALUE` for memory that is allocated already, and for a free of another graph's memory that is not.
+pub(super) fn launch(flat: &Flat, frees_first: bool) -> Result<(), CuResult> {
+    let runs = || flat.nodes.iter().map(|node| &node.kind);
+    let own: BTreeMap<u64, &Arc<GraphMemory>> = runs()
+        .filter_map(|kind| match kind {
+            NodeKind::Alloc(memory) => Some((memory.address, memory)),
+            _ => None,
+        })
+        .collect();
+    let freed: Vec<u64> = runs()
+        .filter_map(|kind| match kind {
+            NodeKind::Free(address) => Some(*address),
+            _ => None,
+        })
+        .collect();
+    let is_there = |address: &u64| is_allocated(*address);
+    if !frees_first && own.keys().any(is_there) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    if freed.iter().any(|address| !own.contains_key(address) && !is_allocated(*address)) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    for address in &freed {
+        let _ = free(*address);
+    }
+    for (address, memory) in own.into_iter().filter(|(address, _)| !freed.contains(address)) {
+        if let Some(owned) = lock(&OWNED).get_mut(&address) {
+            owned.held = Some(Arc::clone(memory));
+        }
+    }
+    Ok(())
+}
+
 impl GraphMemory {
     /// Allocates from what the device keeps for graphs.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`.
-    pub fn new(runtime: &'static Runtime, bytes: u64) -> Result<Self, CuResult> {
-        Ok(Self { address: pool::allocate(bytes, pool::of_graphs(runtime)?)?, bytes })
+    pub fn new(runtime: &'static Runtime, bytes: u64) -> Result<Arc<Self>, CuResult> {
+        let made = Arc::new(Self { address: pool::allocate(bytes, pool::of_graphs(runtime)?)?, bytes });
+        let owned = Owned { memory: Arc::downgrade(&made), held: None };
+        lock(&OWNED).insert(made.address, owned);
+        Ok(made)
     }
 }
 
 impl Drop for GraphMemory {
     fn drop(&mut self) {
-        // Freed by the program meanwhile, perhaps.
+        lock(&OWNED).remove(&self.address);
         if let Ok(runtime) = runtime_at(self.address) {
             let _ = super::memory::free(runtime, self.address);
         }
@@ -110,7 +187,7 @@ driver_api! {
         let bytes = wanted.bytesize as u64;
         let memory = GraphMemory::new(runtime, bytes)?;
         wanted.dptr = memory.address;
-        let node = graph::add(owner.addr(), &after, NodeKind::Alloc(Arc::new(memory)))?;
+        let node = graph::add(owner.addr(), &after, NodeKind::Alloc(memory))?;
         put(params, wanted)?;
         put(made, CUgraphNode::from_addr(node))
     }
@@ -156,6 +233,7 @@ driver_api! {
             return Err(CuResult::INVALID_VALUE);
         }
         runtime_at(address)?.regions.find(address).filter(|region| region.start == address).ok_or(CuResult::INVALID_VALUE)?;
+        check_free(owner.addr(), address)?;
         let node = graph::add(owner.addr(), &handles(after, count)?, NodeKind::Free(address))?;
         put(made, CUgraphNode::from_addr(node))
     }

@@ -59,6 +59,8 @@ fn edges(handle: CUgraph) -> Result<Vec<(usize, usize)>, CuResult> {
     for to in lock(&owner.nodes).iter() {
         edges.extend(lock(&graph::node(*to)?.after).iter().map(|from| (*from, *to)));
     }
+    // By the node that is waited for, as the driver has them; handles only grow.
+    edges.sort_by_key(|(from, _)| *from);
     Ok(edges)
 }
 
@@ -120,7 +122,9 @@ unsafe fn disconnect(from: *const CUgraphNode, to: *const CUgraphNode, count: us
         if graph::owns_memory(second.graph)? {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        lock(&second.after).retain(|known| *known != before);
+        let mut list = lock(&second.after);
+        let at = list.iter().position(|known| *known == before).ok_or(CuResult::INVALID_VALUE)?;
+        list.remove(at);
     }
     Ok(())
 }

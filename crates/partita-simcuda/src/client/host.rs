@@ -10,6 +10,7 @@ use partita_abi::types::{
     CU_MEMHOSTREGISTER_READ_ONLY, CUdeviceptr,
 };
 
+use super::capture;
 use super::context::current;
 use super::put;
 use super::region::{Kind, Region};
@@ -23,6 +24,7 @@ const PAGE: usize = 4096;
 fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CuResult> {
     let context = current()?;
     context.runtime.healthy()?;
+    capture::refuse_unsafe()?;
     let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length > 0);
     let length = length.ok_or(CuResult::INVALID_VALUE)?;
     let file = memfd(c"partita-sim-host", length as u64).map_err(|_| CuResult::OUT_OF_MEMORY)?;
@@ -127,7 +129,8 @@ driver_api! {
         }
         let found = runtime.regions.find(address as u64);
         found.filter(|r| r.start == address as u64 && r.kind == Kind::HostOwned).ok_or(CuResult::INVALID_VALUE)?;
-        current()?.synchronize()?;
+        capture::refuse_unsafe()?;
+        current()?.finish()?;
         let region = runtime.regions.find(address as u64).ok_or(CuResult::INVALID_VALUE)?;
         visible().iter().try_for_each(|runtime| withdraw(runtime, region.start))?;
         let length = (region.bytes as usize).next_multiple_of(PAGE);
@@ -181,7 +184,8 @@ driver_api! {
         found
             .filter(|region| region.start == address as u64 && region.kind == Kind::Registered)
             .ok_or(CuResult::HOST_MEMORY_NOT_REGISTERED)?;
-        current()?.synchronize()?;
+        capture::refuse_unsafe()?;
+        current()?.finish()?;
         visible().iter().try_for_each(|runtime| withdraw(runtime, address as u64))
     }
 }

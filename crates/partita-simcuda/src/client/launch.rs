@@ -290,7 +290,7 @@ unsafe fn launch(
     launch.check(runtime, function)?;
     // SAFETY: by the caller's word.
     let params = unsafe { ParamBuffer::gather(function, params, extra)? };
-    if stream.capturing.load(Ordering::Relaxed) {
+    if capture::captures(stream)? {
         return capture::add_kernel(stream, function, launch, params.bytes());
     }
     let confines = stream.confines()?;

@@ -5,6 +5,7 @@ use core::ffi::c_void;
 use partita_abi::CuResult;
 use partita_abi::types::{CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE, CUdeviceptr};
 
+use super::capture;
 use super::context::{Context, current};
 use super::region::{Kind, Region};
 use super::runtime::{Runtime, runtime_at};
@@ -22,6 +23,7 @@ pub fn allocate(context: &'static Context, bytes: u64, kind: AllocKind) -> Resul
     let context = context.home();
     let runtime = context.runtime;
     runtime.healthy()?;
+    capture::refuse_unsafe()?;
     let reply = runtime.call(&Request::Alloc { ctx: context.number, bytes, kind })?;
     let Reply::Memory { address, extents } = reply else { return Err(CuResult::UNKNOWN) };
     let host = kind == AllocKind::Managed;
@@ -153,8 +155,9 @@ driver_api! {
         }
         let region = runtime.regions.find(address).filter(|region| region.start == address);
         region.filter(|region| !region.imported).ok_or(CuResult::INVALID_VALUE)?;
-        current()?.synchronize()?;
-        free(runtime, address)
+        capture::refuse_unsafe()?;
+        current()?.finish()?;
+        super::graph_memory::free(address).unwrap_or_else(|| free(runtime, address))
     }
 
     /// Free and total device memory, or either alone: what there is no place for is left out (an H200 with driver 580.159.04).

@@ -1,7 +1,5 @@
 //! Fills.
 
-use std::sync::atomic::Ordering;
-
 use partita_abi::CuResult;
 use partita_abi::types::{CUdeviceptr, CUstream};
 
@@ -73,7 +71,7 @@ impl Fill {
         if self.width == 0 || self.height == 0 {
             return Ok(());
         }
-        if stream.capturing.load(Ordering::Relaxed) {
+        if capture::captures(stream)? {
             return capture::add_fill(stream, *self);
         }
         let runtime = stream.runtime();

@@ -2,7 +2,6 @@
 
 use core::ffi::{c_int, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
@@ -123,12 +122,13 @@ fn allocate_async(
     }
     let at = if bytes == 0 {
         0
-    } else if stream.capturing.load(Ordering::Relaxed) {
+    } else if capture::captures(stream)? {
         let memory = GraphMemory::new(stream.runtime(), bytes as u64)?;
         let at = memory.address;
         capture::add_alloc(stream, memory)?;
         at
     } else {
+        capture::refuse_unsafe()?;
         allocate(bytes as u64, handle)?
     };
     // SAFETY: not null, so valid by the program's word.
@@ -298,11 +298,14 @@ driver_api! {
         if address == 0 {
             return Ok(());
         }
-        if stream.capturing.load(Ordering::Relaxed) {
+        if capture::captures(stream)? {
             return capture::add_free(stream, address);
         }
         if !std::ptr::eq(runtime, stream.runtime()) {
             return Err(CuResult::INVALID_VALUE);
+        }
+        if let Some(result) = super::graph_memory::free(address) {
+            return result;
         }
         let owned = |region: &Region| matches!(region.kind, Kind::Device | Kind::Managed) && !region.imported;
         let region = runtime.regions.remove(address, owned).ok_or(CuResult::INVALID_VALUE)?;

@@ -51,7 +51,7 @@ fn check_word(address: u64, wide: bool) -> Result<(), CuResult> {
 }
 
 fn submit(stream: &'static Stream, command: Command) -> Result<(), CuResult> {
-    if stream.capturing.load(Ordering::Relaxed) {
+    if capture::captures(stream)? {
         return capture::add_command(stream, command);
     }
     stream.runtime().command(stream, &command).map(drop)
@@ -84,7 +84,10 @@ driver_api! {
         }
         let event: &'static Event = object(event.0)?;
         let stream = resolve(stream, per_thread)?;
-        if event.captured.load(Ordering::Relaxed) || stream.capturing.load(Ordering::Relaxed) {
+        if flags == CU_EVENT_WAIT_EXTERNAL && !capture::captures(stream)? {
+            return Err(CuResult::ILLEGAL_STATE);
+        }
+        if capture::captures(stream)? || event.captured.load(Ordering::Relaxed) {
             return capture::wait_event(stream, event, flags == CU_EVENT_WAIT_EXTERNAL);
         }
         event.hold(stream)
@@ -102,7 +105,7 @@ driver_api! {
         if function.is_none() {
             return Err(CuResult::INVALID_VALUE);
         }
-        if stream.capturing.load(Ordering::Relaxed) {
+        if capture::captures(stream)? {
             return capture::add_host(stream, function, data as usize);
         }
         let token = worker::prepare(runtime, HostWork::Function(function, data as usize), false);
@@ -122,7 +125,7 @@ driver_api! {
         if callback.is_none() || flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        if stream.capturing.load(Ordering::Relaxed) {
+        if capture::captures(stream)? {
             capture::invalidate(stream);
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
         }
