@@ -77,7 +77,9 @@ exports! {
     }
     // answers with the quota, or the partition, instead of the device; does nothing where managed memory is on the host for good
     Query {
-        cuDeviceGetAttribute cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemAdvise cuMemAdvise_v2
+        cuCtxGetDevResource cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetAttribute
+        cuDeviceGetDevResource cuDeviceTotalMem cuDeviceTotalMem_v2 cuGreenCtxGetDevResource cuMemAdvise
+        cuMemAdvise_v2
         cuMemDiscardAndPrefetchBatchAsync
         cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
         cuMemGetInfo cuMemGetInfo_v2 cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2
@@ -99,7 +101,7 @@ exports! {
         cuArrayDestroy cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach cuCtxSynchronize cuCtxSynchronize_v2
         cuDestroyExternalMemory cuDeviceGraphMemTrim cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
         cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2 cuDeviceSetMemPool cuEventQuery cuEventSynchronize
-        cuIpcCloseMemHandle cuIpcGetMemHandle cuMemExportToShareableHandle cuMemFree cuMemFreeAsync
+        cuGreenCtxDestroy cuIpcCloseMemHandle cuIpcGetMemHandle cuMemExportToShareableHandle cuMemFree cuMemFreeAsync
         cuMemFreeAsync_ptsz cuMemFree_v2 cuMemMap cuMemPoolDestroy cuMemPoolTrimTo cuMemRelease
         cuMemRetainAllocationHandle cuMemSetMemPool cuMemUnmap cuMemcpy cuMemcpy2DUnaligned_v2
         cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3DPeer cuMemcpy3DPeer_ptds
@@ -140,14 +142,14 @@ exports! {
         cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
         cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
         cuCtxDisablePeerAccess cuCtxEnablePeerAccess
-        cuCtxFromGreenCtx cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevResource
+        cuCtxFromGreenCtx cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent
         cuCtxGetDevice cuCtxGetDevice_v2 cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit
         cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPopCurrent_v2
         cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxSetCacheConfig
         cuCtxSetCurrent cuCtxSetFlags cuCtxSetSharedMemConfig cuCtxWaitEvent cuDestroyExternalSemaphore
-        cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceCanAccessPeer cuDeviceComputeCapability
+        cuDeviceCanAccessPeer cuDeviceComputeCapability
         cuDeviceGet cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
-        cuDeviceGetDevResource cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
+        cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
         cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid cuDeviceGetMemPool cuDeviceGetName
         cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAttribute
         cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid
@@ -194,7 +196,7 @@ exports! {
         cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray
         cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource
         cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface
-        cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxRecordEvent
+        cuGreenCtxGetId cuGreenCtxRecordEvent
         cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalSemaphore cuIpcGetEventHandle
         cuIpcOpenEventHandle cuKernelGetAttribute cuKernelGetFunction cuKernelGetLibrary cuKernelGetName
         cuKernelGetParamInfo cuKernelSetCacheConfig cuLaunchHostFunc cuLaunchHostFunc_ptsz
@@ -299,7 +301,7 @@ pub const LATER: &[Later] = &[
     later("cuCoredumpDeregisterStartCallback", 13_020, Policy::Pass),
     later("cuCoredumpRegisterCompleteCallback", 13_020, Policy::Pass),
     later("cuCoredumpRegisterStartCallback", 13_020, Policy::Pass),
-    later("cuDevSmResourceSplit", 13_010, Policy::Pass),
+    later("cuDevSmResourceSplit", 13_010, Policy::Query),
     later("cuDeviceGetCliqueCount", 13_040, Policy::Pass),
     later("cuDeviceGetCliqueInfo", 13_040, Policy::Pass),
     later("cuDeviceGetFabricClusterUuid", 13_040, Policy::Pass),
@@ -342,8 +344,8 @@ pub const LATER: &[Later] = &[
     later("cuStreamBeginRecaptureToGraph_ptsz", 13_030, Policy::Pass),
     later("cuStreamEndCaptureToCig", 13_010, Policy::Graph),
     later("cuStreamEndCaptureToCig_ptsz", 13_010, Policy::Graph),
-    later("cuStreamGetDevResource", 13_010, Policy::Pass),
-    later("cuStreamGetDevResource_ptsz", 13_010, Policy::Pass),
+    later("cuStreamGetDevResource", 13_010, Policy::Query),
+    later("cuStreamGetDevResource_ptsz", 13_010, Policy::Query),
     later("cuTensorMapSetAllocationClass", 13_050, Policy::Pass),
 ];
 

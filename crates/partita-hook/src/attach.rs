@@ -30,8 +30,8 @@ use crate::mask::{self, LaunchMask};
 use crate::tenant::{self, Tenant};
 use crate::time::{Meter, NoMeter};
 use crate::{
-    Origin, capture, counter, driver_memory, gate, graph_memory, graph_nodes, graph_place, hami, is_tenant,
-    multicast, nvml, quiet, real, report, slices, spill, subscribers, watcher,
+    Origin, capture, counter, driver_memory, gate, graph_memory, graph_nodes, graph_place, green, hami,
+    is_tenant, multicast, nvml, quiet, real, report, slices, spill, subscribers, watcher,
 };
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -382,6 +382,7 @@ unsafe extern "C" fn in_fork_child() {
         subscribers::reset_after_fork();
         mask::reset_after_fork();
         graph_nodes::reset_after_fork();
+        green::reset_after_fork();
         graph_memory::reset_after_fork();
         multicast::reset_after_fork();
         graph_place::reset_after_fork();

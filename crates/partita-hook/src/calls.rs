@@ -50,21 +50,23 @@ pub fn within<R>(call: &Call<'_>, run: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
+/// Whether the callback has more to look at than the tenant's mask: calls that are noted, or the program's green contexts.
+#[inline]
+pub fn is_any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Has the callback look at every launch from now on.
+pub fn look_always() {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+}
+
 /// The call that this thread is in, if it is noted.
 ///
 /// # Safety
 /// The reference is not kept beyond the callback.
-#[inline]
-pub unsafe fn current<'a>() -> Option<&'a Call<'a>> {
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return None;
-    }
-    // SAFETY: passed on to the caller.
-    unsafe { noted() }
-}
-
 #[cold]
-unsafe fn noted<'a>() -> Option<&'a Call<'a>> {
+pub unsafe fn noted<'a>() -> Option<&'a Call<'a>> {
     let own = this_thread();
     let place = PLACES.iter().find(|place| place.thread.load(Ordering::Relaxed) == own)?;
     // SAFETY: within() stored it on this very thread and is still running, so it lives.

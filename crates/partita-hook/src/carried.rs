@@ -45,6 +45,11 @@ impl Carried {
         }
     }
 
+    /// The mask that came with the first descriptor that is found: that of a call with one launch.
+    pub fn first_own(&self) -> Option<Words> {
+        self.0.lock().get_or_insert_default().values().next().and_then(|written| written.own)
+    }
+
     /// Notes that `left` was left in a descriptor that came with `own`, both as they are read from it.
     pub fn note(&self, descriptor: usize, left: Option<Words>, own: Option<Words>) {
         self.0.lock().get_or_insert_default().insert(descriptor, Written { left, own });

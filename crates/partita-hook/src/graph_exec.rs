@@ -21,7 +21,7 @@ use crate::executables::{self, Armed, Destroy, Executable, Waits};
 use crate::gpu::Gpu;
 use crate::misfit::{self, Verdict};
 use crate::tenant::{self, Tenant};
-use crate::{gate, graph_memory, graph_nodes, graph_place, report, widen};
+use crate::{gate, graph_memory, graph_nodes, graph_place, green, report, widen};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
 const FLAG_UPLOAD: u64 = 2;
@@ -148,7 +148,11 @@ fn judge(
 ) -> Result<bool, CuResult> {
     let mut wide = false;
     for kernel in executable.kernels.iter_mut().filter(|kernel| kernel.is_demanding()) {
-        let verdict = misfit::judge_by(tenant, limits, &kernel.needs, &kernel.shape);
+        let judge = |limits: &Limits| misfit::judge_by(tenant, limits, &kernel.needs, &kernel.shape);
+        let verdict = green::limits_in_each(limits)
+            .map(|limits| judge(&limits))
+            .find(|verdict| *verdict != Verdict::Fits)
+            .unwrap_or_else(|| judge(limits));
         // What the program has disabled runs nowhere.
         kernel.misfit = verdict != Verdict::Fits
             && (kernel.owed || driver.is_enabled(handle, kernel.node as *mut c_void).unwrap_or(true));

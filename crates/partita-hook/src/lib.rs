@@ -49,6 +49,7 @@ mod graph_exec;
 mod graph_memory;
 mod graph_nodes;
 mod graph_place;
+mod green;
 mod hami;
 mod heap;
 mod imports;

@@ -13,6 +13,7 @@ use partita_ledger::{HookState, Limits};
 use crate::calls::{self, Call};
 use crate::counter;
 use crate::gpu::Gpu;
+use crate::green::sets;
 use crate::locate;
 use crate::tenant::{self, Tenant};
 
@@ -41,6 +42,11 @@ impl LaunchMask {
             }
         }
         Ok(Self { layout, live, at_start: limits.qmd_disable })
+    }
+
+    /// The physical numbers that carry a TPC on this board.
+    pub fn live(&self) -> &[u32; 8] {
+        &self.live
     }
 }
 
@@ -156,10 +162,8 @@ unsafe fn on_launch_of(gpu: &Gpu, parameters: *const c_void) {
     // lets its subscriber write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     gpu.slot.count_launch_in(counter::of_this_thread());
-    // SAFETY: used in this callback only.
-    let call = unsafe { calls::current() };
-    if let Some(call) = call {
-        return in_noted_call(gpu, mask, call, image);
+    if calls::is_any() {
+        return looked_at(gpu, mask, image);
     }
     let disable = disable_now(gpu);
     // A mask may be there already: a narrower one of the program's own, or the
@@ -181,6 +185,20 @@ fn disable_now(gpu: &Gpu) -> [u32; 8] {
     }
 }
 
+/// A launch while some calls are noted, or after the program has made a green context.
+#[cold]
+fn looked_at(gpu: &Gpu, mask: &LaunchMask, image: &mut [u32]) {
+    // SAFETY: used in this callback only.
+    if let Some(call) = unsafe { calls::noted() } {
+        return in_noted_call(gpu, mask, call, image);
+    }
+    let own = qmd::read_disable_mask(image, mask.layout).map(|own| sets::asked_for(own, &mask.live));
+    let disable = qmd::union_live(&disable_now(gpu), own.as_ref(), &mask.live);
+    if qmd::write_disable_mask(image, mask.layout, &disable).is_err() {
+        cannot_mask(gpu);
+    }
+}
+
 /// A launch that may leave the partition, or the upload of a graph.
 #[cold]
 fn in_noted_call(gpu: &Gpu, mask: &LaunchMask, call: &Call<'_>, image: &mut [u32]) {
@@ -191,7 +209,10 @@ fn in_noted_call(gpu: &Gpu, mask: &LaunchMask, call: &Call<'_>, image: &mut [u32
     let own = carried.own(descriptor, qmd::read_disable_mask(image, layout));
     let wanted = match call.unmasked {
         true => own,
-        false => Some(qmd::union_live(&disable_now(gpu), own.as_ref(), &mask.live)),
+        false => {
+            let asked = own.map(|own| sets::asked_for(own, &mask.live));
+            Some(qmd::union_live(&disable_now(gpu), asked.as_ref(), &mask.live))
+        }
     };
     let written = match wanted {
         Some(disable) => qmd::write_disable_mask(image, layout, &disable),

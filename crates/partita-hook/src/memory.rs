@@ -18,7 +18,7 @@ use crate::gpu::{Account, Charge, Gpu};
 use crate::query::Word;
 use crate::spill::{self, Form};
 use crate::tenant::{self, Tenant};
-use crate::{locate, quiet};
+use crate::{green, locate, quiet};
 
 /// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it
 /// gave; credits the bytes again if it failed. A request for nothing is left to the driver to judge.
@@ -291,6 +291,7 @@ pub unsafe fn leave_primary_context(
         && !tenant.driver().primary_context_is_active(device)
     {
         tenant.end_context(context);
+        green::sets::forget_all();
     }
     result
 }

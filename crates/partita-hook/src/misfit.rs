@@ -14,6 +14,7 @@ use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PAR
 
 use crate::functions::Traits;
 use crate::gpu::Gpu;
+use crate::green;
 use crate::report::{self, Once};
 use crate::tenant::Tenant;
 
@@ -106,6 +107,9 @@ pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> 
         Ok(needs) => needs,
         Err(code) => return Verdict::Refuse(code),
     };
+    if let Some(limits) = green::limits_in(tenant, gpu, stream) {
+        return judge_by(tenant, &limits, &needs, shape);
+    }
     // A cluster alone is judged by two words, which cost a launch no more than its mask does.
     if !needs.cooperative
         && !needs.launches

@@ -13,16 +13,17 @@ use partita_abi::CuResult;
 use partita_abi::types::CUlaunchConfig;
 use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
 
-use crate::gpu::Gpu;
+use crate::green;
 use crate::launch;
 use crate::misfit::{self, Shape};
 use crate::tenant::{self, Tenant};
 
 type Query = unsafe extern "C" fn(*mut c_int, *mut c_void, *const CUlaunchConfig) -> CuResult;
 
-/// The limits of the current context's GPU, where the tenant has a partition of it.
-fn partition_now(tenant: &Tenant) -> Option<Limits> {
-    tenant.gpu_now().ok().filter(|gpu| gpu.mask.is_some()).and_then(Gpu::limits_now)
+/// The limits of the current context's GPU, where the tenant has a partition of it, as they are for a stream.
+fn partition_now(tenant: &Tenant, stream: *mut c_void) -> Option<Limits> {
+    let gpu = tenant.gpu_now().ok().filter(|gpu| gpu.mask.is_some())?;
+    green::limits_in(tenant, gpu, stream).or_else(|| gpu.limits_now())
 }
 
 /// Wraps `cuOccupancyMaxActiveClusters`.
@@ -35,10 +36,11 @@ pub unsafe fn active_clusters(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(clusters, function, config) };
     let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
-    let Some(limits) = partition_now(tenant) else { return result };
     // SAFETY: the driver has just read the configuration and written the answer.
-    let (shape, answer): (Shape, &mut c_int) =
-        unsafe { (launch::shape_of(&*config, function), &mut *clusters) };
+    let (config, answer): (&CUlaunchConfig, &mut c_int) = unsafe { (&*config, &mut *clusters) };
+    // SAFETY: as above.
+    let shape: Shape = unsafe { launch::shape_of(config, function) };
+    let Some(limits) = partition_now(tenant, config.stream.0) else { return result };
     let size = u32::try_from(shape.needs(tenant).cluster_blocks).unwrap_or(u32::MAX);
     let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
     let blocks = tenant.driver().blocks_per_sm(function, threads, shape.shared_bytes).unwrap_or(0);
@@ -60,7 +62,9 @@ pub unsafe fn potential_cluster_size(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(blocks, function, config) };
     let (Some(tenant), true) = (tenant::current(), result.is_ok()) else { return result };
-    let Some(limits) = partition_now(tenant) else { return result };
+    // SAFETY: the driver has just read the configuration.
+    let stream = unsafe { (*config).stream.0 };
+    let Some(limits) = partition_now(tenant, stream) else { return result };
     if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {
         return result;
     }

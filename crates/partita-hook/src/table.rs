@@ -14,15 +14,16 @@ use partita_abi::exports::{self, Policy};
 use partita_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
-    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphExecUpdateResultInfo, CUgraphNodeParams,
-    CUipcMemHandle, CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation, CUuuid,
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS, CUdevResource, CUgraphExecUpdateResultInfo,
+    CUgraphNodeParams, CUipcMemHandle, CUlaunchConfig, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemLocation, CUuuid,
 };
 
 use crate::driver_memory::Charging;
 pub use crate::row::Row;
 use crate::{
-    attach, capture, gate, graph, graph_change, graph_exec, graph_memory, graph_place, imports, launch,
-    locate, managed, memory, multicast, occupancy, pools, query, resolve, subscribers, vmm,
+    attach, capture, gate, graph, graph_change, graph_exec, graph_memory, graph_place, green, imports,
+    launch, locate, managed, memory, multicast, occupancy, pools, query, resolve, subscribers, vmm,
 };
 
 /// What a row's function does: its body, or the driver's call alone.
@@ -115,12 +116,32 @@ hooks! {
     Context fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int);
     Context fn cuGreenCtxCreate(
         context: *mut *mut c_void, resources: *mut c_void, device: c_int, flags: c_uint,
-    );
+    ) = green::create;
 
     Query fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) = query::mem_info;
     Query fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = query::mem_info;
     Query fn cuDeviceTotalMem(bytes: *mut c_uint, device: c_int) = query::total_mem;
     Query fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) = query::total_mem;
+
+    Query fn cuDeviceGetDevResource(device: c_int, resource: *mut CUdevResource, kind: c_uint) = green::device_resource;
+    Query fn cuCtxGetDevResource(context: *mut c_void, resource: *mut CUdevResource, kind: c_uint) = green::context_resource;
+    Query fn cuGreenCtxGetDevResource(green: *mut c_void, resource: *mut CUdevResource, kind: c_uint) = green::green_resource;
+    Query fn cuStreamGetDevResource(stream: *mut c_void, resource: *mut CUdevResource, kind: c_uint) = green::stream_resource;
+    Query fn cuStreamGetDevResource_ptsz(
+        stream: *mut c_void, resource: *mut CUdevResource, kind: c_uint,
+    ) = green::stream_resource, per_thread stream;
+    Query fn cuDevSmResourceSplitByCount(
+        groups: *mut CUdevResource, count: *mut c_uint, input: *const CUdevResource, rest: *mut CUdevResource,
+        flags: c_uint, wanted: c_uint,
+    ) = green::split_by_count;
+    Query fn cuDevSmResourceSplit(
+        groups: *mut CUdevResource, count: c_uint, input: *const CUdevResource, rest: *mut CUdevResource,
+        flags: c_uint, wanted: *mut c_void,
+    ) = green::split;
+    Query fn cuDevResourceGenerateDesc(
+        descriptor: *mut *mut c_void, resources: *mut CUdevResource, count: c_uint,
+    ) = green::describe;
+    Release fn cuGreenCtxDestroy(green: *mut c_void) = green::destroy;
 
     Query fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) = query::device_attribute;
     Query fn cuOccupancyMaxPotentialBlockSize(
