@@ -155,7 +155,7 @@ mod tests {
 
     fn result(cublas: Option<&str>, wrong: &[&str]) -> NumericsResult {
         let wrong = wrong.iter().map(|&product| product.to_owned()).collect();
-        NumericsResult { cublas: cublas.map(str::to_owned), products: 18, wrong, worst: 0.0 }
+        NumericsResult { cublas: cublas.map(str::to_owned), products: 18, wrong, worst: 0.0, sms: 132 }
     }
 
     #[test]
