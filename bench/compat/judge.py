@@ -92,6 +92,10 @@ def differing(bare: dict[str, Outcome], tenant: dict[str, Outcome], was_bare_who
 MISSING = Outcome("died", "the run ended without it")
 
 
+# The reason of a test that never passes without Partita.
+FAILS_BARE = "it fails without Partita, too"
+
+
 @dataclasses.dataclass
 class Difference:
     """A test that ended in another way as a tenant, with every run of it."""
@@ -123,6 +127,8 @@ class Difference:
             self.reason, self.line = known.reason, known.line
         elif self.mps and not self.mps.agrees(self.bare[0]) and self.mps.state == last.state:
             self.reason = "a plain MPS client, without Partita, ends in the same way"
+        elif all(one.state in ("failed", "died") for one in self.bare):
+            self.reason = FAILS_BARE
         said = [line for one in (last, first) for line in one.said]
         if said:
             self.line = said[0]
