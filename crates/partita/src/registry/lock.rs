@@ -217,7 +217,7 @@ impl<'a> RegistryLock<'a> {
         let here = || tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.counts());
         let mut own = TpcSet::EMPTY;
         for tenant in here().filter(|tenant| tenant.is_own()) {
-            own = own | tenant.set()?;
+            own |= tenant.set()?;
         }
         here()
             .map(|tenant| {
