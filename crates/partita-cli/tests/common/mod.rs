@@ -187,7 +187,8 @@ impl World {
         dirs[0].clone()
     }
 
-    /// Everything in the run directory but its lock, and every process of this world.
+    /// Everything in the run directory but its lock and users' own directories, which stay as the run
+    /// directory itself does, and every process of this world.
     pub fn remains(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut dirs = vec![self.run_dir()];
@@ -196,7 +197,10 @@ impl World {
                 if entry.file_name() == ".lock" {
                     continue;
                 }
-                found.push(entry.path().display().to_string());
+                let is_users = entry.file_name().to_string_lossy().starts_with("user-");
+                if !is_users {
+                    found.push(entry.path().display().to_string());
+                }
                 if entry.path().is_dir() {
                     dirs.push(entry.path());
                 }
