@@ -360,9 +360,12 @@ impl Meter {
         if let Err(code) = begins.ok() {
             pool.give_back(begun);
             self.leave(1);
-            report::once!(
-                "a launch could not be measured for its tenant's share of time ({code}), and is refused"
-            );
+            // The launch itself would be refused so: the legacy stream waits for one that captures.
+            if code != CuResult::STREAM_CAPTURE_IMPLICIT {
+                report::once!(
+                    "a launch could not be measured for its tenant's share of time ({code}), and is refused"
+                );
+            }
             return Err(code);
         }
         unit.state.store(BEGUN, Ordering::Release);

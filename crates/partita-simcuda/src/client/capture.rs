@@ -129,6 +129,18 @@ fn refuse_members(error: CuResult, is_meant: impl Fn(&Stream) -> bool) -> Result
     })
 }
 
+/// Whether a legacy stream waits for another one.
+fn is_awaited(legacy: &Stream, stream: &Stream) -> bool {
+    std::ptr::eq(stream.context(), legacy.context())
+        && stream.flags.load(Ordering::Relaxed) & CU_STREAM_NON_BLOCKING == 0
+}
+
+/// Whether a stream is a legacy one that waits for one that captures.
+fn hides_capture(stream: &Stream) -> bool {
+    std::ptr::eq(stream, stream.context().legacy)
+        && with(|state| state.members.values().any(|member| is_awaited(stream, member.stream)))
+}
+
 /// Whether a stream captures what it is given.
 ///
 /// # Errors
@@ -136,10 +148,7 @@ fn refuse_members(error: CuResult, is_meant: impl Fn(&Stream) -> bool) -> Result
 #[inline]
 pub fn captures(stream: &'static Stream) -> Result<bool, CuResult> {
     if SESSIONS.load(Ordering::Acquire) > 0 && std::ptr::eq(stream, stream.context().legacy) {
-        refuse_members(CuResult::STREAM_CAPTURE_IMPLICIT, |member| {
-            std::ptr::eq(member.context(), stream.context())
-                && member.flags.load(Ordering::Relaxed) & CU_STREAM_NON_BLOCKING == 0
-        })?;
+        refuse_members(CuResult::STREAM_CAPTURE_IMPLICIT, |member| is_awaited(stream, member))?;
     }
     Ok(stream.capturing.load(Ordering::Relaxed))
 }
@@ -487,6 +496,7 @@ fn ancestry(of: &[usize]) -> std::collections::HashSet<usize> {
 }
 
 pub(super) fn end(stream: &'static Stream) -> Result<usize, CuResult> {
+    captures(stream)?;
     with(|state| {
         let (session, own) = {
             let member = state.member(stream)?;
@@ -541,7 +551,10 @@ pub(super) fn info(stream: &'static Stream) -> Result<Info, CuResult> {
         after: std::ptr::null(),
         count: 0,
     };
-    if !captures(stream)? {
+    if hides_capture(stream) {
+        return Err(CuResult::STREAM_CAPTURE_IMPLICIT);
+    }
+    if !stream.capturing.load(Ordering::Relaxed) {
         return Ok(none);
     }
     with(|state| {

@@ -1,5 +1,6 @@
 //! Graphs: nodes, what they do and what they wait for.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use partita_abi::CuResult;
@@ -137,6 +138,10 @@ pub struct Node {
     pub kind: Mutex<NodeKind>,
     /// Handles of the nodes that it waits for.
     pub after: Mutex<Vec<usize>>,
+    /// Handles of the nodes that wait for it, in the order in which the edges were made.
+    pub before: Mutex<Vec<usize>>,
+    /// When it last came to wait for nothing.
+    pub rooted: AtomicU64,
     /// The node that it is a copy of.
     pub original: Option<usize>,
 }
@@ -152,7 +157,7 @@ pub struct Graph {
     pub conditions: Mutex<Vec<(u64, u32)>>,
     /// Whether it belongs to a conditional node.
     pub is_body: bool,
-    /// Held by the executable of a graph that owns memory, which can have one at a time.
+    /// Held by the executable of a graph that can have one at a time.
     pub only: Arc<()>,
 }
 
@@ -185,6 +190,59 @@ pub fn node(handle: usize) -> Result<Arc<Node>, CuResult> {
     NODES.get(handle).ok_or(CuResult::INVALID_VALUE)
 }
 
+/// A moment after all before.
+fn moment() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Makes a node wait for another one.
+///
+/// # Errors
+/// `INVALID_VALUE` if it does already, and for a bad node.
+pub fn connect(from: usize, to: usize) -> Result<(), CuResult> {
+    let (first, second) = (node(from)?, node(to)?);
+    let mut after = lock(&second.after);
+    if after.contains(&from) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    after.push(from);
+    lock(&first.before).push(to);
+    Ok(())
+}
+
+/// Has a node wait for another one no more.
+///
+/// # Errors
+/// `INVALID_VALUE` if it does not, and for a bad node.
+pub fn disconnect(from: usize, to: usize) -> Result<(), CuResult> {
+    let (first, second) = (node(from)?, node(to)?);
+    let mut after = lock(&second.after);
+    let at = after.iter().position(|known| *known == from).ok_or(CuResult::INVALID_VALUE)?;
+    after.remove(at);
+    if after.is_empty() {
+        second.rooted.store(moment(), Ordering::Relaxed);
+    }
+    lock(&first.before).retain(|known| *known != to);
+    Ok(())
+}
+
+/// The nodes of a graph that wait for nothing: the last one first, as the driver tells them.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn roots(handle: usize) -> Result<Vec<usize>, CuResult> {
+    let mut found = Vec::new();
+    for handle in lock(&graph(handle)?.nodes).iter() {
+        let node = node(*handle)?;
+        if lock(&node.after).is_empty() {
+            found.push((std::cmp::Reverse(node.rooted.load(Ordering::Relaxed)), *handle));
+        }
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, handle)| handle).collect())
+}
+
 /// Adds a node.
 ///
 /// # Errors
@@ -209,9 +267,17 @@ fn add_copy_of(
         }
         known.push(*before);
     }
-    let node = Node { graph: owner, kind: Mutex::new(kind), after: Mutex::new(known), original };
+    let node = Node {
+        graph: owner,
+        kind: Mutex::new(kind),
+        after: Mutex::default(),
+        before: Mutex::default(),
+        rooted: AtomicU64::new(moment()),
+        original,
+    };
     let handle = NODES.insert(Arc::new(node));
     nodes.push(handle);
+    known.into_iter().try_for_each(|before| connect(before, handle))?;
     Ok(handle)
 }
 
@@ -226,6 +292,19 @@ pub fn owns_memory(handle: usize) -> Result<bool, CuResult> {
     Ok(kinds.any(|node| matches!(&*lock(&node.kind), NodeKind::Alloc(..) | NodeKind::Free(_))))
 }
 
+/// Whether a graph has nodes that cannot be in two executables at a time: those that own memory or choose among graphs.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn is_single(handle: usize) -> Result<bool, CuResult> {
+    let graph = graph(handle)?;
+    let nodes = lock(&graph.nodes);
+    let mut kinds = nodes.iter().filter_map(|node| NODES.get(*node));
+    let is_single =
+        |kind: &NodeKind| matches!(kind, NodeKind::Alloc(..) | NodeKind::Free(_) | NodeKind::Conditional(_));
+    Ok(kinds.any(|node| is_single(&lock(&node.kind))))
+}
+
 /// Removes a node with its edges.
 ///
 /// # Errors
@@ -238,9 +317,9 @@ pub fn remove(handle: usize) -> Result<(), CuResult> {
     let graph = graph(gone.graph)?;
     let mut nodes = lock(&graph.nodes);
     nodes.retain(|node| *node != handle);
-    for other in nodes.iter().filter_map(|other| NODES.get(*other)) {
-        lock(&other.after).retain(|before| *before != handle);
-    }
+    let (after, before) = (lock(&gone.after).clone(), lock(&gone.before).clone());
+    after.into_iter().try_for_each(|from| disconnect(from, handle))?;
+    before.into_iter().try_for_each(|to| disconnect(handle, to))?;
     discard(handle);
     Ok(())
 }
@@ -309,8 +388,10 @@ fn duplicate_into(copy: usize, nodes: &[usize]) -> Result<(), CuResult> {
     let copy_of =
         |wanted: usize| copies.iter().find(|(original, _)| *original == wanted).map(|(_, copy)| *copy);
     for (original, made) in &copies {
-        let after = lock(&node(*original)?.after).clone();
-        *lock(&node(*made)?.after) = after.into_iter().filter_map(copy_of).collect();
+        let (old, new) = (node(*original)?, node(*made)?);
+        *lock(&new.after) = lock(&old.after).iter().copied().filter_map(copy_of).collect();
+        *lock(&new.before) = lock(&old.before).iter().copied().filter_map(copy_of).collect();
+        new.rooted.store(old.rooted.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     Ok(())
 }

@@ -72,8 +72,8 @@ pub(super) struct Exec {
     pub(super) state: Mutex<State>,
     /// Objects of the program that it holds, as its graph did when it was made.
     pub(super) objects: Vec<(usize, u32)>,
-    /// Its graph's only one, if that owns memory.
-    _only: Option<Arc<()>>,
+    /// Its graph's, if that can have no second one.
+    only: Option<Arc<()>>,
 }
 
 pub(super) static EXECS: Registry<Arc<Exec>> = Registry::new(0x1900_0000_0000);
@@ -165,7 +165,6 @@ impl From<CuResult> for Refusal {
 pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, Refusal> {
     const INVALID_STRUCTURE: u32 = 2;
     const NODE_OPERATION_NOT_SUPPORTED: u32 = 3;
-    capture::refuse_unsafe()?;
     let known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
         | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
         | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
@@ -175,13 +174,14 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, Refusal> {
     if flags & !known != 0 {
         return Err(CuResult::INVALID_VALUE.into());
     }
+    capture::refuse_unsafe()?;
     let graph = graph::graph(handle)?;
-    // One that owns memory has one executable at a time, and a conditional node's graph has none of its own.
+    // A conditional node's graph has no executable of its own.
     let has_one = Arc::strong_count(&graph.only) > 1;
     if graph.is_body || has_one {
         return Err(CuResult::NOT_SUPPORTED.into());
     }
-    let only = graph::owns_memory(handle)?.then(|| Arc::clone(&graph.only));
+    let only = graph::is_single(handle)?.then(|| Arc::clone(&graph.only));
     if let Some(node) = graph::circle(handle)? {
         return Err(Refusal { code: CuResult::INVALID_VALUE, result: INVALID_STRUCTURE, node });
     }
@@ -201,7 +201,7 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, Refusal> {
         flags,
         state: Mutex::new(State { flat, rearmed: true, last: None }),
         objects,
-        _only: only,
+        only: only,
     };
     Ok(EXECS.insert(Arc::new(exec)))
 }
@@ -401,29 +401,41 @@ fn dependents(nodes: &[ExecNode]) -> Vec<usize> {
     counts
 }
 
-/// Takes all parameters from another graph of the same shape: result, node at fault.
-pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (u32, usize)>, CuResult> {
+/// Takes all parameters from another graph of the same shape; else the code, `CU_GRAPH_EXEC_UPDATE_*` and the node at fault.
+pub(super) fn update(
+    handle: CUgraphExec,
+    graph: CUgraph,
+) -> Result<Result<(), (CuResult, u32, usize)>, CuResult> {
     const TOPOLOGY_CHANGED: u32 = 2;
     const NODE_TYPE_CHANGED: u32 = 3;
     const PARAMETERS_CHANGED: u32 = 5;
     let exec = exec(handle)?;
+    let owner = graph::graph(graph.addr())?;
+    if owner.is_body {
+        return Ok(Err((CuResult::INVALID_VALUE, 0, 0)));
+    }
+    let is_own = exec.only.as_ref().is_some_and(|only| Arc::ptr_eq(only, &owner.only));
+    if graph::owns_memory(graph.addr())? && !is_own {
+        return Ok(Err((CuResult::NOT_SUPPORTED, 0, 0)));
+    }
+    let differs = |result, node| Ok(Err((CuResult::GRAPH_EXEC_UPDATE_FAILURE, result, node)));
     let mut new = Flat::default();
     flatten(graph.addr(), &[], false, &mut new)?;
     let mut state = lock(&exec.state);
     let old = &mut state.flat.nodes;
     if new.nodes.len() != old.len() {
-        return Ok(Err((TOPOLOGY_CHANGED, 0)));
+        return differs(TOPOLOGY_CHANGED, 0);
     }
     let (before, behind) = (dependents(old), dependents(&new.nodes));
     for (at, (old, new)) in old.iter().zip(&new.nodes).enumerate() {
         if old.after != new.after || before[at] != behind[at] {
-            return Ok(Err((TOPOLOGY_CHANGED, new.source)));
+            return differs(TOPOLOGY_CHANGED, new.source);
         }
         if old.kind.number() != new.kind.number() {
-            return Ok(Err((NODE_TYPE_CHANGED, new.source)));
+            return differs(NODE_TYPE_CHANGED, new.source);
         }
         if !old.kind.copies_alike(&new.kind) {
-            return Ok(Err((PARAMETERS_CHANGED, new.source)));
+            return differs(PARAMETERS_CHANGED, new.source);
         }
     }
     for (old, new) in old.iter_mut().zip(new.nodes) {
@@ -438,7 +450,7 @@ pub(super) fn update(handle: CUgraphExec, graph: CUgraph) -> Result<Result<(), (
 /// Has the node that was made of `source` run another graph of the same shape: the nodes keep their names and take its parameters.
 ///
 /// # Errors
-/// `INVALID_VALUE` for a node that runs no graph, and for a graph of another shape.
+/// `INVALID_VALUE` for a node that runs no graph, `GRAPH_EXEC_UPDATE_FAILURE` for a graph of another shape.
 pub(super) fn change_child(handle: CUgraphExec, source: CUgraphNode, graph: CUgraph) -> Result<(), CuResult> {
     let exec = exec(handle)?;
     graph::node(source.addr())?;
@@ -455,7 +467,7 @@ pub(super) fn change_child(handle: CUgraphExec, source: CUgraphNode, graph: CUgr
         old.kind.number() == new.kind.number() && inside.eq(new.after.iter().copied())
     };
     if old.len() != new.nodes.len() || !old.iter().zip(&new.nodes).all(fits) {
-        return Err(CuResult::INVALID_VALUE);
+        return Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE);
     }
     for (old, new) in old.iter_mut().zip(new.nodes) {
         replace(old, new.kind);

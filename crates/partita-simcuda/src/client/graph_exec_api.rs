@@ -119,23 +119,22 @@ driver_api! {
 
     /// Takes all parameters from a graph of the same shape.
     fn cuGraphExecUpdate_v2(handle: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
-        let result = update(handle, graph)?;
-        let (code, node) = result.err().unwrap_or((0, 0));
+        let updated = update(handle, graph)?;
+        let (_, result, node) = updated.err().unwrap_or((CuResult::SUCCESS, 0, 0));
         let error_node = CUgraphNode::from_addr(node);
-        put(info, CUgraphExecUpdateResultInfo { result: code, error_node, error_from_node: CUgraphNode::NULL })?;
-        if code == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
+        put(info, CUgraphExecUpdateResultInfo { result, error_node, error_from_node: CUgraphNode::NULL })?;
+        updated.map_err(|(code, ..)| code)
     }
 
     /// As `cuGraphExecUpdate_v2`.
     fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
         /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call tells of a graph with another number of nodes.
         const NOT_SUPPORTED: u32 = 6;
-        let result = update(handle, graph)?;
-        let (found, at) = result.err().unwrap_or((0, 0));
-        let found = if found > 0 && at == 0 { NOT_SUPPORTED } else { found };
+        let updated = update(handle, graph)?;
+        let (_, found, at) = updated.err().unwrap_or((CuResult::SUCCESS, 0, 0));
         put_if(node, CUgraphNode::from_addr(at));
-        put(code, found)?;
-        if found == 0 { Ok(()) } else { Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE) }
+        put(code, if found > 0 && at == 0 { NOT_SUPPORTED } else { found })?;
+        updated.map_err(|(code, ..)| code)
     }
 
     /// Switches a node of an executable on or off. Kernels, copies and fills can be.

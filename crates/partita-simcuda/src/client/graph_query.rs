@@ -45,22 +45,17 @@ unsafe fn room(count: *const usize) -> Result<usize, CuResult> {
 }
 
 fn dependents(handle: CUgraphNode) -> Result<Vec<usize>, CuResult> {
-    let owner = graph::graph(node(handle)?.graph)?;
-    let nodes = lock(&owner.nodes).clone();
-    let waits =
-        |other: &usize| graph::node(*other).is_ok_and(|other| lock(&other.after).contains(&handle.addr()));
-    Ok(nodes.into_iter().filter(waits).collect())
+    Ok(lock(&node(handle)?.before).clone())
 }
 
+/// By the node that is waited for, as the driver has them.
 fn edges(handle: CUgraph) -> Result<Vec<(usize, usize)>, CuResult> {
     runtime()?;
     let owner = graph::graph(handle.addr())?;
     let mut edges = Vec::new();
-    for to in lock(&owner.nodes).iter() {
-        edges.extend(lock(&graph::node(*to)?.after).iter().map(|from| (*from, *to)));
+    for from in lock(&owner.nodes).iter() {
+        edges.extend(lock(&graph::node(*from)?.before).iter().map(|to| (*from, *to)));
     }
-    // By the node that is waited for, as the driver has them; handles only grow.
-    edges.sort_by_key(|(from, _)| *from);
     Ok(edges)
 }
 
@@ -104,11 +99,7 @@ unsafe fn connect(
         if first.graph != owner.addr() || second.graph != owner.addr() || before == after {
             return Err(CuResult::INVALID_VALUE);
         }
-        let mut list = lock(&second.after);
-        if list.contains(&before) {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        list.push(before);
+        graph::connect(before, after)?;
     }
     Ok(())
 }
@@ -122,9 +113,7 @@ unsafe fn disconnect(from: *const CUgraphNode, to: *const CUgraphNode, count: us
         if graph::owns_memory(second.graph)? {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        let mut list = lock(&second.after);
-        let at = list.iter().position(|known| *known == before).ok_or(CuResult::INVALID_VALUE)?;
-        list.remove(at);
+        graph::disconnect(before, after)?;
     }
     Ok(())
 }
@@ -146,9 +135,7 @@ driver_api! {
     /// A graph's nodes that wait for nothing.
     fn cuGraphGetRootNodes(handle: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
         runtime()?;
-        let mut all = lock(&graph::graph(handle.addr())?.nodes).clone();
-        all.retain(|node| graph::node(*node).is_ok_and(|node| lock(&node.after).is_empty()));
-        give(&all, nodes, count)
+        give(&graph::roots(handle.addr())?, nodes, count)
     }
 
     /// A graph's edges.
