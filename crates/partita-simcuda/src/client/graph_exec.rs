@@ -450,7 +450,7 @@ pub(super) fn update(
 /// Has the node that was made of `source` run another graph of the same shape: the nodes keep their names and take its parameters.
 ///
 /// # Errors
-/// `INVALID_VALUE` for a node that runs no graph, `GRAPH_EXEC_UPDATE_FAILURE` for a graph of another shape.
+/// `INVALID_VALUE` for a node that runs no graph, and for a graph of another shape.
 pub(super) fn change_child(handle: CUgraphExec, source: CUgraphNode, graph: CUgraph) -> Result<(), CuResult> {
     let exec = exec(handle)?;
     graph::node(source.addr())?;
@@ -467,7 +467,7 @@ pub(super) fn change_child(handle: CUgraphExec, source: CUgraphNode, graph: CUgr
         old.kind.number() == new.kind.number() && inside.eq(new.after.iter().copied())
     };
     if old.len() != new.nodes.len() || !old.iter().zip(&new.nodes).all(fits) {
-        return Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE);
+        return Err(CuResult::INVALID_VALUE);
     }
     for (old, new) in old.iter_mut().zip(new.nodes) {
         replace(old, new.kind);

@@ -371,7 +371,6 @@ static void capture(void) {
     CUgraph under_way;
     OK(cuStreamGetCaptureInfo_v2(a, &status, &id, &under_way, &after, &count));
     TRUE(status == 1 && id != 0 && count == 1 && after[0]);
-    IS(907, cuEventQuery(fork_event)); // CUDA_ERROR_CAPTURED_EVENT
     OK(cuStreamEndCapture(a, &graph));
     TRUE(graph == under_way);
     OK(cuStreamIsCapturing(b, &status));
@@ -392,6 +391,11 @@ static void capture(void) {
     spin(b, 1, 32, 1000);
     IS(904, cuStreamEndCapture(a, &graph)); // CUDA_ERROR_STREAM_CAPTURE_UNJOINED
     TRUE(!graph);
+    // A question about an event of the capture spoils it.
+    OK(cuStreamBeginCapture_v2(a, 2));
+    OK(cuEventRecord(fork_event, a));
+    IS(907, cuEventQuery(fork_event)); // CUDA_ERROR_CAPTURED_EVENT
+    IS(901, cuStreamEndCapture(a, &graph));
     // Waiting for a capturing stream spoils the capture.
     OK(cuStreamBeginCapture_v2(a, 2));
     IS(900, cuStreamSynchronize(a));
