@@ -201,7 +201,7 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, Refusal> {
         flags,
         state: Mutex::new(State { flat, rearmed: true, last: None }),
         objects,
-        only: only,
+        only,
     };
     Ok(EXECS.insert(Arc::new(exec)))
 }
