@@ -15,7 +15,7 @@
 //!
 //! A directory belongs to one user with all that is in it, and only that user makes, changes and removes
 //! entries there: root too leaves alone what is another user's. Whose a directory is the kernel says of the
-//! open one ([`dir`]). Others may read `limits`, `meta.json` and `owner`, to plan beside the tenant and to see
+//! open one (`dir`). Others may read `limits`, `meta.json` and `owner`, to plan beside the tenant and to see
 //! that it lives. They cannot open what the tenant's processes lock and map.
 //!
 //! A tenant lives while its `owner` file is locked for writing or a process holds a slot
