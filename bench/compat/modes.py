@@ -46,7 +46,7 @@ class Place:
     """What seats need of this machine."""
 
     partita: str
-    library: pathlib.Path
+    preload: pathlib.Path
     work: pathlib.Path
     memory_mib: int
     # The environment of a client of this benchmark's own MPS service.
@@ -63,7 +63,7 @@ class Place:
             return command, {**environment, **self.mps}, None
         if mode.key == HAMI:
             # Both caches lie in one directory, so the two are disjoint.
-            own = {"LD_PRELOAD": str(self.library), "CUDA_DEVICE_SM_LIMIT": "50",
+            own = {"LD_PRELOAD": str(self.preload), "CUDA_DEVICE_SM_LIMIT": "50",
                    "CUDA_DEVICE_MEMORY_LIMIT": f"{self.memory_mib * 45 // 100}m",
                    "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(self.work / "hami" / f"{name}.cache")}
             return command, {**environment, **no_mps, **own}, None

@@ -26,7 +26,7 @@ struct Options {
     rounds: usize,
     /// The library [default: libpartita.so beside this program].
     #[arg(long)]
-    library: Option<PathBuf>,
+    preload: Option<PathBuf>,
     /// Another library, to compare with.
     #[arg(long, default_value = "libm.so.6")]
     other: PathBuf,
@@ -45,11 +45,11 @@ struct Way {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let library = match options.library {
+    let library = match options.preload {
         Some(library) => library,
         None => std::env::current_exe()?.with_file_name("libpartita.so"),
     };
-    ensure!(library.is_file(), "{} is not there; name the library with --library", library.display());
+    ensure!(library.is_file(), "{} is not there; name the library with --preload", library.display());
     let program = if options.program.is_empty() { vec!["/bin/true".into()] } else { options.program };
     let way = |name, preload: Option<PathBuf>, ledger| Way { name, preload, ledger, us: Vec::new() };
     let mut ways = [

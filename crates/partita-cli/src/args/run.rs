@@ -82,8 +82,8 @@ pub struct Run {
     /// What happens to launches that can never fit: clusters larger than a GPC of the partition, cooperative grids larger than its SMs
     #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
     pub on_misfit: OnMisfitArg,
-    /// The number of SMs that the program is told; NVIDIA's libraries are always told the device's. A program that has one of them
-    /// linked in statically must not use `partition`: it could compute wrong results
+    /// The SM count that the program sees. NVIDIA's libraries always see the device's. Do not use `partition` with a program that
+    /// links one of them statically: it could compute wrong results
     #[arg(long, value_enum, default_value_t = SmCountArg::Device)]
     pub sm_count: SmCountArg,
     /// What allocations get that the memory quota has no room for
