@@ -92,6 +92,10 @@ system_calls! {
         // SAFETY: as above.
         unsafe { libc::syscall(libc::SYS_fstat, file, to) as isize }
     }
+    fn fstatat(directory: c_int, path: *const c_void, to: *mut c_void, flags: c_int) {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_newfstatat, directory, path, to, flags) as isize }
+    }
     fn getrandom(to: *mut c_void, bytes: usize, flags: c_uint) {
         // SAFETY: as above.
         unsafe { libc::syscall(libc::SYS_getrandom, to, bytes, flags) as isize }

@@ -100,7 +100,7 @@ fn the_hook_needs_nothing_but_the_c_library() {
 
 /// The functions that the hook asks the linker for and cannot do without. Every C library since glibc 2.17
 /// has them in libc itself, and musl has them too; what is newer or lies elsewhere is in `floor.rs`.
-const STRONG: [&str; 52] = [
+const STRONG: [&str; 55] = [
     "__cxa_atexit",
     "__errno_location",
     "__xpg_strerror_r",
@@ -130,6 +130,7 @@ const STRONG: [&str; 52] = [
     "munmap",
     "nanosleep",
     "open",
+    "openat",
     "opendir",
     "posix_fallocate",
     "posix_memalign",
@@ -143,6 +144,7 @@ const STRONG: [&str; 52] = [
     "readlink",
     "realpath",
     "rename",
+    "renameat",
     "rmdir",
     "sched_yield",
     "secure_getenv",
@@ -152,6 +154,7 @@ const STRONG: [&str; 52] = [
     "syscall",
     "time",
     "unlink",
+    "unlinkat",
     "write",
 ];
 
