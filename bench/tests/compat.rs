@@ -1,5 +1,7 @@
 //! `bench/compat`: the tests of its Python, and a program of the CUDA driver run by it on the simulated GPU, in every mode.
 
+mod common;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,27 +14,9 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("compat")
 }
 
-/// Says so and tells to stop where there is no Python.
-fn needs_python() -> bool {
-    let has = Command::new("python3").arg("--version").output().is_ok();
-    if !has {
-        println!("no python3 here: skipped");
-    }
-    !has
-}
-
 #[test]
 fn the_tests_of_the_compatibility_benchmark_pass() {
-    if needs_python() {
-        return;
-    }
-    let output = Command::new("python3")
-        .args(["-B", "-m", "unittest", "discover", "-s"])
-        .arg(scripts())
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("OK"), "{told}");
+    common::unittest(&scripts());
 }
 
 /// A suite of one program, which launches by every route, also a cooperative grid that fills the whole GPU; and the list that names it.
@@ -62,7 +46,7 @@ fn tools(machine: &Machine) -> PathBuf {
 
 #[test]
 fn a_cooperative_grid_of_the_whole_gpu_differs_in_every_partition_and_in_no_other_tenant() {
-    if needs_python() {
+    if !common::has_python() {
         return;
     }
     let built = partita_testing::build(&["partita-cli"]);

@@ -1,5 +1,7 @@
 //! `bench/mps/recovery.py`, run on the simulated GPU from its first tenant to its page, and the tests of what it computes.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,32 +12,14 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("mps")
 }
 
-/// Says so and tells to stop where there is no Python.
-fn needs_python() -> bool {
-    let has = Command::new("python3").arg("--version").output().is_ok();
-    if !has {
-        println!("no python3 here: skipped");
-    }
-    !has
-}
-
 #[test]
 fn the_tests_of_the_recovery_benchmark_pass() {
-    if needs_python() {
-        return;
-    }
-    let output = Command::new("python3")
-        .args(["-B", "-m", "unittest", "discover", "-s"])
-        .arg(scripts())
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("OK"), "{told}");
+    common::unittest(&scripts());
 }
 
 #[test]
 fn faults_on_two_gpus_are_measured_and_nothing_is_left() {
-    if needs_python() {
+    if !common::has_python() {
         return;
     }
     let built = partita_testing::build(&["partita-cli"]);
@@ -103,7 +87,7 @@ fn faults_on_two_gpus_are_measured_and_nothing_is_left() {
 
 #[test]
 fn without_a_gpu_it_says_so_and_leaves_nothing() {
-    if needs_python() {
+    if !common::has_python() {
         return;
     }
     let built = partita_testing::build(&["partita-cli"]);
