@@ -25,6 +25,11 @@ fn host_functions_run_in_stream_order() {
 }
 
 #[test]
+fn a_context_waits_for_the_work_of_destroyed_streams() {
+    World::new("destroyed").run("streams", "destroyed");
+}
+
+#[test]
 fn streams_wait_for_words_in_memory() {
     World::new("gate").run("streams", "gate");
 }

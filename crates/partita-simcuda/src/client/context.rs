@@ -37,6 +37,8 @@ pub struct Context {
     pub(super) affinity: Option<u32>,
     streams: Mutex<Vec<&'static Stream>>,
     threads: Mutex<Vec<(u64, &'static Stream)>>,
+    /// Destroyed streams that may still have work: the slot and the number of the last command.
+    ending: Mutex<Vec<(u32, u64)>>,
     pub(super) limits: Mutex<[usize; 10]>,
     /// Memory for what limits are beyond what they were at first, by limit.
     buffers: Mutex<[u64; 10]>,
@@ -161,6 +163,7 @@ impl Context {
             affinity: sms.map(|_| granted),
             streams: Mutex::new(Vec::new()),
             threads: Mutex::new(Vec::new()),
+            ending: Mutex::new(Vec::new()),
             limits: Mutex::new(default_limits()),
             buffers: Mutex::new([0; 10]),
             cache: AtomicU32::new(0),
@@ -220,8 +223,14 @@ impl Context {
         lock(&self.streams).push(stream);
     }
 
-    /// Forgets a stream.
+    /// Forgets a stream that the program destroys. Its work still counts as the context's.
     pub fn remove_stream(&self, stream: &'static Stream) {
+        let last = (stream.slot.load(Ordering::Relaxed), stream.submitted.load(Ordering::Acquire));
+        // Noted before the stream leaves the lists, so that no concurrent wait misses it.
+        let mut ending = lock(&self.ending);
+        ending.retain(|(slot, seq)| !self.runtime.reached(*slot, *seq));
+        ending.push(last);
+        drop(ending);
         lock(&self.streams).retain(|held| !std::ptr::eq(*held, stream));
         lock(&self.threads).retain(|(_, held)| !std::ptr::eq(*held, stream));
     }
@@ -259,7 +268,7 @@ impl Context {
         self.finish()
     }
 
-    /// Waits for all work that its streams have been given, whether or not they capture.
+    /// Waits for all work that its streams have been given, whether or not they capture or still exist.
     ///
     /// # Errors
     /// Those of [`Runtime::wait`].
@@ -269,7 +278,8 @@ impl Context {
             stream.inspect()?;
             stream.synchronize()?;
         }
-        Ok(())
+        let ending = lock(&self.ending).clone();
+        ending.into_iter().try_for_each(|(slot, seq)| self.runtime.wait(|| self.runtime.reached(slot, seq)))
     }
 
     /// Destroys it with all that belongs to it.

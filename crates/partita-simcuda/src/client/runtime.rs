@@ -398,6 +398,11 @@ impl Runtime {
         }
     }
 
+    /// Whether a stream's commands up to a number are complete. Numbers go on where a slot is used again.
+    pub fn reached(&self, slot: u32, seq: u64) -> bool {
+        self.channel.head().streams[slot as usize].completed.load(Ordering::Acquire) >= seq
+    }
+
     /// Waits until the board has made something true.
     ///
     /// # Errors

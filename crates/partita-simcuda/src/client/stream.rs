@@ -175,8 +175,7 @@ impl Stream {
 
     /// Whether everything up to a command's number is complete.
     pub fn reached(&self, seq: u64) -> bool {
-        let slot = self.slot.load(Ordering::Relaxed) as usize;
-        self.runtime().channel.head().streams[slot].completed.load(Ordering::Acquire) >= seq
+        self.runtime().reached(self.slot.load(Ordering::Relaxed), seq)
     }
 
     /// Waits for all that was submitted so far.

@@ -181,6 +181,25 @@ static void host_functions(void) {
     EQ(counted, 1500);
 }
 
+// A destroyed stream ends with its work, which the context waits for, and which its slot's next stream does not hide.
+static void destroyed(void) {
+    start();
+    CUstream stream;
+    for (int round = 1; round <= 20; round++) {
+        OK(cuStreamCreate(&stream, 1));
+        spin(stream, 1, 32, 5000000);
+        OK(cuLaunchHostFunc(stream, count, NULL));
+        OK(cuStreamDestroy_v2(stream));
+        if (round % 2) {
+            OK(cuStreamCreate(&stream, 1));
+            OK(cuStreamSynchronize(stream));
+            OK(cuStreamDestroy_v2(stream));
+        }
+        OK(cuCtxSynchronize());
+        EQ(counted, round);
+    }
+}
+
 // A gate in host memory, as in the measurements of gates across processes.
 static void gate(void) {
     start();
@@ -235,4 +254,4 @@ static void flood(void) {
 }
 
 CASES({"order", order}, {"legacy", legacy}, {"threads", threads}, {"host_functions", host_functions},
-      {"gate", gate}, {"flood", flood})
+      {"destroyed", destroyed}, {"gate", gate}, {"flood", flood})
