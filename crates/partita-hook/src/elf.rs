@@ -115,7 +115,7 @@ pub fn in_c_library(name: &CStr) -> *mut c_void {
 
 /// The next function of that name behind this library, null where there is none.
 pub fn behind_this_library(name: &CStr) -> *mut c_void {
-    let own = loaded().find(|object| object.dynamic == partita_own_dynamic());
+    let own = loaded().find(|object| object.is_own());
     own.and_then(|own| own.next_function(name)).unwrap_or(core::ptr::null_mut())
 }
 
@@ -146,14 +146,23 @@ impl Loaded {
         behind.find_map(|object| object.function(name))
     }
 
-    fn is_c_library(&self) -> bool {
+    /// The name of its file without the directory; empty for the program itself.
+    pub fn file_name(&self) -> &[u8] {
         if self.name.is_null() {
-            return false;
+            return b"";
         }
-        // SAFETY: the linker's names are NUL-terminated strings.
+        // SAFETY: the linker's names are NUL-terminated strings, and stay while the object is there.
         let path = unsafe { CStr::from_ptr(self.name) }.to_bytes();
-        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-        C_LIBRARIES.iter().any(|prefix| file.starts_with(prefix))
+        path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+    }
+
+    fn is_c_library(&self) -> bool {
+        C_LIBRARIES.iter().any(|prefix| self.file_name().starts_with(prefix))
+    }
+
+    /// Whether it is this library.
+    pub fn is_own(&self) -> bool {
+        self.dynamic == partita_own_dynamic()
     }
 
     /// The values of the entries of its dynamic section with these tags.

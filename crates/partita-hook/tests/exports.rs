@@ -100,7 +100,7 @@ fn the_hook_needs_nothing_but_the_c_library() {
 
 /// The functions that the hook asks the linker for and cannot do without. Every C library since glibc 2.17
 /// has them in libc itself, and musl has them too; what is newer or lies elsewhere is in `floor.rs`.
-const STRONG: [&str; 55] = [
+const STRONG: [&str; 54] = [
     "__cxa_atexit",
     "__errno_location",
     "__xpg_strerror_r",
@@ -110,7 +110,6 @@ const STRONG: [&str; 55] = [
     "clock_gettime",
     "close",
     "closedir",
-    "dl_iterate_phdr",
     "environ",
     "fchmod",
     "fcntl",
