@@ -84,18 +84,32 @@ const CAPTURE_NONE: c_uint = 0;
 /// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const CAPTURE_ACTIVE: c_uint = 1;
 
-/// Resolved when the first of them is needed: none where the driver is older.
-fn newer() -> Option<&'static NewerCalls> {
-    static CALLS: AtomicPtr<NewerCalls> = AtomicPtr::new(core::ptr::null_mut());
-    let known = CALLS.load(Ordering::Acquire);
-    if known.is_null() {
-        // Two threads that come here at once leave one too many behind.
-        let made = Box::leak(Box::new(NewerCalls::resolve().ok()?));
-        CALLS.store(made, Ordering::Release);
-        return Some(made);
+/// Entry points that are resolved when the first of them is needed, and then kept.
+pub struct Kept<T: 'static>(AtomicPtr<T>);
+
+impl<T: Send + Sync> Kept<T> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
     }
-    // SAFETY: stored above, and never freed.
-    Some(unsafe { &*known })
+
+    /// The entry points; none where the driver lacks one of them.
+    pub fn get(&self, resolve: impl FnOnce() -> Result<T, &'static CStr>) -> Option<&'static T> {
+        let known = self.0.load(Ordering::Acquire);
+        if known.is_null() {
+            // Two threads that resolve at the same time leave one copy behind.
+            let made = Box::leak(Box::new(resolve().ok()?));
+            self.0.store(made, Ordering::Release);
+            return Some(made);
+        }
+        // SAFETY: stored above, and never freed.
+        Some(unsafe { &*known })
+    }
+}
+
+fn newer() -> Option<&'static NewerCalls> {
+    static CALLS: Kept<NewerCalls> = Kept::new();
+    CALLS.get(NewerCalls::resolve)
 }
 
 calls! {

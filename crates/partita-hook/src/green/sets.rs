@@ -22,7 +22,7 @@ use partita_core::TpcSet;
 use crate::calls::{self, Call};
 use crate::capture;
 use crate::carried::Carried;
-use crate::driver::calls as driver_calls;
+use crate::driver::{Kept, calls as driver_calls};
 use crate::gpu::Gpu;
 use crate::lock::Mutex;
 
@@ -155,7 +155,8 @@ pub fn of_stream(stream: *mut c_void) -> Option<&'static Asked> {
         return None;
     }
     // Without the lock of the maker: a tool may ask while a context is made.
-    let calls = StreamCalls::resolve().ok()?;
+    static CALLS: Kept<StreamCalls> = Kept::new();
+    let calls = CALLS.get(StreamCalls::resolve)?;
     let mut handle = core::ptr::null_mut();
     // SAFETY: a valid pointer; the driver checks the stream.
     unsafe { (calls.green_context)(stream, &mut handle) }.ok().ok()?;
