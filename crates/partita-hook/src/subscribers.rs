@@ -11,7 +11,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::callback::{
@@ -66,8 +66,8 @@ static TABLE: AtomicPtr<*const c_void> = AtomicPtr::new(core::ptr::null_mut());
 static TOOL: AtomicPtr<Tool> = AtomicPtr::new(core::ptr::null_mut());
 /// Whether that has switched the launch callback on.
 static TOOL_SEES_LAUNCHES: AtomicBool = AtomicBool::new(false);
-/// The features that it has declared, a bit for each.
-static DECLARED: AtomicU32 = AtomicU32::new(0);
+/// Whether that has declared that it supports green contexts.
+static TOOL_SUPPORTS_GREEN: AtomicBool = AtomicBool::new(false);
 
 /// Makes the lock usable in a forked child.
 ///
@@ -123,8 +123,7 @@ fn subscribe_once(places: &mut Places, driver: Table) -> Result<(), SubscribeErr
 ///
 /// Without the lock: the driver stops its contexts for this.
 fn declare_to(driver: Table) {
-    let supports = TOOL.load(Ordering::Acquire).is_null()
-        || DECLARED.load(Ordering::Acquire) & (1 << FEATURE_GREEN_CONTEXTS) != 0;
+    let supports = TOOL.load(Ordering::Acquire).is_null() || TOOL_SUPPORTS_GREEN.load(Ordering::Acquire);
     // SAFETY: an entry of this type (partita_abi::callback).
     if let Some(declare) = unsafe { entry::<DeclareFn>(driver, TABLE_INDEX_DECLARE) } {
         // SAFETY: the driver's own function, with the handle that it gave.
@@ -276,7 +275,7 @@ unsafe extern "C" fn subscribe_named(
     }
     places.name = [0; NAME_BYTES_MAX];
     places.name.iter_mut().zip(name).for_each(|(to, from)| *to = *from);
-    DECLARED.store(0, Ordering::Relaxed);
+    TOOL_SUPPORTS_GREEN.store(false, Ordering::Relaxed);
     let tool = tool_of(&mut places, callback, user);
     TOOL.store(tool.cast_mut(), Ordering::Release);
     // SAFETY: not null, so valid by the caller's word.
@@ -410,12 +409,11 @@ unsafe extern "C" fn declare(supports: u32, handle: u32, feature: u32) -> c_int 
     if feature >= FEATURES {
         return CODE_INVALID;
     }
-    match supports {
-        0 => DECLARED.fetch_and(!(1 << feature), Ordering::AcqRel),
-        _ => DECLARED.fetch_or(1 << feature, Ordering::AcqRel),
-    };
-    if let Some(driver) = driver() {
-        declare_to(driver);
+    if feature == FEATURE_GREEN_CONTEXTS {
+        TOOL_SUPPORTS_GREEN.store(supports != 0, Ordering::Release);
+        if let Some(driver) = driver() {
+            declare_to(driver);
+        }
     }
     0
 }
