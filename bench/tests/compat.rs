@@ -1,4 +1,5 @@
-//! `bench/compat`: the tests of its Python, and a program of the CUDA driver run by it on the simulated GPU, in every mode.
+//! `bench/compat`: the tests of its Python, and a program of the CUDA driver run by it on the
+//! simulated GPU, in every mode.
 
 mod common;
 
@@ -19,7 +20,8 @@ fn the_tests_of_the_compatibility_benchmark_pass() {
     common::unittest(&scripts());
 }
 
-/// A suite of one program, which launches by every route, also a cooperative grid that fills the whole GPU; and the list that names it.
+/// A suite of one program, which launches by every route, also a cooperative grid that fills the
+/// whole GPU; and the list that names it.
 fn suite(machine: &Machine) -> (PathBuf, PathBuf) {
     let (suite, lists) = (machine.path("suite"), machine.path("lists"));
     let home = suite.join("launches");

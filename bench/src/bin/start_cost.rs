@@ -1,8 +1,11 @@
-//! What the preloaded library adds to the start of a program that has nothing to do with CUDA, in microseconds.
+//! What the preloaded library adds to the start of a program that has nothing to do with CUDA, in
+//! microseconds.
 //!
-//! Each round starts the program once in every way, in an order that moves on by one each round, so that a drift of the machine meets all
-//! ways alike: alone, with the library preloaded, with that and the variable that names a tenant, and with another library, which says what
-//! any preloaded library costs. A start is the time from the call that makes the process to the end of the process.
+//! Each round starts the program once in every way, in an order that moves on by one each round, so
+//! that a drift of the machine meets all ways alike: alone, with the library preloaded, with that
+//! and the variable that names a tenant, and with another library, which says what any preloaded
+//! library costs. A start is the time from the call that makes the process to the end of the
+//! process.
 //!
 //! ```text
 //! cargo build --release && target/release/start-cost

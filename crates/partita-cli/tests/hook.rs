@@ -104,7 +104,8 @@ fn the_driver_is_what_the_linker_finds_for_its_name() {
 #[test]
 fn a_program_with_a_sanitizer_is_held() {
     let world = World::new();
-    // ThreadSanitizer keeps the addresses for itself at which the simulator has its memory: with it, in the hook's own tests.
+    // ThreadSanitizer keeps the addresses for itself at which the simulator has its memory: with
+    // it, in the hook's own tests.
     for sanitizer in ["address", "undefined"] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/escapes.c");
         let program = world.dir().join(sanitizer);
@@ -114,7 +115,8 @@ fn a_program_with_a_sanitizer_is_held() {
             eprintln!("skipped: cc has no {sanitizer} sanitizer here");
             continue;
         }
-        // What it finds of the driver's own memory at the end is not looked for here; the option is the user's, and stays.
+        // What it finds of the driver's own memory at the end is not looked for here; the option is
+        // the user's, and stays.
         let mut command = world.partita("run --isolation own --sm 25% --mem 64MiB --".split_whitespace());
         command.arg(&program).arg("path").env("ASAN_OPTIONS", "detect_leaks=0");
         let output = succeed(&mut command);

@@ -1,4 +1,5 @@
-//! `--sm-count partition`: programs are told their partition's number of SMs, libraries that compute wrong with it the device's.
+//! `--sm-count partition`: programs are told their partition's number of SMs, libraries that
+//! compute wrong with it the device's.
 
 mod common;
 

@@ -1,8 +1,11 @@
-//! Who asks: the program, or a library of NVIDIA's that computes wrong when it is told another number of SMs than the device's.
+//! Who asks: the program, or a library of NVIDIA's that computes wrong when it is told another
+//! number of SMs than the device's.
 //!
-//! The whole stack is looked at, because most programs ask through a CUDA runtime. One that is linked into the asking object is part of
-//! it; `libcudart.so` asks for whoever called it. One library of the list anywhere on the stack makes the question the library's.
-//! Where the stack cannot be told, the answer is the library's too: the device's number is never wrong, only less convenient.
+//! The whole stack is looked at, because most programs ask through a CUDA runtime. One that is
+//! linked into the asking object is part of it; `libcudart.so` asks for whoever called it. One
+//! library of the list anywhere on the stack makes the question the library's. Where the stack
+//! cannot be told, the answer is the library's too: the device's number is never wrong, only less
+//! convenient.
 
 use core::ffi::{c_int, c_void};
 

@@ -50,7 +50,8 @@ pub fn within<R>(call: &Call<'_>, run: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-/// Whether the callback has more to look at than the tenant's mask: calls that are noted, or the program's green contexts.
+/// Whether the callback has more to look at than the tenant's mask: calls that are noted, or the
+/// program's green contexts.
 #[inline]
 pub fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0

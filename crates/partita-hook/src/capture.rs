@@ -19,8 +19,8 @@ pub fn is_any() -> bool {
     CAPTURES.load(Ordering::SeqCst) != 0
 }
 
-/// Runs calls of the hook's own that a capture, of this thread or another one, would forbid and be spoilt by: they have nothing to do with
-/// what is captured.
+/// Runs calls of the hook's own that a capture, of this thread or another one, would forbid and be
+/// spoilt by: they have nothing to do with what is captured.
 pub fn relaxed<R>(run: impl FnOnce() -> R) -> R {
     /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
     const RELAXED: c_uint = 2;

@@ -336,8 +336,9 @@ impl DriverCalls {
         Some(value as u64)
     }
 
-    /// Whether a stream is being captured, or still has a capture that is invalid: either way nothing that is launched runs. The
-    /// legacy stream cannot be captured: asking it would spoil the captures of others.
+    /// Whether a stream is being captured, or still has a capture that is invalid: either way
+    /// nothing that is launched runs. The legacy stream cannot be captured: asking it would spoil
+    /// the captures of others.
     pub fn is_capturing(&self, stream: *mut c_void) -> bool {
         /// `CU_STREAM_LEGACY`.
         const LEGACY: usize = 1;

@@ -70,7 +70,8 @@ impl Traits {
             };
         }
         let Some(launched) = launched(tenant, function) else {
-            // A function that the driver does not know, whose launch it refuses; or one to be asked about again.
+            // A function that the driver does not know, whose launch it refuses; or one to be asked
+            // about again.
             return Self { cluster_blocks: 1, launches: false };
         };
         let cluster_blocks = match tenant.compute_capability < CLUSTERS_SINCE {
@@ -122,8 +123,9 @@ fn launched(tenant: &Tenant, handle: *mut c_void) -> Option<Launched> {
 }
 
 impl Launched {
-    /// Whether its module was linked with the device runtime. Every kernel of such a module may launch others, whose descriptors
-    /// are made on the GPU: no callback sees them, and no mask holds them (measured, `docs/hardware.md`).
+    /// Whether its module was linked with the device runtime. Every kernel of such a module may
+    /// launch others, whose descriptors are made on the GPU: no callback sees them, and no mask
+    /// holds them (measured, `docs/hardware.md`).
     fn holds_device_runtime(&self, tenant: &Tenant) -> bool {
         // The version of libcudadevrt.a, a variable that its every user is linked with.
         let has = |modules: &ModuleCalls| modules.has_global(self.module, c"__CNPRT_VERSION_NUMBER__");

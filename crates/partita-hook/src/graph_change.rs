@@ -58,8 +58,9 @@ pub unsafe fn update_v2(
     updated(executable, graph, |executable| unsafe { real(executable, graph, result) })
 }
 
-/// Runs an update of an executable by a graph, in which there are the executable's waits meanwhile. Where that fails the driver is asked
-/// again with an executable without waits, so that what the program is told has nothing to do with them.
+/// Runs an update of an executable by a graph, in which there are the executable's waits meanwhile.
+/// Where that fails the driver is asked again with an executable without waits, so that what the
+/// program is told has nothing to do with them.
 fn updated(
     executable: *mut c_void,
     graph: *mut c_void,
@@ -79,7 +80,8 @@ fn updated(
     }
     match without_waits(executable, &update) {
         Some(told) if told.is_err() => told,
-        // The executable's graph is not what it was, or the driver takes no waits any more: the answer is that of a graph without.
+        // The executable's graph is not what it was, or the driver takes no waits any more: the
+        // answer is that of a graph without.
         _ => update(executable),
     }
 }

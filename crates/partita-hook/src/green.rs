@@ -1,8 +1,9 @@
 //! Green contexts of the program's own, made of the tenant's TPCs.
 //!
-//! The program asks for SMs, splits them and makes contexts of the parts. What it is told and how it may split is answered here from the
-//! tenant's set ([`resource`]); the driver makes contexts of the device's TPCs, and the callback holds the launches of each to
-//! the program's set ([`sets`]), inside the tenant's set of that moment. Where the two have nothing in common any more, the
+//! The program asks for SMs, splits them and makes contexts of the parts. What it is told and how
+//! it may split is answered here from the tenant's set ([`resource`]); the driver makes contexts of
+//! the device's TPCs, and the callback holds the launches of each to the program's set ([`sets`]),
+//! inside the tenant's set of that moment. Where the two have nothing in common any more, the
 //! tenant's set holds alone, as for every mask of the program's own.
 
 mod resource;
@@ -81,7 +82,8 @@ pub fn limits_in(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void) -> Option<Limi
     Some(narrowed(gpu.limits_now()?, asked.set()))
 }
 
-/// The limits in each set that a green context of the process has had: a kernel of a graph may have been captured in any.
+/// The limits in each set that a green context of the process has had: a kernel of a graph may have
+/// been captured in any.
 pub fn limits_in_each(limits: &Limits) -> impl Iterator<Item = Limits> {
     sets::asked().iter().map(|asked| narrowed(limits.clone(), asked.set()))
 }
@@ -94,8 +96,9 @@ fn narrowed(mut limits: Limits, asked: TpcSet) -> Limits {
     limits
 }
 
-/// Replaces the driver's answer about SMs: by those of a green context, or by the tenant's. NVIDIA's libraries, which compute wrong with another
-/// number than the device's, keep the driver's answer outside of green contexts.
+/// Replaces the driver's answer about SMs: by those of a green context, or by the tenant's.
+/// NVIDIA's libraries, which compute wrong with another number than the device's, keep the driver's
+/// answer outside of green contexts.
 ///
 /// # Safety
 /// The driver has just written the resource.
@@ -292,7 +295,8 @@ pub unsafe fn describe(
         Ok(sms) => {
             let sms = Sms { split: 0, ..sms };
             let mut kept = DESCRIPTORS.lock();
-            // There is no call that gives a descriptor back. Its number is no address that the driver could have given.
+            // There is no call that gives a descriptor back. Its number is no address that the
+            // driver could have given.
             let known = kept.iter().position(|known| *known == sms).unwrap_or_else(|| {
                 kept.push(sms);
                 kept.len() - 1

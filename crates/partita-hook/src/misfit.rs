@@ -163,8 +163,8 @@ impl Misfit {
         }
     }
 
-    /// Tells the user what would fit and which option helps, once for each kind of launch: the code alone does not. What the
-    /// device itself cannot run, no option helps.
+    /// Tells the user what would fit and which option helps, once for each kind of launch: the code
+    /// alone does not. What the device itself cannot run, no option helps.
     #[cold]
     fn say(&self, limits: &Limits) {
         static CLUSTER: Once = Once::new();

@@ -1,4 +1,5 @@
-//! What a program is told of the device: its quota for the memory, and where the user wants that its partition for the SMs.
+//! What a program is told of the device: its quota for the memory, and where the user wants that
+//! its partition for the SMs.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -90,7 +91,8 @@ pub unsafe fn total_mem<W: Word>(
     result
 }
 
-/// The limits of a GPU by which the program that asks is told of SMs: none where it is told of the device's (`--sm-count`).
+/// The limits of a GPU by which the program that asks is told of SMs: none where it is told of the
+/// device's (`--sm-count`).
 fn partition_told(gpu: &Gpu) -> Option<Limits> {
     gpu.mask.as_ref()?;
     let (_, flags) = gpu.limits.misfit_words().ok()?;
@@ -169,7 +171,8 @@ pub unsafe fn potential_block_size_with_flags(
     }
 }
 
-/// Cuts a grid that fills the device down to one that fills the partition, for a program that is told of its partition.
+/// Cuts a grid that fills the device down to one that fills the partition, for a program that is
+/// told of its partition.
 ///
 /// # Safety
 /// After a success the driver has written through `grid_blocks`.

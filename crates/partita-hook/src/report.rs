@@ -39,7 +39,8 @@ impl Once {
     }
 }
 
-/// As [`line`], but once in a process for each place that says it. What the message is made of is worked out only then.
+/// As [`line`], but once in a process for each place that says it. What the message is made of is
+/// worked out only then.
 macro_rules! once {
     ($($message:tt)+) => {{
         static LINE: $crate::report::Once = $crate::report::Once::new();
@@ -50,8 +51,8 @@ macro_rules! once {
 }
 pub(crate) use once;
 
-/// The name of the file that this process runs, for lines that a user must be able to place: other programs of the tenant write to the
-/// same standard error.
+/// The name of the file that this process runs, for lines that a user must be able to place: other
+/// programs of the tenant write to the same standard error.
 pub fn program() -> Program {
     let mut path = [0; 512];
     // SAFETY: a valid name, and room for as many bytes as said.

@@ -59,7 +59,8 @@ fn graphs_carry_the_mask_of_the_limits_at_their_launch() {
     assert_eq!(said.lines, expected);
     let slot = fixture.usage().slots().next().expect("one slot").expect("readable");
     assert_eq!(slot.widened, 3);
-    // One line each: the graph that cannot be armed, the first misfit, the first widened launch, the launch from the device.
+    // One line each: the graph that cannot be armed, the first misfit, the first widened launch,
+    // the launch from the device.
     assert_eq!(said.complaints.len(), 4, "{:?}", said.complaints);
     assert!(said.complaints[0].contains("instantiate it again"), "{:?}", said.complaints);
     assert!(said.complaints[1].contains("was refused: the largest cluster"), "{:?}", said.complaints);

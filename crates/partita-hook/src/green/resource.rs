@@ -1,7 +1,8 @@
 //! SMs of the tenant as resources of the driver's interface, and how they are split.
 //!
-//! The sizes are the driver's: what it says of the device, or 2 SMs where co-scheduling is not asked for. Each group of a co-scheduled split
-//! has at least one unit of SMs of one GPC, as on an H200 (driver 580.159.04). Which TPCs it has beyond that the driver does not document.
+//! The sizes are the driver's: what it says of the device, or 2 SMs where co-scheduling is not
+//! asked for. Each group of a co-scheduled split has at least one unit of SMs of one GPC, as on an
+//! H200 (driver 580.159.04). Which TPCs it has beyond that the driver does not document.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -43,7 +44,8 @@ impl Sms {
     /// Those of a resource.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_RESOURCE_TYPE` for one that is not of SMs, `CUDA_ERROR_INVALID_VALUE` for one that this library did not fill.
+    /// `CUDA_ERROR_INVALID_RESOURCE_TYPE` for one that is not of SMs, `CUDA_ERROR_INVALID_VALUE`
+    /// for one that this library did not fill.
     pub fn of(resource: &CUdevResource) -> Result<Self, CuResult> {
         if resource.kind != CU_DEV_RESOURCE_TYPE_SM {
             return Err(CuResult::INVALID_RESOURCE_TYPE);
@@ -90,7 +92,8 @@ impl Sms {
     }
 }
 
-/// TPCs of each GPC in pieces of `tpcs`: the first of every GPC, then the second. Pieces that are not full are left out.
+/// TPCs of each GPC in pieces of `tpcs`: the first of every GPC, then the second. Pieces that are
+/// not full are left out.
 fn units(topology: &Topology, set: &TpcSet, tpcs: u32) -> Vec<TpcSet> {
     let mut units = Vec::new();
     for gpc in topology.gpcs() {
@@ -110,8 +113,9 @@ fn units(topology: &Topology, set: &TpcSet, tpcs: u32) -> Vec<TpcSet> {
 /// Splits SMs into groups of at least `wanted_sms`, at most `groups_max` of them, and a rest.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for unknown flags and for more SMs than there are; `CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION` for a part of
-/// another split, and where not even one group fits.
+/// `CUDA_ERROR_INVALID_VALUE` for unknown flags and for more SMs than there are;
+/// `CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION` for a part of another split, and where not even one
+/// group fits.
 pub fn split(
     topology: &Topology,
     has_clusters: bool,
@@ -161,7 +165,8 @@ pub fn split(
 /// Unites resources into what one context gets.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for none; `CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION` for several that are not of one split, or one twice.
+/// `CUDA_ERROR_INVALID_VALUE` for none; `CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION` for several
+/// that are not of one split, or one twice.
 pub fn unite(parts: &[Sms]) -> Result<Sms, CuResult> {
     let Some((&first, others)) = parts.split_first() else { return Err(CuResult::INVALID_VALUE) };
     let mut all = first;

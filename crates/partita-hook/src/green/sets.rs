@@ -1,10 +1,11 @@
 //! The sets of TPCs that the program has made green contexts of, and the driver's contexts behind them.
 //!
-//! The driver makes a green context of the device's TPCs and knows nothing of the tenant's. So each of its contexts is made of all of the
-//! device's TPCs but one, and each set that the program asks for lacks another one. A launch then comes to the callback with a mask that
-//! tells which set it belongs to, whatever stream, graph or library it comes from. The callback replaces that mask by the program's set,
-//! inside the tenant's. Contexts of equal sets share a mask. A set keeps its mask as long as the process lives: a graph outlives the
-//! context in which it was captured.
+//! The driver makes a green context of the device's TPCs and knows nothing of the tenant's. So each
+//! of its contexts is made of all of the device's TPCs but one, and each set that the program asks
+//! for lacks another one. A launch then comes to the callback with a mask that tells which set it
+//! belongs to, whatever stream, graph or library it comes from. The callback replaces that mask by
+//! the program's set, inside the tenant's. Contexts of equal sets share a mask. A set keeps its
+//! mask as long as the process lives: a graph outlives the context in which it was captured.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -26,8 +27,8 @@ use crate::driver::{Kept, calls as driver_calls};
 use crate::gpu::Gpu;
 use crate::lock::Mutex;
 
-/// The driver itself disables TPCs with this number and above for clusters of more than 2 blocks (`docs/hardware.md`), so they
-/// cannot tell contexts apart.
+/// The driver itself disables TPCs with this number and above for clusters of more than 2 blocks
+/// (`docs/hardware.md`), so they cannot tell contexts apart.
 const SINGLETONS_FROM: usize = 72;
 /// SMs of the parts that the device is split into: as few as the driver gives.
 const PART_SMS: c_uint = 2;
@@ -101,8 +102,8 @@ pub fn asked() -> &'static [Asked] {
     &ASKED[..COUNT.load(Ordering::Acquire)]
 }
 
-/// The program's mask for a launch whose descriptor came with the mask `own`: for a launch in a green context the disable words of its
-/// set. Called by the callback: neither allocates nor waits.
+/// The program's mask for a launch whose descriptor came with the mask `own`: for a launch in a
+/// green context the disable words of its set. Called by the callback: neither allocates nor waits.
 pub fn asked_for(own: Words, live: &Words) -> Words {
     for asked in asked() {
         let shown = asked.shown();
@@ -403,14 +404,15 @@ impl Maker {
         Ok(())
     }
 
-    /// Launches the kernel in the current context, and waits for nothing: the GPU may be busy with what waits for this thread.
+    /// Launches the kernel in the current context, and waits for nothing: the GPU may be busy with
+    /// what waits for this thread.
     fn launch(&self) -> Result<(), CuResult> {
         let calls = self.calls()?;
         let mut duration_ns = 0u64;
         let mut parameters = [(&raw mut duration_ns).cast::<c_void>()];
         let (mut stream, extra) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: a valid pointer, a function of the module loaded above, and its one parameter, which the driver copies. A stream
-        // that is destroyed ends after its work.
+        // SAFETY: a valid pointer, a function of the module loaded above, and its one parameter,
+        // which the driver copies. A stream that is destroyed ends after its work.
         unsafe {
             (calls.create_stream)(&mut stream, CU_STREAM_NON_BLOCKING).ok()?;
             let launched =

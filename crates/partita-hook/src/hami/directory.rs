@@ -87,8 +87,9 @@ impl Path {
         Ok(Identity { device: status.st_dev, inode: status.st_ino })
     }
 
-    /// Makes a directory in which everybody may make entries and nobody may remove those of others, or checks that it is one, of
-    /// root's or of this user's: any other owner could exchange what is in it.
+    /// Makes a directory in which everybody may make entries and nobody may remove those of others,
+    /// or checks that it is one, of root's or of this user's: any other owner could exchange what
+    /// is in it.
     ///
     /// # Errors
     /// What is wrong with it.

@@ -255,8 +255,8 @@ fn has_live_slot(usage: At<'_>) -> bool {
     UsageView::open(usage).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
 }
 
-/// Removes a tenant of this user's of whom nobody lives, under the lock. A process that has entered in the meantime has it back; one that
-/// enters later finds that it has gone.
+/// Removes a tenant of this user's of whom nobody lives, under the lock. A process that has entered
+/// in the meantime has it back; one that enters later finds that it has gone.
 fn remove(of_gpu: &Path, name: &[u8]) {
     let Some(of_gpu) = of_gpu.open().filter(|of_gpu| of_gpu.own(name).is_some()) else { return };
     let dead = [b".dead-", name, format!("-{}", own_pid()).as_bytes()].concat();
@@ -270,7 +270,8 @@ fn remove(of_gpu: &Path, name: &[u8]) {
     of_gpu.remove(&dead);
 }
 
-/// Removes what those of this user left who died while they made or removed a tenant. Nobody else does so under the lock.
+/// Removes what those of this user left who died while they made or removed a tenant. Nobody else
+/// does so under the lock.
 fn clear(of_gpu: &Path) {
     let names = of_gpu.names().into_iter();
     let left = names.filter(|name| name.starts_with(b".new-") || name.starts_with(b".dead-"));

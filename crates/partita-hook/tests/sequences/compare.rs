@@ -41,7 +41,8 @@ struct Part {
     complaints: String,
 }
 
-/// How a process ended. `partita run` passes the signal that ended its program on as a status above 128, as shells do.
+/// How a process ended. `partita run` passes the signal that ended its program on as a status above
+/// 128, as shells do.
 fn ending(status: ExitStatus) -> String {
     let signal = status.signal().or_else(|| status.code().filter(|code| *code > 128).map(|code| code - 128));
     signal.map_or_else(|| status.to_string(), |signal| format!("signal {signal}"))
@@ -69,7 +70,8 @@ fn difference(bare: &[String], behind: &[String]) -> Option<(usize, String)> {
     Some((at, both(&bare[at], &behind[at])))
 }
 
-/// What two traces differ in first: the call and its two results, without the values in memory and the names of objects.
+/// What two traces differ in first: the call and its two results, without the values in memory and
+/// the names of objects.
 fn kind_of_difference(bare: &str, behind: &str) -> String {
     let mut lines = (bare.lines(), behind.lines());
     loop {
@@ -177,8 +179,8 @@ impl World {
         command
     }
 
-    /// Runs sequences, as many processes after each other as it takes: one ends where a sequence ends it. Returns the trace of each that
-    /// was carried out in time.
+    /// Runs sequences, as many processes after each other as it takes: one ends where a sequence
+    /// ends it. Returns the trace of each that was carried out in time.
     fn run(&self, tenant: Option<&str>, sequences: &[Named]) -> Vec<String> {
         let mut traces: Vec<String> = Vec::new();
         while traces.len() < sequences.len() && !self.is_late() {
@@ -266,7 +268,8 @@ impl World {
         }
     }
 
-    /// Leaves out of a sequence what its difference does not need. Some differences need what the process did before, too.
+    /// Leaves out of a sequence what its difference does not need. Some differences need what the
+    /// process did before, too.
     fn shrink(&self, tenant: &str, before: &[Named], sequence: &[Operation]) -> String {
         let shows = |before: &[Named], sequence: &[Operation]| {
             let mut all = before.to_vec();

@@ -39,7 +39,8 @@ macro_rules! calls {
                     if self.$call.is_null() {
                         return NOT_SUPPORTED;
                     }
-                    // SAFETY: the address has that name, whose prototype in cuda.h this is; the rest is the caller's word.
+                    // SAFETY: the address has that name, whose prototype in cuda.h this is; the
+                    // rest is the caller's word.
                     unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Code>(self.$call)(
                             $($argument),*

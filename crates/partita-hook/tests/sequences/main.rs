@@ -1,14 +1,17 @@
 //! Random sequences of graph and stream calls have the same results without the hook and as a tenant.
 //!
-//! The same codes of every call, the same values in memory, the same nodes and edges where they are asked for: for a mask, for each priority, and
-//! for a share of time. `PARTITA_SEQUENCES=100000` says how many (1,000 otherwise), `PARTITA_SEQUENCES_SEED` from which seed on, and
-//! `PARTITA_TEST_GPU=real` on the machine's first GPU. `PARTITA_SEQUENCES_SECONDS` ends a comparison after that time, and
-//! `PARTITA_SEQUENCES_SHRINK=0` tells differences as they are.
+//! The same codes of every call, the same values in memory, the same nodes and edges where they are
+//! asked for: for a mask, for each priority, and for a share of time. `PARTITA_SEQUENCES=100000`
+//! says how many (1,000 otherwise), `PARTITA_SEQUENCES_SEED` from which seed on, and
+//! `PARTITA_TEST_GPU=real` on the machine's first GPU. `PARTITA_SEQUENCES_SECONDS` ends a
+//! comparison after that time, and `PARTITA_SEQUENCES_SHRINK=0` tells differences as they are.
 //!
-//! The program of this test needs no cargo: with `partita` and `libpartita.so` in the directory that `PARTITA_TEST_LIB_DIR` names it runs wherever there is
-//! a GPU (`on_gpu.sh`). `writes_a_trace` writes what the driver does to the file `PARTITA_SEQUENCES_OUTPUT`, to be compared with another driver's or the
-//! simulator's: for sequences from the file `PARTITA_SEQUENCES_INPUT` if it is given (`questions.txt`), and behind the hook if `PARTITA_SEQUENCES_TENANT` has
-//! options of `partita run`.
+//! The program of this test needs no cargo: with `partita` and `libpartita.so` in the directory
+//! that `PARTITA_TEST_LIB_DIR` names it runs wherever there is a GPU (`on_gpu.sh`).
+//! `writes_a_trace` writes what the driver does to the file `PARTITA_SEQUENCES_OUTPUT`, to be
+//! compared with another driver's or the simulator's: for sequences from the file
+//! `PARTITA_SEQUENCES_INPUT` if it is given (`questions.txt`), and behind the hook if
+//! `PARTITA_SEQUENCES_TENANT` has options of `partita run`.
 
 mod compare;
 mod driver;

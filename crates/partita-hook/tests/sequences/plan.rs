@@ -1,7 +1,8 @@
 //! Random sequences of calls, from a seed alone.
 //!
-//! An operation names what it works on by number. Numbers are taken modulo what there is when it runs, and one whose object is not there is
-//! skipped: so every part of a sequence is a sequence, and a failing one can be shrunk by leaving operations out.
+//! An operation names what it works on by number. Numbers are taken modulo what there is when it
+//! runs, and one whose object is not there is skipped: so every part of a sequence is a sequence,
+//! and a failing one can be shrunk by leaving operations out.
 
 use std::fmt;
 use std::str::FromStr;
@@ -202,7 +203,8 @@ const NODES: &[Kind] = &[
     Kind::AddNode,
 ];
 
-/// Makes a graph node by node: of every kind, of one kind alone, or of kernels in a row, which are what is gated.
+/// Makes a graph node by node: of every kind, of one kind alone, or of kernels in a row, which are
+/// what is gated.
 fn build(random: &mut Random, scene: &mut Scene, graph: u8) {
     use Kind::*;
     scene.push(Create, [graph, 0, 0, 0]);

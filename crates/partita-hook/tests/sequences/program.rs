@@ -1,8 +1,9 @@
 //! The program that carries a sequence out and writes down what it sees.
 //!
-//! Nothing in a trace differs from one run to the next: objects are told by number, no address is, and what is asked about work in flight is
-//! asked when the work is over. Memory ends up the same in whatever order the nodes ran: kernels add to counters, and everything else writes
-//! the one value that its place can have.
+//! Nothing in a trace differs from one run to the next: objects are told by number, no address is,
+//! and what is asked about work in flight is asked when the work is over. Memory ends up the same
+//! in whatever order the nodes ran: kernels add to counters, and everything else writes the one
+//! value that its place can have.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_uint, c_void};
@@ -453,8 +454,9 @@ impl Program {
     /// Carries an operation out; `None` if its object is not there.
     fn run(&mut self, operation: &Operation) -> Option<()> {
         let [a, b, c, d] = operation.with;
-        // SAFETY: handles are the driver's and alive (slots are emptied when what they hold ends, and nodes are asked for anew
-        // each time), and pointers are to values that live until the call returns.
+        // SAFETY: handles are the driver's and alive (slots are emptied when what they hold ends,
+        // and nodes are asked for anew each time), and pointers are to values that live until the
+        // call returns.
         unsafe {
             match operation.kind {
                 Kind::Begin => {
@@ -478,7 +480,8 @@ impl Program {
                     );
                     if self.code(code) {
                         if lies_inside {
-                            // A capture that fails destroys its graph, and the graph around it would destroy it again.
+                            // A capture that fails destroys its graph, and the graph around it
+                            // would destroy it again.
                             let fill = self.fill(c);
                             let code = self.driver.fill_async(fill.dst, fill.value, 4, stream);
                             self.code(code);
@@ -641,8 +644,9 @@ impl Program {
                     if address == 0 {
                         return None;
                     }
-                    // A captured one stays in its slot: a graph may free it again at each launch. One that has happened does not, since
-                    // whether a second is refused would depend on how far the stream is.
+                    // A captured one stays in its slot: a graph may free it again at each launch.
+                    // One that has happened does not, since whether a second is refused would
+                    // depend on how far the stream is.
                     let (at, stream) = self.stream(a);
                     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
                     if at != 4 {
@@ -1109,7 +1113,8 @@ impl Program {
         Some(())
     }
 
-    /// An if whose body runs or not, a loop that does not run, or a switch. The body that is kept has the next number.
+    /// An if whose body runs or not, a loop that does not run, or a switch. The body that is kept
+    /// has the next number.
     fn add_conditional(
         &mut self,
         graph: Handle,
@@ -1386,7 +1391,8 @@ impl Program {
     fn is_capturing(&self) -> bool {
         let capturing = |stream: &Handle| {
             let mut status = 0;
-            // SAFETY: a live stream. The legacy one is not among them: asking it would spoil the captures of others.
+            // SAFETY: a live stream. The legacy one is not among them: asking it would spoil the
+            // captures of others.
             unsafe { self.driver.capture_status(*stream, &mut status) != 0 || status != 0 }
         };
         self.streams.iter().enumerate().any(|(at, stream)| at != 4 && capturing(stream))
@@ -1441,7 +1447,8 @@ impl Program {
         (self.graphs_made, self.objects_made) = (0, 0);
     }
 
-    /// Ends everything after the captures have been ended, and tells what is left. Whether the driver still works.
+    /// Ends everything after the captures have been ended, and tells what is left. Whether the
+    /// driver still works.
     fn tear_down(&mut self) -> bool {
         self.into.clear();
         self.tell(format_args!("end"));

@@ -75,7 +75,8 @@ pub(super) fn exchange_mode(new: u32) -> u32 {
     MODE.try_with(|mode| mode.replace(new)).unwrap_or(CU_STREAM_CAPTURE_MODE_GLOBAL)
 }
 
-/// Refuses a call that is unsafe during captures, if the thread's own captures or everybody's forbid it, and makes these invalid.
+/// Refuses a call that is unsafe during captures, if the thread's own captures or everybody's
+/// forbid it, and makes these invalid.
 ///
 /// # Errors
 /// `STREAM_CAPTURE_UNSUPPORTED`.
@@ -144,7 +145,8 @@ fn hides_capture(stream: &Stream) -> bool {
 /// Whether a stream captures what it is given.
 ///
 /// # Errors
-/// `STREAM_CAPTURE_IMPLICIT` for a legacy stream that waits for one that captures, whose capture becomes invalid.
+/// `STREAM_CAPTURE_IMPLICIT` for a legacy stream that waits for one that captures, whose capture
+/// becomes invalid.
 #[inline]
 pub fn captures(stream: &'static Stream) -> Result<bool, CuResult> {
     if SESSIONS.load(Ordering::Acquire) > 0 && std::ptr::eq(stream, stream.context().legacy) {
@@ -240,7 +242,8 @@ pub fn forget_event(event: &'static Event) {
     }
 }
 
-/// Refuses to wait for a capturing stream, and makes its capture invalid; and for any other where captures forbid it.
+/// Refuses to wait for a capturing stream, and makes its capture invalid; and for any other where
+/// captures forbid it.
 ///
 /// # Errors
 /// `STREAM_CAPTURE_UNSUPPORTED` when it captures or captures forbid it, and those of [`captures`].
@@ -250,11 +253,12 @@ pub fn refuse_sync(stream: &'static Stream) -> Result<(), CuResult> {
     refuse_unsafe()
 }
 
-/// Refuses to look at an event that was captured, and makes its capture invalid; and at any other where captures forbid it.
+/// Refuses to look at an event that was captured, and makes its capture invalid; and at any other
+/// where captures forbid it.
 ///
 /// # Errors
-/// `CAPTURED_EVENT` for an event of a capture that goes on, `INVALID_VALUE` for one whose capture has become invalid or has ended, and
-/// those of [`refuse_unsafe`].
+/// `CAPTURED_EVENT` for an event of a capture that goes on, `INVALID_VALUE` for one whose capture
+/// has become invalid or has ended, and those of [`refuse_unsafe`].
 pub fn refuse_event(event: &'static Event) -> Result<(), CuResult> {
     if !event.captured.load(Ordering::Relaxed) {
         return refuse_unsafe();

@@ -56,7 +56,8 @@ impl KernelNode {
     }
 }
 
-/// A conditional node. Nothing on the device changes its value here, so each launch finds the one that it begins with.
+/// A conditional node. Nothing on the device changes its value here, so each launch finds the one
+/// that it begins with.
 #[derive(Clone, Debug)]
 pub struct Conditional {
     /// The graphs that it chooses among, owned by the node. The program reads them here.
@@ -101,7 +102,8 @@ unsafe impl Send for NodeKind {}
 unsafe impl Sync for NodeKind {}
 
 impl NodeKind {
-    /// Whether an executable can take the parameters of another node, as far as copies are concerned: these keep their direction.
+    /// Whether an executable can take the parameters of another node, as far as copies are
+    /// concerned: these keep their direction.
     pub fn copies_alike(&self, other: &Self) -> bool {
         let ends = |copy: &CUDA_MEMCPY3D| (copy.src_memory_type, copy.dst_memory_type);
         match (self, other) {
@@ -292,7 +294,8 @@ pub fn owns_memory(handle: usize) -> Result<bool, CuResult> {
     Ok(kinds.any(|node| matches!(&*lock(&node.kind), NodeKind::Alloc(..) | NodeKind::Free(_))))
 }
 
-/// Whether a graph has nodes that cannot be in two executables at a time: those that own memory or choose among graphs.
+/// Whether a graph has nodes that cannot be in two executables at a time: those that own memory or
+/// choose among graphs.
 ///
 /// # Errors
 /// `INVALID_VALUE`.
@@ -425,7 +428,8 @@ fn inner(handle: usize) -> Result<Vec<(usize, bool)>, CuResult> {
     Ok(found)
 }
 
-/// The first node in a conditional node's graph that cannot run there. `in_body`: whether the graph itself is in one.
+/// The first node in a conditional node's graph that cannot run there. `in_body`: whether the graph
+/// itself is in one.
 ///
 /// # Errors
 /// `INVALID_VALUE` for a bad graph.

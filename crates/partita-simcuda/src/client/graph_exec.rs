@@ -87,7 +87,8 @@ pub(super) fn exec(handle: CUgraphExec) -> Result<Arc<Exec>, CuResult> {
     EXECS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// Flattens a graph behind `after`; returns the places of the nodes that nothing in it waits for. `idle`: it does not run.
+/// Flattens a graph behind `after`; returns the places of the nodes that nothing in it waits for.
+/// `idle`: it does not run.
 fn flatten(handle: usize, after: &[u32], idle: bool, into: &mut Flat) -> Result<Vec<u32>, CuResult> {
     let mut ends: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     let mut awaited = std::collections::HashSet::new();
@@ -276,7 +277,8 @@ impl ExecNode {
         Ok(NodeWork::Command(command))
     }
 
-    /// Names host work for as long as the executable lives. What it had stays for launches that are under way.
+    /// Names host work for as long as the executable lives. What it had stays for launches that are
+    /// under way.
     fn lasting(&mut self, runtime: &'static Runtime, work: HostWork) -> u64 {
         let token = worker::prepare(runtime, work, true);
         self.former.extend(self.token.replace(token));
@@ -294,7 +296,8 @@ impl ExecNode {
     }
 }
 
-/// Tells the board what it does not know yet; of recordings and waits for them only the launch that they are part of.
+/// Tells the board what it does not know yet; of recordings and waits for them only the launch that
+/// they are part of.
 pub(super) fn upload(exec: &Exec, state: &mut State, is_launch: bool) -> Result<(), CuResult> {
     let runtime = exec.runtime;
     if state.last.is_none_or(|(stream, seq)| stream.reached(seq)) {
@@ -401,7 +404,8 @@ fn dependents(nodes: &[ExecNode]) -> Vec<usize> {
     counts
 }
 
-/// Takes all parameters from another graph of the same shape; else the code, `CU_GRAPH_EXEC_UPDATE_*` and the node at fault.
+/// Takes all parameters from another graph of the same shape; else the code,
+/// `CU_GRAPH_EXEC_UPDATE_*` and the node at fault.
 pub(super) fn update(
     handle: CUgraphExec,
     graph: CUgraph,

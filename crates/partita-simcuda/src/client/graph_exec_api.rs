@@ -128,7 +128,8 @@ driver_api! {
 
     /// As `cuGraphExecUpdate_v2`.
     fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
-        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call tells of a graph with another number of nodes.
+        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call tells of a graph with another
+        /// number of nodes.
         const NOT_SUPPORTED: u32 = 6;
         let updated = update(handle, graph)?;
         let (_, found, at) = updated.err().unwrap_or((CuResult::SUCCESS, 0, 0));
