@@ -1,84 +1,48 @@
 //! What one user can do to another and to root in a run directory that they share: nothing.
 //!
-//! Each test is an attack that once succeeded (`boundary/attack.c`). Two users need root, which can become any.
+//! Each test is an attack that once succeeded (`partita-testing/src/attack.c`). Two users need root, which can become any.
 
 mod common;
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Read};
+use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use common::container::{Container, MEMORY};
-use common::{Answering, Tenant, World, compile, is_real, text};
-use partita_testing::succeed;
+use common::{Answering, Tenant, World, compile, text};
+use partita_testing::{ATTACKER, Running, Users, VICTIM, succeed};
 use serde_json::{Value, json};
 
-/// Two users who need no account.
-const VICTIM: u32 = 65_533;
-const ATTACKER: u32 = 65_534;
-
-/// A world whose run directory is root's and open to the two users.
-struct Users {
+/// A world whose run directory is root's and open to two users.
+struct Shared {
+    users: Users,
     world: World,
 }
 
-impl Users {
-    /// None where there can be no two users, or no simulated GPU.
+impl Deref for Shared {
+    type Target = Users;
+
+    fn deref(&self) -> &Users {
+        &self.users
+    }
+}
+
+impl Shared {
+    /// None where there can be no two users.
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || is_real() {
-            eprintln!("skipped: needs root, to become two users, and a simulated GPU");
-            return None;
-        }
-        let users = Self { world: World::new() };
-        fs::set_permissions(users.world.dir(), Permissions::from_mode(0o755)).unwrap();
-        for user in [VICTIM, ATTACKER] {
-            fs::create_dir(users.place(user)).unwrap();
-            chown(users.place(user), Some(user), Some(user)).unwrap();
-        }
-        if !users.as_user(VICTIM, "--version").output().is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: other users cannot run {}", common::program().display());
-            return None;
-        }
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boundary/attack.c");
-        succeed(Command::new("cc").args(["-O1", "-o"]).arg(users.program()).arg(source));
+        let world = World::new();
+        let users = Users::new(world.dir(), &world.run_dir(), common::program())?;
         // Root makes the run directory.
-        users.world.ok("ps");
-        Some(users)
-    }
-
-    fn program(&self) -> PathBuf {
-        self.world.dir().join("attack")
-    }
-
-    /// A directory of a user's own.
-    fn place(&self, user: u32) -> PathBuf {
-        self.world.dir().join(user.to_string())
-    }
-
-    /// The directory of the other user's tenants on a GPU of that name.
-    fn home(&self, user: u32) -> PathBuf {
-        self.world.run_dir().join(format!("user-{user}"))
+        world.ok("ps");
+        Some(Self { users, world })
     }
 
     fn as_user(&self, user: u32, line: &str) -> Command {
         let mut command = self.world.partita(line.split_whitespace());
-        command.uid(user).gid(user).env("HOME", self.place(user)).env("TMPDIR", self.place(user));
-        command.env("PARTITA_SIM_DIR", self.place(user).join("sim"));
-        command.env("PARTITA_CACHE_DIR", self.place(user).join("cache"));
+        self.enter(user, &mut command);
         command
-    }
-
-    /// The attack of this name, under way.
-    fn attack<S: AsRef<std::ffi::OsStr>>(
-        &self,
-        what: &str,
-        arguments: impl IntoIterator<Item = S>,
-    ) -> Attack {
-        let mut command = Command::new(self.program());
-        Attack::start(command.arg(what).args(arguments).uid(ATTACKER).gid(ATTACKER))
     }
 
     /// What a real tenant of root's has written, as a sample for a false one with this change of its `meta.json`; and the name of its GPU.
@@ -100,51 +64,9 @@ impl Users {
     }
 
     /// False tenants of this name, wherever one could be looked for.
-    fn fakes(&self, gpu: &str, name: &str, sample: &Path) -> Vec<Attack> {
+    fn fakes(&self, gpu: &str, name: &str, sample: &Path) -> Vec<Running> {
         let places = [self.home(ATTACKER), self.world.run_dir()];
         places.map(|place| self.attack("fake", [place.join(gpu).join(name).as_path(), sample])).into()
-    }
-}
-
-impl Drop for Users {
-    fn drop(&mut self) {
-        for entry in fs::read_dir(self.world.run_dir()).into_iter().flatten().flatten() {
-            if entry.metadata().is_ok_and(|meta| meta.uid() != 0) {
-                let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
-            }
-        }
-    }
-}
-
-/// An attack that goes on until this is dropped.
-struct Attack {
-    child: Child,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Attack {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n", "{command:?}");
-        Self { child, lines }
-    }
-
-    /// Ends it, and returns what it has said since it was under way.
-    fn end(mut self) -> String {
-        self.child.kill().unwrap();
-        let mut said = String::new();
-        self.lines.read_to_string(&mut said).unwrap();
-        said
-    }
-}
-
-impl Drop for Attack {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -158,7 +80,7 @@ fn refused(output: &Output) -> String {
 /// Finding 1. Root looked by path into a directory of another user's, who exchanged it for a link meanwhile: root removed what the link led to.
 #[test]
 fn root_removes_nothing_that_another_user_leads_it_to() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let parent = users.world.dir().join("root's");
     for home in [users.world.run_dir(), users.home(ATTACKER)] {
         for round in 0..4 {
@@ -181,7 +103,7 @@ fn root_removes_nothing_that_another_user_leads_it_to() {
 /// links.
 #[test]
 fn nobody_makes_a_tenant_in_a_directory_of_another_user() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let (_, gpu) = users.sample("first", |_| {});
     let secret = users.world.dir().join("secret");
     fs::write(&secret, "root's").unwrap();
@@ -210,7 +132,7 @@ fn nobody_makes_a_tenant_in_a_directory_of_another_user() {
 /// A run directory of another user's is used by nobody else, root neither.
 #[test]
 fn a_run_directory_of_another_user_is_refused() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let run = users.place(ATTACKER).join("run");
     for mode in [0o1777, 0o700] {
         fs::create_dir(&run).unwrap();
@@ -234,7 +156,7 @@ fn a_run_directory_of_another_user_is_refused() {
 /// nobody could change it.
 #[test]
 fn locks_of_another_user_hold_nobody_up() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let program = compile(&users.world, "spill");
     let script = r#"echo "$PARTITA_LEDGER"; read go; exec "$0""#;
     let mut command = users.as_user(VICTIM, "run --name alpha --sm 25% --mem 64MiB --isolation own -- sh -c");
@@ -271,7 +193,7 @@ fn locks_of_another_user_hold_nobody_up() {
 /// Finding 10. A tenant whose limits cannot be read stopped every `run` on its GPU until root had ended it.
 #[test]
 fn a_malformed_tenant_of_another_user_is_a_row_and_stops_nobody() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let (sample, gpu) = users.sample("fake", |_| {});
     // So that there is a directory of the GPU, where anybody could once make entries.
     let mut own = users.world.idle("--name own --sm 25% --isolation own");
@@ -296,7 +218,7 @@ fn a_malformed_tenant_of_another_user_is_a_row_and_stops_nobody() {
 /// What another user's tenant holds is not given away, and what that user claims of one's own tenants is not that user's.
 #[test]
 fn plans_reckon_with_tenants_of_other_users() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let (sample, gpu) = users.sample("fake", |_| {});
     // Not in the run directory itself, where root's would be refused.
     let place = users.home(ATTACKER).join(&gpu).join("fake");
@@ -318,7 +240,7 @@ fn plans_reckon_with_tenants_of_other_users() {
 /// Finding 10. The audit connected to a board that another user's file named, and waited there: nothing was seen of anybody's.
 #[test]
 fn the_audit_connects_to_nothing_that_another_user_names() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let boards = users.place(ATTACKER).join("boards");
     fs::create_dir(&boards).unwrap();
     chown(&boards, Some(ATTACKER), Some(ATTACKER)).unwrap();
@@ -355,11 +277,11 @@ fn the_audit_connects_to_nothing_that_another_user_names() {
 /// Finding 15. A tenant that a process holds which cannot be found was said to have ended.
 #[test]
 fn kill_says_ended_of_what_has_ended() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let mut tenant = users.world.idle("--name held --sm 25% --isolation own");
     let usage = users.world.gpu_dir().join("held/usage");
-    let mut hold = Command::new(users.program());
-    let hold = Attack::start(hold.arg("hold").arg(&usage));
+    let mut hold = Command::new(users.attacker());
+    let hold = Running::attack(hold.arg("hold").arg(&usage));
     let said = refused(&users.world.line("kill held"));
     assert!(said.contains("tenant held") && said.contains("fuser"), "{said}");
     assert_eq!(users.world.ps().len(), 1, "it is there still");
@@ -371,7 +293,7 @@ fn kill_says_ended_of_what_has_ended() {
 /// Finding 16. What other users wrote went to the terminal as it was.
 #[test]
 fn what_other_users_wrote_reaches_terminals_escaped() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     const EVIL: &str = "\x1b]0;pwned\x07\x1b[2J\nforged row\u{9b}31m\u{202e}";
     let (sample, gpu) = users.sample("evil", |meta| {
         for key in ["label", "uuid"] {
@@ -406,7 +328,7 @@ fn what_other_users_wrote_reaches_terminals_escaped() {
 /// Root sees tenants of all users and may end their processes; it changes nothing of theirs.
 #[test]
 fn root_ends_tenants_of_others_and_changes_none() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let mut command = users.as_user(VICTIM, "run --name alpha --sm 25% --isolation own -- sh -c");
     let mut alpha = Tenant::start(command.arg(r#"echo "$PARTITA_LEDGER"; exec sleep 1000"#));
     let limits = PathBuf::from(alpha.next_line()).join("limits");
@@ -429,7 +351,7 @@ fn root_ends_tenants_of_others_and_changes_none() {
 /// A program whose limits its environment names took them from whoever had made their directory.
 #[test]
 fn limits_of_an_environment_are_not_taken_from_another_user() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let container = Container::new(&users.world, "pod").with(MEMORY, "64m");
     let own_by = |dir: &Path, user| chown(dir, Some(user), Some(user)).unwrap();
     // Others may make entries, as below /tmp.

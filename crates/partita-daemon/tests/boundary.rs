@@ -1,56 +1,43 @@
 //! What users cannot make root's daemon do: end, remove, or change what belongs to somebody else.
 //!
-//! The attacks are those of `partita-cli/tests/boundary`.
+//! The attacks are those of `partita-testing/src/attack.c`.
 
 mod common;
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 
 use common::{Daemon, World};
-use partita_testing::{is_real, succeed};
+use partita_testing::{ATTACKER, Running, Users, VICTIM, succeed};
 use serde_json::{Value, json};
 
-/// Two users who need no account.
-const VICTIM: u32 = 65_533;
-const ATTACKER: u32 = 65_534;
-
-struct Users {
+/// A daemon of root's, and two users of its run directory.
+struct Shared {
+    users: Users,
     daemon: Daemon,
     world: World,
 }
 
-impl Users {
+impl Deref for Shared {
+    type Target = Users;
+
+    fn deref(&self) -> &Users {
+        &self.users
+    }
+}
+
+impl Shared {
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || is_real() {
-            eprintln!("skipped: needs root, to become two users, and a simulated GPU");
-            return None;
-        }
         if common::lacks_curl() {
             return None;
         }
         let world = World::new();
-        fs::set_permissions(world.dir(), Permissions::from_mode(0o755)).unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../partita-cli/tests/boundary/attack.c");
-        succeed(Command::new("cc").args(["-O1", "-o"]).arg(world.dir().join("attack")).arg(source));
-        let users = Self { daemon: world.start(), world };
-        for user in [VICTIM, ATTACKER] {
-            fs::create_dir(users.place(user)).unwrap();
-            chown(users.place(user), Some(user), Some(user)).unwrap();
-        }
-        if !users.as_user(VICTIM, "--version").output().is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: other users cannot run {}", common::partita().display());
-            return None;
-        }
-        Some(users)
-    }
-
-    fn place(&self, user: u32) -> PathBuf {
-        self.world.dir().join(user.to_string())
+        let users = Users::new(world.dir(), &world.dir().join("run"), common::partita())?;
+        Some(Self { users, daemon: world.start(), world })
     }
 
     fn run_dir(&self) -> PathBuf {
@@ -59,9 +46,7 @@ impl Users {
 
     fn as_user(&self, user: u32, line: &str) -> Command {
         let mut command = self.world.partita(line.split_whitespace());
-        command.uid(user).gid(user).env("HOME", self.place(user)).env("TMPDIR", self.place(user));
-        command.env("PARTITA_SIM_DIR", self.place(user).join("sim"));
-        command.env("PARTITA_CACHE_DIR", self.place(user).join("cache"));
+        self.enter(user, &mut command);
         command
     }
 
@@ -82,17 +67,6 @@ impl Users {
             fs::set_permissions(sample.join(file), Permissions::from_mode(0o644)).unwrap();
         }
         (tenant, dir, sample)
-    }
-
-    fn attack<S: AsRef<std::ffi::OsStr>>(
-        &self,
-        what: &str,
-        arguments: impl IntoIterator<Item = S>,
-    ) -> Running {
-        let mut command = Command::new(self.world.dir().join("attack"));
-        let attack = Running::start(command.arg(what).args(arguments).uid(ATTACKER).gid(ATTACKER));
-        assert_eq!(attack.line, "ready\n");
-        attack
     }
 
     /// The status of a request of a user's.
@@ -117,46 +91,10 @@ impl Users {
     }
 }
 
-impl Drop for Users {
-    fn drop(&mut self) {
-        for entry in fs::read_dir(self.run_dir()).into_iter().flatten().flatten() {
-            if entry.metadata().is_ok_and(|meta| meta.uid() != 0) {
-                let _ = fs::remove_dir_all(entry.path());
-            }
-        }
-    }
-}
-
-/// A process that has said its first line; ended with this.
-struct Running {
-    child: Child,
-    line: String,
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.ends_with('\n'), "{command:?}: {:?}", child.wait());
-        Self { child, line }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // `partita run` passes it on, so that its program ends, too.
-        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-        let _ = self.child.wait();
-    }
-}
-
 /// Finding 4. The daemon mapped the limits of every tenant, so a user who cut a file of their own short ended it.
 #[test]
 fn a_file_of_another_user_that_is_cut_short_does_not_end_the_daemon() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let (tenant, dir, sample) = users.tenant();
     let gpu = dir.parent().unwrap().file_name().unwrap();
     let homes = [users.run_dir(), users.run_dir().join(format!("user-{ATTACKER}"))];
@@ -178,7 +116,7 @@ fn a_file_of_another_user_that_is_cut_short_does_not_end_the_daemon() {
 /// Finding 1, asked for by the attacker.
 #[test]
 fn the_daemon_removes_nothing_that_another_user_leads_it_to() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let parent = users.world.dir().join("root's");
     fs::create_dir_all(parent.join("important")).unwrap();
     for home in [users.run_dir(), users.run_dir().join(format!("user-{ATTACKER}"))] {
@@ -195,7 +133,7 @@ fn the_daemon_removes_nothing_that_another_user_leads_it_to() {
 /// Finding 3. The daemon looked whose a tenant was, and changed what had its name by then.
 #[test]
 fn the_daemon_changes_no_limits_of_another_user() {
-    let Some(users) = Users::new() else { return };
+    let Some(users) = Shared::new() else { return };
     let (mut tenant, dir, sample) = users.tenant();
     let before = fs::read(dir.join("limits")).unwrap();
     let gpu = dir.parent().unwrap();

@@ -1,4 +1,5 @@
-//! What the tests of several crates share: the built libraries, simulated machines, the list of devices, and children.
+//! What the tests of several crates share: the built libraries, simulated machines, the list of devices,
+//! children, and two users.
 //!
 //! A dev-dependency alone. `PARTITA_TEST_GPU=real` runs the tests that can on the machine's first GPU; `PARTITA_TEST_LIB_DIR` names a
 //! directory with the built programs and libraries where there is no cargo to build them.
@@ -7,8 +8,10 @@ mod built;
 mod child;
 mod devices;
 mod machine;
+mod users;
 
 pub use built::build;
 pub use child::{eventually, ignored_test, succeed, without_own_variables};
 pub use devices::{SIMULATED_DEVICES, devices, is_real, needs_simulator};
 pub use machine::Machine;
+pub use users::{ATTACKER, Running, Users, VICTIM};

@@ -1,0 +1,156 @@
+//! Two users and root, who share a run directory.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use crate::child::succeed;
+use crate::devices::is_real;
+
+/// The user who does no harm. Needs no account.
+pub const VICTIM: u32 = 65_533;
+/// The user who tries to. Needs no account.
+pub const ATTACKER: u32 = 65_534;
+
+/// Two users with a directory each, and the attacker's program (`attack.c`).
+#[derive(Debug)]
+pub struct Users {
+    dir: PathBuf,
+    run_dir: PathBuf,
+}
+
+impl Users {
+    /// The users of a test that has the directory `dir` and the run directory `run_dir` in it. None, with a line
+    /// that says why, where there can be no two users, no simulated GPU, or where they cannot run `program`.
+    ///
+    /// # Panics
+    /// If their directories cannot be made.
+    #[must_use]
+    pub fn new(dir: &Path, run_dir: &Path, program: &Path) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || is_real() {
+            eprintln!("skipped: needs root, to become two users, and a simulated GPU");
+            return None;
+        }
+        let users = Self { dir: dir.to_owned(), run_dir: run_dir.to_owned() };
+        fs::set_permissions(dir, Permissions::from_mode(0o755)).expect("root's directory");
+        for user in [VICTIM, ATTACKER] {
+            fs::create_dir(users.place(user)).expect("a new directory");
+            chown(users.place(user), Some(user), Some(user)).expect("root may");
+        }
+        let mut command = Command::new(program);
+        users.enter(VICTIM, command.arg("--version"));
+        if !command.output().is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: other users cannot run {}", program.display());
+            return None;
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/attack.c");
+        succeed(Command::new("cc").args(["-O1", "-o"]).arg(users.attacker()).arg(source));
+        Some(users)
+    }
+
+    /// The attacker's program.
+    #[must_use]
+    pub fn attacker(&self) -> PathBuf {
+        self.dir.join("attack")
+    }
+
+    /// A directory of a user's own.
+    #[must_use]
+    pub fn place(&self, user: u32) -> PathBuf {
+        self.dir.join(user.to_string())
+    }
+
+    /// A user's part of the run directory.
+    #[must_use]
+    pub fn home(&self, user: u32) -> PathBuf {
+        self.run_dir.join(format!("user-{user}"))
+    }
+
+    /// Has a command run as a user, with that user's own simulated GPU and cache.
+    pub fn enter(&self, user: u32, command: &mut Command) {
+        let place = self.place(user);
+        command.uid(user).gid(user).env("HOME", &place).env("TMPDIR", &place);
+        command.env("PARTITA_SIM_DIR", place.join("sim")).env("PARTITA_CACHE_DIR", place.join("cache"));
+    }
+
+    /// The attack of this name, under way.
+    ///
+    /// # Panics
+    /// If it does not come to that.
+    pub fn attack<S: AsRef<OsStr>>(&self, what: &str, arguments: impl IntoIterator<Item = S>) -> Running {
+        let mut command = Command::new(self.attacker());
+        Running::attack(command.arg(what).args(arguments).uid(ATTACKER).gid(ATTACKER))
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(&self.run_dir).into_iter().flatten().flatten() {
+            if entry.metadata().is_ok_and(|meta| meta.uid() != 0) {
+                let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+            }
+        }
+    }
+}
+
+/// A process that has said its first line. It ends with this.
+#[derive(Debug)]
+pub struct Running {
+    /// The process.
+    pub child: Child,
+    /// Its first line.
+    pub line: String,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// Starts a command and waits for its first line.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("a line");
+        assert!(line.ends_with('\n'), "{command:?}: {:?}", child.wait());
+        Self { child, line, lines }
+    }
+
+    /// Starts an attack, and waits until it is under way.
+    ///
+    /// # Panics
+    /// If it does not come to that.
+    pub fn attack(command: &mut Command) -> Self {
+        let attack = Self::start(command);
+        assert_eq!(attack.line, "ready\n", "{command:?}");
+        attack
+    }
+
+    /// Kills it, and returns what it has said after its first line.
+    ///
+    /// # Panics
+    /// If its output cannot be read.
+    pub fn end(mut self) -> String {
+        let _ = self.child.kill();
+        let mut said = String::new();
+        self.lines.read_to_string(&mut said).expect("readable");
+        said
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // `partita run` passes it on, so that its program ends too.
+        if let (Ok(None), Ok(pid)) = (self.child.try_wait(), i32::try_from(self.child.id()))
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
