@@ -1,7 +1,9 @@
 //! The board's life: listening, sleeping, waking, ending.
 
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::Board;
@@ -13,6 +15,8 @@ use crate::shared::sys::{eventfd_clear, monotonic_ns, sharpen_timers};
 
 /// How long a board without clients waits for another one, in nanoseconds.
 const LINGER_NS: u64 = 300_000_000;
+/// The same for a board of all users, in nanoseconds: users cannot start it, so it is started before their programs.
+const LINGER_FOR_ALL_NS: u64 = 30_000_000_000;
 /// How long a new board waits for its first client, in nanoseconds.
 const FIRST_CLIENT_NS: u64 = 5_000_000_000;
 /// How long the board keeps looking at the rings after something happened, in nanoseconds. Longer than the gap
@@ -43,6 +47,10 @@ pub fn run(place: Place, speed: f64, ready: impl FnOnce()) -> io::Result<()> {
     }
     let _ = std::fs::remove_file(place.socket());
     let listener = socket::listen(&place.socket())?;
+    let is_for_all = place.is_for_all_users();
+    if is_for_all {
+        std::fs::set_permissions(place.socket(), Permissions::from_mode(0o666))?;
+    }
     let mut board = Board::new(place, speed)?;
     for signal in [libc::SIGTERM, libc::SIGINT] {
         // SAFETY: the handler only stores to an atomic.
@@ -51,16 +59,18 @@ pub fn run(place: Place, speed: f64, ready: impl FnOnce()) -> io::Result<()> {
     // SAFETY: ignoring a signal takes no handler.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     ready();
-    board.serve(&listener);
+    board.serve(&listener, if is_for_all { LINGER_FOR_ALL_NS } else { LINGER_NS });
     let _ = std::fs::remove_file(board.place.socket());
     let _ = std::fs::remove_file(board.place.lock());
-    // The directory stays when another device's board, or somebody's file, is in it.
-    let _ = std::fs::remove_dir(&board.place.dir);
+    // The directory stays when another device's board, or somebody's file, is in it, and where root made it for all.
+    if !is_for_all {
+        let _ = std::fs::remove_dir(&board.place.dir);
+    }
     Ok(())
 }
 
 impl Board {
-    fn serve(&mut self, listener: &OwnedFd) {
+    fn serve(&mut self, listener: &OwnedFd, linger_ns: u64) {
         let mut alone_since = monotonic_ns();
         let mut had_clients = false;
         let mut active_at = monotonic_ns();
@@ -74,7 +84,7 @@ impl Board {
                 had_clients = true;
                 alone_since = now;
             }
-            let patience = if had_clients { LINGER_NS } else { FIRST_CLIENT_NS };
+            let patience = if had_clients { linger_ns } else { FIRST_CLIENT_NS.max(linger_ns) };
             let ending = ENDING.load(Ordering::Relaxed) != 0;
             if (ending || now - alone_since > patience) && self.may_end(listener, ending) {
                 return;
@@ -86,17 +96,20 @@ impl Board {
                 std::hint::spin_loop();
                 continue;
             }
-            let limit =
-                if busy { 0 } else { next_ns.unwrap_or(u64::MAX).min(self.linger_left(now, alone_since)) };
+            let limit = if busy {
+                0
+            } else {
+                next_ns.unwrap_or(u64::MAX).min(self.linger_left(now, alone_since, linger_ns))
+            };
             if self.sleep(listener, limit) {
                 active_at = monotonic_ns();
             }
         }
     }
 
-    fn linger_left(&self, now: u64, alone_since: u64) -> u64 {
+    fn linger_left(&self, now: u64, alone_since: u64, linger_ns: u64) -> u64 {
         if self.clients.is_empty() {
-            (alone_since + LINGER_NS).saturating_sub(now).max(1_000_000)
+            (alone_since + linger_ns).saturating_sub(now).max(1_000_000)
         } else {
             u64::MAX
         }

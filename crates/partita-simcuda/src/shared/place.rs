@@ -203,6 +203,11 @@ impl Place {
         Ok(())
     }
 
+    /// Whether programs of every user are on this board: its directory is root's, and others can enter it.
+    pub fn is_for_all_users(&self) -> bool {
+        fs::symlink_metadata(&self.dir).is_ok_and(|dir| dir.uid() == 0 && dir.mode() & 0o001 != 0)
+    }
+
     /// Takes the lock and waits for it; makes the directory if it is not there.
     ///
     /// # Errors
