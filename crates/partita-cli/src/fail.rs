@@ -6,11 +6,9 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
 use partita::escape::escape;
+use partita::install::OWN_ERROR;
 
 use crate::args::Arguments;
-
-/// The exit code of Partita's own errors, as container tools have it.
-const OWN_ERROR: u8 = 125;
 
 /// Why a command failed.
 #[derive(Debug)]

@@ -18,10 +18,12 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return fail::usage(&error),
     };
-    match dispatch(&arguments.command) {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
+    let done = match commands::system::forward(&arguments.command) {
+        Ok(None) => dispatch(&arguments.command),
+        Ok(Some(code)) => Ok(code),
+        Err(failure) => Err(failure),
+    };
+    done.unwrap_or_else(Failure::report)
 }
 
 fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
@@ -46,6 +48,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::InternalJob(arguments) => commands::internal::job(arguments),
         Cmd::InternalChain(arguments) => commands::chain::supervise(arguments),
         Cmd::InternalDetach(arguments) => commands::internal::detach(arguments),
+        Cmd::InternalSystem => commands::system::answer(),
         Cmd::InternalHold => commands::internal::hold(),
     }
 }

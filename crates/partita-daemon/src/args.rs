@@ -109,6 +109,12 @@ pub enum Handles {
 /// How to serve.
 #[derive(Debug, Clone, Args)]
 pub struct Serve {
+    /// Share this machine between users: only this daemon makes and changes tenants, for every user, in /run/partita
+    ///
+    /// As root. The commands of all users then ask this daemon. It is not needed while their tenants run. PARTITA_RUN_DIR
+    /// names another directory.
+    #[arg(long)]
+    pub system: bool,
     /// The GPUs to serve: indexes, UUIDs, sim:NAME, or all [default: every GPU of this machine]
     #[arg(long, env = "PARTITA_GPU", value_name = "GPU", value_parser = selectors)]
     pub gpu: Option<Selectors>,

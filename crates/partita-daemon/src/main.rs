@@ -7,13 +7,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Error, anyhow};
 use clap::Parser;
 use partita::chain::Order;
-use partita::install::Install;
+use partita::install::{Install, OWN_ERROR};
 use partita_daemon::args::{Arguments, Cmd};
 use partita_daemon::{api, keeper, serve};
 use partita_mps::detach;
-
-/// The exit code of the daemon's own errors, as `partita` has it.
-const OWN_ERROR: u8 = 125;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {

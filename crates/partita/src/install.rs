@@ -21,6 +21,12 @@ pub const SIM_MPS_CONTROL: &str = "partita-sim-mps-control";
 /// The daemon, which is the keeper of chains' memory too.
 pub const DAEMON: &str = "partitad";
 
+/// The command-line program.
+pub const COMMAND: &str = "partita";
+
+/// The exit code of Partita's own errors, as container tools have it.
+pub const OWN_ERROR: u8 = 125;
+
 /// The parts of one installation.
 #[derive(Debug, Clone)]
 pub struct Install {

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::install::Install;
 use crate::mps::{self, end_work::end_work};
 use crate::process::{self, ProcessId};
-use crate::registry::{Registry, Tenant};
+use crate::registry::{Registry, Tenant, acting_user};
 use crate::run::LEDGER_VARIABLE;
 
 /// How long processes get between SIGTERM and SIGKILL unless told otherwise.
@@ -50,7 +50,7 @@ pub fn kill(
     name: &str,
     grace: Duration,
 ) -> Result<KillOutcome, Error> {
-    kill_for(install, registry, name, grace, rustix::process::geteuid().as_raw())
+    kill_for(install, registry, name, grace, acting_user())
 }
 
 /// The same for another user who asks, where that user may do it and the current one may, too.

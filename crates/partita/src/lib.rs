@@ -66,6 +66,7 @@ pub mod set;
 pub mod signals;
 pub mod simenv;
 mod svg;
+pub mod system;
 mod terminal;
 pub mod time;
 pub mod topology;

@@ -5,7 +5,7 @@ use partita_ledger::{
     FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, FLAG_SPILL_HOST, Limits,
     MECHANISM_MASK, NO_QUOTA,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::calibration::Measured;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use crate::registry::Tenant;
 
 /// What happens to a launch that can never fit its tenant's partition: a cluster larger than any GPC of it, a
 /// cooperative grid larger than its SMs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMisfit {
     /// It gets the CUDA error at the call.
@@ -39,7 +39,7 @@ impl OnMisfit {
 }
 
 /// The number of SMs that programs are told. Libraries that compute wrong with another number are always told the device's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SmCount {
     /// The device's.
@@ -65,7 +65,7 @@ impl SmCount {
 }
 
 /// What an allocation gets that the quota has no room for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spill {
     /// The CUDA error.

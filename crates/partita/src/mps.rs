@@ -182,13 +182,12 @@ impl Served {
 ///
 /// # Errors
 /// [`Error::NotOffered`].
-pub(crate) fn check_shared(gpus: &[Gpu], tenants: &[Tenant]) -> Result<(), Error> {
-    let user = rustix::process::geteuid().as_raw();
+pub(crate) fn check_shared(registry: &Registry, gpus: &[Gpu], tenants: &[Tenant]) -> Result<(), Error> {
     let served = Served::of(gpus.iter().map(|gpu| (gpu.key(), gpu.facts.uuid.clone())));
     for gpu in gpus {
         let is_shared = |tenant: &&Tenant| {
             let meta = tenant.meta.as_ref().ok();
-            tenant.user == user && meta.is_some_and(|meta| meta.isolation == Isolation::Shared)
+            is_served_alike(registry, tenant) && meta.is_some_and(|meta| meta.isolation == Isolation::Shared)
         };
         let here = tenants.iter().filter(|tenant| tenant.gpu_key == gpu.key()).filter(is_shared);
         if let Some(other) = here.into_iter().find(|tenant| Served::of_tenant(tenant) != served) {
@@ -206,16 +205,22 @@ pub(crate) fn check_shared(gpus: &[Gpu], tenants: &[Tenant]) -> Result<(), Error
     Ok(())
 }
 
-/// How many of this user's tenants share the service of these GPUs, those included that have yet to become clients.
+/// Whether a tenant's service is that of the acting user's tenants, on the same GPUs: in system mode all users have one.
+fn is_served_alike(registry: &Registry, tenant: &Tenant) -> bool {
+    registry.is_system() || tenant.is_own()
+}
+
+/// How many tenants share the service of these GPUs with this user's, those included that have yet to become clients.
 ///
 /// # Errors
 /// As [`Registry::lock`].
 pub(crate) fn tenants_of(registry: &Registry, gpus: &[Gpu]) -> Result<usize, Error> {
-    let user = rustix::process::geteuid().as_raw();
     let served = Served::of(gpus.iter().map(|gpu| (gpu.key(), gpu.facts.uuid.clone())));
     let shares = |tenant: &Tenant| {
         let isolation = tenant.meta.as_ref().ok().map(|meta| meta.isolation);
-        isolation == Some(Isolation::Shared) && tenant.user == user && Served::of_tenant(tenant) == served
+        isolation == Some(Isolation::Shared)
+            && is_served_alike(registry, tenant)
+            && Served::of_tenant(tenant) == served
     };
     let tenants = registry.lock()?.tenants()?;
     let names: std::collections::BTreeSet<&str> =

@@ -2,10 +2,13 @@
 
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Error;
 
 /// `--via`: how a partition is enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Via {
     /// The best that works here.
     #[default]
@@ -58,7 +61,7 @@ impl Via {
 }
 
 /// `--time`: a share of the device's time, in thousandths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeShare(pub u32);
 
 impl Default for TimeShare {

@@ -230,7 +230,7 @@ pub(crate) fn store(
 ) -> Result<(), Error> {
     for Store { tenant, set } in stores {
         let here = tenants.iter().filter(|other| other.gpu_key == gpu_key && other.is_own());
-        let Some(tenant) = here.into_iter().find(|other| other.name == *tenant) else { continue };
+        let Some(tenant) = here.into_iter().find(|other| other.name_among_all() == *tenant) else { continue };
         let damaged = |error: partita_ledger::LedgerError| tenant.damaged_limits(&error.to_string());
         let mut file = tenant.limits_file()?;
         file.update(|limits| limits.set_partition(topology, set)).map_err(damaged)?;

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::limits::{OnMisfit, SmCount, Spill};
 use crate::partition::{ClusterRow, PartitionRow, Place};
 use crate::process::user_name;
-use crate::registry::{Isolation, Registry, Tenant};
+use crate::registry::{Isolation, Registry, Tenant, acting_user};
 use crate::time::{self, TimeRow};
 
 /// A tenant on one GPU as `ps` shows it. What a damaged file would tell is missing.
@@ -149,7 +149,7 @@ fn row(tenant: &Tenant) -> TenantRow {
     let limits = tenant.limits().map_err(|error| problems.push(error.to_string())).ok();
     let meta = tenant.meta().map_err(|error| problems.push(error.to_string())).ok();
     // What others use is shown to root alone.
-    let may_look = tenant.is_own() || rustix::process::geteuid().is_root();
+    let may_look = [0, tenant.user].contains(&acting_user());
     let usage = may_look.then(|| tenant.usage().map_err(|error| problems.push(error.to_string())).ok());
     let usage = usage.flatten();
     let totals = usage.as_ref().and_then(|usage| usage.totals().ok());

@@ -2,6 +2,7 @@
 
 mod attend;
 mod plan;
+mod text;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -15,9 +16,10 @@ use partita_core::{ByteSize, Share};
 use partita_mps::Service;
 use partita_mps::partition::{PARTITION_VARIABLE, PartitionName};
 use rustix::io::FdFlags;
+use serde::{Deserialize, Serialize};
 
 use self::attend::{Started, attend};
-use self::plan::make;
+pub(crate) use self::plan::make;
 pub use self::plan::{DryRun, dry_run};
 use crate::calibration::without_mps;
 use crate::error::Error;
@@ -31,23 +33,29 @@ use crate::mps::ready::READY_LIMIT;
 use crate::mps::watch::Watch;
 use crate::offered::{TimeShare, Via};
 use crate::partition::Place;
+use crate::process::ProcessId;
 use crate::program;
 use crate::registry::{Isolation, OwnedTenant, Registry, check_name};
 use crate::signals::{self, Signals};
+use crate::system;
 
 /// What the value of `PARTITA_LEDGER` is: the tenant's directory.
 pub const LEDGER_VARIABLE: &str = "PARTITA_LEDGER";
 
-/// What to run and how.
-#[derive(Debug, Clone, Default)]
+/// What to run and how. Its serialized form is what a command sends to `partitad` in system mode.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RunRequest {
     /// `--gpu`.
+    #[serde(with = "text")]
     pub gpus: Option<Selectors>,
     /// `--sm`, on each of the GPUs; none for every TPC that is free.
+    #[serde(with = "text")]
     pub share: Option<Share>,
     /// `--mem`, on each of the GPUs; none for no quota.
+    #[serde(with = "text")]
     pub memory: Option<ByteSize>,
     /// `--mem-driver`; none for [`DRIVER_ALLOWANCE_BYTES`](partita_ledger::DRIVER_ALLOWANCE_BYTES).
+    #[serde(with = "text")]
     pub driver_allowance: Option<ByteSize>,
     /// `--name`; none for one made of the program's name.
     pub name: Option<String>,
@@ -58,16 +66,20 @@ pub struct RunRequest {
     /// `--sm-count`.
     pub sm_count: SmCount,
     /// `--priority`.
+    #[serde(with = "text::named")]
     pub priority: Priority,
     /// `--time`, on each of the GPUs; none for no share of time, which cannot be given later.
     pub time: Option<TimeShare>,
     /// `--time-policy`.
+    #[serde(with = "text::named")]
     pub time_policy: Policy,
     /// `--via`.
     pub via: Via,
-    /// `--restart`.
+    /// `--restart`. Only the command itself needs it, and the next one.
+    #[serde(skip)]
     pub restart: Restart,
     /// `--mps-deadline`: how long to wait for a server that is not ready; none for [`READY_LIMIT`].
+    #[serde(skip)]
     pub mps_deadline: Option<Duration>,
     /// `--spill`.
     pub spill: Spill,
@@ -76,6 +88,7 @@ pub struct RunRequest {
     /// `--compact`: others make room, as few as need be.
     pub compact: bool,
     /// `--mps-partition`: a static partition of the GPU's MPS service instead of a mask.
+    #[serde(with = "text")]
     pub mps_partition: Option<PartitionName>,
     /// What `ps` calls the program; none for its command line.
     pub description: Option<String>,
@@ -143,11 +156,25 @@ fn start(
     let registry = Registry::open()?;
 
     let gpus = select(install, request, say)?;
-    let service = match request.isolation {
-        Isolation::Shared => Some(mps::service(install, &registry, &gpus)?),
-        Isolation::Own => None,
+    let service = || match request.isolation {
+        Isolation::Shared => mps::service(install, &registry, &gpus).map(Some),
+        Isolation::Own => Ok(None),
     };
-    let tenant = make(install, request, &registry, &gpus, &name)?;
+    let (tenant, service) = if registry.is_client() {
+        // `partitad` starts the service with the tenant.
+        let tenant = system::make(&registry, request, &gpus, &name)?;
+        match service() {
+            Ok(service) => (tenant, service),
+            Err(error) => {
+                finish(&registry, tenant);
+                return Err(error);
+            }
+        }
+    } else {
+        let service = service()?;
+        let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
+        (make(install, request, &registry, &gpus, &name, run)?, service)
+    };
     let mut command = Command::new(&program);
     command.arg0(program_name).args(arguments);
     scrub(&mut command);
@@ -156,7 +183,9 @@ fn start(
     command.envs(request.mps_partition.iter().map(|name| (PARTITION_VARIABLE, name.to_string())));
     let ready = |service: &Service| {
         mps::partitions::check_named(service, &gpus, request.mps_partition.as_ref())?;
-        mps::ready::admit(service, &gpus, mps::tenants_of(&registry, &gpus)?)?;
+        if !registry.is_client() {
+            mps::ready::admit(service, &gpus, mps::tenants_of(&registry, &gpus)?)?;
+        }
         mps::ready::wait(service, request.mps_limit()).map(drop)
     };
     let child = start_service(service.as_ref()).and_then(|started| {
@@ -283,7 +312,9 @@ fn spawn(command: &mut Command, tenant: &OwnedTenant, program: &Path) -> Result<
 fn finish(registry: &Registry, tenant: OwnedTenant) {
     drop(tenant);
     // Whatever goes wrong here, the next command removes the remains.
-    if let Ok(lock) = registry.lock() {
+    if registry.is_client() {
+        let _ = system::clean(registry);
+    } else if let Ok(lock) = registry.lock() {
         let _ = lock.tenants();
     }
 }

@@ -16,7 +16,7 @@ use crate::gpus::Selectors;
 use crate::limits::{self, OnMisfit, Spill};
 use crate::offered::{TimeShare, percent};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Place, Wanted};
-use crate::registry::{Registry, RegistryLock, Tenant};
+use crate::registry::{Registry, RegistryLock, Tenant, acting_user};
 use crate::time::{self, TimeRow};
 
 /// Which tenant.
@@ -101,7 +101,7 @@ pub struct SetOutcome {
 /// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::NotOnGpu`], [`Error::NotYours`],
 /// [`Error::Plan`], the quota errors, and [`Error::DamagedTenant`]; the limits are unchanged then.
 pub fn set(registry: &Registry, request: &SetRequest) -> Result<Vec<SetOutcome>, Error> {
-    set_for(registry, request, rustix::process::geteuid().as_raw())
+    set_for(registry, request, acting_user())
 }
 
 /// The same for another user who asks, where that user may do it and the current one may, too.
@@ -109,7 +109,7 @@ pub fn set(registry: &Registry, request: &SetRequest) -> Result<Vec<SetOutcome>,
 /// # Errors
 /// As [`set`]; [`Error::NotOffered`] for `--compact`, which may move tenants that are not the asking user's.
 pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<Vec<SetOutcome>, Error> {
-    if request.compact && user != 0 && user != rustix::process::geteuid().as_raw() {
+    if request.compact && user != 0 && user != acting_user() {
         return Err(Error::NotOffered {
             option: "--compact".to_owned(),
             reason: "it may move tenants of others, and this is asked of another user's daemon; use `partita set --compact`"
@@ -189,7 +189,7 @@ impl<'a> Change<'a> {
                 topology: &topology,
                 tenants,
                 gpu_key: &part.gpu_key,
-                name: Some(&part.name),
+                name: Some(&part.name_among_all()),
                 share,
                 place: request
                     .place

@@ -9,7 +9,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use partita_core::kept::fnv1a;
@@ -53,7 +53,7 @@ impl SimEnvironment {
         let dir = directory()?;
         // The board removes its own directory with its last file, so the links
         // lie beside it; another installation has links of its own.
-        let mut links = dir.clone().into_os_string();
+        let mut links = links_beside(&dir).into_os_string();
         links.push(format!(".env-{:08x}", fnv1a(library.as_os_str().as_encoded_bytes()) as u32));
         let environment = Self { device: device.to_owned(), dir, links: links.into(), board };
         for path in [&environment.links, &environment.lib(), &environment.bin()] {
@@ -73,6 +73,25 @@ impl SimEnvironment {
     pub(crate) fn with_boards_in(mut self, dir: &Path) -> Self {
         self.dir = dir.to_owned();
         self
+    }
+
+    /// Starts the board of its first GPU for all users, if it does not run: their programs cannot start root's.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it does not come up.
+    pub(crate) fn start_board(&self) -> Result<(), Error> {
+        let failed = || Error::io(format!("the simulated GPU {}", self.board.display()));
+        // That others can enter it makes the board everybody's.
+        match DirBuilder::new().mode(0o755).create(&self.dir) {
+            Ok(()) => fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755)).map_err(failed())?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed()(error)),
+        }
+        let mut command = std::process::Command::new(&self.board);
+        command.args(["--device", &self.device, "--dir"]).arg(&self.dir).envs(self.variables());
+        // One that runs already says so and ends.
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        command.status().map(drop).map_err(failed())
     }
 
     /// The device's name in the catalogue.
@@ -129,6 +148,17 @@ fn directory() -> Result<PathBuf, Error> {
         fs::create_dir_all(parent).map_err(Error::io(parent.display().to_string()))?;
     }
     Ok(dir)
+}
+
+/// The path that the links of this user lie beside: where the directory of boards is another user's, one of their own.
+fn links_beside(boards: &Path) -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    let is_own = match (boards.symlink_metadata(), boards.parent()) {
+        (Ok(meta), _) => meta.uid() == user,
+        (Err(_), Some(parent)) => rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_ok(),
+        (Err(_), None) => true,
+    };
+    if is_own { boards.to_owned() } else { env::temp_dir().join(format!("partita-sim-{user}")) }
 }
 
 /// Makes a directory for this user alone, or checks that it is one.

@@ -120,6 +120,9 @@ pub enum Cmd {
     /// Becomes a daemon in a session of its own
     #[command(name = "internal-detach", hide = true)]
     InternalDetach(InternalDetach),
+    /// Answers one request of a user's command, for partitad
+    #[command(name = "internal-system", hide = true)]
+    InternalSystem,
     /// Does nothing until it is ended
     #[command(name = "internal-hold", hide = true)]
     InternalHold,

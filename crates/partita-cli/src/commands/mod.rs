@@ -15,6 +15,7 @@ pub mod ps;
 pub mod run;
 pub mod set;
 pub mod sim;
+pub mod system;
 pub mod topology;
 
 use partita::gpu::{self, Gpu, Selector};

@@ -112,6 +112,15 @@ int main(int count, char **arguments)
             int result = ((int (*)(uint64_t *, size_t)) symbol("cuMemAlloc_v2"))(&address, strtoull(arguments[i], NULL, 10));
             printf("alloc %d\n", result);
         }
+    } else if (!strcmp(what, "serve")) {
+        char line[256];
+        while (fgets(line, sizeof line, stdin)) {
+            uint64_t address;
+            if (!strncmp(line, "alloc ", 6))
+                printf("%d\n", ((int (*)(uint64_t *, size_t)) symbol("cuMemAlloc_v2"))(&address, strtoull(line + 6, NULL, 10)));
+            printf("done\n");
+            fflush(stdout);
+        }
     } else if (!strcmp(what, "census")) {
         prepare(arguments[1]);
         census();

@@ -10,15 +10,16 @@ pub mod container;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
+use partita_testing::{ATTACKER, VICTIM, succeed, without_own_variables};
 #[allow(unused_imports, reason = "each test file uses a part")]
 pub use partita_testing::{is_real, needs_simulator};
-use partita_testing::{succeed, without_own_variables};
 use serde_json::Value;
 
 /// A generous limit for things that take milliseconds: reached only by a hang.
@@ -67,6 +68,13 @@ pub fn gpu_program() -> &'static (PathBuf, PathBuf) {
 
 pub struct World {
     temp: tempfile::TempDir,
+    /// In system mode.
+    pub system: Option<System>,
+}
+
+/// Whether the tests of this program run in system mode: as a user, with `partitad` as root.
+pub fn is_system() -> bool {
+    env!("CARGO_CRATE_NAME") == "system"
 }
 
 impl World {
@@ -83,7 +91,32 @@ impl World {
         libraries();
         // Short: socket paths have 107 bytes.
         let temp = tempfile::Builder::new().prefix("pt").tempdir_in(dir).unwrap();
-        Self { temp }
+        let mut world = Self { temp, system: None };
+        if is_system() {
+            world.system = Some(System::start(&world));
+        }
+        world
+    }
+
+    /// The daemon of system mode.
+    pub fn system(&mut self) -> &mut System {
+        self.system.as_mut().expect("a test of system mode")
+    }
+
+    /// `partita` with these arguments, as root.
+    pub fn as_root<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(program());
+        command.args(arguments);
+        self.surround(&mut command);
+        command
+    }
+
+    /// `partita` with these arguments, as a user.
+    pub fn as_user<S: AsRef<OsStr>>(&self, user: u32, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.as_root(arguments);
+        let place = self.dir().join(user.to_string());
+        command.uid(user).gid(user).env("HOME", &place).env("TMPDIR", &place);
+        command
     }
 
     pub fn dir(&self) -> &Path {
@@ -96,9 +129,11 @@ impl World {
 
     /// `partita` with these arguments, in this world.
     pub fn partita<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(program());
-        command.args(arguments);
-        without_own_variables(&mut command);
+        if self.system.is_some() { self.as_user(VICTIM, arguments) } else { self.as_root(arguments) }
+    }
+
+    fn surround(&self, command: &mut Command) {
+        without_own_variables(command);
         command
             .env("PARTITA_RUN_DIR", self.run_dir())
             .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
@@ -106,7 +141,6 @@ impl World {
             .env("PARTITA_LIB_DIR", libraries())
             .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" })
             .stdin(Stdio::null());
-        command
     }
 
     /// A program without Partita, on this world's GPU.
@@ -170,6 +204,12 @@ impl World {
         }
     }
 
+    /// The same as root sees them.
+    pub fn ps_of_root(&self) -> Vec<Value> {
+        let output = self.as_root(["ps", "--json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).expect("ps prints JSON")
+    }
+
     /// The row of one tenant.
     pub fn row(&self, name: &str) -> Value {
         let rows = self.ps();
@@ -178,7 +218,11 @@ impl World {
 
     /// The only directory of a GPU.
     pub fn gpu_dir(&self) -> PathBuf {
-        let dirs: Vec<PathBuf> = fs::read_dir(self.run_dir())
+        let home = match &self.system {
+            Some(_) => self.run_dir().join(format!("user-{VICTIM}")),
+            None => self.run_dir(),
+        };
+        let dirs: Vec<PathBuf> = fs::read_dir(home)
             .unwrap()
             .map(|entry| entry.unwrap().path())
             .filter(|path| path.is_dir())
@@ -194,7 +238,8 @@ impl World {
         let mut dirs = vec![self.run_dir()];
         while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-                if entry.file_name() == ".lock" {
+                let own = [".lock", ".system"].map(OsStr::new);
+                if own.contains(&&*entry.file_name()) {
                     continue;
                 }
                 let is_users = entry.file_name().to_string_lossy().starts_with("user-");
@@ -243,8 +288,11 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        let _ = self.partita(["mps", "stop", "--force"]).output();
-        let _ = self.partita(["ps"]).output();
+        let _ = self.as_root(["mps", "stop", "--force"]).output();
+        let _ = self.as_root(["ps"]).output();
+        if let Some(system) = &mut self.system {
+            system.stop();
+        }
         if std::thread::panicking() {
             for (pid, _) in self.processes() {
                 if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
@@ -254,6 +302,71 @@ impl Drop for World {
         } else {
             self.assert_clean();
         }
+    }
+}
+
+/// `partitad` in system mode. It ends with its world.
+pub struct System {
+    daemon: Command,
+    child: Child,
+}
+
+impl System {
+    fn start(world: &World) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "system mode needs root");
+        chain_programs();
+        fs::set_permissions(world.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+        for user in [VICTIM, ATTACKER] {
+            let place = world.dir().join(user.to_string());
+            fs::create_dir(&place).unwrap();
+            chown(&place, Some(user), Some(user)).unwrap();
+        }
+        let mut daemon = Command::new(program().with_file_name("partitad"));
+        daemon.arg("--system").arg("--state").arg(world.dir().join("state"));
+        daemon.args(["--log", "error"]);
+        world.surround(&mut daemon);
+        let child = Self::spawn(&mut daemon, &world.run_dir());
+        Self { daemon, child }
+    }
+
+    fn spawn(daemon: &mut Command, run_dir: &Path) -> Child {
+        let mut child = daemon.spawn().expect("partitad starts");
+        let deadline = Instant::now() + PATIENCE;
+        while std::os::unix::net::UnixStream::connect(run_dir.join(".system.sock")).is_err() {
+            assert!(
+                child.try_wait().unwrap().is_none() && Instant::now() < deadline,
+                "partitad does not serve"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        child
+    }
+
+    /// Kills it, as the out-of-memory killer would.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again after that.
+    pub fn start_again(&mut self, run_dir: &Path) {
+        self.child = Self::spawn(&mut self.daemon, run_dir);
+    }
+
+    fn stop(&mut self) {
+        if let (Ok(None), Some(pid)) =
+            (self.child.try_wait(), rustix::process::Pid::from_raw(self.child.id() as i32))
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -4,6 +4,7 @@ mod connection;
 mod end;
 mod logs;
 mod socket;
+mod system;
 mod token;
 
 use std::path::PathBuf;
@@ -57,12 +58,14 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         Some(path) => Some(Token::read(path)?),
         None => None,
     };
-    let registry = Registry::open()?;
+    let registry = if arguments.system { Registry::open_system()? } else { Registry::open()? };
     let path = arguments.socket.clone().unwrap_or_else(|| partita::daemon::socket_of(&registry, own_user()));
     let mut socket = Socket::claim(&path)?;
     let state = arguments.state.clone().map_or_else(state_dir, Ok)?;
     let store = Store::open(&state)?;
     let program = std::env::current_exe().context("the path of this program")?;
+    let command = program.with_file_name(partita::install::COMMAND);
+    let requests = registry.is_system().then(|| partita::system::socket_in(registry.root()));
     let chains = Facade::new(registry.clone(), program.clone(), state.join("chains"));
     let keepers = Keepers::new(registry.clone());
     let (ending, ended) = watch::channel(false);
@@ -97,6 +100,10 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         tracing::info!(address = %listener.local_addr()?, "listening on TCP");
         serving.spawn(accept(Guarded::new(listener, limits), router.clone(), ended.clone()));
     }
+    let mut requests = requests.as_deref().map(Socket::claim).transpose()?;
+    if let Some(socket) = &mut requests {
+        serving.spawn(system::accept(socket.listen()?, command, ended.clone()));
+    }
     let listener = socket.listen()?;
     serving.spawn(accept(Guarded::new(listener, limits), router, ended));
     tracing::info!(socket = %path.display(), state = %app.store().path().display(), user = own_user(), "serving");
@@ -122,7 +129,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     if let Some(watchdog) = watchdog {
         watchdog.abort();
     }
-    drop(socket);
+    drop((socket, requests));
     tracing::info!("ended");
     Ok(())
 }

@@ -19,6 +19,7 @@ use crate::kill;
 use crate::process::ProcessId;
 use crate::registry::Registry;
 use crate::signals;
+use crate::system;
 
 /// How often a pause looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -155,8 +156,11 @@ impl Attended<'_> {
 
     /// Ends what is left of the program and waits until the service takes clients again.
     fn make_ready(&self, limit: Duration) -> Result<(), Error> {
-        let tenant = self.registry.lock()?.tenant(self.name)?;
-        kill::end_processes(self.install, self.registry, self.name, &tenant, LEFTOVERS_GRACE)?;
+        if self.registry.is_client() {
+            system::end_processes(self.registry, self.name)?;
+        } else {
+            end_leftovers(self.install, self.registry, self.name)?;
+        }
         match ready::wait(self.watch.service(), limit) {
             // The daemon went with it.
             Err(Error::Mps(MpsError::NotRunning { .. })) => Ok(self.watch.service().ensure().map(drop)?),
@@ -178,6 +182,15 @@ impl Attended<'_> {
         self.watch.restarted(ended.elapsed());
         true
     }
+}
+
+/// Ends what is left of a tenant's program.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`]; [`Error::Child`] if a process does not die.
+pub(crate) fn end_leftovers(install: &Install, registry: &Registry, name: &str) -> Result<(), Error> {
+    let tenant = registry.lock()?.tenant(name)?;
+    kill::end_processes(install, registry, name, &tenant, LEFTOVERS_GRACE).map(drop)
 }
 
 /// Whether a process neither catches nor ignores a signal.

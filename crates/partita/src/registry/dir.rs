@@ -108,6 +108,46 @@ impl Dir {
         self.sub_of_owner(name)
     }
 
+    /// Lets one other user enter it and list it, and nobody else.
+    pub fn open_to(&self, user: u32) -> io::Result<()> {
+        // An entry of `struct posix_acl_xattr_entry`, linux/posix_acl_xattr.h: tag, permissions, user.
+        const VERSION: u32 = 2;
+        const NOBODY: u32 = u32::MAX;
+        const OWNER: u16 = 0x01;
+        const USER: u16 = 0x02;
+        const GROUP: u16 = 0x04;
+        const MASK: u16 = 0x10;
+        const OTHERS: u16 = 0x20;
+        let entries = [
+            (OWNER, 7u16, NOBODY),
+            (USER, 5, user),
+            (GROUP, 0, NOBODY),
+            (MASK, 5, NOBODY),
+            (OTHERS, 0, NOBODY),
+        ];
+        let mut acl = VERSION.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            acl.extend(tag.to_le_bytes());
+            acl.extend(permissions.to_le_bytes());
+            acl.extend(id.to_le_bytes());
+        }
+        let name = "system.posix_acl_access";
+        rustix::fs::fsetxattr(&self.fd, name, &acl, rustix::fs::XattrFlags::empty()).map_err(|error| {
+            match error {
+                Errno::OPNOTSUPP => {
+                    io::Error::other("its file system has no access control lists; put it on a tmpfs")
+                }
+                error => error.into(),
+            }
+        })
+    }
+
+    /// Gives a file in it to another user.
+    pub fn give(&self, name: &str, user: u32) -> io::Result<()> {
+        let user = rustix::fs::Uid::from_raw(user);
+        Ok(rustix::fs::chownat(&self.fd, name, Some(user), None, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
     /// Sets its mode, whatever the umask.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         Ok(rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode))?)

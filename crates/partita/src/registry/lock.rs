@@ -16,8 +16,8 @@ use partita_mps::lock::lock_within;
 
 use super::dir::{Dir, own_user};
 use super::{
-    GATE, NewPart, OwnedPart, OwnedTenant, Registry, Tenant, check_name, gpus, home_name, homes, is_owned,
-    is_scratch, make, make_gate, make_own, open_root, tenant::has_live_slot,
+    GATE, Home, NewPart, OwnedPart, OwnedTenant, Registry, Role, Tenant, check_name, gpus, home_name,
+    home_of, homes, is_owned, is_scratch, make, make_gate, make_own, open_root, tenant::has_live_slot,
 };
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
@@ -43,6 +43,12 @@ pub struct RegistryLock<'a> {
 impl<'a> RegistryLock<'a> {
     pub(super) fn take(registry: &'a Registry) -> Result<Self, Error> {
         let root = open_root(&registry.root)?;
+        match registry.role {
+            Role::Planner => return Self::of_planner(registry, root, false),
+            // It changes nothing.
+            Role::Client => return Ok(Self { registry, home: None, _own: None, _common: None }),
+            Role::User => {}
+        }
         if root.is_own() {
             return Self::of_home(registry, root);
         }
@@ -56,6 +62,11 @@ impl<'a> RegistryLock<'a> {
     /// `is_making`: makes the current user's directory if it is missing.
     pub(super) fn take_to_plan(registry: &'a Registry, is_making: bool) -> Result<Self, Error> {
         let root = open_root(&registry.root)?;
+        match registry.role {
+            Role::Planner => return Self::of_planner(registry, root, is_making),
+            Role::Client => return Err(crate::system::only_the_daemon(registry)),
+            Role::User => {}
+        }
         let is_shared = root.mode & 0o022 != 0;
         if root.is_own() && !is_shared {
             return Self::of_home(registry, root);
@@ -80,6 +91,20 @@ impl<'a> RegistryLock<'a> {
         }
     }
 
+    /// The lock of system mode: one for all users. `is_making`: makes the acting user's directory if it is missing.
+    fn of_planner(registry: &'a Registry, root: Dir, is_making: bool) -> Result<Self, Error> {
+        let user = registry.user;
+        let mut lock = Self::of_home(registry, open_root(&registry.root)?)?;
+        if user != root.user {
+            let home = match home_of(&root, user) {
+                None if is_making => Some(make_home(&root, user)?),
+                home => home,
+            };
+            lock.home = home.map(Arc::new);
+        }
+        Ok(lock)
+    }
+
     fn of_home(registry: &'a Registry, home: Dir) -> Result<Self, Error> {
         let path = home.path().join(LOCK);
         let refuse = |reason: String| Error::RunDirectory { path: path.clone(), reason };
@@ -102,10 +127,10 @@ impl<'a> RegistryLock<'a> {
     pub fn tenants(&self) -> Result<Vec<Tenant>, Error> {
         let mut found = Vec::new();
         for home in homes(open_root(&self.registry.root)?)? {
-            for (gpu_key, gpu) in gpus(&home)? {
+            for (gpu_key, gpu) in gpus(&home.dir)? {
                 for name in gpu.texts().map_err(Error::io(gpu.path().display().to_string()))? {
                     if is_scratch(&name) {
-                        if home.is_own() && !gpu.sub_of_owner(&name).is_ok_and(|dir| is_owned(&dir)) {
+                        if home.dir.is_own() && !gpu.sub_of_owner(&name).is_ok_and(|dir| is_owned(&dir)) {
                             let _ = gpu.remove(OsStr::new(&name));
                         }
                     } else if check_name(&name).is_ok()
@@ -130,9 +155,9 @@ impl<'a> RegistryLock<'a> {
                 let _ = self.remove(&tenant);
             }
         }
-        if let Some(home) = &self.home {
-            for (key, gpu) in gpus(home)? {
-                if !living.iter().any(|tenant| tenant.is_own() && tenant.gpu_key == key) {
+        for Home { dir: home, user } in self.kept()? {
+            for (key, gpu) in gpus(&home)? {
+                if !living.iter().any(|tenant| tenant.user == user && tenant.gpu_key == key) {
                     let _ = gpu.unlink(OsStr::new(GATE));
                 }
                 // Only an empty one goes.
@@ -142,13 +167,22 @@ impl<'a> RegistryLock<'a> {
         Ok(living)
     }
 
+    /// The directories that this process cleans: the acting user's, or those of all users if that is root in system mode.
+    fn kept(&self) -> Result<Vec<Home>, Error> {
+        let user = self.registry.user;
+        if self.registry.role == Role::Planner && user == 0 {
+            return homes(open_root(&self.registry.root)?);
+        }
+        Ok(self.home.iter().map(|dir| Home { dir: Arc::clone(dir), user }).collect())
+    }
+
     /// The living tenant of this name: what it is on each of its GPUs, in the order in which its programs see
     /// them. Never empty. Of several users' tenants of one name, the current user's is meant.
     ///
     /// # Errors
     /// [`Error::NoSuchTenant`]; [`Error::Io`].
     pub fn tenant(&self, name: &str) -> Result<Vec<Tenant>, Error> {
-        self.tenant_of_user(name, own_user())
+        self.tenant_of_user(name, self.registry.user)
     }
 
     /// The same for a user who asks: of several tenants of one name, that user's is meant.
@@ -253,8 +287,9 @@ impl<'a> RegistryLock<'a> {
             match self.create_part(part, if at == 0 { &links } else { &[] }) {
                 Ok(part) => made.push_front(part),
                 Err(error) => {
+                    let home = self.own_home()?;
                     for part in made {
-                        let _ = self.remove_dir(&part.gpu_key, &part.meta.name);
+                        let _ = remove_dir(home, &part.gpu_key, &part.meta.name);
                     }
                     return Err(error);
                 }
@@ -269,18 +304,18 @@ impl<'a> RegistryLock<'a> {
         let gpu = make_own(home, &gpu_key)?;
         let takes_turns = limits.flags & FLAG_TIMED != 0 && limits.mechanism == MECHANISM_NONE;
         if limits.flags & FLAG_GATED != 0 || takes_turns {
-            make_gate(&gpu)?;
+            make_gate(&gpu, self.registry.user)?;
         }
         let path = gpu.path().join(&meta.name);
         let failed = || Error::io(path.display().to_string());
         let scratch = format!(".new-{}-{}", meta.name, std::process::id());
         let made = gpu.make_new(&scratch).map_err(failed()).and_then(|dir| {
-            let owner = make(&dir, &meta, &limits, links)?;
+            let owner = make(&dir, &meta, &limits, links, self.registry.user)?;
             gpu.rename(&scratch, &meta.name).map_err(failed())?;
             Ok((dir, owner))
         });
         match made {
-            Ok((dir, owner)) => Ok(OwnedPart { dir, path, gpu_key, meta, owner }),
+            Ok((dir, owner)) => Ok(OwnedPart { dir: Some(dir), path, gpu_key, meta, owner }),
             Err(error) => {
                 let _ = gpu.remove(OsStr::new(&scratch));
                 let _ = home.remove_empty(&gpu_key);
@@ -331,29 +366,42 @@ impl<'a> RegistryLock<'a> {
         if !tenant.is_own() {
             return Ok(false);
         }
-        self.remove_dir(&tenant.gpu_key, &tenant.name)
+        remove_dir(&tenant.home, &tenant.gpu_key, &tenant.name)
     }
+}
 
-    fn remove_dir(&self, gpu_key: &str, name: &str) -> Result<bool, Error> {
-        let Some(home) = &self.home else { return Ok(false) };
-        let Ok(gpu) = home.sub_of_owner(gpu_key) else { return Ok(true) };
-        let gone = format!(".dead-{name}-{}", std::process::id());
-        let failed = || Error::io(gpu.path().join(name).display().to_string());
-        match gpu.rename(name, &gone) {
-            // A process needs no `partita run` to enter a tenant that an environment names. One that has has it back.
-            Ok(())
-                if gpu.sub_of_owner(&gone).is_ok_and(|dir| has_live_slot(&dir))
-                    && gpu.rename(&gone, name).is_ok() =>
-            {
-                return Ok(false);
-            }
-            Ok(()) => gpu.remove(OsStr::new(&gone)).map_err(failed())?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed()(error)),
+/// Makes the directory of a user in a run directory in system mode: root's, and only that user can enter it.
+fn make_home(root: &Dir, user: u32) -> Result<Dir, Error> {
+    let name = home_name(user);
+    let failed = || Error::io(root.path().join(&name).display().to_string());
+    // Under another name until the user can enter it.
+    let fresh = format!(".new-{name}");
+    let _ = root.remove(OsStr::new(&fresh));
+    let home = root.make_new(&fresh).map_err(failed())?;
+    home.open_to(user).map_err(failed())?;
+    root.rename(&fresh, &name).map_err(failed())?;
+    home_of(root, user).ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))
+}
+
+/// Removes a tenant's directory, and its GPU's if that is empty then. False if a process has it still.
+fn remove_dir(home: &Dir, gpu_key: &str, name: &str) -> Result<bool, Error> {
+    let Ok(gpu) = home.sub_of_owner(gpu_key) else { return Ok(true) };
+    let gone = format!(".dead-{name}-{}", std::process::id());
+    let failed = || Error::io(gpu.path().join(name).display().to_string());
+    match gpu.rename(name, &gone) {
+        // A process needs no `partita run` to enter a tenant that an environment names. One that has has it back.
+        Ok(())
+            if gpu.sub_of_owner(&gone).is_ok_and(|dir| has_live_slot(&dir))
+                && gpu.rename(&gone, name).is_ok() =>
+        {
+            return Ok(false);
         }
-        let _ = home.remove_empty(gpu_key);
-        Ok(true)
+        Ok(()) => gpu.remove(OsStr::new(&gone)).map_err(failed())?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed()(error)),
     }
+    let _ = home.remove_empty(gpu_key);
+    Ok(true)
 }
 
 /// Opens the lock file of a user's directory, which that user alone can open, and makes it if it is missing.

@@ -13,6 +13,17 @@
 //!   user-1000/                    the same of user 1000
 //! ```
 //!
+//! In system mode `partitad` alone makes, changes and removes tenants, of every user:
+//!
+//! ```text
+//! /run/partita/                   root's, mode 755
+//!   .system                       says that it is in system mode
+//!   .lock                         held while tenants are planned, made, changed or removed
+//!   GPU-1b2c…/.mps-0/             the MPS service of this GPU, for every user
+//!   user-1000/                    root's too; only user 1000 can enter it, and cannot write in it
+//!     GPU-1b2c…/train/            a tenant of user 1000: root's are all files but `usage`, `time` and `owner`
+//! ```
+//!
 //! A directory belongs to one user with all that is in it, and only that user makes, changes and removes
 //! entries there: root too leaves alone what is another user's. Whose a directory is the kernel says of the
 //! open one (`dir`). Others may read `limits`, `meta.json` and `owner`, to plan beside the tenant and to see
@@ -38,7 +49,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use partita_ledger::{
     FLAG_TIMED, GATE_FILE_NAME, GPU_LINK_PREFIX, GateMap, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile,
@@ -57,6 +68,8 @@ use crate::process::user_name;
 /// Where tenants are unless `PARTITA_RUN_DIR` says otherwise. Memory, because
 /// the ledger is read at every launch and must not outlive a restart.
 pub const DEFAULT_ROOT: &str = "/dev/shm/partita";
+/// Where they are instead while that directory is in system mode.
+pub const SYSTEM_ROOT: &str = "/run/partita";
 
 const META: &str = "meta.json";
 const OWNER: &str = "owner";
@@ -64,15 +77,45 @@ const OWNER: &str = "owner";
 const GATE: &str = ".gate";
 /// What the directories of users in a run directory that is not theirs begin with.
 const USER_PREFIX: &str = "user-";
+/// The file that says that a run directory is in system mode.
+const SYSTEM_MARK: &str = ".system";
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+
+/// Who makes, changes and removes tenants in a run directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Each user their own tenants: user mode.
+    User,
+    /// `partitad` all of them, and this process asks it: a user's command in system mode.
+    Client,
+    /// This process, which is root's, all of them: `partitad`, what it starts, and root's commands in system mode.
+    Planner,
+}
+
+/// The user for whom this process, which is root's, makes and changes tenants.
+static ACTS_FOR: OnceLock<u32> = OnceLock::new();
+
+/// Makes this process, which is root's, act for a user from now on: tenants that it makes are that user's.
+pub(crate) fn act_for(user: u32) {
+    // A second call would be for the same connection.
+    let _ = ACTS_FOR.set(user);
+}
+
+/// The user for whom this process acts: its own, unless `partitad` has started it for another.
+pub(crate) fn acting_user() -> u32 {
+    ACTS_FOR.get().copied().unwrap_or_else(own_user)
+}
 
 /// The directory of the tenants.
 #[derive(Debug, Clone)]
 pub struct Registry {
     root: PathBuf,
-    /// Where the current user's tenants are.
+    /// Where the acting user's tenants are.
     home: PathBuf,
+    role: Role,
+    /// The user for whom tenants are made.
+    user: u32,
 }
 
 impl Registry {
@@ -86,8 +129,52 @@ impl Registry {
                 let root = std::path::absolute(&root).map_err(Error::io("PARTITA_RUN_DIR"))?;
                 Self::at(&root)
             }
-            None => Self::at(Path::new(DEFAULT_ROOT)),
+            None => {
+                let system = Path::new(SYSTEM_ROOT);
+                let is_system = Dir::open(system).is_ok_and(|dir| is_system(&dir));
+                Self::at(if is_system { system } else { Path::new(DEFAULT_ROOT) })
+            }
         }
+    }
+
+    /// Opens the run directory in system mode, as root, and makes it if it is missing: the one that `PARTITA_RUN_DIR`
+    /// names, or [`SYSTEM_ROOT`].
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`] if this process is not root's, or if the directory is in user mode.
+    pub fn open_system() -> Result<Self, Error> {
+        let named = std::env::var_os("PARTITA_RUN_DIR").filter(|value| !value.is_empty());
+        let root = std::path::absolute(named.map_or_else(|| SYSTEM_ROOT.into(), PathBuf::from))
+            .map_err(Error::io("PARTITA_RUN_DIR"))?;
+        let root = root.as_path();
+        if own_user() != 0 {
+            return Err(refuse_root(
+                root,
+                "only root keeps it in system mode; start partitad as root".to_owned(),
+            ));
+        }
+        let failed = |error: io::Error| refuse_root(root, error.to_string());
+        match rustix::fs::mkdir(root, rustix::fs::Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+        let dir = open_root(root)?;
+        // An empty one of root's was made for this, as systemd does.
+        let is_new = dir.is_own() && dir.mode & 0o022 == 0 && dir.names().map_err(failed)?.is_empty();
+        if is_new {
+            dir.create(SYSTEM_MARK, 0o644).map_err(failed)?;
+            lock::open_lock(&dir).map_err(failed)?;
+            dir.set_mode(0o755).map_err(failed)?;
+        }
+        if is_new || is_system(&dir) {
+            return Self::at(root);
+        }
+        let shown = root.display();
+        let reason = format!(
+            "it is in user mode: every user makes tenants in it; end them, remove it with `sudo rm -r {shown}`, and start \
+             partitad again, or set PARTITA_RUN_DIR"
+        );
+        Err(refuse_root(root, reason))
     }
 
     /// Opens the directory `root`, and makes it if it is missing: root for every user, anyone else for
@@ -116,8 +203,29 @@ impl Registry {
             }
         }
         let dir = open_root(root)?;
-        let home = if dir.is_own() { root.to_owned() } else { root.join(home_name(own_user())) };
-        Ok(Self { root: root.to_owned(), home })
+        let role = match is_system(&dir) {
+            false => Role::User,
+            true if own_user() == 0 => Role::Planner,
+            true => Role::Client,
+        };
+        let user = acting_user();
+        let home = if dir.user == user { root.to_owned() } else { root.join(home_name(user)) };
+        Ok(Self { root: root.to_owned(), home, role, user })
+    }
+
+    /// Whether this process asks `partitad` for tenants: it runs for a user in system mode.
+    pub fn is_client(&self) -> bool {
+        self.role == Role::Client
+    }
+
+    /// The same run directory, as root has it for itself: where services for all users are.
+    pub(crate) fn of_root(&self) -> Self {
+        Self { home: self.root.clone(), user: 0, ..self.clone() }
+    }
+
+    /// Whether the run directory is in system mode.
+    pub fn is_system(&self) -> bool {
+        self.role != Role::User
     }
 
     /// The directory.
@@ -139,9 +247,9 @@ impl Registry {
         let root = open_root(&self.root)?;
         let home = match user {
             user if root.user == user => root,
-            user => match root.sub(&home_name(user)) {
-                Ok(home) if home.user == user => home,
-                _ => return Ok(None),
+            user => match home_of(&root, user) {
+                Some(home) => home,
+                None => return Ok(None),
             },
         };
         Ok(home.sub_of_owner(gpu_key).ok().map(|gpu| gpu.path().to_owned()))
@@ -154,7 +262,7 @@ impl Registry {
     pub(crate) fn gates(&self) -> Result<Vec<(String, PathBuf, File)>, Error> {
         let root = open_root(&self.root)?;
         let mut found = Vec::new();
-        for home in homes(root)?.iter().filter(|home| home.is_own()) {
+        for Home { dir: home, .. } in homes(root)?.iter().filter(|home| home.dir.is_own()) {
             for (key, gpu) in gpus(home)? {
                 if let Ok(gate) = gpu.file(GATE) {
                     found.push((key, gpu.path().join(GATE), gate));
@@ -171,13 +279,13 @@ impl Registry {
     /// [`Error::RunDirectory`], [`Error::Io`].
     pub fn places(&self) -> Result<Vec<(String, String, PathBuf, u32)>, Error> {
         let mut found = Vec::new();
-        for home in homes(open_root(&self.root)?)? {
+        for Home { dir: home, user } in homes(open_root(&self.root)?)? {
             for (key, gpu) in gpus(&home)? {
                 let names = gpu.texts().map_err(Error::io(gpu.path().display().to_string()))?;
                 for name in names.into_iter().filter(|name| check_name(name).is_ok()) {
                     if gpu.sub_of_owner(&name).is_ok() {
                         let path = gpu.path().join(&name);
-                        found.push((key.clone(), name, path, gpu.user));
+                        found.push((key.clone(), name, path, user));
                     }
                 }
             }
@@ -252,16 +360,36 @@ fn home_name(user: u32) -> String {
     format!("{USER_PREFIX}{user}")
 }
 
-/// The run directory's owner's tenants, and those of each other user.
-fn homes(root: Dir) -> Result<Vec<Arc<Dir>>, Error> {
+/// Where the tenants of one user are.
+#[derive(Debug, Clone)]
+struct Home {
+    dir: Arc<Dir>,
+    /// In system mode the directory is root's, whatever user's tenants are in it.
+    user: u32,
+}
+
+/// The directory of a user in a run directory that is another user's. Anybody may take any name: the kernel says
+/// whose it is.
+fn home_of(root: &Dir, user: u32) -> Option<Dir> {
+    let keeper = if is_system(root) { 0 } else { user };
+    root.sub(&home_name(user)).ok().filter(|home| home.user == keeper)
+}
+
+/// The directories of the run directory's owner and of each other user.
+fn homes(root: Dir) -> Result<Vec<Home>, Error> {
     let names = root.texts().map_err(Error::io(root.path().display().to_string()))?;
     let users = names.iter().filter_map(|name| name.strip_prefix(USER_PREFIX)?.parse().ok());
-    // Anybody may take any name: whose it is the kernel says.
-    let others: Vec<Arc<Dir>> = users
+    let others: Vec<Home> = users
         .filter(|&user| user != root.user)
-        .filter_map(|user| root.sub(&home_name(user)).ok().filter(|home| home.user == user).map(Arc::new))
+        .filter_map(|user| Some(Home { dir: Arc::new(home_of(&root, user)?), user }))
         .collect();
-    Ok([Arc::new(root)].into_iter().chain(others).collect())
+    let user = root.user;
+    Ok([Home { dir: Arc::new(root), user }].into_iter().chain(others).collect())
+}
+
+/// Whether a run directory is in system mode: `partitad` makes, changes and removes all tenants in it.
+fn is_system(root: &Dir) -> bool {
+    root.user == 0 && root.mode & 0o022 == 0 && root.file(SYSTEM_MARK).is_ok()
 }
 
 /// The GPUs that the owner of a directory has tenants on. What others have put there is nobody's.
@@ -320,7 +448,8 @@ pub struct OwnedTenant {
 
 #[derive(Debug)]
 struct OwnedPart {
-    dir: Dir,
+    /// None in a client, which cannot write there.
+    dir: Option<Dir>,
     /// Its path, which the open directory is known by since it got its name.
     path: PathBuf,
     gpu_key: String,
@@ -352,9 +481,29 @@ impl OwnedTenant {
     pub fn update_meta(&mut self, change: impl Fn(&mut Meta)) -> Result<(), Error> {
         for part in &mut self.parts {
             change(&mut part.meta);
-            write_meta(&part.dir, &part.path, &part.meta)?;
+            if let Some(dir) = &part.dir {
+                write_meta(dir, &part.path, &part.meta)?;
+            }
         }
         Ok(())
+    }
+
+    /// The tenant that `partitad` has made for this process: for each of its GPUs the directory, what is known of it,
+    /// and the locked file that keeps it alive.
+    pub(crate) fn received(parts: impl IntoIterator<Item = (PathBuf, Meta, File)>) -> Self {
+        let part = |(path, meta, owner): (PathBuf, Meta, File)| OwnedPart {
+            dir: None,
+            path,
+            gpu_key: meta.gpu.key.clone(),
+            meta,
+            owner,
+        };
+        Self { parts: parts.into_iter().map(part).collect() }
+    }
+
+    /// What a client needs to have it: see [`OwnedTenant::received`].
+    pub(crate) fn handed_out(&self) -> impl Iterator<Item = (&Path, &Meta, &File)> {
+        self.parts.iter().map(|part| (part.path.as_path(), &part.meta, &part.owner))
     }
 }
 
@@ -378,7 +527,9 @@ fn is_scratch(name: &str) -> bool {
 }
 
 /// Makes everything of a tenant on one GPU in `dir`, which is new and its owner's alone. `links` lead to its other GPUs'.
-fn make(dir: &Dir, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<File, Error> {
+///
+/// In system mode the tenant's user gets the files that its processes lock and write. The others stay root's.
+fn make(dir: &Dir, meta: &Meta, limits: &Limits, links: &[PathBuf], user: u32) -> Result<File, Error> {
     let describe = || dir.path().display().to_string();
     let owner = dir.create(OWNER, 0o644).map_err(Error::io(describe()))?;
     match partita_ledger::lock_alone(owner.as_raw_fd()) {
@@ -400,6 +551,16 @@ fn make(dir: &Dir, meta: &Meta, limits: &Limits, links: &[PathBuf]) -> Result<Fi
         dir.link(link, &format!("{GPU_LINK_PREFIX}{number}")).map_err(Error::io(describe()))?;
     }
     write_meta(dir, dir.path(), meta)?;
+    if user != own_user() {
+        let time = (limits.flags & FLAG_TIMED != 0).then_some(TIME_FILE_NAME);
+        for name in [Some(USAGE_FILE_NAME), time].into_iter().flatten() {
+            dir.give(&name.to_string_lossy(), user).map_err(Error::io(describe()))?;
+        }
+        // Nobody but the user can open it, and so nobody else can lock it.
+        dir.give(OWNER, user).map_err(Error::io(describe()))?;
+        rustix::fs::fchmod(&owner, rustix::fs::Mode::from_raw_mode(0o600))
+            .map_err(|error| Error::io(describe())(error.into()))?;
+    }
     dir.set_mode(0o755).map_err(Error::io(describe()))?;
     Ok(owner)
 }
@@ -422,14 +583,18 @@ fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
 
 /// Makes the gate between the tenants of a user on a GPU, if it is missing. It is that user's alone: whoever could write it
 /// could end every process that has it mapped.
-fn make_gate(gpu: &Dir) -> Result<(), Error> {
+fn make_gate(gpu: &Dir, user: u32) -> Result<(), Error> {
     check_memory(gpu, "no priority and no share of time")?;
     let made = match GateMap::create(gpu.at(GATE_FILE_NAME), 0o600) {
         Err(error) if *error.problem() == Problem::Exists => GateMap::open(gpu.at(GATE_FILE_NAME)),
         made => made,
     };
     let path = gpu.path().join(GATE).display().to_string();
-    made.map(drop).map_err(|error| Error::io(path)(io::Error::other(error.to_string())))
+    made.map(drop).map_err(|error| Error::io(path.clone())(io::Error::other(error.to_string())))?;
+    if user != own_user() {
+        gpu.give(GATE, user).map_err(Error::io(path))?;
+    }
+    Ok(())
 }
 
 /// Whether the tenant's owner, or a process that it started, lives; false also if there is no file.

@@ -13,7 +13,7 @@ use partita_ledger::{
 use serde::{Deserialize, Serialize};
 
 use super::dir::{Dir, own_user};
-use super::{META, is_owned, write_meta};
+use super::{Home, META, acting_user, is_owned, write_meta};
 use crate::error::Error;
 use crate::escape::escape_all;
 use crate::gpu::{Gpu, Selector};
@@ -141,9 +141,11 @@ pub struct Tenant {
     /// Its directory's path, for messages and as its processes know it. What is in there is reached from `home`.
     pub dir: PathBuf,
     /// The open directory of its user.
-    home: Arc<Dir>,
+    pub(super) home: Arc<Dir>,
     /// The user whom it belongs to.
     pub user: u32,
+    /// The user whose processes change it: the same one, or root in system mode.
+    keeper: u32,
     /// Whether a process of it lives.
     pub alive: bool,
     /// What is known of it, or what is wrong with the file.
@@ -155,21 +157,23 @@ pub struct Tenant {
 impl Tenant {
     /// Reads the tenant in `dir`. Nothing in it is mapped, and what another user wrote is believed only as far as it
     /// concerns that user's processes.
-    pub(super) fn read(home: &Arc<Dir>, gpu_key: &str, name: &str, dir: &Dir) -> Self {
+    pub(super) fn read(home: &Home, gpu_key: &str, name: &str, dir: &Dir) -> Self {
+        let user = home.user;
         let limits = Limits::read(dir.at(LIMITS_FILE_NAME)).map(|(_, limits)| limits);
-        let meta = read_meta(dir).and_then(|meta| {
+        let meta = read_meta(dir, user).and_then(|meta| {
             if meta.name == name { Ok(meta) } else { Err(format!("it is that of tenant {:?}", meta.name)) }
         });
         let has_child = || {
             let child = meta.as_ref().ok().and_then(|meta| meta.child);
-            child.is_some_and(|child| child.lives() && child.user() == Some(dir.user))
+            child.is_some_and(|child| child.lives() && child.user() == Some(user))
         };
         Self {
             name: name.to_owned(),
             gpu_key: gpu_key.to_owned(),
             dir: dir.path().to_owned(),
-            home: Arc::clone(home),
-            user: dir.user,
+            home: Arc::clone(&home.dir),
+            user,
+            keeper: dir.user,
             // The slots of others' tenants only root can read. A program that has closed its lock is a child still.
             alive: is_owned(dir) || has_live_slot(dir) || (!dir.is_own() && has_child()),
             meta,
@@ -177,9 +181,11 @@ impl Tenant {
         }
     }
 
-    /// Whether it is the current user's.
+    /// Whether this process may change it: it is the user's for whom the process acts, or any in root's own commands in
+    /// system mode.
     pub fn is_own(&self) -> bool {
-        self.user == own_user()
+        let (own, acting) = (own_user(), acting_user());
+        self.keeper == own && (acting == own || acting == self.user)
     }
 
     /// Whether plans reckon with it: another user's whose limits cannot be read is promised nothing.
@@ -194,7 +200,11 @@ impl Tenant {
 
     /// What plans call it. Other users may give theirs any name.
     pub(crate) fn name_among_all(&self) -> String {
-        if self.is_own() { self.name.clone() } else { format!("{} of {}", self.name, user_name(self.user)) }
+        if self.user == acting_user() {
+            self.name.clone()
+        } else {
+            format!("{} of {}", self.name, user_name(self.user))
+        }
     }
 
     /// Opens its directory, if it is there and its user's still.
@@ -301,6 +311,14 @@ impl Tenant {
         write_meta(&dir, &self.dir, &meta)
     }
 
+    /// Notes the program that its `partita run` has started.
+    pub(crate) fn note_child(&self, child: ProcessId) -> Result<(), Error> {
+        self.check_yours()?;
+        let meta = Meta { child: Some(child), ..self.meta()?.clone() };
+        let dir = self.open().map_err(Error::io(self.dir.display().to_string()))?;
+        write_meta(&dir, &self.dir, &meta)
+    }
+
     /// Leaves a mark in its directory, if it is the current user's and there is none.
     pub(crate) fn leave_mark(&self, name: &str) {
         if self.is_own()
@@ -348,9 +366,9 @@ pub(super) fn has_live_slot(dir: &Dir) -> bool {
     UsageView::open(dir.at(USAGE_FILE_NAME)).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
 }
 
-fn read_meta(dir: &Dir) -> Result<Meta, String> {
+fn read_meta(dir: &Dir, user: u32) -> Result<Meta, String> {
     let mut json: serde_json::Value = dir.json(META, META_BYTES_MAX).map_err(|error| error.to_string())?;
-    if !dir.is_own() {
+    if user != own_user() {
         // It goes to terminals and logs.
         escape_all(&mut json);
     }

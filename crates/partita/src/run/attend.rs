@@ -12,6 +12,7 @@ use crate::mps::watch::Watch;
 use crate::process::ProcessId;
 use crate::registry::{OwnedTenant, Registry};
 use crate::signals::Signals;
+use crate::system;
 
 /// A tenant whose program runs.
 pub(super) struct Started {
@@ -37,6 +38,9 @@ pub(super) fn attend(
     loop {
         let pid = child.id();
         let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(pid));
+        if registry.is_client() {
+            system::note_child(registry, tenant.meta());
+        }
         watch.iter().for_each(|watch| watch.expect(pid));
         let dir = tenant.dir().to_owned();
         let attended = watch.as_ref().map(|watch| Attended { install, registry, name, dir: &dir, watch });

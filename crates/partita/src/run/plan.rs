@@ -49,7 +49,7 @@ fn plan<'a>(
         return Err(other.name_in_use());
     }
     if request.isolation == Isolation::Shared {
-        mps::check_shared(gpus, &tenants)?;
+        mps::check_shared(registry, gpus, &tenants)?;
     }
     let parts = gpus.iter().zip(&measured).map(|(gpu, measured)| {
         plan_on(gpu, measured, request, &tenants, name).map_err(|error| match gpus.len() {
@@ -127,16 +127,17 @@ fn plan_on(
 }
 
 /// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's lock.
-pub(super) fn make(
+/// `run` is the `partita run` that the tenant is for.
+pub(crate) fn make(
     install: &Install,
     request: &RunRequest,
     registry: &Registry,
     gpus: &[Gpu],
     name: &str,
+    run: ProcessId,
 ) -> Result<OwnedTenant, Error> {
     let Planned { lock, tenants, parts } = plan(install, request, registry, gpus, Some(name))?;
-    let metas =
-        gpus.iter().map(|gpu| new_meta(request, gpu, gpus, name)).collect::<Result<Vec<_>, Error>>()?;
+    let metas = gpus.iter().map(|gpu| new_meta(request, gpu, gpus, name, run));
     for (gpu, part) in gpus.iter().zip(&parts) {
         partition::store(&part.chosen.stores, &tenants, &gpu.key(), &part.topology)?;
     }
@@ -184,13 +185,13 @@ pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -
     gpus.iter().zip(planned.parts).map(row).collect()
 }
 
-fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str) -> Result<Meta, Error> {
-    Ok(Meta {
+fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: ProcessId) -> Meta {
+    Meta {
         version: crate::registry::META_VERSION,
         name: name.to_owned(),
         gpu: GpuMeta::of(gpu),
         gpus: if gpus.len() == 1 { Vec::new() } else { gpus.iter().map(GpuMeta::of).collect() },
-        run: ProcessId::own().map_err(Error::io("/proc/self"))?,
+        run,
         child: None,
         command: match &request.description {
             Some(text) => vec![text.clone()],
@@ -201,5 +202,5 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str) -> Result
         place: request.place.unwrap_or_default(),
         isolation: request.isolation,
         mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
-    })
+    }
 }

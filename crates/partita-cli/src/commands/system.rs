@@ -1,0 +1,85 @@
+//! Commands in system mode: what a user's command has `partitad` do, and what does it there.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use clap::Parser;
+use partita::Error;
+use partita::install::{self, Install};
+use partita::registry::Registry;
+use partita::system::{self, Printed};
+
+use crate::args::{Arguments, Cmd};
+use crate::fail::{Failure, tell};
+use crate::output::print;
+
+/// Has `partitad` run the command, if the run directory is in system mode and the command reads or changes what only
+/// `partitad` may. None if this process is to run it.
+pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
+    if !is_forwarded(command) {
+        return Ok(None);
+    }
+    let registry = Registry::open()?;
+    if !registry.is_client() {
+        return Ok(None);
+    }
+    let arguments: Result<Vec<String>, _> =
+        std::env::args_os().skip(1).map(|word| word.into_string()).collect();
+    let mut arguments = arguments.map_err(|word| Failure::Told(format!("{word:?} is not UTF-8 text")))?;
+    if let Cmd::Run(run) = command
+        && let Some(gpu) = &run.gpu.gpu
+        && !arguments.iter().take_while(|word| *word != "--").any(|word| word.starts_with("--gpu"))
+    {
+        // It came from the environment, which stays here.
+        arguments.insert(1, format!("--gpu={gpu}"));
+    }
+    match system::command(&registry, arguments) {
+        Ok(Printed { code, stdout, stderr }) => {
+            // Without a stderr there is nobody to tell.
+            let _ = std::io::stderr().write_all(&stderr);
+            print(&String::from_utf8_lossy(&stdout))?;
+            Ok(Some(ExitCode::from(code)))
+        }
+        Err(error @ Error::Daemon { .. }) if matches!(command, Cmd::Ps(_)) => {
+            tell(&format!("{error}; only your own tenants are shown"));
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether users have `partitad` run it for them.
+fn is_forwarded(command: &Cmd) -> bool {
+    match command {
+        Cmd::Ps(_) | Cmd::Set(_) | Cmd::Kill(_) => true,
+        Cmd::Run(run) => run.dry_run,
+        _ => false,
+    }
+}
+
+/// Answers the request of the connection that `partitad` has given this process as stdin.
+pub fn answer() -> Result<ExitCode, Failure> {
+    let io = |error: std::io::Error| Failure::Told(format!("the connection: {error}"));
+    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(io)?);
+    // What the command starts must not have the connection.
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null").map_err(io)?)
+        .map_err(|error| io(error.into()))?;
+    system::answer(&Install::of_this_program()?, stream, |arguments| run(arguments))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(arguments: &[String]) -> u8 {
+    let words = ["partita"].into_iter().chain(arguments.iter().map(String::as_str));
+    let code = match Arguments::try_parse_from(words) {
+        Ok(arguments) if is_forwarded(&arguments.command) => {
+            crate::dispatch(&arguments.command).unwrap_or_else(Failure::report)
+        }
+        Ok(_) => {
+            Failure::Told("partitad runs only ps, set, kill and run --dry-run for users".to_owned()).report()
+        }
+        Err(error) => crate::fail::usage(&error),
+    };
+    (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(install::OWN_ERROR)
+}

@@ -1,0 +1,266 @@
+//! System mode: `partitad` as root makes and changes the tenants of every user.
+//!
+//! The tests of other files run here once more, as a user whose commands ask `partitad`. Needs root, which can become
+//! any user, and a simulated GPU.
+
+mod common;
+
+#[path = "live.rs"]
+mod live;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Answering, Tenant, World, refusal, text};
+use partita_testing::{ATTACKER, VICTIM};
+use serde_json::Value;
+
+/// A tenant of a user's whose program answers.
+fn answering(world: &World, user: u32, options: &str) -> Answering {
+    let (program, kernels) = common::gpu_program();
+    let mut command = world.as_user(user, ["run"].into_iter().chain(options.split_whitespace()));
+    Answering::start(command.arg("--").arg(program).arg(kernels).arg("serve"))
+}
+
+/// A tenant of a user's that does nothing.
+fn idle(world: &World, user: u32, options: &str) -> Tenant {
+    let mut command = world.as_user(user, ["run"].into_iter().chain(options.split_whitespace()));
+    let mut tenant = Tenant::start(command.args(["--", "sh", "-c", "echo ready; exec sleep 1000"]));
+    assert_eq!(tenant.next_line(), "ready");
+    tenant
+}
+
+fn rows(command: &mut Command) -> Vec<Value> {
+    let output = command.args(["ps", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn nothing() -> [&'static str; 0] {
+    []
+}
+
+/// The directory of a user's tenant on the only GPU.
+fn dir_of(world: &World, user: u32, name: &str) -> PathBuf {
+    let home = world.run_dir().join(format!("user-{user}"));
+    let gpus: Vec<PathBuf> = fs::read_dir(home).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(gpus.len(), 1, "{gpus:?}");
+    gpus[0].join(name)
+}
+
+/// Whether a user can open a file so.
+fn can_open(user: u32, path: &Path, how: &str) -> bool {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec 3{how}\"$1\""), "sh"]).arg(path).uid(user).gid(user);
+    command.output().unwrap().status.success()
+}
+
+#[test]
+fn two_users_share_a_gpu_and_neither_takes_what_the_other_was_promised() {
+    let world = World::in_memory();
+    let _first = idle(&world, VICTIM, "--name first --sm 60% --mem 1GiB");
+    let said = refusal(&mut world.as_user(ATTACKER, "run --name second --sm 50% -- true".split(' ')));
+    assert!(said.contains("first of "), "{said}");
+    let _second = idle(&world, ATTACKER, "--name second --sm 40% --mem 1GiB");
+    let said = refusal(&mut world.as_user(ATTACKER, "set second --mem 1000GiB".split(' ')));
+    assert!(said.contains("--mem 1000GiB"), "{said}");
+    let both = rows(&mut world.as_user(ATTACKER, nothing()));
+    let show = |row: &Value| (row["name"].clone(), row["sms"].clone(), row["memory_used_bytes"].is_null());
+    assert_eq!(
+        both.iter().map(show).collect::<Vec<_>>(),
+        [("first".into(), 78.into(), true), ("second".into(), 52.into(), false)]
+    );
+    // What each holds is shown to root and to that user.
+    assert!(world.ps_of_root().iter().all(|row| !row["memory_used_bytes"].is_null()));
+}
+
+#[test]
+fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
+    let world = World::in_memory();
+    let first = idle(&world, VICTIM, "--name first --sm 25% --mem 64MiB");
+    let dir = dir_of(&world, VICTIM, "first");
+    let limits = dir.join("limits");
+    let before = fs::read(&limits).unwrap();
+    assert!(can_open(VICTIM, &limits, "<"), "its processes map them");
+    for (file, how) in
+        [("limits", "<>"), ("limits", ">"), ("meta.json", ">"), ("new", ">"), ("limits.lock", "<")]
+    {
+        assert!(!can_open(VICTIM, &dir.join(file), how), "{file} {how}");
+    }
+    for file in ["limits", "usage", "owner", "meta.json"] {
+        assert!(!can_open(ATTACKER, &dir.join(file), "<"), "{file}");
+    }
+    for (from, to) in [("limits", "limits.old"), ("usage", "usage.old"), ("", "../other")] {
+        let mut command = Command::new("mv");
+        command.arg(dir.join(from)).arg(dir.join(to)).uid(VICTIM).gid(VICTIM);
+        assert!(!command.output().unwrap().status.success(), "{from}");
+    }
+    for line in ["set first --mem 1GiB", "kill first", "set first --sm 100%"] {
+        let said = refusal(&mut world.as_user(ATTACKER, line.split(' ')));
+        assert!(said.contains("belongs to "), "{line}: {said}");
+    }
+    assert_eq!(fs::read(&limits).unwrap(), before);
+    // Its own user has it changed and ended.
+    world.ok("set first --mem 128MiB");
+    assert_eq!(world.row("first")["memory_quota_bytes"], 128 << 20);
+    assert_eq!(world.ok("kill first"), "first: ended (1 process)\n");
+    drop(first);
+}
+
+#[test]
+fn nobody_has_partitad_run_another_command_or_act_for_another_user() {
+    let world = World::in_memory();
+    let socket = world.run_dir().join(".system.sock");
+    let ask = |request: &str| {
+        let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+                      s.sendall(sys.argv[2].encode())\ns.shutdown(socket.SHUT_WR)\n\
+                      a = b''\nwhile d := s.recv(65536): a += d\nprint(a.decode())";
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).arg(&socket).arg(request).uid(ATTACKER).gid(ATTACKER);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout)
+    };
+    for arguments in [
+        r#"["run", "--", "true"]"#,
+        r#"["mps", "stop", "--force"]"#,
+        r#"["internal-hold"]"#,
+        r#"["internal-system"]"#,
+        r#"["generate", "/"]"#,
+        r#"["doctor"]"#,
+    ] {
+        let answer: Value =
+            serde_json::from_str(&ask(&format!(r#"{{"do":"command","arguments":{arguments}}}"#))).unwrap();
+        let said: Vec<u8> = serde_json::from_value(answer["printed"]["stderr"].clone()).unwrap();
+        assert_eq!(text(&said), "partita: partitad runs only ps, set, kill and run --dry-run for users\n");
+    }
+    for request in ["", "{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{0}"] {
+        assert!(ask(request).contains("is not understood"), "{request}");
+    }
+    // A name that leads out of the directory of tenants.
+    let make = r#"{"do":"make","name":"../../x","gpus":"sim:h200","request":{}}"#;
+    assert!(ask(make).contains("refused"));
+    let _tenant = idle(&world, VICTIM, "--name first --sm 25%");
+    for request in [
+        r#"{"do":"end_processes","name":"first"}"#.to_owned(),
+        format!(
+            r#"{{"do":"note_child","name":"first","child":{{"pid":{},"start_ticks":1}}}}"#,
+            std::process::id()
+        ),
+    ] {
+        ask(&request);
+    }
+    assert_eq!(world.row("first")["name"], "first");
+}
+
+#[test]
+fn without_partitad_tenants_run_on_and_commands_say_so() {
+    let mut world = World::in_memory();
+    let mut tenant = answering(&world, VICTIM, "--name first --sm 25% --mem 64MiB");
+    assert_eq!(tenant.line("alloc 33554432"), "0");
+    world.system().kill();
+    // Its limits hold, and its processes start others.
+    assert_eq!(tenant.line("alloc 67108864"), "2");
+    let said = refusal(&mut world.partita("set first --mem 1GiB".split(' ')));
+    assert!(said.contains("partitad --system") && said.contains("tenants keep running"), "{said}");
+    refusal(&mut world.partita("run --sm 25% -- true".split(' ')));
+    let output = world.line("ps --json");
+    assert!(text(&output.stderr).contains("only your own tenants are shown"), "{output:?}");
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows[0]["memory_used_bytes"], 32 << 20);
+    let run_dir = world.run_dir();
+    world.system().start_again(&run_dir);
+    assert_eq!(world.row("first")["memory_used_bytes"], 32 << 20);
+    world.ok("set first --mem 1GiB");
+    assert_eq!(tenant.line("alloc 67108864"), "0");
+}
+
+/// 500 with `PARTITA_TEST_KILLS=500`.
+#[test]
+fn kills_of_partitad_end_no_tenant_and_lose_no_limit() {
+    const TENANTS: u32 = 20;
+    let kills = std::env::var("PARTITA_TEST_KILLS").map_or(4, |kills| kills.parse().unwrap());
+    let mut world = World::in_memory();
+    let mut tenants: Vec<Answering> = (0..TENANTS)
+        .map(|at| {
+            let user = if at % 2 == 0 { VICTIM } else { ATTACKER };
+            let mut tenant =
+                answering(&world, user, &format!("--name t{at} --sm 3tpc --mem 64MiB --isolation own"));
+            assert_eq!(tenant.line(&format!("alloc {}", (at + 1) << 20)), "0");
+            tenant
+        })
+        .collect();
+    let state = |world: &World| {
+        let mut state: Vec<_> = world
+            .ps_of_root()
+            .iter()
+            .map(|row| {
+                ["name", "user", "tpcs", "memory_quota_bytes", "memory_used_bytes"]
+                    .map(|field| row[field].to_string())
+            })
+            .collect();
+        state.sort();
+        state
+    };
+    let before = state(&world);
+    assert_eq!(before.len(), TENANTS as usize);
+    let run_dir = world.run_dir();
+    for kill in 0..kills {
+        let ending = AtomicBool::new(false);
+        let mut system = world.system.take();
+        std::thread::scope(|scope| {
+            // Commands are under way when it is killed; each is done or not, and says which.
+            for user in [VICTIM, ATTACKER] {
+                let (world, ending) = (&world, &ending);
+                scope.spawn(move || {
+                    let own = if user == VICTIM { "t0" } else { "t1" };
+                    while !ending.load(Ordering::Relaxed) {
+                        let _ = world.as_user(user, ["set", own, "--mem", "64MiB"]).output().unwrap();
+                        let _ =
+                            world.as_user(user, "run --sm 1tpc --isolation own -- true".split(' ')).output();
+                    }
+                });
+            }
+            let system = system.as_mut().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(kill * 7 % 50));
+            system.kill();
+            system.start_again(&run_dir);
+            ending.store(true, Ordering::Relaxed);
+        });
+        world.system = system;
+        assert_eq!(state(&world), before, "after kill {kill}");
+    }
+    for (tenant, at) in tenants.iter_mut().zip(1..) {
+        let left = 64 - at;
+        assert_eq!(tenant.line(&format!("alloc {}", left << 20)), "0", "what was left is there");
+        assert_eq!(tenant.line("alloc 1048576"), "2", "and no more");
+    }
+    assert!(tenants.iter_mut().all(|tenant| tenant.tenant.child.try_wait().unwrap().is_none()));
+}
+
+#[test]
+fn the_directories_are_roots_and_each_user_enters_one() {
+    let world = World::in_memory();
+    let _first = idle(&world, VICTIM, "--name first --sm 25%");
+    let meta = |path: &Path| path.metadata().map(|meta| (meta.uid(), meta.mode() & 0o777)).unwrap();
+    assert_eq!(meta(&world.run_dir()), (0, 0o755));
+    // The group's bits are the mask of the access control list.
+    assert_eq!(meta(&world.run_dir().join(format!("user-{VICTIM}"))), (0, 0o750));
+    let dir = dir_of(&world, VICTIM, "first");
+    let files = [
+        ("", 0, 0o755),
+        ("limits", 0, 0o644),
+        ("meta.json", 0, 0o644),
+        ("usage", VICTIM, 0o600),
+        ("owner", VICTIM, 0o600),
+    ];
+    for (file, user, mode) in files {
+        assert_eq!(meta(&dir.join(file)), (user, mode), "{file}");
+    }
+    let refused = OpenOptions::new().write(true).open(dir.join("limits"));
+    assert!(refused.is_ok(), "root is not kept out");
+}
