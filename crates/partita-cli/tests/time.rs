@@ -168,6 +168,13 @@ fn a_program_may_end_while_its_work_waits_for_the_gate() {
 }
 
 #[test]
+fn work_that_waits_for_work_at_the_gate_does_not_keep_it_closed() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "crossed", "--sm 25% --time 25%");
+    assert_eq!(program.tell("crossed 3"), 0);
+}
+
+#[test]
 fn what_a_program_does_in_bursts_is_charged_as_it_is() {
     let world = World::in_memory();
     let mut program = Program::start(&world, "bursts", "--sm 25% --time 90%");

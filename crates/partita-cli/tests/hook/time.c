@@ -8,6 +8,8 @@
  *   short KERNEL_NS COUNT             COUNT processes of the tenant one after the other, each of which ends by SIGKILL behind one kernel
  *   leave COUNT KERNEL_NS             COUNT kernels, and ends without a wait for them
  *   destroy COUNT KERNEL_NS           COUNT kernels, and ends their context without a wait for them, then itself
+ *   crossed COUNT                     so often a kernel that spends the budget in one stream, and behind it a wait for a kernel of another
+ *                                     stream, which waits for the budget
  *   capture COUNT                     nodes of a graph into which COUNT launches were captured
  *   rate FORM BLOCKS BLOCK_NS SKIP_MS MS   kernels of BLOCKS blocks, two of which fill an SM for BLOCK_NS, launched without a pause (FORM kernel) or
  *                                     as graphs of four (graph): how many end in 1000 s, once SKIP_MS are over
@@ -154,6 +156,34 @@ static uint64_t rate(const char *form, unsigned blocks, uint64_t block_ns, uint6
     return at_ns > from_ns ? (uint64_t)((count - from_count) * 1e12 / (at_ns - from_ns)) : 0;
 }
 
+static void crossed(unsigned long rounds) {
+    void *other;
+    fn_p query = CALL(fn_p, "cuStreamQuery"), finish = CALL(fn_p, "cuStreamSynchronize");
+    int (*wait)(void *, void *, unsigned) = CALL(int (*)(void *, void *, unsigned), "cuStreamWaitEvent");
+    OK("cuStreamCreate", CALL(int (*)(void *, unsigned), "cuStreamCreate")(&other, 1));
+    uint64_t short_ns = 1000, long_ns = 200000000;
+    void *briefly[1] = {&short_ns}, *for_long[1] = {&long_ns};
+    for (unsigned long round = 0; round < rounds; round++) {
+        /* Many short kernels, so that the next unit is to take several launches, and has no end after the first. */
+        for (int burst = 0; burst < 8; burst++, usleep(6000)) {
+            for (int i = 0; i < 64; i++)
+                OK("cuLaunchKernel", launch_kernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, briefly, NULL));
+            OK("cuStreamSynchronize", finish(stream));
+        }
+        OK("cuLaunchKernel", launch_kernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, for_long, NULL));
+        usleep(150000);
+        OK("cuLaunchKernel", launch_kernel(spin, 1, 1, 1, 32, 1, 1, 0, other, briefly, NULL));
+        OK("cuEventRecord", CALL(fn_pp, "cuEventRecord")(events[0], other));
+        OK("cuStreamWaitEvent", wait(stream, events[0], 0));
+        /* Reached only if nothing goes on any more. */
+        uint64_t end = now_ms() + 60000;
+        while (query(stream)) {
+            if (now_ms() > end) die("what waits for the budget", (int)round);
+            usleep(1000);
+        }
+    }
+}
+
 static int earlier(const void *a, const void *b) {
     const interval *x = a, *y = b;
     return x->start < y->start ? -1 : x->start > y->start;
@@ -277,6 +307,9 @@ int main(int count, char **arguments) {
             return 0;
         } else if (sscanf(line, "rate %31s %lu %lu %lu %lu", form, &first, &second, &third, &fourth) == 5) {
             printf("%lu\n", (unsigned long)rate(form, first, second, third, fourth));
+        } else if (sscanf(line, "crossed %lu", &first) == 1) {
+            crossed(first);
+            puts("0");
         } else if (sscanf(line, "capture %lu", &first) == 1) {
             size_t nodes = 0;
             OK("cuGraphGetNodes", CALL(int (*)(void *, void *, size_t *), "cuGraphGetNodes")(capture(first, 1, 32, 1000), NULL, &nodes));

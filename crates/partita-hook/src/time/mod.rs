@@ -349,6 +349,7 @@ impl Meter {
         unit.begun_ns.store(now_ns(), Ordering::Relaxed);
         unit.started_ns.store(0, Ordering::Relaxed);
         unit.reported_ns.store(0, Ordering::Relaxed);
+        unit.was_blocked.store(false, Ordering::Relaxed);
         let gate = pool.gate.load(Ordering::Relaxed);
         // SAFETY: the program's stream, a word that stays mapped, and an event of the stream's context.
         let begins = unsafe {

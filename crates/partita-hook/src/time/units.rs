@@ -4,7 +4,7 @@
 //! are the GPU's own clock. They are made when they are first needed and used again and again.
 
 use core::ffi::{c_uint, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use alloc::vec::Vec;
 use partita_abi::CuResult;
@@ -44,6 +44,9 @@ pub struct Unit {
     pub started_ns: AtomicU64,
     /// Up to when it is in the account.
     pub reported_ns: AtomicU64,
+    /// Whether part of the time since it started was not charged: it seemed to follow a unit that
+    /// waited at the gate.
+    pub was_blocked: AtomicBool,
 }
 
 impl Unit {
@@ -58,6 +61,7 @@ impl Unit {
             begun_ns: AtomicU64::new(0),
             started_ns: AtomicU64::new(0),
             reported_ns: AtomicU64::new(0),
+            was_blocked: AtomicBool::new(false),
         }
     }
 

@@ -34,11 +34,17 @@ const ORPHAN_CHARGE_NS: u64 = 2 * LOOK_NS_MAX;
 /// For how long a unit in a stream that cannot be asked is thought of as unfinished, in nanoseconds.
 const UNKNOWN_NS_MAX: u64 = 1_000_000_000;
 
+/// For how long a unit of unknown length is charged while the gate is closed and other units wait at
+/// it, in nanoseconds.
+const BLOCKED_NS_MAX: u64 = 20_000_000;
+
 /// How long a turn lasts beyond the next look, which may be late, and how often others ask for theirs.
 const TURN_SLACK_NS: u64 = 1_000_000;
 
-/// Launches of units of time: half as long as a slice, since what passes after the gate has closed is a debt.
-const PACER: Pacer = Pacer::new(1_000_000, 256);
+/// How long units of several launches are to be, in nanoseconds: half as long as a slice, since what passes after the gate has closed
+/// is a debt.
+const UNIT_NS: u64 = 1_000_000;
+const PACER: Pacer = Pacer::new(UNIT_NS, 256);
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_uint = 2;
@@ -52,6 +58,8 @@ struct Inspection {
     /// Units in flight, in the order in which they were begun.
     units: Vec<(u64, usize)>,
     busy: Busy,
+    /// Whether the gate was closed at the last look, and units waited at it.
+    waited: bool,
     /// The capture mode that this thread was given.
     is_relaxed: bool,
 }
@@ -72,6 +80,7 @@ impl Inspection {
             behind: alloc::vec![false; STREAMS].into(),
             units: Vec::new(),
             busy: Busy { times: Vec::new(), idle: Vec::new() },
+            waited: false,
             is_relaxed: false,
         }
     }
@@ -100,7 +109,9 @@ impl Watch {
 
 /// How a unit stands.
 enum Found {
-    /// The GPU has not come to it, or is at it; what follows in its stream need not be asked about.
+    /// The GPU has not come to it; what follows in its stream need not be asked about.
+    Waiting,
+    /// The GPU is at it; what follows in its stream need not be asked about.
     Behind,
     /// The GPU is done with it.
     Done,
@@ -218,7 +229,12 @@ impl Meter {
 
     /// Asks the driver how far the units in flight are.
     fn inspect(&self, inspection: &mut Inspection, now_ns: u64) {
-        let Inspection { clocks, pacers, behind, units, busy, is_relaxed } = inspection;
+        let Inspection { clocks, pacers, behind, units, busy, waited, is_relaxed } = inspection;
+        let is_closed = !self.map.is_open();
+        // A unit that has started may follow one that waits at the gate, through an event or the
+        // legacy stream. Charged for all that time, it would keep the gate closed for ever.
+        let may_be_blocked = is_closed && *waited;
+        *waited = false;
         busy.times.clear();
         busy.idle.clear();
         behind.fill(false);
@@ -249,12 +265,13 @@ impl Meter {
                     continue;
                 }
                 let pacer = stream.and_then(|stream| pacers.get_mut(stream));
-                match self.inspect_unit(pool, number, unit, clock, pacer, busy, now_ns) {
+                match self.inspect_unit(pool, number, unit, clock, pacer, busy, may_be_blocked, now_ns) {
                     Found::Done => {
                         pool.give_back(number);
                         done += 1;
                     }
-                    Found::Behind => {
+                    found => {
+                        *waited |= is_closed && matches!(found, Found::Waiting);
                         if let Some(behind) = stream.and_then(|stream| behind.get_mut(stream)) {
                             *behind = true;
                         }
@@ -276,6 +293,7 @@ impl Meter {
         clock: &mut Clock,
         pacer: Option<&mut Pacer>,
         busy: &mut Busy,
+        may_be_blocked: bool,
         now_ns: u64,
     ) -> Found {
         // SAFETY: an event of a context that lives while it is inspected.
@@ -283,17 +301,20 @@ impl Meter {
         let mut started_ns = unit.started_ns.load(Ordering::Relaxed);
         if started_ns == 0 {
             if !is_past(unit.start()) {
-                return Found::Behind;
+                return Found::Waiting;
             }
             let begun_ns = unit.begun_ns.load(Ordering::Relaxed);
             started_ns = clock.time_of(&self.calls, pool, unit.start(), begun_ns, now_ns);
             unit.started_ns.store(started_ns, Ordering::Relaxed);
             unit.reported_ns.store(started_ns, Ordering::Relaxed);
         }
+        let was_blocked = unit.was_blocked.load(Ordering::Relaxed);
         let mut report = |until_ns: u64| {
             let from_ns = unit.reported_ns.load(Ordering::Relaxed);
             match until_ns.checked_sub(from_ns) {
                 Some(_) => busy.times.push((from_ns, until_ns)),
+                // That time was not charged.
+                None if was_blocked => return,
                 // It was taken to run up to the look before, and had ended.
                 None => busy.idle.push((until_ns, from_ns)),
             }
@@ -303,6 +324,17 @@ impl Meter {
         let mean_ns = pacer.as_ref().and_then(|pacer| pacer.mean_ns());
         let expected = |launches: u32| {
             started_ns.saturating_add(mean_ns.unwrap_or(u64::MAX).saturating_mul(launches.into()))
+        };
+        let mut report_running = || {
+            // A unit is as long as is aimed at, or is one launch. Beyond that it waits more likely than it runs.
+            let length_ns = mean_ns.map_or(BLOCKED_NS_MAX, |mean_ns| mean_ns.max(UNIT_NS));
+            let likely_ns = started_ns.saturating_add(length_ns);
+            if !may_be_blocked || now_ns <= likely_ns {
+                return report(now_ns);
+            }
+            report(likely_ns.max(unit.reported_ns.load(Ordering::Relaxed)));
+            unit.reported_ns.store(now_ns, Ordering::Relaxed);
+            unit.was_blocked.store(true, Ordering::Relaxed);
         };
         match unit.state.load(Ordering::Acquire) {
             BEGUN => match self.is_over(unit, number, now_ns) {
@@ -315,13 +347,13 @@ impl Meter {
                     Found::Behind
                 }
                 None => {
-                    report(now_ns);
+                    report_running();
                     Found::Behind
                 }
             },
             ended @ (ENDED | ENDED_LATE) => {
                 if !is_past(unit.end()) {
-                    report(now_ns);
+                    report_running();
                     return Found::Behind;
                 }
                 let end_ns = clock.time_of(&self.calls, pool, unit.end(), started_ns, now_ns);
@@ -330,7 +362,7 @@ impl Meter {
                     report(end_ns.min(expected(launches).max(unit.reported_ns.load(Ordering::Relaxed))));
                 } else {
                     report(end_ns);
-                    if let Some(pacer) = pacer {
+                    if let Some(pacer) = pacer.filter(|_| !was_blocked) {
                         pacer.observe((end_ns - started_ns) / u64::from(launches));
                         self.set_target(unit, pacer.launches());
                     }
