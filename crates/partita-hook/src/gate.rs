@@ -46,6 +46,8 @@ calls! {
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
+/// `CU_STREAM_LEGACY`; null is the legacy stream too.
+const LEGACY: usize = 1;
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs others.
 const WATCH_NS: u64 = 5_000_000;
 /// The same while nobody of high priority is there: what else it costs who comes, and dies, between two looks.
@@ -236,6 +238,11 @@ impl Gate {
         let stream = core::ptr::with_exposed_provenance_mut::<c_void>(key);
         let Some(lane) = holder.lane.load(Ordering::Relaxed).checked_sub(1) else { return };
         if !holder.closed.load(Ordering::Relaxed) || is_captured(tenant, stream) {
+            return;
+        }
+        // A write into the legacy stream would spoil the captures of blocking streams. The lane stays
+        // closed until a later call, or until those who wait for it relent.
+        if key <= LEGACY && capture::is_any() {
             return;
         }
         if !holder.closed.swap(false, Ordering::Relaxed) {
