@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{Answering, World, compile, gpu_program, is_real, text, tpcs};
+use partita_abi::exports::{EXPORTS, Policy};
 use partita_testing::succeed;
 
 /// Runs a program as a tenant of its own fault domain; its lines.
@@ -135,6 +136,50 @@ fn a_process_that_was_refused_has_no_use_of_the_gpu() {
     let elsewhere = ["PARTITA_LEDGER=/nowhere", program.to_str().unwrap(), "refused"];
     let said = lines(&world, "--sm 25% --mem 64MiB", Path::new("env"), &elsewhere);
     assert_eq!(said, ["101 3 3 3 3 refused refused"]);
+}
+
+/// Calls that the pairs of [`calls_about_one_object…`](calls_about_one_object_at_the_same_moment_leave_the_account_right) leave out.
+const NOT_IN_PAIRS: [&str; 11] = [
+    // Copies and questions change who holds memory no more than the synchronisations that take part.
+    "cuMemcpy",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuStreamQuery",
+    // The same as cuCtxDestroy, cuGraphAddMemAllocNode and cuDeviceSetMemPool to the hook.
+    "cuCtxDetach",
+    "cuGraphAddNode",
+    "cuMemSetMemPool",
+    // Owns no memory.
+    "cuGreenCtxDestroy",
+    // The simulated driver has none.
+    "cuMulticastBindAddr",
+    "cuMulticastBindMem",
+    "cuMulticastUnbind",
+];
+
+/// `PARTITA_TEST_RACES` is how often each pair is tried.
+#[test]
+fn calls_about_one_object_at_the_same_moment_leave_the_account_right() {
+    let world = World::new();
+    let program = compile(&world, "pairs");
+    let base = |name: &str| {
+        let name = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+        name.trim_end_matches("_v4").trim_end_matches("_v3").trim_end_matches("_v2").to_owned()
+    };
+    let calls = text(&succeed(Command::new(&program).arg("calls")).stdout);
+    let in_pairs: Vec<String> = calls.lines().map(base).collect();
+    let left_out: Vec<&str> = EXPORTS
+        .iter()
+        .filter(|export| matches!(export.policy, Policy::Charge | Policy::Release))
+        .map(|export| export.name)
+        .filter(|name| !in_pairs.contains(&base(name)))
+        .filter(|name| !NOT_IN_PAIRS.iter().any(|known| name.starts_with(known)))
+        .collect();
+    assert!(left_out.is_empty(), "charged, and in no pair: {left_out:?}");
+    let races = std::env::var("PARTITA_TEST_RACES").unwrap_or_else(|_| "24".to_owned());
+    let said = lines(&world, "--mem 1GiB --mem-driver 64GiB", &program, &[&races]);
+    let [sum] = &said[..] else { panic!("{said:#?}") };
+    assert!(sum.ends_with(" 0 wrong, 0 bytes over"), "{sum}");
 }
 
 #[test]

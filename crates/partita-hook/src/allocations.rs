@@ -57,11 +57,28 @@ impl Allocations {
         self.holdings.get_or_insert_default()
     }
 
-    /// Records a holding. Returns what was charged for an older one under the same
-    /// handle, whose end the hook has not seen: the caller credits it.
-    pub fn insert(&mut self, kind: Kind, handle: u64, charge: Charge, context: usize) -> Option<Charge> {
+    /// Records a holding. Returns what was charged for another one under the same handle, whose end the hook has
+    /// not seen: the caller credits it. It may be the new one, where a thread comes to record what was freed and
+    /// given to another thread meanwhile: `bytes` says how many the driver has there.
+    pub fn insert(
+        &mut self,
+        kind: Kind,
+        handle: u64,
+        charge: Charge,
+        context: usize,
+        bytes: impl FnOnce() -> Option<u64>,
+    ) -> Option<Charge> {
         let holding = Holding { charge, context, references: 1, mappings: 0 };
-        self.holdings().insert((kind, handle), holding).map(|old| old.charge)
+        let Some(old) = self.holdings().get_mut(&(kind, handle)) else {
+            self.holdings().insert((kind, handle), holding);
+            return None;
+        };
+        let kept = old.charge;
+        if kept.bytes != charge.bytes && bytes() == Some(kept.bytes) {
+            return Some(charge);
+        }
+        *old = holding;
+        Some(kept)
     }
 
     /// Takes a holding out, to be credited once the driver has freed it.
@@ -123,9 +140,14 @@ impl Allocations {
         self.limits.get_or_insert_default().insert((context, limit), (first, charge));
     }
 
-    /// Puts a holding back that the driver refused to free.
-    pub fn restore(&mut self, kind: Kind, handle: u64, holding: Holding) {
+    /// Puts a holding back that the driver refused to free. Returns what to credit if something else has the handle
+    /// by now, so that another thread's call has freed it.
+    pub fn restore(&mut self, kind: Kind, handle: u64, holding: Holding) -> Option<Charge> {
+        if self.holdings().contains_key(&(kind, handle)) {
+            return Some(holding.charge);
+        }
         self.holdings().insert((kind, handle), holding);
+        None
     }
 
     /// Takes out every holding that ended with a context, and tells what was charged for each.

@@ -322,6 +322,25 @@ impl DriverCalls {
         Some((base, bytes as u64))
     }
 
+    /// Whether no allocation starts at an address. An answer about something else, such as a missing context, is none.
+    pub fn is_gone(&self, address: u64) -> bool {
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: valid pointers; the driver checks the address.
+        match unsafe { (self.range)(&mut base, &mut bytes, address) } {
+            CuResult::SUCCESS => base != address,
+            code => matches!(code, CuResult::INVALID_VALUE | CuResult::NOT_FOUND),
+        }
+    }
+
+    /// Whether the calling thread's context was destroyed.
+    pub fn context_is_gone(&self) -> bool {
+        /// `CU_LIMIT_STACK_SIZE`.
+        const LIMIT_STACK: c_uint = 0;
+        let mut value = 0;
+        // SAFETY: a valid pointer.
+        unsafe { (self.limit)(&mut value, LIMIT_STACK) == CuResult::CONTEXT_IS_DESTROYED }
+    }
+
     /// Closes memory of another process that the program was never told of.
     pub fn close(&self, pointer: u64) {
         // SAFETY: the driver has just opened it.

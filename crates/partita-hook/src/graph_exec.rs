@@ -258,6 +258,7 @@ unsafe fn made(
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
+    let _order = graph_memory::order();
     let before = gpu.limits.disable_words();
     let carried = Arc::new(Carried::new());
     let noted = Call { unmasked: false, carried: Some(&carried) };
@@ -383,6 +384,7 @@ pub unsafe fn destroy_executable(
         // SAFETY: the caller's handle, passed on.
         return unsafe { real(executable) };
     };
+    let _order = graph_memory::order();
     // Forgotten first: once the driver has freed it, another thread may be given its address.
     executables::forget_ready(executable as usize);
     let removed = tenant.executables().remove(executable as usize);
@@ -401,6 +403,7 @@ pub unsafe fn destroy_graph(
     real: unsafe extern "C" fn(*mut c_void) -> CuResult,
     graph: *mut c_void,
 ) -> CuResult {
+    let _order = graph_memory::order();
     let end = tenant::current().map(|tenant| tenant.executables().destroy(graph as usize));
     graph_place::forget(graph as usize);
     match end {

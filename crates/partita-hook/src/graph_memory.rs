@@ -15,7 +15,7 @@ use partita_abi::CuResult;
 
 use crate::allocations::Kind;
 use crate::gpu::{Charge, Gpu};
-use crate::lock::Mutex;
+use crate::lock::{Guard, Mutex};
 use crate::pools::Source;
 use crate::tenant::{self, Tenant};
 
@@ -23,6 +23,8 @@ use crate::tenant::{self, Tenant};
 type Held = Vec<(u64, Charge)>;
 
 static GRAPHS: Mutex<Option<HashMap<usize, Held>>> = Mutex::new(None);
+/// Held while a graph that allocates is made or ended, with its executable.
+static ORDER: Mutex<()> = Mutex::new(());
 /// Whether a graph of this process has ever allocated: the driver keeps what one has had for others.
 static ANY: AtomicBool = AtomicBool::new(false);
 
@@ -32,8 +34,18 @@ pub fn is_any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-fn note(tenant: &Tenant, graph: usize, address: u64, charge: Charge) {
+/// The right to make and end graphs with their executables, where graphs of this process allocate: two threads
+/// could otherwise end what one of them still needs.
+pub fn order() -> Option<Guard<'static, ()>> {
+    is_any().then(|| ORDER.lock())
+}
+
+fn begin() -> Guard<'static, ()> {
     ANY.store(true, Ordering::Relaxed);
+    ORDER.lock()
+}
+
+fn note(tenant: &Tenant, graph: usize, address: u64, charge: Charge) {
     tenant.pools().hold(Source::Graphs(charge.gpu), charge.bytes);
     GRAPHS.lock().get_or_insert_default().entry(graph).or_default().push((address, charge));
 }
@@ -44,7 +56,10 @@ fn note(tenant: &Tenant, graph: usize, address: u64, charge: Charge) {
 /// Called in the only thread of a forked child.
 pub unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
-    unsafe { GRAPHS.reset_after_fork() };
+    unsafe {
+        ORDER.reset_after_fork();
+        GRAPHS.reset_after_fork();
+    }
     *GRAPHS.lock() = None;
 }
 
@@ -64,6 +79,7 @@ pub fn add_node(
     if !tenant.reserve(gpu, bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
+    let _order = begin();
     let result = add();
     if result.is_ok() {
         note(tenant, graph as usize, address(), Charge::own(gpu.index, bytes));
@@ -85,6 +101,8 @@ pub fn captured(
     if !tenant.reserve(gpu, bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
+    let _order = begin();
+    let here = tenant.here();
     let result = allocate();
     if result.is_err() {
         gpu.credit(bytes);
@@ -94,7 +112,7 @@ pub fn captured(
     match tenant.driver().captured_into(stream) {
         Some(graph) => note(tenant, graph as usize, address(), charge),
         // Charged until it is freed, or for good.
-        None => tenant.hold(Kind::Pointer, address(), charge),
+        None => tenant.hold(Kind::Pointer, address(), charge, here),
     }
     result
 }
@@ -103,12 +121,13 @@ pub fn captured(
 pub fn ended(tenant: &Tenant, graph: usize) {
     let Some(held) = GRAPHS.lock().as_mut().and_then(|graphs| graphs.remove(&graph)) else { return };
     for (address, charge) in held {
-        if tenant.driver().range_of(address).is_some() {
-            // Allocated by a launch and not freed: the program still frees it as any other memory.
-            tenant.pools().let_go(Source::Graphs(charge.gpu), charge.bytes);
-            tenant.hold(Kind::Pointer, address, charge);
-        } else {
-            tenant.pools().give_back(Source::Graphs(charge.gpu), charge.gpu, charge.bytes);
+        // What a launch allocated and nobody freed the program still frees as any other memory. Noted before the
+        // driver is asked: another thread may be freeing it.
+        tenant.hold(Kind::Pointer, address, charge, tenant.here());
+        let is_gone = tenant.driver().range_of(address).is_none();
+        match tenant.take_dead(Kind::Pointer, address, is_gone) {
+            Some(_) => tenant.pools().give_back(Source::Graphs(charge.gpu), charge.gpu, charge.bytes),
+            None => tenant.pools().let_go(Source::Graphs(charge.gpu), charge.bytes),
         }
     }
     tenant.look_after_pools();

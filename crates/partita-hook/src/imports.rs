@@ -44,8 +44,9 @@ pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags:
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real(pointer, handle, flags) };
     };
+    let here = tenant.here();
     // Held across the call, so that no other thread closes it before it is noted.
-    let opening = tenant.opening();
+    let references = tenant.references();
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(pointer, handle, flags) };
     if result.is_err() {
@@ -58,12 +59,12 @@ pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags:
     }
     match charge_opened(tenant, given, shares::key_of_bytes(&handle.reserved)) {
         Ok(charge) => {
-            tenant.hold(Kind::Opened, given, charge);
+            tenant.hold(Kind::Opened, given, charge, here);
             result
         }
         Err(_) => {
             tenant.driver().close(given);
-            drop(opening);
+            drop(references);
             CuResult::MAP_FAILED
         }
     }
@@ -81,7 +82,7 @@ pub unsafe fn close(real: unsafe extern "C" fn(u64) -> CuResult, pointer: u64) -
         // SAFETY: the caller's pointer, passed on.
         return unsafe { real(pointer) };
     };
-    let _opening = tenant.opening();
+    let _references = tenant.references();
     // SAFETY: the caller's pointer, passed on.
     let result = unsafe { real(pointer) };
     if result.is_ok() {
@@ -189,6 +190,8 @@ pub unsafe fn set_limit(
     let Some(tenant) = tenant::current().filter(|_| matches!(limit, LIMIT_PRINTF | LIMIT_HEAP)) else {
         return set();
     };
+    // Two threads that set it at once would both pay, or be credited, for the difference to the same value.
+    let _contexts = tenant.contexts();
     let (Some(now), Ok(gpu)) = (tenant.driver().context_limit(limit), tenant.gpu_now()) else { return set() };
     let context = tenant.driver().current_context();
     let (first, held) = tenant.allocations().context_limit(context, limit, now);

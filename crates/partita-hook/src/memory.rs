@@ -38,9 +38,10 @@ pub fn charged(
     if !tenant.reserve(gpu, bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
+    let here = tenant.here();
     let result = allocate();
     if result.is_ok() {
-        tenant.hold(kind, handle(), Charge::own(gpu.index, bytes));
+        tenant.hold(kind, handle(), Charge::own(gpu.index, bytes), here);
     } else {
         gpu.credit(bytes);
     }
@@ -56,12 +57,17 @@ pub fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuR
     let holding = tenant.allocations().remove(kind, handle);
     let is_host = holding.is_some_and(|holding| matches!(holding.charge.account, Account::Host(_)));
     let result = if is_host { spill::free(handle) } else { free() };
-    if let Some(holding) = holding {
-        if result.is_ok() {
-            tenant.credit(holding.charge);
-        } else {
-            tenant.allocations().restore(kind, handle, holding);
+    match holding {
+        Some(holding) if result.is_ok() => tenant.credit(holding.charge),
+        Some(holding) => {
+            let freed = tenant.allocations().restore(kind, handle, holding);
+            freed.into_iter().for_each(|freed| tenant.credit(freed));
+            // Another thread may have freed it meanwhile, or its context ended.
+            tenant.bury(kind, handle, result == CuResult::INVALID_HANDLE);
         }
+        // Another thread may have had the holding out, and put it back.
+        None if result.is_ok() => tenant.bury(kind, handle, false),
+        None => {}
     }
     result
 }
@@ -169,6 +175,7 @@ fn charged_rows(
     if !tenant.reserve(gpu, asked_bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
+    let here = tenant.here();
     let result = allocate();
     if result.is_err() {
         gpu.credit(asked_bytes);
@@ -177,7 +184,7 @@ fn charged_rows(
     let (address, pitch_bytes) = given();
     let padding_bytes = pitch_bytes.saturating_mul(height).saturating_sub(asked_bytes);
     if tenant.reserve(gpu, padding_bytes) {
-        tenant.hold(Kind::Pointer, address, Charge::own(gpu.index, asked_bytes + padding_bytes));
+        tenant.hold(Kind::Pointer, address, Charge::own(gpu.index, asked_bytes + padding_bytes), here);
         result
     } else {
         gpu.credit(asked_bytes);
@@ -261,6 +268,7 @@ pub unsafe fn destroy_context(
     real: unsafe extern "C" fn(*mut c_void) -> CuResult,
     context: *mut c_void,
 ) -> CuResult {
+    let _contexts = tenant::current().map(Tenant::contexts);
     // First: once the driver has freed it, another thread may be given its address on another GPU.
     locate::forget_contexts();
     let _quiet = quiet::keep();
@@ -281,6 +289,7 @@ pub unsafe fn leave_primary_context(
     device: c_int,
 ) -> CuResult {
     let tenant = tenant::current();
+    let _contexts = tenant.map(Tenant::contexts);
     let context = tenant.and_then(|tenant| primary_context(tenant, device));
     locate::forget_contexts();
     let _quiet = quiet::keep();

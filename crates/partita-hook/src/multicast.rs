@@ -8,7 +8,7 @@ use partita_abi::CuResult;
 use crate::allocations::Kind;
 use crate::gpu::Charge;
 use crate::lock::Mutex;
-use crate::tenant;
+use crate::tenant::{self, Tenant};
 
 /// Memory bound to a multicast object.
 struct Bound {
@@ -56,6 +56,7 @@ pub unsafe fn bind_memory(
     bytes: usize,
     flags: u64,
 ) -> CuResult {
+    let _references = tenant::current().map(Tenant::references);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, offset, memory, memory_offset, bytes, flags) };
     if result.is_ok() {
@@ -73,6 +74,7 @@ pub unsafe fn bind_address(
     bytes: usize,
     flags: u64,
 ) -> CuResult {
+    let _references = tenant::current().map(Tenant::references);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, offset, address, bytes, flags) };
     if result.is_ok() {
@@ -93,6 +95,7 @@ pub unsafe fn bind_memory_on(
     bytes: usize,
     flags: u64,
 ) -> CuResult {
+    let _references = tenant::current().map(Tenant::references);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, device, offset, memory, memory_offset, bytes, flags) };
     if result.is_ok() {
@@ -111,6 +114,7 @@ pub unsafe fn bind_address_on(
     bytes: usize,
     flags: u64,
 ) -> CuResult {
+    let _references = tenant::current().map(Tenant::references);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, device, offset, address, bytes, flags) };
     if result.is_ok() {
@@ -127,6 +131,7 @@ pub unsafe fn unbind(
     offset: usize,
     bytes: usize,
 ) -> CuResult {
+    let _references = tenant::current().map(Tenant::references);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, device, offset, bytes) };
     let Some(tenant) = tenant::current().filter(|_| result.is_ok()) else { return result };

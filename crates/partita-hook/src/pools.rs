@@ -401,12 +401,13 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
             }
         }
         let charge = Charge { gpu: there.index, bytes: self.bytes, account: Account::Pool(pool) };
+        pools.hold(Source::Pool(pool), self.bytes);
+        let bytes = || tenant.driver().range_of(given).map(|(_, bytes)| bytes);
         // A pool's memory ends with no context.
-        let stale = tenant.allocations().insert(Kind::Pointer, given, charge, 0);
+        let stale = tenant.allocations().insert(Kind::Pointer, given, charge, 0, bytes);
         if let Some(Charge { account: Account::Pool(former), bytes, .. }) = stale {
             pools.let_go(Source::Pool(former), bytes);
         }
-        pools.hold(Source::Pool(pool), self.bytes);
         // The pools are locked, and what is stale came from one that has it no more.
         stale.into_iter().for_each(|stale| tenant.credit(Charge { account: Account::Own, ..stale }));
         CuResult::SUCCESS

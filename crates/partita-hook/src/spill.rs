@@ -73,6 +73,7 @@ pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u6
         return None;
     }
     let calls = HostCalls::resolve().ok()?;
+    let here = tenant.here();
     let (mut host, mut address) = (core::ptr::null_mut(), 0);
     // SAFETY: valid pointers.
     unsafe { (calls.allocate)(&mut host, usize::try_from(bytes).ok()?, PORTABLE_AND_MAPPED) }.ok().ok()?;
@@ -86,7 +87,8 @@ pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u6
     }
     let all = BYTES.get(usize::from(gpu.index))?.fetch_add(bytes, Ordering::Relaxed) + bytes;
     show(gpu, all);
-    tenant.hold(Kind::Pointer, address, Charge { gpu: gpu.index, bytes, account: Account::Host(form) });
+    let charge = Charge { gpu: gpu.index, bytes, account: Account::Host(form) };
+    tenant.hold(Kind::Pointer, address, charge, here);
     Some(address)
 }
 

@@ -21,6 +21,7 @@ use partita_abi::types::{
 
 use crate::driver_memory::Charging;
 pub use crate::row::Row;
+use crate::tenant::{self, Tenant};
 use crate::{
     attach, capture, gate, graph, graph_change, graph_exec, graph_memory, graph_place, green, imports,
     launch, locate, managed, memory, multicast, occupancy, pools, query, resolve, subscribers, vmm,
@@ -60,6 +61,11 @@ macro_rules! hooks {
                 {
                     return refused;
                 }
+                // Until it is made, what ended with a context at the same address is not looked for.
+                let _contexts = match Policy::$policy {
+                    Policy::Context => tenant::current().map(Tenant::contexts),
+                    _ => None,
+                };
                 $(let $stream = gate::per_thread($stream);)?
                 let _charging = Charging::begin(match Policy::$policy {
                     Policy::Charge => true,

@@ -1,8 +1,25 @@
 //! The tenant that this process belongs to, once it has attached.
+//!
+//! # The order of locks
+//! What a call takes is noted before the driver is asked, and taken back if the driver refuses. Plain allocations
+//! take no lock but the table's. Calls that change who holds something are made one at a time: two threads could
+//! otherwise make the driver's changes in one order and note them in the other. Locks are taken in this order:
+//!
+//! 1. `contexts`: contexts are made and ended, and their limits set;
+//! 2. `references`: physical memory is made, mapped, retained, released, exported or imported; memory of other
+//!    processes is opened or closed;
+//! 3. the memory of graphs ([`graph_memory`](crate::graph_memory)): graphs that allocate, and their executables,
+//!    are made and ended;
+//! 4. `pools`: memory is allocated from a pool, or a pool is looked at;
+//! 5. `allocations`, the table, under which the driver is asked what it has at an address, and no more;
+//! 6. `shares`, and the lists of one module.
+//!
+//! The first four are held across the driver's call. No lock is held by what the driver calls (a launch's callback,
+//! `ioctl`), but for that of [`driver_memory`](crate::driver_memory), which comes last.
 
 use alloc::vec::Vec;
 
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use partita_abi::CuResult;
 
 use crate::allocations::{Allocations, Kind};
@@ -37,12 +54,12 @@ pub struct Tenant {
     places: Option<PlaceCalls>,
     graph_calls: Option<GraphCalls>,
     module_calls: Option<ModuleCalls>,
-    /// Held while memory of other processes is opened or closed. Taken before the locks below.
-    opening: Mutex<()>,
-    /// Taken before the allocations' lock.
+    contexts: Mutex<()>,
+    /// How many contexts have ended.
+    contexts_ended: AtomicU64,
+    references: Mutex<()>,
     pools: Mutex<Pools>,
     allocations: Mutex<Allocations>,
-    /// Taken after the allocations' lock.
     shares: Mutex<Shares>,
     executables: Mutex<Executables>,
 }
@@ -82,7 +99,8 @@ pub unsafe fn forget_after_fork() {
     if let Some(tenant) = current() {
         // SAFETY: passed on to the caller.
         unsafe {
-            tenant.opening.reset_after_fork();
+            tenant.contexts.reset_after_fork();
+            tenant.references.reset_after_fork();
             tenant.pools.reset_after_fork();
             tenant.allocations.reset_after_fork();
             tenant.shares.reset_after_fork();
@@ -105,6 +123,13 @@ pub unsafe fn forget_after_fork() {
     TENANT.store(core::ptr::null_mut(), Ordering::Release);
 }
 
+/// Where an allocation is made: the context that ends it, and how many had ended before.
+#[derive(Debug, Clone, Copy)]
+pub struct Here {
+    context: usize,
+    contexts_ended: u64,
+}
+
 impl Tenant {
     /// Brings the parts together. With several GPUs there is what tells them apart.
     pub fn new(
@@ -120,7 +145,9 @@ impl Tenant {
             places,
             graph_calls: GraphCalls::resolve().ok(),
             module_calls: ModuleCalls::resolve().ok(),
-            opening: Mutex::new(()),
+            contexts: Mutex::reentrant(),
+            contexts_ended: AtomicU64::new(0),
+            references: Mutex::new(()),
             pools: Mutex::new(Pools::new()),
             allocations: Mutex::new(Allocations::new()),
             shares: Mutex::new(Shares::new()),
@@ -170,9 +197,14 @@ impl Tenant {
         self.allocations.lock()
     }
 
-    /// The right to open and close memory of other processes.
-    pub fn opening(&self) -> Guard<'_, ()> {
-        self.opening.lock()
+    /// The right to make and end contexts, and to set their limits.
+    pub fn contexts(&self) -> Guard<'_, ()> {
+        self.contexts.lock()
+    }
+
+    /// The right to change who holds physical memory, or memory of other processes.
+    pub fn references(&self) -> Guard<'_, ()> {
+        self.references.lock()
     }
 
     /// What the process's pools keep, locked.
@@ -234,11 +266,43 @@ impl Tenant {
         }
     }
 
+    /// Where an allocation is made that the driver is asked for next.
+    pub fn here(&self) -> Here {
+        // First: a context that ends from now on is noticed.
+        let contexts_ended = self.contexts_ended.load(Ordering::Acquire);
+        Here { context: self.driver.current_context(), contexts_ended }
+    }
+
     /// Records what the driver gave for bytes already reserved.
-    pub fn hold(&self, kind: Kind, handle: u64, charge: Charge) {
-        let context = self.driver.current_context();
-        let stale = self.allocations().insert(kind, handle, charge, context);
+    pub fn hold(&self, kind: Kind, handle: u64, charge: Charge, here: Here) {
+        let bytes = || match kind {
+            Kind::Pointer => self.driver.range_of(handle).map(|(_, bytes)| bytes),
+            _ => None,
+        };
+        let stale = self.allocations().insert(kind, handle, charge, here.context, bytes);
         stale.into_iter().for_each(|stale| self.credit(stale));
+        if self.contexts_ended.load(Ordering::Acquire) != here.contexts_ended {
+            // Its context may have ended before it was recorded.
+            self.bury(kind, handle, self.driver.context_is_gone());
+        }
+    }
+
+    /// Credits a holding that is there no more, for certain or because the driver has no allocation there.
+    pub fn bury(&self, kind: Kind, handle: u64, is_gone: bool) {
+        let charge = self.take_dead(kind, handle, is_gone);
+        charge.into_iter().for_each(|charge| self.credit(charge));
+    }
+
+    /// As [`Self::bury`], for the caller to credit.
+    pub fn take_dead(&self, kind: Kind, handle: u64, is_gone: bool) -> Option<Charge> {
+        let mut allocations = self.allocations();
+        let charge = allocations.charge(kind, handle)?;
+        let can_ask =
+            matches!(kind, Kind::Pointer | Kind::Opened) && !matches!(charge.account, Account::Host(_));
+        if !is_gone && !(can_ask && self.driver.is_gone(handle)) {
+            return None;
+        }
+        allocations.remove(kind, handle).map(|holding| holding.charge)
     }
 
     /// Reports of every GPU what the hook has found of itself.
@@ -246,11 +310,14 @@ impl Tenant {
         self.gpus.iter().for_each(|gpu| gpu.report(flags));
     }
 
-    /// Credits everything that ended with a context. Its caller keeps [`quiet`](crate::quiet).
+    /// Credits everything that ended with a context. Its caller keeps [`quiet`](crate::quiet) and has
+    /// [`contexts`](Self::contexts), so that no other context has its address yet.
     pub fn end_context(&self, context: usize) {
         locate::forget_contexts();
         self.gpus.iter().filter_map(|gpu| gpu.gate.as_ref()).for_each(Gate::context_ended);
         self.gpus.iter().filter_map(|gpu| gpu.meter.as_ref()).for_each(|meter| meter.context_ended(context));
+        // Before the table is looked through: what is recorded later looks by itself.
+        self.contexts_ended.fetch_add(1, Ordering::AcqRel);
         let mut allocations = self.allocations();
         allocations.remove_context(context, |ended| self.credit(ended));
     }

@@ -1,7 +1,9 @@
 //! Physical memory of the virtual memory management calls (`cuMemCreate`).
 //!
 //! Charged when created. Credited when nothing keeps it any more: the driver
-//! frees it once every handle is released and every mapping undone.
+//! frees it once every handle is released and every mapping undone. These calls are made one at a time in
+//! a process: what the driver does to a handle and what is noted of it happen in one order, whatever threads
+//! map, release and retain it at the same moment.
 
 use core::ffi::{c_int, c_void};
 
@@ -14,7 +16,7 @@ use partita_abi::types::{
 use crate::allocations::Kind;
 use crate::gpu::{Account, Charge};
 use crate::shares::{self, Mark};
-use crate::tenant;
+use crate::tenant::{self, Tenant};
 
 type Create = unsafe extern "C" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CuResult;
 
@@ -46,6 +48,7 @@ pub unsafe fn create(
     if !tenant.reserve(gpu, charge.bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
+    let _references = tenant.references();
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(handle, bytes, properties, flags) };
     if result.is_err() {
@@ -53,7 +56,7 @@ pub unsafe fn create(
     } else if charge.bytes > 0 {
         // Physical memory belongs to no context, so none is recorded.
         // SAFETY: the driver has written the handle.
-        let stale = tenant.allocations().insert(Kind::Physical, unsafe { *handle }, charge, 0);
+        let stale = tenant.allocations().insert(Kind::Physical, unsafe { *handle }, charge, 0, || None);
         stale.into_iter().for_each(|stale| tenant.credit(stale));
     }
     result
@@ -65,14 +68,11 @@ pub unsafe fn release(real: unsafe extern "C" fn(u64) -> CuResult, handle: u64) 
         // SAFETY: the caller's handle, passed on.
         return unsafe { real(handle) };
     };
-    // Held across the call, so that no other thread can be given the handle's
-    // number between the driver's release and the credit.
-    let mut allocations = tenant.allocations();
+    let _references = tenant.references();
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(handle) };
     if result.is_ok() {
-        let freed = allocations.release_physical(handle);
-        drop(allocations);
+        let freed = tenant.allocations().release_physical(handle);
         freed.into_iter().for_each(|freed| tenant.credit(freed));
     }
     result
@@ -84,10 +84,12 @@ pub unsafe fn retain(
     handle: *mut u64,
     address: *mut c_void,
 ) -> CuResult {
+    let tenant = tenant::current();
+    let _references = tenant.map(Tenant::references);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(handle, address) };
     if result.is_ok()
-        && let Some(tenant) = tenant::current()
+        && let Some(tenant) = tenant
     {
         // SAFETY: the driver has written the handle.
         tenant.allocations().retain(Kind::Physical, unsafe { *handle });
@@ -107,6 +109,7 @@ pub unsafe fn map(
     // SAFETY: the caller's arguments, passed on.
     let map = || unsafe { real(address, bytes, offset, handle, flags) };
     let Some(tenant) = tenant::current() else { return map() };
+    let _references = tenant.references();
     let held = tenant.allocations().charge(Kind::Physical, handle);
     // Imported without a size: what is mapped of it is charged, for as long as it is mapped.
     let charge = held.filter(|held| held.bytes == 0).map(|held| Charge { bytes: bytes as u64, ..held });
@@ -134,12 +137,11 @@ pub unsafe fn unmap(
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real(address, bytes) };
     };
-    let mut allocations = tenant.allocations();
+    let _references = tenant.references();
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(address, bytes) };
     if result.is_ok() {
-        let freed = allocations.unmap(address, bytes as u64);
-        drop(allocations);
+        let freed = tenant.allocations().unmap(address, bytes as u64);
         freed.into_iter().for_each(|freed| tenant.credit(freed));
     }
     result
@@ -156,9 +158,11 @@ pub unsafe fn export(
     kind: CUmemAllocationHandleType,
     flags: u64,
 ) -> CuResult {
+    let tenant = tenant::current();
+    let _references = tenant.map(Tenant::references);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(shareable, handle, kind, flags) };
-    let Some(tenant) = tenant::current().filter(|_| result.is_ok()) else { return result };
+    let Some(tenant) = tenant.filter(|_| result.is_ok()) else { return result };
     let mut allocations = tenant.allocations();
     let Some(charge) = allocations.charge(Kind::Physical, handle).filter(|charge| charge.bytes > 0) else {
         return result;
@@ -204,7 +208,7 @@ pub unsafe fn import(
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => c_int::try_from(shareable.addr()).ok().and_then(Mark::of),
         _ => None,
     };
-    let _opening = tenant.opening();
+    let _references = tenant.references();
     let result = import();
     if result.is_err() {
         return result;
@@ -226,7 +230,7 @@ pub unsafe fn import(
     };
     match charge {
         Ok(charge) => {
-            let stale = tenant.allocations().insert(Kind::Physical, given, charge, 0);
+            let stale = tenant.allocations().insert(Kind::Physical, given, charge, 0, || None);
             stale.into_iter().for_each(|stale| tenant.credit(stale));
             result
         }

@@ -9,20 +9,23 @@
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// An unlocked mutex of glibc's kind `PTHREAD_MUTEX_PRIO_INHERIT_NP`. Its place, behind four words, is part of
-/// glibc's interface, as in `PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP`; musl has nothing there.
-const UNLOCKED: libc::pthread_mutex_t = {
-    const PRIO_INHERIT: u32 = 32;
+/// glibc's kind `PTHREAD_MUTEX_PRIO_INHERIT_NP`.
+const PRIO_INHERIT: u32 = 32;
+/// glibc's kind `PTHREAD_MUTEX_RECURSIVE_NP`.
+const RECURSIVE: u32 = 1;
+
+/// An unlocked mutex of a kind of glibc's. The kind's place, behind four words, is part of glibc's interface,
+/// as in `PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP`; musl has nothing there.
+const fn unlocked(kind: u32) -> libc::pthread_mutex_t {
     // SAFETY: plain bytes; all others are those of PTHREAD_MUTEX_INITIALIZER.
-    unsafe {
-        core::mem::transmute::<[u32; 10], libc::pthread_mutex_t>([0, 0, 0, 0, PRIO_INHERIT, 0, 0, 0, 0, 0])
-    }
-};
+    unsafe { core::mem::transmute::<[u32; 10], libc::pthread_mutex_t>([0, 0, 0, 0, kind, 0, 0, 0, 0, 0]) }
+}
 
 /// A value that one thread of the process may touch at a time.
 #[derive(Debug)]
 pub struct Mutex<T> {
     raw: UnsafeCell<libc::pthread_mutex_t>,
+    kind: u32,
     value: UnsafeCell<T>,
 }
 
@@ -39,7 +42,11 @@ pub struct Guard<'a, T> {
 impl<T> Mutex<T> {
     /// An unlocked mutex around `value`.
     pub const fn new(value: T) -> Self {
-        Self { raw: UnsafeCell::new(UNLOCKED), value: UnsafeCell::new(value) }
+        Self {
+            raw: UnsafeCell::new(unlocked(PRIO_INHERIT)),
+            kind: PRIO_INHERIT,
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the lock.
@@ -63,7 +70,16 @@ impl<T> Mutex<T> {
     /// Called in the only thread of a forked child.
     pub unsafe fn reset_after_fork(&self) {
         // SAFETY: no other thread exists, so none holds or waits for the lock.
-        unsafe { *self.raw.get() = UNLOCKED };
+        unsafe { *self.raw.get() = unlocked(self.kind) };
+    }
+}
+
+impl Mutex<()> {
+    /// One that the thread which holds it may lock again: for calls of the driver in which a tool's callback
+    /// may make another such call.
+    pub const fn reentrant() -> Self {
+        let kind = PRIO_INHERIT | RECURSIVE;
+        Self { raw: UnsafeCell::new(unlocked(kind)), kind, value: UnsafeCell::new(()) }
     }
 }
 
