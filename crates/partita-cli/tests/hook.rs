@@ -26,6 +26,16 @@ fn every_route_to_memory_is_charged_credited_and_refused_to_the_byte() {
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB --mem-driver 8GiB", &program, &[]), ["every route ok"]);
 }
 
+/// Whoever receives a descriptor can change the mark on it. What is mapped is charged all the same.
+#[test]
+fn a_mark_that_says_less_than_there_is_saves_nothing() {
+    let world = World::new();
+    let program = compile(&world, "relabel");
+    // The piece that the child has counts beside those that are mapped, until it lets go of it.
+    assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "0"]), ["3"]);
+    assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "1"]), ["2"]);
+}
+
 #[test]
 fn what_several_processes_hold_is_charged_once() {
     let world = World::new();

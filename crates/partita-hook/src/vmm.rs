@@ -111,8 +111,10 @@ pub unsafe fn map(
     let Some(tenant) = tenant::current() else { return map() };
     let _references = tenant.references();
     let held = tenant.allocations().charge(Kind::Physical, handle);
-    // Imported without a size: what is mapped of it is charged, for as long as it is mapped.
-    let charge = held.filter(|held| held.bytes == 0).map(|held| Charge { bytes: bytes as u64, ..held });
+    // Imported without a size, or with a mark that says less than there is: what is mapped beyond the charge is
+    // charged, for as long as it is mapped.
+    let end = (offset as u64).saturating_add(bytes as u64);
+    let charge = held.filter(|held| held.bytes < end).map(|held| Charge::own(held.gpu, end - held.bytes));
     if let Some(charge) = charge
         && !tenant.reserve_on(charge)
     {
