@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::Board;
 use super::client::ClientId;
-use crate::shared::place::Place;
-use crate::shared::protocol::PAGE_BYTES;
+use crate::shared::place::{Place, context_bytes};
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 use crate::shared::sys::{eventfd_clear, monotonic_ns, sharpen_timers};
 
@@ -242,10 +241,9 @@ impl Board {
         }
     }
 
-    /// Bytes that a context takes for itself: code, stacks and queues. An H200 of this driver shows about
-    /// 500 MiB per context; small boards much less, so it is a two-hundredth there and 528 MiB at most.
+    /// Bytes that a context takes for itself.
     pub(super) fn ctx_overhead_bytes(&self) -> u64 {
-        (self.memory.total() / 200).min(528 << 20).next_multiple_of(PAGE_BYTES)
+        context_bytes(self.memory.total())
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use partita_abi::CuResult;
 use partita_abi::types::{
-    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_SPARSE, CUarray, CUmipmappedArray,
-    array_bytes,
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_SPARSE,
+    CUarray, CUmipmappedArray, array_bytes,
 };
 
 use super::context::current;
@@ -18,7 +18,7 @@ use crate::shared::protocol::AllocKind;
 /// Where an array's bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// First byte.
+    /// First byte; 0 for an array that is to be mapped later, which has no memory.
     pub address: u64,
     /// Bytes of a row's content.
     pub width: usize,
@@ -99,15 +99,28 @@ fn array(handle: CUarray) -> Result<Arc<Array>, CuResult> {
 /// Where an array's bytes lie.
 ///
 /// # Errors
-/// `INVALID_HANDLE`.
+/// `INVALID_HANDLE`; `INVALID_VALUE` for an array without memory.
 pub fn shape(handle: CUarray) -> Result<Shape, CuResult> {
-    Ok(array(handle)?.shape)
+    let shape = array(handle)?.shape;
+    if shape.address == 0 { Err(CuResult::INVALID_VALUE) } else { Ok(shape) }
+}
+
+/// The memory of an array. One that is to be mapped later has none, and nothing here maps it.
+fn allocate(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, bytes: usize) -> Result<u64, CuResult> {
+    let context = current()?;
+    match descriptor.flags & CUDA_ARRAY3D_DEFERRED_MAPPING {
+        0 => memory::allocate(context, bytes as u64, AllocKind::Device),
+        _ => Ok(0),
+    }
+}
+
+fn free(address: u64) -> Result<(), CuResult> {
+    if address == 0 { Ok(()) } else { memory::free(runtime_at(address)?, address) }
 }
 
 fn create(descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CuResult> {
     let mut shape = Shape::of(&descriptor)?;
-    let bytes = shape.bytes()? as u64;
-    shape.address = memory::allocate(current()?, bytes, AllocKind::Device)?;
+    shape.address = allocate(&descriptor, shape.bytes()?)?;
     Ok(CUarray::from_addr(ARRAYS.insert(Arc::new(Array { descriptor, shape, level: false }))))
 }
 
@@ -164,7 +177,7 @@ driver_api! {
         }
         current()?.synchronize()?;
         ARRAYS.remove(handle.addr()).ok_or(CuResult::INVALID_HANDLE)?;
-        memory::free(runtime_at(found.shape.address)?, found.shape.address)
+        free(found.shape.address)
     }
 
     /// Makes an array with ever smaller copies of itself.
@@ -196,12 +209,14 @@ driver_api! {
         for (_, shape) in &parts {
             bytes = bytes.checked_add(shape.bytes()?).ok_or(CuResult::OUT_OF_MEMORY)?;
         }
-        let address = memory::allocate(current()?, bytes as u64, AllocKind::Device)?;
+        let address = allocate(&full, bytes)?;
         let mut at = address;
         let mut made = Vec::new();
         for (descriptor, mut shape) in parts {
             shape.address = at;
-            at += shape.bytes()? as u64;
+            if at != 0 {
+                at += shape.bytes()? as u64;
+            }
             made.push(ARRAYS.insert(Arc::new(Array { descriptor, shape, level: true })));
         }
         let mipmapped = Mipmapped { address, levels: made };
@@ -224,7 +239,7 @@ driver_api! {
         for level in &found.levels {
             ARRAYS.remove(*level);
         }
-        memory::free(runtime_at(found.address)?, found.address)
+        free(found.address)
     }
 
     /// Bytes and alignment of the memory behind an array.

@@ -12,7 +12,8 @@ use super::green::Green;
 use super::object::{Mark, Object, object};
 use super::runtime::{Runtime, lock, runtime, set_current, visible};
 use super::stream::Stream;
-use crate::kernel::group;
+use crate::kernel::{group, vidmem};
+use crate::shared::place::{context_bytes, usable_bytes};
 use crate::shared::protocol::{AllocKind, Reply, Request};
 
 /// A context. Never unmapped; a destroyed one is known by its mark.
@@ -40,6 +41,8 @@ pub struct Context {
     /// Destroyed streams that may still have work: the slot and the number of the last command.
     ending: Mutex<Vec<(u32, u64)>>,
     pub(super) limits: Mutex<[usize; 10]>,
+    /// What the kernel driver was asked for, until it is destroyed.
+    memory: Mutex<Option<vidmem::Taken>>,
     /// Memory for what limits are beyond what they were at first, by limit.
     buffers: Mutex<[u64; 10]>,
     pub(super) cache: AtomicU32,
@@ -147,6 +150,7 @@ impl Context {
         green: Option<Green>,
     ) -> Result<&'static Self, CuResult> {
         runtime.healthy()?;
+        let memory = vidmem::take(runtime, context_bytes(usable_bytes(&runtime.spec)))?;
         let reply = runtime.call(&Request::CtxCreate { sms })?;
         let Reply::Ctx { ctx, sms: granted, legacy, seq } = reply else { return Err(CuResult::UNKNOWN) };
         let legacy = Stream::adopt(runtime, std::ptr::null_mut(), legacy, seq, 0, 0)?;
@@ -165,6 +169,7 @@ impl Context {
             threads: Mutex::new(Vec::new()),
             ending: Mutex::new(Vec::new()),
             limits: Mutex::new(default_limits()),
+            memory: Mutex::new(Some(memory)),
             buffers: Mutex::new([0; 10]),
             cache: AtomicU32::new(0),
             attached: AtomicU32::new(1),
@@ -303,10 +308,12 @@ impl Context {
         for region in runtime.regions.remove_where(|region| region.ctx == self.id) {
             super::memory::close_view(runtime, &region);
         }
-        match runtime.call(&Request::CtxDestroy { ctx: self.number }) {
+        let destroyed = match runtime.call(&Request::CtxDestroy { ctx: self.number }) {
             Err(_) if runtime.healthy().is_err() => Ok(()),
             result => result.map(drop),
-        }
+        };
+        drop(lock(&self.memory).take());
+        destroyed
     }
 }
 

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use partita_sim::{DeviceSpec, catalogue};
 
+use super::protocol::PAGE_BYTES;
 use super::{driver, socket};
 
 /// Which device is simulated: a catalogue name, with or without `sim:`. Default `h200`.
@@ -35,6 +36,12 @@ const DRIVER_BYTES: u64 = (143_771 << 20) - 150_109_880_320;
 /// Bytes of device memory that programs see in all.
 pub fn usable_bytes(spec: &DeviceSpec) -> u64 {
     spec.memory.capacity_bytes - DRIVER_BYTES.min(spec.memory.capacity_bytes / 64)
+}
+
+/// Bytes that a context takes for itself, of so many that programs see: code, stacks and queues. An H200 shows about 500 MiB per
+/// context; small boards much less, so it is a two-hundredth there and 528 MiB at most.
+pub fn context_bytes(usable_bytes: u64) -> u64 {
+    (usable_bytes / 200).min(528 << 20).next_multiple_of(PAGE_BYTES)
 }
 
 /// The most GPUs of a machine: as many as a kernel driver numbers.

@@ -161,6 +161,16 @@ static void copies(void) {
     IS(1, cuMipmappedArrayGetLevel(&array, mips, 5));
     OK(cuMipmappedArrayDestroy(mips));
     TRUE(available() >= first);
+    // One that is to be mapped later has no memory.
+    Array3Desc later = {1024, 1024, 64, 0x01, 1, 0x80};
+    first = available();
+    OK(cuArray3DCreate_v2(&array, &later));
+    OK(cuMipmappedArrayCreate(&mips, &later, 3));
+    TRUE(available() == first);
+    Copy2D nowhere = {.src_kind = 1, .src_host = data, .src_pitch = 64, .dst_kind = 3, .dst_array = array, .width = 64, .height = 1};
+    IS(1, cuMemcpy2D_v2(&nowhere));
+    OK(cuArrayDestroy(array));
+    OK(cuMipmappedArrayDestroy(mips));
 }
 
 static void host_call(void *data) { ++*(volatile int *)data; }
