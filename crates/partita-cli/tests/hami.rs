@@ -134,12 +134,16 @@ fn limits_of_single_devices_go_with_the_devices_however_they_are_chosen() {
 }
 
 /// Two tenants' totals never differ, so that one tenant is all that there is.
+/// The simulated board, where 64 contexts are to be free of charge together.
+const DEVICE: &str = "PARTITA_SIM_DEVICE";
+const SMALL: &str = "gtx1060-3gb";
+
 #[test]
 fn sixty_four_processes_that_start_at_once_are_one_tenant() {
     let world = World::new();
     let crowd = program(&world, "crowd");
     for round in 0..3 {
-        let container = container_of(&world, &format!("c{round}"), MEMORY, "512m");
+        let container = container_of(&world, &format!("c{round}"), MEMORY, "512m").with(DEVICE, SMALL);
         let output = succeed(container.command(&crowd).arg("64"));
         assert_eq!(text(&output.stdout), "done 512\n", "{output:?}");
         assert_eq!(text(&output.stderr), "");
@@ -150,7 +154,7 @@ fn sixty_four_processes_that_start_at_once_are_one_tenant() {
 #[test]
 fn racing_processes_never_have_a_byte_too_much_nor_are_refused_what_fits() {
     let world = World::new();
-    let container = Container::new(&world, "c").with(MEMORY, "512m");
+    let container = Container::new(&world, "c").with(MEMORY, "512m").with(DEVICE, SMALL);
     let output = succeed(&mut container.command(&program(&world, "race")));
     assert_eq!(text(&output.stdout), "done\n", "{output:?}");
 }

@@ -203,7 +203,7 @@ fn whatever_thread_frees_it_in_whatever_order_the_account_is_the_devices() {
 fn sixty_four_racing_processes_never_have_a_byte_too_much_nor_are_refused_what_fits() {
     let world = World::new();
     let program = compile(&world, "race");
-    assert_eq!(lines(&world, "--sm 25% --mem 512MiB", &program, &[]), ["done"]);
+    assert_eq!(lines(&world, "--sm 25% --mem 512MiB --mem-driver 64GiB", &program, &[]), ["done"]);
 }
 
 #[test]
@@ -290,6 +290,30 @@ fn what_the_driver_takes_for_itself_is_shown_and_charged_beyond_the_allowance() 
     assert_eq!(number("memory_used_bytes"), (1 << 20) + left(three));
     let row = &world.row("takes")["processes"][0];
     assert_eq!(row["driver_bytes"], world.row("takes")["memory_driver_bytes"]);
+}
+
+/// The allowance is for each process, and four times for all of them.
+#[test]
+fn what_the_driver_takes_free_of_charge_is_bounded_for_all_processes() {
+    const MIB: u64 = 1 << 20;
+    let world = World::new();
+    let program = compile(&world, "allowance");
+    let options = "run --mem 64GiB --mem-driver 600MiB --isolation own --name many";
+    let mut tenant =
+        Answering::start(world.partita(options.split_whitespace()).arg("--").arg(&program).arg("6"));
+    assert_eq!(tenant.line(""), "0");
+    let row = world.row("many");
+    let number = |field: &str| row[field].as_u64().unwrap();
+    // Each context is within its own allowance.
+    let taken = number("memory_driver_bytes");
+    assert!((6 * 400 * MIB..6 * 600 * MIB).contains(&taken), "{taken}");
+    assert_eq!(number("memory_used_bytes"), taken - 4 * 600 * MIB);
+    // Where the quota has no room, the context is refused.
+    let options = "run --mem 100MiB --mem-driver 600MiB --isolation own --name few";
+    let mut tenant =
+        Answering::start(world.partita(options.split_whitespace()).arg("--").arg(&program).arg("6"));
+    assert_eq!(tenant.line(""), "2");
+    assert!(world.row("few")["memory_used_bytes"].as_u64().unwrap() <= 100 * MIB);
 }
 
 /// Without an allowance a quota is all that a tenant takes of the device.

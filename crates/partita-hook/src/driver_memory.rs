@@ -5,8 +5,8 @@
 //! the sum of these is, to the byte, what the device lacks and what `nvidia-smi` shows, but for 5.6 MiB of a context that the kernel
 //! keeps by itself (`docs/hardware.md`). So what comes while no call that is charged is under way is the driver's own.
 //!
-//! It is shown, and free up to the tenant's allowance ([`Limits::driver_allowance_bytes`](partita_ledger::Limits)) in each process: a quota says
-//! what a program may allocate, and a context is no fault of its. Beyond that it is charged, before the kernel is asked; what the quota has no
+//! It is shown, and free up to the tenant's allowance ([`Limits::driver_allowance_bytes`](partita_ledger::Limits)) in each process, and up to
+//! [`DRIVER_ALLOWANCES`] times that in all of them: a quota says what a program may allocate, and a context is no fault of its. Beyond that it is charged, before the kernel is asked; what the quota has no
 //! room for is refused as a full device refuses it, and libcuda returns `CUDA_ERROR_OUT_OF_MEMORY` from the load or the launch.
 //!
 //! Of several GPUs each is known by the object that its memory is made below, from the first allocation of the program on it. What
@@ -21,6 +21,8 @@ use partita_abi::control::{
     NV_ERR_NO_MEMORY, NV_OK, RM_ALLOC_BYTES, RM_ALLOC_LONG_BYTES, RM_ALLOC_LONG_STATUS_AT, RM_OBJECT_AT,
     RM_PARAMETERS_AT, RM_STATUS_AT,
 };
+
+use partita_ledger::DRIVER_ALLOWANCES;
 
 use crate::gpu::Gpu;
 use crate::ioctl::ask;
@@ -253,6 +255,8 @@ fn take(tenant: &Tenant, taken: Taken) -> bool {
         return true;
     }
     memory.taken.pop();
+    // What was free for it is free for other processes.
+    memory.beyond_allowance(tenant, gpu);
     false
 }
 
@@ -286,8 +290,9 @@ impl Memory {
     fn beyond_allowance(&self, tenant: &Tenant, gpu: &Gpu) -> u64 {
         // Limits that change all the time are somebody's mischief; what is charged by then stays.
         let Ok(allowance) = gpu.limits.driver_allowance_bytes() else { return 0 };
-        let free = allowance.saturating_add(LIMITS_BYTES.load(Ordering::Relaxed));
-        self.own_bytes(tenant, gpu).saturating_sub(free)
+        let own = self.own_bytes(tenant, gpu).saturating_sub(LIMITS_BYTES.load(Ordering::Relaxed));
+        let bound = allowance.saturating_mul(DRIVER_ALLOWANCES);
+        own - gpu.slot.take_driver_free(own.min(allowance), bound)
     }
 
     fn charged_mut(&mut self, gpu: u8) -> &mut u64 {

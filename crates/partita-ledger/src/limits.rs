@@ -9,6 +9,9 @@ pub const NO_QUOTA: u64 = u64::MAX;
 /// What the driver may take of a GPU for itself in each process before it counts against the quota, unless somebody says otherwise: 1 GiB. A
 /// context takes 0.5 GiB on an H200, and what PyTorch's libraries load for a network as much again (`docs/hardware.md`).
 pub const DRIVER_ALLOWANCE_BYTES: u64 = 1 << 30;
+/// How many processes' allowances the driver may take free of charge in all processes of a tenant together: without
+/// a bound each further process would be another gigabyte beside the quota.
+pub const DRIVER_ALLOWANCES: u64 = 4;
 /// The longest tenant name in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
@@ -72,7 +75,7 @@ pub struct Limits {
     /// The device's memory in bytes; 0 if not known.
     pub memory_total_bytes: u64,
     /// What the driver may take for itself (contexts, code, variables of modules, stacks) in each process before it counts
-    /// against the quota, in bytes.
+    /// against the quota, in bytes; [`DRIVER_ALLOWANCES`] times that in all processes together.
     pub driver_allowance_bytes: u64,
     /// Share of the device's time, per mille.
     pub time_permille: u32,

@@ -6,7 +6,7 @@ use crate::account::{Change, Fault};
 use crate::error::LedgerError;
 use crate::forked::Process;
 use crate::mutex::Mutex;
-use crate::usage::{LAUNCH_COUNTERS, UsageMap};
+use crate::usage::{LAUNCH_COUNTERS, PROCESS_SLOTS, UsageMap};
 
 /// Who claims a slot. The ledger shows it; what owns a slot is the lock, not the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,6 +216,34 @@ impl Slot {
     /// What of them counts against the quota is in the account.
     pub fn show_driver(&self, bytes: u64) {
         self.map.cells(self.index).shared.driver.store(bytes);
+    }
+
+    /// Takes up to `wanted` bytes of what the driver may have free of charge in all processes of the tenant together,
+    /// `bound`, in place of what this process took before; returns how many it has now. Two processes that take at the
+    /// same moment see each other, and may get less than there is; never more.
+    pub fn take_driver_free(&self, wanted: u64, bound: u64) -> u64 {
+        let own = &self.map.cells(self.index).shared.driver_free;
+        let all = || {
+            (0..PROCESS_SLOTS)
+                .map(|slot| self.map.cells(slot))
+                .filter(|cells| cells.holder.pid.load() != 0)
+                .fold(0u64, |sum, cells| sum.saturating_add(cells.shared.driver_free.load()))
+        };
+        let had = own.load();
+        own.store(wanted);
+        if wanted <= had {
+            return wanted;
+        }
+        crate::sync::see_each_other();
+        if all() <= bound {
+            return wanted;
+        }
+        // Dead processes have none; a file that cannot be opened any more leaves them theirs.
+        let _ = self.map.reap();
+        let others = all().saturating_sub(wanted);
+        let given = wanted.min(bound.saturating_sub(others));
+        own.store(given);
+        given
     }
 
     /// Reports how the hook stands, for `partita ps`.

@@ -46,8 +46,10 @@ pub(crate) struct Shared {
     pub(crate) spilled: Word,
     /// Bytes of device memory that the driver has taken for itself in the owner.
     pub(crate) driver: Word,
+    /// How many of those count against nothing.
+    pub(crate) driver_free: Word,
     /// For later counters; zero.
-    unused: [u64; 4],
+    unused: [u64; 3],
 }
 
 /// What the owner counts.
@@ -188,6 +190,7 @@ impl UsageMap {
                     cells.counters.refusals.store(0);
                     cells.shared.spilled.store(0);
                     cells.shared.driver.store(0);
+                    cells.shared.driver_free.store(0);
                     cells.holder.state.store(0);
                     cells.holder.start_ticks.store(owner.start_ticks);
                     cells.holder.pid.store(owner.pid as u64);

@@ -53,8 +53,8 @@ pub struct Run {
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB [default: no quota]
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// What the driver may take for itself in each process (context, code, variables of modules, stacks) before it counts against --mem;
-    /// 0B: all of it counts [default: 1GiB]
+    /// What the driver may take for itself in each process (context, code, variables of modules, stacks) before it counts against --mem, and
+    /// four times that in all of them together; 0B: all of it counts [default: 1GiB]
     #[arg(long, value_name = "SIZE", requires = "mem")]
     pub mem_driver: Option<String>,
     /// While a tenant of high priority has work in flight, those of low priority wait

@@ -50,7 +50,8 @@ pub struct Set {
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// What the driver may take for itself in each process before it counts against --mem, from its next request on
+    /// What the driver may take for itself in each process before it counts against --mem, and four times that in all of them together; from
+    /// its next request on
     #[arg(long, value_name = "SIZE")]
     pub mem_driver: Option<String>,
     /// While a tenant of high priority has work in flight, those of low priority wait; for tenants started with either
