@@ -3,7 +3,8 @@
 //! Limits are kept by a library in the tenant's processes. A process that gets rid of it (`docs/boundaries.md`) is
 //! not held by them, but the driver lists it: it is found here as one that descends from a tenant's program, uses the
 //! GPU, and has no slot in the tenant's ledger. For the others the difference of the two numbers is what a process
-//! takes beside its allocations: context, code and queues.
+//! takes beside its allocations: context, code and queues. Where it is more than the tenant's allowance for these,
+//! the process has memory that nothing charges, and is named too.
 
 mod gates;
 
@@ -29,6 +30,8 @@ use crate::simenv::SimEnvironment;
 /// The name of the job that asks the driver.
 pub const JOB: &str = "audit";
 const LIMIT: Duration = Duration::from_secs(30);
+/// What the driver rounds up and keeps of contexts, which nothing counts: less than this is not told from it.
+const ROUNDING_BYTES: u64 = 256 << 20;
 /// Processes between a program and its descendant; more are a loop of numbers that came back.
 const ANCESTORS_MAX: usize = 1000;
 
@@ -72,6 +75,9 @@ pub struct AuditRow {
     pub driver_bytes: Option<u64>,
     /// Device memory as the tenant's ledger counts it, in bytes; none if it has no slot there.
     pub ledger_bytes: Option<u64>,
+    /// Device memory that is neither in the ledger, shared memory included, nor within the tenant's allowance for the
+    /// driver, in bytes; none if that is no more than the driver's rounding explains.
+    pub beyond_bytes: Option<u64>,
     /// Whether no limit of the tenant holds it.
     pub escaped: bool,
     /// The process and no later one of its number.
@@ -120,6 +126,10 @@ pub fn escape_remedy(pid: u32, tenant: &str) -> String {
          finds of it"
     )
 }
+
+/// What it means that a process has more memory than its ledger and the allowance say, for people.
+pub const BEYOND_REMEDY: &str = "it reached the driver past libpartita.so, or keeps memory by a descriptor that it has \
+                                 not closed (docs/boundaries.md); end it if it is not to have it";
 
 /// What it means that a process has a gate open and is no tenant's, for people.
 pub const STRANGER_REMEDY: &str = "is no tenant's: it can undo priorities and disturb whoever has one; end it, and let only those users in \
@@ -268,19 +278,21 @@ impl Look {
 fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverProcess) -> Option<AuditRow> {
     // The slot of one that ends may be free before the driver has forgotten it.
     let process = ProcessId::living(listed.pid).filter(|process| !process.is_ending())?;
-    let row = |tenant: &str, ledger_bytes: Option<u64>| AuditRow {
+    let row = |tenant: &str, charged: Option<Charged>| AuditRow {
         tenant: tenant.to_owned(),
         gpu: gpu.label.clone(),
         pid: listed.pid,
         driver_bytes: listed.used_bytes,
-        ledger_bytes,
-        escaped: ledger_bytes.is_none(),
+        ledger_bytes: charged.map(|charged| charged.own_bytes),
+        beyond_bytes: charged.zip(listed.used_bytes).and_then(|(charged, used)| charged.missing_bytes(used)),
+        escaped: charged.is_none(),
         process,
         device: gpu.clone(),
     };
-    if let Some((tenant, bytes)) = tenants.iter().find_map(|tenant| Some((tenant, charged(tenant, process)?)))
+    if let Some((tenant, charged)) =
+        tenants.iter().find_map(|tenant| Some((tenant, charged(tenant, process)?)))
     {
-        return Some(row(&tenant.name, Some(bytes)));
+        return Some(row(&tenant.name, Some(charged)));
     }
     let ancestors: Vec<ProcessId> =
         std::iter::successors(Some(process), |process| process.parent()).take(ANCESTORS_MAX).collect();
@@ -298,8 +310,27 @@ fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverP
     tenant.or_else(known).map(|tenant| row(tenant, None))
 }
 
+/// What a tenant's ledger says of a process.
+#[derive(Debug, Clone, Copy)]
+struct Charged {
+    /// Charged to the process.
+    own_bytes: u64,
+    /// Charged to memory that processes share; any of it may be this one's.
+    shared_bytes: u64,
+    /// Free of charge for the driver in each process; none if the limits cannot be read.
+    allowance_bytes: Option<u64>,
+}
+
+impl Charged {
+    /// What is missing of the memory that the driver counts, where rounding does not explain it.
+    fn missing_bytes(&self, used_bytes: u64) -> Option<u64> {
+        let known = self.own_bytes.saturating_add(self.shared_bytes).saturating_add(self.allowance_bytes?);
+        Some(used_bytes.saturating_sub(known)).filter(|missing| *missing > ROUNDING_BYTES)
+    }
+}
+
 /// What a tenant's ledger charges a process, if it has a slot there.
-fn charged(tenant: &Tenant, process: ProcessId) -> Option<u64> {
+fn charged(tenant: &Tenant, process: ProcessId) -> Option<Charged> {
     let numbers = process.numbers();
     // In a container it has another number, and the same start.
     let is_it = |slot: &SlotInfo| {
@@ -312,5 +343,10 @@ fn charged(tenant: &Tenant, process: ProcessId) -> Option<u64> {
     if process.user() != Some(tenant.user) {
         return None;
     }
-    tenant.usage().ok()?.slots().flatten().find(is_it).map(|slot| slot.bytes)
+    let slots: Vec<SlotInfo> = tenant.usage().ok()?.slots().flatten().collect();
+    Some(Charged {
+        own_bytes: slots.iter().find(|slot| is_it(slot))?.bytes,
+        shared_bytes: slots.iter().filter(|slot| slot.shared).map(|slot| slot.bytes).sum(),
+        allowance_bytes: tenant.limits.as_ref().ok().map(|limits| limits.driver_allowance_bytes),
+    })
 }

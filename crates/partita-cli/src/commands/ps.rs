@@ -64,7 +64,7 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The driver's account beside the ledgers'. The exit code says whether a process has escaped.
+/// The driver's account beside the ledgers'. The exit code says whether a process has escaped, or has more than they say.
 fn audited(json: bool) -> Result<ExitCode, Failure> {
     let registry = Registry::open()?;
     let audit::Look { rows, unseen, passed_over } =
@@ -80,7 +80,11 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
                 row.pid.to_string(),
                 row.driver_bytes.map_or_else(|| "?".to_owned(), bytes),
                 row.ledger_bytes.map_or_else(|| "-".to_owned(), bytes),
-                if row.escaped { "ESCAPED" } else { "hold" }.to_owned(),
+                match row.beyond_bytes {
+                    _ if row.escaped => "ESCAPED".to_owned(),
+                    Some(beyond) => format!("{} BEYOND", bytes(beyond)),
+                    None => "hold".to_owned(),
+                },
             ]);
         }
         print(&table.render())?;
@@ -93,6 +97,18 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
             row.pid,
             row.gpu,
             audit::escape_remedy(row.pid, &row.tenant)
+        ));
+    }
+    let mut is_beyond = false;
+    for (row, beyond) in rows.iter().filter_map(|row| Some((row, row.beyond_bytes?))) {
+        is_beyond = true;
+        tell(&format!(
+            "{}: process {} has {} of {} that neither the ledger nor the driver's allowance has: {}",
+            row.tenant,
+            row.pid,
+            bytes(beyond),
+            row.gpu,
+            audit::BEYOND_REMEDY
         ));
     }
     let strangers = audit::strangers(&registry)?;
@@ -112,7 +128,8 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
         unseen.for_each(|error| tell(&error.to_string()));
         return Err(first.into());
     }
-    Ok(if escaped.is_empty() && strangers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_clean = escaped.is_empty() && strangers.is_empty() && !is_beyond;
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The tenant of one process, with its TPCs and GPCs in full.

@@ -151,6 +151,16 @@ int main(int argc, char **argv) {
         dl_iterate_phdr(look, &init);
         if (!init.found || ((fn_u)init.found)(0)) return 1;
         printf("%s\n", outcome(driver));
+    } else if (!strcmp(how, "beyond")) {
+        /* A process with a slot that asks the driver for memory past the hook, and waits. */
+        start(0);
+        struct wanted alloc = {"cuda", "cuMemAlloc_v2", NULL};
+        address p;
+        dl_iterate_phdr(look, &alloc);
+        if (!alloc.found || ((int (*)(address *, size_t))alloc.found)(&p, (size_t)3 << 30)) return 1;
+        printf("had\ndone\n");
+        fflush(stdout);
+        while (getchar() != EOF) {}
     } else if (!strcmp(how, "refused")) {
         /* A process whose limits cannot be enforced: what each call answers. */
         void *driver = dlopen("libcuda.so.1", RTLD_NOW), *made = NULL;

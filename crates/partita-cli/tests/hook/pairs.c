@@ -393,6 +393,7 @@ int main(int count, char **arguments) {
     unsigned random = 1;
     const char *only = getenv("PAIRS_OF");
     pthread_t thread;
+    alarm(120 + 8 * (unsigned)races); /* a hang, whatever else the machine does */
     begin_observer(arguments[0]);
     start(0);
     look_up();
@@ -408,7 +409,7 @@ int main(int count, char **arguments) {
     pthread_create(&thread, NULL, second, NULL);
     for (size_t k = 0; k < KINDS; k++) for (int one = 0; kinds[k].calls[one].call; one++) for (int other = one; kinds[k].calls[other].call; other++) {
         const struct kind *kind = &kinds[k];
-        if (only && strcmp(only, kind->name)) continue;
+        if (only && *only && strcmp(only, kind->name)) continue;
         long bad = 0;
         long long least = 0, most = 0, lost = 0; /* bytes */
         pairs++;
