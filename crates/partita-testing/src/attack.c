@@ -6,14 +6,20 @@
 #include <limits.h>
 #include <linux/fs.h>
 #include <poll.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -75,10 +81,11 @@ static void fake(char **v) {
 static void cut(char **v) {
     char bytes[4096];
     int fd = open(v[0], O_RDWR);
-    if (fd < 0 || pread(fd, bytes, sizeof bytes, 0) != sizeof bytes) exit(1);
+    ssize_t length = pread(fd, bytes, sizeof bytes, 0);
+    if (length <= 0) exit(1);
     ready();
     for (;;) {
-        if (pwrite(fd, bytes, sizeof bytes, 0) < 0) exit(1);
+        if (pwrite(fd, bytes, (size_t)length, 0) < 0) exit(1);
         for (volatile int i = 0; i < 300; i++) {}
         if (ftruncate(fd, 0)) exit(1);
     }
@@ -145,14 +152,24 @@ static void flip(char **v) {
     }
 }
 
-// PATH...: every lock that a reader can get, on whatever can be opened, again and again.
+// PATH...: every lock that can be had, on whatever can be opened, again and again; leases and notices of changes beside.
 static void lock(char **v) {
     int fds[64], count = 0;
-    for (; v[count] && count < 64; count++) fds[count] = open(v[count], O_RDONLY | O_NONBLOCK);
+    signal(SIGIO, SIG_IGN);
+    for (; v[count] && count < 64; count++) {
+        fds[count] = open(v[count], O_RDWR | O_NONBLOCK);
+        if (fds[count] < 0) fds[count] = open(v[count], O_RDONLY | O_NONBLOCK);
+    }
     for (int first = 1;; first = 0) {
         for (int i = 0; i < count; i++) {
             if (fds[i] < 0) continue;
+            struct flock whole = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+            fcntl(fds[i], F_SETLK, &whole);
+            fcntl(fds[i], F_SETLEASE, F_WRLCK);
+            fcntl(fds[i], F_SETLEASE, F_RDLCK);
+            fcntl(fds[i], F_NOTIFY, DN_MULTISHOT | DN_ACCESS | DN_CREATE | DN_DELETE | DN_RENAME | DN_ATTRIB);
             if (flock(fds[i], LOCK_EX | LOCK_NB)) flock(fds[i], LOCK_SH | LOCK_NB);
+            if (!range_lock(fds[i], F_WRLCK, 0, 0)) continue;
             if (range_lock(fds[i], F_RDLCK, 0, 0))
                 for (int slot = 0; slot < 2050; slot++) range_lock(fds[i], F_RDLCK, 4096 + slot * 256, 256);
         }
@@ -161,12 +178,12 @@ static void lock(char **v) {
     }
 }
 
-// USAGE: a slot of a tenant's ledger, as a process has it whose number is another one outside.
+// USAGE [PID TICKS]: a slot of a tenant's ledger, as a process has it whose number is another one outside; or one that names a process.
 static void hold(char **v) {
-    unsigned long long pid = 1;
+    unsigned long long holder[] = {v[1] ? strtoull(v[1], NULL, 10) : 1, v[1] ? strtoull(v[2], NULL, 10) : 0};
     off_t slot = 4096 + 256;
     int fd = open(v[0], O_RDWR);
-    if (fd < 0 || range_lock(fd, F_WRLCK, slot, 256) || pwrite(fd, &pid, sizeof pid, slot + 128) != sizeof pid) exit(1);
+    if (fd < 0 || range_lock(fd, F_WRLCK, slot, 256) || pwrite(fd, holder, sizeof holder, slot + 128) != sizeof holder) exit(1);
     ready();
     for (;;) pause();
 }
@@ -186,12 +203,88 @@ static void board(char **v) {
     exit(1);
 }
 
+static void won(const char *what) {
+    printf("won %s\n", what);
+    fflush(stdout);
+}
+
+// PID...: whatever a process can do to another. Says what it was let do.
+static void meddle(char **v) {
+    for (; *v; v++) {
+        pid_t pid = (pid_t)atoi(*v);
+        char byte = 0, name[64];
+        struct iovec here = {&byte, 1}, there = {(void *)0x10000, 1};
+        struct rlimit least = {0, 0};
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(0, &one);
+        if (!ptrace(PTRACE_ATTACH, pid, 0, 0)) won("ptrace attach");
+        if (!ptrace(PTRACE_SEIZE, pid, 0, 0)) won("ptrace seize");
+        for (int signal = 0; signal <= SIGRTMAX; signal++) // SIGCONT goes to everybody in the session.
+            if (signal != SIGCONT && !kill(pid, signal)) won("a signal");
+        if (!kill(-pid, SIGKILL)) won("a signal to the group");
+        if (process_vm_readv(pid, &here, 1, &there, 1, 0) >= 0 || errno != EPERM) won("its memory");
+        if (process_vm_writev(pid, &here, 1, &there, 1, 0) >= 0 || errno != EPERM) won("its memory to write");
+        if (!prlimit(pid, RLIMIT_DATA, &least, NULL)) won("its limits");
+        if (!sched_setaffinity(pid, sizeof one, &one)) won("its processors");
+        if (!setpriority(PRIO_PROCESS, (id_t)pid, 19)) won("its priority");
+        int handle = (int)syscall(SYS_pidfd_open, pid, 0);
+        if (handle >= 0 && syscall(SYS_pidfd_send_signal, handle, SIGKILL, NULL, 0) == 0) won("a signal by its handle");
+        for (int fd = 0; handle >= 0 && fd < 16; fd++)
+            if (syscall(SYS_pidfd_getfd, handle, fd, 0) >= 0) won("a descriptor");
+        static const char *files[] = {"mem", "environ", "maps", "fd", "map_files", "oom_score_adj", "coredump_filter"};
+        for (int i = 0; i < 7; i++) {
+            snprintf(name, sizeof name, "/proc/%d/%s", pid, files[i]);
+            if (open(name, i < 5 ? O_RDONLY : O_WRONLY) >= 0) won(name);
+        }
+    }
+    ready();
+    for (;;) pause();
+}
+
+static int connected(const char *path, int kind) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    int fd = socket(AF_UNIX, kind, 0);
+    return fd >= 0 && !connect(fd, (void *)&address, sizeof address) ? fd : -1;
+}
+
+// SOCKET...: tries to connect to sockets that are others' own.
+static void reach(char **v) {
+    for (; *v; v++)
+        if (connected(*v, SOCK_STREAM) >= 0 || connected(*v, SOCK_SEQPACKET) >= 0) won(*v);
+    ready();
+    for (;;) pause();
+}
+
+// SOCKET METHOD PATH [BODY]: a request. Prints the status.
+static void ask(char **v) {
+    static char bytes[1 << 16];
+    const char *body = v[3] ? v[3] : "";
+    int fd = connected(v[0], SOCK_STREAM);
+    if (fd < 0) exit(1);
+    dprintf(fd, "%s %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n%s",
+            v[1], v[2], strlen(body), body);
+    ssize_t n = read(fd, bytes, sizeof bytes - 1);
+    printf("%.3s\n", n > 12 ? bytes + 9 : "???");
+    exit(0);
+}
+
+// NAME FILE: a process that calls itself NAME and has FILE open.
+static void call(char **v) {
+    prctl(PR_SET_NAME, v[0]);
+    open(v[1], O_RDWR);
+    ready();
+    for (;;) pause();
+}
+
 int main(int count, char **v) {
     static const struct {
         const char *name;
         void (*attack)(char **);
     } attacks[] = {{"fake", fake}, {"cut", cut}, {"lead-astray", lead_astray}, {"take-place", take_place},
-                   {"flip", flip}, {"lock", lock}, {"hold", hold}, {"board", board}};
+                   {"flip", flip}, {"lock", lock}, {"hold", hold}, {"board", board},
+                   {"meddle", meddle}, {"reach", reach}, {"ask", ask}, {"call", call}};
     // If whoever started it has died.
     alarm(300);
     umask(022);

@@ -64,8 +64,9 @@ impl Dir {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         loop {
             match rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), resolve) {
-                // The kernel could not tell whether a rename had led outside.
-                Err(Errno::AGAIN | Errno::INTR) => {}
+                // Not EAGAIN, which a single name gives for one reason only: the file's owner holds a lease on it, and
+                // may take it anew for ever.
+                Err(Errno::INTR) => {}
                 // Linux before 5.6, or a filter of system calls that does not know it.
                 Err(Errno::NOSYS | Errno::PERM) => break,
                 opened => return Ok(opened?),
