@@ -143,9 +143,12 @@ static void take_place(char **v) {
     }
 }
 
-// ONE OTHER: exchanges two names, without pause.
+// ONE OTHER: exchanges two names, without pause. Says so if it may not.
 static void flip(char **v) {
+    int cannot = exchange(v[0], v[1]);
     ready();
+    if (cannot) puts("cannot exchange the names");
+    fflush(stdout);
     for (;;) {
         exchange(v[0], v[1]);
         for (volatile int i = rand() % 20000; i > 0; i--) {}

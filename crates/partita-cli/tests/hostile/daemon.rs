@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use partita_testing::eventually;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common;
-use crate::scene::{Act, End, Scene, Step, Who};
+use crate::scene::{Act, End, Process, Scene, Step, Who};
 
 /// The daemon answers root, with root's and A's tenants in it.
 const ASK: &[Step] = &[Step(
@@ -41,18 +40,6 @@ pub const ACTS: &[Act] = &[
         .then(ASK),
 ];
 
-/// Ends the daemon with the test.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let _ = self.0.wait();
-    }
-}
-
 /// Plays the acts with a daemon of root's, which then serves still and has told no control character.
 pub fn play() {
     let Some(mut scene) = Scene::new() else { return };
@@ -63,7 +50,7 @@ pub fn play() {
     common::with_env_of(&mut command, &scene.world.partita([] as [&str; 0]));
     command.arg("--socket").arg(&socket).arg("--state").arg(scene.world.dir().join("state"));
     command.args(["--audit-every", "1"]).stdin(Stdio::null());
-    let mut daemon = Daemon(command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap());
+    let mut daemon = Process(command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap());
     let said = || fs::read_to_string(&log).unwrap();
     eventually("the daemon serves", || said().contains("serving"));
     scene.variables.push(("SOCKET", socket.display().to_string()));

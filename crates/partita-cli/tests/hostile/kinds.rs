@@ -2,8 +2,7 @@
 
 use crate::scene::{Act, End, Step, Who};
 
-const LOOK: &[Step] =
-    &[Step(Who::Root, "p ps --audit", End::Well), Step(Who::Root, "p ps --json", End::Well)];
+const LOOK: &[Step] = &[Step(Who::Root, "p ps --audit", End::Well)];
 
 pub const ACTS: &[Act] = &[
     Act::new("a pipe as B's directory", r#"mkfifo "$HOME_B""#).then(LOOK),
@@ -28,6 +27,7 @@ pub const ACTS: &[Act] = &[
         cd "$HOME_B/$KEY/.mps-0"; mkfifo pipe/control pipe/log log/control.log; echo 1 > pipe/nvidia-cuda-mps-control.pid; touch all-users"#)
         .then(&[
             Step(Who::Root, "p mps status", End::Well),
+            Step(Who::Root, "p doctor", End::Well),
             Step(Who::Root, "p ps --audit", End::Well),
             Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it")),
         ]),

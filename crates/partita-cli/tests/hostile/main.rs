@@ -18,6 +18,7 @@ mod page;
 mod processes;
 mod races;
 mod scene;
+mod services;
 mod terminal;
 
 use std::collections::BTreeSet;
@@ -85,6 +86,11 @@ fn the_daemon_of_root_is_nobodys_tool() {
     daemon::play();
 }
 
+#[test]
+fn services_of_others_are_out_of_reach() {
+    services::play();
+}
+
 /// Every act has a name of its own, and there are at least 60.
 #[test]
 fn the_list_is_long_enough() {
@@ -100,6 +106,7 @@ fn the_list_is_long_enough() {
         environment::ACTS,
         terminal::ACTS,
         daemon::ACTS,
+        services::ACTS,
     ];
     let acts = families.iter().map(|acts| acts.len()).sum::<usize>();
     let names: BTreeSet<&str> = families.iter().flat_map(|acts| acts.iter()).map(|act| act.name).collect();

@@ -4,7 +4,7 @@ use crate::scene::{Act, End, Step, Who};
 
 /// Long enough for the exchange to come in between somewhere.
 const AGAIN: &[Step] = &[
-    Step(Who::Root, "for n in 1 2 3 4 5 6; do p ps >/dev/null || exit; done", End::Well),
+    Step(Who::Root, "for n in 1 2 3 4; do p ps >/dev/null || exit; done", End::Well),
     Step(Who::A, "p ps; p run --sm 2% --isolation own -- true", End::Well),
 ];
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use partita_testing::{ATTACKER, Users, VICTIM, succeed};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use crate::common::{self, Answering, PATIENCE, World, gpu_program, text, with_env_of};
@@ -61,7 +61,7 @@ pub struct Step(pub Who, pub &'static str, pub End);
 pub struct Act {
     /// What it is called.
     pub name: &'static str,
-    /// B's script. A line `won …` says that B has got what B must not get.
+    /// B's script. A line `won …` says that B has got what B must not get, and `cannot …` that the act is none.
     pub does: &'static str,
     /// What victims do beside what they always do.
     pub then: &'static [Step],
@@ -130,6 +130,18 @@ impl Attacker {
 impl Drop for Attacker {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// A process that ends with this.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.0.wait();
     }
 }
 
@@ -230,7 +242,7 @@ impl Scene {
             }
             self.check(&before, act.name);
             said.extend(attacker.end());
-            said.retain(|line| line.starts_with("won"));
+            said.retain(|line| line.starts_with("won") || line.starts_with("cannot"));
             assert!(said.is_empty(), "{}: {said:?}", act.name);
             self.clear();
         }
