@@ -253,6 +253,36 @@ fn bytes_that_are_no_request_do_no_harm() {
     assert_eq!(state(&daemon), before);
 }
 
+#[test]
+fn a_host_is_named_once_and_is_one() {
+    let world = World::new();
+    let daemon = world.start();
+    let status = |version: &str, hosts: &[&str]| {
+        let lines: String = hosts.iter().map(|host| format!("host: {host}\r\n")).collect();
+        let request = format!("GET /v1/chains HTTP/{version}\r\n{lines}connection: close\r\n\r\n");
+        let answer = daemon.raw(request.as_bytes());
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let status: u16 =
+            text.get(9..12).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{text}"));
+        if status != 200 {
+            check_problem(status, &serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap());
+        }
+        status
+    };
+    for host in ["x", "", "partitad:80", "[::1]:7878", "evil.example"] {
+        assert_eq!(status("1.1", &[host]), 200, "{host}");
+    }
+    for host in ["a b", "u@x", "x:y", "[::1", "x/y", "\u{e9}"] {
+        assert_eq!(status("1.1", &[host]), 400, "{host}");
+    }
+    assert_eq!(status("1.1", &[]), 400);
+    assert_eq!(status("1.0", &[]), 200, "it was not there yet");
+    for version in ["1.0", "1.1"] {
+        assert_eq!(status(version, &["a", "b"]), 400, "{version}");
+        assert_eq!(status(version, &["a", "a"]), 400, "{version}");
+    }
+}
+
 /// What hyper takes for no HTTP at all it answers itself, before anybody else sees a request: no body, and the end of the connection.
 #[test]
 fn what_is_no_http_is_answered_by_a_bare_status_and_the_end() {

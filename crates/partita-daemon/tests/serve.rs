@@ -298,36 +298,6 @@ fn a_thing_is_changed_by_its_owner_and_by_root() {
 }
 
 #[test]
-fn too_many_requests_at_once_are_told_to_come_again() {
-    if !is_root() {
-        eprintln!("skipped: another user's connections end before its requests do");
-        return;
-    }
-    let world = World::new();
-    let daemon = world.start();
-    let head =
-        "POST /v1/chains HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
-    let half = || {
-        let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-        stream.write_all(head.as_bytes()).unwrap();
-        stream
-    };
-    let mut waiting: Vec<UnixStream> = (0..512).map(|_| half()).collect();
-    let mut answer = (0, String::new(), String::new());
-    eventually("all of them are being answered", || {
-        answer = daemon.send("GET /v1/chains HTTP/1.1", b"");
-        // This one may have had the place of one of the others, which was refused then.
-        waiting.push(half());
-        answer.0 == 429
-    });
-    assert!(answer.1.contains("retry-after: 1"), "{}", answer.1);
-    check_problem(429, &serde_json::from_str(&answer.2).unwrap());
-    drop(waiting);
-    eventually("there is room again", || daemon.send("GET /v1/chains HTTP/1.1", b"").0 == 200);
-    assert_eq!(daemon.get("/v1/chains"), json!([]));
-}
-
-#[test]
 fn requests_whose_clients_leave_take_no_room() {
     let world = World::new();
     let daemon = world.start();

@@ -10,6 +10,7 @@ use partita::install::Install;
 use partita::registry::Registry;
 use tokio::sync::{Mutex, broadcast, watch};
 
+use super::health::Looks;
 use super::metrics::Metrics;
 use crate::chains::Chains;
 use crate::memory::Memory;
@@ -57,6 +58,7 @@ pub struct Parts {
 pub struct App {
     parts: Parts,
     pub(super) metrics: Metrics,
+    pub(super) looks: Looks,
     pub(super) events: broadcast::Sender<Arc<Entry>>,
     gpus: Mutex<Option<(Instant, Arc<Vec<Gpu>>)>>,
     in_flight: AtomicUsize,
@@ -70,6 +72,7 @@ impl App {
         Self {
             parts,
             metrics: Metrics::new(),
+            looks: Looks::default(),
             events: broadcast::channel(EVENTS_BEHIND_MAX).0,
             gpus: Mutex::default(),
             in_flight: AtomicUsize::new(0),

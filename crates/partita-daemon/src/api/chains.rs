@@ -136,7 +136,8 @@ pub(super) async fn list(State(app): State<Shared>) -> Result<Output<Vec<ChainVi
 ///
 /// It does not start by that. With an `Idempotency-Key` the same request may be sent again within a day: it is answered as the first time.
 #[utoipa::path(post, path = "/v1/chains", tag = "chains", operation_id = "define_chain",
-    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable characters that no other request of this user has")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable characters that no other request of this user has",
+        min_length = 1, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$")),
     request_body = ChainDefinition,
     responses((status = 201, body = Defined, headers(
         ("Location" = String, description = "The chain"), ("ETag" = String, description = "Its revision")))))]

@@ -15,40 +15,55 @@ pub(super) struct ChainDefinition {
     #[schema(example = "cameras", min_length = 1, max_length = 31, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     name: String,
     /// Its GPU as `--gpu` takes it: an index, a UUID, or `sim:NAME`; none for the first one.
-    #[schema(example = "0")]
+    #[schema(example = "0", min_length = 1)]
     gpu: Option<String>,
     /// The compute units of all components together, as `--sm` takes them; none for every TPC that is free.
-    #[schema(example = "50%")]
+    #[schema(example = "50%", min_length = 1)]
     sm: Option<String>,
     /// The memory quota of all components together, as `--mem` takes it; none for no quota.
-    #[schema(example = "8GiB")]
+    #[schema(example = "8GiB", min_length = 1)]
     mem: Option<String>,
     /// The size of a frame.
-    #[schema(example = "4MiB")]
+    #[schema(example = "4MiB", min_length = 1)]
     frame: String,
     /// Frames that there are in all; none for as many as fill all queues and keep each component busy.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 256)]
     frames: Option<u32>,
     /// Frames that wait between two components at most.
-    #[schema(default = 8, minimum = 1, nullable = false)]
+    #[schema(default = 8, minimum = 1, maximum = 256, nullable = false)]
     capacity: Option<u32>,
     /// What happens to a frame for which there is no room: `wait`, `drop-newest` or `drop-oldest`.
-    #[schema(default = "wait", example = "wait", nullable = false)]
+    #[schema(
+        default = "wait",
+        example = "wait",
+        pattern = "^(wait|drop-newest|drop-oldest)$",
+        nullable = false
+    )]
     policy: Option<String>,
     /// Whose the frames' memory is: `keeper` (a process of its own) or `first-component`.
-    #[schema(default = "keeper", example = "keeper", nullable = false)]
+    #[schema(
+        default = "keeper",
+        example = "keeper",
+        pattern = "^(keeper|first-component)$",
+        nullable = false
+    )]
     memory: Option<String>,
     /// By what components open the keeper's memory: `ipc` (CUDA's handles) or `fd` (file descriptors of the driver's virtual memory).
-    #[schema(default = "ipc", example = "ipc", nullable = false)]
+    #[schema(default = "ipc", example = "ipc", pattern = "^(ipc|fd)$", nullable = false)]
     handles: Option<String>,
     /// The optimizer's period, in milliseconds.
     #[schema(default = 100, minimum = 10, maximum = 60_000, nullable = false)]
     period_ms: Option<u32>,
     /// Who divides the compute units: `steady`, `published` or `none`.
-    #[schema(default = "steady", example = "steady", nullable = false)]
+    #[schema(
+        default = "steady",
+        example = "steady",
+        pattern = "^(steady|published|none)$",
+        nullable = false
+    )]
     algorithm: Option<String>,
     /// How often each component that fails is started anew.
-    #[schema(default = 10, nullable = false)]
+    #[schema(default = 10, maximum = 1_000_000, nullable = false)]
     restarts: Option<u32>,
     /// The components, in the order in which frames go through them.
     #[schema(min_items = 2, max_items = 16)]

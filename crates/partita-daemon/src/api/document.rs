@@ -1,9 +1,16 @@
 //! The OpenAPI document.
 
 use utoipa::OpenApi;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 
 use crate::problem::{MEDIA_TYPE, Problem};
+
+/// The form of names of tenants, chains and components, beside their length.
+const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
+/// The longest name in a path; names of chains and components are shorter.
+const NAME_BYTES_MAX: usize = 63;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -33,6 +40,7 @@ pub(super) fn openapi() -> utoipa::openapi::OpenApi {
     for item in document.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
+            operation.parameters.iter_mut().flatten().for_each(bound_name);
             let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
             let response =
                 ResponseBuilder::new().description("It failed").content(MEDIA_TYPE, problem).build();
@@ -40,6 +48,22 @@ pub(super) fn openapi() -> utoipa::openapi::OpenApi {
         }
     }
     document
+}
+
+/// Says of a name in a path what form names have.
+fn bound_name(parameter: &mut RefOr<Parameter>) {
+    if let RefOr::T(parameter) = parameter
+        && parameter.parameter_in == ParameterIn::Path
+        && ["tenant", "chain", "component"].contains(&&*parameter.name)
+    {
+        let name = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .min_length(Some(1))
+            .max_length(Some(NAME_BYTES_MAX))
+            .pattern(Some(NAME_PATTERN))
+            .build();
+        parameter.schema = Some(RefOr::T(Schema::Object(name)));
+    }
 }
 
 /// The document as it is committed, `docs/partitad.openapi.json`.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, header};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -15,10 +15,10 @@ use super::extract::{Caller, short};
 use crate::problem::{Kind, Problem};
 use crate::serve::Peer;
 
-/// Requests at once.
-const REQUESTS_MAX: usize = 1024;
-/// Requests of one user at once.
-const REQUESTS_OF_USER_MAX: usize = 512;
+/// Requests at once of all users but root and the daemon's own: fewer than there are threads for what blocks.
+const REQUESTS_MAX: usize = 256;
+/// Requests at once of one of these users.
+const REQUESTS_OF_USER_MAX: usize = 64;
 /// Bytes of all headers of a request.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a path with its query.
@@ -35,7 +35,7 @@ pub(super) async fn account(State(app): State<Shared>, request: Request, next: N
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0);
+    let peer = request.extensions().get::<Peer>().copied();
 
     let in_flight = InFlight::count(&app);
     let mut response = explained(next.run(request).await, &path);
@@ -104,9 +104,9 @@ fn explained(response: Response, path: &str) -> Response {
 
 /// Finds out who asks, or refuses.
 pub(super) async fn who(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
-    let caller = match request.extensions().get::<ConnectInfo<Peer>>() {
-        Some(ConnectInfo(Peer::Process { user, .. })) => Some(Caller { user: *user }),
-        Some(ConnectInfo(Peer::Network(_))) => match token(&app, &request) {
+    let caller = match request.extensions().get::<Peer>() {
+        Some(Peer::Process { user, .. }) => Some(Caller { user: *user }),
+        Some(Peer::Network(_)) => match token(&app, &request) {
             Ok(()) => Some(Caller { user: app.user() }),
             Err(_) if is_open(request.method(), request.uri().path()) => None,
             Err(problem) => return problem.into_response(),
@@ -174,7 +174,8 @@ pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Ne
     }
 }
 
-/// A place among the requests of a user, free again when this is dropped.
+/// A place among the requests, free again when this is dropped. Root and the daemon's own user need none, nor do those
+/// who have shown nothing yet and get no more than what is in memory: their connections are bounded.
 struct Place {
     app: Shared,
     user: Option<u32>,
@@ -182,25 +183,27 @@ struct Place {
 
 impl Place {
     fn take(app: &Shared, caller: Option<Caller>) -> Result<Self, Problem> {
-        let user = caller.map(|caller| caller.user);
-        let refuse = |whose: &str, most: usize| {
-            let detail = format!(
-                "{whose} {most} requests are being answered, which is the most; ask again in a moment"
-            );
-            Err(Problem::new(Kind::TooManyRequests, detail))
-        };
-        if app.requests_in_flight() > REQUESTS_MAX {
-            return refuse("here", REQUESTS_MAX);
-        }
-        if let Some(user) = user {
-            let mut counts = counts(app);
-            let count = counts.entry(user).or_default();
-            if *count >= REQUESTS_OF_USER_MAX {
-                return refuse("of this user", REQUESTS_OF_USER_MAX);
+        let user = caller.map(|caller| caller.user).filter(|user| ![0, app.user()].contains(user));
+        let app = Arc::clone(app);
+        let Some(user) = user else { return Ok(Self { app, user }) };
+        let mut counts = counts(&app);
+        let all: usize = counts.values().sum();
+        let of_user = counts.entry(user).or_default();
+        let (whose, most) = match *of_user {
+            REQUESTS_OF_USER_MAX.. => ("of this user", REQUESTS_OF_USER_MAX),
+            _ if all >= REQUESTS_MAX => ("of all users", REQUESTS_MAX),
+            _ => {
+                *of_user += 1;
+                drop(counts);
+                return Ok(Self { app, user: Some(user) });
             }
-            *count += 1;
+        };
+        if *of_user == 0 {
+            counts.remove(&user);
         }
-        Ok(Self { app: Arc::clone(app), user })
+        let detail =
+            format!("{whose} {most} requests are being answered, which is the most; ask again in a moment");
+        Err(Problem::new(Kind::TooManyRequests, detail))
     }
 }
 
@@ -221,6 +224,55 @@ fn counts(app: &Shared) -> MutexGuard<'_, HashMap<u32, usize>> {
     app.in_flight_of_user.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Refuses a request without a host, with several, or with one that is none (RFC 9112, section 3.2).
+pub(super) async fn host(request: Request, next: Next) -> Response {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let problem = match (hosts.next(), hosts.next()) {
+        (None, _) if request.version() < Version::HTTP_11 => None,
+        (None, _) => Some("it is missing"),
+        (Some(_), Some(_)) => Some("it is there more than once"),
+        (Some(host), None) if is_host(host.as_bytes()) => None,
+        (Some(_), None) => Some("it is no host with or without a port"),
+    };
+    match problem {
+        None => next.run(request).await,
+        Some(reason) => {
+            let detail = format!("Host: {reason}; send one, such as `Host: partitad`");
+            Problem::new(Kind::BadRequest, detail).into_response()
+        }
+    }
+}
+
+/// Whether this is a host as URIs have it, with or without a port, or nothing at all, as clients send it that know no
+/// name.
+fn is_host(value: &[u8]) -> bool {
+    let (host, port) = match value.iter().rposition(|&byte| byte == b':') {
+        // The colons of an IPv6 address are in brackets.
+        Some(at) if !value.ends_with(b"]") => (&value[..at], &value[at + 1..]),
+        _ => (value, &b""[..]),
+    };
+    let is_address = |inner: &[u8]| {
+        let text = std::str::from_utf8(inner).unwrap_or_default();
+        text.parse::<std::net::Ipv6Addr>().is_ok()
+    };
+    let is_name = || {
+        let mut left = host;
+        while let Some((&byte, rest)) = left.split_first() {
+            left = match (byte, rest) {
+                (b'%', [high, low, rest @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest,
+                (byte, rest) if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte) => rest,
+                _ => return false,
+            };
+        }
+        true
+    };
+    let is_host = match host {
+        [b'[', inner @ .., b']'] => is_address(inner),
+        _ => is_name(),
+    };
+    is_host && port.iter().all(u8::is_ascii_digit)
+}
+
 /// What no route has.
 pub(super) async fn no_route(request: Request) -> Problem {
     Problem::new(
@@ -239,4 +291,24 @@ pub(super) async fn no_method(request: Request) -> Problem {
             request.method()
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_host;
+
+    #[test]
+    fn hosts_are_those_of_uris() {
+        for host in
+            ["", "x", "a.b-c_d:80", "x:", "127.0.0.1:7878", "[::1]", "[::1]:1", "%41b", "a,b", "~$&'()"]
+        {
+            assert!(is_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "a b", "x:8a", "x:-1", "u@x", "::1", "[::1", "[x]", "[::1]x:1", "[::1]:x", "x/y", "x?", "%4",
+            "%zz", "é", "a\tb", "<x>",
+        ] {
+            assert!(!is_host(host.as_bytes()), "{host}");
+        }
+    }
 }

@@ -1,4 +1,11 @@
 //! `/healthz`: whether the daemon works, and what it stands on.
+//!
+//! Whoever asks gets what was found by the last look. A look takes the registry's lock, reads the disk and asks keepers,
+//! so it is made aside, one at a time, and not again for some seconds, however many ask.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -7,9 +14,12 @@ use partita_core::Count;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Shared;
 use super::extract::Output;
+use super::{App, Shared};
 use crate::problem::Problem;
+
+/// How long a look is believed.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// What the daemon stands on.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -18,7 +28,9 @@ pub(super) struct Health {
     healthy: bool,
     /// The daemon's version.
     version: &'static str,
-    /// Each part that it needs.
+    /// How long ago the parts were looked at, in milliseconds; none before the first look has ended.
+    age_ms: Option<u64>,
+    /// Each part that it needs, as it was then.
     parts: Vec<Part>,
 }
 
@@ -42,12 +54,36 @@ impl Part {
     }
 }
 
-/// Whether the daemon works
-///
-/// 200 if every part does, 503 if one does not; both say which.
-#[utoipa::path(get, path = "/healthz", tag = "machine", operation_id = "health",
-    responses((status = 200, body = Health), (status = 503, body = Health)))]
-pub(super) async fn healthz(State(app): State<Shared>) -> Response {
+/// What looks have found.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    is_looking: AtomicBool,
+    last: Mutex<Option<(Instant, Arc<Vec<Part>>)>>,
+}
+
+impl App {
+    /// Looks at each part aside, unless somebody does or has just done so.
+    pub(crate) fn look_at_health(self: &Arc<Self>) {
+        let is_fresh = self.looks.last().is_some_and(|(at, _)| at.elapsed() < FRESH);
+        if is_fresh || self.looks.is_looking.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let app = Arc::clone(self);
+        tokio::spawn(async move {
+            let parts = Arc::new(look(&app).await);
+            *app.looks.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), parts));
+            app.looks.is_looking.store(false, Ordering::Relaxed);
+        });
+    }
+}
+
+impl Looks {
+    fn last(&self) -> Option<(Instant, Arc<Vec<Part>>)> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+async fn look(app: &Shared) -> Vec<Part> {
     let store = app.store().read(|connection| {
         let chains: i64 = connection.query_row("SELECT count(*) FROM chain", [], |row| row.get(0))?;
         Ok(format!("{chains} chains are defined"))
@@ -62,13 +98,26 @@ pub(super) async fn healthz(State(app): State<Shared>) -> Response {
         Ok(gpus.iter().map(partita::gpu::Gpu::label).collect::<Vec<_>>().join(", "))
     };
     let (store, registry, gpus, keepers) = tokio::join!(store, registry, gpus, keepers);
-    let parts = vec![
+    vec![
         Part::of("store", store),
         Part::of("registry", registry),
         Part::of("gpus", gpus),
         Part::of("keepers", keepers),
-    ];
+    ]
+}
+
+/// Whether the daemon works
+///
+/// 200 if every part did at the last look, and before the first one; 503 if one did not. The answer says which, and
+/// how old it is: at most some seconds more than the time since the last question.
+#[utoipa::path(get, path = "/healthz", tag = "machine", operation_id = "health",
+    responses((status = 200, body = Health), (status = 503, body = Health)))]
+pub(super) async fn healthz(State(app): State<Shared>) -> Response {
+    let last = app.looks.last();
+    app.look_at_health();
+    let age_ms = last.as_ref().map(|(at, _)| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let parts = last.map(|(_, parts)| parts.to_vec()).unwrap_or_default();
     let healthy = parts.iter().all(|part| part.works);
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Output(Health { healthy, version: env!("CARGO_PKG_VERSION"), parts })).into_response()
+    (status, Output(Health { healthy, version: env!("CARGO_PKG_VERSION"), age_ms, parts })).into_response()
 }

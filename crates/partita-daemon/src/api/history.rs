@@ -66,7 +66,7 @@ pub(super) async fn optimizer(
 #[serde(deny_unknown_fields)]
 pub(super) struct OptimizerChange {
     /// `steady`, `published` or `none`.
-    #[schema(value_type = String, example = "steady")]
+    #[schema(value_type = String, example = "steady", pattern = "^(steady|published|none)$")]
     algorithm: Algorithm,
 }
 
@@ -97,6 +97,7 @@ pub(super) struct Part {
     /// Entries after the one of this number, the oldest first; none for the newest ones.
     pub after: Option<i64>,
     /// How many at most, 1 to 1000 [default: 1000].
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 

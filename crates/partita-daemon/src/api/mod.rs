@@ -21,7 +21,7 @@ mod watch;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -74,6 +74,7 @@ pub fn router(app: Shared) -> Router {
         .method_not_allowed_fallback(guard::no_method)
         .layer(from_fn_with_state(Arc::clone(&app), guard::bounds))
         .layer(from_fn_with_state(Arc::clone(&app), guard::who))
+        .layer(from_fn(guard::host))
         .layer(from_fn_with_state(Arc::clone(&app), guard::account))
         .with_state(app)
 }

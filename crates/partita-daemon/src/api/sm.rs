@@ -24,7 +24,7 @@ pub(super) struct Amount {
     #[schema(minimum = 1, example = 12)]
     tpcs: Option<u32>,
     /// A part of the chain's SMs, in percent; it gives whole TPCs, rounded down.
-    #[schema(minimum = 0, maximum = 100, example = 25.0)]
+    #[schema(exclusive_minimum = 0, maximum = 100, example = 25.0)]
     sm_percent: Option<f64>,
 }
 

@@ -183,18 +183,20 @@ pub(super) async fn get(
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantChange {
     /// On which of its GPUs, as `--gpu` takes them; none for all.
+    #[schema(min_length = 1)]
     gpu: Option<String>,
     /// Its compute units, as `--sm` takes them.
-    #[schema(example = "50%")]
+    #[schema(example = "50%", min_length = 1)]
     sm: Option<String>,
     /// Its memory quota, in bytes.
+    #[schema(minimum = 1)]
     memory_quota_bytes: Option<u64>,
     /// What the driver may take for itself in each of its processes before it counts against the quota, in bytes.
     memory_driver_allowance_bytes: Option<u64>,
     /// Its priority.
     priority: Option<Priority>,
     /// Its share of the GPU's time, as `--time` takes it.
-    #[schema(example = "30%")]
+    #[schema(example = "30%", pattern = "^[0-9]{1,3}([.][0-9])?%$")]
     time: Option<String>,
     /// What a share of time means when others rest.
     time_policy: Option<TimePolicy>,
@@ -270,6 +272,9 @@ impl TenantChange {
     fn request(&self, name: String) -> Result<SetRequest, Problem> {
         let invalid =
             |field: &str, error: String| Problem::invalid(format!("/{field}"), format!("{field}: {error}"));
+        if self.memory_quota_bytes == Some(0) {
+            return Err(invalid("memory_quota_bytes", Error::QuotaZero.to_string()));
+        }
         let gpus: Option<Selectors> = self.gpu.as_deref().map(str::parse).transpose()?;
         let share = self.sm.as_deref().map(str::parse::<Share>).transpose();
         let time = self.time.as_deref().map(str::parse::<TimeShare>).transpose();
@@ -366,6 +371,7 @@ pub(super) async fn change(
 #[into_params(parameter_in = Query)]
 pub(super) struct End {
     /// Seconds between SIGTERM and SIGKILL, 0 to 20 [default: 5].
+    #[param(minimum = 0, maximum = 20)]
     pub grace_s: Option<u32>,
 }
 

@@ -1,8 +1,9 @@
 //! The keepers of a run directory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use partita::process::ProcessId;
@@ -18,9 +19,13 @@ use crate::problem::{Kind, Problem};
 
 /// How long one keeper is waited for: it answers within microseconds, unless it is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long all keepers of one user are waited for in one look: whoever has many sockets where nobody answers keeps nobody else's from being
-/// seen.
+/// How long all keepers of one user are waited for in one look.
 const PATIENCE_OF_USER: Duration = Duration::from_secs(5);
+/// How long the keepers of all other users are waited for together. They are asked aside: who has sockets where nobody
+/// answers delays nobody by more.
+const PATIENCE_OF_OTHERS: Duration = Duration::from_millis(500);
+/// How long another user's keepers are left alone after they were too slow.
+const REST: Duration = Duration::from_secs(30);
 
 /// The socket of a chain's own keeper, in its tenant's directory.
 const CHAIN_SOCKET: &str = "memory";
@@ -29,59 +34,70 @@ const CHAIN_SOCKET: &str = "memory";
 #[derive(Debug)]
 pub struct Keepers {
     registry: Registry,
+    /// Users whose keepers were too slow, and when.
+    slow: Mutex<HashMap<u32, Instant>>,
 }
 
 impl Keepers {
     /// Those of a registry's run directory.
     #[must_use]
     pub fn new(registry: Registry) -> Self {
-        Self { registry }
+        Self { registry, slow: Mutex::default() }
     }
 
     /// Asks each.
-    fn ask<T>(
+    fn ask<T: Send + 'static>(
         &self,
-        mut what: impl FnMut(&Listening, &mut Connection) -> Result<T, Error>,
+        what: impl Fn(&Listening, &mut Connection) -> Result<T, Error> + Send + Sync + 'static,
     ) -> Result<Vec<T>, Problem> {
         let failed = |error: io::Error| {
             Problem::new(Kind::Internal, format!("{}: {error}", self.registry.root().display()))
         };
-        let own = rustix::process::geteuid().as_raw();
-        let mut answers = Vec::new();
-        let mut spent: HashMap<u32, Duration> = HashMap::new();
+        let mut of_users: BTreeMap<u32, Vec<Listening>> = BTreeMap::new();
         for listening in all(&self.registry).map_err(failed)? {
-            let user = listening.place.user;
-            if own != 0 && user != own {
-                continue;
-            }
-            let spent = spent.entry(user).or_default();
-            let left = PATIENCE_OF_USER.saturating_sub(*spent);
-            if left.is_zero() {
-                continue;
-            }
-            let begin = Instant::now();
-            let answer = connect(&listening.place, PATIENCE.min(left))
-                .and_then(|mut connection| what(&listening, &mut connection));
-            *spent += begin.elapsed();
-            match answer {
-                Ok(answer) => answers.push(answer),
-                // What is left of one that was killed, or one that has just ended.
-                Err(Error::NoKeeper { .. } | Error::KeeperGone { .. }) => {}
-                // One that is stopped, or no keeper at all: the others are shown all the same. Names and words of strangers are shown escaped.
-                Err(error) => {
-                    tracing::warn!(user, error = error.to_string(), "a keeper does not answer");
-                    if *spent >= PATIENCE_OF_USER {
-                        tracing::warn!(user, "the other keepers of this user are not asked now");
-                    }
-                }
+            of_users.entry(listening.place.user).or_default().push(listening);
+        }
+        let own = rustix::process::geteuid().as_raw();
+        let of_own = of_users.remove(&own).unwrap_or_default();
+        if own != 0 {
+            return Ok(ask_each(own, &of_own, &what));
+        }
+        let what = Arc::new(what);
+        let (sender, answers) = mpsc::channel();
+        let mut waiting = Vec::new();
+        {
+            let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+            slow.retain(|_, since| since.elapsed() < REST);
+            of_users.retain(|user, _| !slow.contains_key(user));
+        }
+        for (user, places) in of_users {
+            let (sender, what) = (sender.clone(), Arc::clone(&what));
+            // Nobody may be waiting any more.
+            let asks = move || drop(sender.send((user, ask_each(user, &places, &*what))));
+            match std::thread::Builder::new().name("keepers".to_owned()).spawn(asks) {
+                Ok(_) => waiting.push(user),
+                Err(error) => tracing::warn!(user, %error, "the keepers of this user cannot be asked"),
             }
         }
-        Ok(answers)
+        let deadline = Instant::now() + PATIENCE_OF_OTHERS;
+        let mut found = BTreeMap::from([(own, ask_each(own, &of_own, &*what))]);
+        while !waiting.is_empty()
+            && let Ok((user, answers)) =
+                answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            waiting.retain(|waiting| *waiting != user);
+            found.insert(user, answers);
+        }
+        for user in waiting {
+            tracing::warn!(user, rest_s = REST.as_secs(), "the keepers of this user are too slow");
+            self.slow.lock().unwrap_or_else(PoisonError::into_inner).insert(user, Instant::now());
+        }
+        Ok(found.into_values().flatten().collect())
     }
 
     /// A connection to the keeper with that process, for somebody who may administer it.
     fn administer(&self, caller: Caller, pid: u32) -> Result<Connection, Problem> {
-        let mut found = self.ask(|Listening { place, .. }, connection| {
+        let mut found = self.ask(move |Listening { place, .. }, connection| {
             Ok((connection.welcome().pid == pid).then(|| place.clone()))
         })?;
         let place = found.iter_mut().find_map(Option::take).ok_or_else(|| {
@@ -94,6 +110,36 @@ impl Keepers {
         }
         Ok(connection)
     }
+}
+
+/// Asks each keeper of a user, one after the other, until they have taken too long together.
+fn ask_each<T>(
+    user: u32,
+    places: &[Listening],
+    what: &impl Fn(&Listening, &mut Connection) -> Result<T, Error>,
+) -> Vec<T> {
+    let end = Instant::now() + PATIENCE_OF_USER;
+    let mut answers = Vec::new();
+    for listening in places {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            tracing::warn!(user, "the other keepers of this user are not asked now");
+            break;
+        }
+        let answer = connect(&listening.place, PATIENCE.min(left))
+            .and_then(|mut connection| what(listening, &mut connection));
+        match answer {
+            Ok(answer) => answers.push(answer),
+            // What is left of one that was killed, or one that has just ended.
+            Err(Error::NoKeeper { .. } | Error::KeeperGone { .. }) => {}
+            // One that is stopped, or no keeper at all: the others are shown all the same. Names and words of strangers
+            // are shown escaped.
+            Err(error) => {
+                tracing::warn!(user, error = error.to_string(), "a keeper does not answer");
+            }
+        }
+    }
+    answers
 }
 
 /// A connection to the keeper of a place. Anybody may take a name in the run directory, also one that says that it is another user's.

@@ -1,16 +1,15 @@
-//! Connections: who is at the other end, how many there are, and how long a request may take to arrive and to be answered.
+//! Connections: who is at the other end, how many there are, and how long a client may take to send a request and to
+//! read the answer.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -29,36 +28,54 @@ pub enum Peer {
     Network(SocketAddr),
 }
 
+/// What connections are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    User(u32),
+    Address(IpAddr),
+}
+
 impl Peer {
-    /// What connections are counted by: nobody keeps the others out.
-    fn key(self) -> Option<u32> {
+    fn key(self) -> Key {
         match self {
-            Self::Process { user, .. } => Some(user),
-            Self::Network(_) => None,
+            Self::Process { user, .. } => Key::User(user),
+            Self::Network(address) => Key::Address(address.ip()),
         }
+    }
+
+    /// Whether it is a process of root's or of this user's.
+    pub(crate) fn is_root_or(self, user: u32) -> bool {
+        matches!(self, Self::Process { user: of_peer, .. } if of_peer == 0 || of_peer == user)
     }
 }
 
 /// Limits of the connections of one listener.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub(super) struct Limits {
     /// Connections at once.
-    pub connections_max: usize,
-    /// Connections of one user at once; root has no limit but the other one. All that come over TCP count as one user.
-    pub connections_of_user_max: usize,
-    /// How long a connection may lie idle between two requests.
+    pub all: usize,
+    /// How many of them nobody but root and the daemon's own user can have.
+    pub kept: usize,
+    /// Connections of another user at once. Over TCP, where no user is known yet, of an address.
+    pub each: usize,
+    /// How long a connection may lie idle between two requests, and how long a client may leave an answer unread.
     pub idle: Duration,
-    /// How long from the first byte of a request to the first byte of its answer, and how long a client may leave an answer unread.
+    /// The same while more than half of all connections are in use.
+    pub idle_when_crowded: Duration,
+    /// How long from the first byte of a request to its last.
     pub request: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// `request`: how long from the first byte of a request to its last.
+    pub fn new(request: Duration) -> Self {
         Self {
-            connections_max: 1024,
-            connections_of_user_max: 512,
+            all: 1024,
+            kept: 128,
+            each: 256,
             idle: Duration::from_secs(75),
-            request: Duration::from_secs(60),
+            idle_when_crowded: Duration::from_secs(5),
+            request,
         }
     }
 }
@@ -91,122 +108,159 @@ impl Source for TcpListener {
     }
 }
 
-type Counts = Arc<Mutex<HashMap<Option<u32>, usize>>>;
+/// Connections that are there, by whose they are.
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    each: HashMap<Key, usize>,
+}
 
 /// A listener that counts.
 pub(super) struct Guarded<L> {
     source: L,
     limits: Limits,
-    counts: Counts,
+    /// The daemon's own user.
+    owner: u32,
+    counts: Arc<Mutex<Counts>>,
 }
 
 impl<L> Guarded<L> {
-    pub fn new(source: L, limits: Limits) -> Self {
-        Self { source, limits, counts: Counts::default() }
+    pub fn new(source: L, limits: Limits, owner: u32) -> Self {
+        Self { source, limits, owner, counts: Arc::default() }
     }
 
     fn admit(&self, peer: Peer) -> Option<Place> {
+        let key = peer.key();
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = counts.values().sum();
-        let of_user = counts.entry(peer.key()).or_default();
-        let limit = if peer.key() == Some(0) { usize::MAX } else { self.limits.connections_of_user_max };
-        if all >= self.limits.connections_max || *of_user >= limit {
+        let of_key = counts.each.get(&key).copied().unwrap_or_default();
+        let is_full = if peer.is_root_or(self.owner) {
+            counts.all >= self.limits.all
+        } else {
+            counts.all >= self.limits.all - self.limits.kept || of_key >= self.limits.each
+        };
+        if is_full {
             return None;
         }
-        *of_user += 1;
-        Some(Place { key: peer.key(), counts: Arc::clone(&self.counts) })
+        counts.all += 1;
+        counts.each.insert(key, of_key + 1);
+        Some(Place { key, counts: Arc::clone(&self.counts) })
     }
 }
 
-impl<L: Source> Listener for Guarded<L> {
-    type Io = Connection<L::Stream>;
-    type Addr = Peer;
-
-    async fn accept(&mut self) -> (Self::Io, Peer) {
+impl<L: Source> Guarded<L> {
+    /// The next connection that there is room for.
+    pub async fn accept(&mut self) -> (Connection<L::Stream>, Peer) {
         loop {
             match self.source.next().await {
                 Ok((stream, peer)) => match self.admit(peer) {
                     Some(place) => return (Connection::new(stream, self.limits, place), peer),
                     None => tracing::warn!(?peer, "a connection is refused: there are too many"),
                 },
-                // The client went before it was looked at.
+                // The client left before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     // Out of descriptors, most likely; some connections will end.
-                    tracing::error!(%error, "no connection can be taken");
+                    tracing::error!(%error, "no connection can be accepted");
                     sleep(Duration::from_millis(200)).await;
                 }
             }
         }
     }
-
-    fn local_addr(&self) -> io::Result<Peer> {
-        // Only what logs would show.
-        Ok(Peer::Process { user: rustix::process::geteuid().as_raw(), pid: None })
-    }
-}
-
-impl<L: Source> Connected<IncomingStream<'_, Guarded<L>>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Guarded<L>>) -> Self {
-        *stream.remote_addr()
-    }
 }
 
 /// A place among the connections, free again when this is dropped.
 struct Place {
-    key: Option<u32>,
-    counts: Counts,
+    key: Key,
+    counts: Arc<Mutex<Counts>>,
+}
+
+impl Place {
+    fn is_crowded(&self, limits: &Limits) -> bool {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).all > limits.all / 2
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.key) {
+        counts.all -= 1;
+        if let Some(count) = counts.each.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.key);
+                counts.each.remove(&self.key);
             }
         }
     }
 }
 
-/// What the time limit of a connection is about now.
+/// What the client is to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// For a request to begin.
+    /// Begin a request.
     Idle,
-    /// For the answer to one that has begun. Bytes that arrive do not prolong it.
+    /// Send the rest of one. Bytes that arrive do not prolong it.
     Request,
+    /// Read the answer.
+    Answer,
 }
 
-/// A connection that ends when its client is too slow.
+/// A connection that ends when its client is too slow. The time in which an answer is made does not count.
 pub(super) struct Connection<S> {
     stream: S,
     limits: Limits,
     waits: Waits,
+    since: Instant,
     deadline: Pin<Box<Sleep>>,
-    _place: Place,
+    place: Place,
 }
 
 impl<S> Connection<S> {
     fn new(stream: S, limits: Limits, place: Place) -> Self {
-        let deadline = Box::pin(sleep_until(Instant::now() + limits.idle));
-        Self { stream, limits, waits: Waits::Idle, deadline, _place: place }
+        let since = Instant::now();
+        let deadline = Box::pin(sleep_until(since));
+        let mut connection = Self { stream, limits, waits: Waits::Idle, since, deadline, place };
+        connection.wait(Waits::Idle);
+        connection
     }
 
     fn wait(&mut self, waits: Waits) {
         self.waits = waits;
+        self.since = Instant::now();
         let limit = match waits {
-            Waits::Idle => self.limits.idle,
+            // Earlier than may be needed, to see whether there are many connections by then.
+            Waits::Idle | Waits::Answer => self.limits.idle_when_crowded.min(self.limits.idle),
             Waits::Request => self.limits.request,
         };
-        self.deadline.as_mut().reset(Instant::now() + limit);
+        self.deadline.as_mut().reset(self.since + limit);
     }
 
-    /// Pending until the deadline, then an error.
+    /// Pending until the client is too slow, then an error.
     fn check(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        ready!(self.deadline.as_mut().poll(context));
-        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the client is too slow"))
+        loop {
+            ready!(self.deadline.as_mut().poll(context));
+            let end = self.since + self.limits.idle;
+            let now = Instant::now();
+            if self.waits == Waits::Request || now >= end || self.place.is_crowded(&self.limits) {
+                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the client is too slow"));
+            }
+            self.deadline.as_mut().reset(end.min(now + self.limits.idle_when_crowded));
+        }
+    }
+
+    /// What a write has come to.
+    fn written(
+        &mut self,
+        context: &mut Context<'_>,
+        done: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if done.is_ready() {
+            self.wait(Waits::Idle);
+            return done;
+        }
+        if self.waits != Waits::Answer {
+            self.wait(Waits::Answer);
+        }
+        self.check(context).map(Err)
     }
 }
 
@@ -236,13 +290,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Ready(done) => {
-                self.wait(Waits::Idle);
-                Poll::Ready(done)
-            }
-            Poll::Pending => self.check(context).map(Err),
-        }
+        let done = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(context, done)
     }
 
     fn poll_write_vectored(
@@ -250,13 +299,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write_vectored(context, bytes) {
-            Poll::Ready(done) => {
-                self.wait(Waits::Idle);
-                Poll::Ready(done)
-            }
-            Poll::Pending => self.check(context).map(Err),
-        }
+        let done = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.written(context, done)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -278,34 +322,68 @@ mod tests {
 
     use super::*;
 
+    const OWNER: u32 = 5;
     const LIMITS: Limits = Limits {
-        connections_max: 3,
-        connections_of_user_max: 2,
+        all: 6,
+        kept: 2,
+        each: 3,
         idle: Duration::from_secs(10),
+        idle_when_crowded: Duration::from_secs(4),
         request: Duration::from_secs(2),
     };
 
     fn connection() -> (tokio::io::DuplexStream, Connection<tokio::io::DuplexStream>) {
         let (client, server) = tokio::io::duplex(4);
-        let guarded = Guarded::new((), LIMITS);
+        let guarded = Guarded::new((), LIMITS, OWNER);
         let place = guarded.admit(Peer::Process { user: 7, pid: None }).unwrap();
         (client, Connection::new(server, LIMITS, place))
     }
 
     #[test]
-    fn one_user_leaves_room_for_others() {
-        let guarded = Guarded::new((), LIMITS);
+    fn users_leave_room_for_others_and_all_of_them_for_root_and_the_owner() {
+        let guarded = Guarded::new((), LIMITS, OWNER);
         let of = |user| guarded.admit(Peer::Process { user, pid: Some(1) });
-        let (first, _second) = (of(7).unwrap(), of(7).unwrap());
-        assert!(of(7).is_none());
-        let root = of(0).unwrap();
-        assert!(of(8).is_none(), "three are there");
-        drop((first, root));
+        let mut of_7 = vec![of(7).unwrap(), of(7).unwrap(), of(7).unwrap()];
+        assert!(of(7).is_none(), "a user has three");
+        let of_8 = of(8).unwrap();
+        assert!(of(8).is_none() && of(9).is_none(), "two are kept");
+        let (root, owner) = (of(0).unwrap(), of(OWNER).unwrap());
+        assert!(of(0).is_none() && of(OWNER).is_none(), "there are no more than six");
+        drop((of_7.pop(), of_8, root, owner));
         assert!(of(7).is_some());
     }
 
+    #[test]
+    fn addresses_leave_room_for_others() {
+        let guarded = Guarded::new((), LIMITS, OWNER);
+        let of = |address: &str| guarded.admit(Peer::Network(address.parse().unwrap()));
+        let _held = [of("10.0.0.1:1"), of("10.0.0.1:2"), of("10.0.0.1:3")].map(Option::unwrap);
+        assert!(of("10.0.0.1:4").is_none());
+        assert!(of("10.0.0.2:1").is_some());
+    }
+
     #[tokio::test]
-    async fn who_sends_a_byte_now_and_then_is_cut_off_all_the_same() {
+    async fn idle_connections_end_earlier_when_there_are_many() {
+        tokio::time::pause();
+        let guarded = Guarded::new((), LIMITS, OWNER);
+        let place = |user| guarded.admit(Peer::Process { user, pid: None }).unwrap();
+        let (_client, server) = tokio::io::duplex(4);
+        let mut server = Connection::new(server, LIMITS, place(7));
+        let begin = Instant::now();
+        let crowd = tokio::spawn({
+            let places = [place(8), place(8), place(8)];
+            async move {
+                sleep(Duration::from_secs(6)).await;
+                drop(places);
+            }
+        });
+        assert_eq!(server.read(&mut [0; 8]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begin.elapsed().as_secs(), 4);
+        crowd.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_request_that_comes_byte_by_byte_is_cut_off_all_the_same() {
         tokio::time::pause();
         let (mut client, mut server) = connection();
         let begin = Instant::now();

@@ -13,14 +13,20 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::Router;
-use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use partita::install::Install;
 use partita::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use connection::{Limits, Peer};
+pub use connection::Peer;
 pub use token::Token;
 
 use crate::api::{self, App};
@@ -28,24 +34,27 @@ use crate::args::Serve;
 use crate::chains::Facade;
 use crate::memory::Keepers;
 use crate::store::Store;
-use connection::{Guarded, Source};
+use connection::{Guarded, Limits, Source};
 use socket::Socket;
 
 /// Descriptors for all connections of both listeners, and some for what they ask for.
 const DESCRIPTORS: u64 = 4096;
 
-/// How much later than an answer is due a connection without one is cut.
-const CUT_AFTER: Duration = Duration::from_secs(20);
+/// How much longer than its body a request may take to arrive: a body that is late is told so before the connection
+/// ends.
+const HEAD: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it.
 ///
 /// # Errors
 /// Why it cannot start, with the remedy.
 pub fn run(arguments: &Serve) -> anyhow::Result<()> {
-    logs::start(&arguments.log, arguments.log_format)?;
+    let left_out = logs::start(&arguments.log, arguments.log_format)?;
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("threads")?;
+    runtime.spawn(left_out.clone().keep_telling());
     let served = runtime.block_on(serve(arguments));
+    left_out.tell();
     // Looks at a driver that hangs must not hold the end up.
     runtime.shutdown_timeout(Duration::from_millis(100));
     served
@@ -85,8 +94,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     }));
     let router = api::router(Arc::clone(&app));
     let mut serving = JoinSet::new();
-    // What is late by the limits of requests is told so before the connection is cut.
-    let limits = Limits { request: arguments.answer_s + arguments.body_s + CUT_AFTER, ..Limits::default() };
+    let limits = Limits::new(arguments.body_s + HEAD);
     if let Some(address) = arguments.listen {
         if !address.ip().is_loopback() && !arguments.allow_remote {
             bail!(
@@ -98,15 +106,16 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
             format!("--listen {address}: it cannot be had; choose another port, or end who has it")
         })?;
         tracing::info!(address = %listener.local_addr()?, "listening on TCP");
-        serving.spawn(accept(Guarded::new(listener, limits), router.clone(), ended.clone()));
+        serving.spawn(accept(Guarded::new(listener, limits, own_user()), router.clone(), ended.clone()));
     }
     let mut requests = requests.as_deref().map(Socket::claim).transpose()?;
     if let Some(socket) = &mut requests {
         serving.spawn(system::accept(socket.listen()?, command, ended.clone()));
     }
     let listener = socket.listen()?;
-    serving.spawn(accept(Guarded::new(listener, limits), router, ended));
+    serving.spawn(accept(Guarded::new(listener, limits, own_user()), router, ended));
     tracing::info!(socket = %path.display(), state = %app.store().path().display(), user = own_user(), "serving");
+    app.look_at_health();
     let following = tokio::spawn(api::follow(Arc::clone(&app)));
     let auditing = tokio::spawn(api::audit(Arc::clone(&app)));
     let watchdog = end::tell_ready();
@@ -135,18 +144,29 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
 }
 
 /// Serves what comes to one listener until the end begins, and then what has come already.
-async fn accept<L: Source>(listener: Guarded<L>, router: Router, mut ended: watch::Receiver<bool>) {
-    let service: IntoMakeServiceWithConnectInfo<Router, Peer> =
-        router.into_make_service_with_connect_info::<Peer>();
-    let served = axum::serve(listener, service)
-        .with_graceful_shutdown(async move {
+async fn accept<S: Source>(mut listener: Guarded<S>, router: Router, mut ended: watch::Receiver<bool>) {
+    let router = TowerToHyperService::new(router);
+    let mut http = http1::Builder::new();
+    // A client may say that its request was the last before it reads the answer. The connection has its own deadlines.
+    http.half_close(true).header_read_timeout(None);
+    let connections = GracefulShutdown::new();
+    loop {
+        let (stream, peer) = tokio::select! {
+            accepted = listener.accept() => accepted,
             // The sender gone is the end too.
-            let _ = ended.wait_for(|&ended| ended).await;
-        })
-        .await;
-    if let Err(error) = served {
-        tracing::error!(%error, "a listener ended");
+            _ = ended.wait_for(|&ended| ended) => break,
+        };
+        let router = router.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            router.call(request)
+        });
+        let served = connections.watch(http.serve_connection(TokioIo::new(stream), service));
+        // How it ended is the client's affair.
+        tokio::spawn(async move { drop(served.await) });
     }
+    drop(listener);
+    connections.shutdown().await;
 }
 
 /// Every connection is a descriptor, and the usual limit is fewer than there may be connections. As much as is allowed without asking.

@@ -233,6 +233,12 @@ impl Daemon {
         answer.body
     }
 
+    /// The status and the body of `/healthz`, which is no problem document when something does not work.
+    pub fn ask_health(&self) -> (u16, Value) {
+        let (status, _, body) = self.send("GET /healthz HTTP/1.1", b"");
+        (status, serde_json::from_str(&body).unwrap())
+    }
+
     /// Sends bytes and reads what comes until the daemon closes the connection.
     pub fn raw(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
