@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use partita_ledger::At;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use serde::de::DeserializeOwned;
 
 /// An open directory.
 #[derive(Debug)]
@@ -204,15 +203,21 @@ impl Dir {
         })
     }
 
-    /// Reads a value from a regular file of JSON of so many bytes at most.
-    pub fn json<T: DeserializeOwned>(&self, name: &str, bytes_max: u64) -> io::Result<T> {
+    /// Reads a regular file of so many bytes at most.
+    pub fn bytes(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let file = self.file(name)?;
+        // One that is too long costs nobody the time to read it.
+        let mut is_longer = file.metadata()?.len() > bytes_max;
         let mut bytes = Vec::new();
-        self.file(name)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > bytes_max {
+        if !is_longer {
+            file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+            is_longer = bytes.len() as u64 > bytes_max;
+        }
+        if is_longer {
             let reason = format!("it is longer than {bytes_max} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
-        Ok(serde_json::from_slice(&bytes)?)
+        Ok(bytes)
     }
 
     /// Gives an entry another name, which nothing but an empty directory or a file may have.

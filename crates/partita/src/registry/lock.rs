@@ -17,7 +17,8 @@ use partita_mps::lock::lock_within;
 use super::dir::{Dir, own_user};
 use super::{
     GATE, Home, NewPart, OwnedPart, OwnedTenant, Registry, Role, Tenant, check_name, gpus, home_name,
-    home_of, homes, is_owned, is_scratch, make, make_gate, make_own, open_root, tenant::has_live_slot,
+    home_of, homes, is_owned, is_scratch, make, make_gate, make_own, open_root,
+    tenant::{Patience, has_live_slot},
 };
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
@@ -127,6 +128,7 @@ impl<'a> RegistryLock<'a> {
     pub fn tenants(&self) -> Result<Vec<Tenant>, Error> {
         let mut found = Vec::new();
         for home in homes(open_root(&self.registry.root)?)? {
+            let mut patience = Patience::with(&home.dir);
             for (gpu_key, gpu) in gpus(&home.dir)? {
                 for name in gpu.texts().map_err(Error::io(gpu.path().display().to_string()))? {
                     if is_scratch(&name) {
@@ -136,8 +138,9 @@ impl<'a> RegistryLock<'a> {
                     } else if check_name(&name).is_ok()
                         // It may go meanwhile; then it is no tenant.
                         && let Ok(dir) = gpu.sub_of_owner(&name)
+                        && patience.takes_one()
                     {
-                        found.push(Tenant::read(&home, &gpu_key, &name, &dir));
+                        found.push(Tenant::read(&home, &gpu_key, &name, &dir, &mut patience));
                     }
                 }
             }

@@ -27,6 +27,31 @@ const LIMITS: &str = "limits";
 /// The most that is read of a `meta.json`, in bytes: a long command line fits.
 const META_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
+/// What is still read of a user's tenants in one look. Whoever looks pays for the reading, so that of others is bounded.
+#[derive(Debug)]
+pub(super) struct Patience {
+    tenants: usize,
+    meta_bytes: u64,
+}
+
+impl Patience {
+    /// For the tenants in a directory of this user.
+    pub fn with(home: &Dir) -> Self {
+        if home.is_own() {
+            Self { tenants: usize::MAX, meta_bytes: u64::MAX }
+        } else {
+            Self { tenants: 256, meta_bytes: 1024 * 1024 }
+        }
+    }
+
+    /// Whether one more tenant is looked at.
+    pub fn takes_one(&mut self) -> bool {
+        let left = self.tenants.checked_sub(1);
+        self.tenants = left.unwrap_or_default();
+        left.is_some()
+    }
+}
+
 /// Whether a tenant runs beside the others or takes turns with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
@@ -157,10 +182,16 @@ pub struct Tenant {
 impl Tenant {
     /// Reads the tenant in `dir`. Nothing in it is mapped, and what another user wrote is believed only as far as it
     /// concerns that user's processes.
-    pub(super) fn read(home: &Home, gpu_key: &str, name: &str, dir: &Dir) -> Self {
+    pub(super) fn read(
+        home: &Home,
+        gpu_key: &str,
+        name: &str,
+        dir: &Dir,
+        patience: &mut Patience,
+    ) -> Self {
         let user = home.user;
         let limits = Limits::read(dir.at(LIMITS_FILE_NAME)).map(|(_, limits)| limits);
-        let meta = read_meta(dir, user).and_then(|meta| {
+        let meta = read_meta(dir, user, patience).and_then(|meta| {
             if meta.name == name { Ok(meta) } else { Err(format!("it is that of tenant {:?}", meta.name)) }
         });
         let has_child = || {
@@ -366,8 +397,11 @@ pub(super) fn has_live_slot(dir: &Dir) -> bool {
     UsageView::open(dir.at(USAGE_FILE_NAME)).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
 }
 
-fn read_meta(dir: &Dir, user: u32) -> Result<Meta, String> {
-    let mut json: serde_json::Value = dir.json(META, META_BYTES_MAX).map_err(|error| error.to_string())?;
+fn read_meta(dir: &Dir, user: u32, patience: &mut Patience) -> Result<Meta, String> {
+    let most = META_BYTES_MAX.min(patience.meta_bytes);
+    let bytes = dir.bytes(META, most).map_err(|error| error.to_string())?;
+    patience.meta_bytes -= bytes.len() as u64;
+    let mut json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if user != own_user() {
         // It goes to terminals and logs.
         escape_all(&mut json);
