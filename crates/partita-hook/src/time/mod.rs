@@ -282,6 +282,11 @@ impl Meter {
         let pool = (known.pool.load(Ordering::Acquire) as usize).checked_sub(1).and_then(|at| self.pool(at));
         let (Some(pool), true) = (pool, !matches!(part, Part::Inside)) else { return launch() };
         if let Part::Last(unit) = part {
+            if capture::is_any() && is_captured(tenant, stream) {
+                // The unit's end would be captured too, and never come.
+                known.let_go(Present::new(unit, 1, false));
+                return launch();
+            }
             let result = launch();
             self.end(pool, unit, stream, ENDED);
             known.let_go(Present::NONE);
