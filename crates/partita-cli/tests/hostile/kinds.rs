@@ -23,11 +23,10 @@ pub const ACTS: &[Act] = &[
     Act::new("links to themselves as files", r#"fake beta; for f in limits usage meta.json owner; do ln -sf "$f" "$D/$f"; done"#).then(LOOK),
     Act::new("terminals as files", r#"fake beta; for f in limits usage meta.json; do ln -sf /dev/tty "$D/$f"; done; ln -sf /dev/ptmx "$D/owner""#)
         .then(LOOK),
-    Act::new("a service's directory of pipes", r#"fake beta; mkdir -p "$HOME_B/$KEY/.mps-0/pipe" "$HOME_B/$KEY/.mps-0/log"
-        cd "$HOME_B/$KEY/.mps-0"; mkfifo pipe/control pipe/log log/control.log; echo 1 > pipe/nvidia-cuda-mps-control.pid; touch all-users"#)
+    Act::new("a service's directory of pipes", r#"fake beta; mkdir -p "$HOME_B/$KEY/.mps-65534/pipe" "$HOME_B/$KEY/.mps-65534/log"
+        cd "$HOME_B/$KEY/.mps-65534"; mkfifo pipe/control pipe/log log/control.log; echo 1 > pipe/nvidia-cuda-mps-control.pid; touch all-users"#)
         .then(&[
             Step(Who::Root, "p mps status", End::Well),
-            Step(Who::Root, "p doctor", End::Well),
             Step(Who::Root, "p ps --audit", End::Well),
             Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it")),
         ]),

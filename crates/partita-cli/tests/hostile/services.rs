@@ -48,7 +48,7 @@ pub fn play() {
     let process = Process(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     eventually("the keeper serves", || keeper.exists());
     let of_a = |name: &str| scene.variables.iter().find(|(known, _)| *known == name).unwrap().1.clone();
-    let pipes = format!("{}/{}/.mps-0/pipe", of_a("HOME_A"), of_a("KEY"));
+    let pipes = format!("{}/{}/.mps-{VICTIM}/pipe", of_a("HOME_A"), of_a("KEY"));
     scene.variables.push(("KEEPER", keeper.display().to_string()));
     scene.variables.push(("PIPES", pipes));
     scene.play(ACTS);
