@@ -182,13 +182,7 @@ pub struct Tenant {
 impl Tenant {
     /// Reads the tenant in `dir`. Nothing in it is mapped, and what another user wrote is believed only as far as it
     /// concerns that user's processes.
-    pub(super) fn read(
-        home: &Home,
-        gpu_key: &str,
-        name: &str,
-        dir: &Dir,
-        patience: &mut Patience,
-    ) -> Self {
+    pub(super) fn read(home: &Home, gpu_key: &str, name: &str, dir: &Dir, patience: &mut Patience) -> Self {
         let user = home.user;
         let limits = Limits::read(dir.at(LIMITS_FILE_NAME)).map(|(_, limits)| limits);
         let meta = read_meta(dir, user, patience).and_then(|meta| {
