@@ -168,3 +168,37 @@ fn when_there_is_no_room_nothing_changes() {
     shares.into_iter().for_each(|share| slot.leave(share));
     assert_eq!(slot.map().used(), 5000 - count);
 }
+
+/// What the driver has free of charge is bounded for all processes together.
+#[test]
+fn what_is_free_of_charge_is_never_more_than_the_bound() {
+    let _alone = alone();
+    let dir = dir();
+    let path = dir.file("usage");
+    UsageMap::create(&path, 0o600).unwrap();
+    let (one, two) = (claim(&path), claim(&path));
+    assert_eq!((one.take_driver_free(600, 1000), two.take_driver_free(600, 1000)), (600, 400));
+    // It stays whose it is, and what is given up can be had.
+    assert_eq!((one.take_driver_free(600, 1000), one.take_driver_free(100, 1000)), (600, 100));
+    assert_eq!(two.take_driver_free(2000, 1000), 900);
+    // The dead have none.
+    drop(two);
+    assert_eq!(one.take_driver_free(2000, 1000), 1000);
+    assert_eq!(one.take_driver_free(0, 1000), 0);
+    // Two at the same moment see each other.
+    let two = claim(&path);
+    for _ in 0..2000 {
+        let go = std::sync::Barrier::new(2);
+        let take = |slot: &Slot| {
+            go.wait();
+            slot.take_driver_free(700, 1000)
+        };
+        let (of_one, of_two) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| take(&two));
+            (take(&one), other.join().unwrap())
+        });
+        assert!(of_one + of_two <= 1000, "{of_one} and {of_two}");
+        one.take_driver_free(0, 1000);
+        two.take_driver_free(0, 1000);
+    }
+}
