@@ -44,6 +44,14 @@ impl Socket {
             .map_err(|error| {
                 refuse(format!("its lock {}: {error}; name another path with --socket", lock_path.display()))
             })?;
+        // In a directory that all users write in, anybody can be first.
+        let owner = lock.metadata().map_err(|error| refuse(error.to_string()))?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            let shown = lock_path.display();
+            return Err(refuse(format!(
+                "its lock {shown} belongs to user {owner}; have root remove it: `sudo rm {shown}`, or name another path with --socket"
+            )));
+        }
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::Error(error)) => return Err(refuse(error.to_string())),
@@ -144,5 +152,23 @@ mod tests {
         assert!(third.listen().unwrap_err().to_string().contains("something else"));
         drop(third);
         assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
+    }
+
+    #[test]
+    fn a_lock_that_another_user_has_made_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root, to make another user's file");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let lock = dir.path().join("s.sock.lock");
+        fs::write(&lock, "\u{1b}[2J").unwrap();
+        std::os::unix::fs::chown(&lock, Some(65_534), None).unwrap();
+        let held = File::open(&lock).unwrap();
+        held.try_lock().unwrap();
+        let said = Socket::claim(&path).unwrap_err().to_string();
+        assert!(said.contains("belongs to user 65534") && said.contains("sudo rm"), "{said}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
     }
 }
