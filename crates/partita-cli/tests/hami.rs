@@ -12,6 +12,13 @@ use common::container::{CACHE, CORES, Container, MEMORY, container_of, directori
 use common::{Answering, World, is_real, libraries, text};
 use partita_testing::succeed;
 
+/// The simulated board. The driver's part of a context is free up to 1 GiB a process, and its size is a board's.
+const DEVICE: &str = "PARTITA_SIM_DEVICE";
+/// 64 contexts are free of charge together.
+const SMALL: &str = "gtx1060-3gb";
+/// Several contexts of a process are.
+const MIDDLE: &str = "a100";
+
 #[test]
 fn a_memory_limit_is_the_total_and_holds() {
     let world = World::new();
@@ -32,7 +39,7 @@ fn a_memory_limit_is_the_total_and_holds() {
 #[test]
 fn every_route_to_memory_is_charged_and_refused_as_under_partita_run() {
     let world = World::new();
-    let container = Container::new(&world, "c").with(MEMORY, "1g");
+    let container = Container::new(&world, "c").with(MEMORY, "1g").with(DEVICE, MIDDLE);
     for (name, expected) in [
         ("routes", "every route ok\n"),
         ("shared", "every share ok\n"),
@@ -134,10 +141,6 @@ fn limits_of_single_devices_go_with_the_devices_however_they_are_chosen() {
 }
 
 /// Two tenants' totals never differ, so that one tenant is all that there is.
-/// The simulated board, where 64 contexts are to be free of charge together.
-const DEVICE: &str = "PARTITA_SIM_DEVICE";
-const SMALL: &str = "gtx1060-3gb";
-
 #[test]
 fn sixty_four_processes_that_start_at_once_are_one_tenant() {
     let world = World::new();
