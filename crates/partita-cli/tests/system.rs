@@ -138,7 +138,7 @@ fn nobody_has_partitad_run_another_command_or_act_for_another_user() {
         let said: Vec<u8> = serde_json::from_value(answer["printed"]["stderr"].clone()).unwrap();
         assert_eq!(text(&said), "partita: partitad runs only ps, set, kill and run --dry-run for users\n");
     }
-    for request in ["", "{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{0}"] {
+    for request in ["", "{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{1}"] {
         assert!(ask(request).contains("is not understood"), "{request}");
     }
     // A name that leads out of the directory of tenants.
