@@ -299,7 +299,7 @@ impl Tenant {
         let charge = allocations.charge(kind, handle)?;
         let can_ask =
             matches!(kind, Kind::Pointer | Kind::Opened) && !matches!(charge.account, Account::Host(_));
-        if !is_gone && !(can_ask && self.driver.is_gone(handle)) {
+        if !(is_gone || can_ask && self.driver.is_gone(handle)) {
             return None;
         }
         allocations.remove(kind, handle).map(|holding| holding.charge)

@@ -66,7 +66,7 @@ pub fn answer() -> Result<ExitCode, Failure> {
     // What the command starts must not have the connection.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null").map_err(io)?)
         .map_err(|error| io(error.into()))?;
-    system::answer(&Install::of_this_program()?, stream, |arguments| run(arguments))?;
+    system::answer(&Install::of_this_program()?, stream, run)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -75,7 +75,8 @@ pub struct World {
 /// Whether the tests of this program run in system mode: as a user, with `partitad` as root. With
 /// `PARTITA_TEST_SYSTEM=1` those of every program do.
 pub fn is_system() -> bool {
-    env!("CARGO_CRATE_NAME") == "system" || std::env::var_os("PARTITA_TEST_SYSTEM").is_some_and(|value| value == "1")
+    env!("CARGO_CRATE_NAME") == "system"
+        || std::env::var_os("PARTITA_TEST_SYSTEM").is_some_and(|value| value == "1")
 }
 
 impl World {
