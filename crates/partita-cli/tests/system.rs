@@ -230,8 +230,10 @@ fn kills_of_partitad_end_no_tenant_and_lose_no_limit() {
             let system = system.as_mut().unwrap();
             std::thread::sleep(std::time::Duration::from_millis(kill * 7 % 50));
             system.kill();
-            system.start_again(&run_dir);
+            let started =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| system.start_again(&run_dir)));
             ending.store(true, Ordering::Relaxed);
+            started.unwrap();
         });
         world.system = system;
         assert_eq!(state(&world), before, "after kill {kill}");

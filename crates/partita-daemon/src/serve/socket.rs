@@ -5,8 +5,15 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use partita::process::ProcessId;
 use tokio::net::UnixListener;
+
+/// How long a daemon that was killed may leave its lock with a process that it was about to start.
+const DEAD_LIMIT: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(5);
 
 /// Why the socket cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -52,18 +59,24 @@ impl Socket {
                 "its lock {shown} belongs to user {owner}; have root remove it: `sudo rm {shown}`, or name another path with --socket"
             )));
         }
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::Error(error)) => return Err(refuse(error.to_string())),
-            Err(fs::TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = lock.read_to_string(&mut holder);
+        let deadline = Instant::now() + DEAD_LIMIT;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(fs::TryLockError::Error(error)) => return Err(refuse(error.to_string())),
+                Err(fs::TryLockError::WouldBlock) => {}
+            }
+            let mut holder = String::new();
+            let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut holder));
+            let holder = holder.trim();
+            let lives = holder.parse().is_ok_and(|pid| ProcessId::living(pid).is_some());
+            if lives || Instant::now() >= deadline {
                 return Err(refuse(format!(
-                    "another partitad serves it (process {}); use that one, end it, or name another path with --socket and another \
-                     directory with --state",
-                    holder.trim()
+                    "another partitad serves it (process {holder}); use that one, end it, or name another path with --socket and \
+                     another directory with --state"
                 )));
             }
+            thread::sleep(POLL);
         }
         // One that ended just now took the file away while we opened it: then this is no lock of the path.
         let is_it = |meta: fs::Metadata| {
