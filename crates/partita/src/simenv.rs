@@ -75,11 +75,11 @@ impl SimEnvironment {
         self
     }
 
-    /// Starts the board of its first GPU for all users, if it does not run: their programs cannot start root's.
+    /// Starts the board of one of its GPUs for all users, if it does not run: their programs cannot start root's.
     ///
     /// # Errors
     /// [`Error::Io`] if it does not come up.
-    pub(crate) fn start_board(&self) -> Result<(), Error> {
+    pub(crate) fn start_board(&self, index: u32) -> Result<(), Error> {
         let failed = || Error::io(format!("the simulated GPU {}", self.board.display()));
         // That others can enter it makes the board everybody's.
         match DirBuilder::new().mode(0o755).create(&self.dir) {
@@ -88,7 +88,8 @@ impl SimEnvironment {
             Err(error) => return Err(failed()(error)),
         }
         let mut command = std::process::Command::new(&self.board);
-        command.args(["--device", &self.device, "--dir"]).arg(&self.dir).envs(self.variables());
+        command.args(["--device", &self.device, "--index", &index.to_string(), "--dir"]).arg(&self.dir);
+        command.envs(self.variables());
         // One that runs already says so and ends.
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         command.status().map(drop).map_err(failed())

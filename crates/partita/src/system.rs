@@ -332,7 +332,10 @@ fn make_for(
 ) -> Result<OwnedTenant, Error> {
     let gpus = crate::gpus::select(install, Some(&selectors))?.gpus;
     gpus.iter().try_for_each(run::check_usable)?;
-    gpus.iter().filter_map(Gpu::sim).try_for_each(|sim| sim.start_board())?;
+    let boards = gpus.iter().filter_map(|gpu| Some((gpu.sim()?, gpu.facts.index)));
+    for (board, index) in boards {
+        board.start_board(index)?;
+    }
     let service = match request.isolation {
         Isolation::Shared => {
             let options = mps::StartOptions { all_users: true, ..mps::StartOptions::default() };
