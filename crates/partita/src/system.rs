@@ -151,9 +151,9 @@ pub(crate) fn end_processes(registry: &Registry, name: &str) -> Result<(), Error
     ask(registry, &Request::EndProcesses { name: name.to_owned() }).map(drop)
 }
 
-/// Has `partitad` remove what ended tenants left.
+/// Has `partitad` remove what ended tenants left. Nothing waits for it: whoever looks before passes over the dead.
 pub(crate) fn clean(registry: &Registry) -> Result<(), Error> {
-    ask(registry, &Request::Clean).map(drop)
+    send(registry, &Request::Clean).map(drop)
 }
 
 /// Refuses what only `partitad` and root do in system mode.
