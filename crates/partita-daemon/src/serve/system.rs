@@ -12,10 +12,15 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Requests of one user that are answered at once. Root has no limit: nobody locks root out.
-const OF_USER_MAX: usize = 32;
-/// Requests of all users but root that are answered at once.
-const ALL_MAX: usize = 256;
+/// How many requests of one user there may be, and how many of all users but root. Root has no limit: nobody locks
+/// root out.
+type Most = (usize, usize);
+/// Requests that are answered at once.
+const ANSWERED: Most = (32, 256);
+/// The same with those that wait for a place.
+const WAITING: Most = (256, 1024);
+/// How often one that waits looks.
+const POLL: Duration = Duration::from_millis(10);
 /// The most that one request may take: the first run on a GPU proves its masks first, and `kill` waits for processes.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -24,7 +29,7 @@ type Counts = Arc<Mutex<HashMap<u32, usize>>>;
 
 /// Accepts requests until the daemon ends. `command` is the command-line program, which answers them.
 pub(super) async fn accept(listener: UnixListener, command: PathBuf, mut ended: watch::Receiver<bool>) {
-    let counts = Counts::default();
+    let (counts, waiting) = (Counts::default(), Counts::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -33,12 +38,18 @@ pub(super) async fn accept(listener: UnixListener, command: PathBuf, mut ended: 
         };
         let peer = accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream)));
         match peer {
-            Ok((user, stream)) => match Place::take(&counts, user) {
-                Some(place) => {
-                    let command = command.clone();
+            Ok((user, stream)) => match Place::take(&waiting, user, WAITING) {
+                Some(waits) => {
+                    let (command, counts) = (command.clone(), Counts::clone(&counts));
                     tokio::spawn(async move {
+                        let place = loop {
+                            match Place::take(&counts, user, ANSWERED) {
+                                Some(place) => break place,
+                                None => tokio::time::sleep(POLL).await,
+                            }
+                        };
                         answer(&command, stream, user).await;
-                        drop(place);
+                        drop((place, waits));
                     });
                 }
                 None => refuse(&stream),
@@ -95,7 +106,7 @@ const SUBCOMMAND: &str = "internal-system";
 /// Says that there are too many requests. Whoever does not read is not waited for.
 fn refuse(stream: &UnixStream) {
     let reason =
-        format!("partitad answers {OF_USER_MAX} requests of this user already; try again in a moment");
+        format!("{} requests of this user wait for partitad already; try again in a moment", WAITING.0);
     let answer = serde_json::json!({ "refused": { "reason": reason } });
     let _ = stream.try_write(answer.to_string().as_bytes());
 }
@@ -107,11 +118,11 @@ struct Place {
 }
 
 impl Place {
-    fn take(counts: &Counts, user: u32) -> Option<Self> {
+    fn take(counts: &Counts, user: u32, (of_user_max, all_max): Most) -> Option<Self> {
         let mut counting = counts.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = counting.iter().filter(|(user, _)| **user != 0).map(|(_, count)| count).sum();
         let of_user = counting.entry(user).or_default();
-        if user != 0 && (*of_user >= OF_USER_MAX || all >= ALL_MAX) {
+        if user != 0 && (*of_user >= of_user_max || all >= all_max) {
             return None;
         }
         *of_user += 1;
