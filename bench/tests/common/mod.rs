@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Whether there is a Python. Where there is none, prints that the test is skipped.
+/// Whether Python is installed. Prints that the test is skipped if it is not.
 pub fn has_python() -> bool {
     let has = Command::new("python3").arg("--version").output().is_ok();
     if !has {
@@ -15,7 +15,7 @@ pub fn has_python() -> bool {
 /// Runs the Python tests of a directory, if there is a Python.
 ///
 /// # Panics
-/// If a test fails, or there is none.
+/// If a test fails, or if no test ran.
 pub fn unittest(scripts: &Path) {
     if !has_python() {
         return;

@@ -18,11 +18,8 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return fail::usage(&error),
     };
-    let done = match commands::system::forward(&arguments.command) {
-        Ok(None) => dispatch(&arguments.command),
-        Ok(Some(code)) => Ok(code),
-        Err(failure) => Err(failure),
-    };
+    let forwarded = commands::system::forward(&arguments.command);
+    let done = forwarded.and_then(|code| code.map_or_else(|| dispatch(&arguments.command), Ok));
     done.unwrap_or_else(Failure::report)
 }
 

@@ -26,7 +26,8 @@ fn every_route_to_memory_is_charged_credited_and_refused_to_the_byte() {
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB --mem-driver 8GiB", &program, &[]), ["every route ok"]);
 }
 
-/// Whoever receives a descriptor can change the mark on it. What is mapped is charged all the same.
+/// A process that receives a descriptor can change the mark on it. The hook charges what the process maps, whatever
+/// the mark says.
 #[test]
 fn a_mark_that_says_less_than_there_is_saves_nothing() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! `--sm-count partition`: programs are told their partition's number of SMs, libraries that
-//! compute wrong with it the device's.
+//! `--sm-count partition`: programs get the SM count of their partition, and libraries that compute
+//! wrong with it get the count of the device.
 
 mod common;
 

@@ -21,6 +21,11 @@ use common::{Answering, Tenant, World, refusal, text};
 use partita_testing::{ATTACKER, VICTIM};
 use serde_json::Value;
 
+/// A machine in system mode. None, with a line that says why, where the tests cannot be two users.
+fn machine() -> Option<World> {
+    common::is_system().then(World::in_memory)
+}
+
 /// A tenant of a user's whose program answers.
 fn answering(world: &World, user: u32, options: &str) -> Answering {
     let (program, kernels) = common::gpu_program();
@@ -63,7 +68,7 @@ fn can_open(user: u32, path: &Path, how: &str) -> bool {
 
 #[test]
 fn two_users_share_a_gpu_and_neither_takes_what_the_other_was_promised() {
-    let world = World::in_memory();
+    let Some(world) = machine() else { return };
     let _first = idle(&world, VICTIM, "--name first --sm 60% --mem 1GiB");
     let said = refusal(&mut world.as_user(ATTACKER, "run --name second --sm 50% -- true".split(' ')));
     assert!(said.contains("first of "), "{said}");
@@ -82,7 +87,7 @@ fn two_users_share_a_gpu_and_neither_takes_what_the_other_was_promised() {
 
 #[test]
 fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
-    let world = World::in_memory();
+    let Some(world) = machine() else { return };
     let first = idle(&world, VICTIM, "--name first --sm 25% --mem 64MiB");
     let dir = dir_of(&world, VICTIM, "first");
     let limits = dir.join("limits");
@@ -115,7 +120,7 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
 
 #[test]
 fn nobody_has_partitad_run_another_command_or_act_for_another_user() {
-    let world = World::in_memory();
+    let Some(world) = machine() else { return };
     let socket = world.run_dir().join(".system.sock");
     let ask = |request: &str| {
         let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
@@ -161,7 +166,7 @@ fn nobody_has_partitad_run_another_command_or_act_for_another_user() {
 
 #[test]
 fn without_partitad_tenants_run_on_and_commands_say_so() {
-    let mut world = World::in_memory();
+    let Some(mut world) = machine() else { return };
     let mut tenant = answering(&world, VICTIM, "--name first --sm 25% --mem 64MiB");
     assert_eq!(tenant.line("alloc 33554432"), "0");
     world.system().kill();
@@ -186,7 +191,7 @@ fn without_partitad_tenants_run_on_and_commands_say_so() {
 fn kills_of_partitad_end_no_tenant_and_lose_no_limit() {
     const TENANTS: u32 = 20;
     let kills = std::env::var("PARTITA_TEST_KILLS").map_or(4, |kills| kills.parse().unwrap());
-    let mut world = World::in_memory();
+    let Some(mut world) = machine() else { return };
     let mut tenants: Vec<Answering> = (0..TENANTS)
         .map(|at| {
             let user = if at % 2 == 0 { VICTIM } else { ATTACKER };
@@ -248,7 +253,7 @@ fn kills_of_partitad_end_no_tenant_and_lose_no_limit() {
 
 #[test]
 fn the_directories_are_roots_and_each_user_enters_one() {
-    let world = World::in_memory();
+    let Some(world) = machine() else { return };
     let _first = idle(&world, VICTIM, "--name first --sm 25%");
     let meta = |path: &Path| path.metadata().map(|meta| (meta.uid(), meta.mode() & 0o777)).unwrap();
     assert_eq!(meta(&world.run_dir()), (0, 0o755));

@@ -14,4 +14,4 @@ pub use built::build;
 pub use child::{eventually, ignored_test, succeed, without_own_variables};
 pub use devices::{SIMULATED_DEVICES, devices, is_real, needs_simulator};
 pub use machine::Machine;
-pub use users::{ATTACKER, Running, Users, VICTIM};
+pub use users::{ATTACKER, Running, Users, VICTIM, can_be_users, make_places};

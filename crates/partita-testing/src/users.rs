@@ -16,6 +16,35 @@ pub const VICTIM: u32 = 65_533;
 /// The user who tries to. Needs no account.
 pub const ATTACKER: u32 = 65_534;
 
+/// Whether a test can be two users that run `program` on a simulated GPU. Prints why it is skipped if not.
+#[must_use]
+pub fn can_be_users(program: &Path) -> bool {
+    if !rustix::process::geteuid().is_root() || is_real() {
+        eprintln!("skipped: needs root, to become two users, and a simulated GPU");
+        return false;
+    }
+    let mut command = Command::new(program);
+    command.arg("--version").uid(VICTIM).gid(VICTIM);
+    let can_run = command.output().is_ok_and(|output| output.status.success());
+    if !can_run {
+        eprintln!("skipped: other users cannot run {}", program.display());
+    }
+    can_run
+}
+
+/// Makes a directory for each of the two users in `dir`, which they can enter.
+///
+/// # Panics
+/// If a directory cannot be made.
+pub fn make_places(dir: &Path) {
+    fs::set_permissions(dir, Permissions::from_mode(0o755)).expect("root's directory");
+    for user in [VICTIM, ATTACKER] {
+        let place = dir.join(user.to_string());
+        fs::create_dir(&place).expect("a new directory");
+        chown(&place, Some(user), Some(user)).expect("root may");
+    }
+}
+
 /// Two users with a directory each, and the attacker's program (`attack.c`).
 #[derive(Debug)]
 pub struct Users {
@@ -31,22 +60,11 @@ impl Users {
     /// If their directories cannot be made.
     #[must_use]
     pub fn new(dir: &Path, run_dir: &Path, program: &Path) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || is_real() {
-            eprintln!("skipped: needs root, to become two users, and a simulated GPU");
+        if !can_be_users(program) {
             return None;
         }
+        make_places(dir);
         let users = Self { dir: dir.to_owned(), run_dir: run_dir.to_owned() };
-        fs::set_permissions(dir, Permissions::from_mode(0o755)).expect("root's directory");
-        for user in [VICTIM, ATTACKER] {
-            fs::create_dir(users.place(user)).expect("a new directory");
-            chown(users.place(user), Some(user), Some(user)).expect("root may");
-        }
-        let mut command = Command::new(program);
-        users.enter(VICTIM, command.arg("--version"));
-        if !command.output().is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: other users cannot run {}", program.display());
-            return None;
-        }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/attack.c");
         succeed(Command::new("cc").args(["-O1", "-o"]).arg(users.attacker()).arg(source));
         Some(users)

@@ -100,7 +100,7 @@ pub fn socket_in(run_dir: &Path) -> PathBuf {
 pub fn command(registry: &Registry, arguments: Vec<String>) -> Result<Printed, Error> {
     match ask(registry, &Request::Command { arguments })? {
         (Answer::Printed { code, stdout, stderr }, _) => Ok(Printed { code, stdout, stderr }),
-        (answer, _) => Err(unexpected(registry, &answer)),
+        _ => Err(other_version(registry)),
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn make(
         request: Box::new(request.clone()),
     };
     let (answer, owners) = ask(registry, &request)?;
-    let Answer::Made { parts } = answer else { return Err(unexpected(registry, &answer)) };
+    let Answer::Made { parts } = answer else { return Err(other_version(registry)) };
     let keys = || parts.iter().map(|(_, meta)| meta.gpu.key.clone());
     if parts.len() != owners.len() || !keys().eq(gpus.iter().map(Gpu::key)) {
         let dirs: Vec<String> = parts
@@ -170,11 +170,8 @@ fn failed(registry: &Registry, reason: impl Into<String>) -> Error {
     Error::Daemon { socket: socket_in(registry.root()), reason: reason.into() }
 }
 
-fn unexpected(registry: &Registry, answer: &Answer) -> Error {
-    match answer {
-        Answer::Refused { reason } => Error::Served { reason: reason.clone() },
-        _ => failed(registry, "it is of another version; restart it"),
-    }
+fn other_version(registry: &Registry) -> Error {
+    failed(registry, "it is of another version; restart it")
 }
 
 fn send(registry: &Registry, request: &Request) -> Result<UnixStream, Error> {
@@ -190,7 +187,7 @@ fn send(registry: &Registry, request: &Request) -> Result<UnixStream, Error> {
         return Err(failed(registry, format!("user {} listens there instead of root", peer.uid.as_raw())));
     }
     let request = serde_json::to_vec(request).map_err(|error| io(error.into()))?;
-    // One that is refused at once is answered before its request was read.
+    // It may close the connection before it has read the request.
     let _ = stream.write_all(&request).and_then(|()| stream.shutdown(Shutdown::Write));
     Ok(stream)
 }
@@ -209,6 +206,12 @@ fn ask(registry: &Registry, request: &Request) -> Result<(Answer, Vec<OwnedFd>),
             Err(rustix::io::Errno::INTR) => {
                 signals::check()?;
                 continue;
+            }
+            Err(rustix::io::Errno::CONNRESET) => {
+                return Err(failed(
+                    registry,
+                    "it closed the connection: too many requests of yours wait; try again",
+                ));
             }
             received => received.map_err(|error| failed(registry, io::Error::from(error).to_string()))?,
         };
@@ -259,9 +262,8 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
         ),
     });
     let client = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
-    let mut made = None;
-    let answer = asked.and_then(|asked| act(install, asked, user, client, &mut made, run));
-    let answer = answer.unwrap_or_else(|error| Answer::Refused { reason: error.to_string() });
+    let done = asked.and_then(|asked| act(install, asked, user, client, run));
+    let (answer, made) = done.unwrap_or_else(|error| (Answer::Refused { reason: error.to_string() }, None));
     let owners: Vec<BorrowedFd<'_>> =
         made.iter().flat_map(OwnedTenant::handed_out).map(|(_, _, owner)| owner.as_fd()).collect();
     match reply(&stream, &answer, &owners) {
@@ -271,19 +273,14 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
     }
 }
 
-/// Does what is asked.
+/// Does what is asked. Returns the answer, and the tenant whose descriptors go with it.
 fn act(
     install: &Install,
     request: Request,
     user: u32,
     client: u32,
-    made: &mut Option<OwnedTenant>,
     run: impl FnOnce(&[String]) -> u8,
-) -> Result<Answer, Error> {
-    // A command opens the registry itself.
-    if let Request::Command { arguments } = request {
-        return captured(|| run(&arguments)).map_err(Error::io("the command's output"));
-    }
+) -> Result<(Answer, Option<OwnedTenant>), Error> {
     let registry = Registry::open()?;
     if !registry.is_system() {
         return Err(Error::RunDirectory {
@@ -292,6 +289,10 @@ fn act(
         });
     }
     match request {
+        Request::Command { arguments } => {
+            let printed = captured(|| run(&arguments)).map_err(Error::io("the command's output"))?;
+            return Ok((printed, None));
+        }
         Request::Make { name, gpus, request } => {
             check_name(&name)?;
             // The kernel names the process that has connected.
@@ -300,25 +301,18 @@ fn act(
                 process.ok_or_else(|| Error::Served { reason: "the command has ended".to_owned() })?;
             let tenant = make_for(install, &registry, &name, gpus.parse()?, &request, process)?;
             let parts = tenant.handed_out().map(|(path, meta, _)| (path.to_owned(), meta.clone())).collect();
-            *made = Some(tenant);
-            return Ok(Answer::Made { parts });
+            return Ok((Answer::Made { parts }, Some(tenant)));
         }
         Request::NoteChild { name, child } => {
-            let lock = registry.lock()?;
-            for part in lock.tenant(&name)?.iter().filter(|part| part.user == user) {
-                if child.user() == Some(user) {
-                    part.note_child(child)?;
-                }
+            if child.user() == Some(user) {
+                let lock = registry.lock()?;
+                lock.tenant(&name)?.iter().try_for_each(|part| part.note_child(child))?;
             }
         }
-        Request::EndProcesses { name } => {
-            registry.lock()?.tenant(&name)?.iter().try_for_each(|part| part.check_of(user))?;
-            end_leftovers(install, &registry, &name)?;
-        }
+        Request::EndProcesses { name } => end_leftovers(install, &registry, &name)?,
         Request::Clean => registry.lock()?.tenants().map(drop)?,
-        Request::Command { .. } => {}
     }
-    Ok(Answer::Done)
+    Ok((Answer::Done, None))
 }
 
 /// Makes a tenant of the acting user's and, for one that shares its GPUs, starts their service.
@@ -345,9 +339,8 @@ fn make_for(
     };
     let tenant = run::make(install, request, registry, &gpus, name, process)?;
     if let Some(service) = service {
-        mps::ready::admit(&service, &gpus, mps::tenants_of(registry, &gpus)?).inspect_err(|_| {
-            // Without the lock of its owner it is removed by the next who looks.
-        })?;
+        // A tenant that is not admitted has no owner any more, and is removed by the next command.
+        mps::ready::admit(&service, &gpus, mps::tenants_of(registry, &gpus)?)?;
     }
     Ok(tenant)
 }

@@ -10,14 +10,14 @@ pub mod container;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
-use partita_testing::{ATTACKER, VICTIM, succeed, without_own_variables};
+use partita_testing::{VICTIM, succeed, without_own_variables};
 #[allow(unused_imports, reason = "each test file uses a part")]
 pub use partita_testing::{is_real, needs_simulator};
 use serde_json::Value;
@@ -73,10 +73,14 @@ pub struct World {
 }
 
 /// Whether the tests of this program run in system mode: as a user, with `partitad` as root. With
-/// `PARTITA_TEST_SYSTEM=1` those of every program do.
+/// `PARTITA_TEST_SYSTEM=1` those of every program do. Prints why if this machine cannot run them so.
 pub fn is_system() -> bool {
-    env!("CARGO_CRATE_NAME") == "system"
-        || std::env::var_os("PARTITA_TEST_SYSTEM").is_some_and(|value| value == "1")
+    static IS_SYSTEM: LazyLock<bool> = LazyLock::new(|| {
+        let is_wanted = env!("CARGO_CRATE_NAME") == "system"
+            || std::env::var_os("PARTITA_TEST_SYSTEM").is_some_and(|value| value == "1");
+        is_wanted && partita_testing::can_be_users(program())
+    });
+    *IS_SYSTEM
 }
 
 impl World {
@@ -315,14 +319,8 @@ pub struct System {
 
 impl System {
     fn start(world: &World) -> Self {
-        assert!(rustix::process::geteuid().is_root(), "system mode needs root");
         chain_programs();
-        fs::set_permissions(world.dir(), fs::Permissions::from_mode(0o755)).unwrap();
-        for user in [VICTIM, ATTACKER] {
-            let place = world.dir().join(user.to_string());
-            fs::create_dir(&place).unwrap();
-            chown(&place, Some(user), Some(user)).unwrap();
-        }
+        partita_testing::make_places(world.dir());
         let mut daemon = Command::new(program().with_file_name("partitad"));
         daemon.arg("--system").arg("--state").arg(world.dir().join("state"));
         daemon.args(["--log", "error"]);

@@ -61,7 +61,7 @@ pub struct Step(pub Who, pub &'static str, pub End);
 pub struct Act {
     /// What it is called.
     pub name: &'static str,
-    /// B's script. A line `won …` says that B has got what B must not get, and `cannot …` that the act is none.
+    /// B's script. It prints `won …` if B got what B must not get, and `cannot …` if the attack could not start.
     pub does: &'static str,
     /// What victims do beside what they always do.
     pub then: &'static [Step],

@@ -224,7 +224,7 @@ fn counts(app: &Shared) -> MutexGuard<'_, HashMap<u32, usize>> {
     app.in_flight_of_user.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Refuses a request without a host, with several, or with one that is none (RFC 9112, section 3.2).
+/// Refuses a request whose `Host` is missing, repeated or malformed (RFC 9112, section 3.2).
 pub(super) async fn host(request: Request, next: Next) -> Response {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let problem = match (hosts.next(), hosts.next()) {

@@ -1,7 +1,7 @@
 //! `/healthz`: whether the daemon works, and what it stands on.
 //!
-//! Whoever asks gets what was found by the last look. A look takes the registry's lock, reads the disk and asks keepers,
-//! so it is made aside, one at a time, and not again for some seconds, however many ask.
+//! A request gets the result of the last look. A look takes the registry's lock, reads the disk and asks keepers, so a
+//! task of its own makes it: one look at a time, and none for some seconds after it, however many requests come.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

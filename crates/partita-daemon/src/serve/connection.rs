@@ -169,7 +169,7 @@ impl<L: Source> Guarded<L> {
 }
 
 /// A place among the connections, free again when this is dropped.
-struct Place {
+pub(super) struct Place {
     key: Key,
     counts: Arc<Mutex<Counts>>,
 }
@@ -221,6 +221,11 @@ impl<S> Connection<S> {
         let mut connection = Self { stream, limits, waits: Waits::Idle, since, deadline, place };
         connection.wait(Waits::Idle);
         connection
+    }
+
+    /// The stream alone, without a deadline, and the place that it has among the connections.
+    pub fn into_parts(self) -> (S, Place) {
+        (self.stream, self.place)
     }
 
     fn wait(&mut self, waits: Waits) {

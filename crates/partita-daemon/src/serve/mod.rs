@@ -110,7 +110,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     }
     let mut requests = requests.as_deref().map(Socket::claim).transpose()?;
     if let Some(socket) = &mut requests {
-        serving.spawn(system::accept(socket.listen()?, command, ended.clone()));
+        let listener = Guarded::new(socket.listen()?, limits, own_user());
+        serving.spawn(system::accept(listener, command, ended.clone()));
     }
     let listener = socket.listen()?;
     serving.spawn(accept(Guarded::new(listener, limits, own_user()), router, ended));

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::install::Install;
 use crate::kill;
 use crate::process::ProcessId;
-use crate::registry::Registry;
+use crate::registry::{Registry, Tenant};
 use crate::signals;
 use crate::system;
 
@@ -184,12 +184,13 @@ impl Attended<'_> {
     }
 }
 
-/// Ends what is left of a tenant's program.
+/// Ends what is left of the program of a tenant of this process's user.
 ///
 /// # Errors
-/// [`Error::NoSuchTenant`]; [`Error::Child`] if a process does not die.
+/// [`Error::NoSuchTenant`]; [`Error::NotYours`]; [`Error::Child`] if a process does not die.
 pub(crate) fn end_leftovers(install: &Install, registry: &Registry, name: &str) -> Result<(), Error> {
     let tenant = registry.lock()?.tenant(name)?;
+    tenant.iter().try_for_each(Tenant::check_yours)?;
     kill::end_processes(install, registry, name, &tenant, LEFTOVERS_GRACE).map(drop)
 }
 

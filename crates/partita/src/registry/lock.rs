@@ -94,16 +94,14 @@ impl<'a> RegistryLock<'a> {
 
     /// The lock of system mode: one for all users. `is_making`: makes the acting user's directory if it is missing.
     fn of_planner(registry: &'a Registry, root: Dir, is_making: bool) -> Result<Self, Error> {
+        let lock = Self::of_home(registry, root)?;
         let user = registry.user;
-        let mut lock = Self::of_home(registry, open_root(&registry.root)?)?;
-        if user != root.user {
-            let home = match home_of(&root, user) {
-                None if is_making => Some(make_home(&root, user)?),
-                home => home,
-            };
-            lock.home = home.map(Arc::new);
-        }
-        Ok(lock)
+        let Some(root) = lock.home.clone().filter(|root| root.user != user) else { return Ok(lock) };
+        let home = match home_of(&root, user, true) {
+            None if is_making => Some(make_home(&root, user)?),
+            home => home,
+        };
+        Ok(Self { home: home.map(Arc::new), ..lock })
     }
 
     fn of_home(registry: &'a Registry, home: Dir) -> Result<Self, Error> {
@@ -383,7 +381,7 @@ fn make_home(root: &Dir, user: u32) -> Result<Dir, Error> {
     let home = root.make_new(&fresh).map_err(failed())?;
     home.open_to(user).map_err(failed())?;
     root.rename(&fresh, &name).map_err(failed())?;
-    home_of(root, user).ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))
+    home_of(root, user, true).ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))
 }
 
 /// Removes a tenant's directory, and its GPU's if that is empty then. False if a process has it still.

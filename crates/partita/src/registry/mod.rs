@@ -247,7 +247,7 @@ impl Registry {
         let root = open_root(&self.root)?;
         let home = match user {
             user if root.user == user => root,
-            user => match home_of(&root, user) {
+            user => match home_of(&root, user, self.is_system()) {
                 Some(home) => home,
                 None => return Ok(None),
             },
@@ -370,8 +370,8 @@ struct Home {
 
 /// The directory of a user in a run directory that is another user's. Anybody may take any name: the kernel says
 /// whose it is.
-fn home_of(root: &Dir, user: u32) -> Option<Dir> {
-    let keeper = if is_system(root) { 0 } else { user };
+fn home_of(root: &Dir, user: u32, is_system: bool) -> Option<Dir> {
+    let keeper = if is_system { 0 } else { user };
     root.sub(&home_name(user)).ok().filter(|home| home.user == keeper)
 }
 
@@ -379,9 +379,10 @@ fn home_of(root: &Dir, user: u32) -> Option<Dir> {
 fn homes(root: Dir) -> Result<Vec<Home>, Error> {
     let names = root.texts().map_err(Error::io(root.path().display().to_string()))?;
     let users = names.iter().filter_map(|name| name.strip_prefix(USER_PREFIX)?.parse().ok());
+    let is_system = is_system(&root);
     let others: Vec<Home> = users
         .filter(|&user| user != root.user)
-        .filter_map(|user| Some(Home { dir: Arc::new(home_of(&root, user)?), user }))
+        .filter_map(|user| Some(Home { dir: Arc::new(home_of(&root, user, is_system)?), user }))
         .collect();
     let user = root.user;
     Ok([Home { dir: Arc::new(root), user }].into_iter().chain(others).collect())
