@@ -5,13 +5,16 @@ use core::ffi::{c_uint, c_void};
 use partita_abi::CuResult;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUcontext,
-    CUgraphExecUpdateResultInfo, CUgraphNodeParams, CUkernel,
+    CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUkernel,
 };
 
 use crate::executables::{self, Armed, Executable};
 use crate::gate::Inserted;
-use crate::graph_nodes;
 use crate::tenant::{self, Tenant};
+use crate::{graph_nodes, real};
+
+/// `cuGraphExecUpdate_v2`.
+type UpdateV2 = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut CUgraphExecUpdateResultInfo) -> CuResult;
 
 /// Runs `change` on an executable. If it succeeds, `record` corrects what is known of it, and the next
 /// launch looks again.
@@ -49,7 +52,7 @@ pub unsafe fn set_enabled(
 
 /// Wraps `cuGraphExecUpdate`, which since CUDA 12 reports through one structure and before through two.
 pub unsafe fn update_v2(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut CUgraphExecUpdateResultInfo) -> CuResult,
+    real: UpdateV2,
     executable: *mut c_void,
     graph: *mut c_void,
     result: *mut CUgraphExecUpdateResultInfo,
@@ -116,7 +119,8 @@ fn waits_of(executable: *mut c_void, graph: *mut c_void) -> Option<Inserted> {
     gpu.gate.as_ref()?.insert_as(tenant, gpu, graph, plan)
 }
 
-/// Wraps `cuGraphExecUpdate` of CUDA 10 and 11.
+/// Wraps `cuGraphExecUpdate` of CUDA 10 and 11. That call refuses graphs with waits inside (measured,
+/// `docs/hardware.md`), so the later one updates an executable that has some.
 pub unsafe fn update(
     real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void, *mut c_uint) -> CuResult,
     executable: *mut c_void,
@@ -124,8 +128,42 @@ pub unsafe fn update(
     bad_node: *mut *mut c_void,
     result: *mut c_uint,
 ) -> CuResult {
-    // SAFETY: the caller's arguments, passed on, or another executable for the same call.
-    updated(executable, graph, |executable| unsafe { real(executable, graph, bad_node, result) })
+    let later = match has_waits(executable) && !result.is_null() {
+        true => later_update(),
+        false => None,
+    };
+    updated(executable, graph, |updated| {
+        if let Some(later) = later
+            && updated == executable
+        {
+            let mut info = CUgraphExecUpdateResultInfo {
+                result: 0,
+                error_node: CUgraphNode::NULL,
+                error_from_node: CUgraphNode::NULL,
+            };
+            // SAFETY: the caller's arguments, and a valid pointer.
+            let code = unsafe { later(executable, graph, &mut info) };
+            if code.is_ok() {
+                // SAFETY: pointers of the caller's, one of which may be null.
+                unsafe {
+                    result.write(info.result);
+                    if let Some(bad_node) = bad_node.as_mut() {
+                        *bad_node = core::ptr::null_mut();
+                    }
+                }
+                return code;
+            }
+        }
+        // SAFETY: the caller's arguments, passed on, or another executable for the same call.
+        unsafe { real(updated, graph, bad_node, result) }
+    })
+}
+
+/// `cuGraphExecUpdate_v2`, from CUDA 12.0 on.
+fn later_update() -> Option<UpdateV2> {
+    let address = real::symbol(c"cuGraphExecUpdate_v2");
+    // SAFETY: the prototype of that name in cuda.h.
+    (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, UpdateV2>(address) })
 }
 
 /// An executable has taken over the parameters of a graph of the same structure. Its nodes stay those of its

@@ -404,6 +404,17 @@ fn dependents(nodes: &[ExecNode]) -> Vec<usize> {
     counts
 }
 
+/// Whether a graph has nodes that wait for and write words.
+///
+/// # Errors
+/// `INVALID_VALUE` for an executable or a graph that does not exist.
+pub(super) fn has_batches(handle: CUgraphExec, graph: CUgraph) -> Result<bool, CuResult> {
+    exec(handle)?;
+    let mut flat = Flat::default();
+    flatten(graph.addr(), &[], false, &mut flat)?;
+    Ok(flat.nodes.iter().any(|node| matches!(node.kind, NodeKind::Batch(_))))
+}
+
 /// Takes all parameters from another graph of the same shape; else the code,
 /// `CU_GRAPH_EXEC_UPDATE_*` and the node at fault.
 pub(super) fn update(

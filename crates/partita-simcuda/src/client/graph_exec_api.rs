@@ -5,7 +5,9 @@ use partita_abi::types::*;
 
 use super::capture;
 use super::graph::NodeKind;
-use super::graph_exec::{EXECS, change, change_child, exec, instantiate, launch, place, update, upload};
+use super::graph_exec::{
+    EXECS, change, change_child, exec, has_batches, instantiate, launch, place, update, upload,
+};
 use super::graph_kind;
 use super::object::object;
 use super::runtime::{lock, runtime};
@@ -126,12 +128,15 @@ driver_api! {
         updated.map_err(|(code, ..)| code)
     }
 
-    /// As `cuGraphExecUpdate_v2`.
+    /// As `cuGraphExecUpdate_v2`, but it refuses graphs whose nodes wait for and write words.
     fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
-        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call tells of a graph with another
-        /// number of nodes.
+        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call reports of such a graph, and of
+        /// a graph with another number of nodes.
         const NOT_SUPPORTED: u32 = 6;
-        let updated = update(handle, graph)?;
+        let updated = match has_batches(handle, graph)? {
+            true => Err((CuResult::GRAPH_EXEC_UPDATE_FAILURE, NOT_SUPPORTED, 0)),
+            false => update(handle, graph)?,
+        };
         let (_, found, at) = updated.err().unwrap_or((CuResult::SUCCESS, 0, 0));
         put_if(node, CUgraphNode::from_addr(at));
         put(code, if found > 0 && at == 0 { NOT_SUPPORTED } else { found })?;
