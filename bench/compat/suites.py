@@ -27,6 +27,8 @@ class Suite:
     packages: tuple[str, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     import_mode: str = "prepend"
+    # Whether its directories without an `__init__.py` are part of the names of its modules.
+    has_namespaces: bool = False
     programs: bool = False
     # The GPUs that it needs.
     gpus: int = 1
@@ -53,7 +55,8 @@ SUITES = (
     Suite("jax", "JAX's core tests", ("jax", "jaxlib"),
           {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": "cuda", "JAX_NUM_GENERATED_CASES": "2", "TF_CPP_MIN_LOG_LEVEL": "2"}),
     Suite("cupy", "CuPy's tests", ("cupy-cuda13x",)),
-    Suite("numba-cuda", "Numba-CUDA's tests", ("numba-cuda",)),
+    # A module `cuda` of its own would hide NVIDIA's.
+    Suite("numba-cuda", "Numba-CUDA's tests", ("numba-cuda", "numba"), import_mode="importlib", has_namespaces=True),
     Suite("models", "transformers, accelerate and timm, random weights, training and inference",
           ("transformers", "accelerate", "timm"), home=SMOKE, workers_max=4),
     Suite("cuda-samples", "NVIDIA's CUDA samples", programs=True),
@@ -156,8 +159,8 @@ class Prepared:
         return {"entries": entries, "leave_out": [pattern for pattern, _ in self.chosen.left_out], "seed": self.seed, "only": only}
 
     def _pytest(self, only: list[str] | None, workers: int) -> list[str]:
-        settings = self.work / "pytest.ini"
-        settings.write_text("[pytest]\n")
+        settings = self.work / f"{self.suite.key}.ini"
+        settings.write_text(f"[pytest]\nconsider_namespace_packages = {self.suite.has_namespaces}\n")
         if only is not None:
             paths = list(dict.fromkeys(test.partition("::")[0] for test in only))
         else:

@@ -189,10 +189,11 @@ fn calls_about_one_object_at_the_same_moment_leave_the_account_right() {
         .collect();
     assert!(left_out.is_empty(), "charged, and in no pair: {left_out:?}");
     let races = std::env::var("PARTITA_TEST_RACES").unwrap_or_else(|_| "24".to_owned());
-    // A real driver need not survive two threads that end the same context, array or graph, and takes memory for pools and
-    // heaps in pieces of its own.
+    // A real driver need not survive two threads that end the same context, array or graph, and takes
+    // memory for pools and heaps in pieces of its own. Two threads that free the same pointer make
+    // 580.159.04 read what it has freed, without the hook too (`docs/hardware.md`).
     let kinds: &[&str] = match is_real() {
-        true => &["pointer", "physical memory", "mapped memory", "memory that only its mapping holds"],
+        true => &["physical memory", "mapped memory", "memory that only its mapping holds"],
         false => &[""],
     };
     for kind in kinds {

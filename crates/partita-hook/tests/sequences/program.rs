@@ -80,6 +80,8 @@ struct Program {
     parked: Vec<Graph>,
     executables: [Option<Handle>; 4],
     allocations: [u64; 4],
+    /// Whether this sequence has allocated.
+    has_allocated: bool,
     objects: [Option<Object>; 2],
     objects_made: u32,
     into: Vec<IntoGraph>,
@@ -170,6 +172,7 @@ impl Program {
             parked: Vec::new(),
             executables: [None; 4],
             allocations: [0; 4],
+            has_allocated: false,
             objects: [const { None }; 2],
             objects_made: 0,
             into: Vec::new(),
@@ -820,7 +823,9 @@ impl Program {
                     self.code(code);
                 }
                 Kind::DestroyExecutable => {
-                    let code = self.driver.exec_destroy(self.executable(a)?);
+                    let executable = self.executable(a)?;
+                    self.free_allocations()?;
+                    let code = self.driver.exec_destroy(executable);
                     // A capture may forbid it.
                     if self.code(code) {
                         self.executables[usize::from(a) % 4] = None;
@@ -1312,7 +1317,9 @@ impl Program {
     fn instantiate(&mut self, a: u8, b: u8, c: u8, d: u8) -> Option<()> {
         let (graph, _) = self.free_graph(b)?;
         let slot = usize::from(a) % self.executables.len();
-        if let Some(old) = self.executables[slot].take() {
+        if let Some(old) = self.executables[slot] {
+            self.free_allocations()?;
+            self.executables[slot] = None;
             // SAFETY: a live executable, which nothing names any more.
             let code = unsafe { self.driver.exec_destroy(old) };
             self.tell(format_args!(" gone {code}"));
@@ -1388,6 +1395,25 @@ impl Program {
         Some(())
     }
 
+    /// Frees what was allocated, before an executable ends: where a graph's memory outlives its
+    /// executable, the driver reads records that it has freed (`docs/hardware.md`). Not during a
+    /// capture, which that would spoil.
+    fn free_allocations(&mut self) -> Option<()> {
+        if self.allocations == [0; 4] {
+            return Some(());
+        }
+        if self.is_capturing() {
+            return None;
+        }
+        self.has_allocated = true;
+        for address in std::mem::take(&mut self.allocations).into_iter().filter(|address| *address != 0) {
+            // SAFETY: the driver checks the address.
+            let code = unsafe { self.driver.memory_free(address) };
+            self.code(code);
+        }
+        Some(())
+    }
+
     fn is_capturing(&self) -> bool {
         let capturing = |stream: &Handle| {
             let mut status = 0;
@@ -1455,18 +1481,13 @@ impl Program {
         self.check();
         // SAFETY: no arguments.
         let is_sound = unsafe { self.driver.context_synchronize() } == 0;
+        let _ = self.free_allocations();
         for slot in 0..self.executables.len() {
             if let Some(executable) = self.executables[slot].take() {
                 // SAFETY: a live executable, which nothing names any more.
                 let code = unsafe { self.driver.exec_destroy(executable) };
                 self.code(code);
             }
-        }
-        let allocations = std::mem::take(&mut self.allocations);
-        for address in allocations.into_iter().filter(|address| *address != 0) {
-            // SAFETY: the driver checks the address.
-            let code = unsafe { self.driver.memory_free(address) };
-            self.code(code);
         }
         for slot in 0..self.graphs.len() {
             self.let_go(slot);
@@ -1476,7 +1497,7 @@ impl Program {
             let code = unsafe { self.driver.graph_destroy(graph.handle) };
             self.tell(format_args!(" gone {code}"));
         }
-        if allocations != [0; 4] {
+        if std::mem::take(&mut self.has_allocated) {
             // SAFETY: no graph is left whose memory it could be.
             let code = unsafe { self.driver.graph_memory_trim(0) };
             self.code(code);
