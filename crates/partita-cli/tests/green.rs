@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Answering, World, compile, gpu_program, sms_of};
+use common::{Answering, World, compile, gpu_program, is_real, sms_of};
 
 fn start(world: &World, options: &str) -> Answering {
     let mut command = world.partita("run --name parts --isolation own".split_whitespace());
@@ -82,26 +82,31 @@ fn what_cannot_fit_one_is_refused_at_the_call() {
     assert_eq!(program.line("cooperative graph 0 33"), "cooperative 720");
     assert_eq!(program.line("cooperative graph 0 32"), "cooperative 0");
     assert_eq!(program.line("cooperative plain 33"), "cooperative 0");
-    assert!(program.line("cluster 0 8").starts_with("cluster 0 active "));
+    // The contexts behind are of parts that the driver does not promise to schedule together, and on
+    // hardware it refuses clusters in them (`docs/hardware.md`).
+    let fits = program.line("cluster 0 8");
+    match is_real() {
+        true => assert_eq!(fits, "cluster 912 active 0"),
+        false => assert!(fits.starts_with("cluster 0 active "), "{fits}"),
+    }
     assert_eq!(program.line("cluster 0 16"), "cluster 912 active 0");
 }
 
 #[test]
-fn a_graph_keeps_the_set_of_a_context_that_is_destroyed() {
+fn contexts_of_one_group_share_its_set_and_others_stay_disjoint() {
     let world = World::new();
     let mut program = start(&world, "--sm tpc:0-31");
     program.ask("resources");
     program.ask("split 16 1");
     assert_eq!(program.line("create 0 0"), "create 0 of 16 16");
     let one = ran(&mut program, "stream 0");
+    assert_eq!(ran(&mut program, "graph 0"), one);
+    // The driver ends a process that launches what a destroyed context has recorded.
     assert_eq!(program.line("destroy 0"), "destroy 0");
-    assert_eq!(program.line("destroy 0"), "destroy 709");
     assert_eq!(program.line("create 1 1"), "create 0 of 16 16");
     let other = ran(&mut program, "stream 1");
     assert_eq!((one.len(), other.len()), (16, 16));
     assert!(one.is_disjoint(&other));
-    assert_eq!(ran(&mut program, "graph 0"), one);
-    // Two contexts of the same group share it.
     assert_eq!(program.line("create 0 0"), "create 0 of 16 16");
     assert_eq!(ran(&mut program, "stream 2"), one);
     assert_eq!(program.line("cooperative graph 2 33"), "cooperative 720");
