@@ -221,16 +221,6 @@ def merge(path: pathlib.Path, facts: dict) -> dict:
     return facts
 
 
-def tenants_version(options: argparse.Namespace) -> str:
-    """The version of Partita under test, with the commit where this is a checkout of it."""
-    told = said([options.partita, "--version"], dict(os.environ), COMMAND_LIMIT_S).strip()
-    if options.commit:
-        return f"{told} ({options.commit})"
-    git = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False) \
-        if shutil.which("git") else None
-    return f"{told} ({git.stdout.strip()})" if git and git.returncode == 0 else told
-
-
 def chosen_modes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[tuple[modes.Mode, int | None]]:
     """The modes that were asked for, and the size of the sample in each: never larger than that of the runs without Partita."""
     by_key = {mode.key: mode for mode in modes.TENANTS}
@@ -260,7 +250,6 @@ def main() -> None:
     parser.add_argument("--bare-seats", type=int, default=4, help="suites at a time without Partita")
     parser.add_argument("--lists", type=pathlib.Path, default=suites.LISTS)
     parser.add_argument("--work", type=pathlib.Path, help="keep records and logs here (default: a directory that is removed)")
-    parser.add_argument("--commit", help="of the Partita under test, where this is no checkout")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
     options = parser.parse_args()
     options.partita = str(pathlib.Path(options.partita).resolve()) if "/" in options.partita else shutil.which(options.partita)
@@ -284,7 +273,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=bench.stop).start())
     mps = Mps()
     try:
-        version = tenants_version(options)
+        version = said([options.partita, "--version"], dict(os.environ), COMMAND_LIMIT_S).strip()
         # The board is proved before anything runs beside it.
         said([options.partita, "run", "--sm", "50%", "--dry-run"], dict(os.environ), COMMAND_LIMIT_S)
         mps.start()

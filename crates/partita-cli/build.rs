@@ -14,10 +14,14 @@ use clap_mangen::Man;
 #[allow(dead_code, missing_docs, unused_imports)]
 #[path = "src/args/mod.rs"]
 mod args;
+#[allow(dead_code)]
+#[path = "../../packaging/version.rs"]
+mod version;
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=src/args");
     println!("cargo::rerun-if-changed=build.rs");
+    version::tell();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut command = args::Arguments::command();
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {

@@ -16,7 +16,7 @@ use partita_core::{ByteSize, ParseByteSizeError};
 #[derive(Debug, Parser)]
 #[command(
     name = "partitad",
-    version,
+    version = env!("PARTITA_VERSION"),
     args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:

@@ -119,5 +119,5 @@ pub(super) async fn healthz(State(app): State<Shared>) -> Response {
     let parts = last.map(|(_, parts)| parts.to_vec()).unwrap_or_default();
     let healthy = parts.iter().all(|part| part.works);
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Output(Health { healthy, version: env!("CARGO_PKG_VERSION"), age_ms, parts })).into_response()
+    (status, Output(Health { healthy, version: env!("PARTITA_VERSION"), age_ms, parts })).into_response()
 }
