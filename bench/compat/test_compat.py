@@ -283,7 +283,7 @@ class Whole(unittest.TestCase):
     def bench(self, *options: str) -> tuple[subprocess.CompletedProcess, dict]:
         command = [sys.executable, "-B", str(HERE / "run.py"), "--partita", str(self.directory / "bin" / "partita"), "--lists",
                    str(self.directory / "lists"), "--suite", f"cuda-samples={self.directory / 'samples'}", "--out",
-                   str(self.directory / "out"), "--commit", "abc", *options]
+                   str(self.directory / "out"), *options]
         environment = dict(os.environ, PATH=f"{self.directory / 'bin'}:{os.environ['PATH']}")
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
         path = self.directory / "out" / "compat_h100.json"
@@ -295,7 +295,7 @@ class Whole(unittest.TestCase):
         self.assertIn("absent", ended.stderr)
         row, = result["rows"]
         wanted = {"run": 7, "pass_bare": 5, "pass_tenant": 2, "skip_both": 1, "fail_both": 1, "differ": 3, "unexplained": 2, "flaky": 1,
-                  "not_run": 0, "partita": "partita 1.2.3 (abc)", "driver": "580.1"}
+                  "not_run": 0, "partita": "partita 1.2.3", "driver": "580.1"}
         self.assertEqual({key: row[key] for key in wanted}, wanted)
         kinds = {one["test"]: one["kind"] for one in result["differences"]}
         self.assertEqual(kinds, {"cooperative": "differs", "unknown": "differs", "words": "differs", "changes": "flaky"})
