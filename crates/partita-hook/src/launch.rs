@@ -46,9 +46,16 @@ type Kernel = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> CuResult;
 
-/// Wraps `cuLaunchKernel`.
+/// Whether launches of the function are the driver's alone, but for their mask: there is nothing to
+/// judge but what the function brings along, which is known after its first launch. This is the way of
+/// most programs.
+#[inline(always)]
+pub fn is_plain(function: *mut c_void) -> bool {
+    functions::is_known_plain(function) && tenant::current().is_some()
+}
+
+/// Wraps `cuLaunchKernel`, for a launch that is not plain.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
-#[inline]
 pub unsafe fn kernel(
     real: Kernel,
     function: *mut c_void,
@@ -63,9 +70,8 @@ pub unsafe fn kernel(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
-    // By value, so that the arguments stay in registers on the way that most launches take.
     // SAFETY: the caller's arguments, passed on.
-    let launch = move || unsafe {
+    let launch = || unsafe {
         real(
             function,
             grid_x,
@@ -80,13 +86,7 @@ pub unsafe fn kernel(
             extra,
         )
     };
-    // The launch path of most programs: nothing to judge but what the function
-    // brings along, which is known after its first launch.
-    if functions::is_known_plain(function) && tenant::current().is_some() {
-        launch()
-    } else {
-        judged(stream, || Shape::plain(function), launch)
-    }
+    judged(stream, || Shape::plain(function), launch)
 }
 
 type CooperativeKernel = unsafe extern "C" fn(

@@ -6,6 +6,7 @@
 //! typed pointer to the driver's own function that the row's body receives.
 //! `per_thread STREAM` gives the body the stream by the name that it has for all
 //! calls: to those whose names end in `_ptsz` null means the thread's own.
+//! `straight if CONDITION, ARGUMENT` spares a call the body where the condition holds.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -33,14 +34,48 @@ macro_rules! go_on {
     ($body:path, $real:expr, $($argument:expr),*) => { $body($real, $($argument),*) };
 }
 
+/// Whether a row has this call go to the driver as it is.
+macro_rules! is_straight {
+    () => {
+        false
+    };
+    ($straight:path, $of:ident) => {
+        $straight($of)
+    };
+}
+
 macro_rules! hooks {
-    ($($policy:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(= $body:path)? $(, per_thread $stream:ident)?;)*) => {
+    ($(
+        $policy:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?)
+        $(= $body:path)? $(, per_thread $stream:ident)? $(, straight if $straight:path, $of:ident)?;
+    )*) => {
         $(
             #[doc = concat!("Wraps `", stringify!($name), "`.")]
             ///
             /// # Safety
             /// As the driver documents for the call of that name.
             #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
+                type Call = unsafe extern "C" fn($($type),*) -> CuResult;
+                let mut call: Call = wrapped::$name;
+                if is_straight!($($straight, $of)?) {
+                    let real = rows::$name.real_to_call();
+                    if !real.is_null() {
+                        // SAFETY: as in `wrapped`.
+                        call = unsafe { core::mem::transmute::<*mut c_void, Call>(real) };
+                    }
+                }
+                // One call for both, of which the compiler makes a jump: the arguments stay where they are.
+                // SAFETY: the caller keeps the contract of the driver's call.
+                unsafe { call($($argument),*) }
+            }
+        )*
+
+        /// What the calls do that do not go straight to the driver.
+        mod wrapped {
+            #![allow(non_snake_case)]
+            use super::*;
+            $(
             pub unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
                 let mut real = rows::$name.real_to_call();
                 if real.is_null() {
@@ -76,7 +111,8 @@ macro_rules! hooks {
                 // SAFETY: the caller keeps the contract of the driver's call.
                 unsafe { go_on!($($body)?, real, $($argument),*) }
             }
-        )*
+            )*
+        }
 
         mod rows {
             #![allow(non_upper_case_globals)]
@@ -342,12 +378,12 @@ hooks! {
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) = launch::kernel;
+    ) = launch::kernel, straight if launch::is_plain, function;
     Launch fn cuLaunchKernel_ptsz(
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) = launch::kernel, per_thread stream;
+    ) = launch::kernel, per_thread stream, straight if launch::is_plain, function;
     Launch fn cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: *mut c_void,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
