@@ -8,15 +8,18 @@ use crate::spill::Form;
 use crate::time::Meter;
 
 /// This process's part in its tenant on one GPU.
+///
+/// What every launch reads comes first, in few lines of the cache.
+#[repr(C)]
 pub struct Gpu {
-    /// Its place among the GPUs that this process sees: the driver's ordinal.
-    pub index: u8,
+    /// What launches need to be masked, ready to use; none where the tenant has no partition.
+    pub mask: Option<LaunchMask>,
     /// The limits, mapped read-only.
     pub limits: LimitsMap,
     /// This process's slot in the tenant's account of this GPU.
     pub slot: Slot,
-    /// What launches need to be masked, ready to use; none where the tenant has no partition.
-    pub mask: Option<LaunchMask>,
+    /// Its place among the GPUs that this process sees: the driver's ordinal.
+    pub index: u8,
     /// The gate between the GPU's tenants, if this one has a priority.
     pub gate: Option<Gate>,
     /// What measures the tenant's share of time, if it has one.

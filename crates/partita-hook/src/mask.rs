@@ -76,15 +76,12 @@ pub fn reset_after_fork() {
 /// The driver calls back for a launch, with these parameters.
 #[inline]
 pub unsafe fn on_launch(parameters: *const c_void) {
-    let (one, several) = (ONE.load(Ordering::Acquire), SEVERAL.load(Ordering::Relaxed));
     // SAFETY: begin() stored a GPU of a leaked tenant.
-    match unsafe { one.as_ref() } {
+    match unsafe { ONE.load(Ordering::Acquire).as_ref() } {
         // SAFETY: passed on to the caller.
         Some(gpu) => unsafe { on_launch_of(gpu, parameters) },
-        // A tool has subscribed before the process attached, or without a mask.
-        None if several.is_null() => {}
-        // SAFETY: as above, and begin() stored a leaked tenant.
-        None => unsafe { on_launch_of_several(&*several, parameters) },
+        // SAFETY: as above.
+        None => unsafe { on_launch_of_several(parameters) },
     }
 }
 
@@ -92,7 +89,13 @@ pub unsafe fn on_launch(parameters: *const c_void) {
 ///
 /// # Safety
 /// As for [`on_launch`].
-unsafe fn on_launch_of_several(tenant: &Tenant, parameters: *const c_void) {
+#[inline(never)]
+unsafe fn on_launch_of_several(parameters: *const c_void) {
+    // SAFETY: begin() stored a leaked tenant.
+    let Some(tenant) = (unsafe { SEVERAL.load(Ordering::Acquire).as_ref() }) else {
+        // A tool has subscribed before the process attached, or without a mask.
+        return;
+    };
     // SAFETY: attach() has prepared the notes.
     let noted = unsafe { locate::noted() };
     let gpu = match noted {
@@ -138,11 +141,11 @@ unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, parameters: *const c_void) {
     }
 }
 
-/// Masks a launch on `gpu`.
+/// Masks a launch on `gpu`. Inlined into the callback, which keeps its registers once and not twice.
 ///
 /// # Safety
 /// As for [`on_launch`].
-#[inline]
+#[inline(always)]
 unsafe fn on_launch_of(gpu: &Gpu, parameters: *const c_void) {
     // Without one the tenant has a partition on another of its GPUs, and none here.
     let Some(mask) = &gpu.mask else { return };

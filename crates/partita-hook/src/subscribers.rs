@@ -148,16 +148,14 @@ fn is_launch(domain: c_int, cbid: c_int) -> bool {
 
 /// The hook's subscriber: `parameters` are the driver's own.
 unsafe extern "C" fn on_callback(_: *mut c_void, domain: c_int, cbid: c_int, parameters: *const c_void) {
-    if is_launch(domain, cbid) {
-        if TOOL_SEES_LAUNCHES.load(Ordering::Relaxed) {
-            // SAFETY: the driver's own arguments.
-            unsafe { pass_on(domain, cbid, parameters) };
-        }
+    let is_launch = is_launch(domain, cbid);
+    if !is_launch || TOOL_SEES_LAUNCHES.load(Ordering::Relaxed) {
+        // SAFETY: the driver's own arguments.
+        unsafe { pass_on(domain, cbid, parameters) };
+    }
+    if is_launch {
         // SAFETY: as above.
         unsafe { mask::on_launch(parameters) };
-    } else {
-        // SAFETY: as above.
-        unsafe { pass_on(domain, cbid, parameters) };
     }
 }
 
