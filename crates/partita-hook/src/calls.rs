@@ -8,6 +8,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::carried::Carried;
+use crate::thread_word::this_thread;
 
 /// Threads that may be in such calls at the same time.
 const THREADS_MAX: usize = 64;
@@ -29,11 +30,6 @@ static PLACES: [Place; THREADS_MAX] =
     [const { Place { thread: AtomicUsize::new(0), call: AtomicPtr::new(core::ptr::null_mut()) } };
         THREADS_MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-fn this_thread() -> usize {
-    // SAFETY: a plain call; glibc's numbers are addresses and never 0.
-    unsafe { libc::pthread_self() as usize }
-}
 
 /// Runs a call, noted; `None`, and nothing is run, if too many threads are in such calls.
 pub fn within<R>(call: &Call<'_>, run: impl FnOnce() -> R) -> Option<R> {
