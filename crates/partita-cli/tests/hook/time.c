@@ -10,6 +10,7 @@
  *   destroy COUNT KERNEL_NS           COUNT kernels, and ends their context without a wait for them, then itself
  *   crossed COUNT                     so often a kernel that spends the budget in one stream, and behind it a wait for a kernel of another
  *                                     stream, which waits for the budget
+ *   captures COUNT                    so often some launches, and a captured one behind them before their unit of time has ended
  *   capture COUNT                     nodes of a graph into which COUNT launches were captured
  *   rate FORM BLOCKS BLOCK_NS SKIP_MS MS   kernels of BLOCKS blocks, two of which fill an SM for BLOCK_NS, launched without a pause (FORM kernel) or
  *                                     as graphs of four (graph): how many end in 1000 s, once SKIP_MS are over
@@ -156,9 +157,19 @@ static uint64_t rate(const char *form, unsigned blocks, uint64_t block_ns, uint6
     return at_ns > from_ns ? (uint64_t)((count - from_count) * 1e12 / (at_ns - from_ns)) : 0;
 }
 
+/* Waits for the stream, and not for ever. */
+static void must_end(const char *what, int round) {
+    fn_p query = CALL(fn_p, "cuStreamQuery");
+    uint64_t end = now_ms() + 60000;
+    while (query(stream)) {
+        if (now_ms() > end) die(what, round);
+        usleep(1000);
+    }
+}
+
 static void crossed(unsigned long rounds) {
     void *other;
-    fn_p query = CALL(fn_p, "cuStreamQuery"), finish = CALL(fn_p, "cuStreamSynchronize");
+    fn_p finish = CALL(fn_p, "cuStreamSynchronize");
     int (*wait)(void *, void *, unsigned) = CALL(int (*)(void *, void *, unsigned), "cuStreamWaitEvent");
     OK("cuStreamCreate", CALL(int (*)(void *, unsigned), "cuStreamCreate")(&other, 1));
     uint64_t short_ns = 1000, long_ns = 200000000;
@@ -175,12 +186,25 @@ static void crossed(unsigned long rounds) {
         OK("cuLaunchKernel", launch_kernel(spin, 1, 1, 1, 32, 1, 1, 0, other, briefly, NULL));
         OK("cuEventRecord", CALL(fn_pp, "cuEventRecord")(events[0], other));
         OK("cuStreamWaitEvent", wait(stream, events[0], 0));
-        /* Reached only if nothing goes on any more. */
-        uint64_t end = now_ms() + 60000;
-        while (query(stream)) {
-            if (now_ms() > end) die("what waits for the budget", (int)round);
-            usleep(1000);
-        }
+        must_end("what waits for the budget", (int)round);
+    }
+}
+
+/* Captures that begin where a unit of launches has begun and not ended. */
+static void captures(unsigned long rounds) {
+    fn_p destroy = CALL(fn_p, "cuGraphDestroy");
+    uint64_t kernel_ns = 400000;
+    void *parameters[1] = {&kernel_ns};
+    for (unsigned long round = 0; round < rounds; round++) {
+        /* Units are to take two launches, and for this their kernels are measured. */
+        for (int i = 0; i < 8; i++)
+            OK("cuLaunchKernel", launch_kernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+        must_end("a burst", (int)round);
+        usleep(10000);
+        for (unsigned long i = 0; i <= round % 2; i++)
+            OK("cuLaunchKernel", launch_kernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+        OK("cuGraphDestroy", destroy(capture(1, 1, 32, kernel_ns)));
+        must_end("what came before a capture", (int)round);
     }
 }
 
@@ -309,6 +333,9 @@ int main(int count, char **arguments) {
             printf("%lu\n", (unsigned long)rate(form, first, second, third, fourth));
         } else if (sscanf(line, "crossed %lu", &first) == 1) {
             crossed(first);
+            puts("0");
+        } else if (sscanf(line, "captures %lu", &first) == 1) {
+            captures(first);
             puts("0");
         } else if (sscanf(line, "capture %lu", &first) == 1) {
             size_t nodes = 0;
