@@ -12,6 +12,7 @@
 //! target/release/hook-cost --time 99%                            # launches that are measured for a share of time
 //! target/release/hook-cost --low                                 # launches of low priority, beside a tenant of high priority that rests
 //! target/release/hook-cost --gpu 0 --peer hami-core=/usr/local/vgpu/libvgpu.so
+//! target/release/hook-cost --build before=/tmp/before            # libpartita.so and the simulator of another build beside this one's
 //! ```
 
 use std::ffi::OsString;
@@ -76,6 +77,9 @@ struct Options {
     /// A peer's library to measure in the same run, NAME=PATH, as hami-core=/usr/local/vgpu/libvgpu.so; may be repeated.
     #[arg(long, value_name = "NAME=PATH")]
     peer: Vec<Peer>,
+    /// Libraries of another build to measure in the same run, NAME=DIRECTORY; may be repeated.
+    #[arg(long, value_name = "NAME=DIRECTORY", value_parser = parse_build)]
+    build: Vec<(String, PathBuf)>,
     /// Run as one of the processes.
     #[arg(long, hide = true)]
     child: bool,
@@ -115,16 +119,34 @@ fn child(of: Of, burst: u32) -> Result<()> {
     Ok(())
 }
 
+fn parse_build(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, directory) = text.split_once('=').ok_or("name a build and its directory: NAME=DIRECTORY")?;
+    Ok((name.to_owned(), directory.into()))
+}
+
 /// The core limit of peers, in percent.
 const CORE_PERCENT: u32 = 50;
 
 /// How the program is run.
 enum How {
     Bare,
-    /// As a tenant of this name, with these options beside its partition.
-    Tenant(&'static str, &'static [&'static str]),
+    /// As a tenant with these options beside its partition.
+    Tenant(Tenant),
     /// Behind these words.
     Under(Vec<OsString>),
+}
+
+struct Tenant {
+    name: String,
+    options: &'static [&'static str],
+    /// The libraries of another build, if not this one's.
+    libraries: Option<PathBuf>,
+}
+
+impl Tenant {
+    fn new(name: &str, options: &'static [&'static str]) -> Self {
+        Self { name: name.to_owned(), options, libraries: None }
+    }
 }
 
 /// A way to run the program, and what it took.
@@ -145,10 +167,14 @@ impl Way {
         let partita = options.partita.clone().unwrap_or_else(|| own.with_file_name("partita"));
         let mut command = match &self.how {
             How::Bare => bare(&partita, &options.gpu, &own),
-            How::Tenant(name, more) => {
+            How::Tenant(tenant) => {
                 let mut command = Command::new(&partita);
-                command.args(["run", "--gpu", &options.gpu, "--name", name, "--sm", "50%", "--mem", "1GiB"]);
-                command.args(["--isolation", "own"]).args(*more);
+                command.args(["run", "--gpu", &options.gpu, "--name", &tenant.name]);
+                command.args(["--sm", &format!("{}%", 50 / (1 + options.build.len())), "--mem", "1GiB"]);
+                command.args(["--isolation", "own"]).args(tenant.options);
+                if let Some(libraries) = &tenant.libraries {
+                    command.env("PARTITA_LIB_DIR", libraries);
+                }
                 if let Some(time) = &options.time {
                     command.args(["--time", time]);
                 }
@@ -171,10 +197,15 @@ impl Way {
 fn compare(options: &Options) -> Result<()> {
     let scratch = Scratch::new("hook-cost")?;
     let tenant: &[&str] = if options.low { &["--priority", "low"] } else { &[] };
-    let mut ways =
-        vec![Way::new("bare", How::Bare), Way::new("as a tenant", How::Tenant("hook-cost", tenant))];
+    let own = Tenant::new("hook-cost", tenant);
+    let mut ways = vec![Way::new("bare", How::Bare), Way::new("as a tenant", How::Tenant(own))];
+    for (name, directory) in &options.build {
+        let mut other = Tenant::new(&format!("hook-cost-{name}"), tenant);
+        other.libraries = Some(directory.clone());
+        ways.push(Way::new(name, How::Tenant(other)));
+    }
     // It launches before it is ready, so it has a lane; it waits for that, so the lane is open.
-    let high = Way::new("", How::Tenant("hook-cost-high", &["--priority", "high"]));
+    let high = Way::new("", How::Tenant(Tenant::new("hook-cost-high", &["--priority", "high"])));
     let high = options.low.then(|| high.start(options)).transpose()?;
     for peer in &options.peer {
         ways.push(Way::new(
