@@ -1,17 +1,27 @@
 //! The driver library of the machine, or of the simulator, opened at run time as programs do.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use partita_abi::types::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS,
-    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v1,
-    CUgraphEdgeData, CUgraphExecUpdateResultInfo, CUgraphNodeParams, CUhostFn, CUlaunchAttributeValue,
+    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS_v1, CUgraphEdgeData, CUgraphExecUpdateResultInfo, CUgraphNodeParams, CUhostFn,
+    CUlaunchAttributeValue, CUlaunchConfig,
 };
 
 /// A result code as the driver gives it.
 pub type Code = u32;
 /// A handle, or another pointer that only the driver follows.
 pub type Handle = usize;
+
+macro_rules! name {
+    ($($part:literal),*) => {
+        match CStr::from_bytes_with_nul(concat!($($part,)* "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => unreachable!(),
+        }
+    };
+}
 
 macro_rules! calls {
     ($(fn $call:ident = $name:literal($($argument:ident: $type:ty),* $(,)?);)*) => {
@@ -20,12 +30,19 @@ macro_rules! calls {
 
         impl Driver {
             /// Opens `libcuda.so.1`. A call that this driver lacks answers with CUDA_ERROR_NOT_SUPPORTED.
-            pub fn open() -> Self {
+            /// `per_thread`: the entry points to which the null stream is the thread's own, where there are such.
+            pub fn open(per_thread: bool) -> Self {
                 // SAFETY: a valid name; the constructors of the library are what the program wants.
                 let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
                 assert!(!library.is_null(), "libcuda.so.1 cannot be opened");
-                // SAFETY: an open library and valid names.
-                unsafe { Self { $($call: libc::dlsym(library, concat!($name, "\0").as_ptr().cast()),)* } }
+                let address = |name: &CStr, of_thread: &CStr| {
+                    let [plain, of_thread] = [name, of_thread].map(|name| {
+                        // SAFETY: an open library and a valid name.
+                        unsafe { libc::dlsym(library, name.as_ptr()) }
+                    });
+                    if per_thread && !of_thread.is_null() { of_thread } else { plain }
+                };
+                Self { $($call: address(name!($name), name!($name, "_ptsz")),)* }
             }
 
             $(
@@ -84,6 +101,13 @@ calls! {
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void,
     );
+    fn launch_cooperative = "cuLaunchCooperativeKernel"(
+        function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, shared_bytes: c_uint, stream: Handle, parameters: *mut *mut c_void,
+    );
+    fn launch_ex = "cuLaunchKernelEx"(
+        config: *const CUlaunchConfig, function: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    );
     fn launch_host = "cuLaunchHostFunc"(stream: Handle, function: CUhostFn, data: *mut c_void);
     fn event_create = "cuEventCreate"(event: *mut Handle, flags: c_uint);
     fn event_destroy = "cuEventDestroy_v2"(event: Handle);
@@ -92,6 +116,7 @@ calls! {
     fn event_query = "cuEventQuery"(event: Handle);
     fn event_synchronize = "cuEventSynchronize"(event: Handle);
 
+    fn capture_begin_v1 = "cuStreamBeginCapture"(stream: Handle);
     fn capture_begin = "cuStreamBeginCapture_v2"(stream: Handle, mode: c_uint);
     fn capture_begin_to_graph = "cuStreamBeginCaptureToGraph"(
         stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const CUgraphEdgeData, count: usize,
@@ -116,6 +141,10 @@ calls! {
     fn graph_edges = "cuGraphGetEdges"(graph: Handle, from: *mut Handle, to: *mut Handle, count: *mut usize);
     fn graph_edges_v2 = "cuGraphGetEdges_v2"(
         graph: Handle, from: *mut Handle, to: *mut Handle, edges: *mut CUgraphEdgeData, count: *mut usize,
+    );
+    fn graph_add_kernel_v1 = "cuGraphAddKernelNode"(
+        node: *mut Handle, graph: Handle, dependencies: *const Handle, count: usize,
+        parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
     );
     fn graph_add_kernel = "cuGraphAddKernelNode_v2"(
         node: *mut Handle, graph: Handle, dependencies: *const Handle, count: usize,
@@ -181,6 +210,7 @@ calls! {
     fn node_find_in_clone = "cuGraphNodeFindInClone"(found: *mut Handle, node: Handle, copy: Handle);
     fn node_child = "cuGraphChildGraphNodeGetGraph"(node: Handle, graph: *mut Handle);
     fn node_kernel = "cuGraphKernelNodeGetParams_v2"(node: Handle, parameters: *mut CUDA_KERNEL_NODE_PARAMS_v2);
+    fn node_set_kernel_v1 = "cuGraphKernelNodeSetParams"(node: Handle, parameters: *const CUDA_KERNEL_NODE_PARAMS_v1);
     fn node_set_kernel = "cuGraphKernelNodeSetParams_v2"(node: Handle, parameters: *const CUDA_KERNEL_NODE_PARAMS_v2);
     fn node_kernel_attribute = "cuGraphKernelNodeGetAttribute"(
         node: Handle, attribute: c_uint, value: *mut CUlaunchAttributeValue,
@@ -192,6 +222,9 @@ calls! {
     fn node_set_fill = "cuGraphMemsetNodeSetParams"(node: Handle, parameters: *const CUDA_MEMSET_NODE_PARAMS_v1);
     fn node_set = "cuGraphNodeSetParams"(node: Handle, parameters: *mut CUgraphNodeParams);
 
+    fn instantiate_v1 = "cuGraphInstantiate"(
+        executable: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, bytes: usize,
+    );
     fn instantiate = "cuGraphInstantiate_v2"(
         executable: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, bytes: usize,
     );
@@ -211,6 +244,9 @@ calls! {
     );
     fn exec_enable = "cuGraphNodeSetEnabled"(executable: Handle, node: Handle, enabled: c_uint);
     fn exec_enabled = "cuGraphNodeGetEnabled"(executable: Handle, node: Handle, enabled: *mut c_uint);
+    fn exec_set_kernel_v1 = "cuGraphExecKernelNodeSetParams"(
+        executable: Handle, node: Handle, parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    );
     fn exec_set_kernel = "cuGraphExecKernelNodeSetParams_v2"(
         executable: Handle, node: Handle, parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
     );

@@ -46,6 +46,8 @@ pub struct Operation {
     pub kind: Kind,
     /// Which of the two threads does it.
     pub thread: u8,
+    /// Whether by the entry points to which the null stream is the thread's own.
+    pub per_thread: bool,
     /// What it works on, and how.
     pub with: [u8; 4],
 }
@@ -54,7 +56,8 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = KINDS.iter().find(|(kind, _)| *kind == self.kind).map_or("?", |(_, name)| name);
         let [a, b, c, d] = self.with;
-        write!(f, "t{} {name} {a} {b} {c} {d}", self.thread)
+        let entries = if self.per_thread { "p" } else { "" };
+        write!(f, "t{}{entries} {name} {a} {b} {c} {d}", self.thread)
     }
 }
 
@@ -62,17 +65,20 @@ impl FromStr for Operation {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let bad = || format!("{line:?} is no operation; one looks like \"t0 begin 0 2 0 0\"");
+        let bad = || {
+            format!("{line:?} is no operation; one looks like \"t0 begin 0 2 0 0\" or \"t1p end 0 2 0 0\"")
+        };
         let mut words = line.split_whitespace();
         let mut word = || words.next().ok_or_else(bad);
-        let thread = word()?.strip_prefix('t').and_then(|n| n.parse().ok()).ok_or_else(bad)?;
+        let who = word()?.strip_prefix('t').ok_or_else(bad)?;
+        let thread = who.trim_end_matches('p').parse().map_err(|_| bad())?;
         let name = word()?;
         let kind = KINDS.iter().find(|(_, known)| *known == name).ok_or_else(bad)?.0;
         let mut with = [0; 4];
         for number in &mut with {
             *number = word()?.parse().map_err(|_| bad())?;
         }
-        Ok(Self { kind, thread, with })
+        Ok(Self { kind, thread, per_thread: who.ends_with('p'), with })
     }
 }
 
@@ -95,9 +101,9 @@ impl Random {
         kinds[self.0.usize(0..kinds.len())]
     }
 
-    /// A stream: mostly one that was made, now and then the legacy or the per-thread one.
+    /// A stream: mostly one that was made, now and then the legacy, the per-thread or the null one.
     fn stream(&mut self) -> u8 {
-        if self.one_in(25) { 4 + self.below(2) } else { self.below(4) }
+        if self.one_in(25) { 4 + self.below(3) } else { self.below(4) }
     }
 }
 
@@ -106,7 +112,7 @@ struct Scene(Vec<Operation>);
 
 impl Scene {
     fn push(&mut self, kind: Kind, with: [u8; 4]) {
-        self.0.push(Operation { kind, thread: 0, with });
+        self.0.push(Operation { kind, thread: 0, per_thread: false, with });
     }
 }
 
@@ -135,7 +141,7 @@ fn capture(random: &mut Random, scene: &mut Scene, graph: u8) {
         }
         scene.push(BeginToGraph, [stream, graph, random.any(), mode]);
     } else {
-        scene.push(Begin, [stream, mode, 0, 0]);
+        scene.push(Begin, [stream, mode, random.any(), 0]);
     }
     let length = if random.one_in(3) { 0 } else { 1 + random.below(5) };
     for _ in 0..length {
@@ -181,6 +187,12 @@ fn capture(random: &mut Random, scene: &mut Scene, graph: u8) {
         }
     }
     scene.push(End, [stream, graph, 0, 0]);
+    if random.one_in(10)
+        && let Some(end) = scene.0.last_mut()
+    {
+        // Another thread than the one that has begun it.
+        end.thread = 1;
+    }
     if random.one_in(12) {
         scene.push(End, [stream, graph, 0, 0]);
     }
@@ -326,13 +338,19 @@ pub fn sequence(seed: u64) -> Vec<Operation> {
             all.push(Operation {
                 kind,
                 thread: 0,
+                per_thread: false,
                 with: [random.any(), random.any(), random.any(), random.any()],
             });
         }
     }
     if random.one_in(4) {
         for operation in &mut all {
-            operation.thread = u8::from(random.one_in(6));
+            operation.thread |= u8::from(random.one_in(6));
+        }
+    }
+    if random.one_in(3) {
+        for operation in &mut all {
+            operation.per_thread = random.one_in(4);
         }
     }
     all

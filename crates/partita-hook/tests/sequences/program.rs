@@ -66,14 +66,19 @@ struct IntoGraph {
 }
 
 struct Program {
+    /// The entry points that are called now.
     driver: Driver,
+    /// Those with the other meaning of the null stream.
+    other_entries: Driver,
+    /// Whether the ones that are called are those to which the null stream is the thread's own.
+    is_per_thread: bool,
     context: Handle,
     count: Handle,
     copy: Handle,
     spin: Handle,
     memory: u64,
     on_host: Handle,
-    streams: [Handle; 6],
+    streams: [Handle; 7],
     events: [Handle; 4],
     graphs: [Option<Graph>; 6],
     /// Graphs to destroy when no capture goes into them.
@@ -122,7 +127,7 @@ impl KernelArguments {
 impl Program {
     /// Opens the driver and makes what lasts for all sequences.
     fn new() -> Self {
-        let driver = Driver::open();
+        let driver = Driver::open(false);
         let (mut context, mut module) = (0, 0);
         let check = |what: &str, code: Code| assert_eq!(code, 0, "{what}");
         // SAFETY: valid pointers and handles that the driver has just given.
@@ -146,7 +151,7 @@ impl Program {
         let (count, copy, spin) =
             (function(kernels::COUNT), function(kernels::COPY), function(kernels::SPIN));
         let (mut memory, mut on_host) = (0, 0);
-        let mut streams = [0, 0, 0, 0, 1, 2];
+        let mut streams = [0, 0, 0, 0, 1, 2, 0];
         // SAFETY: as above; the copy is of as many words as there are.
         unsafe {
             check("cuMemAlloc", driver.memory_alloc(&mut memory, 4 * TOTAL as usize));
@@ -160,6 +165,8 @@ impl Program {
         }
         Self {
             driver,
+            other_entries: Driver::open(true),
+            is_per_thread: false,
             context,
             count,
             copy,
@@ -273,9 +280,15 @@ impl Program {
         }
     }
 
+    /// A stream's number and handle. The null one has the number of the stream that it means.
     fn stream(&self, number: u8) -> (usize, Handle) {
         let at = usize::from(number) % self.streams.len();
-        (at, self.streams[at])
+        let same = match at {
+            6 if self.is_per_thread => 5,
+            6 => 4,
+            other => other,
+        };
+        (same, self.streams[at])
     }
 
     fn event(&self, number: u8) -> Handle {
@@ -448,6 +461,10 @@ impl Program {
 
     fn step(&mut self, operation: &Operation) {
         let before = self.trace.len();
+        if operation.per_thread != self.is_per_thread {
+            std::mem::swap(&mut self.driver, &mut self.other_entries);
+            self.is_per_thread = operation.per_thread;
+        }
         if self.run(operation).is_none() {
             self.trace.truncate(before);
             self.tell(format_args!(" skipped"));
@@ -463,7 +480,11 @@ impl Program {
         unsafe {
             match operation.kind {
                 Kind::Begin => {
-                    let code = self.driver.capture_begin(self.stream(a).1, c_uint::from(b % 3));
+                    let stream = self.stream(a).1;
+                    let code = match c {
+                        240.. => self.driver.capture_begin_v1(stream),
+                        _ => self.driver.capture_begin(stream, c_uint::from(b % 3)),
+                    };
                     self.code(code);
                 }
                 Kind::BeginToGraph => {
@@ -578,22 +599,8 @@ impl Program {
                 Kind::Kernel => {
                     let mut arguments = self.kernel(b, c);
                     let mut pointers = arguments.pointers();
-                    let [x, y, z] = arguments.grid;
-                    let none = std::ptr::null_mut();
                     let stream = self.stream(a).1;
-                    let code = self.driver.launch_kernel(
-                        arguments.function,
-                        x,
-                        y,
-                        z,
-                        32,
-                        1,
-                        1,
-                        0,
-                        stream,
-                        pointers.as_mut_ptr(),
-                        none,
-                    );
+                    let code = self.launch(&arguments, &mut pointers, b, stream);
                     self.code(code);
                 }
                 Kind::Fill => {
@@ -792,7 +799,10 @@ impl Program {
                     let mut arguments = self.kernel(c, d);
                     let mut pointers = arguments.pointers();
                     let parameters = arguments.node(&mut pointers);
-                    let code = self.driver.node_set_kernel(node, &parameters);
+                    let code = match c / 8 % 4 {
+                        1 => self.driver.node_set_kernel_v1(node, (&raw const parameters).cast()),
+                        _ => self.driver.node_set_kernel(node, &parameters),
+                    };
                     self.code(code);
                 }
                 Kind::SetFill => {
@@ -803,7 +813,7 @@ impl Program {
                 Kind::SetNode => {
                     let node = pick(&self.nodes(self.graph_at(a)?.handle), b)?;
                     let code =
-                        self.with_parameters(c, d, |driver, parameters| driver.node_set(node, parameters));
+                        self.with_parameters(c, d, 0, |driver, parameters| driver.node_set(node, parameters));
                     self.code(code);
                 }
                 Kind::SetAttribute => {
@@ -856,7 +866,10 @@ impl Program {
                     let mut arguments = self.kernel(if d % 4 == 0 { c } else { 0 }, d);
                     let mut pointers = arguments.pointers();
                     let parameters = arguments.node(&mut pointers);
-                    let code = self.driver.exec_set_kernel(executable, node, &parameters);
+                    let code = match d / 8 % 4 {
+                        1 => self.driver.exec_set_kernel_v1(executable, node, (&raw const parameters).cast()),
+                        _ => self.driver.exec_set_kernel(executable, node, &parameters),
+                    };
                     self.code(code);
                 }
                 Kind::ExecFill => {
@@ -893,7 +906,8 @@ impl Program {
                 }
                 Kind::ExecNode => {
                     let (executable, node) = (self.executable(a)?, self.node_of(b, c)?);
-                    let code = self.with_parameters(c, d, |driver, parameters| {
+                    let child = self.free_graph(d).map_or(0, |(child, _)| child);
+                    let code = self.with_parameters(c, d, child, |driver, parameters| {
                         driver.exec_set_node(executable, node, parameters)
                     });
                     self.code(code);
@@ -931,6 +945,44 @@ impl Program {
         Some(())
     }
 
+    /// Launches a kernel, by one of the calls that do.
+    ///
+    /// # Safety
+    /// The pointers are to the arguments of the kernel.
+    unsafe fn launch(
+        &self,
+        arguments: &KernelArguments,
+        pointers: &mut [*mut c_void; 3],
+        form: u8,
+        stream: Handle,
+    ) -> Code {
+        let function = arguments.function;
+        let [x, y, z] = arguments.grid;
+        let (pointers, none) = (pointers.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: a function of the driver, a stream, and what it is launched with.
+        unsafe {
+            match form / 8 % 8 {
+                6 => self.driver.launch_cooperative(function, x, y, z, 32, 1, 1, 0, stream, pointers),
+                7 => {
+                    let config = CUlaunchConfig {
+                        grid_dim_x: x,
+                        grid_dim_y: y,
+                        grid_dim_z: z,
+                        block_dim_x: 32,
+                        block_dim_y: 1,
+                        block_dim_z: 1,
+                        shared_mem_bytes: 0,
+                        stream: CUstream::from_addr(stream),
+                        attrs: std::ptr::null_mut(),
+                        num_attrs: 0,
+                    };
+                    self.driver.launch_ex(&config, function, pointers, none)
+                }
+                _ => self.driver.launch_kernel(function, x, y, z, 32, 1, 1, 0, stream, pointers, none),
+            }
+        }
+    }
+
     /// The result of a question about work in flight.
     fn unless_busy(&mut self, code: Code) {
         const NOT_READY: Code = 600;
@@ -947,11 +999,13 @@ impl Program {
         pick(&self.nodes(self.graph_at(graph)?.handle), which)
     }
 
-    /// Runs `call` with the parameters of a node of a kind, as the general calls take them.
+    /// Runs `call` with the parameters of a node of a kind, as the general calls take them. `child` is
+    /// the graph that it may be of, 0 for none.
     fn with_parameters(
         &self,
         which: u8,
         place: u8,
+        child: Handle,
         call: impl FnOnce(&Driver, *mut CUgraphNodeParams) -> Code,
     ) -> Code {
         let mut arguments = self.kernel(place / 16, place);
@@ -979,6 +1033,12 @@ impl Program {
                     user_data: std::ptr::without_provenance_mut(usize::from(place % 4)),
                 },
             },
+            CU_GRAPH_NODE_TYPE_EVENT_RECORD | CU_GRAPH_NODE_TYPE_WAIT_EVENT => CUgraphNodePayload {
+                event: CUDA_EVENT_NODE_PARAMS { event: CUevent::from_addr(self.event(place)) },
+            },
+            CU_GRAPH_NODE_TYPE_GRAPH => CUgraphNodePayload {
+                graph: CUDA_CHILD_GRAPH_NODE_PARAMS { graph: CUgraph::from_addr(child), ownership: 0 },
+            },
             CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => CUgraphNodePayload {
                 mem_op: CUDA_BATCH_MEM_OP_NODE_PARAMS {
                     ctx: CUcontext::from_addr(self.context),
@@ -997,7 +1057,10 @@ impl Program {
             CU_GRAPH_NODE_TYPE_HOST,
             CU_GRAPH_NODE_TYPE_EMPTY,
             CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
-        ][usize::from(which) % 7];
+            CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            CU_GRAPH_NODE_TYPE_GRAPH,
+        ][usize::from(which) % if child == 0 { 9 } else { 10 }];
         // All zero first: the union's members are shorter than it.
         let mut parameters = CUgraphNodeParams {
             kind,
@@ -1014,6 +1077,10 @@ impl Program {
                 CU_GRAPH_NODE_TYPE_MEMCPY => size_of::<CUDA_MEMCPY_NODE_PARAMS>(),
                 CU_GRAPH_NODE_TYPE_HOST => size_of::<CUDA_HOST_NODE_PARAMS>(),
                 CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => size_of::<CUDA_BATCH_MEM_OP_NODE_PARAMS>(),
+                CU_GRAPH_NODE_TYPE_EVENT_RECORD | CU_GRAPH_NODE_TYPE_WAIT_EVENT => {
+                    size_of::<CUDA_EVENT_NODE_PARAMS>()
+                }
+                CU_GRAPH_NODE_TYPE_GRAPH => size_of::<CUDA_CHILD_GRAPH_NODE_PARAMS>(),
                 _ => 0,
             };
             let (from, to) = (&raw const filled, &raw mut parameters.payload);
@@ -1037,7 +1104,13 @@ impl Program {
                     let mut arguments = self.kernel(c, d);
                     let mut pointers = arguments.pointers();
                     let parameters = arguments.node(&mut pointers);
-                    driver.graph_add_kernel(to, graph, from, count, &parameters)
+                    match c / 8 % 4 {
+                        // The older form is the beginning of the newer one.
+                        1 => {
+                            driver.graph_add_kernel_v1(to, graph, from, count, (&raw const parameters).cast())
+                        }
+                        _ => driver.graph_add_kernel(to, graph, from, count, &parameters),
+                    }
                 }
                 Kind::AddFill => driver.graph_add_fill(to, graph, from, count, &self.fill(d), self.context),
                 Kind::AddCopy => {
@@ -1103,13 +1176,18 @@ impl Program {
                     driver.graph_add_batch(to, graph, from, count, &parameters)
                 }
                 Kind::AddConditional => return self.add_conditional(graph, id, &after, operation),
-                _ => self.with_parameters(c, d, |driver, parameters| {
-                    if c % 2 == 0 {
-                        driver.graph_add_node(to, graph, from, count, parameters)
-                    } else {
-                        driver.graph_add_node_v2(to, graph, from, std::ptr::null(), count, parameters)
-                    }
-                }),
+                _ => {
+                    // The driver ends the process for a graph in itself.
+                    let child = self.free_graph(d).filter(|(_, within)| !self.is_within(id, *within));
+                    let child = child.map_or(0, |(child, _)| child);
+                    self.with_parameters(c, d, child, |driver, parameters| {
+                        if b % 2 == 0 {
+                            driver.graph_add_node(to, graph, from, count, parameters)
+                        } else {
+                            driver.graph_add_node_v2(to, graph, from, std::ptr::null(), count, parameters)
+                        }
+                    })
+                }
             }
         };
         if self.code(code) {
@@ -1169,7 +1247,8 @@ impl Program {
                 &mut parameters,
             );
             let bodies = parameters.payload.conditional.graphs_out;
-            (code, if code == 0 { (*bodies).addr() } else { 0 })
+            let which = usize::from(d) % size as usize;
+            (code, if code == 0 { (*bodies.add(which)).addr() } else { 0 })
         };
         if self.code(code) {
             self.tell_nodes(&[node]);
@@ -1333,6 +1412,7 @@ impl Program {
             8 => CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD,
             9 => CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
             10 => CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY,
+            7 => CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
             // A flag that there is not.
             11 if c > 128 => 1 << 20,
             _ => 0,
@@ -1343,8 +1423,11 @@ impl Program {
             match d % 3 {
                 0 => {
                     let mut log = [7; 64];
-                    let code =
-                        self.driver.instantiate(&mut handle, graph, &mut node, log.as_mut_ptr(), log.len());
+                    let (to, bytes) = (log.as_mut_ptr(), log.len());
+                    let code = match d / 3 % 4 {
+                        3 => self.driver.instantiate_v1(&mut handle, graph, &mut node, to, bytes),
+                        _ => self.driver.instantiate(&mut handle, graph, &mut node, to, bytes),
+                    };
                     self.tell_nodes(&[node]);
                     code
                 }
@@ -1352,7 +1435,7 @@ impl Program {
                 _ => {
                     let mut parameters = CUDA_GRAPH_INSTANTIATE_PARAMS {
                         flags,
-                        upload_stream: CUstream::from_addr(self.streams[0]),
+                        upload_stream: CUstream::from_addr(self.stream(d / 3).1),
                         err_node_out: CUgraphNode::NULL,
                         result_out: 99,
                     };
@@ -1421,7 +1504,7 @@ impl Program {
             // captures of others.
             unsafe { self.driver.capture_status(*stream, &mut status) != 0 || status != 0 }
         };
-        self.streams.iter().enumerate().any(|(at, stream)| at != 4 && capturing(stream))
+        self.streams[..4].iter().chain([&self.streams[5]]).any(capturing)
     }
 
     /// Tells what is in memory, if nothing is captured, which reading would spoil.
@@ -1581,11 +1664,11 @@ pub fn run(
         // Captures are ended by the thread that began them, whichever it was.
         for stream in 0..6 {
             for thread in [0, 1] {
-                step(&Operation { kind: Kind::End, thread, with: [stream, 5, 0, 0] });
+                step(&Operation { kind: Kind::End, thread, per_thread: false, with: [stream, 5, 0, 0] });
             }
         }
         for thread in [0, 1] {
-            step(&Operation { kind: Kind::ExchangeMode, thread, with: [0; 4] });
+            step(&Operation { kind: Kind::ExchangeMode, thread, per_thread: false, with: [0; 4] });
         }
         take();
         let is_sound = program.lock().unwrap_or_else(PoisonError::into_inner).tear_down();
