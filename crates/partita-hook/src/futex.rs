@@ -21,6 +21,11 @@ pub fn wait(word: &AtomicU32, value: u32, ns_max: Option<u64>) {
     };
 }
 
+/// Sleeps for this long, in nanoseconds. A signal may cut it short.
+pub fn sleep(ns: u64) {
+    wait(&AtomicU32::new(0), 0, Some(ns));
+}
+
 /// Wakes everybody who waits for the word.
 pub fn wake_all(word: &AtomicU32) {
     // SAFETY: a word that outlives the call.

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use partita_abi::CuResult;
 
 use crate::gate::now_ns;
+use crate::lock::Mutex;
 use crate::time::Watch;
 use crate::{futex, slices, tenant};
 
@@ -15,11 +16,34 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 static BELL: AtomicU32 = AtomicU32::new(0);
 /// Whether the thread sleeps until the bell.
 static DOZES: AtomicBool = AtomicBool::new(false);
+/// The thread holds one of these while it sleeps and looks, in turns: it has the next one before it lets go of this
+/// one. So a thread that waits for a look lends it its priority, and cannot come between two looks.
+static LOOKING: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+/// How many looks have ended: this one's turn in [`LOOKING`] is the present one.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
 
 /// A forked child has no such thread.
-pub fn reset_after_fork() {
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+pub unsafe fn reset_after_fork() {
     STARTED.store(false, Ordering::Relaxed);
     DOZES.store(false, Ordering::Relaxed);
+    // SAFETY: passed on to the caller.
+    LOOKING.iter().for_each(|turn| unsafe { turn.reset_after_fork() });
+}
+
+/// The lock of a look.
+fn turn_of(look: u32) -> &'static Mutex<()> {
+    &LOOKING[look as usize % LOOKING.len()]
+}
+
+/// Has the thread look now, and waits for the end of a look: of the one under way, if there is one.
+#[cold]
+pub fn await_look() {
+    let look = LOOKS.load(Ordering::Acquire);
+    ring();
+    drop(turn_of(look).lock());
 }
 
 /// Sees to it that the thread runs, and that it looks soon: at once if `now`.
@@ -75,6 +99,8 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000, 0, 0, 0) };
     let Some(tenant) = tenant::current() else { return core::ptr::null_mut() };
     let mut watches: Vec<Watch> = tenant.gpus().iter().map(|_| Watch::new()).collect();
+    let mut looks = LOOKS.load(Ordering::Relaxed);
+    let mut looking = turn_of(looks).lock();
     loop {
         let heard = BELL.load(Ordering::SeqCst);
         let mut next = look(tenant, &mut watches);
@@ -83,6 +109,10 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
             // Whoever launches either sees that it dozes, or is seen here.
             next = look(tenant, &mut watches);
         }
+        looks = looks.wrapping_add(1);
+        let next_turn = turn_of(looks).lock();
+        LOOKS.store(looks, Ordering::Release);
+        drop(core::mem::replace(&mut looking, next_turn));
         futex::wait(&BELL, heard, next);
         DOZES.store(false, Ordering::SeqCst);
     }

@@ -104,3 +104,60 @@ impl<T> Drop for Guard<'_, T> {
         unsafe { libc::pthread_mutex_unlock(self.mutex.raw.get()) };
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+    use std::{format, fs, println, thread};
+
+    use super::Mutex;
+
+    /// The priority that a thread of this process runs with, as the kernel has it: below zero if it is urgent.
+    fn priority_of(thread: libc::pid_t) -> i32 {
+        let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("a thread");
+        // The name may hold spaces; behind it come the state, which is the third field, and numbers.
+        let fields = stat.rsplit_once(") ").expect("a name").1;
+        fields.split(' ').nth(18 - 3).and_then(|field| field.parse().ok()).expect("the priority")
+    }
+
+    #[test]
+    fn an_urgent_thread_that_waits_lends_its_priority() {
+        const PRIORITY: i32 = 7;
+        static MUTEX: Mutex<()> = Mutex::new(());
+        let (tell, told) = mpsc::channel();
+        let (done, is_done) = mpsc::channel::<()>();
+        let holder = thread::spawn(move || {
+            let guard = MUTEX.lock();
+            // SAFETY: a plain call.
+            tell.send(unsafe { libc::gettid() }).expect("somebody hears");
+            is_done.recv().expect("somebody says so");
+            drop(guard);
+        });
+        let of_holder = told.recv().expect("it holds the lock");
+        assert!(priority_of(of_holder) >= 0);
+        let urgent = thread::spawn(|| {
+            let priority = libc::sched_param { sched_priority: PRIORITY };
+            // SAFETY: for this thread, with a structure that is read only.
+            let is_urgent = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) } == 0;
+            if is_urgent {
+                drop(MUTEX.lock());
+            }
+            is_urgent
+        });
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while priority_of(of_holder) != -1 - PRIORITY && !urgent.is_finished() {
+            assert!(Instant::now() < deadline, "the holder has priority {}", priority_of(of_holder));
+            thread::sleep(Duration::from_millis(1));
+        }
+        let was_urgent = priority_of(of_holder) < 0;
+        done.send(()).expect("it waits for that");
+        holder.join().expect("it ends");
+        if urgent.join().expect("it ends") {
+            assert!(was_urgent);
+        } else {
+            println!("skipped: SCHED_FIFO is not permitted here");
+        }
+    }
+}

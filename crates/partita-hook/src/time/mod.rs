@@ -275,26 +275,33 @@ impl Meter {
         tenant: &Tenant,
         stream: *mut c_void,
         known: &Stream,
-        part: Part,
+        part: Part<'_>,
         alone: bool,
         launch: impl FnOnce() -> CuResult,
     ) -> CuResult {
         let pool = (known.pool.load(Ordering::Acquire) as usize).checked_sub(1).and_then(|at| self.pool(at));
-        let (Some(pool), true) = (pool, !matches!(part, Part::Inside)) else { return launch() };
-        if let Part::Last(unit) = part {
-            if capture::is_any() && is_captured(tenant, stream) {
-                // The unit's end would be captured too, and never come.
-                known.let_go(Present::new(unit, 1, false));
+        let (before, paused, held) = match (part, pool) {
+            (Part::Inside, _) => return launch(),
+            (Part::Last(_, held) | Part::First { held, .. }, None) => {
+                held.let_go(Present::NONE);
                 return launch();
             }
-            let result = launch();
-            self.end(pool, unit, stream, ENDED);
-            known.let_go(Present::NONE);
-            return result;
-        }
-        let Part::First { before, paused } = part else { return launch() };
+            (Part::Last(unit, held), Some(_)) if capture::is_any() && is_captured(tenant, stream) => {
+                // The unit's end would be captured too, and never come.
+                held.let_go(Present::new(unit, 1, false));
+                return launch();
+            }
+            (Part::Last(unit, held), Some(pool)) => {
+                let result = launch();
+                self.end(pool, unit, stream, ENDED);
+                held.let_go(Present::NONE);
+                return result;
+            }
+            (Part::First { before, paused, held }, Some(_)) => (before, paused, held),
+        };
+        let Some(pool) = pool else { return launch() };
         if is_captured(tenant, stream) {
-            known.let_go(before);
+            held.let_go(before);
             return launch();
         }
         self.end_before(pool, known, before, stream, paused);
@@ -303,17 +310,17 @@ impl Meter {
         let unit = match self.begin(pool, stream, self.streams.number_of(known), launches) {
             Ok(unit) => unit,
             Err(code) => {
-                known.let_go(Present::NONE);
+                held.let_go(Present::NONE);
                 return code;
             }
         };
         if launches > 1 {
-            known.let_go(Present::new(unit, launches - 1, waits));
+            held.let_go(Present::new(unit, launches - 1, waits));
             return launch();
         }
         let result = launch();
         self.end(pool, unit, stream, ENDED);
-        known.let_go(Present::NONE);
+        held.let_go(Present::NONE);
         result
     }
 
@@ -425,13 +432,13 @@ impl Meter {
         let stream = core::ptr::with_exposed_provenance_mut(handle);
         let pool = (known.pool.load(Ordering::Acquire) as usize).checked_sub(1).and_then(|at| self.pool(at));
         if let Some(pool) = pool
-            && let Some(present) = known.hold(None)
+            && let Some((present, held)) = known.hold(None)
         {
             if is_captured(tenant, stream) {
-                return known.let_go(present);
+                return held.let_go(present);
             }
             self.end_before(pool, known, present, stream, known.is_paused(now_ns()));
-            known.let_go(Present::NONE);
+            held.let_go(Present::NONE);
         }
     }
 

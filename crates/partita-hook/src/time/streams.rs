@@ -1,8 +1,8 @@
-//! The streams of this process and the unit of launches that each is in. Without a lock.
+//! The streams of this process and the unit of launches that each is in. A launch inside of a unit takes no lock.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::futex;
+use crate::lock::{Guard, Mutex};
 
 /// Streams that are known at a time; launches in others are measured one by one.
 pub const STREAMS: usize = 256;
@@ -19,8 +19,6 @@ impl Present {
     pub const NONE: Self = Self(0);
     /// A thread begins or ends a unit.
     const HELD: Self = Self(u64::MAX);
-    /// As [`Self::HELD`], and others sleep until it has.
-    const AWAITED: Self = Self(u64::MAX - 1);
     /// Set if the gate was closed when the unit was begun: it waits, with all that comes into it.
     const WAITS: u64 = 1 << 31;
 
@@ -35,7 +33,7 @@ impl Present {
     }
 
     fn is_held(self) -> bool {
-        self.0 >= Self::AWAITED.0
+        self == Self::HELD
     }
 
     /// Launches that it still takes.
@@ -49,6 +47,8 @@ pub struct Stream {
     /// What tells it apart ([`key_of`]); 0 for none.
     key: AtomicUsize,
     present: AtomicU64,
+    /// Of those who begin or end a unit, the one whose turn it is. Others wait here, and lend it their priority.
+    turn: Mutex<()>,
     /// When the last launch was, by the clock of `now_ns`.
     launched_ns: AtomicU64,
     /// Launches that make a unit.
@@ -58,13 +58,27 @@ pub struct Stream {
 }
 
 /// What a launch is to do.
-pub enum Part {
+pub enum Part<'s> {
     /// It belongs to the present unit.
     Inside,
-    /// It is the last of the present unit: to be launched, then marked. The stream is held.
-    Last(usize),
-    /// It begins a unit. The stream is held; the unit before, if there is one, has no end yet. `paused`: it may have ended long ago.
-    First { before: Present, paused: bool },
+    /// It is the last of the present unit: to be launched, then marked.
+    Last(usize, Held<'s>),
+    /// It begins a unit. The unit before, if there is one, has no end yet. `paused`: it may have ended long ago.
+    First { before: Present, paused: bool, held: Held<'s> },
+}
+
+/// A stream in which this thread begins or ends a unit.
+#[must_use = "others wait for it"]
+pub struct Held<'s> {
+    stream: &'s Stream,
+    _turn: Guard<'s, ()>,
+}
+
+impl Held<'_> {
+    /// Lets go of the stream, with the unit that it is in from here on.
+    pub fn let_go(self, present: Present) {
+        self.stream.present.store(present.0, Ordering::Release);
+    }
 }
 
 impl Stream {
@@ -72,6 +86,7 @@ impl Stream {
         Self {
             key: AtomicUsize::new(0),
             present: AtomicU64::new(0),
+            turn: Mutex::new(()),
             launched_ns: AtomicU64::new(0),
             target: AtomicU32::new(1),
             pool: AtomicU32::new(0),
@@ -81,67 +96,48 @@ impl Stream {
     /// Takes a launch in. `alone`: it is a unit of its own. So is one after a pause, and one for which the gate has closed since its unit was
     /// begun.
     #[inline]
-    pub fn part(&self, now_ns: u64, alone: bool, open: bool) -> Part {
+    pub fn part(&self, now_ns: u64, alone: bool, open: bool) -> Part<'_> {
         let paused = now_ns.saturating_sub(self.launched_ns()) > GAP_NS;
         self.launched_ns.store(now_ns, Ordering::Relaxed);
+        let mut turn = None;
         loop {
             let present = self.present.load(Ordering::Acquire);
-            if Present(present).is_held() {
-                // Another thread launches in the same stream; this one comes after it.
-                self.wait();
+            let inside = present != 0 && !paused && !alone && (open || present & Present::WAITS != 0);
+            let is_edge = !inside || Present(present).left() <= 1;
+            if turn.is_none() && (is_edge || Present(present).is_held()) {
+                // Another thread may be at an edge of the same stream; this one comes after it.
+                turn = Some(self.turn.lock());
                 continue;
             }
-            let inside = present != 0 && !paused && !alone && (open || present & Present::WAITS != 0);
-            let next = if inside && Present(present).left() > 1 { present - 1 } else { Present::HELD.0 };
+            let next = if is_edge { Present::HELD.0 } else { present - 1 };
             if self.present.compare_exchange_weak(present, next, Ordering::AcqRel, Ordering::Relaxed).is_err()
             {
                 continue;
             }
-            return match Present(present).unit() {
-                _ if next != Present::HELD.0 => Part::Inside,
-                Some(unit) if inside => Part::Last(unit),
-                _ => Part::First { before: Present(present), paused },
+            return match (turn, Present(present).unit()) {
+                (Some(turn), unit) if is_edge => {
+                    let held = Held { stream: self, _turn: turn };
+                    match unit {
+                        Some(unit) if inside => Part::Last(unit, held),
+                        _ => Part::First { before: Present(present), paused, held },
+                    }
+                }
+                _ => Part::Inside,
             };
         }
     }
 
-    /// Lets go of the stream that [`Stream::part`] or [`Stream::hold`] has held.
-    pub fn let_go(&self, present: Present) {
-        if self.present.swap(present.0, Ordering::AcqRel) == Present::AWAITED.0 {
-            futex::wake_all(self.low_half());
-        }
-    }
-
-    /// Sleeps while another thread holds the stream. That one may have a lower priority, and would never run
-    /// beside a thread that looks again and again.
-    #[cold]
-    fn wait(&self) {
-        let (held, awaited) = (Present::HELD.0, Present::AWAITED.0);
-        match self.present.compare_exchange(held, awaited, Ordering::AcqRel, Ordering::Acquire) {
-            Err(present) if present != awaited => {}
-            _ => futex::wait(self.low_half(), awaited as u32, None),
-        }
-    }
-
-    /// The half of the word that a futex looks at, in which a held stream differs from every other one: a
-    /// unit's launches do not reach that far.
-    fn low_half(&self) -> &AtomicU32 {
-        const { assert!(cfg!(target_endian = "little")) };
-        // SAFETY: the first half of a word that lives as long as the reference, aligned for half of it.
-        unsafe { &*self.present.as_ptr().cast::<AtomicU32>() }
-    }
-
     /// Holds the stream if it is in a unit, and in this one if one is named; not for one that another thread holds.
-    pub fn hold(&self, unit: Option<usize>) -> Option<Present> {
+    pub fn hold(&self, unit: Option<usize>) -> Option<(Present, Held<'_>)> {
+        let turn = self.turn.try_lock()?;
         let present = Present(self.present.load(Ordering::Acquire));
-        let is_meant =
-            !present.is_held() && present.unit().is_some_and(|found| unit.is_none_or(|unit| unit == found));
-        let held = |present: Present| {
-            self.present
+        let is_meant = present.unit().is_some_and(|found| unit.is_none_or(|unit| unit == found));
+        let is_held = is_meant
+            && self
+                .present
                 .compare_exchange(present.0, Present::HELD.0, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        };
-        (is_meant && held(present)).then_some(present)
+                .is_ok();
+        is_held.then_some((present, Held { stream: self, _turn: turn }))
     }
 
     /// Whether it is in another unit than this by now, or in none; not while a thread holds it.

@@ -10,11 +10,13 @@ use alloc::vec::Vec;
 use partita_abi::CuResult;
 
 use super::TimeCalls;
-use crate::futex;
 use crate::gate::now_ns;
+use crate::{futex, watcher};
 
 /// Units of a context at a time. A program that is further ahead of the GPU waits, as it does for the driver when its queue is full.
 pub const UNITS: usize = 1024;
+/// How long a thread that waits for a unit sleeps before it has the hook's thread look for one again.
+const AGAIN_NS: u64 = 500_000;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
@@ -92,9 +94,6 @@ pub struct Pool {
     pub gate: AtomicU64,
     units: Vec<Unit>,
     free: Vec<AtomicU64>,
-    /// Counts units that became free, for those who wait for one.
-    freed: AtomicU32,
-    waiting: AtomicU32,
     /// A stream of the hook's own.
     pub own: AtomicPtr<c_void>,
     /// Events of the hook's own in it, from which all others are measured, in turns.
@@ -111,8 +110,6 @@ impl Pool {
             gate: AtomicU64::new(0),
             units: (0..UNITS).map(|_| Unit::new()).collect(),
             free: (0..UNITS / 64).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            freed: AtomicU32::new(0),
-            waiting: AtomicU32::new(0),
             own: AtomicPtr::new(core::ptr::null_mut()),
             marks: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
             marked_ns: AtomicU64::new(0),
@@ -184,8 +181,8 @@ impl Pool {
     /// # Errors
     /// The driver's, if events cannot be made.
     pub fn take(&self, calls: &TimeCalls) -> Result<usize, CuResult> {
+        let mut round = 0u32;
         loop {
-            let before = self.freed.load(Ordering::SeqCst);
             for (at, word) in self.free.iter().enumerate() {
                 let free = word.load(Ordering::Acquire);
                 if free == 0 {
@@ -201,9 +198,13 @@ impl Pool {
                 }
                 return Ok(number);
             }
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            futex::wait(&self.freed, before, Some(10_000_000));
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            // The look under way may have passed what has ended since. What the next one does not find runs.
+            if round % 3 < 2 {
+                watcher::await_look();
+            } else {
+                futex::sleep(AGAIN_NS);
+            }
+            round = round.wrapping_add(1);
         }
     }
 
@@ -212,10 +213,6 @@ impl Pool {
         if let (Some(unit), Some(word)) = (self.units.get(number), self.free.get(number / 64)) {
             unit.state.store(FREE, Ordering::Release);
             word.fetch_or(1 << (number % 64), Ordering::AcqRel);
-            self.freed.fetch_add(1, Ordering::SeqCst);
-            if self.waiting.load(Ordering::SeqCst) != 0 {
-                futex::wake_all(&self.freed);
-            }
         }
     }
 }

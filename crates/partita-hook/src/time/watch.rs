@@ -382,32 +382,32 @@ impl Meter {
             let is_begun = unit.state.load(Ordering::Acquire) == BEGUN;
             return is_begun.then(|| Tail::Over(unit.launches.load(Ordering::Relaxed)));
         }
-        let present = stream.hold(Some(number))?;
+        let (present, held) = stream.hold(Some(number))?;
         let launches = unit.launches.load(Ordering::Relaxed).saturating_sub(present.left());
         let key = stream.key();
         let Some(handle) = streams::handle_of(key).filter(|_| !capture::is_any()) else {
             // The default stream of a thread that has ended would never be heard of again.
             if now_ns.saturating_sub(unit.begun_ns.load(Ordering::Relaxed)) > UNKNOWN_NS_MAX {
-                stream.let_go(Present::NONE);
+                held.let_go(Present::NONE);
                 return Some(Tail::Over(launches));
             }
-            stream.let_go(present);
+            held.let_go(present);
             return Some(Tail::Unknown(launches));
         };
         // SAFETY: a stream that is not ended while it is inspected, in its context, and no capture can begin.
         match unsafe { (self.calls.query_stream)(core::ptr::with_exposed_provenance_mut(handle)) } {
             CuResult::NOT_READY => {
-                stream.let_go(present);
+                held.let_go(present);
                 None
             }
             refused if refused.is_err() => {
-                stream.let_go(present);
+                held.let_go(present);
                 Some(Tail::Unknown(launches))
             }
             _ => {
                 // Bursts of as many launches are ended in time from now on.
                 stream.target.fetch_min(launches.max(1), Ordering::Relaxed);
-                stream.let_go(Present::NONE);
+                held.let_go(Present::NONE);
                 Some(Tail::Over(launches))
             }
         }
