@@ -207,6 +207,13 @@ fn calls_about_one_object_at_the_same_moment_leave_the_account_right() {
 }
 
 #[test]
+fn a_pool_that_is_destroyed_is_charged_until_the_device_has_its_memory_back() {
+    let world = World::new();
+    let program = compile(&world, "pool_end");
+    assert_eq!(lines(&world, "--mem 1GiB", &program, &[]), ["done"]);
+}
+
+#[test]
 fn whatever_thread_frees_it_in_whatever_order_the_account_is_the_devices() {
     let world = World::new();
     let program = compile(&world, "threads");

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 
 use crate::driver_memory;
-use crate::gpu::{Account, Charge};
+use crate::gpu::Charge;
 
 /// What kind of driver object holds the memory; handles of different kinds are
 /// numbered apart.
@@ -117,15 +117,6 @@ impl Allocations {
             return None;
         }
         self.holdings().remove(&(kind, handle)).map(|holding| holding.charge)
-    }
-
-    /// Has the memory of a pool be this process's own: the pool takes nothing back any more.
-    pub fn leave_pool(&mut self, pool: u64) {
-        for holding in self.holdings().values_mut() {
-            if holding.charge.account == Account::Pool(pool) {
-                holding.charge.account = Account::Own;
-            }
-        }
     }
 
     /// What a limit of a context was at first (`now`, if it is asked for the first time), and the bytes that are

@@ -5,7 +5,8 @@
 //! keeps paying: the bytes become the pool's *idle* bytes. They are the first that the pool's next allocations are
 //! paid from. They are credited when the driver says that it has given them up, which it is asked after
 //! synchronisations and trims, when the program asks how much is free, and before an allocation is refused: then
-//! every pool is trimmed first, as the driver itself does when the device is full.
+//! every pool is trimmed first, as the driver itself does when the device is full. A pool that the program destroys
+//! lives on until then ([`destroy`]).
 //!
 //! Memory of graphs comes from a pool of the driver's own for each device, and is treated alike.
 
@@ -15,7 +16,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use hashbrown::HashMap;
 use partita_abi::CuResult;
 use partita_abi::types::{
-    CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CUmemLocation,
+    CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CUmemLocation,
 };
 
 use crate::allocations::Kind;
@@ -34,6 +36,10 @@ calls! {
     graph_attribute = c"cuDeviceGetGraphMemAttribute": fn(c_int, u32, *mut c_void);
     graph_trim = c"cuDeviceGraphMemTrim": fn(c_int);
     free_async = c"cuMemFreeAsync": fn(u64, *mut c_void);
+    default = c"cuDeviceGetDefaultMemPool": fn(*mut *mut c_void, c_int);
+    set_present = c"cuDeviceSetMemPool": fn(c_int, *mut c_void);
+    set_attribute = c"cuMemPoolSetAttribute": fn(*mut c_void, u32, *mut c_void);
+    destroy = c"cuMemPoolDestroy": fn(*mut c_void);
 }
 
 /// Where stream-ordered memory comes from.
@@ -53,6 +59,8 @@ pub struct Pools {
     held: Option<HashMap<Source, u64>>,
     /// The pool that each device allocates from, once it was asked for.
     present: Option<HashMap<u8, u64>>,
+    /// Pools that the program has destroyed while the device lacked some of their memory.
+    ending: alloc::vec::Vec<u64>,
     calls: Option<PoolCalls>,
 }
 
@@ -62,7 +70,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 impl Pools {
     /// None.
     pub const fn new() -> Self {
-        Self { idle: None, held: None, present: None, calls: None }
+        Self { idle: None, held: None, present: None, ending: alloc::vec::Vec::new(), calls: None }
     }
 
     fn calls(&mut self) -> Option<&PoolCalls> {
@@ -184,7 +192,56 @@ impl Pools {
             freed.push(Charge::own(gpu, bytes - kept));
         }
         ANY.store(self.idle.as_ref().is_some_and(|idle| !idle.is_empty()), Ordering::Release);
+        self.destroy_empty();
         freed
+    }
+
+    /// Whether bytes of a source are charged.
+    fn is_charged(&self, source: Source) -> bool {
+        self.idle.as_ref().is_some_and(|idle| idle.contains_key(&source))
+            || self.held.as_ref().is_some_and(|held| held.contains_key(&source))
+    }
+
+    /// Destroys the pools that the program has destroyed, where all memory is back.
+    fn destroy_empty(&mut self) {
+        let ending = core::mem::take(&mut self.ending);
+        let (full, empty): (alloc::vec::Vec<u64>, alloc::vec::Vec<u64>) =
+            ending.into_iter().partition(|&pool| self.is_charged(Source::Pool(pool)));
+        self.ending = full;
+        if let Some(calls) = self.calls() {
+            for pool in empty {
+                // SAFETY: the driver still has it, and the program has no use of it any more.
+                let _ = unsafe { (calls.destroy)(pool as *mut c_void) };
+            }
+        }
+    }
+
+    /// Does what destroying a pool does at once, and leaves the rest to [`Pools::destroy_empty`]. `None` for what is
+    /// the driver's to refuse.
+    fn destroy_later(&mut self, pool: *mut c_void, devices: c_int) -> Option<()> {
+        let calls = self.calls()?;
+        for device in 0..devices {
+            let (mut default, mut present) = (core::ptr::null_mut(), core::ptr::null_mut());
+            // SAFETY: valid pointers, and pools that the driver has just named.
+            unsafe {
+                (calls.default)(&mut default, device).ok().ok()?;
+                (calls.present)(&mut present, device).ok().ok()?;
+                if pool == default {
+                    return None;
+                }
+                if pool == present {
+                    (calls.set_present)(device, default).ok().ok()?;
+                }
+            }
+        }
+        let mut nothing = 0u64;
+        // SAFETY: a pool that the program has allocated from, and a number of 64 bits. Where it fails, the pool keeps
+        // what is freed, and stays charged for it.
+        let _ = unsafe {
+            (calls.set_attribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut nothing).cast())
+        };
+        self.ending.push(pool as u64);
+        Some(())
     }
 }
 
@@ -252,26 +309,27 @@ pub unsafe fn trim_graphs(real: unsafe extern "C" fn(c_int) -> CuResult, device:
     synchronized(unsafe { real(device) })
 }
 
-/// Wraps `cuMemPoolDestroy`: what is in use of it goes back to the device when it is freed.
+/// Wraps `cuMemPoolDestroy`. The driver returns at once and gives the memory back to the device later: when the last
+/// allocation is freed and the frees have come in their streams. Nothing tells of a pool that is gone. So a pool that
+/// has memory is kept, and destroyed when the driver says that the memory is back.
 pub unsafe fn destroy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, pool: *mut c_void) -> CuResult {
-    let Some(tenant) = tenant::current() else {
-        // SAFETY: the caller's handle, passed on.
-        return unsafe { real(pool) };
-    };
-    let mut pools = tenant.pools();
     // SAFETY: the caller's handle, passed on.
-    let result = unsafe { real(pool) };
-    if result.is_err() {
-        return result;
+    let destroy = || unsafe { real(pool) };
+    let Some(tenant) = tenant::current() else { return destroy() };
+    let mut pools = tenant.pools();
+    if pools.ending.contains(&(pool as u64)) {
+        return CuResult::INVALID_VALUE;
     }
-    pools.present = None;
-    let idle = pools.idle.get_or_insert_default().remove(&Source::Pool(pool as u64));
-    pools.held.get_or_insert_default().remove(&Source::Pool(pool as u64));
-    tenant.allocations().leave_pool(pool as u64);
+    let source = Source::Pool(pool as u64);
+    let freed = pools.settle(true, |of, _| of == source);
+    let devices = tenant.gpus().len() as c_int;
+    let is_kept = pools.is_charged(source) && pools.destroy_later(pool, devices).is_some();
+    let result = if is_kept { CuResult::SUCCESS } else { destroy() };
+    if result.is_ok() {
+        pools.present = None;
+    }
     drop(pools);
-    if let Some((gpu, bytes)) = idle {
-        tenant.credit(Charge::own(gpu, bytes));
-    }
+    freed.into_iter().for_each(|charge| tenant.credit(charge));
     result
 }
 

@@ -181,8 +181,10 @@ impl Space {
         if let Some(block) = emptied {
             let length = self.mappings.get(&block).map_or(0, |mapping| mapping.bytes);
             pool.cached.entry(length).or_default().push(block);
-            let keep = pool.status.threshold;
-            self.trim(memory, &mut pool, keep);
+            if !pool.closing || pool.status.used == 0 {
+                let keep = pool.status.threshold;
+                self.trim(memory, &mut pool, keep);
+            }
         }
         if !(pool.closing && pool.status.used == 0) {
             self.pools.insert(allocation.pool, pool);
@@ -276,7 +278,7 @@ impl Space {
         Ok(result)
     }
 
-    /// Ends a pool: now when it is unused, else with its last allocation.
+    /// Ends a pool with all that it keeps: now when it is unused, else with its last allocation.
     ///
     /// # Errors
     /// `INVALID_VALUE` for an unknown pool, and for the device's own.
@@ -287,7 +289,9 @@ impl Space {
         let used = self.with_pool(number, |space, pool| {
             pool.closing = true;
             pool.status.threshold = 0;
-            space.trim(memory, pool, 0);
+            if pool.status.used == 0 {
+                space.trim(memory, pool, 0);
+            }
             pool.status.used
         })?;
         if used == 0 {
