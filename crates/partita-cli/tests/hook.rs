@@ -37,6 +37,18 @@ fn a_mark_that_says_less_than_there_is_saves_nothing() {
     assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "1"]), ["2"]);
 }
 
+/// What descriptors give a program that sets out to be charged too little. A descriptor tells nothing of the memory behind
+/// it, and its mark is whoever's who holds it (`docs/boundaries.md`). A change of these numbers is a change of that page.
+#[test]
+fn a_copied_mark_and_an_open_descriptor_hold_memory_that_nobody_is_charged_for() {
+    let world = World::new();
+    let program = compile(&world, "relabel");
+    // All 384 MiB, charged as one piece of 48.
+    assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "2"]), ["8"]);
+    // All 384 MiB, charged to nobody; what is imported again is charged, and refused beyond the quota.
+    assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "3"]), ["8 0 3"]);
+}
+
 #[test]
 fn what_several_processes_hold_is_charged_once() {
     let world = World::new();

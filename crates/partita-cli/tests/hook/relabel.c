@@ -1,5 +1,8 @@
-/* Memory that a child makes and exports, relabelled by its receiver before it is imported: the mark on the descriptor says one byte. `relabel
- * ROUNDS 0` leaves the mark alone. Prints how many of the pieces of 48 MiB could be mapped; the child lets go of each before it makes the next. */
+/* What descriptors of memory do for a program that sets out to be charged too little. The tenant's pieces have 48 MiB.
+ * `relabel ROUNDS 0|1|2`: a child makes and exports pieces; the receiver leaves the mark on the descriptor alone (0), has it say one byte (1), or
+ * puts the first piece's mark on all (2), before it imports. Prints how many could be mapped; the child lets go of each before it makes the next.
+ * `relabel ROUNDS 3`: pieces that are exported and released while their descriptors stay open. Prints how many could be made, the MiB that are
+ * charged for them, and how many could be imported again. */
 #include "cuda.h"
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -47,9 +50,43 @@ static int make(int socket, int rounds) {
     return 0;
 }
 
+/* The range of the mark on a descriptor. */
+static struct flock mark_of(int descriptor) {
+    char path[64], line[256];
+    unsigned long long start = 0, end = 0;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", descriptor);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) sscanf(line, "lock: %*s OFDLCK ADVISORY %*s %*s %*s %llu %llu", &start, &end);
+    if (!end) die("no mark", descriptor);
+    fclose(file);
+    return (struct flock){.l_type = F_RDLCK, .l_start = (off_t)start, .l_len = (off_t)(end - start + 1)};
+}
+
+static int keep_behind_descriptors(int rounds) {
+    static const property wanted = {.type = 1, .handle_types = 1, .location_type = 1};
+    int *descriptors = calloc((size_t)rounds, sizeof *descriptors), made = 0, imported = 0;
+    start(0);
+    size_t before = free_bytes();
+    for (; made < rounds; made++) {
+        uint64_t memory;
+        if (CALL(int (*)(uint64_t *, size_t, const property *, uint64_t), "cuMemCreate")(&memory, PIECE, &wanted, 0)) break;
+        OK("export", CALL(int (*)(void *, uint64_t, unsigned, uint64_t), "cuMemExportToShareableHandle")(&descriptors[made], memory, 1, 0));
+        OK("release", CALL(int (*)(uint64_t), "cuMemRelease")(memory));
+    }
+    size_t charged = before - free_bytes();
+    for (; imported < made; imported++) {
+        uint64_t memory;
+        if (CALL(int (*)(uint64_t *, void *, unsigned), "cuMemImportFromShareableHandle")(&memory, (void *)(long)descriptors[imported], 1)) break;
+    }
+    printf("%d %zu %d\n", made, charged >> 20, imported);
+    return 0;
+}
+
 int main(int count, char **arguments) {
     int ends[2], rounds = atoi(arguments[1]), forge = atoi(arguments[2]), mapped = 0, descriptor;
     address room;
+    struct flock first = {0};
+    if (forge == 3) return keep_behind_descriptors(rounds);
     if (count != 3 || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends)) return 1;
     if (fork() == 0) {
         close(ends[0]);
@@ -60,10 +97,11 @@ int main(int count, char **arguments) {
     OK("addresses", CALL(int (*)(address *, size_t, size_t, address, uint64_t), "cuMemAddressReserve")(&room, rounds * PIECE, 0, 0, 0));
     while ((descriptor = passed(ends[0])) >= 0) {
         uint64_t memory;
-        if (forge) {
+        if (forge == 2 && !first.l_len) first = mark_of(descriptor);
+        else if (forge) {
             struct flock mark = {.l_type = F_UNLCK};
             fcntl(descriptor, F_OFD_SETLK, &mark);
-            mark = (struct flock){.l_type = F_RDLCK, .l_start = 1000000 + 10 * mapped, .l_len = 1};
+            mark = forge == 2 ? first : (struct flock){.l_type = F_RDLCK, .l_start = 1000000 + 10 * mapped, .l_len = 1};
             if (fcntl(descriptor, F_OFD_SETLK, &mark)) {
                 mark.l_type = F_WRLCK;
                 OK("relabel", fcntl(descriptor, F_OFD_SETLK, &mark));
