@@ -6,13 +6,15 @@
  * `pairs calls` prints the calls that take part. `pairs RACES` prints a line for each pair that went wrong, and one for the sum;
  * PAIRS_OF names one kind of object. */
 #include "cuda.h"
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #define MIB ((size_t)1 << 20)
 #define PAGE (2 * MIB)
-#define BATCH 8 /* objects that are raced about before the accounts are looked at */
+#define BATCH 16 /* objects that are raced about before the accounts are looked at */
 #define LEFT 8
 
 typedef struct { unsigned type, handle_types, location_type; int location; void *win32; unsigned char rest[8]; } property;
@@ -282,53 +284,60 @@ static void end(struct thing *t) {
     } else if (t->context) {
         cuCtxDestroy_v2(t->context);
     }
-    cuDeviceGraphMemTrim(0);
 }
 
 /* ---- two threads ---- */
-static struct { unsigned round, done; void (*go)(struct thing *); struct thing *thing; unsigned delay; } race;
+/* One turn for each object of a batch. The second thread sleeps between batches: it would take a processor from the driver, which makes
+ * and ends the objects meanwhile. */
+static struct { struct thing *thing; void (*first)(struct thing *), (*second)(struct thing *); unsigned delays[2]; } turns[BATCH];
+static int turn_count;
+static unsigned batch, met;
 
-static void wait_for(unsigned *word, unsigned value) {
-    for (int i = 0; __atomic_load_n(word, __ATOMIC_ACQUIRE) != value; i++) if (i > 200) sched_yield();
-}
-
-static void act(void (*go)(struct thing *), struct thing *thing, unsigned delay) {
-    for (volatile unsigned i = 0; i < delay; i++) {}
-    go(thing);
+/* Both threads go on from here, when both have come. */
+static void meet(void) {
+    unsigned all = (__atomic_add_fetch(&met, 1, __ATOMIC_ACQ_REL) + 1) / 2 * 2;
+    for (int i = 0; (int)(__atomic_load_n(&met, __ATOMIC_ACQUIRE) - all) < 0; i++) if (i > 200) sched_yield();
 }
 
 /* From none to what a call of the driver takes, each length as often. */
 static unsigned some_delay(unsigned *random) { return rand_r(random) % (1u << rand_r(random) % 16); }
 
-static void use(struct thing *t) { OK("current", cuCtxSetCurrent(t->context ? t->context : mine)); }
+static void take_turns(int is_second) {
+    for (int at = 0; at < turn_count; at++) {
+        struct thing *thing = turns[at].thing;
+        OK("current", cuCtxSetCurrent(thing->context ? thing->context : mine));
+        meet();
+        for (volatile unsigned i = 0; i < turns[at].delays[is_second]; i++) {}
+        (is_second ? turns[at].second : turns[at].first)(thing);
+        cuCtxSetCurrent(mine);
+    }
+    meet();
+}
 
 static void *second(void *unused) {
-    for (unsigned round = 1;; round++) {
-        wait_for(&race.round, round);
-        if (!race.go) return unused;
-        use(race.thing);
-        __atomic_store_n(&race.done, 2 * round - 1, __ATOMIC_RELEASE); /* ready */
-        wait_for(&race.done, 2 * round);
-        act(race.go, race.thing, race.delay);
-        cuCtxSetCurrent(mine);
-        __atomic_store_n(&race.done, 2 * round + 1, __ATOMIC_RELEASE);
+    for (unsigned seen = 0;; seen++) {
+        while (__atomic_load_n(&batch, __ATOMIC_ACQUIRE) == seen) syscall(SYS_futex, &batch, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        if (!turn_count) return unused;
+        take_turns(1);
     }
 }
 
-static void both(struct thing *t, void (*one)(struct thing *), void (*other)(struct thing *), unsigned *random) {
-    unsigned round = race.round + 1;
-    int is_swapped = rand_r(random) % 2;
-    race.go = is_swapped ? one : other;
-    race.thing = t;
-    race.delay = some_delay(random);
-    use(t);
-    race.done = 2 * round - 2;
-    __atomic_store_n(&race.round, round, __ATOMIC_RELEASE);
-    wait_for(&race.done, 2 * round - 1);
-    __atomic_store_n(&race.done, 2 * round, __ATOMIC_RELEASE);
-    act(is_swapped ? other : one, t, some_delay(random));
-    wait_for(&race.done, 2 * round + 1);
-    OK("current", cuCtxSetCurrent(mine));
+static void wake_second(void) {
+    __atomic_add_fetch(&batch, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &batch, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static void race(struct thing *things, int count, void (*one)(struct thing *), void (*other)(struct thing *), unsigned *random) {
+    for (int at = 0; at < count; at++) {
+        int is_swapped = rand_r(random) % 2;
+        turns[at].thing = &things[at];
+        turns[at].first = is_swapped ? other : one;
+        turns[at].second = is_swapped ? one : other;
+        for (int thread = 0; thread < 2; thread++) turns[at].delays[thread] = some_delay(random);
+    }
+    turn_count = count;
+    wake_second();
+    take_turns(0);
 }
 
 /* ---- the observer ---- */
@@ -390,7 +399,7 @@ int main(int count, char **arguments) {
     long races = atol(arguments[1]), all = 0;
     int pairs = 0, wrong = 0;
     long long worst = 0;
-    unsigned random = 1;
+    unsigned random = (unsigned)getpid();
     const char *only = getenv("PAIRS_OF");
     pthread_t thread;
     alarm(120 + 8 * (unsigned)races); /* a hang, whatever else the machine does */
@@ -413,42 +422,43 @@ int main(int count, char **arguments) {
         long bad = 0;
         long long least = 0, most = 0, lost = 0; /* bytes */
         pairs++;
-        for (long done = 0; done < races; done += kind->make == make_none ? 1 : BATCH) {
+        /* There is one primary context, and one heap. */
+        int size = kind->make == make_primary || kind->make == make_none ? 1 : BATCH;
+        for (long done = 0; done < races; done += size) {
             struct thing things[BATCH];
             size_t contexts = 0;
             memset(things, 0, sizeof things);
-            for (int i = 0; i < BATCH; i++) {
+            for (int i = 0; i < size; i++) {
                 things[i].at = room + 2 * i * PAGE;
                 things[i].second = things[i].at + PAGE;
                 kind->make(&things[i]);
-                all++;
-                both(&things[i], kind->calls[one].go, kind->calls[other].go, &random);
-                /* There is one primary context, and one heap. */
-                if (kind->make == make_primary || kind->make == make_none) {
-                    if (kind->make == make_none) break;
-                    unsigned flags; int active;
-                    long long charged, given;
-                    cuCtxSynchronize();
-                    OK("state", cuDevicePrimaryCtxGetState(0, &flags, &active));
-                    charged = quota - free_bytes();
-                    given = device - ask('?') - (active ? context_bytes : 0);
-                    if (given != charged) bad++;
-                    if (given > charged && given - charged > least) least = given - charged;
-                    if (charged > given && charged - given > most) most = charged - given;
-                    cuDevicePrimaryCtxReset_v2(0);
-                    things[i].context = NULL;
-                    things[i].left_count = 0;
-                }
-                contexts += things[i].context && things[i].context != mine && !things[i].was_ended;
             }
+            race(things, size, kind->calls[one].go, kind->calls[other].go, &random);
+            all += size;
+            if (kind->make == make_primary) {
+                unsigned flags; int active;
+                long long charged, given;
+                cuCtxSynchronize();
+                OK("state", cuDevicePrimaryCtxGetState(0, &flags, &active));
+                charged = quota - free_bytes();
+                given = device - ask('?') - (active ? context_bytes : 0);
+                if (given != charged) bad++;
+                if (given > charged && given - charged > least) least = given - charged;
+                if (charged > given && charged - given > most) most = charged - given;
+                cuDevicePrimaryCtxReset_v2(0);
+                things[0].context = NULL;
+                things[0].left_count = 0;
+            }
+            for (int i = 0; i < size; i++) contexts += things[i].context && things[i].context != mine && !things[i].was_ended;
             OK("synchronize", cuCtxSynchronize());
             /* An open descriptor keeps memory that no handle names any more. */
-            for (int i = 0; i < BATCH; i++) if (things[i].descriptor) { close(things[i].descriptor); }
+            for (int i = 0; i < size; i++) if (things[i].descriptor) close(things[i].descriptor);
             long long charged = quota - free_bytes(), given = device - ask('?') - contexts * context_bytes;
             if (given > charged || (kind->account == EQUAL && given != charged)) bad++;
             if (given > charged && given - charged > least) least = given - charged;
             if (kind->account == EQUAL && charged > given && charged - given > most) most = charged - given;
-            for (int i = 0; i < BATCH; i++) if (things[i].context || things[i].left_count || things[i].graph || things[i].pool) end(&things[i]);
+            for (int i = 0; i < size; i++) if (things[i].context || things[i].left_count || things[i].graph || things[i].pool) end(&things[i]);
+            cuDeviceGraphMemTrim(0);
             OK("synchronize", cuCtxSynchronize());
             long long charged_after = quota - free_bytes(), given_after = device - ask('?');
             if (charged_after || given_after) {
@@ -467,8 +477,8 @@ int main(int count, char **arguments) {
         }
         if (least > worst) worst = least;
     }
-    race.go = NULL;
-    __atomic_fetch_add(&race.round, 1, __ATOMIC_RELEASE);
+    turn_count = 0;
+    wake_second();
     pthread_join(thread, NULL);
     printf("%d pairs, %ld races, %d wrong, %lld bytes over\n", pairs, all, wrong, worst);
     return wrong != 0;
