@@ -348,6 +348,39 @@ fn root_ends_tenants_of_others_and_changes_none() {
     assert!(!limits.exists(), "its user's next command removes what is left");
 }
 
+/// Root's `kill` took the tenant of the lower user number, whosever was meant.
+#[test]
+fn root_says_whose_tenant_is_to_end_where_two_users_have_the_name() {
+    let Some(users) = Shared::new() else { return };
+    let (sample, gpu) = users.sample("alpha", |_| {});
+    let mut command = users.as_user(VICTIM, "run --name alpha --sm 25% --isolation own -- sh -c");
+    let mut alpha = Tenant::start(command.arg("echo ready; exec sleep 1000"));
+    assert_eq!(alpha.next_line(), "ready");
+    let forged = users.fakes(&gpu, "alpha", &sample);
+    let said = refused(&users.world.line("kill alpha"));
+    assert!(said.contains(&format!("users {VICTIM}, {ATTACKER} have a tenant alpha each")), "{said}");
+    assert!(said.contains(&format!("sudo -u '#{VICTIM}' partita kill alpha")), "{said}");
+    // Its owner means their own.
+    let ended = succeed(&mut users.as_user(VICTIM, "kill alpha"));
+    assert!(text(&ended.stdout).contains("alpha: ended"), "{ended:?}");
+    alpha.exit_code();
+    drop(forged);
+}
+
+/// A simulated GPU of another user's tells what that user wants, and takes what it is sent. Root used any.
+#[test]
+fn root_uses_no_simulated_gpu_of_another_user() {
+    let Some(users) = Shared::new() else { return };
+    let boards = users.place(ATTACKER).join("boards");
+    fs::create_dir(&boards).unwrap();
+    chown(&boards, Some(ATTACKER), Some(ATTACKER)).unwrap();
+    let board = users.attack("board", [boards.join("h200.sock")]);
+    let mut command = users.world.partita("run --isolation own -- true".split_whitespace());
+    let said = refused(&command.env("PARTITA_SIM_DIR", &boards).output().unwrap());
+    assert!(said.contains("CUDA_ERROR_NO_DEVICE"), "{said}");
+    assert_eq!(board.end(), "", "nobody has connected");
+}
+
 /// A program whose limits its environment names took them from whoever had made their directory.
 #[test]
 fn limits_of_an_environment_are_not_taken_from_another_user() {

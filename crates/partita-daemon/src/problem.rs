@@ -188,6 +188,7 @@ impl From<partita::Error> for Problem {
             Error::Plan { .. }
             | Error::QuotaPromised { .. }
             | Error::NameInUse { .. }
+            | Error::SeveralTenants { .. }
             | Error::DamagedTenant { .. } => Kind::Conflict,
             Error::GpuSelector { .. }
             | Error::GpuTwice { .. }

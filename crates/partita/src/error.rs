@@ -144,6 +144,18 @@ pub enum Error {
         /// Who is there, or what to do.
         present: String,
     },
+    /// Several users have a tenant of this name, and the user who asks has none.
+    #[error(
+        "users {users} have a tenant {name} each; run this as the user whose tenant is meant: `sudo -u '#{first}' partita kill {name}`"
+    )]
+    SeveralTenants {
+        /// The name.
+        name: String,
+        /// The numbers of the users.
+        users: String,
+        /// The first of them.
+        first: u32,
+    },
     /// The process is of no tenant.
     #[error("process {pid} is of no tenant: {reason}")]
     NoTenantOfProcess {

@@ -191,23 +191,32 @@ impl Place {
     /// Makes the directory, for this user alone.
     ///
     /// # Errors
-    /// Those of `mkdir`; `PermissionDenied` when the directory belongs to somebody else.
+    /// Those of `mkdir`; as [`Place::check_dir`].
     pub fn make_dir(&self) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        self.check_dir()
+    }
+
+    /// Whether the directory is this user's, or root's. A board in any other one is whatever its user makes of it, for
+    /// root as well.
+    ///
+    /// # Errors
+    /// `PermissionDenied` when it belongs to somebody else; `NotFound`.
+    fn check_dir(&self) -> io::Result<()> {
         let owner = fs::symlink_metadata(&self.dir)?;
         // SAFETY: takes no arguments and cannot fail.
         let user = unsafe { libc::geteuid() };
-        if !owner.is_dir() || (owner.uid() != user && owner.uid() != 0 && user != 0) {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!(
-                    "{} belongs to user {}, not to user {user}; set {ENV_DIR} to a directory of your own",
-                    self.dir.display(),
-                    owner.uid()
-                ),
-            ));
+        if owner.is_dir() && [0, user].contains(&owner.uid()) {
+            return Ok(());
         }
-        Ok(())
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "{} belongs to user {}, not to user {user}; set {ENV_DIR} to a directory of your own",
+                self.dir.display(),
+                owner.uid()
+            ),
+        ))
     }
 
     /// Whether programs of every user are on this board: its directory is root's, and others can enter it.
@@ -262,8 +271,9 @@ impl Place {
     /// Connects to the board, if one runs.
     ///
     /// # Errors
-    /// Those of `connect`; `NotFound` or `ConnectionRefused` when none runs.
+    /// Those of `connect`; `NotFound` or `ConnectionRefused` when none runs; as [`Place::check_dir`].
     pub fn connect(&self) -> io::Result<OwnedFd> {
+        self.check_dir()?;
         socket::connect(&self.socket())
     }
 

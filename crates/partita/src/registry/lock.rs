@@ -181,7 +181,7 @@ impl<'a> RegistryLock<'a> {
     /// them. Never empty. Of several users' tenants of one name, the current user's is meant.
     ///
     /// # Errors
-    /// [`Error::NoSuchTenant`]; [`Error::Io`].
+    /// [`Error::NoSuchTenant`]; [`Error::SeveralTenants`] if the current user has none of them; [`Error::Io`].
     pub fn tenant(&self, name: &str) -> Result<Vec<Tenant>, Error> {
         self.tenant_of_user(name, self.registry.user)
     }
@@ -193,9 +193,14 @@ impl<'a> RegistryLock<'a> {
     pub fn tenant_of_user(&self, name: &str, user: u32) -> Result<Vec<Tenant>, Error> {
         let (mut parts, tenants): (Vec<_>, Vec<_>) =
             self.tenants()?.into_iter().partition(|tenant| tenant.name == name);
-        let users = || parts.iter().map(|part| part.user);
-        let meant = users().find(|&other| other == user).or_else(|| users().min());
-        if let Some(meant) = meant {
+        let users: BTreeSet<u32> = parts.iter().map(|part| part.user).collect();
+        if users.len() > 1 && !users.contains(&user) {
+            let first = users.first().copied().unwrap_or(user);
+            let users = users.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            return Err(Error::SeveralTenants { name: name.to_owned(), users, first });
+        }
+        if let Some(&only) = users.first() {
+            let meant = if users.contains(&user) { user } else { only };
             parts.retain(|part| part.user == meant);
             parts.sort_by_key(Tenant::place);
             return Ok(parts);
