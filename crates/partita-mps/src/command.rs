@@ -36,12 +36,13 @@ pub struct Control {
     pipe: PathBuf,
     env: Vec<(String, OsString)>,
     limit: Duration,
+    deadline: Option<Instant>,
 }
 
 impl Control {
     /// Commands go through `binary` to the daemon in `pipe`.
     pub fn new(binary: ControlBinary, pipe: &Path) -> Self {
-        Self { binary, pipe: pipe.to_owned(), env: Vec::new(), limit: COMMAND_LIMIT }
+        Self { binary, pipe: pipe.to_owned(), env: Vec::new(), limit: COMMAND_LIMIT, deadline: None }
     }
 
     /// Sets a variable in the control program's environment.
@@ -53,6 +54,12 @@ impl Control {
     /// Gives every later command this much time.
     pub fn with_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Ends every later command by then.
+    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
         self
     }
 
@@ -272,18 +279,23 @@ impl Control {
     }
 
     /// Waits until no other process of Partita's commands this daemon, but not for ever: one of them may hang.
-    fn turn(&self) -> Option<File> {
+    fn turn(&self, limit: Duration) -> Option<File> {
         // A directory, or nothing: to open a pipe would wait for its other end.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = File::from(rustix::fs::open(&self.pipe, flags, Mode::empty()).ok()?);
-        lock_within(&directory, self.limit / 2).is_ok_and(|locked| locked).then_some(directory)
+        lock_within(&directory, limit).is_ok_and(|locked| locked).then_some(directory)
     }
 
     fn exchange(&self, arguments: &[OsString], line: &str, input: &str) -> Result<String, MpsError> {
         let start = Instant::now();
-        let deadline = start + self.limit;
-        let _turn = self.turn();
-        let late = || MpsError::Timeout { command: line.to_owned(), waited_s: self.limit.as_secs() };
+        let limit =
+            self.deadline.map_or(self.limit, |end| self.limit.min(end.saturating_duration_since(start)));
+        let deadline = start + limit;
+        let late = || MpsError::Timeout { command: line.to_owned(), waited_s: limit.as_secs() };
+        if limit.is_zero() {
+            return Err(late());
+        }
+        let _turn = self.turn(limit / 2);
         loop {
             let mut command = Command::new(self.binary.path());
             command.args(arguments).env_remove("LD_PRELOAD").env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);

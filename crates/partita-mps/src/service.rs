@@ -75,6 +75,7 @@ pub struct Service {
     env: Vec<(String, OsString)>,
     launcher: Vec<OsString>,
     command_limit: Duration,
+    deadline: Option<Instant>,
     is_for_all: bool,
     is_static: bool,
 }
@@ -90,6 +91,7 @@ impl Service {
             env: Vec::new(),
             launcher: Vec::new(),
             command_limit: COMMAND_LIMIT,
+            deadline: None,
             is_for_all: false,
             is_static: false,
         }
@@ -114,6 +116,12 @@ impl Service {
     /// daemon that does not answer.
     pub fn with_command_limit(mut self, limit: Duration) -> Self {
         self.command_limit = limit;
+        self
+    }
+
+    /// Ends every command to the daemon by then.
+    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
         self
     }
 
@@ -161,6 +169,7 @@ impl Service {
     pub fn control(&self) -> Control {
         let control = Control::new(self.binary.clone(), &self.dirs.pipe()).with_limit(self.command_limit);
         let control = control.with_env(CLASSIC.0, CLASSIC.1);
+        let control = self.deadline.into_iter().fold(control, Control::with_deadline);
         self.env.iter().fold(control, |control, (key, value)| control.with_env(key, value))
     }
 

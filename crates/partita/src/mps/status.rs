@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use partita_mps::admission::Capacity;
 use partita_mps::fault::{Culprit, Fault, ServerState, Tracker};
@@ -160,13 +161,13 @@ pub fn status(service: &Service, gpus: &[Gpu]) -> Result<ServiceStatus, Error> {
     Ok(status)
 }
 
-/// How long a command to a service may take where many are looked at.
+/// How long all commands to all services may take where many are looked at.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// The longest log that is counted, in bytes.
 const LOG_BYTES_MAX: u64 = 256 << 20;
 
-/// The current user's service of each of these GPUs, and those of the tenants there. One that does not answer, as another user's may not, is told
-/// as if it did not run.
+/// The current user's service of each of these GPUs, and those of the tenants there. They are asked at the same time, with one deadline for all:
+/// one that does not answer, as another user's may not, is told as if it did not run, and delays nobody.
 ///
 /// # Errors
 /// As [`Registry::lock`]; [`Error::Mps`] where there is no control program.
@@ -174,7 +175,7 @@ pub fn all(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Vec<S
     let mut services: Vec<(Service, Vec<Gpu>)> = Vec::new();
     let mut add = |service: Service, gpus: Vec<Gpu>| {
         if services.iter().all(|(known, _)| known.dirs().root() != service.dirs().root()) {
-            services.push((service.with_command_limit(LOOK_LIMIT), gpus));
+            services.push((service, gpus));
         }
     };
     for gpu in gpus {
@@ -194,10 +195,21 @@ pub fn all(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Vec<S
             add(service, of_tenant);
         }
     }
-    let look = |(service, gpus): (Service, Vec<Gpu>)| {
-        status(&service, &gpus).unwrap_or_else(|_| unasked(&service, &gpus, read_logs(&service).0))
+    let deadline = Instant::now() + LOOK_LIMIT;
+    let ask = |(service, gpus): &(Service, Vec<Gpu>)| {
+        let service = service.clone().with_deadline(deadline);
+        status(&service, gpus).unwrap_or_else(|_| unasked(&service, gpus, read_logs(&service).0))
     };
-    Ok(services.into_iter().map(look).collect())
+    let ask = &ask;
+    Ok(thread::scope(|scope| {
+        let asked: Vec<_> = services
+            .iter()
+            .map(|one| thread::Builder::new().spawn_scoped(scope, move || ask(one)).ok())
+            .collect();
+        let told = asked.into_iter().map(|thread| thread.and_then(|thread| thread.join().ok()));
+        let of_none = |(service, gpus): &(Service, Vec<Gpu>)| unasked(service, gpus, Counts::default());
+        told.zip(&services).map(|(told, one)| told.unwrap_or_else(|| of_none(one))).collect()
+    }))
 }
 
 /// What is known of a service without asking it.
