@@ -106,7 +106,7 @@ impl Stream {
             let is_edge = !inside || Present(present).left() <= 1;
             if turn.is_none() && (is_edge || Present(present).is_held()) {
                 // Another thread may be at an edge of the same stream; this one comes after it.
-                turn = Some(self.turn.lock());
+                turn = Some(self.turn.try_lock().unwrap_or_else(|| self.turn.lock()));
                 continue;
             }
             let next = if is_edge { Present::HELD.0 } else { present - 1 };
