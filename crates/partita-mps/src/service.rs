@@ -192,13 +192,15 @@ impl Service {
         if self.is_anothers() {
             // Its environment is closed to us; the directory is root's, and so must be the process.
             let owner = std::fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid());
-            return Ok(if owner == Some(0) { State::Running { pid } } else { State::Stale { pid } });
+            let runs = owner == Some(0) && !is_dead(pid);
+            return Ok(if runs { State::Running { pid } } else { State::Stale { pid } });
         }
         match std::fs::read(format!("/proc/{pid}/environ")) {
             // A zombie has an empty environment: it is gone for our purposes.
             Ok(environment) if self.is_ours(&environment) => Ok(State::Running { pid }),
             Ok(_) => Ok(State::Stale { pid }),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            // The kernel shows the environment of a process that has ended to root alone.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_dead(pid) => {
                 Err(MpsError::Foreign { pipe: self.dirs.pipe(), pid })
             }
             Err(_) => Ok(State::Stale { pid }),
@@ -283,13 +285,14 @@ impl Service {
         let output = self.dirs.start_output();
         let refuse =
             |error: io::Error| MpsError::Directory { path: output.clone(), reason: error.to_string() };
-        // A file and no pipe: the daemon may keep it open for as long as it lives.
-        let file = File::create(&output).map_err(refuse)?;
         // Drivers write the option in two ways and refuse the other.
         let ways: &[&[&str]] =
             if self.is_for_all { &[&["-d", "-multiuser-server"], &["-d", "-M"]] } else { &[&["-d"]] };
         let mut started = false;
+        let mut reasons = Vec::new();
         for way in ways {
+            // A file and no pipe: the daemon may keep it open for as long as it lives.
+            let file = File::create(&output).map_err(refuse)?;
             let mut way = way.to_vec();
             if self.is_static {
                 way.insert(1, "-S");
@@ -303,12 +306,18 @@ impl Service {
                 .and_then(|mut child| wait_until(&mut child, CHANGE_LIMIT))
                 .map_err(|source| MpsError::Spawn { binary: self.binary.path().to_owned(), source })?;
             started = status.is_some_and(|status| status.success());
-            if started || status.is_none() {
+            if started {
+                break;
+            }
+            // One of the ways is wrong for any driver: which one failed for another reason is in its words.
+            reasons.push(self.start_reason());
+            if status.is_none() {
                 break;
             }
         }
         if !started {
-            return Err(MpsError::StartFailed { reason: self.start_reason() });
+            reasons.dedup();
+            return Err(MpsError::StartFailed { reason: reasons.join("; ") });
         }
         let deadline = Instant::now() + CHANGE_LIMIT;
         loop {
@@ -472,6 +481,12 @@ impl Service {
         }
         Err(MpsError::Locked { dir: self.dirs.root().to_owned(), waited_s: LOCK_LIMIT.as_secs() })
     }
+}
+
+/// Whether a process has ended, though nobody has waited for it.
+fn is_dead(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// The exit status of `child`, or nothing (and the child ended) after `limit`.
