@@ -88,11 +88,14 @@ impl SimEnvironment {
             Err(error) => return Err(failed()(error)),
         }
         let mut command = std::process::Command::new(&self.board);
-        command.args(["--device", &self.device, "--index", &index.to_string(), "--dir"]).arg(&self.dir);
-        command.envs(self.variables());
-        // One that runs already says so and ends.
-        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-        command.status().map(drop).map_err(failed())
+        command.args(["--ensure", "--device", &self.device, "--index", &index.to_string(), "--dir"]);
+        command.arg(&self.dir).envs(self.variables());
+        let output = command.output().map_err(failed())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(failed()(io::Error::other(said.trim().to_owned())))
     }
 
     /// The device's name in the catalogue.

@@ -7,9 +7,11 @@ use std::process::ExitCode;
 use partita_simcuda::board;
 use partita_simcuda::shared::place::{GPUS_MAX, Place};
 
-const USAGE: &str = "usage: partita-simgpu --device NAME --dir DIR [--index N] [--instance N] [--foreground]
+const USAGE: &str =
+    "usage: partita-simgpu --device NAME --dir DIR [--index N] [--instance N] [--foreground | --ensure]
 
 The simulated GPU's board. Programs start it as they need it; it ends shortly after its last client.
+With --ensure it is started as by a program: once, whoever else starts it at the same moment.
 PARTITA_SIM_SPEED sets how many simulated seconds pass in a second (default 1).";
 
 struct Arguments {
@@ -18,11 +20,12 @@ struct Arguments {
     instance: Option<usize>,
     dir: OsString,
     foreground: bool,
+    ensure: bool,
 }
 
 fn arguments() -> Result<Arguments, String> {
     let (mut device, mut index, mut dir, mut foreground) = (None, Some(0), None, false);
-    let mut instance = None;
+    let (mut instance, mut ensure) = (None, false);
     let mut words = std::env::args_os().skip(1);
     while let Some(word) = words.next() {
         match word.to_str() {
@@ -36,11 +39,14 @@ fn arguments() -> Result<Arguments, String> {
             }
             Some("--dir") => dir = words.next(),
             Some("--foreground") => foreground = true,
+            Some("--ensure") => ensure = true,
             _ => return Err(format!("unknown argument '{}'\n{USAGE}", word.to_string_lossy())),
         }
     }
     match (device, index, dir) {
-        (Some(device), Some(index), Some(dir)) => Ok(Arguments { device, index, instance, dir, foreground }),
+        (Some(device), Some(index), Some(dir)) => {
+            Ok(Arguments { device, index, instance, dir, foreground, ensure })
+        }
         _ => Err(USAGE.to_owned()),
     }
 }
@@ -116,15 +122,25 @@ fn main() -> ExitCode {
                 let instances = place.instances().map_err(|error| error.to_string())?.unwrap_or_default();
                 place = instances.into_iter().nth(at).ok_or("there is no such MIG instance")?;
             }
-            Ok((place, speed, arguments.foreground))
+            Ok((place, speed, arguments.foreground, arguments.ensure))
         });
-    let (place, speed, foreground) = match prepared {
+    let (place, speed, foreground, ensure) = match prepared {
         Ok(prepared) => prepared,
         Err(message) => {
             eprintln!("{message}");
             return ExitCode::from(2);
         }
     };
+    if ensure {
+        let own = std::env::current_exe();
+        return match own.and_then(|own| place.connect_or_start(Some(&own))) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("partita-simgpu: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let mut report = if foreground {
         None
     } else {

@@ -5,10 +5,10 @@
 //! GPUs have boards of their own there: `D/h200-1.sock` and so on.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -251,6 +251,10 @@ impl Place {
         loop {
             let file =
                 OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock())?;
+            if self.is_for_all_users() {
+                // Whoever made it; the others may not change its mode, and need not.
+                let _ = file.set_permissions(Permissions::from_mode(0o666));
+            }
             // SAFETY: takes no pointers.
             if unsafe { libc::flock(file.as_raw_fd(), how) } != 0 {
                 let error = io::Error::last_os_error();
