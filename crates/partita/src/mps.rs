@@ -55,16 +55,33 @@ pub struct StartOptions {
     pub static_partitions: bool,
 }
 
+/// Refuses to change services for a user in system mode, where they are root's.
+///
+/// # Errors
+/// [`Error::RunDirectory`].
+pub fn check_may_change(registry: &Registry) -> Result<(), Error> {
+    if !registry.is_client() {
+        return Ok(());
+    }
+    Err(Error::RunDirectory {
+        path: registry.root().to_owned(),
+        reason: "it is in system mode, where the MPS services belong to root: the first shared tenant of a GPU starts \
+                 its service; to change one, ask root, or set PARTITA_RUN_DIR to a directory of your own"
+            .to_owned(),
+    })
+}
+
 /// Starts the service of these GPUs without a tenant, if it does not run.
 ///
 /// # Errors
-/// [`Error::Mps`]; [`Error::NotOffered`] for options that the running service does not have.
+/// [`Error::Mps`]; [`Error::RunDirectory`] for a user in system mode; [`Error::NotOffered`] for options that the running service does not have.
 pub fn start(
     install: &Install,
     registry: &Registry,
     gpus: &[Gpu],
     options: &StartOptions,
 ) -> Result<(Service, Ensured), Error> {
+    check_may_change(registry)?;
     let mut service = service(install, registry, gpus)?;
     let running = matches!(service.state()?, State::Running { .. });
     if options.all_users && !service.is_for_all_users() {
@@ -160,14 +177,19 @@ impl Served {
         registry.gpu_dir(self.first()).join(self.name(rustix::process::geteuid().as_raw()))
     }
 
-    /// The current user's service, or root's for all users if there is one.
+    /// The current user's service, or root's for all users if there is one. In system mode there is no other.
     fn build(
         &self,
         install: &Install,
         registry: &Registry,
         sim: Option<&SimEnvironment>,
     ) -> Result<Service, Error> {
-        match self.of_root(registry)? {
+        let of_system = || registry.root().join(self.first()).join(self.name(0));
+        let for_all = match registry.is_system() {
+            true => Some(of_system()),
+            false => self.of_root(registry)?,
+        };
+        match for_all {
             Some(dir) => build(install, &dir, &self.uuids(), sim).map(Service::for_all_users),
             None => build(install, &self.own(registry), &self.uuids(), sim),
         }

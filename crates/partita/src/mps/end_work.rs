@@ -3,7 +3,23 @@
 use partita_mps::{Control, MpsError, Pid};
 use rustix::process::Signal;
 
-use crate::process::ProcessId;
+use crate::error::Error;
+use crate::process::{ProcessId, user_name};
+
+/// Refuses to end the work of another user's process, for all but root: everybody can reach a service for all users.
+///
+/// # Errors
+/// [`Error::NotOffered`].
+pub fn check_may_end(client: Pid) -> Result<(), Error> {
+    let own = rustix::process::geteuid().as_raw();
+    match ProcessId::living(client).and_then(ProcessId::user) {
+        Some(user) if own != 0 && user != own => Err(Error::NotOffered {
+            option: format!("ending the work of process {client}"),
+            reason: format!("it belongs to {0}, and only {0} and root end it; ask {0}", user_name(user)),
+        }),
+        _ => Ok(()),
+    }
+}
 
 /// Has the server end a client's work. Returns whether there was any: false for a client that has left.
 ///

@@ -3,6 +3,7 @@
 use partita::calibration::Cache;
 use partita::error::Error;
 use partita::gpu::Gpu;
+use partita::mps::check_may_change;
 use partita::mps::provisioned::{self, PERCENTAGE_VARIABLE, Products};
 use partita::mps::status;
 use partita_mps::provision::{Allotment, Policy, Sms};
@@ -53,6 +54,9 @@ pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
     let allotments = allotments(&of, arguments)?;
     if allotments.is_empty() && memory.is_none() && priority.is_none() {
         return show(&of, arguments.json);
+    }
+    if !arguments.dry_run {
+        check_may_change(&of.registry)?;
     }
     let percent = allotments.iter().map(|one| one.percent).reduce(f64::max);
     let products = prove(&of, &allotments, arguments.unproved)?;

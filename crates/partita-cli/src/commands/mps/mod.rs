@@ -43,6 +43,12 @@ impl Of {
         Ok(Self { install, registry, gpus, service, label })
     }
 
+    /// The same to change it.
+    fn find_to_change(option: &GpusOption) -> Result<Self, Failure> {
+        mps::check_may_change(&Registry::open()?)?;
+        Self::find(option)
+    }
+
     fn is_running(&self) -> Result<bool, Failure> {
         Ok(matches!(self.service.state()?, State::Running { .. }))
     }
@@ -52,7 +58,11 @@ impl Of {
         if self.is_running()? {
             return Ok(());
         }
-        Err(Failure::Told(format!("MPS of {}: does not run; start it with `partita mps start`", self.label)))
+        let remedy = match self.registry.is_client() {
+            true => "the first shared tenant of `partita run` starts it",
+            false => "start it with `partita mps start`",
+        };
+        Err(Failure::Told(format!("MPS of {}: does not run; {remedy}", self.label)))
     }
 }
 
@@ -107,7 +117,7 @@ fn start(arguments: &MpsStart) -> Result<(), Failure> {
 }
 
 fn stop(arguments: &MpsStop) -> Result<(), Failure> {
-    let of = Of::find(&arguments.gpu)?;
+    let of = Of::find_to_change(&arguments.gpu)?;
     if !arguments.force {
         refuse_if_used(&of)?;
     }
@@ -149,6 +159,7 @@ fn terminate(arguments: &MpsTerminate) -> Result<(), Failure> {
                 of.label
             )));
         };
+        mps::end_work::check_may_end(*client)?;
         let ended = end_work(&of.service.control(), *server, *client).map_err(Error::from)?;
         let what = if ended {
             "its work on the GPU is ended; its process may be ended now"

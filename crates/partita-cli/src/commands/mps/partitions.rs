@@ -44,7 +44,7 @@ struct Added {
 }
 
 fn add(arguments: &MpsPartitionsAdd) -> Result<(), Failure> {
-    let of = Of::find(&arguments.gpu)?;
+    let of = Of::find_to_change(&arguments.gpu)?;
     of.must_run()?;
     let [gpu] = of.gpus.as_slice() else {
         return Err(Failure::Told("a partition is of one GPU: name it with --gpu".to_owned()));
@@ -67,7 +67,7 @@ fn add(arguments: &MpsPartitionsAdd) -> Result<(), Failure> {
 }
 
 fn remove(arguments: &MpsPartitionsRemove) -> Result<(), Failure> {
-    let of = Of::find(&arguments.gpu)?;
+    let of = Of::find_to_change(&arguments.gpu)?;
     of.must_run()?;
     let names = arguments.names.iter().map(|name| partition(name)).collect::<Result<Vec<_>, Failure>>()?;
     for name in &names {
