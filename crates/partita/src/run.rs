@@ -190,7 +190,7 @@ fn start(
     };
     let child = start_service(service.as_ref()).and_then(|started| {
         let ready = service.as_ref().map_or(Ok(()), ready);
-        let watch = service.as_ref().map(|service| Watch::begin(service, &name, tenant.dir()));
+        let watch = service.as_ref().map(|service| Watch::begin(service, &registry, &name, tenant.dir()));
         let mut begin = || {
             if signals.take_over_job().map_err(Error::io("signal handlers"))? {
                 command.process_group(0);

@@ -33,8 +33,9 @@ use crate::gpus::Selectors;
 use crate::install::Install;
 use crate::mps;
 use crate::mps::attend::end_leftovers;
+use crate::mps::incident::{self, Incident, What};
 use crate::process::ProcessId;
-use crate::registry::{self, Isolation, Meta, OwnedTenant, Registry, check_name};
+use crate::registry::{self, Isolation, Meta, OwnedTenant, Registry, Tenant, check_name};
 use crate::run::{self, RunRequest};
 use crate::signals;
 
@@ -57,6 +58,8 @@ enum Request {
     Make { name: String, gpus: String, request: Box<RunRequest> },
     /// Note which program a tenant has started.
     NoteChild { name: String, child: ProcessId },
+    /// Write down what happened to a tenant of an MPS service.
+    NoteIncident { name: String, what: What },
     /// End what is left of a tenant's program.
     EndProcesses { name: String },
     /// Remove what ended tenants left.
@@ -144,6 +147,11 @@ pub(crate) fn note_child(registry: &Registry, meta: &Meta) {
     if let Some(child) = meta.child {
         let _ = send(registry, &Request::NoteChild { name: meta.name.clone(), child });
     }
+}
+
+/// Has `partitad` write down what happened to a tenant of this user's.
+pub(crate) fn note_incident(registry: &Registry, name: &str, what: What) -> Result<(), Error> {
+    ask(registry, &Request::NoteIncident { name: name.to_owned(), what }).map(drop)
 }
 
 /// Has `partitad` end what is left of the program of a tenant of this user's.
@@ -309,6 +317,16 @@ fn act(
                 lock.tenant(&name)?.iter().try_for_each(|part| part.note_child(child))?;
             }
         }
+        Request::NoteIncident { name, what } => {
+            let tenant = registry.lock()?.tenant(&name)?;
+            tenant.iter().try_for_each(Tenant::check_yours)?;
+            // All its GPUs have one service.
+            let service =
+                tenant.first().map(|first| mps::service_of(install, &registry, first)).transpose()?;
+            if let Some(service) = service.flatten() {
+                incident::note(&service, &Incident::now(&name, what.of_another_user()));
+            }
+        }
         Request::EndProcesses { name } => end_leftovers(install, &registry, &name)?,
         Request::Clean => registry.lock()?.tenants().map(drop)?,
     }
@@ -330,19 +348,31 @@ fn make_for(
     for (board, index) in boards {
         board.start_board(index)?;
     }
-    let service = match request.isolation {
-        Isolation::Shared => {
-            let options = mps::StartOptions { all_users: true, ..mps::StartOptions::default() };
-            Some(mps::start(install, &registry.of_root(), &gpus, &options)?.0)
-        }
-        Isolation::Own => None,
-    };
     let tenant = run::make(install, request, registry, &gpus, name, process)?;
-    if let Some(service) = service {
-        // A tenant that is not admitted has no owner any more, and is removed by the next command.
-        mps::ready::admit(&service, &gpus, mps::tenants_of(registry, &gpus)?)?;
+    // Not before: a refused tenant starts no service.
+    let served = match request.isolation {
+        Isolation::Shared => serve(install, registry, &gpus),
+        Isolation::Own => Ok(()),
+    };
+    if let Err(error) = served {
+        drop(tenant);
+        // Whatever goes wrong here, the next command removes the remains.
+        let _ = registry.lock().and_then(|lock| lock.tenants());
+        return Err(error);
     }
     Ok(tenant)
+}
+
+/// Starts the service of these GPUs, if it does not run, and refuses one more tenant if there is no room for it.
+fn serve(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
+    let (service, ensured) = mps::start(install, &registry.of_root(), gpus, &mps::StartOptions::default())?;
+    let admitted =
+        mps::tenants_of(registry, gpus).and_then(|tenants| mps::ready::admit(&service, gpus, tenants));
+    admitted.inspect_err(|_| {
+        if ensured.started {
+            let _ = service.stop_if_unused();
+        }
+    })
 }
 
 /// Runs something and returns what it prints on stdout and stderr.

@@ -1,8 +1,8 @@
 //! What happened to tenants of a service beside the service's own logs: one line of JSON each, next to them.
 //!
-//! Written by the `partita run` that saw it; read by others' to know why their program failed, by `partita mps logs` and by the metrics.
+//! Written by the `partita run` that saw it, or in system mode by `partitad` for it; read by others' to know why their program failed, by `partita mps logs` and by the metrics.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use partita_mps::{Pid, Service};
 use serde::{Deserialize, Serialize};
 
+use crate::escape::escape;
 use crate::files::open_regular;
 
-/// The most that is read of the file: the newest incidents are at its end.
+/// The most that is read of the file: the newest incidents are at its end. A longer file is set aside.
 const READ_BYTES_MAX: u64 = 1 << 20;
+/// The most that another user's process may say of one incident.
+const CAUSE_CHARACTERS_MAX: usize = 200;
+/// The most neighbours of one: no service has more clients.
+const NEIGHBOURS_MAX: usize = 64;
 
 /// One incident.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +65,18 @@ pub enum What {
     },
 }
 
+impl What {
+    /// What another user's process says happened, as it may be written for all users.
+    pub(crate) fn of_another_user(mut self) -> Self {
+        match &mut self {
+            Self::Hit { cause, .. } => *cause = escape(cause).chars().take(CAUSE_CHARACTERS_MAX).collect(),
+            Self::Killed { neighbours, .. } => neighbours.truncate(NEIGHBOURS_MAX),
+            Self::Caused { .. } | Self::Restarted { .. } => {}
+        }
+        self
+    }
+}
+
 impl Incident {
     /// One of now.
     #[must_use]
@@ -82,7 +99,12 @@ fn file(service: &Service) -> PathBuf {
 pub fn note(service: &Service, incident: &Incident) {
     let Ok(mut line) = serde_json::to_vec(incident) else { return };
     line.push(b'\n');
-    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(file(service));
+    let path = file(service);
+    if path.metadata().is_ok_and(|meta| meta.len() > READ_BYTES_MAX) {
+        let _ = fs::rename(&path, path.with_extension("old"));
+    }
+    let mode = if service.is_for_all_users() { 0o644 } else { 0o600 };
+    let opened = OpenOptions::new().create(true).append(true).mode(mode).open(&path);
     // One write: appends of several processes do not mix.
     let _ = opened.and_then(|mut file| file.write_all(&line));
 }
@@ -118,6 +140,15 @@ mod tests {
         let whole = vec![b'x'; READ_BYTES_MAX as usize];
         std::fs::write(&path, [b"older\n", whole.as_slice()].concat()).unwrap();
         assert!(newest_bytes(&path).unwrap() == whole, "its end alone");
+    }
+
+    #[test]
+    fn what_another_user_says_is_short_and_steers_no_terminal() {
+        let said = What::Hit { server: 7, cause: format!("\u{1b}[31m{}", "x".repeat(1000)) };
+        let What::Hit { cause, .. } = said.of_another_user() else { panic!("another incident") };
+        assert!(cause.starts_with("\\u{1b}[31mxx") && cause.len() == CAUSE_CHARACTERS_MAX, "{cause}");
+        let said = What::Killed { pid: 1, neighbours: (0..1000).collect() };
+        assert_eq!(said.of_another_user(), What::Killed { pid: 1, neighbours: (0..64).collect() });
     }
 
     #[test]

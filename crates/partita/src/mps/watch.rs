@@ -16,7 +16,9 @@ use partita_mps::{Pid, Service};
 
 use super::incident::{self, Incident, What, now_unix_ms};
 use crate::process::ProcessId;
+use crate::registry::Registry;
 use crate::run::LEDGER_VARIABLE;
+use crate::system;
 
 /// How often the logs are looked at.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -47,6 +49,8 @@ struct Seen {
 #[derive(Debug)]
 pub struct Watch {
     service: Service,
+    /// Of a user in system mode, whom partitad writes incidents down for.
+    system: Option<Registry>,
     tenant: String,
     /// When the program was started, the last time.
     begun_unix_ms: AtomicU64,
@@ -77,7 +81,7 @@ pub enum Blame {
 impl Watch {
     /// Begins before the program starts. `ledger` is the tenant's directory.
     #[must_use]
-    pub fn begin(service: &Service, tenant: &str, ledger: &Path) -> Self {
+    pub fn begin(service: &Service, registry: &Registry, tenant: &str, ledger: &Path) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let ending = Arc::new(AtomicBool::new(false));
         let dirs = service.dirs();
@@ -92,6 +96,7 @@ impl Watch {
         };
         Self {
             service: service.clone(),
+            system: registry.is_client().then(|| registry.clone()),
             tenant: tenant.to_owned(),
             begun_unix_ms: AtomicU64::new(now_unix_ms()),
             restarts: Mutex::new(Vec::new()),
@@ -235,7 +240,11 @@ impl Watch {
 
     /// Writes an incident of this tenant down.
     pub fn note(&self, what: What) {
-        incident::note(&self.service, &Incident::now(&self.tenant, what));
+        match &self.system {
+            // Nothing depends on it but what people are told.
+            Some(registry) => drop(system::note_incident(registry, &self.tenant, what)),
+            None => incident::note(&self.service, &Incident::now(&self.tenant, what)),
+        }
     }
 
     /// Writes down that the program is started anew, so long after its end.
@@ -350,7 +359,8 @@ mod tests {
             let dirs = ServiceDirs::new(&temp.path().join("mps")).unwrap();
             dirs.create().unwrap();
             let service = Service::new(ControlBinary::at(&program).unwrap(), dirs, "GPU-1");
-            let watch = Watch::begin(&service, "me", temp.path());
+            let registry = Registry::at(&temp.path().join("run")).unwrap();
+            let watch = Watch::begin(&service, &registry, "me", temp.path());
             watch.expect(100);
             Self { temp, watch }
         }
