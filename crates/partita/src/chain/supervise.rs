@@ -37,6 +37,7 @@ use crate::process::ProcessId;
 use crate::registry::{Registry, c_path};
 use crate::run::{LEDGER_VARIABLE, RunRequest, run};
 use crate::signals;
+use crate::system;
 
 /// The hidden subcommand of `partita` that runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
@@ -68,7 +69,12 @@ pub struct Order {
 pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Result<u8, Error> {
     let definition = &order.definition;
     definition.check()?;
-    supervisor::clear(install, &Registry::open()?, &definition.name, &mut say)?;
+    let registry = Registry::open()?;
+    if registry.is_client() {
+        // Its processes write in the tenant's directory, which is root's there.
+        return Err(system::only_the_daemon(&registry));
+    }
+    supervisor::clear(install, &registry, &definition.name, &mut say)?;
     let one = |text: &String| Ok::<_, Error>(Selectors::List(vec![text.parse::<Selector>()?]));
     let order = serde_json::to_string(order).map_err(|error| Error::Chain {
         what: format!("chain {}", definition.name),
