@@ -35,7 +35,7 @@ fn a_share_that_is_none() {
     ] {
         let line = refusal(&mut world.partita(["run", &format!("--sm={share}"), "--", "true"]));
         says(&line, &[part]);
-        assert_eq!(world.remains(), [""; 0], "{share}");
+        world.assert_clean();
     }
 }
 
@@ -68,7 +68,7 @@ fn a_gpu_that_is_not_here() {
             }
             says(&refusal(&mut command), parts);
         }
-        assert_eq!(world.remains(), [""; 0]);
+        world.assert_clean();
     }
 }
 
@@ -83,7 +83,7 @@ fn a_quota_that_cannot_be() {
         ("99999999999999999999GiB", &["99999999999999999999GiB"]),
     ] {
         says(&refusal(&mut world.partita(["run", &format!("--mem={quota}"), "--", "true"])), parts);
-        assert_eq!(world.remains(), [""; 0], "{quota}");
+        world.assert_clean();
     }
     let total: u64 = {
         let devices: serde_json::Value =
@@ -102,7 +102,7 @@ fn a_name_that_is_none_or_in_use() {
     for name in ["", ".hidden", "..", "a/b", "a b", "-x", "ü", &"x".repeat(64)] {
         says(&refusal(&mut world.partita(["run", &format!("--name={name}"), "--", "true"])), &["63", "A-Z"]);
     }
-    assert_eq!(world.remains(), [""; 0]);
+    world.assert_clean();
     let _held = world.idle("--name taken --sm 10%");
     says(&world.refused("run --name taken --sm 10% -- true"), &["taken", "in use", "partita kill taken"]);
     for line in ["set nobody --sm 10%", "kill nobody"] {
@@ -131,7 +131,7 @@ fn a_program_that_cannot_be_run_or_held() {
         (fixed, &["statically linked", "dynamically linked build"]),
     ] {
         says(&refusal(world.partita(["run", "--"]).arg(program)), parts);
-        assert_eq!(world.remains(), [""; 0]);
+        world.assert_clean();
     }
     // Set-user-id to somebody else than the one who runs it: needs root to make.
     if rustix::process::geteuid().is_root() {
@@ -160,20 +160,22 @@ fn what_this_build_does_not_enforce() {
         says(&world.refused(&format!("run {options} -- true")), &[part]);
     }
     says(&world.refused("set x"), &["nothing to change"]);
-    assert_eq!(world.remains(), [""; 0]);
+    world.assert_clean();
 }
 
-/// A library directory in which `replace` made one part another.
-fn altered_libraries(world: &World, name: &str, replace: impl FnOnce(&Path)) -> PathBuf {
-    let dir = world.dir().join("lib");
-    fs::create_dir(&dir).unwrap();
-    for part in ["libpartita.so", "libpartita_simcuda.so", "partita-simgpu", "partita-sim-mps-control"] {
-        if part != name {
-            symlink(libraries().join(part), dir.join(part)).unwrap();
+/// A world in whose installation `replace` made one part another.
+fn altered(name: &str, replace: impl FnOnce(&Path)) -> World {
+    World::plan().on(|dir| {
+        let dir = dir.join("lib");
+        fs::create_dir(&dir).unwrap();
+        for part in ["libpartita.so", "libpartita_simcuda.so", "partita-simgpu", "partita-sim-mps-control"] {
+            if part != name {
+                symlink(libraries().join(part), dir.join(part)).unwrap();
+            }
         }
-    }
-    replace(&dir.join(name));
-    dir
+        replace(&dir.join(name));
+        vec![("PARTITA_LIB_DIR", dir.into())]
+    })
 }
 
 #[test]
@@ -181,9 +183,8 @@ fn a_driver_that_cannot_be_proved() {
     if needs_simulator("the driver is altered") {
         return;
     }
-    let world = World::new();
     // The simulated driver, but its table of private calls has another name.
-    let dir = altered_libraries(&world, "libpartita_simcuda.so", |path| {
+    let world = altered("libpartita_simcuda.so", |path| {
         let name = [0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e];
         let mut driver = fs::read(libraries().join("libpartita_simcuda.so")).unwrap();
         let places: Vec<usize> = driver
@@ -198,9 +199,9 @@ fn a_driver_that_cannot_be_proved() {
         }
         fs::write(path, driver).unwrap();
     });
-    let line = refusal(world.partita(["run", "--", "true"]).env("PARTITA_LIB_DIR", &dir));
+    let line = world.refused("run -- true");
     says(&line, &["could not be proved", "partita doctor"]);
-    assert_eq!(world.remains(), [""; 0]);
+    world.assert_clean();
 }
 
 #[test]
@@ -208,12 +209,10 @@ fn a_driver_that_hangs_or_is_none() {
     if needs_simulator("the driver is altered") {
         return;
     }
-    let world = World::new();
-    let dir =
-        altered_libraries(&world, "libpartita_simcuda.so", |path| fs::write(path, "no library").unwrap());
-    let line = refusal(world.partita(["run", "--", "true"]).env("PARTITA_LIB_DIR", &dir));
+    let world = altered("libpartita_simcuda.so", |path| fs::write(path, "no library").unwrap());
+    let line = world.refused("run -- true");
     says(&line, &["libnvidia-ml.so.1"]);
-    assert_eq!(world.remains(), [""; 0]);
+    world.assert_clean();
 }
 
 #[test]
@@ -223,24 +222,21 @@ fn missing_parts_of_the_installation() {
     fs::create_dir(&empty).unwrap();
     let line = refusal(world.partita(["run", "--", "true"]).env("PARTITA_LIB_DIR", &empty));
     says(&line, &["libpartita.so", "PARTITA_LIB_DIR"]);
-    assert_eq!(world.remains(), [""; 0]);
+    world.assert_clean();
 }
 
 #[test]
 fn no_mps_program() {
-    let world = World::new();
-    let mut command = if is_real() {
-        let mut command = world.partita(["run", "--", "/bin/true"]);
-        command.env("PATH", world.dir());
-        command
-    } else {
-        let dir = altered_libraries(&world, "partita-sim-mps-control", |path| fs::write(path, "").unwrap());
-        let mut command = world.partita(["run", "--", "true"]);
-        command.env("PARTITA_LIB_DIR", dir);
-        command
+    let world = match is_real() {
+        true => World::new(),
+        false => altered("partita-sim-mps-control", |path| fs::write(path, "").unwrap()),
     };
+    let mut command = world.partita(["run", "--", "/bin/true"]);
+    if is_real() {
+        command.env("PATH", world.dir());
+    }
     says(&refusal(&mut command), &["nvidia-cuda-mps-control not found", "--isolation own"]);
-    assert_eq!(world.remains(), [""; 0]);
+    world.assert_clean();
 }
 
 #[test]
@@ -248,11 +244,10 @@ fn an_mps_service_that_does_not_start() {
     if needs_simulator("the MPS program is altered") {
         return;
     }
-    let world = World::new();
-    let dir = altered_libraries(&world, "partita-sim-mps-control", |path| {
+    let world = altered("partita-sim-mps-control", |path| {
         executable(path, b"#!/bin/sh\necho 'Failed to bind' >&2\nexit 1\n");
     });
-    let line = refusal(world.partita(["run", "--", "true"]).env("PARTITA_LIB_DIR", &dir));
+    let line = world.refused("run -- true");
     says(&line, &["did not start", "Failed to bind"]);
     assert!(world.processes().is_empty());
     assert!(world.ps().is_empty());
@@ -385,5 +380,5 @@ fn arguments_that_are_none() {
     ] {
         says(&world.refused(line), parts);
     }
-    assert_eq!(world.remains(), [""; 0]);
+    world.assert_clean();
 }

@@ -10,7 +10,7 @@ use common::{Tenant, World, text};
 
 #[test]
 fn a_job_that_asks_for_nothing_costs_nothing() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let job = Job::new(&world, 1, "a comment");
     job.prolog().ok().has("nothing_asked");
     job.epilog().ok().has("nothing_to_undo");
@@ -26,7 +26,7 @@ fn a_job_that_asks_for_nothing_costs_nothing() {
 
 #[test]
 fn a_jobs_programs_are_clients_of_its_service() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let job = Job::new(&world, 1, "partita:mps");
     let up = job.prolog().ok();
     assert_eq!(up.step("service_up").unwrap()["started"], true);
@@ -42,8 +42,7 @@ fn a_jobs_programs_are_clients_of_its_service() {
     let (gpu, kernels) = common::gpu_program();
     let mut inside = job.task(common::program());
     inside.args(["run", "--name", "part", "--sm", "50%", "--"]).arg(gpu).arg(kernels).arg("census");
-    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
-    let output = inside.env("PARTITA_CACHE_DIR", cache).output().unwrap();
+    let output = inside.env("PARTITA_CACHE_DIR", world.cache()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(common::sms(text(&output.stdout).trim()).len(), 66, "{output:?}");
     drop(program);
@@ -56,7 +55,7 @@ fn a_jobs_programs_are_clients_of_its_service() {
 
 #[test]
 fn a_whole_job_can_be_a_tenant() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let job = Job::new(&world, 7, "partita:sm=50%,mem=40GiB");
     job.prolog().ok().has("service_up").has("tenant_up");
     job.prolog().ok().has("tenant_up");
@@ -85,7 +84,7 @@ fn a_whole_job_can_be_a_tenant() {
 
 #[test]
 fn a_tenant_of_its_own_needs_no_service() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let job = Job::new(&world, 1, "partita:sm=8tpc,isolation=own");
     let up = job.prolog().ok().has("tenant_up");
     assert!(up.step("service_up").is_none() && daemons(&world).is_empty());
@@ -97,14 +96,14 @@ fn a_tenant_of_its_own_needs_no_service() {
 
 #[test]
 fn what_a_job_leaves_is_ended_and_neighbours_are_not_hurt() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let (job, neighbour) = (Job::new(&world, 1, "partita:mps"), Job::new(&world, 2, "partita:mps"));
     job.prolog().ok();
     neighbour.prolog().ok();
     let mut theirs = Tenant::start(&mut neighbour.gpu("loop"));
     theirs.next_line();
     // One that hides in a session of its own, and one that does not react.
-    let mut hidden = Tenant::start(&mut common::through_shell(&job.gpu("loop"), "exec setsid -w \"$@\""));
+    let mut hidden = Tenant::start(&mut world.through_shell(&job.gpu("loop"), "exec setsid -w \"$@\""));
     let mut stopped = Tenant::start(&mut job.gpu("loop"));
     for tenant in [&mut hidden, &mut stopped] {
         tenant.next_line();
@@ -127,7 +126,7 @@ fn what_a_job_leaves_is_ended_and_neighbours_are_not_hurt() {
 
 #[test]
 fn what_a_task_leaves_on_the_gpu_is_ended_before_it_is_killed() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let (job, neighbour) = (Job::new(&world, 1, "partita:sm=50%"), Job::new(&world, 2, "partita:mps"));
     job.prolog().ok();
     neighbour.prolog().ok();
@@ -166,7 +165,7 @@ fn what_a_task_leaves_on_the_gpu_is_ended_before_it_is_killed() {
 
 #[test]
 fn jobs_that_come_and_go_at_once_share_one_daemon() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let daemons_seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
     let barrier = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
@@ -207,7 +206,7 @@ fn jobs_that_come_and_go_at_once_share_one_daemon() {
 
 #[test]
 fn a_dry_run_changes_nothing() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let job = Job::new(&world, 1, "partita:sm=50%");
     let would = job.run("prolog", "--dry-run").ok().has("service_up").has("tenant_up");
     assert_eq!((&would.report["dry_run"], &would.report["exit_code"]), (&true.into(), &0.into()));
@@ -223,7 +222,10 @@ fn a_dry_run_changes_nothing() {
 
 #[test]
 fn torque_tells_its_jobs_in_arguments() {
-    let world = World::new();
+    if common::needs_user_mode("Torque knows users by their names, and the user here has none") {
+        return;
+    }
+    let world = World::plan().own().start();
     let user = user_name();
     let dir = world.dir();
     let number = batch_jobs::number_of(&world).to_string();
@@ -286,8 +288,11 @@ fn root_starts_the_service_of_the_jobs_user() {
         eprintln!("skipped: a real GPU's calibration is kept in a directory of the caller's");
         return;
     }
+    if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
+        return;
+    }
     const NOBODY: u32 = 65534;
-    let world = World::new();
+    let world = World::plan().own().start();
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(world.dir(), PermissionsExt::from_mode(0o777)).unwrap();
     let reachable = Command::new("setpriv")

@@ -19,7 +19,7 @@ fn signal(pid: u32, signal: Signal) {
 
 #[test]
 fn a_mistake_of_the_jobs_is_told_to_the_job_and_takes_no_node_away() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let first = Job::new(&world, 1, "partita:sm=80%");
     first.prolog().ok();
     for (id, comment, words) in [
@@ -52,7 +52,7 @@ fn a_mistake_of_the_jobs_is_told_to_the_job_and_takes_no_node_away() {
 
 #[test]
 fn an_epilog_cleans_up_after_a_prolog_killed_at_any_moment() {
-    let world = World::new();
+    let world = World::plan().own().start();
     // The calibration is not what this is about.
     Job::new(&world, 1, "partita:sm=10%").prolog().ok();
     Job::new(&world, 1, "partita:sm=10%").epilog().ok();
@@ -80,7 +80,7 @@ fn an_epilog_cleans_up_after_a_prolog_killed_at_any_moment() {
 
 #[test]
 fn a_killed_epilog_is_done_again() {
-    let world = World::new();
+    let world = World::plan().own().start();
     for step in 0..6 {
         let job = Job::new(&world, 1, "partita:sm=50%");
         job.prolog().ok();
@@ -98,7 +98,7 @@ fn a_killed_epilog_is_done_again() {
 
 #[test]
 fn a_daemon_that_does_not_answer_hangs_no_script() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let (job, next) = (Job::new(&world, 1, "partita:mps"), Job::new(&world, 2, "partita:mps"));
     job.prolog().ok();
     let mut program = Tenant::start(&mut job.gpu("loop"));
@@ -133,7 +133,7 @@ fn a_daemon_that_does_not_answer_hangs_no_script() {
 
 #[test]
 fn a_daemon_that_died_is_started_again() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let (job, next) = (Job::new(&world, 1, "partita:mps"), Job::new(&world, 2, "partita:mps"));
     job.prolog().ok();
     let dead = daemons(&world);
@@ -177,7 +177,7 @@ fn a_control_program_that_hangs_or_fails_takes_the_node_away_and_leaves_nothing(
     if common::needs_simulator("a control program of its own") {
         return;
     }
-    let world = World::new();
+    let world = World::plan().own().start();
     for (script, words) in [
         ("#!/bin/sh\nsleep 1000\n", "took longer than"),
         ("#!/bin/sh\necho 'cannot open /dev/nvidiactl' >&2\nexit 1\n", "cannot open /dev/nvidiactl"),
@@ -198,7 +198,7 @@ fn a_control_program_that_hangs_or_fails_takes_the_node_away_and_leaves_nothing(
 
 #[test]
 fn a_directory_that_cannot_be_written_takes_the_node_away_before_anything_is_done() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let job = Job::new(&world, 1, "partita:mps");
     std::fs::write(state_dir(&world), "a file").unwrap();
     for dir in [state_dir(&world), PathBuf::from("/proc/partita"), PathBuf::from("/proc/self/x/y/z")] {
@@ -213,13 +213,9 @@ fn a_directory_that_cannot_be_written_takes_the_node_away_before_anything_is_don
     // A full disk: no file may grow.
     let base = job.script("prolog", "");
     let full = |base: &std::process::Command| {
-        Ended::of(
-            &common::through_shell(base, "trap '' XFSZ; ulimit -f 0; exec \"$@\" | cat").output().unwrap(),
-        )
+        Ended::of(&world.through_shell(base, "trap '' XFSZ; ulimit -f 0; exec \"$@\"").output().unwrap())
     };
-    let mut ended = full(&base);
-    // The exit code is the pipe's.
-    ended.code = ended.report["exit_code"].as_i64().unwrap() as i32;
+    let ended = full(&base);
     assert_eq!(ended.code, 1, "{ended:?}");
     assert!(ended.said.contains("make room"), "{ended:?}");
     assert!(daemons(&world).is_empty());
@@ -227,13 +223,13 @@ fn a_directory_that_cannot_be_written_takes_the_node_away_before_anything_is_don
     // An epilog needs no room.
     job.prolog().ok();
     let ended = full(&job.script("epilog", ""));
-    assert_eq!(ended.report["exit_code"], 0, "{ended:?}");
+    assert_eq!(ended.code, 0, "{ended:?}");
     assert_clean(&world);
 }
 
 #[test]
 fn after_a_restart_of_the_node_there_is_nothing_to_undo() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let job = Job::new(&world, 1, "partita:mps");
     job.prolog().ok();
     // What a restart leaves: the record, and no process.
@@ -258,7 +254,7 @@ fn after_a_restart_of_the_node_there_is_nothing_to_undo() {
 
 #[test]
 fn a_damaged_record_is_set_aside_and_the_job_undone_all_the_same() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let (job, other) = (Job::new(&world, 1, "partita:sm=50%"), Job::new(&world, 2, "partita:mps"));
     job.prolog().ok();
     other.prolog().ok();
@@ -276,7 +272,7 @@ fn a_damaged_record_is_set_aside_and_the_job_undone_all_the_same() {
 
 #[test]
 fn a_job_queued_again_with_another_request_starts_afresh() {
-    let world = World::new();
+    let world = World::plan().own().start();
     Job::new(&world, 1, "partita:sm=50%").prolog().ok();
     // Its epilog never came.
     let again = Job::new(&world, 1, "partita:sm=8tpc");
@@ -288,7 +284,7 @@ fn a_job_queued_again_with_another_request_starts_afresh() {
 
 #[test]
 fn wrong_calls_say_what_is_missing() {
-    let world = World::new();
+    let world = World::plan().own().start();
     for (line, words) in [
         ("batch prolog", "SLURM_JOB_ID is not set"),
         ("batch epilog --system pbs", "id and user"),

@@ -32,6 +32,9 @@ impl Deref for Shared {
 impl Shared {
     /// None where there can be no two users.
     fn new() -> Option<Self> {
+        if common::needs_user_mode(common::SHARED_BY_USERS) {
+            return None;
+        }
         let world = World::new();
         let users = Users::new(world.dir(), &world.run_dir(), common::program())?;
         // Root makes the run directory.

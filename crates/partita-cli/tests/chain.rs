@@ -22,7 +22,7 @@ struct Chains {
 impl Chains {
     fn new() -> Self {
         common::chain_programs();
-        Self { world: World::new() }
+        Self { world: World::plan().own().start() }
     }
 
     /// A chain of these commands, defined.
@@ -225,6 +225,7 @@ fn a_log_that_nobody_takes_is_told_and_holds_nobody_up() {
     assert!(refused.contains("/dev/full"), "{refused}");
     let pipe = world.dir().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    world.give(&pipe);
     let words = ["chain", "start", "toy", "--log", pipe.to_str().unwrap()];
     let refused = chains.refused(&words);
     assert!(refused.contains("nobody reads this pipe"), "{refused}");

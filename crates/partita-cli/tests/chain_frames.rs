@@ -80,7 +80,7 @@ fn finished(view: &Value) -> u64 {
 #[test]
 fn every_frame_is_what_it_should_be_and_the_chain_ends_with_the_last() {
     for memory in ["keeper", "keeper\"\nhandles = \"fd", "first-component"] {
-        let world = World::new();
+        let world = World::plan().own().start();
         let file = define(&world, memory, &["--frames", "12", "--check"]);
         let output = start(&world, &file).output().unwrap();
         assert!(output.status.success(), "{memory}: {output:?}");
@@ -89,7 +89,7 @@ fn every_frame_is_what_it_should_be_and_the_chain_ends_with_the_last() {
 
 #[test]
 fn a_busy_chain_is_stopped_without_a_complaint() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let components = ["a", "b", "c", "d", "e"].map(|name| (name, PRODUCT));
     let head = "frame = \"64KiB\"\nframes = 24\ncapacity = 4\nalgorithm = \"none\"\nrestarts = 0";
     for memory in ["keeper", "first-component"] {
@@ -114,7 +114,7 @@ fn a_busy_chain_is_stopped_without_a_complaint() {
 
 #[test]
 fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let file = define(&world, "keeper", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
     let mut now = advanced(&world, 0);
@@ -156,7 +156,7 @@ fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
 
 #[test]
 fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let head = "frame = \"64KiB\"\nalgorithm = \"none\"\nrestarts = 1";
     let wrapped: &[&str] = &["sh", "-c", "partita-stage matrix 40:1; exit $?"];
     let file = write(&world, "products", head, &[("a", PRODUCT), ("b", wrapped)]);
@@ -177,7 +177,7 @@ fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
 
 #[test]
 fn frames_that_no_memory_holds_are_refused_by_whoever_has_to_allocate_them() {
-    let world = World::new();
+    let world = World::plan().own().start();
     for memory in ["keeper", "first-component"] {
         let head = format!("frame = \"15EiB\"\nrestarts = 0\nmemory = \"{memory}\"");
         let file = write(&world, "products", &head, &[("a", PRODUCT), ("b", PRODUCT)]);
@@ -194,7 +194,7 @@ fn frames_that_no_memory_holds_are_refused_by_whoever_has_to_allocate_them() {
 #[test]
 fn a_chain_ends_without_whoever_never_took_its_frames() {
     const DEAF: &[&str] = &["sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
-    let world = World::new();
+    let world = World::plan().own().start();
     let first = [PRODUCT, &["--frames", "3"]].concat();
     let file = write(&world, "products", "frame = \"64KiB\"", &[("a", &first), ("b", DEAF)]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
@@ -203,7 +203,7 @@ fn a_chain_ends_without_whoever_never_took_its_frames() {
 
 #[test]
 fn frames_go_on_without_the_process_that_runs_the_chain_until_it_begins_anew() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let file = define(&world, "keeper", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
     let before = advanced(&world, 0);
@@ -236,7 +236,7 @@ fn frames_go_on_without_the_process_that_runs_the_chain_until_it_begins_anew() {
 
 #[test]
 fn without_a_keeper_the_first_component_has_the_memory_and_its_death_begins_all_frames_anew() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let file = define(&world, "first-component", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
     let mut now = advanced(&world, 0);
@@ -252,7 +252,7 @@ fn without_a_keeper_the_first_component_has_the_memory_and_its_death_begins_all_
 
 #[test]
 fn compute_units_are_searched_for_while_frames_go_on() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let head = "sm = \"16tpc\"\nframe = \"64KiB\"\nperiod_ms = 20\nalgorithm = \"published\"";
     let [decode, enhance] = ["decode", "enhance"].map(|stage| ["partita-stage", stage, "32x32"]);
     let file = write(&world, "images", head, &[("decode", &decode), ("enhance", &enhance)]);

@@ -115,6 +115,7 @@ fn the_simulated_environment_works_in_a_shell() {
     let mut command = Command::new("sh");
     command.arg("-c").arg(script).arg(base.get_program());
     common::with_env_of(&mut command, &base);
+    world.as_its_user(&mut command);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(common::sms(text(&output.stdout).trim_end()).len(), 132);
@@ -155,7 +156,7 @@ fn doctor_finds_this_machine_healthy() {
         assert!(checks.iter().any(|check| check["name"] == name), "{name} is missing");
     }
     assert_eq!(output.status.code(), Some(0));
-    assert!(world.remains().is_empty(), "{:?}", world.remains());
+    world.assert_clean();
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn the_demo_shows_what_partitions_do() {
     }
     // The ground, two names, two panels, and what ran.
     assert!(picture.matches("<rect").count() > 5);
-    assert!(world.remains().is_empty(), "{:?}", world.remains());
+    world.assert_clean();
 }
 
 #[test]

@@ -193,11 +193,12 @@ fn a_refusal_of_the_driver_is_not_taken_for_a_neighbours_fault() {
     if needs_simulator("the refusal is scripted") {
         return;
     }
-    let world = World::new();
-    let script = world.dir().join("script");
-    fs::write(&script, "attach refuse 807").unwrap();
-    let mut command = world.gpu("--sm 10% --restart on-neighbour-fault", "census");
-    let output = command.env("PARTITA_SIM_MPS_SCRIPT", &script).output().unwrap();
+    let world = World::plan().on(|dir| {
+        let script = dir.join("script");
+        fs::write(&script, "attach refuse 807").unwrap();
+        vec![("PARTITA_SIM_MPS_SCRIPT", script.into())]
+    });
+    let output = world.gpu("--sm 10% --restart on-neighbour-fault", "census").output().unwrap();
     assert_eq!(output.status.code(), Some(91), "{output:?}");
     assert!(text(&output.stdout).contains("error 807"), "{output:?}");
     assert!(!text(&output.stderr).contains("fault"), "{output:?}");

@@ -21,7 +21,7 @@ const MIDDLE: &str = "a100";
 
 #[test]
 fn a_memory_limit_is_the_total_and_holds() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let container = Container::new(&world, "c").with(MEMORY, "256m");
     let (lines, said) = container.allocates("a 100\na 157\ns 157\na 156\nf 0\ns 100\n");
     assert_eq!(lines, ["0 156", "2 156", "2 156", "0 0", "0 100", "0 0"]);
@@ -38,7 +38,7 @@ fn a_memory_limit_is_the_total_and_holds() {
 
 #[test]
 fn every_route_to_memory_is_charged_and_refused_as_under_partita_run() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let container = Container::new(&world, "c").with(MEMORY, "1g").with(DEVICE, MIDDLE);
     for (name, expected) in [
         ("routes", "every route ok\n"),
@@ -60,7 +60,7 @@ fn every_route_to_memory_is_charged_and_refused_as_under_partita_run() {
 
 #[test]
 fn libcuda_is_held_however_it_is_opened() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let escapes = program(&world, "escapes");
     let container = Container::new(&world, "c").with(MEMORY, "64m");
     for (how, expected) in [("path", "held"), ("deepbind", "held"), ("late", "held")] {
@@ -76,7 +76,7 @@ fn libcuda_is_held_however_it_is_opened() {
 
 #[test]
 fn the_management_library_says_the_same_before_and_after_the_first_process_uses_the_gpu() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let container = Container::new(&world, "c").with(MEMORY, "2g");
     let mut command = container.command(&program(&world, "nvml"));
     let mut asked = Answering::start(&mut command);
@@ -91,7 +91,7 @@ fn limits_of_single_devices_go_with_the_devices_however_they_are_chosen() {
         eprintln!("skipped on a real GPU: two are needed, with these totals");
         return;
     }
-    let world = World::new();
+    let world = World::plan().own().start();
     let visible = program(&world, "visible");
     let container = || {
         Container::new(&world, "c")
@@ -143,7 +143,7 @@ fn limits_of_single_devices_go_with_the_devices_however_they_are_chosen() {
 /// Two tenants' totals never differ, so that one tenant is all that there is.
 #[test]
 fn sixty_four_processes_that_start_at_once_are_one_tenant() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let crowd = program(&world, "crowd");
     for round in 0..3 {
         let container = container_of(&world, &format!("c{round}"), MEMORY, "512m").with(DEVICE, SMALL);
@@ -156,7 +156,7 @@ fn sixty_four_processes_that_start_at_once_are_one_tenant() {
 
 #[test]
 fn racing_processes_never_have_a_byte_too_much_nor_are_refused_what_fits() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let container = Container::new(&world, "c").with(MEMORY, "512m").with(DEVICE, SMALL);
     let output = succeed(&mut container.command(&program(&world, "race")));
     assert_eq!(text(&output.stdout), "done\n", "{output:?}");
@@ -164,7 +164,7 @@ fn racing_processes_never_have_a_byte_too_much_nor_are_refused_what_fits() {
 
 #[test]
 fn whoever_is_killed_while_a_tenant_is_made_holds_nobody_up_and_leaves_nothing() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let spill = program(&world, "spill");
     let container = Container::new(&world, "c").with(MEMORY, "256m");
     let mut half_made = 0;
@@ -200,7 +200,7 @@ fn is_work(dir: &Path) -> bool {
 
 #[test]
 fn a_switch_turns_everything_off() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let container =
         Container::new(&world, "c").with(MEMORY, "64m").with(CORES, "?").with("CUDA_DISABLE_CONTROL", "true");
     let (lines, said) = container.allocates("a 128\n");
@@ -210,7 +210,7 @@ fn a_switch_turns_everything_off() {
 
 #[test]
 fn a_child_with_other_variables_or_none_is_still_of_its_tenant() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let spill = program(&world, "spill");
     let elsewhere = world.dir().join("elsewhere.cache").display().to_string();
     let container = Container::new(&world, "c").with(MEMORY, "64m");
@@ -246,7 +246,7 @@ fn a_child_with_other_variables_or_none_is_still_of_its_tenant() {
 
 #[test]
 fn limits_are_those_of_the_first_process_while_anybody_lives_and_of_the_next_when_nobody_does() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let spill = program(&world, "spill");
     let with = |limit: &str| Container::new(&world, "c").with(MEMORY, limit);
     let mut living = Answering::start(&mut with("64m").command(&spill));
@@ -267,7 +267,7 @@ fn limits_are_those_of_the_first_process_while_anybody_lives_and_of_the_next_whe
 
 #[test]
 fn what_nobody_understands_is_refused_and_the_program_goes_on() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let refused = |variable: &str, value: &str| Container::new(&world, "c").with(variable, value).refused();
     for (variable, value) in [
         (MEMORY, "lots"),
@@ -291,7 +291,7 @@ fn what_nobody_understands_is_refused_and_the_program_goes_on() {
 
 #[test]
 fn hami_cores_own_file_is_neither_read_nor_written() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let container = Container::new(&world, "c").with(MEMORY, "64m");
     let cache = container.dir.join("pod.cache");
     let content: Vec<u8> =
@@ -327,7 +327,7 @@ fn in_own_mounts(container: &Container<'_>, script: &str) -> Option<Output> {
 
 #[test]
 fn a_directory_that_is_full_or_cannot_be_written_is_a_refusal() {
-    let world = World::new();
+    let world = World::plan().own().start();
     for (options, expected) in [("size=64k", "No space left on device"), ("ro", "Read-only file system")] {
         let container = Container::new(&world, "c").with(MEMORY, "64m");
         let script = format!(
@@ -343,7 +343,7 @@ fn a_directory_that_is_full_or_cannot_be_written_is_a_refusal() {
 /// As HAMi's device plugin sets a container up: the file where theirs was, and named in `/etc/ld.so.preload`, which every program obeys.
 #[test]
 fn the_file_put_in_place_of_libvgpu_holds_a_whole_container_and_disturbs_nobody_in_it() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let container = Container::new(&world, "c").with(MEMORY, "64m");
     let library = container.dir.join("libvgpu.so");
     fs::copy(libraries().join("libpartita.so"), &library).unwrap();
@@ -377,7 +377,7 @@ fn the_file_put_in_place_of_libvgpu_holds_a_whole_container_and_disturbs_nobody_
 
 #[test]
 fn other_variables_do_what_the_table_says() {
-    let world = World::new();
+    let world = World::plan().own().start();
     // What does not fit lies in host memory.
     let container = Container::new(&world, "spills").with(MEMORY, "64m").with("CUDA_OVERSUBSCRIBE", "true");
     assert_eq!(container.allocates("a 48\na 48\n").0, ["0 16", "0 16"]);

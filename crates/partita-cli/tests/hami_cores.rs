@@ -32,7 +32,7 @@ fn a_core_limit_is_a_mask_where_the_board_was_proved() {
     if needs_simulator("numbers of SMs are those of an H200") {
         return;
     }
-    let world = World::new();
+    let world = World::plan().own().start();
     let proved = proved(&world);
     let container = |name: &str, cores: &str| {
         Container::new(&world, name).with(CORES, cores).with("PARTITA_CACHE_DIR", &proved)
@@ -69,7 +69,7 @@ fn living_tenants_keep_their_tpcs_and_a_limit_beyond_the_device_is_shared_and_to
     if needs_simulator("numbers of SMs are those of an H200") {
         return;
     }
-    let world = World::new();
+    let world = World::plan().own().start();
     let proved = proved(&world);
     let beside = |name: &str, cores: &str| {
         let cache = world.dir().join("c").join(name).display().to_string();
@@ -99,7 +99,7 @@ fn beside_tenants_of_partita_run_it_has_tpcs_of_its_own() {
     if needs_simulator("numbers of SMs are those of an H200") {
         return;
     }
-    let world = World::new();
+    let world = World::plan().own().start();
     let proved = proved(&world);
     let _run = world.idle("--sm 60% --isolation own");
     let theirs = world.ps()[0]["tpcs"].as_str().unwrap().to_owned();
@@ -112,7 +112,7 @@ fn beside_tenants_of_partita_run_it_has_tpcs_of_its_own() {
 
 #[test]
 fn a_core_limit_that_cannot_be_enforced_is_refused_and_never_dropped() {
-    let world = World::new();
+    let world = World::plan().own().start();
     let container = || Container::new(&world, "c").with(CORES, "30").with(MEMORY, "1g");
     let reason = container().refused();
     assert!(reason.contains("partita doctor") && reason.contains("share of time"), "{reason}");
@@ -146,7 +146,7 @@ fn a_core_limit_that_cannot_be_enforced_is_refused_and_never_dropped() {
 /// How true it is, is `--time`'s to show.
 #[test]
 fn where_no_board_was_proved_a_core_limit_is_a_share_of_time() {
-    let world = World::in_memory();
+    let world = World::plan().own().in_memory().start();
     let container = Container::new(&world, "c").with(CORES, "30").with("LIBCUDA_LOG_LEVEL", "3");
     let mut asked = Answering::start(container.command(&program(&world, "gate")).arg(&gpu_program().1));
     assert_eq!(asked.tenant.next_line(), "ready");
@@ -169,7 +169,7 @@ fn where_no_board_was_proved_a_core_limit_is_a_share_of_time() {
 
 #[test]
 fn priorities_hold_between_containers_that_share_a_directory_in_memory() {
-    let (world, disk) = (World::in_memory(), World::new());
+    let (world, disk) = (World::plan().own().in_memory().start(), World::plan().own().start());
     let gate = program(&world, "gate");
     let start = |name: &str, priority: &str| {
         let cache = world.dir().join("c").join(name).display().to_string();

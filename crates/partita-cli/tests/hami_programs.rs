@@ -29,7 +29,7 @@ fn agrees_with(world: &World, what: &str, mib: u32, variables: &[(&str, &str)]) 
 }
 
 fn agrees(what: &str, limits: &[u32]) {
-    let world = World::new();
+    let world = World::plan().own().start();
     for &mib in limits {
         agrees_with(&world, what, mib, &[]);
     }
@@ -113,7 +113,7 @@ fn children_take_nothing_of_their_parents_with_them() {
 
 #[test]
 fn graphs_run_as_often_as_they_are_launched_with_a_core_limit_and_without() {
-    let world = World::new();
+    let world = World::plan().own().start();
     agrees_with(&world, "graph", 2048, &[]);
     agrees_with(&world, "graph", 2048, &[(CORES, "30"), ("PARTITA_CACHE_DIR", &proved(&world))]);
 }
@@ -123,7 +123,7 @@ fn what_is_freed_while_another_device_is_current_is_credited_where_it_was_had() 
     if needs_simulator("two are needed") {
         return;
     }
-    let world = World::new();
+    let world = World::plan().own().start();
     agrees_with(&world, "two", 1024, &[("PARTITA_SIM_GPUS", "2"), ("CUDA_DEVICE_MEMORY_LIMIT_1", "512m")]);
 }
 
@@ -134,7 +134,7 @@ fn the_peers_own_programs_succeed_where_they_do_without_limits() {
         eprintln!("skipped: PARTITA_TEST_PEER_PROGRAMS names no directory of programs");
         return;
     };
-    let world = World::new();
+    let world = World::plan().own().start();
     let mut programs: Vec<_> =
         std::fs::read_dir(&dir).expect("it can be read").map(|entry| entry.unwrap().path()).collect();
     programs.sort();

@@ -20,6 +20,7 @@ fn in_own_mounts(world: &World, script: &str, arguments: &[&str]) -> Option<Outp
     let mut command = Command::new("unshare");
     command.args(["-rm", "sh", "-c", script]).arg(base.get_program()).args(base.get_args());
     with_env_of(&mut command, &base);
+    world.as_its_user(&mut command);
     Some(command.output().expect("unshare runs"))
 }
 

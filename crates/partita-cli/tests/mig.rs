@@ -11,11 +11,13 @@ use serde_json::Value;
 
 const CUT: &str = "3g.71gb,1g.18gb";
 
-/// `partita` on a simulated machine whose GPU is cut up.
+/// A simulated machine whose GPU is cut up.
+fn machine(_: &std::path::Path) -> common::Variables {
+    vec![("PARTITA_SIM_MIG", CUT.into())]
+}
+
 fn partita(world: &World, line: &str) -> Command {
-    let mut command = world.partita(line.split_whitespace());
-    command.env("PARTITA_SIM_MIG", CUT);
-    command
+    world.partita(line.split_whitespace())
 }
 
 /// The GPU as `devices` tells it.
@@ -35,7 +37,7 @@ fn instances_are_listed_and_no_tenant_is_made_on_a_gpu_that_is_cut_up() {
     if needs_simulator("it cuts the GPU up") {
         return;
     }
-    let world = World::new();
+    let world = World::plan().on(machine);
     let gpu = gpu(&world);
     assert_eq!(gpu["mig_enabled"], true);
     let [first, second] = &names(&gpu)[..] else { panic!("{gpu}") };
@@ -52,7 +54,7 @@ fn instances_are_listed_and_no_tenant_is_made_on_a_gpu_that_is_cut_up() {
     assert!(!doctor.status.success(), "{said}");
     assert!(said.contains(&format!("{first} is 3g.71gb, {second} is 1g.18gb")), "{said}");
     // Without that, nothing is cut up.
-    let whole = succeed(&mut world.partita("devices --gpu sim:h200 --json".split_whitespace()));
+    let whole = succeed(&mut partita(&World::new(), "devices --gpu sim:h200 --json"));
     let whole: Value = serde_json::from_slice(&whole.stdout).unwrap();
     assert_eq!((&whole[0]["mig_enabled"], names(&whole[0]).len()), (&Value::from(false), 0));
 }
@@ -62,7 +64,7 @@ fn a_quota_holds_in_an_instance_however_the_list_names_it() {
     if needs_simulator("it cuts the GPU up") {
         return;
     }
-    let world = World::new();
+    let world = World::plan().own().on(machine);
     let gpu = gpu(&world);
     let [first, second] = &names(&gpu)[..] else { panic!("{gpu}") };
     let container = Container::new(&world, "cut").with("PARTITA_SIM_MIG", CUT).with(MEMORY, "64m");

@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use common::{Tenant, World, needs_simulator, through_shell};
 use serde_json::Value;
@@ -80,10 +80,10 @@ fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense()
         return;
     }
     let world = World::new();
-    assert!(world.refused("mps limits").contains("partita mps start"));
-    world.ok("mps start");
+    assert!(world.keeper_refused("mps limits").contains("partita mps start"));
+    world.keeper_ok("mps start");
     assert!(world.ok("mps limits").contains("100 % of the SMs"));
-    let set = world.ok("mps limits --percent 50 --mem 900MiB --priority below");
+    let set = world.keeper_ok("mps limits --percent 50 --mem 900MiB --priority below");
     assert!(
         set.contains("50 % of the SMs") && set.contains("66 SMs each") && set.contains("below normal"),
         "{set}"
@@ -99,7 +99,7 @@ fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense()
     let error = common::refusal(&mut world.gpu("--sm 10%", "census"));
     assert!(error.contains("thread percentage of 50"), "{error}");
 
-    let half = json(&world.ok("mps limits --policy half --clients 4 --json"));
+    let half = json(&world.keeper_ok("mps limits --policy half --clients 4 --json"));
     assert_eq!(
         (&half["thread_percentage"], half["allotments"].as_array().unwrap().len()),
         (&Value::from(50.0), 4)
@@ -111,9 +111,9 @@ fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense()
         "{half}"
     );
     assert!(set.contains("products not proved: a simulated GPU"), "{set}");
-    let weighted = world.ok("mps limits --policy weighted --loads 30,70 --dry-run");
+    let weighted = world.keeper_ok("mps limits --policy weighted --loads 30,70 --dry-run");
     assert!(weighted.contains("client 1: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30 (38 SMs)"), "{weighted}");
-    let exact = world.ok("mps limits --policy exact --sms 24,60 --dry-run");
+    let exact = world.keeper_ok("mps limits --policy exact --sms 24,60 --dry-run");
     assert!(exact.contains("(24 SMs)") && exact.contains("(60 SMs)"), "{exact}");
     for (line, words) in [
         ("mps limits --percent 0", "above 0"),
@@ -123,34 +123,16 @@ fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense()
         ("mps limits --policy exact --sms 33", "34 is the next"),
         ("mps limits --mem 1KiB", "whole MiB"),
     ] {
-        assert!(world.refused(line).contains(words), "{line}: {}", world.refused(line));
+        let refused = world.keeper_refused(line);
+        assert!(refused.contains(words), "{line}: {refused}");
     }
-    world.ok("mps limits --percent 100");
+    world.keeper_ok("mps limits --percent 100");
     assert!(world.gpu("--sm 10%", "census").status().unwrap().success(), "and they run again");
 }
 
 /// A world whose control program is of CUDA 13.1, which has static partitions.
-struct Newer(World);
-
-impl Newer {
-    fn with(mut command: Command) -> Command {
-        command.env("PARTITA_SIM_MPS_VERSION", "13010");
-        command
-    }
-
-    fn ok(&self, line: &str) -> String {
-        let output = Self::with(self.0.partita(line.split_whitespace())).output().unwrap();
-        assert!(output.status.success(), "partita {line}: {output:?}");
-        common::text(&output.stdout)
-    }
-
-    fn refused(&self, line: &str) -> String {
-        common::refusal(&mut Self::with(self.0.partita(line.split_whitespace())))
-    }
-
-    fn gpu(&self, options: &str, what: &str) -> Command {
-        Self::with(self.0.gpu(options, what))
-    }
+fn newer() -> World {
+    World::plan().on(|_| vec![("PARTITA_SIM_MPS_VERSION", "13010".into())])
 }
 
 #[test]
@@ -159,13 +141,13 @@ fn static_partitions_are_refused_where_the_control_program_has_none() {
         return;
     }
     let world = World::new();
-    let error = world.refused("mps start --static-partitions");
+    let error = world.keeper_refused("mps start --static-partitions");
     assert!(error.contains("CUDA 13.1") && error.contains("partita run --sm"), "{error}");
     assert!(world.ok("mps status").contains("does not run"), "nothing is left of the try");
-    assert!(world.refused("mps partitions").contains("partita mps start"));
-    world.ok("mps start");
+    assert!(world.keeper_refused("mps partitions").contains("partita mps start"));
+    world.keeper_ok("mps start");
     for line in ["mps partitions", "mps partitions add --chunks 2", "mps partitions remove GPU-1/a"] {
-        let error = world.refused(line);
+        let error = world.keeper_refused(line);
         assert!(
             error.contains("does not know them (`lspart`)") && error.contains("CUDA 13.1"),
             "{line}: {error}"
@@ -175,15 +157,14 @@ fn static_partitions_are_refused_where_the_control_program_has_none() {
     assert!(error.contains("does not know them"), "{error}");
     assert!(world.ps().is_empty());
     // Where the program knows them and the daemon was started without, that is the reason.
-    world.ok("mps stop");
-    let newer = Newer(world);
-    newer.ok("mps start");
-    let error = newer.refused("mps partitions add --chunks 2");
+    let newer = newer();
+    newer.keeper_ok("mps start");
+    let error = newer.keeper_refused("mps partitions add --chunks 2");
     assert!(
         error.contains("not enabled") && error.contains("partita mps start --static-partitions"),
         "{error}"
     );
-    assert!(newer.refused("mps start --static-partitions").contains("runs without them"));
+    assert!(newer.keeper_refused("mps start --static-partitions").contains("runs without them"));
 }
 
 #[test]
@@ -191,16 +172,16 @@ fn static_partitions_are_made_used_listed_and_removed() {
     if needs_simulator("the driver may be older") {
         return;
     }
-    let world = Newer(World::new());
-    world.ok("mps start --static-partitions");
-    world.ok("mps start --static-partitions");
+    let world = newer();
+    world.keeper_ok("mps start --static-partitions");
+    world.keeper_ok("mps start --static-partitions");
     let error = world.refused("run --sm 10% -- true");
     assert!(error.contains("each client needs one") && error.contains("--mps-partition"), "{error}");
-    let make = |chunks: u32| json(&world.ok(&format!("mps partitions add --chunks {chunks} --json")));
+    let make = |chunks: u32| json(&world.keeper_ok(&format!("mps partitions add --chunks {chunks} --json")));
     let (first, second) = (make(12), make(4));
     assert_eq!(first["state"], "unknown", "a simulated GPU multiplies nothing");
     let name = |made: &Value| made["partition"].as_str().unwrap().to_owned();
-    assert!(world.refused("mps partitions add --chunks 1").contains("1 chunks"));
+    assert!(world.keeper_refused("mps partitions add --chunks 1").contains("1 chunks"));
 
     // The last one has the four SMs that are left over.
     for (partition, expected) in [(name(&first), 0..96), (name(&second), 96..132)] {
@@ -219,7 +200,7 @@ fn static_partitions_are_made_used_listed_and_removed() {
     let rows = json(&world.ok("mps partitions --json"));
     assert_eq!((&rows[2]["id"], &rows[2]["numbers"]), (&Value::from("Ab2/="), &json("[4, 36, 1]")));
     let id = name(&second);
-    assert!(world.refused(&format!("mps partitions remove {id}")).contains("in use"));
+    assert!(world.keeper_refused(&format!("mps partitions remove {id}")).contains("in use"));
     // Beside it one that takes turns has its mask, and nothing is in its way.
     assert!(world.gpu("--isolation own --sm 50%", "census").status().unwrap().success());
     world.ok("kill inside");
@@ -239,7 +220,7 @@ fn static_partitions_are_made_used_listed_and_removed() {
     assert_eq!(lines.next().unwrap(), before);
     world.ok("kill again");
     again.exit_code();
-    assert!(world.ok(&format!("mps partitions remove {id}")).contains("removed"));
+    assert!(world.keeper_ok(&format!("mps partitions remove {id}")).contains("removed"));
     assert_eq!(json(&world.ok("mps partitions --json")).as_array().unwrap().len(), 2);
     for (line, words) in [
         (format!("run --mps-partition {id} -- true"), "there is no such partition"),
@@ -248,7 +229,7 @@ fn static_partitions_are_made_used_listed_and_removed() {
         ("mps partitions remove 7".to_owned(), "is no partition"),
         ("mps partitions add --chunks 0".to_owned(), "0 chunks"),
     ] {
-        let error = world.refused(&line);
+        let error = if line.starts_with("mps") { world.keeper_refused(&line) } else { world.refused(&line) };
         assert!(error.contains(words), "{line}: {error}");
     }
 }
@@ -277,18 +258,18 @@ fn logs_are_lines_or_objects_and_events_alone_on_request() {
 #[test]
 fn a_daemon_is_kept_to_its_processors() {
     let world = World::new();
-    assert!(world.refused("mps start --cpus 3-1").contains("list of processors"));
-    let started = json(&world.ok("mps start --cpus 0 --json"));
+    assert!(world.keeper_refused("mps start --cpus 3-1").contains("list of processors"));
+    let started = json(&world.keeper_ok("mps start --cpus 0 --json"));
     let status = fs::read_to_string(format!("/proc/{}/status", started["daemon"])).unwrap();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     assert_eq!(allowed.trim(), "0");
-    assert!(world.refused("mps start --cpus 0").contains("runs already"));
+    assert!(world.keeper_refused("mps start --cpus 0").contains("runs already"));
 }
 
 #[test]
 fn a_daemon_may_open_the_files_that_it_needs_or_that_is_told() {
     let world = World::new();
-    let start = world.partita(["mps", "start", "--json"]);
+    let start = world.keeper("mps start --json");
     let files = |daemon: &Value| {
         let limits = fs::read_to_string(format!("/proc/{daemon}/limits")).unwrap();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap().to_owned();
@@ -297,7 +278,7 @@ fn a_daemon_may_open_the_files_that_it_needs_or_that_is_told() {
     let output = through_shell(&start, "ulimit -Hn 20000 && ulimit -Sn 1024; exec \"$@\"").output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     assert_eq!(files(&json(&common::text(&output.stdout))["daemon"]), "16384");
-    world.ok("mps stop");
+    world.keeper_ok("mps stop");
     let output = through_shell(&start, "ulimit -n 4096; exec \"$@\"").output().unwrap();
     let told = common::text(&output.stderr);
     assert!(output.status.success() && told.lines().count() == 1, "{output:?}");
@@ -321,7 +302,7 @@ fn exclusive_mode_is_set_on_request_alone_and_taken_back() {
     common::executable(&bin.join("nvidia-smi"), script.as_bytes());
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let run = |line: &str, refuses: &str| {
-        let mut command: Command = world.partita(line.split_whitespace());
+        let mut command = world.keeper(line);
         command.env("PATH", &path).env("FAKE_REFUSES", refuses).output().unwrap()
     };
     assert!(run("mps start", "").status.success() && run("mps stop", "").status.success());
@@ -340,13 +321,16 @@ fn exclusive_mode_is_set_on_request_alone_and_taken_back() {
 fn a_service_for_all_users_is_roots() {
     let world = World::new();
     if !rustix::process::geteuid().is_root() {
-        assert!(world.refused("mps start --multi-user").contains("sudo"));
+        assert!(world.keeper_refused("mps start --multi-user").contains("sudo"));
         return;
     }
-    world.ok("mps start");
-    assert!(world.refused("mps start --multi-user").contains("stop it first"));
-    world.ok("mps stop");
-    world.ok("mps start --multi-user");
+    world.keeper_ok("mps start");
+    // In system mode it is for all users anyway.
+    if !common::is_system() {
+        assert!(world.keeper_refused("mps start --multi-user").contains("stop it first"));
+        world.keeper_ok("mps stop");
+    }
+    world.keeper_ok("mps start --multi-user");
     assert!(world.ok("mps status").contains("for all users"));
     assert_eq!(json(&world.ok("mps status --json"))["all_users"], true);
     let _one = client(&world, "one");
@@ -354,32 +338,12 @@ fn a_service_for_all_users_is_roots() {
 }
 
 /// A world whose service does what a script says.
-struct Scripted {
-    world: World,
+fn scripted() -> World {
+    World::plan().on(|dir| vec![("PARTITA_SIM_MPS_SCRIPT", dir.join("script").into())])
 }
 
-impl Scripted {
-    fn new() -> Self {
-        Self { world: World::new() }
-    }
-
-    fn write(&self, script: &str) {
-        fs::write(self.world.dir().join("script"), script).unwrap();
-    }
-
-    fn with(&self, mut command: Command) -> Command {
-        command.env("PARTITA_SIM_MPS_SCRIPT", self.world.dir().join("script"));
-        command
-    }
-
-    fn refused(&self, line: &str) -> String {
-        common::refusal(&mut self.with(self.world.partita(line.split_whitespace())))
-    }
-
-    fn ok(&self, line: &str) {
-        let output = self.with(self.world.partita(line.split_whitespace())).output().unwrap();
-        assert!(output.status.success(), "{line}: {output:?}");
-    }
+fn write_script(world: &World, script: &str) {
+    fs::write(world.dir().join("script"), script).unwrap();
 }
 
 #[test]
@@ -387,22 +351,22 @@ fn a_service_that_breaks_is_told_and_recovered() {
     if needs_simulator("the failures are scripted") {
         return;
     }
-    let scripted = Scripted::new();
-    scripted.write("start say Failed to make room");
-    assert!(scripted.refused("mps start").contains("Failed to make room"));
-    scripted.write("");
-    scripted.ok("mps start");
-    scripted.write("get_server_list say 12 what");
-    assert!(scripted.refused("mps status").contains("12 what"));
-    scripted.write("get_default_active_thread_percentage half");
-    assert!(scripted.refused("mps status").contains("breaks off after \"10\""));
-    scripted.write("get_server_list death");
-    assert!(!scripted.refused("mps status").is_empty());
-    let stale = scripted.world.ok("mps status");
+    let world = scripted();
+    write_script(&world, "start say Failed to make room");
+    assert!(world.keeper_refused("mps start").contains("Failed to make room"));
+    write_script(&world, "");
+    world.keeper_ok("mps start");
+    write_script(&world, "get_server_list say 12 what");
+    assert!(world.refused("mps status").contains("12 what"));
+    write_script(&world, "get_default_active_thread_percentage half");
+    assert!(world.refused("mps status").contains("breaks off after \"10\""));
+    write_script(&world, "get_server_list death");
+    assert!(!world.refused("mps status").is_empty());
+    let stale = world.ok("mps status");
     assert!(stale.contains("does not run") && stale.contains("died"), "{stale}");
-    scripted.write("");
-    scripted.ok("mps start");
-    assert!(scripted.world.ok("mps status").contains("runs"));
+    write_script(&world, "");
+    world.keeper_ok("mps start");
+    assert!(world.ok("mps status").contains("runs"));
 }
 
 #[test]
@@ -410,16 +374,16 @@ fn a_server_that_never_gets_ready_is_waited_for_and_named() {
     if needs_simulator("the failures are scripted") {
         return;
     }
-    let scripted = Scripted::new();
-    scripted.write("server silence");
+    let world = scripted();
+    write_script(&world, "server silence");
     // Waits in cuInit, as on hardware.
-    let mut first = Tenant::start(&mut scripted.with(scripted.world.gpu("--name first --sm 10%", "census")));
-    let status = || json(&scripted.world.ok("mps status --json"));
+    let mut first = Tenant::start(&mut world.gpu("--name first --sm 10%", "census"));
+    let status = || json(&world.ok("mps status --json"));
     let deadline = std::time::Instant::now() + common::PATIENCE;
     while status()["servers"][0]["status"] != "initializing" {
         assert!(std::time::Instant::now() < deadline, "{}", status());
     }
-    let error = scripted.refused("run --name late --sm 10% --mps-deadline 0 -- true");
+    let error = world.refused("run --name late --sm 10% --mps-deadline 0 -- true");
     assert!(error.contains("still INITIALIZING after 0 s"), "{error}");
     first.signal(rustix::process::Signal::TERM);
     assert_eq!(first.exit_code(), 128 + 15, "the signal is not kept from it");
@@ -430,12 +394,12 @@ fn why_a_server_cannot_do_its_work_is_told_with_the_remedy() {
     if needs_simulator("the failures are scripted") {
         return;
     }
-    let scripted = Scripted::new();
-    scripted.write("");
-    let mut one = Tenant::start(&mut scripted.with(scripted.world.gpu("--name one --sm 10%", "loop")));
+    let world = scripted();
+    write_script(&world, "");
+    let mut one = Tenant::start(&mut world.gpu("--name one --sm 10%", "loop"));
     one.next_line();
-    scripted.write("attach exhausted");
-    let failing = || scripted.with(scripted.world.gpu("--name two --sm 10%", "census")).output().unwrap();
+    write_script(&world, "attach exhausted");
+    let failing = || world.gpu("--name two --sm 10%", "census").output().unwrap();
     let output = failing();
     assert_eq!(output.status.code(), Some(91), "{output:?}");
     let told = common::text(&output.stderr);
@@ -445,7 +409,7 @@ fn why_a_server_cannot_do_its_work_is_told_with_the_remedy() {
     );
     assert!(told.contains("`ulimit -n 16384`"), "{told}");
     // One that fails later, of itself, is not told of it.
-    scripted.write("attach refuse 999");
+    write_script(&world, "attach refuse 999");
     let output = failing();
     assert_eq!(output.status.code(), Some(91), "{output:?}");
     assert_eq!(common::text(&output.stderr), "");
@@ -457,11 +421,11 @@ fn the_49th_client_is_refused_before_its_program_starts() {
     if needs_simulator("the list of clients is scripted") {
         return;
     }
-    let scripted = Scripted::new();
-    scripted.ok("mps start");
+    let world = scripted();
+    world.keeper_ok("mps start");
     let server = || {
-        let mut one = client(&scripted.world, "one");
-        let status = json(&scripted.world.ok("mps status --json"));
+        let mut one = client(&world, "one");
+        let status = json(&world.ok("mps status --json"));
         one.signal(rustix::process::Signal::TERM);
         one.exit_code();
         status["servers"][0]["pid"].to_string()
@@ -469,14 +433,14 @@ fn the_49th_client_is_refused_before_its_program_starts() {
     let server = server();
     let list =
         |clients: usize| (0..clients).map(|at| (100_000 + at).to_string()).collect::<Vec<_>>().join("\\n");
-    scripted.write(&format!("get_server_list say {server}\nget_client_list say {}", list(48)));
-    let mark = scripted.world.dir().join("started");
+    write_script(&world, &format!("get_server_list say {server}\nget_client_list say {}", list(48)));
+    let mark = world.dir().join("started");
     let line = format!("run --sm 10% -- touch {}", mark.display());
-    let error = scripted.refused(&line);
+    let error = world.refused(&line);
     assert!(error.contains("48 clients of the 48") && error.contains("--isolation own"), "{error}");
     assert!(!mark.exists(), "it was not started");
-    assert!(scripted.world.ps().is_empty(), "and nothing is left of it");
-    scripted.write(&format!("get_client_list say {}", list(47)));
-    scripted.ok(&line);
+    assert!(world.ps().is_empty(), "and nothing is left of it");
+    write_script(&world, &format!("get_client_list say {}", list(47)));
+    world.ok(&line);
     assert!(mark.exists());
 }

@@ -56,11 +56,13 @@ fn gpus(list: &str) -> String {
     if is_real() { list.to_owned() } else { format!("sim:h200:{list}") }
 }
 
-/// `partita` on the machine with two GPUs.
+/// A world on a machine with two GPUs.
+fn two_gpus() -> World {
+    World::plan().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())])
+}
+
 fn partita(world: &World, line: &str) -> Command {
-    let mut command = world.partita(line.split_whitespace());
-    command.env("PARTITA_SIM_GPUS", "2");
-    command
+    world.partita(line.split_whitespace())
 }
 
 fn refused(world: &World, line: &str) -> String {
@@ -149,7 +151,7 @@ fn every_route_obeys_each_gpu_s_limits() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let mut program = Program::start(&world, "0,1", "--sm tpc:0-7");
     program.assert_on("round", &["0-7", "0-7"]);
     // Of one, then of the other, while both run.
@@ -187,7 +189,7 @@ fn limits_of_one_gpu_change_under_load_and_the_other_s_stay() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let mut program = Program::start(&world, "0,1", "--sm tpc:0-15");
     for set in ["16-31", "3", "64-65", "0-65", "0-15"] {
         ok(&world, &format!("set both --gpu 1 --sm tpc:{set}"));
@@ -200,7 +202,7 @@ fn the_program_sees_the_gpus_in_the_order_asked() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let forwards = Program::start(&world, "0,1", "--sm tpc:0").uuids.clone();
     assert_eq!(forwards.len(), 2);
     let mut program = Program::start(&world, "1,0", "--sm tpc:0-3");
@@ -224,7 +226,7 @@ fn a_process_is_enough_to_name_it_and_all_is_enough_for_every_gpu() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let program = Program::start(&world, "all", "--sm 10tpc");
     let rows = rows(&world, "both");
     assert_eq!(rows.len(), program.uuids.len());
@@ -251,7 +253,7 @@ fn each_gpu_is_planned_beside_the_tenants_that_are_there() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let _one = idle(&world, "one", "1", "--sm 50% --isolation own");
     let dry = ok(&world, &format!("run --gpu {} --sm 50% --isolation own --dry-run --json", gpus("0,1")));
     let dry: Value = serde_json::from_str(&dry).expect("JSON");
@@ -289,7 +291,7 @@ fn others_make_room_on_the_gpu_that_needs_it() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let _one = idle(&world, "one", "1", "--sm 4tpc --isolation own");
     let gpc = world.row("one")["gpcs"][0]["gpc"].as_u64().expect("a GPC");
     let options = format!("--gpu {} --sm gpc:{gpc} --isolation own", gpus("0,1"));
@@ -314,7 +316,7 @@ fn memory_is_charged_on_the_gpu_that_it_lies_on() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let mut program = Program::start(&world, "0,1", "--sm tpc:0-7 --mem 1GiB");
     const HALF: u64 = 512 << 20;
     assert_eq!(program.asked.line(&format!("alloc 0 {}", HALF + (1 << 20))), "alloc 0");
@@ -346,7 +348,7 @@ fn what_cannot_fit_is_judged_by_the_gpu_that_it_is_for() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let mut program = Program::start(&world, "0,1", "--sm tpc:0-7");
     ok(&world, "set both --gpu 1 --sm tpc:0-3");
     // An SM holds two blocks of 1024 threads.
@@ -364,7 +366,7 @@ fn a_gpu_that_is_not_the_tenant_s_is_out_of_reach() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let uuids = Program::start(&world, "0,1", "--sm tpc:0").uuids.clone();
     // The program names another GPU itself.
     let through = |list: &str| ["env".to_owned(), format!("CUDA_VISIBLE_DEVICES={list}")];
@@ -392,7 +394,7 @@ fn quotas_go_with_the_gpus_in_every_form_of_the_list() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let uuids = Program::start(&world, "0,1", "--sm tpc:0").uuids.clone();
     let program = compile(&world, "visible");
     let script = r#"echo ready; read quotas; while IFS= read -r list; do
@@ -438,7 +440,7 @@ fn whatever_ends_it_leaves_nothing_on_any_gpu() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     // `partita run` dies first: the tenant lives on with its program, then goes with it.
     let mut program = Program::start(&world, "0,1", "--sm tpc:0-7 --mem 1GiB");
     assert_eq!(program.asked.line("alloc 1 1048576"), "alloc 0");
@@ -452,13 +454,13 @@ fn whatever_ends_it_leaves_nothing_on_any_gpu() {
     while !rows(&world, "both").is_empty() {
         assert!(std::time::Instant::now() < deadline, "it is never gone");
     }
-    assert!(world.remains().is_empty(), "{:?}", world.remains());
+    world.assert_clean();
     // The name and the TPCs are free again, and `kill` ends it on both.
     let mut program = Program::start(&world, "0,1", "--sm 100%");
     let said = ok(&world, "kill both");
     assert!(said.starts_with("both: ended"), "{said}");
     assert_ne!(program.asked.tenant.exit_code(), 0);
-    assert!(world.remains().is_empty(), "{:?}", world.remains());
+    world.assert_clean();
 }
 
 #[test]
@@ -466,7 +468,7 @@ fn lists_that_cannot_be_are_refused() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let try_run =
         |list: &str| refused(&world, &format!("run --gpu {list} --isolation own --sm tpc:0 -- true"));
     let line = try_run(&gpus("0,0"));
@@ -482,7 +484,7 @@ fn lists_that_cannot_be_are_refused() {
     );
     let line = refused(&world, &format!("topology --gpu {}", gpus("0,1")));
     assert!(line.contains("is about one GPU"), "{line}");
-    assert!(world.remains().is_empty(), "{:?}", world.remains());
+    world.assert_clean();
 }
 
 #[test]
@@ -490,7 +492,7 @@ fn tenants_of_the_same_gpus_run_at_the_same_time() {
     if needs_two_gpus() {
         return;
     }
-    let world = World::new();
+    let world = two_gpus();
     let mut program = Program::of(&mut command(&world, "0,1", "--sm tpc:0-7", &[]));
     program.assert_on("round", &["0-7", "0-7"]);
     // In whatever order.
@@ -503,11 +505,11 @@ fn tenants_of_the_same_gpus_run_at_the_same_time() {
     let _turns = idle(&world, "turns", "0", "--sm 10tpc --isolation own");
     drop(other);
     assert!(ok(&world, "kill both").starts_with("both: ended"), "its work is ended through its service");
-    ok(&world, &format!("mps stop --gpu {} --force", gpus("0,1")));
+    world.keeper_ok(&format!("mps stop --gpu {} --force", gpus("0,1")));
     // Nobody shares the GPU now.
     let single = idle(&world, "single", "0", "--sm 10tpc");
     let line = refused(&world, &format!("run --gpu {} --sm 10tpc -- true", gpus("0,1")));
     assert!(line.contains("tenant single shares "), "{line}");
     drop(single);
-    ok(&world, &format!("mps stop --gpu {} --force", gpus("0")));
+    world.keeper_ok(&format!("mps stop --gpu {} --force", gpus("0")));
 }

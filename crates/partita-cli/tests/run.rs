@@ -77,7 +77,7 @@ fn what_the_caller_ignores_stays_ignored() {
     let world = World::new();
     // As under nohup.
     let run = world.partita(["run", "--sm", "10%", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
-    let mut command = common::through_shell(&run, "trap '' HUP; exec \"$@\"");
+    let mut command = world.through_shell(&run, "trap '' HUP; exec \"$@\"");
     let mut tenant = Tenant::start(&mut command);
     assert_eq!(tenant.next_line(), "ready");
     tenant.signal(Signal::HUP);
@@ -131,6 +131,7 @@ fn the_dead_are_collected_by_the_next_command() {
     let world = World::new();
     let mut tenant = world.idle("--name ghost --sm 10%");
     let processes = world.processes();
+    let dir = world.gpu_dir().join("ghost");
     tenant.signal(Signal::KILL);
     tenant.child.wait().unwrap();
     for (pid, name) in processes {
@@ -140,7 +141,7 @@ fn the_dead_are_collected_by_the_next_command() {
         }
     }
     // Its name and its compute units are free again.
-    while world.gpu_dir().join("ghost").exists() {
+    while dir.exists() {
         world.ps();
     }
     let _again = world.idle("--name ghost --sm 100%");
@@ -179,7 +180,7 @@ fn the_service_inherits_no_descriptor_of_its_starter() {
     let world = World::new();
     let (reader, writer) = std::io::pipe().unwrap();
     // A descriptor that the starter's parent left open on purpose.
-    let base = world.partita(["mps", "start"]);
+    let base = world.keeper("mps start");
     let mut command = common::through_shell(&base, "exec \"$@\" 9>&1 >/dev/null");
     assert!(command.stdout(writer).status().unwrap().success());
     drop(command);
@@ -231,11 +232,10 @@ fn a_process_group_of_its_own_is_no_obstacle() {
 
 #[test]
 fn what_nvml_said_is_kept_of_real_gpus_alone() {
-    let world = World::new();
+    let world = World::plan().on(|dir| vec![("PARTITA_CACHE_DIR", dir.join("cache").into())]);
     let cache = world.dir().join("cache");
     let run = || {
-        let output = world.partita(["run", "--", "true"]).env("PARTITA_CACHE_DIR", &cache).output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        world.ok("run -- true");
         let entries = fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
         let kept =
             entries.filter(|path| path.file_name().unwrap().as_encoded_bytes().starts_with(b"devices-"));

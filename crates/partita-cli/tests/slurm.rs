@@ -22,6 +22,9 @@ fn jobs_of_a_real_slurm() {
         eprintln!("skipped: {reason}");
         return;
     }
+    if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
+        return;
+    }
     let world = World::new();
     let cluster = Cluster::start(&world);
     let (program, kernels) = gpu_program();

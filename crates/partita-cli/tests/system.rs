@@ -119,6 +119,79 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
 }
 
 #[test]
+fn services_are_roots_and_every_user_sees_them() {
+    let Some(world) = machine() else { return };
+    // Also one that root has started for itself, as it thinks.
+    world.keeper_ok("mps start");
+    let _first = idle(&world, VICTIM, "--name first --sm 25%");
+    let mut second = world.as_user(ATTACKER, "run --name second --sm 25% --".split(' '));
+    let (program, kernels) = common::gpu_program();
+    let mut second = Tenant::start(second.arg(program).arg(kernels).arg("loop"));
+    second.next_line();
+    let clients: Value = serde_json::from_str(&world.ok("mps clients --json")).unwrap();
+    let client = &clients.as_array().unwrap()[0];
+    assert_eq!(client["tenant"], Value::Null, "the environment of another user's process is not read");
+    for line in ["mps status", "mps logs", "mps limits", "mps limits --percent 50 --unproved --dry-run"] {
+        assert!(!world.ok(line).is_empty(), "{line}");
+    }
+    for line in [
+        "mps start",
+        "mps stop",
+        "mps stop --force",
+        "mps limits --percent 50 --unproved",
+        "mps partitions add --chunks 2",
+        "mps partitions remove GPU-1/a",
+    ] {
+        let said = world.refused(line);
+        assert!(
+            said.contains("the MPS services belong to root") && said.contains("PARTITA_RUN_DIR"),
+            "{said}"
+        );
+    }
+    let said = world.refused(&format!("mps terminate {}", client["pid"]));
+    assert!(said.contains("and root end it"), "{said}");
+    assert!(second.next_line().starts_with("sms"), "and it goes on");
+    assert!(world.ok("mps status").contains(": runs (daemon "));
+}
+
+#[test]
+fn what_partitad_does_for_no_user_is_refused_and_works_in_a_directory_of_their_own() {
+    let Some(world) = machine() else { return };
+    let chain = world.dir().join("toy.toml");
+    let component = |name: &str| format!("[[component]]\nname = \"{name}\"\ncommand = [\"true\"]\n");
+    fs::write(&chain, format!("name = \"toy\"\nframe = \"4KiB\"\n{}{}", component("a"), component("b")))
+        .unwrap();
+    let start = ["chain", "start", chain.to_str().unwrap()];
+    let prolog = |user: u32| {
+        let mut command = match user {
+            0 => world.as_root(["batch", "prolog"]),
+            _ => world.partita(["batch", "prolog"]),
+        };
+        command
+            .env("SLURM_JOB_ID", "4711")
+            .env("SLURM_JOB_UID", VICTIM.to_string())
+            .env("SLURM_JOB_GPUS", "0");
+        command
+            .env("SLURM_JOB_COMMENT", "partita:sm=50%")
+            .env("PARTITA_BATCH_DIR", world.dir().join(format!("batch-{user}")));
+        command
+    };
+    let said = refusal(&mut world.partita(start));
+    assert!(said.contains("it is in system mode") && said.contains("set PARTITA_RUN_DIR"), "{said}");
+    for user in [0, VICTIM] {
+        let output = prolog(user).output().unwrap();
+        let said = text(&output.stderr);
+        assert_ne!(output.status.code(), Some(0), "{output:?}");
+        assert!(said.contains("it is in system mode") && said.contains("set PARTITA_RUN_DIR"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    assert!(world.ps().is_empty(), "nothing is left of either");
+    let own = world.dir().join("own");
+    let output = world.partita(start).env("PARTITA_RUN_DIR", own).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn nobody_has_partitad_run_another_command_or_act_for_another_user() {
     let Some(world) = machine() else { return };
     let socket = world.run_dir().join(".system.sock");

@@ -34,6 +34,7 @@ impl Typist {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).args(program);
         with_env_of(&mut command, &world.partita([""; 0]));
+        world.as_its_user(&mut command);
         // What is typed is not shown: only what programs say is.
         let mut modes = rustix::termios::tcgetattr(&keys).unwrap();
         modes.local_modes -= rustix::termios::LocalModes::ECHO;
@@ -322,6 +323,7 @@ fn without_a_terminal_the_program_stays_in_the_group() {
     let mut command = Command::new("setsid");
     command.arg(base.get_program()).args(base.get_args());
     with_env_of(&mut command, &base);
+    world.as_its_user(&mut command);
     let mut tenant = Tenant::start(&mut command);
     assert_eq!(tenant.next_line(), "ready");
     // What a batch system or a container does to a whole group, reaches both.

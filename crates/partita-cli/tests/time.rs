@@ -17,7 +17,7 @@ impl Program {
     fn start(world: &World, name: &str, options: &str) -> Self {
         let line = format!("run --isolation own --name {name} {options} --");
         let mut command = world.partita(line.split_whitespace());
-        command.arg(compile(world, "time")).arg(&gpu_program().1).env("PARTITA_SIM_GPUS", "2");
+        command.arg(compile(world, "time")).arg(&gpu_program().1);
         let mut program = Answering::start(&mut command);
         assert_eq!(program.tenant.next_line(), "ready");
         Self(program)
@@ -225,7 +225,7 @@ fn a_soft_share_borrows_what_nobody_wants_and_gives_it_back() {
 
 #[test]
 fn a_tenant_on_two_gpus_has_a_share_of_each() {
-    let world = World::in_memory();
+    let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
     let mut program =
         Program::start(&world, "both", "--gpu sim:h200:1,0 --via time --time 40% --time-policy soft");
     // Nobody else is on either, and its own other half is no neighbour.

@@ -64,7 +64,7 @@ fn check(chart: &Value) -> Vec<Vec<u64>> {
 
 #[test]
 fn every_sm_of_this_gpu_is_placed_by_sources_that_agree() {
-    let world = World::new();
+    let world = World::plan().on(|dir| vec![("PARTITA_CACHE_DIR", dir.join("cache").into())]);
     let chart = chart(&world, "--fresh");
     check(&chart);
     let speaking = speaking(&chart);

@@ -108,6 +108,9 @@ fn jobs_ask_by_account_or_resource_and_leave_nothing() {
         eprintln!("skipped: the job's GPU is a simulated one");
         return;
     }
+    if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
+        return;
+    }
     let world = World::new();
     let node = Node::new(&world);
     let number = number_of(&world);
@@ -140,6 +143,9 @@ fn jobs_ask_by_account_or_resource_and_leave_nothing() {
 
 #[test]
 fn a_prologue_of_openpbs_has_three_arguments() {
+    if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
+        return;
+    }
     let world = World::new();
     let node = Node::new(&world);
     let id = format!("{}5.head", number_of(&world));
@@ -151,6 +157,9 @@ fn a_prologue_of_openpbs_has_three_arguments() {
 
 #[test]
 fn what_goes_wrong_is_told_by_the_exit_code_and_takes_the_node_away_only_if_it_must() {
+    if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
+        return;
+    }
     let world = World::new();
     let node = Node::new(&world);
     let log = node.at("pbsnodes.log");

@@ -54,12 +54,11 @@ impl Ended {
 
 impl<'a> Job<'a> {
     pub fn new(world: &'a World, id: u32, comment: &str) -> Self {
-        let user = rustix::process::geteuid().as_raw();
         Self {
             world,
             id: format!("{}{id}", number_of(world)),
             comment: comment.to_owned(),
-            user,
+            user: world.user(),
             variables: Vec::new(),
         }
     }
@@ -109,6 +108,7 @@ impl<'a> Job<'a> {
         let mut command = Command::new(program);
         partita_testing::without_own_variables(&mut command);
         command.env("SLURM_JOB_ID", &self.id).env("PARTITA_RUN_DIR", self.world.run_dir());
+        self.world.as_its_user(&mut command);
         for line in text(&output.stdout).lines() {
             match line.split_once(' ').unwrap() {
                 ("export", pair) => {

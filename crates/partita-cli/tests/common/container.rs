@@ -22,8 +22,7 @@ pub struct Container<'w> {
 
 impl<'w> Container<'w> {
     pub fn new(world: &'w World, name: &str) -> Self {
-        let dir = world.dir().join(name);
-        fs::create_dir_all(&dir).unwrap();
+        let dir = world.make_dir(name);
         let cache = dir.join("pod.cache").display().to_string();
         let container = Self { world, dir, variables: Vec::new() };
         container.with(CACHE, &cache)
@@ -106,6 +105,7 @@ pub fn bare(world: &World, program: &Path) -> Command {
     let mut command = Command::new(program);
     without_own_variables(&mut command);
     command.envs(driver(world)).stdin(Stdio::null());
+    world.as_its_user(&mut command);
     command
 }
 
@@ -129,9 +129,8 @@ pub fn program(world: &World, name: &str) -> PathBuf {
 
 /// The directory of a calibration, proved by the command and not by the program.
 pub fn proved(world: &World) -> String {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
     succeed(&mut world.partita(["run", "--dry-run", "--sm", "50%", "--", "true"]));
-    dir.display().to_string()
+    world.cache().display().to_string()
 }
 
 /// A new container with one variable.

@@ -7,7 +7,7 @@
 
 pub mod container;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -68,9 +68,23 @@ pub fn gpu_program() -> &'static (PathBuf, PathBuf) {
 
 pub struct World {
     temp: tempfile::TempDir,
+    /// A directory of the user who runs the commands.
+    dir: PathBuf,
+    run_dir: PathBuf,
+    /// Where the simulated boards are.
+    boards: PathBuf,
+    /// What is proved of GPUs.
+    cache: PathBuf,
+    /// Who runs the commands, unless it is the user who runs the tests.
+    user: Option<u32>,
+    /// Variables of every program here, the daemon's included.
+    machine: Variables,
     /// In system mode.
     pub system: Option<System>,
 }
+
+/// Variables that make a machine another one: another simulated GPU, other parts of the installation.
+pub type Variables = Vec<(&'static str, OsString)>;
 
 /// Whether the tests of this program run in system mode: as a user, with `partitad` as root. With
 /// `PARTITA_TEST_SYSTEM=1` those of every program do. Prints why if this machine cannot run them so.
@@ -83,25 +97,88 @@ pub fn is_system() -> bool {
     *IS_SYSTEM
 }
 
+/// Why some tests say nothing of system mode.
+pub const SHARED_BY_USERS: &str =
+    "this is about a run directory that every user writes in; `system` is about root's";
+
+/// Why others do.
+pub const OF_ROOT_FOR_USERS: &str =
+    "root's scripts of batch systems make tenants as the user of the job, and partitad refuses those";
+
+/// What a world is to be like.
+pub struct Plan {
+    parent: &'static str,
+    is_own: bool,
+}
+
+impl Plan {
+    /// Its files can be mapped by a GPU.
+    pub fn in_memory(self) -> Self {
+        Self { parent: "/dev/shm", ..self }
+    }
+
+    /// Its run directory is the user's own, for what partitad does for nobody: where tests run in system mode, this is
+    /// what its refusals tell users to do.
+    pub fn own(self) -> Self {
+        Self { is_own: true, ..self }
+    }
+
+    pub fn start(self) -> World {
+        self.on(|_| Vec::new())
+    }
+
+    /// Starts it on a machine that these variables describe. `machine` gets [`World::dir`].
+    pub fn on(self, machine: impl FnOnce(&Path) -> Variables) -> World {
+        libraries();
+        // Short: socket paths have 107 bytes.
+        let temp = tempfile::Builder::new().prefix("pt").tempdir_in(self.parent).unwrap();
+        let mut dir = temp.path().to_owned();
+        let user = is_system().then_some(VICTIM);
+        if let Some(user) = user {
+            partita_testing::make_places(&dir);
+            dir.push(user.to_string());
+        }
+        let machine = machine(&dir);
+        let root = if self.is_own { &dir } else { temp.path() };
+        let [run_dir, boards] = ["run", "sim"].map(|name| root.join(name));
+        // The directory of all tests is root's, where that is another user.
+        let caches = match user.is_some() && self.is_own {
+            true => &dir,
+            false => Path::new(env!("CARGO_TARGET_TMPDIR")),
+        };
+        let cache = caches.join("cache");
+        let mut world = World { temp, dir, run_dir, boards, cache, user, machine, system: None };
+        if is_system() && !self.is_own {
+            // A machine's GPUs are every user's.
+            fs::create_dir(&world.boards).unwrap();
+            fs::set_permissions(&world.boards, PermissionsExt::from_mode(0o1777)).unwrap();
+            world.system = Some(System::start(&world));
+        }
+        world
+    }
+}
+
+/// Says so and tells to stop in system mode, for a test of what is not there, or is of other users, for this reason.
+pub fn needs_user_mode(reason: &str) -> bool {
+    if is_system() {
+        eprintln!("skipped in system mode: {reason}");
+    }
+    is_system()
+}
+
 impl World {
     pub fn new() -> Self {
-        Self::below("/tmp")
+        Self::plan().start()
     }
 
     /// One whose files can be mapped by a GPU.
     pub fn in_memory() -> Self {
-        Self::below("/dev/shm")
+        Self::plan().in_memory().start()
     }
 
-    fn below(dir: &str) -> Self {
-        libraries();
-        // Short: socket paths have 107 bytes.
-        let temp = tempfile::Builder::new().prefix("pt").tempdir_in(dir).unwrap();
-        let mut world = Self { temp, system: None };
-        if is_system() {
-            world.system = Some(System::start(&world));
-        }
-        world
+    /// One that is not as most are.
+    pub fn plan() -> Plan {
+        Plan { parent: "/tmp", is_own: false }
     }
 
     /// The daemon of system mode.
@@ -109,7 +186,7 @@ impl World {
         self.system.as_mut().expect("a test of system mode")
     }
 
-    /// `partita` with these arguments, as root.
+    /// `partita` with these arguments, as the user who runs the tests: root, where they can be several users.
     pub fn as_root<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(program());
         command.args(arguments);
@@ -120,32 +197,84 @@ impl World {
     /// `partita` with these arguments, as a user.
     pub fn as_user<S: AsRef<OsStr>>(&self, user: u32, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.as_root(arguments);
-        let place = self.dir().join(user.to_string());
-        command.uid(user).gid(user).env("HOME", &place).env("TMPDIR", &place);
+        self.enter(user, &mut command);
         command
     }
 
+    /// Has a command run as a user.
+    fn enter(&self, user: u32, command: &mut Command) {
+        let place = self.temp.path().join(user.to_string());
+        command.uid(user).gid(user).env("HOME", &place).env("TMPDIR", &place);
+    }
+
+    /// Has a program run as the user who runs the commands.
+    pub fn as_its_user(&self, command: &mut Command) {
+        if let Some(user) = self.user {
+            self.enter(user, command);
+        }
+    }
+
+    /// The number of that user.
+    pub fn user(&self) -> u32 {
+        self.user.unwrap_or_else(|| rustix::process::geteuid().as_raw())
+    }
+
+    /// What that user is called in messages.
+    pub fn owner(&self) -> String {
+        if self.user() == 0 { "root".to_owned() } else { format!("user {}", self.user()) }
+    }
+
+    /// A directory of the user who runs the commands.
     pub fn dir(&self) -> &Path {
-        self.temp.path()
+        &self.dir
+    }
+
+    /// A directory in it, which that user can write.
+    pub fn make_dir(&self, name: impl AsRef<Path>) -> PathBuf {
+        let dir = self.dir.join(name);
+        fs::create_dir_all(&dir).unwrap();
+        self.give(&dir);
+        dir
+    }
+
+    /// Gives a file that the test has made to that user.
+    pub fn give(&self, path: &Path) {
+        if let Some(user) = self.user {
+            std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+        }
+    }
+
+    /// The directory of what is proved of GPUs.
+    pub fn cache(&self) -> &Path {
+        &self.cache
     }
 
     pub fn run_dir(&self) -> PathBuf {
-        self.dir().join("run")
+        self.run_dir.clone()
     }
 
     /// `partita` with these arguments, in this world.
     pub fn partita<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
-        if self.system.is_some() { self.as_user(VICTIM, arguments) } else { self.as_root(arguments) }
+        let mut command = self.as_root(arguments);
+        self.as_its_user(&mut command);
+        command
+    }
+
+    /// `partita` with the words of this line, as the user who keeps the MPS services: root in system mode.
+    pub fn keeper(&self, line: &str) -> Command {
+        let words = line.split_whitespace();
+        if self.system.is_some() { self.as_root(words) } else { self.partita(words) }
     }
 
     fn surround(&self, command: &mut Command) {
         without_own_variables(command);
         command
             .env("PARTITA_RUN_DIR", self.run_dir())
-            .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
-            .env("PARTITA_SIM_DIR", self.dir().join("sim"))
+            .env("PARTITA_CACHE_DIR", &self.cache)
+            .env("PARTITA_SIM_DIR", &self.boards)
             .env("PARTITA_LIB_DIR", libraries())
             .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" })
+            .envs(self.machine.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
     }
 
@@ -158,6 +287,14 @@ impl World {
         command
             .envs(partita.get_envs().filter_map(|(name, value)| Some((name, value?))))
             .stdin(Stdio::null());
+        self.as_its_user(&mut command);
+        command
+    }
+
+    /// A command of this world, run by a shell script that ends with `exec "$@"`.
+    pub fn through_shell(&self, base: &Command, script: &str) -> Command {
+        let mut command = through_shell(base, script);
+        self.as_its_user(&mut command);
         command
     }
 
@@ -168,10 +305,17 @@ impl World {
 
     /// Runs a line of arguments that succeeds without a complaint, and returns its stdout.
     pub fn ok(&self, line: &str) -> String {
-        let output = self.line(line);
-        assert!(output.status.success(), "partita {line}: {output:?}");
-        assert_eq!(text(&output.stderr), "", "partita {line}");
-        text(&output.stdout)
+        succeeds(&mut self.partita(line.split_whitespace()))
+    }
+
+    /// The same as the user who keeps the MPS services.
+    pub fn keeper_ok(&self, line: &str) -> String {
+        succeeds(&mut self.keeper(line))
+    }
+
+    /// As [`World::refused`], as the user who keeps the MPS services.
+    pub fn keeper_refused(&self, line: &str) -> String {
+        refusal(&mut self.keeper(line))
     }
 
     /// Runs a line of arguments that Partita refuses, and returns its one line.
@@ -237,18 +381,19 @@ impl World {
         dirs[0].clone()
     }
 
-    /// Everything in the run directory but its lock and users' own directories, which stay as the run
-    /// directory itself does, and every process of this world.
+    /// Everything in the run directory but its lock, users' own directories and what belongs to a daemon that runs, and
+    /// every process of this world but that daemon.
     pub fn remains(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut dirs = vec![self.run_dir()];
         while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-                let own = [".lock", ".system"].map(OsStr::new);
-                if own.contains(&&*entry.file_name()) {
+                let name = entry.file_name().into_string().unwrap();
+                let is_daemons = name.starts_with(".system.sock") || name.starts_with(".partitad-");
+                if [".lock", ".system"].contains(&&*name) || (is_daemons && self.daemon().is_some()) {
                     continue;
                 }
-                let is_users = entry.file_name().to_string_lossy().starts_with("user-");
+                let is_users = name.starts_with("user-");
                 if !is_users {
                     found.push(entry.path().display().to_string());
                 }
@@ -261,7 +406,12 @@ impl World {
         found
     }
 
-    /// The living processes that have this world in their environment, but the
+    /// The daemon of system mode, while it runs.
+    fn daemon(&self) -> Option<u32> {
+        self.system.as_ref().filter(|system| !system.is_stopped).map(|system| system.child.id())
+    }
+
+    /// The living processes that have this world in their environment, but the daemon and the
     /// simulated board, which leaves by itself a moment after its last client.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let mark = self.run_dir().display().to_string();
@@ -271,7 +421,8 @@ impl World {
             let read = |file| fs::read(entry.path().join(file)).unwrap_or_default();
             let environment = String::from_utf8_lossy(&read("environ")).into_owned();
             let name = text(&read("comm")).trim().to_owned();
-            if environment.contains(&mark) && !name.starts_with("partita-simgpu") {
+            let is_of_machine = name.starts_with("partita-simgpu") || self.daemon() == Some(pid);
+            if environment.contains(&mark) && !is_of_machine {
                 found.push((pid, name));
             }
         }
@@ -294,8 +445,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        let _ = self.as_root(["mps", "stop", "--force"]).output();
-        let _ = self.as_root(["ps"]).output();
+        let _ = self.keeper("mps stop --force").output();
+        let _ = self.keeper("ps").output();
         if let Some(system) = &mut self.system {
             system.stop();
         }
@@ -315,18 +466,18 @@ impl Drop for World {
 pub struct System {
     daemon: Command,
     child: Child,
+    is_stopped: bool,
 }
 
 impl System {
     fn start(world: &World) -> Self {
         chain_programs();
-        partita_testing::make_places(world.dir());
         let mut daemon = Command::new(program().with_file_name("partitad"));
-        daemon.arg("--system").arg("--state").arg(world.dir().join("state"));
+        daemon.arg("--system").arg("--state").arg(world.temp.path().join("state"));
         daemon.args(["--log", "error"]);
         world.surround(&mut daemon);
         let child = Self::spawn(&mut daemon, &world.run_dir());
-        Self { daemon, child }
+        Self { daemon, child, is_stopped: false }
     }
 
     fn spawn(daemon: &mut Command, run_dir: &Path) -> Child {
@@ -354,6 +505,7 @@ impl System {
     }
 
     fn stop(&mut self) {
+        self.is_stopped = true;
         if let (Ok(None), Some(pid)) =
             (self.child.try_wait(), rustix::process::Pid::from_raw(self.child.id() as i32))
         {
@@ -482,6 +634,14 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Runs a command that succeeds without a complaint, and returns its stdout.
+pub fn succeeds(command: &mut Command) -> String {
+    let output = command.output().expect("partita runs");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    assert_eq!(text(&output.stderr), "", "{command:?}");
+    text(&output.stdout)
+}
+
 /// Runs a command that Partita refuses: exit code 125, nothing on stdout, one line on stderr.
 pub fn refusal(command: &mut Command) -> String {
     let output = command.output().expect("partita runs");
@@ -511,7 +671,7 @@ pub fn tpcs(ranges: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The same command, run by a shell script that ends with `exec "$@"`.
+/// The same command as the user who runs the tests, run by a shell script that ends with `exec "$@"`.
 pub fn through_shell(base: &Command, script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(base.get_program()).args(base.get_args());

@@ -160,6 +160,9 @@ pub struct Scene {
 impl Scene {
     /// None where there can be no two users.
     pub fn new() -> Option<Self> {
+        if common::needs_user_mode(common::SHARED_BY_USERS) {
+            return None;
+        }
         let world = World::new();
         let users = Users::new(world.dir(), &world.run_dir(), common::program())?;
         world.ok("ps");
