@@ -268,6 +268,15 @@ fn what_a_gpu_cannot_run_is_refused() {
     assert!(refused.contains("A: default streams") && refused.contains("use timer_spin"), "{refused}");
 }
 
+/// Gives a directory to the user who runs the commands, with all that is in it.
+fn give_all(world: &World, dir: &Path) {
+    world.give(dir);
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { give_all(world, &path) } else { world.give(&path) }
+    }
+}
+
 #[test]
 fn the_committed_page_and_results_are_what_the_tool_makes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -283,6 +292,7 @@ fn the_committed_page_and_results_are_what_the_tool_makes() {
         }
     }
     std::fs::create_dir_all(page.parent().unwrap()).unwrap();
+    ["bench", "docs"].map(|dir| give_all(&world, &world.dir().join(dir)));
     let line = format!("bench all --gpu sim --out {} --page {}", results.display(), page.display());
     let output = world.line(&line);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");

@@ -151,7 +151,7 @@ impl Plan {
         if is_system() && !self.is_own {
             // A machine's GPUs are every user's.
             fs::create_dir(&world.boards).unwrap();
-            fs::set_permissions(&world.boards, PermissionsExt::from_mode(0o1777)).unwrap();
+            fs::set_permissions(&world.boards, PermissionsExt::from_mode(0o777)).unwrap();
             world.system = Some(System::start(&world));
         }
         world
