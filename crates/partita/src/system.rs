@@ -182,13 +182,16 @@ fn other_version(registry: &Registry) -> Error {
     failed(registry, "it is of another version; restart it")
 }
 
+/// That `partitad` does not serve.
+fn gone(registry: &Registry, error: &io::Error) -> Error {
+    let reason = format!(
+        "{error}; tenants keep running, and root starts it again with `partitad --system` or `systemctl start partitad`"
+    );
+    failed(registry, reason)
+}
+
 fn send(registry: &Registry, request: &Request) -> Result<UnixStream, Error> {
-    let io = |error: io::Error| {
-        let reason = format!(
-            "{error}; tenants keep running, and root starts it again with `partitad --system` or `systemctl start partitad`"
-        );
-        failed(registry, reason)
-    };
+    let io = |error: io::Error| gone(registry, &error);
     let mut stream = UnixStream::connect(socket_in(registry.root())).map_err(io)?;
     let peer = socket_peercred(&stream).map_err(|error| io(error.into()))?;
     if !peer.uid.is_root() {
@@ -216,6 +219,8 @@ fn ask(registry: &Registry, request: &Request) -> Result<(Answer, Vec<OwnedFd>),
                 continue;
             }
             Err(rustix::io::Errno::CONNRESET) => {
+                // One that was killed has reset it, and takes no other.
+                UnixStream::connect(socket_in(registry.root())).map_err(|error| gone(registry, &error))?;
                 return Err(failed(
                     registry,
                     "it closed the connection: too many requests of yours wait; try again",
