@@ -3,11 +3,9 @@
 //! The tests of other files run here once more, as a user whose commands ask `partitad`. Needs root, which can become
 //! any user, and a simulated GPU.
 
-#![allow(clippy::duplicate_mod, reason = "the tests of another file bring their own `common`")]
-
+#[path = "it/common/mod.rs"]
 mod common;
-
-#[path = "live.rs"]
+#[path = "it/live.rs"]
 mod live;
 
 use std::fs::{self, OpenOptions};

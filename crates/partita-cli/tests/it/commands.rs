@@ -1,0 +1,240 @@
+//! The other commands: help, devices, simulated environments, doctor, demo.
+
+use crate::common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{World, needs_simulator, text};
+use partita_testing::succeed;
+
+#[test]
+fn help_and_manuals_are_complete() {
+    let world = World::new();
+    let help = world.ok("--help");
+    for command in
+        ["devices", "topology", "run", "set", "ps", "kill", "doctor", "demo", "mps", "sim", "completions"]
+    {
+        assert!(help.contains(command), "{command} is not in {help}");
+        let own = world.ok(&format!("{command} --help"));
+        assert!(own.contains("Usage: partita"), "{own}");
+    }
+    assert!(!help.contains("internal"), "{help}");
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(world.ok(&format!("completions {shell}")).contains("isolation"), "{shell}");
+    }
+    assert!(world.ok("man").contains(".TH partita 1"));
+    assert!(world.ok("man mps stop").contains("partita\\-mps\\-stop"));
+    assert!(world.refused("man nonsense").contains("partita-nonsense"));
+    let dir = world.dir().join("prefix");
+    world.ok(&format!("generate {}", dir.display()));
+    let page = fs::read_to_string(dir.join("share/man/man1/partita-run.1")).unwrap();
+    assert!(page.contains("partita") && page.contains("isolation"));
+    assert!(dir.join("share/bash-completion/completions/partita").exists());
+    let version = format!("partita {}", env!("CARGO_PKG_VERSION"));
+    let said = world.ok("--version");
+    // In a checkout, the commit too.
+    let commit = said.strip_prefix(&version).and_then(|rest| rest.strip_suffix('\n')).unwrap();
+    let number = commit.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
+    let is_commit = |text: &str| text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(commit.is_empty() || number.is_some_and(is_commit), "{said}");
+}
+
+#[test]
+fn completions_of_bash_are_valid() {
+    let world = World::new();
+    let script = world.dir().join("completions");
+    fs::write(&script, world.ok("completions bash")).unwrap();
+    let checked = Command::new("bash").arg("-n").arg(&script).output().unwrap();
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let world = World::new();
+    let mut command = world.partita(["completions", "bash"]);
+    let mut child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn devices_are_listed() {
+    let world = World::new();
+    let devices: serde_json::Value = serde_json::from_str(&world.ok("devices --json")).unwrap();
+    let gpu = &devices[0];
+    assert!(gpu["uuid"].as_str().unwrap().starts_with("GPU-"), "{gpu}");
+    assert!(gpu["memory_total_bytes"].as_u64().unwrap() > 1 << 30);
+    assert!(world.ok("devices").lines().next().unwrap().starts_with("GPU"));
+    if needs_simulator("the devices of the catalogue") {
+        return;
+    }
+    for (device, name, capability) in
+        [("h200", "H200", "9.0"), ("a100", "A100", "8.0"), ("gtx1060-3gb", "1060", "6.1")]
+    {
+        let devices: serde_json::Value =
+            serde_json::from_str(&world.ok(&format!("devices --gpu sim:{device} --json"))).unwrap();
+        assert!(devices[0]["name"].as_str().unwrap().contains(name), "{devices}");
+        assert_eq!(devices[0]["compute_capability"], capability);
+    }
+}
+
+#[test]
+fn without_a_gpu_the_simulated_one_is_used_and_said_so() {
+    if needs_simulator("this machine has a GPU") {
+        return;
+    }
+    let world = World::new();
+    let mut command = world.partita(["run", "--", "true"]);
+    let output = command.env_remove("PARTITA_GPU").output().unwrap();
+    assert!(output.status.success());
+    let said = text(&output.stderr);
+    // On a machine with a GPU the command takes that, and says nothing.
+    assert!(
+        said.is_empty() || (said.starts_with("partita: no GPU here") && said.contains("sim:h200")),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_simulated_environment_works_in_a_shell() {
+    if needs_simulator("the simulated environment") {
+        return;
+    }
+    let world = World::new();
+    let (program, kernels) = common::gpu_program();
+    let script = format!(
+        "eval \"$(\"$0\" sim env --gpu sim:h200)\" && exec {} {} census",
+        program.display(),
+        kernels.display()
+    );
+    let base = world.partita(["x"]);
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg(base.get_program());
+    common::with_env_of(&mut command, &base);
+    world.as_its_user(&mut command);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(common::sms(text(&output.stdout).trim_end()).len(), 132);
+}
+
+#[test]
+fn doctor_finds_this_machine_healthy() {
+    let world = World::new();
+    let output = world.line("doctor --json");
+    let report: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let checks = report["checks"].as_array().unwrap();
+    for check in checks {
+        let name = check["name"].as_str().unwrap();
+        let expected = match name {
+            "products (mask)" => vec!["ok", "not_checked"],
+            // Percentages break products on some devices, and machines are set up in many ways.
+            "products (mps)" => vec!["ok", "weak", "not_checked"],
+            name if name.starts_with("mps: ") => vec!["ok", "weak"],
+            _ => vec!["ok"],
+        };
+        assert!(expected.contains(&check["state"].as_str().unwrap()), "{check}");
+        assert!(!check["detail"].as_str().unwrap().is_empty(), "{check}");
+    }
+    for name in [
+        "launch layout",
+        "topology",
+        "masks",
+        "quota",
+        "mps service",
+        "mps concurrency",
+        "masks under mps",
+        "mps: system",
+        "mps: open files",
+        "mps: compute mode",
+        "products (mps)",
+    ] {
+        assert!(checks.iter().any(|check| check["name"] == name), "{name} is missing");
+    }
+    assert_eq!(output.status.code(), Some(0));
+    world.assert_clean();
+}
+
+#[test]
+fn doctor_says_what_is_missing() {
+    if needs_simulator("parts are removed") {
+        return;
+    }
+    let world = World::new();
+    let dir = world.dir().join("lib");
+    fs::create_dir(&dir).unwrap();
+    for part in ["libpartita_simcuda.so", "partita-simgpu"] {
+        std::os::unix::fs::symlink(common::libraries().join(part), dir.join(part)).unwrap();
+    }
+    fs::write(dir.join("partita-sim-mps-control"), "").unwrap();
+    let output = world.partita(["doctor"]).env("PARTITA_LIB_DIR", &dir).output().unwrap();
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let line =
+        |name: &str| table.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{table}"));
+    assert!(line("hook").contains("FAILED") && line("hook").contains("libpartita.so"), "{table}");
+    assert!(line("mps program").contains("FAILED"), "{table}");
+    assert!(line("masks").contains("not checked"), "{table}");
+}
+
+#[test]
+fn doctor_names_exports_that_it_does_not_know() {
+    if needs_simulator("the driver is another one") {
+        return;
+    }
+    let world = World::new();
+    // What the doctor's child finds where the driver is one of tomorrow.
+    let source = "int cuInit(unsigned flags) { return 0; } int cuOfTomorrow(void) { return 0; }";
+    fs::write(world.dir().join("tomorrow.c"), source).unwrap();
+    let library = world.dir().join("libcuda.so.1");
+    succeed(
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(world.dir().join("tomorrow.c")),
+    );
+    let mut job = world.partita(["internal-job", "exports", "null"]);
+    let output = succeed(job.env("LD_LIBRARY_PATH", world.dir()));
+    let answer = text(&output.stdout);
+    assert!(answer.contains(r#""count":2,"unknown":["cuOfTomorrow"]"#), "{answer}");
+}
+
+#[test]
+fn the_demo_shows_what_partitions_do() {
+    let world = World::new();
+    let svg = world.dir().join("demo.svg");
+    let outcome: serde_json::Value =
+        serde_json::from_str(&world.ok(&format!("demo --json --svg {}", svg.display()))).unwrap();
+    let scenes = outcome["scenes"].as_array().unwrap();
+    assert_eq!(scenes.len(), 3);
+    for scene in scenes {
+        assert!(scene["serve"]["requests"].as_u64().unwrap() > 0, "{scene}");
+    }
+    let picture = fs::read_to_string(&svg).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    for part in ["beside greedy, no partitions", "beside greedy, partitions", "p99"] {
+        assert!(picture.contains(part), "{part} is not in the picture");
+    }
+    // The ground, two names, two panels, and what ran.
+    assert!(picture.matches("<rect").count() > 5);
+    world.assert_clean();
+}
+
+#[test]
+fn the_demo_draws_in_characters() {
+    let world = World::new();
+    let svg = world.dir().join("demo.svg");
+    let picture = world.ok(&format!("demo --svg {}", svg.display()));
+    for part in ["█ serve", "░ greedy", "partitions", "p99", "demo.svg"] {
+        assert!(picture.contains(part), "{part} is not in {picture}");
+    }
+    // With partitions no SM has blocks of both. What else is to be seen is the machine's doing.
+    let (_, parted) = picture.split_once("Beside greedy, partitions").unwrap();
+    let rows: Vec<&str> = parted.lines().filter(|line| line.contains("SMs |")).collect();
+    assert!(rows.len() >= 2, "{picture}");
+    for row in &rows {
+        let tenants = ['█', '░', '▒'].into_iter().filter(|tenant| row.contains(*tenant));
+        assert!(tenants.count() <= 1 && !row.contains('▒'), "{picture}");
+    }
+}

@@ -1,0 +1,112 @@
+//! What user B tries against user A and against root, in the run directory that they share.
+//!
+//! Each family of acts is a list (name, what B's shell does, what victims do then). After each act the victims' commands must have ended in
+//! their bound with the right answer, and what A and root have must be as it was (`scene.rs`). More acts, with what each once did, are in
+//! `boundary.rs` here and in `partita-daemon`. Two users need root; without it the tests say that they are skipped.
+
+mod daemon;
+mod environment;
+mod floods;
+mod forged;
+mod kinds;
+mod links;
+mod locks;
+mod modes;
+mod page;
+mod processes;
+mod races;
+mod scene;
+mod services;
+mod terminal;
+
+use std::collections::BTreeSet;
+
+use scene::{Act, Scene};
+
+fn play(acts: &[Act]) {
+    if let Some(mut scene) = Scene::new() {
+        scene.play(acts);
+    }
+}
+
+#[test]
+fn links_lead_nobody_astray() {
+    play(links::ACTS);
+}
+
+#[test]
+fn exchanges_of_names_lead_nobody_astray() {
+    play(races::ACTS);
+}
+
+#[test]
+fn locks_and_leases_hold_nobody_up() {
+    play(locks::ACTS);
+}
+
+#[test]
+fn pipes_sockets_and_directories_in_place_of_files_hold_nobody_up() {
+    play(kinds::ACTS);
+}
+
+#[test]
+fn floods_drown_nobody() {
+    play(floods::ACTS);
+}
+
+#[test]
+fn forged_files_are_believed_by_nobody() {
+    play(forged::ACTS);
+}
+
+#[test]
+fn what_belongs_to_others_cannot_be_written_or_moved() {
+    play(modes::ACTS);
+}
+
+#[test]
+fn processes_of_others_are_out_of_reach() {
+    play(processes::ACTS);
+}
+
+#[test]
+fn environments_that_name_files_of_others_get_nothing() {
+    play(environment::ACTS);
+}
+
+#[test]
+fn what_is_shown_steers_no_terminal() {
+    play(terminal::ACTS);
+}
+
+#[test]
+fn the_daemon_of_root_is_nobodys_tool() {
+    daemon::play();
+}
+
+#[test]
+fn services_of_others_are_out_of_reach() {
+    services::play();
+}
+
+/// Every act has a name of its own, and there are at least 60.
+#[test]
+fn the_list_is_long_enough() {
+    let families = [
+        links::ACTS,
+        races::ACTS,
+        locks::ACTS,
+        kinds::ACTS,
+        floods::ACTS,
+        forged::ACTS,
+        modes::ACTS,
+        processes::ACTS,
+        environment::ACTS,
+        terminal::ACTS,
+        daemon::ACTS,
+        services::ACTS,
+    ];
+    let acts = families.iter().map(|acts| acts.len()).sum::<usize>();
+    let names: BTreeSet<&str> = families.iter().flat_map(|acts| acts.iter()).map(|act| act.name).collect();
+    assert!(names.len() == acts && acts >= 60, "{} names of {acts} acts", names.len());
+}

@@ -1,0 +1,392 @@
+//! Root, user A, user B, and what holds after each thing that B does.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use partita_testing::{ATTACKER, Users, VICTIM, succeed};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+use crate::common::{self, Answering, PATIENCE, World, gpu_program, text, with_env_of};
+
+/// The bound of each command of a victim. They take milliseconds, and wait a second for a lock of others.
+const BOUND: Duration = Duration::from_secs(30);
+/// What only root can read.
+const SECRET: &str = "root's secret";
+/// What B's scripts begin with. `fake NAME EDIT` makes a tenant of that name that lives, in B's part of the run directory, and `$D` is its
+/// directory; EDIT is sed's, and changes its `meta.json`.
+const B_BEGINS: &str = r#"
+exec 2>/dev/null
+umask 022
+fake() {
+    rm -rf "$B/s" "$B/said"
+    cp -r "$SAMPLE" "$B/s"
+    sed -i "s/\"sample\"/\"$1\"/;$2" "$B/s/meta.json"
+    D="$HOME_B/$KEY/$1"
+    "$ATTACK" fake "$D" "$B/s" > "$B/said" &
+    until grep -q ready "$B/said"; do sleep 0.005; done
+}
+"#;
+const B_ENDS: &str = "\necho ready\nexec sleep 1000\n";
+
+/// Who does a step.
+#[derive(Debug, Clone, Copy)]
+pub enum Who {
+    Root,
+    A,
+}
+
+/// How a step ends.
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    /// With exit code 0.
+    Well,
+    /// With 125 and one line that has this in it.
+    Refused(&'static str),
+}
+
+/// A line of shell of a victim's, in which `p` is `partita`.
+#[derive(Debug, Clone, Copy)]
+pub struct Step(pub Who, pub &'static str, pub End);
+
+/// One thing that B does. Then the victims act; what the scene says holds afterwards holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Act {
+    /// What it is called.
+    pub name: &'static str,
+    /// B's script. It prints `won …` if B got what B must not get, and `cannot …` if the attack could not start.
+    pub does: &'static str,
+    /// What victims do beside what they always do.
+    pub then: &'static [Step],
+}
+
+impl Act {
+    /// An act after which the victims do what they always do.
+    pub const fn new(name: &'static str, does: &'static str) -> Self {
+        Self { name, does, then: &[] }
+    }
+
+    /// The same with steps of its own.
+    pub const fn then(self, then: &'static [Step]) -> Self {
+        Self { then, ..self }
+    }
+}
+
+/// What victims do after every act.
+const ALWAYS: [Step; 2] = [
+    Step(Who::A, "p set alpha --mem 64MiB", End::Well),
+    Step(Who::Root, "p run --sm 10% --mem 16MiB --isolation own -- true", End::Well),
+];
+
+/// B's script under way.
+struct Attacker {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Attacker {
+    fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("sh starts");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, lines) = channel();
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { child, lines }
+    }
+
+    /// What it says until it is `ready`.
+    fn until_ready(&self, act: &Act) -> Vec<String> {
+        let mut said = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) if line == "ready" => return said,
+                Ok(line) => said.push(line),
+                Err(error) => panic!("{}: the script is not ready ({error}); it said {said:?}", act.name),
+            }
+        }
+    }
+
+    /// Ends it with all that it has started, and returns what it has said since.
+    fn end(mut self) -> Vec<String> {
+        self.kill();
+        self.lines.iter().collect()
+    }
+
+    fn kill(&mut self) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A process that ends with this.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// A machine with a tenant of A's, `alpha`, and one of root's, `rho`.
+pub struct Scene {
+    alpha: Answering,
+    rho: Answering,
+    /// What scripts and steps know.
+    pub variables: Vec<(&'static str, String)>,
+    /// What is to be left as it is.
+    kept: Vec<PathBuf>,
+    pub users: Users,
+    pub world: World,
+}
+
+impl Scene {
+    /// None where there can be no two users.
+    pub fn new() -> Option<Self> {
+        if common::needs_user_mode(common::SHARED_BY_USERS) {
+            return None;
+        }
+        let world = World::new();
+        let users = Users::new(world.dir(), &world.run_dir(), common::program())?;
+        world.ok("ps");
+        let [secret, mine] = [world.dir().join("secret"), users.place(VICTIM).join("mine")];
+        for (dir, user) in [(&secret, 0), (&mine, VICTIM)] {
+            fs::create_dir_all(dir.join("important")).unwrap();
+            let file = dir.join("important/file");
+            fs::write(&file, SECRET).unwrap();
+            fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+            for path in [dir, &dir.join("important"), &file] {
+                chown(path, Some(user), Some(user)).unwrap();
+            }
+        }
+        let program = world.dir().join("steady");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/hostile/steady.c");
+        succeed(Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source).arg("-ldl"));
+        let sample = sample(&world);
+        let kernels = world.dir().join("kernels.ptx");
+        fs::copy(&gpu_program().1, &kernels).unwrap();
+        let start = |user: u32, name: &str| {
+            let line = format!("run --name {name} --sm 25% --mem 64MiB --isolation own -- sh -c");
+            let mut command = world.partita(line.split_whitespace());
+            if user != 0 {
+                users.enter(user, &mut command);
+            }
+            command.arg(r#"echo "$PARTITA_LEDGER"; exec "$0" "$1""#).arg(&program).arg(&kernels);
+            let mut tenant = Answering::start(&mut command);
+            let (dir, pid) = (PathBuf::from(tenant.tenant.next_line()), tenant.tenant.next_line());
+            (tenant, dir, pid)
+        };
+        let (alpha, alpha_dir, alpha_pid) = start(VICTIM, "alpha");
+        let (rho, rho_dir, rho_pid) = start(0, "rho");
+        let runs = [&alpha, &rho].map(|tenant| tenant.tenant.child.id().to_string()).join(" ");
+        let key = |dir: &Path| dir.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+        let ticks = {
+            let stat = fs::read_to_string(format!("/proc/{alpha_pid}/stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().to_owned()
+        };
+        let shown = |path: &Path| path.display().to_string();
+        let variables = vec![
+            ("RUN", shown(&world.run_dir())),
+            ("HOME_A", shown(&users.home(VICTIM))),
+            ("HOME_B", shown(&users.home(ATTACKER))),
+            ("PLACE_A", shown(&users.place(VICTIM))),
+            ("B", shown(&users.place(ATTACKER))),
+            ("KEY", key(&alpha_dir)),
+            ("KEY_ROOT", key(&rho_dir)),
+            ("ALPHA", shown(&alpha_dir)),
+            ("RHO", shown(&rho_dir)),
+            ("PIDS", format!("{alpha_pid} {rho_pid} {runs}")),
+            ("ALPHA_PID", alpha_pid),
+            ("ALPHA_TICKS", ticks),
+            ("RHO_PID", rho_pid),
+            ("SECRET", shown(&secret)),
+            ("SAMPLE", shown(&sample)),
+            ("STEADY", shown(&program)),
+            ("KERNELS", shown(&kernels)),
+            ("LIBS", shown(common::libraries())),
+            ("ATTACK", shown(&users.attacker())),
+            ("PARTITA", shown(common::program())),
+        ];
+        let kept = vec![secret, mine, alpha_dir, rho_dir];
+        Some(Self { alpha, rho, variables, kept, users, world })
+    }
+
+    /// Plays the acts, one after the other.
+    pub fn play(&mut self, acts: &[Act]) {
+        // What the first change of limits makes is there from now on.
+        let nothing = Act::new("nothing", "").then(&[Step(Who::Root, "p set rho --mem 64MiB", End::Well)]);
+        ALWAYS.iter().chain(nothing.then).for_each(|step| self.step(&nothing, step));
+        let before = self.state();
+        for act in acts {
+            println!("{}", act.name);
+            let script = format!("{B_BEGINS}{}{B_ENDS}", act.does);
+            let attacker = Attacker::start(&mut self.shell(ATTACKER, &script));
+            let mut said = attacker.until_ready(act);
+            self.step(act, &Step(Who::Root, "p ps", End::Well));
+            for step in ALWAYS.iter().chain(act.then) {
+                self.step(act, step);
+            }
+            self.check(&before, act.name);
+            said.extend(attacker.end());
+            said.retain(|line| line.starts_with("won") || line.starts_with("cannot"));
+            assert!(said.is_empty(), "{}: {said:?}", act.name);
+            self.clear();
+        }
+        self.check(&before, "when all is over");
+    }
+
+    /// Nothing of A's and root's has changed since `before`.
+    fn check(&mut self, before: &[String], what: &str) {
+        let now = self.state();
+        let gone: Vec<_> = before.iter().filter(|line| !now.contains(line)).collect();
+        let new: Vec<_> = now.iter().filter(|line| !before.contains(line)).collect();
+        assert!(gone.is_empty() && new.is_empty(), "{what}: was {gone:#?}, is {new:#?}");
+    }
+
+    /// A script of a user's.
+    pub fn shell(&self, user: u32, script: &str) -> Command {
+        let mut command = Command::new("sh");
+        with_env_of(&mut command, &self.world.partita([] as [&str; 0]));
+        command.args(["-c", script]).stdin(Stdio::null());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if user != 0 {
+            self.users.enter(user, &mut command);
+        }
+        command
+    }
+
+    fn step(&self, act: &Act, step: &Step) {
+        let Step(who, line, end) = step;
+        let user = match who {
+            Who::Root => 0,
+            Who::A => VICTIM,
+        };
+        let what = format!("{}: {who:?}: {line}", act.name);
+        let output =
+            within_bound(&what, &mut self.shell(user, &format!("p() {{ \"$PARTITA\" \"$@\"; }}\n{line}")));
+        let (said, complaint) = (text(&output.stdout), text(&output.stderr));
+        for text in [&said, &complaint] {
+            let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+            assert!(!text.contains(steers), "{what}: {text:?}");
+            assert!(!text.contains(SECRET), "{what}: {text}");
+        }
+        match end {
+            End::Well => assert!(output.status.success(), "{what}: {output:?}"),
+            End::Refused(reason) => {
+                assert_eq!(output.status.code(), Some(125), "{what}: {output:?}");
+                assert!(complaint.lines().count() == 1 && complaint.contains(reason), "{what}: {complaint}");
+            }
+        }
+    }
+
+    /// What the tenants of A and root have, as their programs and every user find it, and what is in the directories that are nobody else's.
+    fn state(&mut self) -> Vec<String> {
+        let mut state = self.work();
+        for user in [0, VICTIM] {
+            let output = within_bound("ps --json", &mut self.shell(user, r#"exec "$PARTITA" ps --json"#));
+            let rows: Vec<Value> = serde_json::from_slice(&output.stdout)
+                .unwrap_or_else(|error| panic!("user {user}: ps: {error}: {output:?}"));
+            let names = [("alpha", self.world_user(VICTIM)), ("rho", self.world_user(0))];
+            for (name, owner) in names {
+                let rows: Vec<_> =
+                    rows.iter().filter(|row| row["name"] == name && row["user"] == owner.as_str()).collect();
+                assert_eq!(rows.len(), 1, "user {user}: {name}: {output:?}");
+                let told =
+                    ["gpu_uuid", "tpcs", "memory_quota_bytes", "memory_used_bytes", "priority", "problem"];
+                let told = told.map(|key| rows[0][key].to_string()).join(" ");
+                let pids: Vec<&Value> = rows[0]["processes"].as_array().into_iter().flatten().collect();
+                let pids: Vec<&Value> = pids.iter().map(|process| &process["pid"]).collect();
+                state.push(format!("{user} sees {name}: {told} {pids:?}"));
+            }
+        }
+        self.kept.iter().for_each(|path| note(path, &mut state));
+        state
+    }
+
+    fn world_user(&self, user: u32) -> String {
+        if user == 0 { "root".to_owned() } else { format!("user {user}") }
+    }
+
+    /// What the two programs are let do.
+    fn work(&mut self) -> Vec<String> {
+        let answer = [&mut self.alpha, &mut self.rho].map(|tenant| tenant.line("look"));
+        assert!(answer.iter().all(|line| line.starts_with("2 47 sms")), "{answer:?}");
+        answer.into()
+    }
+
+    /// Removes what B has left.
+    fn clear(&self) {
+        let place = self.users.place(ATTACKER);
+        let entries = |dir: &Path| fs::read_dir(dir).unwrap().flatten().collect::<Vec<_>>();
+        let own = entries(&place).into_iter().filter(|entry| entry.file_name() != "cache");
+        let shared = entries(&self.world.run_dir()).into_iter();
+        let shared = shared.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == ATTACKER));
+        for path in own.chain(shared).map(|entry| entry.path()) {
+            // A board that ends removes its own files meanwhile.
+            let removed = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+            assert!(removed.is_ok() || path.symlink_metadata().is_err(), "{}: {removed:?}", path.display());
+        }
+    }
+}
+
+/// What a real tenant has written, for false ones; on one in 20 of the compute units.
+fn sample(world: &World) -> PathBuf {
+    let tenant = world.idle("--name sample --sm 5% --isolation own");
+    let (dir, sample) = (world.gpu_dir().join("sample"), world.dir().join("sample"));
+    fs::create_dir(&sample).unwrap();
+    for file in ["limits", "usage", "meta.json"] {
+        fs::copy(dir.join(file), sample.join(file)).unwrap();
+        fs::set_permissions(sample.join(file), PermissionsExt::from_mode(0o644)).unwrap();
+    }
+    drop(tenant);
+    world.ok("ps");
+    sample
+}
+
+/// Notes what is at a path: whose, how long, and what is in it, but for what tenants write as they go.
+fn note(path: &Path, notes: &mut Vec<String>) {
+    let meta = path.symlink_metadata().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut told = format!("{} {:o} {}", path.display(), meta.mode(), meta.uid());
+    if meta.is_file() && !path.ends_with("usage") && !path.ends_with("limits") {
+        told += &format!(" {:?}", text(&fs::read(path).unwrap()));
+    }
+    notes.push(told);
+    if meta.is_dir() {
+        let mut entries: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.sort();
+        entries.iter().for_each(|entry| note(entry, notes));
+    }
+}
+
+/// The output of a command that ends within its bound.
+pub fn within_bound(what: &str, command: &mut Command) -> Output {
+    let child =
+        command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let group = Pid::from_raw(child.id() as i32);
+    let (sender, ended) = channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    match ended.recv_timeout(BOUND) {
+        Ok(output) => output.expect("it can be waited for"),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+            panic!("{what}: it does not end within {} s", BOUND.as_secs());
+        }
+    }
+}

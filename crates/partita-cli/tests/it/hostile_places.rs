@@ -1,0 +1,145 @@
+//! Run directories that are full or cannot be written, and processes of a tenant that stand still or get away.
+
+use crate::common;
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Output};
+
+use common::{Answering, World, compile, gpu_program, text, with_env_of};
+use partita_testing::succeed;
+
+/// Runs a script in a mount namespace of its own; none where this machine lets nobody make one.
+fn in_own_mounts(world: &World, script: &str, arguments: &[&str]) -> Option<Output> {
+    let may = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no mount namespace can be had here");
+        return None;
+    }
+    let base = world.partita(arguments);
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script]).arg(base.get_program()).args(base.get_args());
+    with_env_of(&mut command, &base);
+    world.as_its_user(&mut command);
+    Some(command.output().expect("unshare runs"))
+}
+
+#[test]
+fn a_full_run_directory_is_an_error_at_the_start_and_leaves_nothing() {
+    let world = World::new();
+    fs::create_dir_all(world.run_dir()).unwrap();
+    // Room for the lock and the names, but not for a ledger.
+    let script = r#"mount -t tmpfs -o size=64k none "$PARTITA_RUN_DIR" && "$0" "$@"; code=$?
+        find "$PARTITA_RUN_DIR" -type f ! -name .lock; exit $code"#;
+    let arguments = ["run", "--isolation", "own", "--sm", "25%", "--mem", "1GiB", "--", "echo", "started"];
+    let Some(output) = in_own_mounts(&world, script, &arguments) else { return };
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(said.contains("No space left on device") && said.contains("free space"), "{said}");
+    assert_eq!(text(&output.stdout), "", "nothing was started, and nothing is left");
+}
+
+#[test]
+fn a_run_directory_that_cannot_be_written_is_an_error_at_the_start() {
+    let world = World::new();
+    fs::create_dir_all(world.run_dir()).unwrap();
+    let script = r#"mount -t tmpfs -o ro none "$PARTITA_RUN_DIR" && "$0" "$@""#;
+    let arguments = ["run", "--isolation", "own", "--sm", "25%", "--", "echo", "started"];
+    let Some(output) = in_own_mounts(&world, script, &arguments) else { return };
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert_eq!(text(&output.stdout), "");
+}
+
+/// A program that is shown its ledger read-only cannot account, so it gets no GPU, and is told why.
+#[test]
+fn a_program_that_cannot_write_its_account_gets_no_gpu() {
+    let world = World::new();
+    let program = compile(&world, "spill");
+    let script = r#"mount --bind "$PARTITA_LEDGER" "$PARTITA_LEDGER" && mount -o remount,bind,ro "$PARTITA_LEDGER" && exec "$0""#;
+    let mut command =
+        world.partita("run --isolation own --sm 25% --mem 1GiB -- unshare -rm sh -c".split_whitespace());
+    command.arg(script).arg(&program);
+    if in_own_mounts(&world, "true", &[]).is_none() {
+        return;
+    }
+    let output = command.output().expect("partita runs");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("Read-only file system"), "{output:?}");
+    assert!(said.contains("cuInit: 101"), "{said}");
+}
+
+/// One that is stopped anywhere, with whatever it holds, keeps nobody waiting.
+#[test]
+fn a_stopped_process_of_the_tenant_holds_nobody_up() {
+    let world = World::new();
+    let program = compile(&world, "stopped");
+    let mut command = world.partita("run --isolation own --sm 25% --mem 256MiB --".split_whitespace());
+    assert_eq!(text(&succeed(command.arg(&program)).stdout), "nobody waited\n");
+}
+
+/// A child without the hook is not held, and is found.
+#[test]
+fn a_process_that_escapes_its_tenant_is_found() {
+    let world = World::new();
+    let program = compile(&world, "spill");
+    let orders = world.dir().join("orders");
+    succeed(Command::new("mkfifo").arg(&orders));
+    let script = r#"env -u LD_PRELOAD -u PARTITA_LEDGER "$0" < "$1" & exec "$0""#;
+    let mut command =
+        world.partita("run --name leaky --sm 25% --mem 64MiB --isolation own -- sh -c".split_whitespace());
+    let mut tenant = Answering::start(command.arg(script).arg(&program).arg(&orders));
+    assert_eq!(tenant.line("a 16"), "0 48");
+    let audited = || {
+        let output = world.line("ps --audit --json");
+        let rows: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), text(&output.stderr), rows)
+    };
+    let (code, said, rows) = audited();
+    assert_eq!((code, said.as_str(), rows.len()), (Some(0), "", 1), "{rows:?}");
+    assert_eq!((&rows[0]["tenant"], &rows[0]["ledger_bytes"]), (&"leaky".into(), &(16 << 20).into()));
+    let driver_bytes = rows[0]["driver_bytes"].as_u64().unwrap();
+    assert!(driver_bytes >= 16 << 20, "its context is in the driver's number");
+
+    // The child has waited for this. Beyond the quota, with nobody to refuse it. Its answer comes on the tenant's own output.
+    let mut escaped = fs::OpenOptions::new().write(true).open(&orders).unwrap();
+    writeln!(escaped, "a 128").unwrap();
+    assert!(tenant.tenant.next_line().starts_with("0 "));
+    let (code, said, rows) = audited();
+    assert_eq!((code, rows.len()), (Some(1), 2), "{rows:?}");
+    assert!(said.contains("leaky: process ") && said.contains("without its limits"), "{said}");
+    assert_eq!((&rows[0]["escaped"], &rows[0]["ledger_bytes"]), (&true.into(), &serde_json::Value::Null));
+    assert!(rows[0]["driver_bytes"].as_u64().unwrap() >= 128 << 20);
+    assert_eq!(&rows[1]["escaped"], &serde_json::Value::from(false));
+    world.ok("kill leaky");
+}
+
+/// The gate is written by tenants of every user: whoever else has it open is named.
+#[test]
+fn whoever_has_the_gate_open_and_is_no_tenant_is_found() {
+    let world = World::in_memory();
+    let program = compile(&world, "gate");
+    let mut high =
+        world.partita("run --name high --isolation own --sm 25% --priority high --".split_whitespace());
+    let mut high = Answering::start(high.arg(&program).arg(&gpu_program().1));
+    assert_eq!(high.tenant.next_line(), "ready");
+    assert_eq!((high.line("launch"), high.line("sync")), ("ok".to_owned(), "ok".to_owned()));
+    world.ok("ps --audit");
+    let gate = world.gpu_dir().join(".gate");
+    let mut stranger = Command::new("sh");
+    let script = r#"exec 9<>"$0"; echo ready; read end"#;
+    let mut stranger = Answering::start(stranger.args(["-c", script]).arg(&gate));
+    assert_eq!(stranger.tenant.next_line(), "ready");
+    let output = world.line("ps --audit");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let pid = stranger.tenant.child.id();
+    assert!(
+        said.contains(&format!("process {pid} of ")) && said.contains("/.gate open and is no tenant's"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    drop(stranger);
+    world.ok("ps --audit");
+}

@@ -1,0 +1,253 @@
+//! Several tenants: planned, listed, changed and ended.
+
+use crate::common;
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+use common::{Tenant, World, tpcs};
+use rustix::process::Signal;
+
+#[test]
+fn ps_tells_what_runs() {
+    let world = World::new();
+    assert_eq!(world.ok("ps").lines().count(), 1, "only the head");
+    let _serve = world.idle("--name serve --sm 50% --mem 40GiB");
+    let _train = world.idle("--name train --sm 33tpc --isolation own");
+    let table = world.ok("ps");
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    assert!(
+        lines[1].starts_with("serve ") && lines[1].contains("66/132") && lines[1].contains("40GiB"),
+        "{table}"
+    );
+    assert!(lines[2].starts_with("train ") && lines[2].contains("(own)"), "{table}");
+    let row = world.row("serve");
+    assert_eq!(row["sms"], 66);
+    assert_eq!(row["memory_quota_bytes"], 40u64 << 30);
+    assert_eq!(row["memory_used_bytes"], 0);
+    assert_eq!(row["command"][0], "sh");
+    assert_eq!(row["problem"], serde_json::Value::Null);
+    assert_eq!(world.row("train")["memory_quota_bytes"], serde_json::Value::Null);
+}
+
+#[test]
+fn ps_counts_launches_and_bytes() {
+    let world = World::new();
+    let mut tenant = Tenant::start(&mut world.gpu("--name busy --sm 10% --mem 1GiB", "loop"));
+    tenant.next_line();
+    let row = world.row("busy");
+    assert!(row["launches"].as_u64().unwrap() >= 4, "{row}");
+    // Four records of 32 bytes an SM.
+    assert_eq!(row["memory_used_bytes"], 132 * 4 * 32);
+    assert_eq!(row["processes"].as_array().unwrap().len(), 1, "{row}");
+    assert_eq!(row["processes"][0]["mask_verified"], true, "{row}");
+    world.ok("kill busy");
+}
+
+#[test]
+fn set_holds_from_the_next_launch() {
+    let world = World::new();
+    let mut tenant = Tenant::start(&mut world.gpu("--name grows --sm 10tpc --isolation own", "loop"));
+    let sms_of = |name: &str| -> Vec<u32> {
+        tpcs(world.row(name)["tpcs"].as_str().unwrap())
+            .into_iter()
+            .flat_map(|tpc| [2 * tpc, 2 * tpc + 1])
+            .collect()
+    };
+    assert_eq!(common::sms(&tenant.next_line()), sms_of("grows"));
+    for share in ["4tpc", "30tpc", "tpc:60-65", "100%"] {
+        let said = world.ok(&format!("set grows --sm {share}"));
+        assert!(said.starts_with("grows: "), "{said}");
+        let expected = sms_of("grows");
+        // Rounds that had begun may still come; then only the new set.
+        let mut lines = 0;
+        while common::sms(&tenant.next_line()) != expected {
+            lines += 1;
+            assert!(lines < 10_000, "--sm {share} never takes hold");
+        }
+        for _ in 0..3 {
+            assert_eq!(common::sms(&tenant.next_line()), expected, "{share}");
+        }
+    }
+    world.ok("kill grows");
+}
+
+#[test]
+fn set_keeps_the_promises_to_others() {
+    let world = World::new();
+    let _one = world.idle("--name one --sm 50% --mem 60GiB");
+    let _two = world.idle("--name two --sm 20% --mem 60GiB");
+    let error = world.refused("set two --sm 60%");
+    assert!(error.contains("60%") && error.contains("one"), "{error}");
+    let error = world.refused("set two --mem 100GiB");
+    assert!(error.contains("one") && error.contains("promised"), "{error}");
+    assert_eq!(world.row("two")["memory_quota_bytes"], 60u64 << 30);
+    world.ok("set two --sm 50% --mem 70GiB");
+    let (one, two) = (world.row("one"), world.row("two"));
+    let sets =
+        [&one, &two].map(|row| tpcs(row["tpcs"].as_str().unwrap()).into_iter().collect::<BTreeSet<u32>>());
+    assert!(sets[0].is_disjoint(&sets[1]));
+    assert_eq!(two["memory_quota_bytes"], 70u64 << 30);
+}
+
+#[test]
+fn concurrent_runs_never_overlap() {
+    let world = World::new();
+    // 6 of 66 TPCs each. All at once, so that they race for the registry, the
+    // calibration, the MPS service and the simulated board.
+    let mut tenants: Vec<Tenant> = (0..10)
+        .map(|number| {
+            let name = format!("racer{number}");
+            let mut command = world.partita(["run", "--name", &name, "--sm", "10%", "--", "sh", "-c"]);
+            Tenant::start(command.arg("echo ready; exec sleep 1000"))
+        })
+        .collect();
+    for tenant in &mut tenants {
+        assert_eq!(tenant.next_line(), "ready");
+    }
+    let mut taken = BTreeSet::new();
+    for row in world.ps() {
+        for tpc in tpcs(row["tpcs"].as_str().unwrap()) {
+            assert!(taken.insert(tpc), "TPC {tpc} belongs to two tenants");
+        }
+    }
+    assert_eq!(taken.len(), 60);
+    assert_eq!(world.ps().len(), 10);
+    assert!(world.refused("run --sm 20% -- true").contains("6 of 66 TPCs are free"));
+    let daemons = world.processes().iter().filter(|(_, name)| name.starts_with("nvidia-cuda-mps")).count();
+    assert!(daemons <= 2, "one control daemon and at most one server");
+    drop(tenants);
+    assert!(world.ps().is_empty());
+}
+
+#[test]
+fn every_tpc_can_be_a_tenant_s_of_its_own_all_at_once() {
+    let world = World::new();
+    let (program, kernels) = common::gpu_program();
+    let script = format!("{} {} census && exec sleep 1000", program.display(), kernels.display());
+    // All at once, the first ones on this machine: they race for the calibration as well.
+    let start = |number: u32| {
+        let options = format!("run --name one{number} --isolation own --sm 1tpc --mem 1GiB -- sh -c");
+        let mut command = world.partita(options.split_whitespace());
+        Tenant::start(command.arg(&script).env("PARTITA_CACHE_DIR", world.dir().join("cache")))
+    };
+    let mut tenants: Vec<Tenant> = (0..66).map(start).collect();
+    let seen: Vec<Vec<u32>> = tenants.iter_mut().map(|tenant| common::sms(&tenant.next_line())).collect();
+    let mut taken = BTreeSet::new();
+    for (number, seen) in seen.iter().enumerate() {
+        let row = world.row(&format!("one{number}"));
+        let [tpc] = tpcs(row["tpcs"].as_str().unwrap())[..] else { panic!("more than a TPC: {row}") };
+        assert_eq!(*seen, [2 * tpc, 2 * tpc + 1], "{row}");
+        assert!(taken.insert(tpc), "TPC {tpc} belongs to two tenants");
+    }
+    assert_eq!(taken.len(), 66);
+    assert!(world.refused("run --sm 1tpc -- true").contains("none of 66 TPCs is free"));
+}
+
+#[test]
+fn without_a_share_a_tenant_gets_what_is_free() {
+    let world = World::new();
+    let _first = world.idle("--name first --sm 40tpc");
+    let _second = world.idle("--name second");
+    assert_eq!(world.row("second")["sms"], 52);
+    let error = world.refused("run -- true");
+    assert!(error.contains("first") && error.contains("second"), "{error}");
+}
+
+#[test]
+fn kill_ends_every_process_of_the_tenant() {
+    let world = World::new();
+    // A program that ignores SIGTERM and has descendants that left its group.
+    let script = "trap '' TERM; setsid sleep 1000 & sleep 1000 & echo ready; wait";
+    let mut command = world.partita(["run", "--name", "stubborn", "--sm", "10%", "--", "sh", "-c", script]);
+    let mut tenant = Tenant::start(&mut command);
+    assert_eq!(tenant.next_line(), "ready");
+    let said = world.ok("kill stubborn --grace 0");
+    assert!(said.contains("3 processes"), "{said}");
+    assert_eq!(tenant.exit_code(), 128 + 9);
+    assert!(world.ps().is_empty());
+    assert!(!world.processes().iter().any(|(_, name)| name == "sleep"));
+}
+
+#[test]
+fn kill_hurts_no_neighbour() {
+    let world = World::new();
+    let mut neighbour = Tenant::start(&mut world.gpu("--name neighbour --sm 40%", "loop"));
+    let mut victim = Tenant::start(&mut world.gpu("--name victim --sm 40%", "loop"));
+    neighbour.next_line();
+    victim.next_line();
+    world.ok("kill victim");
+    let code = victim.exit_code();
+    // By the signal, or by the CUDA error that ending its work gave it before.
+    assert!(code == 128 + 15 || code == 91, "{code}");
+    for _ in 0..20 {
+        assert_eq!(common::sms(&neighbour.next_line()).len(), 52);
+    }
+    world.ok("kill neighbour");
+}
+
+#[test]
+fn kill_takes_several_names() {
+    let world = World::new();
+    let _tenants = ["a", "b"].map(|name| world.idle(&format!("--name {name} --sm 10%")));
+    let output = world.line("kill a nobody b");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(common::text(&output.stderr).contains("no tenant nobody"));
+    assert!(world.ps().is_empty());
+}
+
+#[test]
+fn mps_starts_stops_and_knows_its_clients() {
+    let world = World::new();
+    assert!(world.ok("mps status").contains("does not run"));
+    assert!(world.keeper_ok("mps start").contains("started"));
+    assert!(world.keeper_ok("mps start").contains("runs already"));
+    let mut client = Tenant::start(&mut world.gpu("--name client --sm 10%", "loop"));
+    client.next_line();
+    assert!(world.ok("mps status").contains("client "));
+    let error = world.keeper_refused("mps stop");
+    assert!(error.contains("has clients") && error.contains("--force"), "{error}");
+    world.ok("kill client");
+    assert!(world.keeper_ok("mps stop").contains("stopped"));
+    assert!(world.keeper_ok("mps stop").contains("did not run"));
+    world.assert_clean();
+}
+
+#[test]
+fn another_users_tenant_is_seen_and_not_touched() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
+    let world = World::new();
+    // Somebody who may enter the test's directories.
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(world.dir(), PermissionsExt::from_mode(0o777)).unwrap();
+    let mut tenant = world.idle("--name roots --sm 10%");
+    let as_nobody = |line: &str| -> std::process::Output {
+        let base = world.partita(line.split_whitespace());
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(base.get_program());
+        command.args(base.get_args());
+        common::with_env_of(&mut command, &base);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let listed = as_nobody("ps --json");
+    if !listed.status.success() {
+        eprintln!("skipped: nobody cannot run {}: {listed:?}", common::program().display());
+        return;
+    }
+    assert!(common::text(&listed.stdout).contains("\"roots\""), "{listed:?}");
+    for line in ["kill roots", "set roots --sm 5%"] {
+        let output = as_nobody(line);
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(
+            common::text(&output.stderr).contains(&format!("belongs to {}", world.owner())),
+            "{output:?}"
+        );
+    }
+    assert_eq!(world.row("roots")["sms"], 12);
+    tenant.signal(Signal::TERM);
+    tenant.exit_code();
+}

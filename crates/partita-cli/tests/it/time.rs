@@ -1,0 +1,270 @@
+//! Shares of time, against the GPU's own clock: what a program gets is what its kernels recorded of themselves.
+
+use crate::common;
+
+use std::io::Write;
+
+use common::{Answering, World, compile, gpu_program};
+
+/// What is spent before it is measured, in milliseconds: longer than anything that a tenant saves up lasts.
+const SKIP_MS: u32 = 450;
+const MEASURE_MS: u32 = 1100;
+
+/// The program of `hook/time.c` as a tenant.
+struct Program(Answering);
+
+impl Program {
+    fn start(world: &World, name: &str, options: &str) -> Self {
+        let line = format!("run --isolation own --name {name} {options} --");
+        let mut command = world.partita(line.split_whitespace());
+        command.arg(compile(world, "time")).arg(&gpu_program().1);
+        let mut program = Answering::start(&mut command);
+        assert_eq!(program.tenant.next_line(), "ready");
+        Self(program)
+    }
+
+    fn tell(&mut self, what: &str) -> i64 {
+        self.0.line(what).parse().unwrap()
+    }
+
+    /// The share of the time in which kernels of this form ran, in thousandths, and their time in all, in seconds.
+    fn share(&mut self, form: &str, skip_ms: u32, ms: u32) -> (i64, f64) {
+        let answer = self.0.line(&format!("share {form} {skip_ms} {ms}"));
+        let (share, kernels_us) = answer.split_once(' ').unwrap();
+        (share.parse().unwrap(), kernels_us.parse::<f64>().unwrap() / 1e6)
+    }
+
+    /// Its kernels run all the time at least once in a number of tries, on a machine that may be busy.
+    fn has_all(&mut self) {
+        let shares: Vec<i64> = (0..5).map(|_| self.share("kernel 1000000", 50, 400).0).collect();
+        assert!(shares.iter().any(|share| *share > 950), "{shares:?} ‰");
+    }
+}
+
+/// Whether it is the share that was promised, to two points. Between kernels of 50 µs a real GPU runs none for 3 % of the time, which
+/// a tenant pays for as it pays for its kernels.
+fn is_promised(share: i64, percent: i64) -> bool {
+    let gaps = if partita_testing::is_real() { percent * 10 * 3 / 100 } else { 0 };
+    (share - percent * 10 + gaps / 2).abs() <= 20 + gaps / 2
+}
+
+/// What is promised is seen in one of ten tries. What a tenant has saved, and what it owes for a look that came late, are no part
+/// of a second on a machine that has time for it; on a busy one they are. Where there was no time to mark a kernel's end, its length
+/// is an estimate, too.
+fn is_seen(what: &str, mut test: impl FnMut() -> Result<(), String>) {
+    let mut tries = Vec::new();
+    while tries.len() < 10 {
+        match test() {
+            Ok(()) => return,
+            Err(seen) => tries.push(seen),
+        }
+    }
+    panic!("{what}: {tries:#?}");
+}
+
+/// The share that `measure` finds is the one promised.
+fn has_share(what: &str, percent: i64, mut measure: impl FnMut() -> i64) {
+    is_seen(what, || {
+        let share = measure();
+        if is_promised(share, percent) { Ok(()) } else { Err(format!("{share} ‰ at {percent} %")) }
+    });
+}
+
+/// GPU time that a tenant has used, by its account, once the last look at what it did is over.
+fn used_s(world: &World, name: &str) -> f64 {
+    let look = || {
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        world.row(name)["time"]["used_s"].as_f64().unwrap()
+    };
+    let mut used = look();
+    for _ in 0..100 {
+        let again = look();
+        if again == used {
+            return used;
+        }
+        used = again;
+    }
+    panic!("`{name}` is charged on and on, for {used} s by now");
+}
+
+/// Kernels of this form have the share that was promised, and are charged in full.
+fn is_held(world: &World, program: &mut Program, name: &str, form: &str, percent: i64) {
+    is_seen(form, || {
+        let before = used_s(world, name);
+        let (share, kernels_s) = program.share(form, SKIP_MS, MEASURE_MS);
+        let charged_s = used_s(world, name) - before;
+        if is_promised(share, percent) && charged_s >= kernels_s * 0.98 {
+            return Ok(());
+        }
+        Err(format!("{charged_s} s charged for {kernels_s} s, {share} ‰ at {percent} %"))
+    });
+}
+
+#[test]
+fn kernels_get_their_share_whatever_their_length() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "timed", "--sm 25% --time 10%");
+    for percent in [10, 25, 50, 75] {
+        // What is set holds for a program that runs, from the next look at its budget on.
+        world.ok(&format!("set timed --time {percent}%"));
+        for form in ["kernel 50000", "kernel 1000000", "kernel 10000000", "graph 500000"] {
+            is_held(&world, &mut program, "timed", form, percent);
+        }
+    }
+    let row = world.row("timed");
+    assert_eq!((&row["time"]["share_percent"], &row["time"]["policy"]), (&75.0.into(), &"hard".into()));
+    assert!(row["time"]["used_s"].as_f64().unwrap() > 5.0, "{row}");
+    let text = world.ok("ps");
+    assert!(text.contains("/75%") && text.contains("normal"), "{text}");
+    world.ok("set timed --time 100%");
+    program.has_all();
+}
+
+#[test]
+fn every_form_of_launch_is_charged() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "forms", "--sm 25% --time 50%");
+    for form in ["ex", "cooperative", "legacy", "thread"] {
+        is_held(&world, &mut program, "forms", &format!("{form} 200000"), 50);
+    }
+    // What is captured is what the program has launched, and nothing else.
+    assert_eq!(program.tell("capture 5"), 5);
+}
+
+#[test]
+fn all_processes_of_a_tenant_have_one_budget() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "two", "--sm 25% --time 40%");
+    has_share("two at a time", 40, || program.tell(&format!("both 1000000 {SKIP_MS} {MEASURE_MS}")));
+    // One is killed, whatever it is at; the other goes on, with the same budget.
+    for _ in 0..3 {
+        has_share("one is killed", 40, || program.tell(&format!("killed 500000 {SKIP_MS} {MEASURE_MS}")));
+    }
+    // Nor does anybody wait for one that is stopped.
+    has_share("one is stopped", 40, || program.tell(&format!("stopped 500000 {SKIP_MS} {MEASURE_MS}")));
+    assert_eq!(world.row("two")["processes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn whoever_dies_is_charged() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "short", "--sm 25% --time 20%");
+    let before = used_s(&world, "short");
+    // None of these lives long enough to report anything.
+    program.tell("short 2000000 12");
+    program.share("kernel 100000", 1, 60);
+    let used = used_s(&world, "short") - before;
+    assert!(used >= 12.0 * 0.002, "{used} s for twelve kernels of 2 ms");
+}
+
+#[test]
+fn a_program_may_end_while_its_work_waits_for_the_gate() {
+    let world = World::in_memory();
+    // 150 ms of kernels at a tenth of the time: the gate is closed when the program ends.
+    for end in ["leave 150 1000000", "destroy 150 1000000"] {
+        let mut program = Program::start(&world, "leaving", "--sm 25% --time 10%");
+        writeln!(program.0.input, "{end}").unwrap();
+        assert_eq!(program.0.tenant.exit_code(), 0, "{end}");
+    }
+}
+
+#[test]
+fn work_that_waits_for_work_at_the_gate_does_not_keep_it_closed() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "crossed", "--sm 25% --time 25%");
+    assert_eq!(program.tell("crossed 3"), 0);
+}
+
+#[test]
+fn a_launch_that_is_captured_is_no_part_of_a_unit_of_time() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "captures", "--sm 25% --time 90%");
+    assert_eq!(program.tell("captures 20"), 0);
+    // Of a unit whose end was captured nobody would ever see the end.
+    used_s(&world, "captures");
+}
+
+#[test]
+fn what_a_program_does_in_bursts_is_charged_as_it_is() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "bursts", "--sm 25% --time 90%");
+    for burst in ["burst 1 300000 3", "burst 7 100000 2", "burst 50 20000 5"] {
+        is_seen(burst, || {
+            let before = used_s(&world, "bursts");
+            let kernels_s = program.tell(&format!("{burst} 500")) as f64 / 1e6;
+            let used = used_s(&world, "bursts") - before;
+            // A launch of a busy machine may come late, which is in the measure.
+            if used >= kernels_s * 0.98 && used <= kernels_s * 1.6 + 0.02 {
+                return Ok(());
+            }
+            Err(format!("{used} s charged for {kernels_s} s of kernels"))
+        });
+    }
+}
+
+#[test]
+fn a_soft_share_borrows_what_nobody_wants_and_gives_it_back() {
+    let world = World::in_memory();
+    let mut soft = Program::start(&world, "soft", "--via time --time 30% --time-policy soft");
+    assert_eq!(world.row("soft")["time"]["policy"], "soft");
+    soft.has_all();
+    // Somebody comes who wants it all the time.
+    let mut other = Program::start(&world, "other", "--via time --time 20%");
+    let wanting = std::thread::spawn(move || {
+        other.share("kernel 1000000", 0, 6000);
+        other
+    });
+    let beside: Vec<i64> = (0..6).map(|_| soft.share("kernel 1000000", 300, 500).0).collect();
+    let _other = wanting.join().unwrap();
+    assert!(beside.iter().any(|share| is_promised(*share, 30)), "{beside:?}");
+    soft.has_all();
+    // A hard one borrows nothing.
+    world.ok("set soft --time-policy hard");
+    is_held(&world, &mut soft, "soft", "kernel 1000000", 30);
+}
+
+#[test]
+fn a_tenant_on_two_gpus_has_a_share_of_each() {
+    let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
+    let mut program =
+        Program::start(&world, "both", "--gpu sim:h200:1,0 --via time --time 40% --time-policy soft");
+    // Nobody else is on either, and its own other half is no neighbour.
+    program.has_all();
+    world.ok("set both --gpu sim:h200:1 --time-policy hard");
+    has_share("kernel 1000000", 40, || program.share("kernel 1000000", SKIP_MS, MEASURE_MS).0);
+    let used: Vec<f64> = world.ps().iter().map(|row| row["time"]["used_s"].as_f64().unwrap()).collect();
+    assert_eq!(used.len(), 2);
+    assert!(used.iter().any(|used| *used > 0.5) && used.iter().any(|used| *used < 0.01), "{used:?}");
+}
+
+#[test]
+fn shares_of_the_whole_gpu_are_promises() {
+    let world = World::in_memory();
+    let _first = world.idle("--isolation own --name first --via time --time 60%");
+    let refused = world.refused("run --isolation own --name second --via time --time 50% -- true");
+    assert!(refused.contains("40% of the time") && refused.contains("`first` was promised 60%"), "{refused}");
+    let _second = world.idle("--isolation own --name second --via time --time 40%");
+    assert_eq!(world.row("first")["sms"], world.row("second")["sms"]);
+    let refused = world.refused("set second --time 41%");
+    assert!(refused.contains("40% of the time"), "{refused}");
+    let refused = world.refused("set second --sm 25%");
+    assert!(refused.contains("every compute unit in its turns"), "{refused}");
+    world.ok("set first --time 30%");
+    world.ok("set second --time 70%");
+    // Nobody who needs a partition fits beside those who have them all.
+    let refused = world.refused("run --isolation own --name third --sm 10% -- true");
+    assert!(refused.contains("first"), "{refused}");
+}
+
+#[test]
+fn a_share_is_refused_where_it_could_not_be_kept() {
+    let world = World::in_memory();
+    let _plain = world.idle("--isolation own --name plain --sm 25%");
+    let refused = world.refused("set plain --time 50%");
+    assert!(refused.contains("was started without a share of time"), "{refused}");
+    assert_eq!(world.row("plain")["time"], serde_json::Value::Null);
+    // A GPU maps no page of a file that a disk keeps.
+    let on_disk = World::new();
+    let refused = on_disk.refused("run --isolation own --sm 25% --time 50% -- true");
+    assert!(refused.contains("no tmpfs") && refused.contains("/dev/shm"), "{refused}");
+}
