@@ -1,5 +1,5 @@
-//! Other projects' interposers, to be measured in the same run: each a library whose path is a parameter. None of them is part of this
-//! repository, and none is looked for.
+//! Other projects' interposers, to be measured in the same run: each a library whose path is a
+//! parameter. None of them is part of this repository, and none is looked for.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ const MEMORY: &str = "1024m";
 /// A library to preload, as `NAME=PATH` names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// What its rows are called: `hami-core`, `vgpu-manager`, or anything that reads HAMi-core's variables.
+    /// What its rows are called: `hami-core`, `vgpu-manager`, or anything that reads HAMi-core's
+    /// variables.
     pub name: String,
     /// What is preloaded.
     path: PathBuf,
@@ -33,8 +34,9 @@ impl FromStr for Peer {
 }
 
 impl Peer {
-    /// The command line that comes before a program's to run it under the library, with a quota of 1 GiB and a core limit. What the
-    /// library keeps, it keeps in `scratch`, a directory of this run alone.
+    /// The command line that comes before a program's to run it under the library, with a quota of
+    /// 1 GiB and a core limit. What the library keeps, it keeps in `scratch`, a directory of this
+    /// run alone.
     ///
     /// # Errors
     /// If there is no such library.

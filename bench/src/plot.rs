@@ -48,7 +48,8 @@ pub struct Panel {
     pub is_log: bool,
 }
 
-/// Draws panels side by side into `FILE.svg` and `FILE.png`; `file` is the path without an extension.
+/// Draws panels side by side into `FILE.svg` and `FILE.png`; `file` is the path without an
+/// extension.
 ///
 /// # Errors
 /// The files cannot be written, or the library cannot draw.

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A directory below the system's for temporary files, which goes with all that is in it when this is dropped.
+/// A directory below the system's for temporary files, which goes with all that is in it when this
+/// is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {

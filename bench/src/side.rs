@@ -6,7 +6,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// A process that has said that it is ready, answers each line written to it with one, and ends when its input does.
+/// A process that has said that it is ready, answers each line written to it with one, and ends
+/// when its input does.
 pub struct Side {
     process: Child,
     input: ChildStdin,
@@ -84,7 +85,8 @@ impl Side {
     }
 }
 
-/// `program` as it is, on a GPU as `partita run` takes it: under the driver that `partita` would run it with.
+/// `program` as it is, on a GPU as `partita run` takes it: under the driver that `partita` would
+/// run it with.
 pub fn bare(partita: &Path, gpu: &str, program: &Path) -> Command {
     let script = if gpu.starts_with("sim:") {
         format!("eval \"$('{}' sim env --gpu {gpu})\" && exec \"$0\" \"$@\"", partita.display())

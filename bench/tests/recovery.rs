@@ -1,4 +1,5 @@
-//! `bench/mps/recovery.py`, run on the simulated GPU from its first tenant to its page, and the tests of what it computes.
+//! `bench/mps/recovery.py`, run on the simulated GPU from its first tenant to its page, and the
+//! tests of what it computes.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! Writes the table of all exports of libcuda: the ones that the sources implement by name, and for every other
-//! name of the real library a function that returns `CUDA_ERROR_NOT_SUPPORTED`, so that any program links.
+//! Writes the table of all exports of libcuda: the ones that the sources implement by name, and for
+//! every other name of the real library a function that returns `CUDA_ERROR_NOT_SUPPORTED`, so that
+//! any program links.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,11 +1,13 @@
-//! Launch descriptors with any bytes in them: a mask is written only where the version's layout has one, touches
-//! nothing else, never enables what the descriptor has disabled, and is read back as it was written.
+//! Launch descriptors with any bytes in them: a mask is written only where the version's layout has
+//! one, touches nothing else, never enables what the descriptor has disabled, and is read back as
+//! it was written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use partita_abi::qmd::{self, layout_of};
 
-/// Compute capabilities of every generation that has descriptors with masks, and some that do not exist.
+/// Compute capabilities of every generation that has descriptors with masks, and some that do not
+/// exist.
 const CAPABILITIES: [u32; 10] = [52, 61, 70, 75, 80, 86, 89, 90, 100, 255];
 
 fuzz_target!(|input: &[u8]| {

@@ -1,4 +1,5 @@
-//! What a program is started with: an environment that limits it is understood or refused, and never taken for one without limits.
+//! What a program is started with: an environment that limits it is understood or refused, and
+//! never taken for one without limits.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

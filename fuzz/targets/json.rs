@@ -1,4 +1,5 @@
-//! What calibrations are read with: it takes JSON and nothing else, and means what everybody else does.
+//! What calibrations are read with: it takes JSON and nothing else, and means what everybody else
+//! does.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! The files of a tenant with any bytes in them, at any place: read, mapped, accounted in. Nothing panics, loops or
-//! grants more than the quota.
+//! The files of a tenant with any bytes in them, at any place: read, mapped, accounted in. Nothing
+//! panics, loops or grants more than the quota.
 #![no_main]
 
 use std::ffi::CString;
@@ -26,7 +26,8 @@ fn c(path: &std::path::Path) -> CString {
     CString::new(path.to_str().expect("ASCII")).expect("no zero byte")
 }
 
-/// Pieces of the input, each laid over the file: two bytes of place in words, a byte of length, as many bytes.
+/// Pieces of the input, each laid over the file: two bytes of place in words, a byte of length, as
+/// many bytes.
 fn overlay(path: &std::path::Path, mut input: &[u8], at_least: u64) {
     let file = fs::OpenOptions::new().write(true).open(path).expect("just made");
     while let [low, high, length, rest @ ..] = input {

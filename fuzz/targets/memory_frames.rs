@@ -1,4 +1,5 @@
-//! The memory manager's frames: whatever clients send is answered, nobody gets what is another one's, and nothing is lost when they are gone.
+//! The memory manager's frames: whatever clients send is answered, nobody gets what is another
+//! one's, and nothing is lost when they are gone.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -41,7 +42,8 @@ fn steps(mut data: &[u8], service: &mut Service<Nowhere>, clients: &mut Vec<Clie
         data = rest;
         let who = clients[usize::from(first & 3) % clients.len()];
         match first >> 4 {
-            // A frame, whole but for its header, which is made to fit: otherwise hardly one would be looked at.
+            // A frame, whole but for its header, which is made to fit: otherwise hardly one would
+            // be looked at.
             0..=11 => {
                 let Some((&length, rest)) = data.split_first() else { return now_ms };
                 let (body, rest) = rest.split_at(usize::from(length).min(rest.len()));

@@ -1,4 +1,5 @@
-//! What people write: whatever is understood is written again so that it means the same, and nothing panics.
+//! What people write: whatever is understood is written again so that it means the same, and
+//! nothing panics.
 #![no_main]
 
 use std::fmt::Display;

@@ -1,11 +1,13 @@
-//! The paper's nine chain sets on the model of a GPU: default MPS, its algorithm 1, ours, and the best allocation found by trying. Figure 4 of
-//! J. Luo and X. Wei, «Dynamic GPU Resource Management in Component-Based Applications», 2023.
+//! The paper's nine chain sets on the model of a GPU: default MPS, its algorithm 1, ours, and the
+//! best allocation found by trying. Figure 4 of J. Luo and X. Wei, «Dynamic GPU Resource Management
+//! in Component-Based Applications», 2023.
 //!
 //! ```text
 //! cargo build --release -p partita-bench && target/release/chain-sets --out bench/results/chains
 //! ```
 //!
-//! All of it is computed on the model; nothing here touches a GPU. Equal arguments give equal results.
+//! All of it is computed on the model; nothing here touches a GPU. Equal arguments give equal
+//! results.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -36,7 +38,8 @@ struct Options {
     /// Write FILE.json, FILE.svg and FILE.png; the tables go to standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Takes the oracles from a FILE.json of before instead of looking for them, which is nearly all of the work.
+    /// Takes the oracles from a FILE.json of before instead of looking for them, which is nearly
+    /// all of the work.
     #[arg(long, value_name = "FILE")]
     oracles: Option<PathBuf>,
     /// Print and draw a FILE.json again instead of running.
@@ -44,7 +47,8 @@ struct Options {
     draw: Option<PathBuf>,
 }
 
-/// A set under some conditions; the image chain runs under the first of them only, as its kernels are the same under all.
+/// A set under some conditions; the image chain runs under the first of them only, as its kernels
+/// are the same under all.
 type Case = (Regime, ChainSet);
 
 fn cases(options: &Options) -> Result<Vec<Case>> {

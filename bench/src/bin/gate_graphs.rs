@@ -1,12 +1,14 @@
-//! What the waits inside of graphs cost a tenant of low priority while nobody of high priority has work.
+//! What the waits inside of graphs cost a tenant of low priority while nobody of high priority has
+//! work.
 //!
-//! Graphs of kernels of one length, in one branch or several side by side, whose nodes are made level by level or branch by branch, as a program that
-//! captures one stream after the other makes them. Three processes launch the same graphs in turns, in an order that flips every
-//! round: one without limits, and two tenants of low priority, of which one has launched kernels of that length before, so that their length is
-//! known when the graphs are made executable.
+//! Graphs of kernels of one length, in one branch or several side by side, whose nodes are made
+//! level by level or branch by branch, as a program that captures one stream after the other makes
+//! them. Three processes launch the same graphs in turns, in an order that flips every round: one
+//! without limits, and two tenants of low priority, of which one has launched kernels of that
+//! length before, so that their length is known when the graphs are made executable.
 //!
 //! ```text
-//! cargo build --release && target/release/gate-graphs --gpu 0       # the first GPU of this machine
+//! cargo build --release && target/release/gate-graphs --gpu 0  # the first GPU of this machine
 //! target/release/gate-graphs --rounds 3 --kernels 64                # sim:h200
 //! ```
 
@@ -44,7 +46,8 @@ struct Options {
     child: Option<u32>,
 }
 
-/// Kernels that a process launches before it makes its graphs, so that their length is known: about a second of them, while which clocks rise.
+/// Kernels that a process launches before it makes its graphs, so that their length is known: about
+/// a second of them, while which clocks rise.
 const MEASURED: u32 = 40_000;
 
 /// A graph by its shape.
@@ -89,7 +92,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// Launches the graph whose number stands in each line, and answers with microseconds until its end and of the call.
+/// Launches the graph whose number stands in each line, and answers with microseconds until its end
+/// and of the call.
 fn child(options: &Options, first: u32) -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;

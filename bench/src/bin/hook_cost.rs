@@ -1,18 +1,21 @@
-//! What the hook adds to a kernel launch, or to an allocation of 1 MiB and its release, in nanoseconds.
+//! What the hook adds to a kernel launch, or to an allocation of 1 MiB and its release, in
+//! nanoseconds.
 //!
-//! Two processes make the same calls, one bare and one as a tenant with its partition and quota; they take turns of a few hundred
-//! microseconds, in an order that flips every round, so that a drift of the machine meets both. Of launches only the enqueueing is timed:
-//! each turn is a burst that fits the driver's queue, and the wait for it lies outside. Where a process's memory happens to lie is worth
-//! ± 15 ns of a launch for its whole life, so both are started anew many times. Peers' libraries take their turns in the same rounds.
+//! Two processes make the same calls, one bare and one as a tenant with its partition and quota;
+//! they take turns of a few hundred microseconds, in an order that flips every round, so that a
+//! drift of the machine meets both. Of launches only the enqueueing is timed: each turn is a burst
+//! that fits the driver's queue, and the wait for it lies outside. Where a process's memory happens
+//! to lie is worth ± 15 ns of a launch for its whole life, so both are started anew many times.
+//! Peers' libraries take their turns in the same rounds.
 //!
 //! ```text
 //! cargo build --release && target/release/hook-cost              # sim:h200
 //! target/release/hook-cost --gpu 0                               # the first GPU of this machine
 //! target/release/hook-cost --of memory --burst 20                # 1 MiB had and given back
-//! target/release/hook-cost --time 99%                            # launches that are measured for a share of time
-//! target/release/hook-cost --low                                 # launches of low priority, beside a tenant of high priority that rests
+//! target/release/hook-cost --time 99%  # launches that are measured for a share of time
+//! target/release/hook-cost --low  # of low priority, beside one of high priority that rests
 //! target/release/hook-cost --gpu 0 --peer hami-core=/usr/local/vgpu/libvgpu.so
-//! target/release/hook-cost --build before=/tmp/before            # libpartita.so and the simulator of another build beside this one's
+//! target/release/hook-cost --build before=/tmp/before  # another build, beside this one
 //! ```
 
 use std::ffi::OsString;
@@ -68,13 +71,15 @@ struct Options {
     /// The tenant's share of the GPU's time, as `partita run --time` takes it [default: none].
     #[arg(long)]
     time: Option<String>,
-    /// Give the tenant low priority, beside one of high priority that has launched and rests: launches have waits in front of them.
+    /// Give the tenant low priority, beside one of high priority that has launched and rests:
+    /// launches have waits in front of them.
     #[arg(long)]
     low: bool,
     /// The `partita` executable [default: beside this one].
     #[arg(long)]
     partita: Option<PathBuf>,
-    /// A peer's library to measure in the same run, NAME=PATH, as hami-core=/usr/local/vgpu/libvgpu.so; may be repeated.
+    /// A peer's library to measure in the same run, NAME=PATH, as
+    /// hami-core=/usr/local/vgpu/libvgpu.so; may be repeated.
     #[arg(long, value_name = "NAME=PATH")]
     peer: Vec<Peer>,
     /// Libraries of another build to measure in the same run, NAME=DIRECTORY; may be repeated.

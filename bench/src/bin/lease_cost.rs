@@ -1,9 +1,12 @@
-//! What a lease of the keeper's memory costs, against an allocation of one's own, and what the service holds out.
+//! What a lease of the keeper's memory costs, against an allocation of one's own, and what the
+//! service holds out.
 //!
-//! One process leases and gives back, and allocates and frees, in turns whose order flips every round: through the socket, one lease a request;
-//! through the socket, a batch a request; through the client's cache; and bare `cuMemAlloc` and `cuMemFree`. All the while so many other leases
-//! are open. Then several connections together ask for so many allocations a second, each at its own time whether the last one was answered or
-//! not; what counts is the time from when it was due to when it was answered and given back.
+//! One process leases and gives back, and allocates and frees, in turns whose order flips every
+//! round: through the socket, one lease a request; through the socket, a batch a request; through
+//! the client's cache; and bare `cuMemAlloc` and `cuMemFree`. All the while so many other leases
+//! are open. Then several connections together ask for so many allocations a second, each at its
+//! own time whether the last one was answered or not; what counts is the time from when it was due
+//! to when it was answered and given back.
 //!
 //! ```text
 //! cargo build --release && target/release/lease-cost             # sim:h200

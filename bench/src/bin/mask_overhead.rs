@@ -1,12 +1,14 @@
-//! What the launch callback and a mask add to a launch: three ways of launching in one process, in turns.
+//! What the launch callback and a mask add to a launch: three ways of launching in one process, in
+//! turns.
 //!
-//! The callback is off, on without a mask, and on with one. Each turn is a burst that fits the driver's queue; only the enqueueing is
-//! timed. One process, one stream, one kernel: where memory happens to lie is the same for all three. What the interposer adds
-//! around a launch is measured by `hook-cost`.
+//! The callback is off, on without a mask, and on with one. Each turn is a burst that fits the
+//! driver's queue; only the enqueueing is timed. One process, one stream, one kernel: where memory
+//! happens to lie is the same for all three. What the interposer adds around a launch is measured
+//! by `hook-cost`.
 //!
 //! ```text
 //! cargo build --release -p partita-bench && target/release/mask-overhead
-//! eval "$(partita sim env --gpu sim:h200)"; target/release/mask-overhead       # the simulated driver
+//! eval "$(partita sim env --gpu sim:h200)"; target/release/mask-overhead  # the simulated driver
 //! ```
 
 use std::time::Instant;

@@ -1,7 +1,8 @@
-//! How many block events per second the model of the GPU handles on one core. A block that starts and a block that ends are one event each.
+//! How many block events per second the model of the GPU handles on one core. A block that starts
+//! and a block that ends are one event each.
 //!
-//! Each workload is run on the simulated H200 several times, in turns with the others; submitting the works counts. Time is what the thread
-//! spent on a core: others may share the machine.
+//! Each workload is run on the simulated H200 several times, in turns with the others; submitting
+//! the works counts. Time is what the thread spent on a core: others may share the machine.
 //!
 //! ```text
 //! cargo build --release -p partita-bench && target/release/model-speed
@@ -46,7 +47,8 @@ fn workloads(spec: &DeviceSpec) -> Vec<Workload> {
     let (low, high) = (TpcSet::first(count / 2), all - TpcSet::first(count / 2));
     let small = KernelWork::new(132, 1024, 5_000, all);
     let memory = KernelWork { bytes_per_block: 400_000, ..grid.clone() };
-    // Sixteen streams on overlapping partitions of a quarter of the device, with all six priorities.
+    // Sixteen streams on overlapping partitions of a quarter of the device, with all six
+    // priorities.
     let many = |kernel: &KernelWork| -> Vec<Line> {
         (0..16u32)
             .map(|stream| {

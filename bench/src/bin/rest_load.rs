@@ -1,9 +1,11 @@
-//! What `partitad` holds out: many clients of its REST interface at once, while the keeper of a GPU's memory serves allocations.
+//! What `partitad` holds out: many clients of its REST interface at once, while the keeper of a
+//! GPU's memory serves allocations.
 //!
-//! A daemon and a keeper of their own, each a process. Clients have a connection each, keep it open, and ask at times that were fixed before,
-//! whether the last answer has come or not; what counts is the time from when a request was due to when its answer was read. Beside them
-//! connections to the keeper lease and give back at a rate of their own, with so many other leases open. Then the same clients without pauses,
-//! for what the daemon does at most.
+//! A daemon and a keeper of their own, each a process. Clients have a connection each, keep it
+//! open, and ask at times that were fixed before, whether the last answer has come or not; what
+//! counts is the time from when a request was due to when its answer was read. Beside them
+//! connections to the keeper lease and give back at a rate of their own, with so many other leases
+//! open. Then the same clients without pauses, for what the daemon does at most.
 //!
 //! ```text
 //! cargo build --release && target/release/rest-load             # sim:h200
@@ -90,10 +92,12 @@ struct Taken {
     ask: Ask,
     /// From when it was due to when its answer was read.
     from_due: f64,
-    /// Of that, what the client itself was late: from when it was due, and the answer before had been read, to when it was sent. On cores that have other work a client waits for
-    /// its turn before it sends anything.
+    /// Of that, what the client itself was late: from when it was due, and the answer before had
+    /// been read, to when it was sent. On cores that have other work a client waits for its turn
+    /// before it sends anything.
     client_late: f64,
-    /// What the daemon says that it took, from the end of the request's headers to the beginning of the answer.
+    /// What the daemon says that it took, from the end of the request's headers to the beginning of
+    /// the answer.
     in_daemon: f64,
 }
 
@@ -324,7 +328,8 @@ impl Rest {
         }
     }
 
-    /// A request, and its answer to the last byte. Returns what the daemon says that it took, in milliseconds.
+    /// A request, and its answer to the last byte. Returns what the daemon says that it took, in
+    /// milliseconds.
     fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<f64> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",

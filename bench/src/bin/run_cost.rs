@@ -1,9 +1,9 @@
 //! What `partita run` takes for a program that does nothing, in user mode and in system mode, in
 //! milliseconds.
 //!
-//! Each round runs `true` once in each mode, in an order that changes each round, on a simulated GPU
-//! outside of MPS. In user mode the command makes the tenant itself. In system mode it runs as a user
-//! without rights, asks `partitad`, and root's process makes the tenant. Needs root.
+//! Each round runs `true` once in each mode, in an order that changes each round, on a simulated
+//! GPU outside of MPS. In user mode the command makes the tenant itself. In system mode it runs as
+//! a user without rights, asks `partitad`, and root's process makes the tenant. Needs root.
 //!
 //! ```text
 //! cargo build --release && sudo target/release/run-cost

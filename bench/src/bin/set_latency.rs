@@ -1,10 +1,11 @@
 //! From new limits to the first launch that obeys them, in nanoseconds.
 //!
-//! In a tenant, one thread launches bursts of kernels of one block while another stores limits: one half of the tenant's TPCs, the other, and
-//! so on, once in each burst, at a random time. Each kernel tells the SM that it ran on, and so which limits it obeyed. What is counted is the
-//! time from the return of the store to the return of the first launch on the new half; and of that, what was spent neither in that launch
-//! nor in the one that was under way when the limits were stored. A launch that begins after a store and does not obey it counts in full,
-//! and as a fault.
+//! In a tenant, one thread launches bursts of kernels of one block while another stores limits: one
+//! half of the tenant's TPCs, the other, and so on, once in each burst, at a random time. Each
+//! kernel tells the SM that it ran on, and so which limits it obeyed. What is counted is the time
+//! from the return of the store to the return of the first launch on the new half; and of that,
+//! what was spent neither in that launch nor in the one that was under way when the limits were
+//! stored. A launch that begins after a store and does not obey it counts in full, and as a fault.
 //!
 //! ```text
 //! cargo build --release && target/release/set-latency            # sim:h200
@@ -204,8 +205,9 @@ struct Tally {
 }
 
 impl Tally {
-    /// Takes in a burst and the store of its time. One that did not fall between launches is not timed.
-    /// One in which the scheduler took the launching thread's core away is checked, and not timed.
+    /// Takes in a burst and the store of its time. One that did not fall between launches is not
+    /// timed. One in which the scheduler took the launching thread's core away is checked, and not
+    /// timed.
     fn add(&mut self, store: &Store, launches: &[Launch], kept_its_core: bool) {
         for launch in launches {
             let must_be = match launch {

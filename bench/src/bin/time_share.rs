@@ -1,16 +1,21 @@
 //! What share of the GPU a program gets, of what it is promised.
 //!
-//! One program launches without a pause. It runs bare, with a share of time (`partita run --time`; its kernels record when they ran by the GPU's
-//! own clock) or of the compute units (`--of mask`: `partita run --sm`; how many kernels end in a second, each of many blocks), and with the library of each peer that is named, for kernels of several lengths and for graphs; the settings take turns, in an order that
-//! is another one each round. What counts is the achieved share of what the bare program gets in the same round.
+//! One program launches without a pause. It runs bare, with a share of time (`partita run --time`;
+//! its kernels record when they ran by the GPU's own clock) or of the compute units (`--of mask`:
+//! `partita run --sm`; how many kernels end in a second, each of many blocks), and with the library
+//! of each peer that is named, for kernels of several lengths and for graphs; the settings take
+//! turns, in an order that is another one each round. What counts is the achieved share of what the
+//! bare program gets in the same round.
 //!
 //! ```text
 //! cargo build --release && target/release/time-share             # sim:h200
 //! target/release/time-share --of mask
-//! target/release/time-share --gpu 0 --peer hami=/opt/hami/libvgpu.so --out bench/results/time_share.md
+//! target/release/time-share --gpu 0 --peer hami=/opt/hami/libvgpu.so --out
+//! bench/results/time_share.md
 //! ```
 //!
-//! The program is that of the tests, `crates/partita-cli/tests/hook/time.c`, compiled by `cc` unless `--worker` names one.
+//! The program is that of the tests, `crates/partita-cli/tests/hook/time.c`, compiled by `cc`
+//! unless `--worker` names one.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -37,8 +42,9 @@ enum Of {
 }
 
 impl Of {
-    /// What is launched, as the program takes it, and as people read it. For masks: blocks, and for how long two of them fill an SM; eight
-    /// rounds of them on 132 SMs take the whole time that is named.
+    /// What is launched, as the program takes it, and as people read it. For masks: blocks, and for
+    /// how long two of them fill an SM; eight rounds of them on 132 SMs take the whole time that is
+    /// named.
     fn forms(self) -> [(&'static str, &'static str); 4] {
         match self {
             Self::Time => [
@@ -69,7 +75,8 @@ struct Options {
     /// Shares, in percent.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 75])]
     shares: Vec<u32>,
-    /// A peer's library to measure in the same run, NAME=PATH, as hami-core=/usr/local/vgpu/libvgpu.so; may be repeated.
+    /// A peer's library to measure in the same run, NAME=PATH, as
+    /// hami-core=/usr/local/vgpu/libvgpu.so; may be repeated.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<Peer>,
     /// How often everything is measured.

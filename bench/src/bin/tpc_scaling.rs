@@ -1,14 +1,18 @@
-//! Throughput of one program alone against the number of its TPCs, packed into few GPCs and spread over all of them: figure 13 of
-//! Bakita and Anderson, *Hardware Compute Partitioning on NVIDIA GPUs* (RTAS 2023), for a kernel that computes and one that copies.
+//! Throughput of one program alone against the number of its TPCs, packed into few GPCs and spread
+//! over all of them: figure 13 of Bakita and Anderson, *Hardware Compute Partitioning on NVIDIA
+//! GPUs* (RTAS 2023), for a kernel that computes and one that copies.
 //!
-//! The GPU is calibrated first, in this process. Then each round measures every number of TPCs, packed and spread in turns, in an
-//! order that flips from round to round. A point is the median of its rounds.
+//! The GPU is calibrated first, in this process. Then each round measures every number of TPCs,
+//! packed and spread in turns, in an order that flips from round to round. A point is the median of
+//! its rounds.
 //!
 //! ```text
-//! cargo build --release -p partita-bench && target/release/tpc-scaling --out bench/results/tpc_scaling
+//! cargo build --release -p partita-bench && target/release/tpc-scaling --out
+//! bench/results/tpc_scaling
 //! ```
 //!
-//! The simulated driver runs these kernels on the host's processor: there one can try the program, not measure with it.
+//! The simulated driver runs these kernels on the host's processor: there one can try the program,
+//! not measure with it.
 
 use std::path::PathBuf;
 use std::time::Instant;

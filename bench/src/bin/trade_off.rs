@@ -1,4 +1,5 @@
-//! The main job as a picture: what the serving tenant's p99 pays against what the neighbour gets, a point for each way of sharing.
+//! The main job as a picture: what the serving tenant's p99 pays against what the neighbour gets, a
+//! point for each way of sharing.
 //!
 //! ```text
 //! cargo build --release -p partita-bench && target/release/trade-off bench/results/main_job.json

@@ -77,8 +77,8 @@ pub type CallbackFn =
 /// Subscribes a callback and returns a handle; 0 is success.
 pub type SubscribeFn =
     unsafe extern "C" fn(handle: *mut u32, callback: CallbackFn, user: *mut c_void) -> c_int;
-/// As [`SubscribeFn`], with the subscriber's name; another holder's name goes to `holder`, which has
-/// room for `holder_bytes`.
+/// As [`SubscribeFn`], with the subscriber's name; another holder's name goes to `holder`, which
+/// has room for `holder_bytes`.
 pub type SubscribeNamedFn = unsafe extern "C" fn(
     handle: *mut u32,
     callback: CallbackFn,

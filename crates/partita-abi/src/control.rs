@@ -1,8 +1,11 @@
-//! The control interface of NVIDIA's kernel driver, as far as it tells where SMs lie and how long a process's turn lasts.
+//! The control interface of NVIDIA's kernel driver, as far as it tells where SMs lie and how long a
+//! process's turn lasts.
 //!
-//! Numbers and layouts are those of the published kernel modules (open-gpu-kernel-modules: `nv-ioctl-numbers.h`, `nv-ioctl.h`,
-//! `nvos.h`, `ctrl0000gpu.h`, `ctrl2080gr.h`, `cl0080.h`, `cl2080.h`), checked on an H200 with driver 580.159.04. Byte offsets are those of
-//! x86-64 and aarch64; every field is little-endian. No call here needs root, and only [`SET_TIMESLICE`] and [`RM_ALLOC`] change anything: the caller's own.
+//! Numbers and layouts are those of the published kernel modules (open-gpu-kernel-modules:
+//! `nv-ioctl-numbers.h`, `nv-ioctl.h`, `nvos.h`, `ctrl0000gpu.h`, `ctrl2080gr.h`, `cl0080.h`,
+//! `cl2080.h`), checked on an H200 with driver 580.159.04. Byte offsets are those of x86-64 and
+//! aarch64; every field is little-endian. No call here needs root, and only [`SET_TIMESLICE`] and
+//! [`RM_ALLOC`] change anything: the caller's own.
 
 /// Type letter of the driver's `ioctl` requests.
 pub const IOCTL_TYPE: u8 = b'F';
@@ -26,16 +29,19 @@ pub const fn request(escape: u8, bytes: usize) -> u32 {
 
 /// `NVOS00_PARAMETERS`: `{u32 root, parent, object, status}`.
 pub const RM_FREE_BYTES: usize = 16;
-/// `NVOS21_PARAMETERS`: `{u32 root, parent, object, class; u64 parameters; u32 parameter bytes, status}`.
+/// `NVOS21_PARAMETERS`: `{u32 root, parent, object, class; u64 parameters; u32 parameter bytes,
+/// status}`.
 pub const RM_ALLOC_BYTES: usize = 32;
-/// `NVOS64_PARAMETERS`, the longer form, which libcuda uses (H200, driver 580.159.04): `{u32 root, parent, object, class; u64 parameters,
-/// rights; u32 parameter bytes, flags, status}`.
+/// `NVOS64_PARAMETERS`, the longer form, which libcuda uses (H200, driver 580.159.04): `{u32 root,
+/// parent, object, class; u64 parameters, rights; u32 parameter bytes, flags, status}`.
 pub const RM_ALLOC_LONG_BYTES: usize = 48;
-/// Where the longer form has the bytes of the parameters. libcuda leaves a zero there: the class tells them.
+/// Where the longer form has the bytes of the parameters. libcuda leaves a zero there: the class
+/// tells them.
 pub const RM_ALLOC_LONG_PARAMETER_BYTES_AT: usize = 32;
 /// Where the longer form has the driver's answer.
 pub const RM_ALLOC_LONG_STATUS_AT: usize = 40;
-/// `NVOS54_PARAMETERS`: `{u32 client, object, command, flags; u64 parameters; u32 parameter bytes, status}`.
+/// `NVOS54_PARAMETERS`: `{u32 client, object, command, flags; u64 parameters; u32 parameter bytes,
+/// status}`.
 pub const RM_CONTROL_BYTES: usize = 32;
 /// Where [`RM_CONTROL`] has the object.
 pub const RM_CONTROL_OBJECT_AT: usize = 4;
@@ -80,11 +86,13 @@ pub const CLASS_SUBDEVICE: u32 = 0x2080;
 /// Bytes of the parameters of [`CLASS_SUBDEVICE`].
 pub const CLASS_SUBDEVICE_BYTES: usize = 4;
 
-/// `NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS`, of a client: ids of the GPUs whose nodes are open, `0xffffffff` behind the last.
+/// `NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS`, of a client: ids of the GPUs whose nodes are open,
+/// `0xffffffff` behind the last.
 pub const GPU_GET_ATTACHED_IDS: u32 = 0x201;
 /// Bytes of its parameters.
 pub const GPU_GET_ATTACHED_IDS_BYTES: usize = 128;
-/// `NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2`, of a client: `{u32 gpuId in, flags, device, subdevice, …}`.
+/// `NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2`, of a client: `{u32 gpuId in, flags, device, subdevice,
+/// …}`.
 pub const GPU_GET_ID_INFO_V2: u32 = 0x205;
 /// Bytes of its parameters.
 pub const GPU_GET_ID_INFO_V2_BYTES: usize = 32;
@@ -96,12 +104,13 @@ pub const ID_INFO_SUBDEVICE_AT: usize = 12;
 pub const GR_GET_NUM_TPCS_FOR_GPC: u32 = 0x2080_1234;
 /// Bytes of its parameters.
 pub const GR_GET_NUM_TPCS_FOR_GPC_BYTES: usize = 8;
-/// `NV2080_CTRL_CMD_GR_GET_GPC_MASK`, of a subdevice: a route, `{u32 mask}`. Answered with no bits on an H200.
+/// `NV2080_CTRL_CMD_GR_GET_GPC_MASK`, of a subdevice: a route, `{u32 mask}`. Answered with no bits
+/// on an H200.
 pub const GR_GET_GPC_MASK: u32 = 0x2080_122a;
 /// Bytes of its parameters.
 pub const GR_GET_GPC_MASK_BYTES: usize = 24;
-/// `NV2080_CTRL_CMD_GR_GET_TPC_MASK`, of a subdevice: a route, `{u32 gpc in, mask}`. An H200 numbers the GPCs in another way than its
-/// SM order does.
+/// `NV2080_CTRL_CMD_GR_GET_TPC_MASK`, of a subdevice: a route, `{u32 gpc in, mask}`. An H200
+/// numbers the GPCs in another way than its SM order does.
 pub const GR_GET_TPC_MASK: u32 = 0x2080_122b;
 /// Bytes of its parameters.
 pub const GR_GET_TPC_MASK_BYTES: usize = 24;
@@ -112,10 +121,12 @@ pub const GRMGR_GET_GR_FS_INFO_BYTES: usize = 3080;
 /// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER`, of a subdevice: [`SmOrderLayout`].
 pub const GR_GET_GLOBAL_SM_ORDER: u32 = 0x2080_121b;
 
-/// Class of device memory (`NV01_MEMORY_LOCAL_USER`): all that a process has of it but managed memory, and what the kernel driver keeps of a
-/// context by itself (5.6 MiB of 523.6, H200, driver 580.159.04; `docs/hardware.md`).
+/// Class of device memory (`NV01_MEMORY_LOCAL_USER`): all that a process has of it but managed
+/// memory, and what the kernel driver keeps of a context by itself (5.6 MiB of 523.6, H200, driver
+/// 580.159.04; `docs/hardware.md`).
 pub const CLASS_DEVICE_MEMORY: u32 = 0x40;
-/// Bytes of its parameters (`NV_MEMORY_ALLOCATION_PARAMS`), as far as they are known here: up to the size.
+/// Bytes of its parameters (`NV_MEMORY_ALLOCATION_PARAMS`), as far as they are known here: up to
+/// the size.
 pub const DEVICE_MEMORY_BYTES: usize = 72;
 /// Where they have flags, a `u32`.
 pub const DEVICE_MEMORY_FLAGS_AT: usize = 8;
@@ -124,10 +135,11 @@ pub const DEVICE_MEMORY_FLAG_VIRTUAL: u32 = 0x8_0000;
 /// Where they have the size in bytes, a `u64`: what is asked for, and in the answer what was given.
 pub const DEVICE_MEMORY_SIZE_AT: usize = 64;
 
-/// Class of a channel group (`KEPLER_CHANNEL_GROUP_A`): what takes turns with others of its kind on the GPU.
+/// Class of a channel group (`KEPLER_CHANNEL_GROUP_A`): what takes turns with others of its kind on
+/// the GPU.
 pub const CLASS_CHANNEL_GROUP: u32 = 0xa06c;
-/// `NVA06C_CTRL_CMD_SET_TIMESLICE`, of a channel group: `{u64 µs}`. libcuda sends it for each context with 2048 µs (H200, driver
-/// 580.159.04); the kernel modules ask for no privilege.
+/// `NVA06C_CTRL_CMD_SET_TIMESLICE`, of a channel group: `{u64 µs}`. libcuda sends it for each
+/// context with 2048 µs (H200, driver 580.159.04); the kernel modules ask for no privilege.
 pub const SET_TIMESLICE: u32 = 0xa06c_0103;
 /// `NVA06C_CTRL_CMD_GET_TIMESLICE`, the same with the answer in its place.
 pub const GET_TIMESLICE: u32 = 0xa06c_0104;
@@ -137,14 +149,15 @@ pub const TIMESLICE_BYTES: usize = 8;
 /// Entries of a [`GR_GET_GLOBAL_SM_ORDER`].
 pub const SM_ORDER_ENTRIES: usize = 512;
 
-/// The parameters of [`GR_GET_GLOBAL_SM_ORDER`]: [`SM_ORDER_ENTRIES`] entries of `u16` fields, `u16 numSm, numTpc`, and at the next
-/// multiple of 8 the 16 bytes of a route, zero for «the GPU's graphics engine».
+/// The parameters of [`GR_GET_GLOBAL_SM_ORDER`]: [`SM_ORDER_ENTRIES`] entries of `u16` fields, `u16
+/// numSm, numTpc`, and at the next multiple of 8 the 16 bytes of a route, zero for «the GPU's
+/// graphics engine».
 ///
 /// A driver takes the size that it was built with and refuses the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmOrderLayout {
-    /// Fields of an entry: `gpcId, localTpcId, localSmId, globalTpcId, virtualGpcId, migratableTpcId`, then `ugpuId`, then
-    /// `physicalCpcId, virtualTpcId`.
+    /// Fields of an entry: `gpcId, localTpcId, localSmId, globalTpcId, virtualGpcId,
+    /// migratableTpcId`, then `ugpuId`, then `physicalCpcId, virtualTpcId`.
     pub fields: usize,
 }
 
@@ -173,7 +186,8 @@ impl SmOrderLayout {
 
 /// The answer «done» (`nvstatuscodes.h`).
 pub const NV_OK: u32 = 0;
-/// `NV_ERR_INVALID_ARGUMENT`: also the answer to parameters of another size (H200, driver 580.159.04).
+/// `NV_ERR_INVALID_ARGUMENT`: also the answer to parameters of another size (H200, driver
+/// 580.159.04).
 pub const NV_ERR_INVALID_ARGUMENT: u32 = 0x1f;
 
 /// `NV_ERR_NO_MEMORY`: the device has no room. libcuda turns it into `CUDA_ERROR_OUT_OF_MEMORY`.

@@ -12,22 +12,24 @@ pub enum Policy {
     Attach,
     /// Hands out entry points; the hook's own are substituted in the answer.
     Resolve,
-    /// Makes a context, without which a process has no use of a GPU: passed through, but only where the
-    /// process is part of its tenant.
+    /// Makes a context, without which a process has no use of a GPU: passed through, but only where
+    /// the process is part of its tenant.
     Context,
-    /// Answered with the tenant's quota in place of the device's total, or with what its partition can run; or by the hook alone
-    /// for memory that stands in for the device's.
+    /// Answered with the tenant's quota in place of the device's total, or with what its partition
+    /// can run; or by the hook alone for memory that stands in for the device's.
     Query,
     /// Obtains device memory; reserved in the ledger before the driver is asked.
     Charge,
-    /// Gives memory back, or changes what holds it; or waits for work on the GPU, at which pools give memory back and gates open.
+    /// Gives memory back, or changes what holds it; or waits for work on the GPU, at which pools
+    /// give memory back and gates open.
     Release,
     /// Launches work that can be too large for a partition: judged at the call,
     /// then masked by the launch callback.
     Launch,
-    /// Makes, changes or ends an executable graph. Its kernels keep the mask with which they were uploaded, so
-    /// the hook keeps track of them: after the limits change they are armed anew before the next launch. Or begins or ends
-    /// a capture, into which nothing of the hook's own may come.
+    /// Makes, changes or ends an executable graph. Its kernels keep the mask with which they were
+    /// uploaded, so the hook keeps track of them: after the limits change they are armed anew
+    /// before the next launch. Or begins or ends a capture, into which nothing of the hook's own
+    /// may come.
     Graph,
     /// A way around a limit that is not charged yet: refused, where that limit
     /// is set, with an error that the call documents.
@@ -75,7 +77,8 @@ exports! {
     Context {
         cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuDevicePrimaryCtxRetain cuGreenCtxCreate
     }
-    // answers with the quota, or the partition, instead of the device; does nothing where managed memory is on the host for good
+    // answers with the quota, or the partition, instead of the device; does nothing where managed
+    // memory is on the host for good
     Query {
         cuCtxGetDevResource cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetAttribute
         cuDeviceGetDevResource cuDeviceTotalMem cuDeviceTotalMem_v2 cuGreenCtxGetDevResource cuMemAdvise
@@ -293,8 +296,8 @@ const fn later(name: &'static str, since: u32, policy: Policy) -> Later {
     Later { export: Export { name, policy }, since }
 }
 
-/// What `cuda.h` of CUDA 13.1 to 13.5 declares beyond [`EXPORTS`], with the versions that `cudaTypedefs.h` of 13.5
-/// (package 13.5.37) gives. No such driver has been seen.
+/// What `cuda.h` of CUDA 13.1 to 13.5 declares beyond [`EXPORTS`], with the versions that
+/// `cudaTypedefs.h` of 13.5 (package 13.5.37) gives. No such driver has been seen.
 pub const LATER: &[Later] = &[
     later("cuCheckpointOperationComplete", 13_040, Policy::Pass),
     later("cuCoredumpDeregisterCompleteCallback", 13_020, Policy::Pass),
@@ -406,8 +409,8 @@ const fn same(left: &[u8], right: &[u8]) -> bool {
     true
 }
 
-/// Functions of the management library (libnvidia-ml) that the hook wraps; it passes all others. They tell of memory
-/// and of processes: in a tenant of its quota and of its own processes.
+/// Functions of the management library (libnvidia-ml) that the hook wraps; it passes all others.
+/// They tell of memory and of processes: in a tenant of its quota and of its own processes.
 pub const NVML_WRAPPED: &[&str] = &[
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetComputeRunningProcesses_v2",

@@ -34,9 +34,10 @@ pub const CENSUS: &CStr = c"partita_census";
 ///
 /// Parameters: `u64 counts`, `u32 sms`.
 ///
-/// Thread 0 of every block adds one, atomically, to the `u32` at `counts + 4 × %smid`; a `%smid` of `sms` or above
-/// counts at `sms`. So `counts` must have room for `sms + 1` numbers and be 4-byte aligned. The other threads do
-/// nothing. Whatever the grid, the counts tell exactly where its blocks ran, in memory that does not grow with it.
+/// Thread 0 of every block adds one, atomically, to the `u32` at `counts + 4 × %smid`; a `%smid` of
+/// `sms` or above counts at `sms`. So `counts` must have room for `sms + 1` numbers and be 4-byte
+/// aligned. The other threads do nothing. Whatever the grid, the counts tell exactly where its
+/// blocks ran, in memory that does not grow with it.
 pub const COUNT: &CStr = c"partita_count";
 
 /// Copies memory.

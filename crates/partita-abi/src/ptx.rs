@@ -29,8 +29,8 @@ pub(crate) fn is_for_old_targets(module: &CStr) {
     assert!(ptx.contains("\n.version 6.0\n.target sm_30\n.address_size 64\n"));
 }
 
-/// The assembler takes the module without a warning, for each target; returns what it said of each. Needs `ptxas`: `PARTITA_PTXAS` is its
-/// path; without one nothing is checked, and said so.
+/// The assembler takes the module without a warning, for each target; returns what it said of each.
+/// Needs `ptxas`: `PARTITA_PTXAS` is its path; without one nothing is checked, and said so.
 pub(crate) fn is_assembled(module: &CStr, name: &str) -> Vec<String> {
     let Some(ptxas) = env::var_os("PARTITA_PTXAS") else {
         println!("skipped: PARTITA_PTXAS does not name a ptxas");

@@ -1,32 +1,38 @@
 //! Device code of the example chains: what a component does to a frame.
 //!
-//! A PTX module of its own, for the same old target as [`crate::kernels`]. The simulator knows the kernels by name and does what they do, bit for
-//! bit; [`reference`](mod@reference) is the same for the host, so that a chain's result can be checked wherever it ran.
+//! A PTX module of its own, for the same old target as [`crate::kernels`]. The simulator knows the
+//! kernels by name and does what they do, bit for bit; [`reference`](mod@reference) is the same for
+//! the host, so that a chain's result can be checked wherever it ran.
 
 use core::ffi::CStr;
 
-/// Multiplies square matrices of `f32`, several times over: `u64 c, u64 a, u64 b, u32 n, u32 rounds`.
+/// Multiplies square matrices of `f32`, several times over: `u64 c, u64 a, u64 b, u32 n, u32
+/// rounds`.
 ///
-/// Row-major `n` × `n`. The thread at global x `column` and global y `row` computes one element: `acc = 0`, then `rounds` times for `k`
-/// ascending `acc = fma(a[row][k], b[k][column], acc)` rounded to nearest. Meant for blocks of 32 × 32 threads and ⌈n / 32⌉ of them in x and y.
-/// `c` must be other memory than `a` and `b`.
+/// Row-major `n` × `n`. The thread at global x `column` and global y `row` computes one element:
+/// `acc = 0`, then `rounds` times for `k` ascending `acc = fma(a[row][k], b[k][column], acc)`
+/// rounded to nearest. Meant for blocks of 32 × 32 threads and ⌈n / 32⌉ of them in x and y. `c`
+/// must be other memory than `a` and `b`.
 pub const MATRIX: &CStr = c"partita_stage_matrix";
 
-/// Decodes a picture of bytes whose rows are coded as differences: `u64 out, u64 in, u32 width, u32 height`.
+/// Decodes a picture of bytes whose rows are coded as differences: `u64 out, u64 in, u32 width, u32
+/// height`.
 ///
 /// `out[row][x] = in[row][0] + … + in[row][x]` modulo 256, a thread a row.
 pub const DECODE: &CStr = c"partita_stage_decode";
 
 /// Sharpens a picture of bytes: `u64 out, u64 in, u32 width, u32 height`.
 ///
-/// Five times the pixel, less those left, right, above and below, held to 0 and 255; pixels of the edge stay as they are. A thread a pixel, blocks in x
-/// and y. `out` must be other memory than `in`.
+/// Five times the pixel, less those left, right, above and below, held to 0 and 255; pixels of the
+/// edge stay as they are. A thread a pixel, blocks in x and y. `out` must be other memory than
+/// `in`.
 pub const ENHANCE: &CStr = c"partita_stage_enhance";
 
 /// Finds bright pixels: `u64 out, u64 in, u32 pixels, u32 threshold`.
 ///
-/// Adds to the `u32` at `out` how many bytes are `threshold` or more, and raises that behind it to `value << 24 | (2²⁴ − 1 − index)` for each of
-/// them: the brightest, the first of several. Both must be zeros before. `pixels` is 2²⁴ at most. Any grid in x.
+/// Adds to the `u32` at `out` how many bytes are `threshold` or more, and raises that behind it to
+/// `value << 24 | (2²⁴ − 1 − index)` for each of them: the brightest, the first of several. Both
+/// must be zeros before. `pixels` is 2²⁴ at most. Any grid in x.
 pub const DETECT: &CStr = c"partita_stage_detect";
 
 /// Every kernel of the module and the bytes of its parameters.
@@ -44,7 +50,8 @@ pub const STAGES_MODULE: &CStr =
 pub mod reference {
     /// As [`MATRIX`](super::MATRIX): `c` of `a` and `b`.
     ///
-    /// `mul_add` must round once, as the standard library's does; without it there is none in `core`, so it is passed in.
+    /// `mul_add` must round once, as the standard library's does; without it there is none in
+    /// `core`, so it is passed in.
     pub fn matrix(
         c: &mut [f32],
         a: &[f32],

@@ -1,8 +1,10 @@
 //! Device code of the kernels that experiments run.
 //!
-//! A PTX module of its own, for the same old target as [`crate::kernels`]. Each kernel but [`CHAIN`] takes `u64 out` first: thread 0 of the block
-//! with linear number `b` (x fastest) writes a [`CensusRecord`](crate::kernels::CensusRecord) to `out + 32 × b` when all threads of the block are
-//! done. The simulator knows the kernels by name: they take the time that the constants here say, and leave their records.
+//! A PTX module of its own, for the same old target as [`crate::kernels`]. Each kernel but
+//! [`CHAIN`] takes `u64 out` first: thread 0 of the block with linear number `b` (x fastest) writes
+//! a [`CensusRecord`](crate::kernels::CensusRecord) to `out + 32 × b` when all threads of the block
+//! are done. The simulator knows the kernels by name: they take the time that the constants here
+//! say, and leave their records.
 
 use core::ffi::CStr;
 
@@ -12,22 +14,28 @@ pub const TIMER: &CStr = c"partita_work_timer";
 /// Counts: `u64 out, u64 loops, u64 sink`; `sink` is 8 bytes that are written in practice never.
 pub const COUNTER: &CStr = c"partita_work_counter";
 
-/// Multiplies square matrices of `f32`, through tiles in shared memory: `u64 out, u64 c, u64 a, u64 b, u32 n`.
+/// Multiplies square matrices of `f32`, through tiles in shared memory: `u64 out, u64 c, u64 a, u64
+/// b, u32 n`.
 ///
-/// Row-major, `c = a × b`. Blocks are squares of at most 32 × 32 threads, ⌈n / side⌉ of them in x and y.
+/// Row-major, `c = a × b`. Blocks are squares of at most 32 × 32 threads, ⌈n / side⌉ of them in x
+/// and y.
 pub const MATMUL: &CStr = c"partita_work_matmul";
 
 /// Follows a chain of indices: `u64 out, u64 buffer, u64 words, u64 accesses, u64 stride`.
 ///
-/// The thread with number `t` in the grid begins at word `t × stride mod words`, each a `u32` that is the index of the next.
+/// The thread with number `t` in the grid begins at word `t × stride mod words`, each a `u32` that
+/// is the index of the next.
 pub const WALK: &CStr = c"partita_work_walk";
 
-/// Computes the Mandelbrot set, a byte a pixel: `u64 out, u64 image, u64 pixels, u32 side, u64 rounds_max`.
+/// Computes the Mandelbrot set, a byte a pixel: `u64 out, u64 image, u64 pixels, u32 side, u64
+/// rounds_max`.
 ///
-/// The thread with number `t` in the grid computes pixel `t` of a picture of `side` pixels a row, of the square of side 2.5 at −2 − 1.25 i.
+/// The thread with number `t` in the grid computes pixel `t` of a picture of `side` pixels a row,
+/// of the square of side 2.5 at −2 − 1.25 i.
 pub const MANDELBROT: &CStr = c"partita_work_mandelbrot";
 
-/// Makes a chain for [`WALK`]: `u64 buffer, u64 words, u64 factor, u64 step`; word `i` becomes `(i × factor + step) mod words`. Any grid.
+/// Makes a chain for [`WALK`]: `u64 buffer, u64 words, u64 factor, u64 step`; word `i` becomes `(i
+/// × factor + step) mod words`. Any grid.
 pub const CHAIN: &CStr = c"partita_work_chain";
 
 /// Every kernel of the module and the bytes of its parameters.
@@ -47,23 +55,28 @@ pub const WORKLOADS_MODULE: &CStr =
         Err(_) => panic!("the module must have no NUL inside"),
     };
 
-/// Registers of a thread, at most: what ptxas 13.0 gives for sm_75 to sm_90 is 25 and less, rounded up to a warp's share of an SM.
+/// Registers of a thread, at most: what ptxas 13.0 gives for sm_75 to sm_90 is 25 and less, rounded
+/// up to a warp's share of an SM.
 pub const REGISTERS: u32 = 32;
 
-/// Cycles of one round of [`COUNTER`], whose sum waits for itself: two dependent 64-bit integer operations of 4 cycles a half, and a branch
-/// (instruction latencies: Jia et al., «Dissecting the NVIDIA Volta GPU architecture via microbenchmarking», 2018; assumed elsewhere).
+/// Cycles of one round of [`COUNTER`], whose sum waits for itself: two dependent 64-bit integer
+/// operations of 4 cycles a half, and a branch (instruction latencies: Jia et al., «Dissecting the
+/// NVIDIA Volta GPU architecture via microbenchmarking», 2018; assumed elsewhere).
 pub const COUNTER_CYCLES: u64 = 16;
 /// Warp instructions of that round; a 64-bit operation is two.
 pub const COUNTER_INSTRUCTIONS: u64 = 8;
-/// FP32 operations of one round of [`MANDELBROT`], a fused multiply-add being one, with those of the loop.
+/// FP32 operations of one round of [`MANDELBROT`], a fused multiply-add being one, with those of
+/// the loop.
 pub const MANDELBROT_OPERATIONS: u64 = 12;
-/// The part of the picture of [`MANDELBROT`] inside the set, which takes all rounds, in thousandths: area 1.5066 (Ewing and Schober, 1992) of
-/// 2.5 × 2.5.
+/// The part of the picture of [`MANDELBROT`] inside the set, which takes all rounds, in
+/// thousandths: area 1.5066 (Ewing and Schober, 1992) of 2.5 × 2.5.
 pub const MANDELBROT_INSIDE_PERMILLE: u64 = 241;
-/// Part of the FP32 peak that [`MATMUL`] reaches, in thousandths: each multiply-add loads two words of shared memory, one of which an SM serves
-/// for one warp a cycle, while its lanes do four warps' arithmetic (assumption, to be fitted on a device).
+/// Part of the FP32 peak that [`MATMUL`] reaches, in thousandths: each multiply-add loads two words
+/// of shared memory, one of which an SM serves for one warp a cycle, while its lanes do four warps'
+/// arithmetic (assumption, to be fitted on a device).
 pub const MATMUL_PEAK_PERMILLE: u64 = 125;
-/// A dependent read of [`WALK`] from DRAM, in nanoseconds (Jia et al.; later parts lie within a quarter of it).
+/// A dependent read of [`WALK`] from DRAM, in nanoseconds (Jia et al.; later parts lie within a
+/// quarter of it).
 pub const DRAM_READ_NS: u64 = 600;
 /// One that finds its line in L1, in nanoseconds (as above).
 pub const CACHED_READ_NS: u64 = 25;

@@ -1,6 +1,8 @@
-//! Where a panic ends, which would be a bug of this library: the call that it happened in fails, and the C program goes on.
+//! Where a panic ends, which would be a bug of this library: the call that it happened in fails,
+//! and the C program goes on.
 //!
-//! That needs a build in which panics unwind: the workspace's profiles `unwinding` and `dev-unwinding`. In the others a panic ends the process.
+//! That needs a build in which panics unwind: the workspace's profiles `unwinding` and
+//! `dev-unwinding`. In the others a panic ends the process.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,8 +16,8 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does the work of a call from C, and returns `failed` if that panics, or if an earlier call of this thread has: what that one was
-/// changing may be half changed.
+/// Does the work of a call from C, and returns `failed` if that panics, or if an earlier call of
+/// this thread has: what that one was changing may be half changed.
 pub fn contained<T>(failed: T, work: impl FnOnce() -> T) -> T {
     // A thread that is ending has no component.
     let fault = FAULT.try_with(|fault| fault.borrow().clone()).unwrap_or(None);

@@ -1,4 +1,5 @@
-//! Handles that C code holds. Each thread knows its own, so a pointer that is none, or none any more, is told before anybody looks behind it.
+//! Handles that C code holds. Each thread knows its own, so a pointer that is none, or none any
+//! more, is told before anybody looks behind it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,6 +1,8 @@
-//! `libpartita_chain.so` and `libpartita_chain.a`: components of chains in C. The functions are documented in `include/partita_chain.h`.
+//! `libpartita_chain.so` and `libpartita_chain.a`: components of chains in C. The functions are
+//! documented in `include/partita_chain.h`.
 //!
-//! C code is never unwound through: each function is defined by [`for_c`], which ends a panic in it.
+//! C code is never unwound through: each function is defined by [`for_c`], which ends a panic in
+//! it.
 #![allow(clippy::missing_safety_doc, reason = "what C callers owe stands in the header")]
 
 mod contain;
@@ -28,7 +30,8 @@ const DROPPED: c_int = 3;
 pub(crate) const FAILED: c_int = -1;
 pub(crate) const MISUSE: c_int = -2;
 
-/// Defines the functions of the header. One that panics returns what stands behind `else`, and so do all that follow it.
+/// Defines the functions of the header. One that panics returns what stands behind `else`, and so
+/// do all that follow it.
 macro_rules! for_c {
     (fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $returned:ty, else $failed:expr; $work:block) => {
         /// See the header.
@@ -66,7 +69,8 @@ fn limit(limit_ns: i64) -> Option<Duration> {
 }
 
 thread_local! {
-    /// The GPUs of this thread's attempts that came to nothing, by their numbers: for the next one, as a program may try again and again.
+    /// The GPUs of this thread's attempts that came to nothing, by their numbers: for the next one,
+    /// as a program may try again and again.
     static SPARE: RefCell<HashMap<c_uint, &'static Gpu<'static>>> = RefCell::default();
 }
 
@@ -85,7 +89,8 @@ fn open(device: c_uint) -> Result<&'static Gpu<'static>, partita_driver::Error> 
         return Ok(Box::leak(Box::new(Gpu::open(cuda()?, device)?)));
     };
     let mut context = std::ptr::null_mut();
-    // SAFETY: a valid pointer; the context that it gets is alive as long as the GPU is open, so what is retained here may go back at once.
+    // SAFETY: a valid pointer; the context that it gets is alive as long as the GPU is open, so
+    // what is retained here may go back at once.
     unsafe {
         gpu.cuda().primary_retain(&mut context, gpu.device())?;
         let made_current = gpu.cuda().ctx_set_current(context);
@@ -235,7 +240,8 @@ const NO_FRAME: &str = "no component of this thread, or no frame of it: each fra
 
 for_c! {
     fn partita_chain_send(component: *mut Holder<Place>, frame: *mut Holder<Frame>, limit_ns: i64) -> c_int, else FAILED; {
-        // SAFETY: handles or not, which is found out; nobody else has them meanwhile, by the header's word.
+        // SAFETY: handles or not, which is found out; nobody else has them meanwhile, by the
+        // header's word.
         let (place, held) = unsafe { (handle::of(component), handle::of(frame)) };
         let (Some(place), Some(held)) = (place, held) else { return misuse(NO_FRAME) };
         if !std::ptr::eq(held.place, component) {

@@ -13,7 +13,8 @@ fn built() -> &'static Path {
     &BUILT
 }
 
-/// The directory of the library, built so that its panics unwind as in the one that is to be used, with a function that panics.
+/// The directory of the library, built so that its panics unwind as in the one that is to be used,
+/// with a function that panics.
 fn library() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         let target = built().parent().expect("a profile is in the target directory");

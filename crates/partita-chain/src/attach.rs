@@ -18,8 +18,9 @@ use crate::steer::{Masks, Steer};
 
 /// How long the frames of a dead process rest that the kernel has not done away with yet.
 const REST_OF_UNDEAD: Duration = Duration::from_secs(2);
-/// How long a component looks for a frame before it sleeps, where every component of the chain has a core of its own: about what it takes to be woken
-/// on a core that has gone idle, so that who waits for longer loses no more than twice that.
+/// How long a component looks for a frame before it sleeps, where every component of the chain has
+/// a core of its own: about what it takes to be woken on a core that has gone idle, so that who
+/// waits for longer loses no more than twice that.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Which of a chain's components.
@@ -54,8 +55,8 @@ impl<'g> Attach<'g> {
         }
     }
 
-    /// To the chain and as the component that [`CHAIN_VARIABLE`] and [`COMPONENT_VARIABLE`] name, with memory from the keeper that
-    /// [`KEEPER_VARIABLE`] names, if it names one.
+    /// To the chain and as the component that [`CHAIN_VARIABLE`] and [`COMPONENT_VARIABLE`] name,
+    /// with memory from the keeper that [`KEEPER_VARIABLE`] names, if it names one.
     ///
     /// # Errors
     /// [`Error::Environment`]; [`Error::File`].
@@ -90,8 +91,8 @@ impl<'g> Attach<'g> {
         Ok(self.slabs(slabs))
     }
 
-    /// Where the frames' memory comes from; [`OwnSlabs`] unless this says otherwise. Each component needs it where a keeper has the memory, and
-    /// otherwise the first one alone.
+    /// Where the frames' memory comes from; [`OwnSlabs`] unless this says otherwise. Each component
+    /// needs it where a keeper has the memory, and otherwise the first one alone.
     #[must_use]
     pub fn slabs(mut self, slabs: impl Slabs<'g> + 'g) -> Self {
         self.slabs = Box::new(slabs);
@@ -105,27 +106,33 @@ impl<'g> Attach<'g> {
         self
     }
 
-    /// How long the component looks for a frame, or for room, before it sleeps; 50 µs unless this says otherwise, and not at all where the chain has more
-    /// components than the process has cores. One that does not look for frames does not look whether the GPU is done with them either.
+    /// How long the component looks for a frame, or for room, before it sleeps; 50 µs unless this
+    /// says otherwise, and not at all where the chain has more components than the process has
+    /// cores. One that does not look for frames does not look whether the GPU is done with them
+    /// either.
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = Some(spin);
         self
     }
 
-    /// Holds frames back until the GPU is done with them, instead of having the stream wait: slower, and nobody's death can stop the stream.
+    /// Holds frames back until the GPU is done with them, instead of having the stream wait:
+    /// slower, and nobody's death can stop the stream.
     #[must_use]
     pub fn on_host(mut self, on_host: bool) -> Self {
         self.on_host = on_host;
         self
     }
 
-    /// Takes the component's place, and gives back what a dead process in it held. As the first component, sees to the frames' memory.
+    /// Takes the component's place, and gives back what a dead process in it held. As the first
+    /// component, sees to the frames' memory.
     ///
-    /// The place is this process's until the result is dropped or the process ends. `gpu` must be the GPU of the chain's other processes.
+    /// The place is this process's until the result is dropped or the process ends. `gpu` must be
+    /// the GPU of the chain's other processes.
     ///
     /// # Errors
-    /// [`Error::File`], among them that a living process has the place; [`Error::NoRole`]; [`Error::Driver`].
+    /// [`Error::File`], among them that a living process has the place; [`Error::NoRole`];
+    /// [`Error::Driver`].
     pub fn attach(self, gpu: &'g Gpu<'g>) -> Result<Component<'g>, Error> {
         let file = ChainFile::open(&c_path(&self.file)?)?;
         let role = match &self.role {

@@ -10,7 +10,8 @@ use partita_ledger::chain::{Census, ChainFile, ChainPlan, Recovered, RoleStatus,
 
 use crate::error::Error;
 
-/// How long what the GPU may still be doing for a dead process is waited for before its frames are used again.
+/// How long what the GPU may still be doing for a dead process is waited for before its frames are
+/// used again.
 pub(crate) const REST: Duration = Duration::from_millis(20);
 
 pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
@@ -24,7 +25,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Makes a chain: its file, of mode 0600. No process runs yet, and no memory is allocated before the first component attaches.
+    /// Makes a chain: its file, of mode 0600. No process runs yet, and no memory is allocated
+    /// before the first component attaches.
     ///
     /// # Errors
     /// [`Error::File`] for a plan that no chain can have, and for a file that is there already.
@@ -63,7 +65,8 @@ impl Chain {
         self.file.frames_finished()
     }
 
-    /// Suggests compute units to a component, which keeps to them from its next frame on. Returns the suggestion's number.
+    /// Suggests compute units to a component, which keeps to them from its next frame on. Returns
+    /// the suggestion's number.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -71,7 +74,8 @@ impl Chain {
         Ok(self.file.suggest(role, &set.to_words())?)
     }
 
-    /// Gives back what a dead component held; `None` if it lives. The next process in its place would do it too.
+    /// Gives back what a dead component held; `None` if it lives. The next process in its place
+    /// would do it too.
     ///
     /// # Errors
     /// [`Error::File`].

@@ -37,11 +37,13 @@ pub enum Outcome<'c, 'g> {
     Dropped,
     /// There was no room in time.
     Late(Frame<'c, 'g>),
-    /// There is no room, the chain ends, and the next component has gone; the frame went back to the pool.
+    /// There is no room, the chain ends, and the next component has gone; the frame went back to
+    /// the pool.
     Ended,
 }
 
-/// One role of a chain. It belongs to the thread that attached, which has the GPU's primary context current.
+/// One role of a chain. It belongs to the thread that attached, which has the GPU's primary context
+/// current.
 pub struct Component<'g> {
     gpu: &'g Gpu<'g>,
     seat: ChainSeat,
@@ -114,7 +116,8 @@ impl<'g> Component<'g> {
         self.gpu
     }
 
-    /// The stream on which frames are in order. Where green contexts are used, another one after each suggestion: ask again for each frame.
+    /// The stream on which frames are in order. Where green contexts are used, another one after
+    /// each suggestion: ask again for each frame.
     pub fn stream(&self) -> StreamRef<'g> {
         self.steer.borrow().stream().unwrap_or_else(|| self.own_stream.as_ref())
     }
@@ -136,8 +139,8 @@ impl<'g> Component<'g> {
         self.refused.borrow().clone()
     }
 
-    /// Waits for the next frame, for `limit` at most, or as long as it takes: from the component before, or as the first one, memory for a new
-    /// one. Obeys what was suggested since.
+    /// Waits for the next frame, for `limit` at most, or as long as it takes: from the component
+    /// before, or as the first one, memory for a new one. Obeys what was suggested since.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Driver`], [`Error::Damaged`].
@@ -173,7 +176,8 @@ impl<'g> Component<'g> {
         Error::Misplaced { what, role: self.role(), roles: self.seat.roles() }
     }
 
-    /// The frame of a lease that was taken, in order on the GPU; `None` if nothing is known of what is in it.
+    /// The frame of a lease that was taken, in order on the GPU; `None` if nothing is known of what
+    /// is in it.
     fn ready(&self, lease: Lease) -> Result<Option<Frame<'_, 'g>>, Error> {
         let memory = self.opened.of(self.gpu, &self.seat, &lease);
         let Some(memory) = memory.inspect_err(|_| _ = self.give_up(&lease))? else {
@@ -201,7 +205,8 @@ impl<'g> Component<'g> {
         Ok(self.seat.discard_of_dead(lease, rests_until_ns)?)
     }
 
-    /// Keeps to what was suggested last. What cannot be kept to is noted, and what was before holds on.
+    /// Keeps to what was suggested last. What cannot be kept to is noted, and what was before holds
+    /// on.
     fn obey(&self) {
         if self.seat.suggestion_epoch() == self.epoch.get() {
             return;
@@ -245,7 +250,8 @@ impl<'g> Component<'g> {
     /// As [`Component::send`], and waits for `limit` at most.
     ///
     /// # Errors
-    /// [`Error::Misplaced`] for the last component; [`Error::File`]; [`Error::Driver`]. The frame goes back to the pool.
+    /// [`Error::Misplaced`] for the last component; [`Error::File`]; [`Error::Driver`]. The frame
+    /// goes back to the pool.
     pub fn send_within<'c>(
         &'c self,
         frame: Frame<'c, 'g>,
@@ -278,7 +284,8 @@ impl<'g> Component<'g> {
         Ok(outcome)
     }
 
-    /// Has whoever is given the frame next be in order behind this component's work on it, and be able to tell that it was done.
+    /// Has whoever is given the frame next be in order behind this component's work on it, and be
+    /// able to tell that it was done.
     fn let_go(&self, frame: &mut Frame<'_, 'g>) -> Result<(), Error> {
         let is_done = self.order.is_done_now(self.gpu, self.stream());
         // It may have been let go of before, and come back.

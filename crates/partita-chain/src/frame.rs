@@ -11,10 +11,11 @@ use crate::component::Component;
 use crate::error::Error;
 use crate::memory::Memory;
 
-/// A frame in GPU memory, until it is passed on. One that is dropped goes back to the pool, and is counted.
+/// A frame in GPU memory, until it is passed on. One that is dropped goes back to the pool, and is
+/// counted.
 ///
-/// The memory may be used in work on [`Component::stream`]; what came before is in order there. Work on other streams must be ordered behind it and
-/// before the frame is passed on.
+/// The memory may be used in work on [`Component::stream`]; what came before is in order there.
+/// Work on other streams must be ordered behind it and before the frame is passed on.
 #[must_use = "a frame that is dropped is lost to the chain's next component"]
 pub struct Frame<'c, 'g> {
     pub(crate) component: &'c Component<'g>,
@@ -86,7 +87,8 @@ impl Frame<'_, '_> {
 }
 
 impl Frame<'_, '_> {
-    /// Waits on the host until whoever had the frame before is done with it, and copies to its beginning. For the first component.
+    /// Waits on the host until whoever had the frame before is done with it, and copies to its
+    /// beginning. For the first component.
     ///
     /// # Errors
     /// [`Error::Driver`], also if `data` does not fit.
@@ -95,7 +97,8 @@ impl Frame<'_, '_> {
         self.part(0, data.len() as u64)?.write(data).map_err(Error::driver("a copy to a frame"))
     }
 
-    /// Waits on the host for all that was launched on the component's stream, and copies from the frame. For the last component.
+    /// Waits on the host for all that was launched on the component's stream, and copies from the
+    /// frame. For the last component.
     ///
     /// # Errors
     /// As [`Frame::write`].
@@ -104,8 +107,9 @@ impl Frame<'_, '_> {
         self.part(offset, data.len() as u64)?.read(data).map_err(Error::driver("a copy from a frame"))
     }
 
-    /// Waits on the host for all that was launched on the component's stream, and says whether the GPU has done the work of every component
-    /// before. It has not if one of them was killed while the frame was on its way; nothing is known of what is in it then. For the last component.
+    /// Waits on the host for all that was launched on the component's stream, and says whether the
+    /// GPU has done the work of every component before. It has not if one of them was killed while
+    /// the frame was on its way; nothing is known of what is in it then. For the last component.
     ///
     /// # Errors
     /// As [`Frame::read`].
@@ -123,7 +127,8 @@ impl Frame<'_, '_> {
         Ok(stamps.all(|(role, stamp)| is_done(role) || u32::from_le_bytes(*stamp) == self.stamp()))
     }
 
-    /// What the GPU writes behind each component's work on this frame: another number than for the one before in the same memory.
+    /// What the GPU writes behind each component's work on this frame: another number than for the
+    /// one before in the same memory.
     fn stamp(&self) -> u32 {
         (self.note.sequence as u32).wrapping_add(1)
     }
@@ -150,7 +155,8 @@ impl Frame<'_, '_> {
 impl Drop for Frame<'_, '_> {
     fn drop(&mut self) {
         if !self.passed {
-            // Nobody is left to tell; what cannot be given back now is given back when the process ends.
+            // Nobody is left to tell; what cannot be given back now is given back when the process
+            // ends.
             let _ = self.component.discard(self);
         }
     }

@@ -19,8 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Memory that a keeper leases to the chain as a whole, for as long as any of its components lives.
 ///
-/// Every component opens it through a connection of its own, by a handle or a descriptor as the keeper has them: so the keeper knows who can
-/// write there, and gives what a dead chain had to nobody before each of those processes is gone.
+/// Every component opens it through a connection of its own, by a handle or a descriptor as the
+/// keeper has them: so the keeper knows who can write there, and gives what a dead chain had to
+/// nobody before each of those processes is gone.
 pub struct KeeperSlabs {
     socket: PathBuf,
     /// The chain's file, by whose locks the keeper knows that the chain lives.
@@ -42,7 +43,8 @@ impl Link {
         self.keeper.welcome().instance
     }
 
-    /// The chain's leases, those too that were taken back: their memory is nobody else's while the chain lives.
+    /// The chain's leases, those too that were taken back: their memory is nobody else's while the
+    /// chain lives.
     fn leases(&mut self) -> Result<Vec<Leased>, Error> {
         let rows = self.keeper.leases()?;
         let own = rows.iter().filter(|row| row.owner == self.chain);
@@ -73,7 +75,8 @@ fn tag(lease: LeaseId, slab: SlabId) -> [u64; 2] {
 }
 
 impl KeeperSlabs {
-    /// From the keeper at that socket, for the chain with that file. `tenant` is whose quota counts.
+    /// From the keeper at that socket, for the chain with that file. `tenant` is whose quota
+    /// counts.
     pub fn new(socket: impl Into<PathBuf>, chain: impl Into<PathBuf>, tenant: TenantName) -> Self {
         Self { socket: socket.into(), chain: chain.into(), tenant, link: None }
     }

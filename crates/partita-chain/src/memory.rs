@@ -11,7 +11,8 @@ use partita_memory::client::OpenSlab;
 
 use crate::error::Error;
 
-/// Allocations are a multiple of this, in bytes: smaller ones may share a block of the driver's, which a handle would open as a whole.
+/// Allocations are a multiple of this, in bytes: smaller ones may share a block of the driver's,
+/// which a handle would open as a whole.
 const UNIT_BYTES: u64 = 2 << 20;
 
 /// An allocation, as this process has it.
@@ -44,11 +45,13 @@ pub struct Granted<'g> {
     pub keeper: Option<u64>,
     /// Two words of whoever granted it, by which it is found again.
     pub tag: [u64; 2],
-    /// The memory, where this process has allocated it itself; otherwise it opens it as everybody does.
+    /// The memory, where this process has allocated it itself; otherwise it opens it as everybody
+    /// does.
     pub memory: Option<Memory<'g>>,
 }
 
-/// Where a component's memory for frames comes from: the first one is granted it, and each opens what lives with a keeper.
+/// Where a component's memory for frames comes from: the first one is granted it, and each opens
+/// what lives with a keeper.
 pub trait Slabs<'g> {
     /// At least that many bytes, in one allocation.
     ///
@@ -56,8 +59,9 @@ pub trait Slabs<'g> {
     /// Why there is none.
     fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error>;
 
-    /// Which of these allocations, each granted by a keeper, the chain is to keep; they are all that its file has of living ones. What the chain
-    /// was granted beside them goes back: whoever asked for it died before the file had it. Asked once, when the first component attaches.
+    /// Which of these allocations, each granted by a keeper, the chain is to keep; they are all
+    /// that its file has of living ones. What the chain was granted beside them goes back: whoever
+    /// asked for it died before the file had it. Asked once, when the first component attaches.
     ///
     /// # Errors
     /// Why that cannot be told.
@@ -99,7 +103,8 @@ impl<'g> Slabs<'g> for OwnSlabs {
     }
 
     fn open(&mut self, _gpu: &'g Gpu<'g>, _plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error> {
-        // Opened without its knowing, the keeper would give it away while this process can write there.
+        // Opened without its knowing, the keeper would give it away while this process can write
+        // there.
         let reason = "is not set, and the memory of the chain's frames is a keeper's".to_owned();
         Err(Error::Environment { variable: KEEPER_VARIABLE, reason })
     }

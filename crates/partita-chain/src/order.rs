@@ -10,21 +10,28 @@ use partita_ledger::chain::{ChainSeat, Lease, Recorder, monotonic_ns};
 
 use crate::error::Error;
 
-/// How often a wait on the host looks whether the GPU is done, and whether the process that it works for lives.
+/// How often a wait on the host looks whether the GPU is done, and whether the process that it
+/// works for lives.
 const LOOK: Duration = Duration::from_micros(20);
 const ALIVE: Duration = Duration::from_millis(5);
 
-/// Components from which on a chain's streams had better not wait for each other if the host sees the GPU done soon. Measured on an H200 (driver
-/// 580.159.04, clients of one MPS service): with waits on the GPU alone, chains of two and three components passed on 48 and 42 thousand frames a second, where ones that
-/// held back on the host passed on 39 and 39; but chains of five and eight 30 and 23 thousand, where those passed on 39 and 35. Each stream that waits takes turns with the others.
+/// Components from which on a chain's streams had better not wait for each other if the host sees
+/// the GPU done soon. Measured on an H200 (driver 580.159.04, clients of one MPS service): with
+/// waits on the GPU alone, chains of two and three components passed on 48 and 42 thousand frames a
+/// second, where ones that held back on the host passed on 39 and 39; but chains of five and eight
+/// 30 and 23 thousand, where those passed on 39 and 35. Each stream that waits takes turns with the
+/// others.
 const LONG_CHAIN: u8 = 4;
-/// How long the host looks before it leaves the wait to the GPU, in nanoseconds: a short kernel, and what it takes to launch one.
+/// How long the host looks before it leaves the wait to the GPU, in nanoseconds: a short kernel,
+/// and what it takes to launch one.
 const POLL_NS: u64 = 30_000;
-/// So many looks in vain, one after the other, say that kernels are long here; then so many waits are left to the GPU before the host looks again.
+/// So many looks in vain, one after the other, say that kernels are long here; then so many waits
+/// are left to the GPU before the host looks again.
 const IN_VAIN_MAX: u32 = 8;
 const LEFT_TO_GPU: u32 = 256;
 
-/// After so many frames with which the GPU was not done when they were passed on, one in so many is asked about.
+/// After so many frames with which the GPU was not done when they were passed on, one in so many is
+/// asked about.
 const BUSY_MAX: u32 = 8;
 const ASKED_OF: u32 = 32;
 
@@ -35,7 +42,8 @@ pub(crate) struct Order<'g> {
     own: RefCell<HashMap<usize, SharedEvent<'g>>>,
     /// By lease and role, with the incarnation that made it.
     others: RefCell<HashMap<(usize, u8), (u64, SharedEvent<'g>)>>,
-    /// Looks in vain since the last one that was not; beyond [`IN_VAIN_MAX`], waits that were left to the GPU since.
+    /// Looks in vain since the last one that was not; beyond [`IN_VAIN_MAX`], waits that were left
+    /// to the GPU since.
     in_vain: Cell<u32>,
     /// Frames since the GPU was last done with one when it was passed on.
     busy: Cell<u32>,
@@ -63,8 +71,9 @@ pub(crate) enum Readiness {
 }
 
 impl<'g> Order<'g> {
-    /// Has `stream` wait for whoever had the lease last; or waits here, if `on_host`, for as long as that one lives. Where the host `may_poll`, it has cores to look for
-    /// a short while instead.
+    /// Has `stream` wait for whoever had the lease last; or waits here, if `on_host`, for as long
+    /// as that one lives. Where the host `may_poll`, it has cores to look for a short while
+    /// instead.
     pub(crate) fn follow(
         &self,
         gpu: &'g Gpu<'g>,
@@ -91,8 +100,9 @@ impl<'g> Order<'g> {
             return Ok(Self::without_event(seat, lease));
         }
         let Some((_, event)) = others.get(&(number, recorder.role)) else { return Ok(Readiness::Unknown) };
-        // What is done needs no wait, and one that died since cannot be waited for. To ask costs the hand-over nothing that was measurable on an
-        // H200 (4.5 to 5.4 µs with or without), and streams that wait for each other slow long chains down.
+        // What is done needs no wait, and one that died since cannot be waited for. To ask costs
+        // the hand-over nothing that was measurable on an H200 (4.5 to 5.4 µs with or without), and
+        // streams that wait for each other slow long chains down.
         let mut waits = self.waits.get();
         if event.is_done().unwrap_or(false) {
             waits.ready += 1;
@@ -111,7 +121,8 @@ impl<'g> Order<'g> {
         Ok(Readiness::Ordered)
     }
 
-    /// Where there is no event any more: who has ended in good order has noted before that nobody need wait for it.
+    /// Where there is no event any more: who has ended in good order has noted before that nobody
+    /// need wait for it.
     fn without_event(seat: &ChainSeat, lease: &Lease) -> Readiness {
         if seat.recorder(lease).is_none() { Readiness::Ordered } else { Readiness::Unknown }
     }
@@ -173,8 +184,8 @@ impl<'g> Order<'g> {
         SharedEvent::open(gpu.cuda(), &handle).ok()
     }
 
-    /// Whether the GPU has done all that `stream` was given: then nobody has to wait for it. Where that was in vain of late it is asked now and
-    /// then only.
+    /// Whether the GPU has done all that `stream` was given: then nobody has to wait for it. Where
+    /// that was in vain of late it is asked now and then only.
     pub(crate) fn is_done_now(&self, gpu: &Gpu<'_>, stream: StreamRef<'_>) -> bool {
         let busy = self.busy.get();
         let is_done =

@@ -6,7 +6,8 @@ use partita_ledger::Owner;
 
 use crate::error::Error;
 
-/// How long a dead process may take to be gone: the kernel gives its locks back before everything else is.
+/// How long a dead process may take to be gone: the kernel gives its locks back before everything
+/// else is.
 const GONE_MAX: Duration = Duration::from_secs(2);
 
 /// State and start of a process.

@@ -24,8 +24,9 @@ pub trait Steer<'g> {
     /// The stream that work has to go to; `None` for the component's own.
     fn stream(&self) -> Option<StreamRef<'g>>;
 
-    /// Where [`Steer::stream`] is of another context than the GPU's primary one: has `stream`, which is of that, wait for all that it was given.
-    /// Whether it is. Events are of the primary context, and recorded on its streams alone.
+    /// Where [`Steer::stream`] is of another context than the GPU's primary one: has `stream`,
+    /// which is of that, wait for all that it was given. Whether it is. Events are of the primary
+    /// context, and recorded on its streams alone.
     ///
     /// # Errors
     /// The driver's.
@@ -37,7 +38,8 @@ pub trait Steer<'g> {
     /// What it is called where chains are watched.
     fn name(&self) -> &'static str;
 
-    /// Its number in the chain's file: 1 for masks, 2 for green contexts, 3 for contexts of MPS; 0 for others.
+    /// Its number in the chain's file: 1 for masks, 2 for green contexts, 3 for contexts of MPS; 0
+    /// for others.
     fn code(&self) -> u64;
 }
 

@@ -7,7 +7,8 @@
 //! | [`Handles`] over Unix datagrams, kept open | the same | for the GPU |
 //! | [`RingTransport`] | a number in shared memory, what [`Component`](crate::Component) does | for nothing but the frame |
 //!
-//! [`RingTransport`] alone survives a component's death without losing memory, and has queues and policies; the others are what they are compared with.
+//! [`RingTransport`] alone survives a component's death without losing memory, and has queues and
+//! policies; the others are what they are compared with.
 
 mod handles;
 mod place;
@@ -43,7 +44,8 @@ pub struct Item<'i> {
 pub struct Passed {
     /// Its number.
     pub sequence: u64,
-    /// From when the component before began to let go of it until this one could launch on it, in nanoseconds; none for the first component.
+    /// From when the component before began to let go of it until this one could launch on it, in
+    /// nanoseconds; none for the first component.
     pub hand_over_ns: Option<u64>,
 }
 
@@ -52,14 +54,16 @@ pub type Work<'w> = dyn FnMut(Item<'_>) -> Result<(), Error> + 'w;
 
 /// A component's ends of the hand-overs before and behind it.
 pub trait Transport {
-    /// Waits for the next frame, or as the first component for memory for a new one, for `limit` at most; has `work` done; and passes the frame on, or as
-    /// the last component gives its memory back. `None` if none came.
+    /// Waits for the next frame, or as the first component for memory for a new one, for `limit` at
+    /// most; has `work` done; and passes the frame on, or as the last component gives its memory
+    /// back. `None` if none came.
     ///
     /// # Errors
     /// Those of the work, the driver and the system.
     fn step(&mut self, limit: Duration, work: &mut Work<'_>) -> Result<Option<Passed>, Error>;
 
-    /// How the frames so far came to be in order, where the GPU may keep it; `None` where the sender waits for the GPU.
+    /// How the frames so far came to be in order, where the GPU may keep it; `None` where the
+    /// sender waits for the GPU.
     fn waits(&self) -> Option<Waits> {
         None
     }

@@ -1,4 +1,5 @@
-//! Frames that go on while compute units move from component to component, with the stream or the host waiting for the GPU.
+//! Frames that go on while compute units move from component to component, with the stream or the
+//! host waiting for the GPU.
 
 mod common;
 
@@ -183,13 +184,15 @@ fn child_waits_on_the_host() {
     let component = attach().on_host(true).attach(&gpu).unwrap();
     let began = Instant::now();
     let frame = a_frame(&component, Duration::from_secs(60)).unwrap();
-    // No wait between: what the sender had launched is done. A look at the frame by another stream sees it.
+    // No wait between: what the sender had launched is done. A look at the frame by another stream
+    // sees it.
     let mut data = vec![0; FRAME_BYTES as usize];
     frame.span().unwrap().read(&mut data).unwrap();
     assert!(data.iter().all(|byte| *byte == 7), "after {:?}", began.elapsed());
     println!("\nsays: one");
     component.finish(frame).unwrap();
-    // The next sender dies while its work is on the GPU. Nothing that is not known to be done is given out, and nobody waits for ever.
+    // The next sender dies while its work is on the GPU. Nothing that is not known to be done is
+    // given out, and nobody waits for ever.
     assert!(a_frame(&component, Duration::from_secs(3)).is_none(), "nobody knows what is in it");
     println!("\nsays: none");
     let frame = a_frame(&component, Duration::from_secs(60)).unwrap();
@@ -215,7 +218,8 @@ fn the_host_waits_for_the_gpu_and_for_nobody_who_has_died() {
     hears("one");
     sender.kill();
     let chain = world.chain();
-    // The next one is killed as soon as its frame is on the way, while its second of work has hardly begun.
+    // The next one is killed as soon as its frame is on the way, while its second of work has
+    // hardly begun.
     let mut sender = child("child_is_slow", 0);
     eventually("the second frame is on its way", || chain.status().unwrap()[0].frames_out == 2);
     sender.kill();

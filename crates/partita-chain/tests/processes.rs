@@ -1,5 +1,5 @@
-//! Chains of real processes, wherever their frames' memory comes from: what comes out is what went in, and whoever is killed loses no frame's
-//! memory.
+//! Chains of real processes, wherever their frames' memory comes from: what comes out is what went
+//! in, and whoever is killed loses no frame's memory.
 
 mod common;
 
@@ -129,7 +129,8 @@ fn plan_of(granted: &partita_chain::Granted<'_>) -> SlabPlan {
     }
 }
 
-/// Opens a chain's memory without a place in it, as a component that loses its place does, and says so by a file.
+/// Opens a chain's memory without a place in it, as a component that loses its place does, and says
+/// so by a file.
 #[test]
 #[ignore = "run by another one as a program of its own"]
 fn child_opens_and_stays() {
@@ -140,7 +141,8 @@ fn child_opens_and_stays() {
     let component = Attach::new(&file, Role::Number(0)).attach(&gpu).unwrap();
     let (mut first, mut second) = (slabs(), slabs());
     let granted = plan_of(&first.grant(&gpu, 4096).unwrap());
-    // One that the chain never knew of is given back by the next to look, and what it knows of stays.
+    // One that the chain never knew of is given back by the next to look, and what it knows of
+    // stays.
     let stray = plan_of(&first.grant(&gpu, 4096).unwrap());
     let kept = |slabs: &mut KeeperSlabs, known: &[&SlabPlan]| {
         slabs.still_there(&gpu, &known.iter().map(|plan| (*plan).clone()).collect::<Vec<_>>()).unwrap()
@@ -153,7 +155,8 @@ fn child_opens_and_stays() {
     let error = OwnSlabs.open(&gpu, &granted).err().unwrap();
     assert!(matches!(&error, Error::Environment { variable: KEEPER_VARIABLE, .. }), "{error}");
 
-    // One that the keeper wants back is not kept; who finds a frame in it still opens it, and nobody else gets it while the chain lives.
+    // One that the keeper wants back is not kept; who finds a frame in it still opens it, and
+    // nobody else gets it while the chain lives.
     let keeper = || Connection::connect(socket.as_ref(), None, Duration::from_secs(60)).unwrap();
     keeper().take_back(LeaseId(granted.tag[1])).unwrap();
     assert_eq!(kept(&mut first, &[&granted]), [false]);

@@ -117,7 +117,8 @@ fn what_cannot_be_obeyed_is_said_and_the_component_goes_on() {
     child("child_without_mps");
 }
 
-/// Suggests, and returns what became of it: the refusal, the number of the suggestion that is obeyed, and how.
+/// Suggests, and returns what became of it: the refusal, the number of the suggestion that is
+/// obeyed, and how.
 fn suggest(chain: &mut Chain, component: &Component<'_>, set: &TpcSet) -> (Option<String>, u64, u64) {
     chain.suggest(0, set).unwrap();
     a_frame(component);

@@ -1,4 +1,5 @@
-//! Every way to hand frames over: three processes, and what the last one finds is what the others left.
+//! Every way to hand frames over: three processes, and what the last one finds is what the others
+//! left.
 
 mod common;
 

@@ -17,7 +17,8 @@ pub enum Failure {
     Told(String),
     /// A signal ended it before the program that it was to run had started.
     Signal(i32),
-    /// Whoever read what is printed without end has gone; there is nothing to tell and nobody to tell it.
+    /// Whoever read what is printed without end has gone; there is nothing to tell and nobody to
+    /// tell it.
     OutputClosed,
 }
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::fail::Failure;
 
-/// Writes text to stdout. A reader that has gone (`partita ps | head -0`) is no error: the command does what it is to do all the same,
-/// and ends as if it had been read.
+/// Writes text to stdout. A reader that has gone (`partita ps | head -0`) is no error: the command
+/// does what it is to do all the same, and ends as if it had been read.
 pub fn print(text: &str) -> Result<(), Failure> {
     match print_on(text) {
         Err(Failure::OutputClosed) => Ok(()),
@@ -26,7 +26,8 @@ pub fn print_on(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Pauses before more is printed with [`print_on`]. Whoever waits for a line that does not come, and goes, is noticed.
+/// Pauses before more is printed with [`print_on`]. Whoever waits for a line that does not come,
+/// and goes, is noticed.
 pub fn pause(period: Duration) -> Result<(), Failure> {
     let end = Instant::now() + period;
     let stdout = io::stdout();

@@ -1,7 +1,7 @@
 //! System mode: `partitad` as root makes and changes the tenants of every user.
 //!
-//! The tests of other files run here once more, as a user whose commands ask `partitad`. Needs root, which can become
-//! any user, and a simulated GPU.
+//! The tests of other files run here once more, as a user whose commands ask `partitad`. Needs
+//! root, which can become any user, and a simulated GPU.
 
 #[path = "it/common/mod.rs"]
 mod common;

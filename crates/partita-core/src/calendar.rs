@@ -2,8 +2,8 @@
 
 /// Year, month and day of the month of a day since 1970-01-01, in the Gregorian calendar.
 ///
-/// Years begin in March here, so that the leap day is their last, and eras of 400 years are all alike (H. Hinnant,
-/// «chrono-compatible low-level date algorithms»).
+/// Years begin in March here, so that the leap day is their last, and eras of 400 years are all
+/// alike (H. Hinnant, «chrono-compatible low-level date algorithms»).
 pub fn date_of(day: u64) -> (u64, u64, u64) {
     let shifted = day.saturating_add(719_468);
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);

@@ -1,7 +1,8 @@
 //! Limits as HAMi-core and vgpu-manager are given them: by variables of the environment.
 //!
-//! [`Says::of`] takes an environment and says what it asks for, in HAMi-core's meaning; names and meanings are facts of those projects
-//! (`docs/migrating-from-hami.md` has the table). What nobody can read is an error and not "no limit", as it is there.
+//! [`Says::of`] takes an environment and says what it asks for, in HAMi-core's meaning; names and
+//! meanings are facts of those projects (`docs/migrating-from-hami.md` has the table). What nobody
+//! can read is an error and not "no limit", as it is there.
 
 mod value;
 
@@ -66,7 +67,8 @@ pub struct Asked {
     pub run_dir: Option<Vec<u8>>,
     /// `PARTITA_CACHE_DIR`: where calibrations are.
     pub calibrations: Option<Vec<u8>>,
-    /// `LIBCUDA_LOG_LEVEL`: 0 for what fails alone, 1 and 2 with what is not as asked, 3 and above with what is.
+    /// `LIBCUDA_LOG_LEVEL`: 0 for what fails alone, 1 and 2 with what is not as asked, 3 and above
+    /// with what is.
     pub log_level: u8,
 }
 
@@ -104,7 +106,8 @@ pub enum Says {
 }
 
 impl Says {
-    /// Reads the entries (`NAME=VALUE`) of an environment. Of a name that is there twice, the first counts, as for getenv(3).
+    /// Reads the entries (`NAME=VALUE`) of an environment. Of a name that is there twice, the first
+    /// counts, as for getenv(3).
     pub fn of<'e>(entries: impl IntoIterator<Item = &'e [u8]>) -> Self {
         match Asked::read(entries) {
             Ok(says) => says,
@@ -117,7 +120,8 @@ impl Asked {
     fn read<'e>(entries: impl IntoIterator<Item = &'e [u8]>) -> Result<Says, Unreadable> {
         let mut asked = Self { log_level: 1, ..Self::default() };
         let mut seen: Vec<&[u8]> = Vec::new();
-        // Whether anything names a tenant, and which limits are HAMi-core's, which come before those of vgpu-manager.
+        // Whether anything names a tenant, and which limits are HAMi-core's, which come before
+        // those of vgpu-manager.
         let mut is_named = false;
         let mut later: Vec<(&[u8], &[u8])> = Vec::new();
         for entry in entries {
@@ -188,7 +192,8 @@ impl Asked {
         Ok(true)
     }
 
-    /// The memory quota of a device, in bytes; none without one. A device's own limit comes before that of all.
+    /// The memory quota of a device, in bytes; none without one. A device's own limit comes before
+    /// that of all.
     pub fn memory_bytes(&self, device: usize) -> Option<u64> {
         Some(of(&self.memory, device)).filter(|&bytes| bytes > 0)
     }
@@ -214,7 +219,8 @@ impl Asked {
         self.memory.own.iter().chain(&self.cores.own).any(|&own| own > 0) || self.oversold.own.contains(&true)
     }
 
-    /// The devices that the container was given, by its runtime's list of UUIDs; none where there is no such list.
+    /// The devices that the container was given, by its runtime's list of UUIDs; none where there
+    /// is no such list.
     pub fn listed(&self) -> Option<Vec<&str>> {
         let entries: Vec<&str> = self.visible.as_deref()?.split(',').map(str::trim).collect();
         entries.iter().all(|entry| uuid_digits(entry).is_some()).then_some(entries)
@@ -230,14 +236,15 @@ impl Asked {
     }
 }
 
-/// The numbers in a value of `CUDA_VISIBLE_DEVICES` up to the first entry that is none, as the driver reads it; none where it names devices
-/// otherwise.
+/// The numbers in a value of `CUDA_VISIBLE_DEVICES` up to the first entry that is none, as the
+/// driver reads it; none where it names devices otherwise.
 pub fn ordinals(value: &str) -> Option<Vec<usize>> {
     let numbers: Vec<usize> = value.split(',').map_while(|entry| entry.trim().parse().ok()).collect();
     (!numbers.is_empty()).then_some(numbers)
 }
 
-/// Whether an entry of a list of UUIDs means the device with this one. It may be the beginning of the UUID.
+/// Whether an entry of a list of UUIDs means the device with this one. It may be the beginning of
+/// the UUID.
 pub fn names(entry: &str, uuid: &[u8; 16]) -> bool {
     let Some(digits) = uuid_digits(entry) else { return false };
     let of_uuid = uuid.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -305,7 +312,8 @@ fn put<T>(values: &mut PerDevice<T>, whose: Whose, value: T) {
     }
 }
 
-/// A device's own value, or that of all: as HAMi-core does it, an own one of nothing does not count.
+/// A device's own value, or that of all: as HAMi-core does it, an own one of nothing does not
+/// count.
 fn of<T: Copy + Default + PartialEq>(values: &PerDevice<T>, device: usize) -> T {
     let own = values.own.get(device).copied().unwrap_or_default();
     if own == T::default() { values.general } else { own }
@@ -316,15 +324,17 @@ fn of<T: Copy + Default + PartialEq>(values: &PerDevice<T>, device: usize) -> T 
 pub struct Chosen {
     /// The TPCs, logical.
     pub set: TpcSet,
-    /// Whether some are also those of tenants that are there: a limit is what a tenant has at most, and together they may be promised more
-    /// than there is.
+    /// Whether some are also those of tenants that are there: a limit is what a tenant has at most,
+    /// and together they may be promised more than there is.
     pub overlaps: bool,
 }
 
-/// Chooses the TPCs of a tenant with a core limit, disjoint from those of the others that it knows of where there is room.
+/// Chooses the TPCs of a tenant with a core limit, disjoint from those of the others that it knows
+/// of where there is room.
 ///
-/// A tenant that knows of no other takes TPCs by its hash: tenants in containers that cannot see each other then spread over the device.
-/// It is divided into as many places as the limit fits in, in the order of GPCs, so that tenants of one limit share all of their TPCs or none.
+/// A tenant that knows of no other takes TPCs by its hash: tenants in containers that cannot see
+/// each other then spread over the device. It is divided into as many places as the limit fits in,
+/// in the order of GPCs, so that tenants of one limit share all of their TPCs or none.
 ///
 /// # Errors
 /// A limit of less than one TPC.

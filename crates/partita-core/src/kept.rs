@@ -1,6 +1,8 @@
-//! The names under which calibrations are kept, so that whoever looks for one looks where it was put.
+//! The names under which calibrations are kept, so that whoever looks for one looks where it was
+//! put.
 //!
-//! A calibration holds for one board under one driver build. The facade writes the files; it and the C library read them.
+//! A calibration holds for one board under one driver build. The facade writes the files; it and
+//! the C library read them.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,8 +19,9 @@ pub const ROOT_DIRECTORY: &str = "/var/cache/partita";
 pub const SIMULATOR_VARIABLES: [&str; 3] =
     ["PARTITA_SIM_DRIVER", "PARTITA_SIM_STREAM_OFFSET", "PARTITA_SIM_QMD"];
 
-/// The file of a board under a driver build, without its extension: `.json` is the calibration's, `.stream.json` that of the place of
-/// stream masks. `uuid` is `GPU-…`, `compute_capability` major and minor.
+/// The file of a board under a driver build, without its extension: `.json` is the calibration's,
+/// `.stream.json` that of the place of stream masks. `uuid` is `GPU-…`, `compute_capability` major
+/// and minor.
 #[must_use]
 pub fn file_stem(uuid: &str, driver: &str, compute_capability: (u32, u32)) -> String {
     let safe = |text: &str| -> String {
@@ -28,9 +31,9 @@ pub fn file_stem(uuid: &str, driver: &str, compute_capability: (u32, u32)) -> St
     format!("{}-{}-sm{major}{minor}", safe(uuid), safe(driver))
 }
 
-/// The build of a simulated driver, which changes with every build and keeps its version, so its file counts: `path` without links,
-/// its length in bytes, and when it was last changed, in seconds and nanoseconds. `variable` gives those of [`SIMULATOR_VARIABLES`]
-/// that are set.
+/// The build of a simulated driver, which changes with every build and keeps its version, so its
+/// file counts: `path` without links, its length in bytes, and when it was last changed, in seconds
+/// and nanoseconds. `variable` gives those of [`SIMULATOR_VARIABLES`] that are set.
 #[must_use]
 pub fn simulated_build(
     version: &str,
@@ -48,7 +51,8 @@ pub fn simulated_build(
     format!("{version}+sim.{:016x}", fnv1a(identity.as_bytes()))
 }
 
-/// The 64-bit FNV-1a hash. Names made with it must stay the same between versions, which the standard library's hashes do not promise.
+/// The 64-bit FNV-1a hash. Names made with it must stay the same between versions, which the
+/// standard library's hashes do not promise.
 #[must_use]
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {

@@ -40,8 +40,8 @@ pub enum Placement {
     /// In as few GPCs as possible: largest clusters, and whole GPCs are left for others.
     #[default]
     Packed,
-    /// In as many GPCs as possible, as evenly as possible: all that a GPC has of its own (its path to memory,
-    /// its raster and launch hardware) is shared by the fewest TPCs of the tenant.
+    /// In as many GPCs as possible, as evenly as possible: all that a GPC has of its own (its path
+    /// to memory, its raster and launch hardware) is shared by the fewest TPCs of the tenant.
     Spread,
 }
 
@@ -94,12 +94,12 @@ impl Plan {
 /// Chooses TPCs for a new tenant, disjoint from those of the tenants `present`.
 ///
 /// A share that names its TPCs ([`Share::Gpcs`], [`Share::Exact`]) gets those. The others leave the
-/// choice to the planner, which takes exactly [`Share::tpcs_wanted`] of the free TPCs. Nobody who is there
-/// moves; [`compact`] plans with moves. The search is exact.
+/// choice to the planner, which takes exactly [`Share::tpcs_wanted`] of the free TPCs. Nobody who
+/// is there moves; [`compact`] plans with moves. The search is exact.
 ///
 /// # Packed by GPC
-/// The usual placement, because a cluster of blocks needs its SMs in one GPC and never starts without them. Of
-/// all choices it takes the one that is best by the following, in this order.
+/// The usual placement, because a cluster of blocks needs its SMs in one GPC and never starts
+/// without them. Of all choices it takes the one that is best by the following, in this order.
 ///
 /// 1. It touches the fewest GPCs.
 /// 2. It touches the fewest GPCs that are wholly free, so that these stay whole for later tenants.
@@ -112,13 +112,14 @@ impl Plan {
 /// # Spread over GPCs
 /// With [`Placement::Spread`], in this order:
 ///
-/// 1. The numbers of TPCs by GPC are as even as possible: the largest is the least possible, then the
-///    second, and so on.
-/// 2. What is left free is as even as possible, in the same sense, over the GPCs that the first point leaves open.
+/// 1. The numbers of TPCs by GPC are as even as possible: the largest is the least possible, then
+///    the second, and so on.
+/// 2. What is left free is as even as possible, in the same sense, over the GPCs that the first
+///    point leaves open.
 /// 3. The GPCs that give one more have the lowest ids, and of each it has the lowest free TPCs.
 ///
-/// The same arguments always give the same plan. There is a plan if and only if the TPCs named, or as
-/// many as are wanted, are free.
+/// The same arguments always give the same plan. There is a plan if and only if the TPCs named, or
+/// as many as are wanted, are free.
 ///
 /// # Errors
 /// [`PlanError`] says what was asked, what is free, who holds the rest and what would fit.
@@ -128,7 +129,8 @@ impl Plan {
 ///
 /// // Eight GPCs, two of nine TPCs and six of eight, numbered round-robin.
 /// let place = |gpc: u8, i: u16| Tpc { gpc, physical: 9 * u16::from(gpc) + i };
-/// let rounds = (0..9).flat_map(|i| (0..8).filter(move |&gpc| i < 8 || gpc < 2).map(move |gpc| place(gpc, i)));
+/// let rounds = (0..9).flat_map(|i| (0..8).filter(move |&gpc| i < 8 || gpc < 2).map(move |gpc|
+/// place(gpc, i)));
 /// let h200 = Topology::new(2, rounds.collect::<Vec<_>>()).unwrap();
 ///
 /// // Half of it is four whole GPCs, and so is the other half.
@@ -161,10 +163,10 @@ pub fn plan(topology: &Topology, present: &[Present], ask: impl Into<Ask>) -> Re
 ///
 /// Its own TPCs count as free. It keeps as many of them as it can:
 /// - with a smaller share it gets a part of what it has, chosen as in [`plan`];
-/// - with a larger share it keeps all that it has. Packed, it first grows in the GPCs that it touches, where
-///   that makes its largest cluster larger before elsewhere, and of equals where the fewest are free;
-///   what is still missing is chosen from the other GPCs as in [`plan`]. Spread, it grows so that its numbers
-///   of TPCs by GPC become as even as they can.
+/// - with a larger share it keeps all that it has. Packed, it first grows in the GPCs that it
+///   touches, where that makes its largest cluster larger before elsewhere, and of equals where the
+///   fewest are free; what is still missing is chosen from the other GPCs as in [`plan`]. Spread,
+///   it grows so that its numbers of TPCs by GPC become as even as they can.
 ///
 /// # Errors
 /// As [`plan`]; and a name that is not among those `present`.

@@ -1,21 +1,26 @@
 //! Device memory on lease: who has which part of it, and how much of it is kept ready.
 //!
-//! Nothing here touches a GPU or reads a clock. A [`Pool`] knows *slabs*, each one allocation of the driver's, cut into blocks of one size.
-//! An *owner* leases blocks. Whoever holds the memory (the keeper) makes and frees slabs as the pool's [`Step`]s say, passes the time in,
-//! and tells who opened which slab and whose process is gone.
+//! Nothing here touches a GPU or reads a clock. A [`Pool`] knows *slabs*, each one allocation of
+//! the driver's, cut into blocks of one size. An *owner* leases blocks. Whoever holds the memory
+//! (the keeper) makes and frees slabs as the pool's [`Step`]s say, passes the time in, and tells
+//! who opened which slab and whose process is gone.
 //!
 //! # Active and inactive memory
-//! Leased blocks are the active part, free blocks the inactive one: a lease from it costs no call of the driver. How much is kept follows
-//! the demand, measured in windows of [`Limits::window_ms`] for each tenant and size: as many blocks as were leased at one time during
-//! [`WINDOWS`] windows, and while their number grows from window to window, as many more as it grew. So a ramp finds memory before it asks,
-//! bursts that come again find what the last one had, and what is not needed any more goes back slab by slab, the newest first, after the
-//! windows have forgotten it. Steady traffic, however fast, keeps nothing beyond what it uses at one time.
+//! Leased blocks are the active part, free blocks the inactive one: a lease from it costs no call
+//! of the driver. How much is kept follows the demand, measured in windows of [`Limits::window_ms`]
+//! for each tenant and size: as many blocks as were leased at one time during [`WINDOWS`] windows,
+//! and while their number grows from window to window, as many more as it grew. So a ramp finds
+//! memory before it asks, bursts that come again find what the last one had, and what is not needed
+//! any more goes back slab by slab, the newest first, after the windows have forgotten it. Steady
+//! traffic, however fast, keeps nothing beyond what it uses at one time.
 //!
 //! # When a block may be used again
-//! A process that has a slab open can write to all of it, and so can work that it has queued on the GPU, after its death too. Hence
+//! A process that has a slab open can write to all of it, and so can work that it has queued on the
+//! GPU, after its death too. Hence
 //! * a slab is one tenant's, from its making to its end;
-//! * the block of an owner that ended, or of a lease whose deadline has passed, *rests*, until nobody who could still write through that
-//!   lease has the slab open: each has closed it, or its process is gone ([`Pool::gone`]). Resting blocks count as used;
+//! * the block of an owner that ended, or of a lease whose deadline has passed, *rests*, until
+//!   nobody who could still write through that lease has the slab open: each has closed it, or its
+//!   process is gone ([`Pool::gone`]). Resting blocks count as used;
 //! * a slab goes back to the driver when none of its blocks is used and nobody has it open.
 //!
 //! # Limits

@@ -1,7 +1,8 @@
 //! Whether a launch can ever run on a set of TPCs.
 //!
-//! The hardware does not refuse what cannot run: it waits for ever for SMs that a mask has taken away, and everything behind the launch waits
-//! with it. The driver's own checks and occupancy queries do not see the mask (measured on H200: `docs/hardware.md`). So whoever lets a launch
+//! The hardware does not refuse what cannot run: it waits for ever for SMs that a mask has taken
+//! away, and everything behind the launch waits with it. The driver's own checks and occupancy
+//! queries do not see the mask (measured on H200: `docs/hardware.md`). So whoever lets a launch
 //! through under a mask judges it first, by the rules here.
 
 use thiserror::Error;
@@ -17,7 +18,8 @@ pub struct Residence {
     pub cluster_blocks: u32,
     /// Whether all blocks of the grid must be resident at one time.
     pub cooperative: bool,
-    /// Blocks that one SM holds, or fewer: what the driver's occupancy query says. Only cooperative launches need it.
+    /// Blocks that one SM holds, or fewer: what the driver's occupancy query says. Only cooperative
+    /// launches need it.
     pub blocks_per_sm: u32,
 }
 
@@ -28,7 +30,8 @@ pub enum Misfit {
     /// The set has no TPC of the device.
     #[error("none of the set's TPCs is there: name at least one that is")]
     NoTpc,
-    /// A cluster has more blocks than any GPC gives the set SMs. CUDA's error for it is `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+    /// A cluster has more blocks than any GPC gives the set SMs. CUDA's error for it is
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
     #[error(
         "a cluster of {cluster_blocks} blocks needs that many SMs of one GPC, and the set has at most {sms_max} in any: launch smaller \
          clusters, or give it more TPCs of one GPC"
@@ -39,7 +42,8 @@ pub enum Misfit {
         /// The most SMs that one GPC gives the set.
         sms_max: u32,
     },
-    /// A cooperative grid has more blocks than the set holds. CUDA's error for it is `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
+    /// A cooperative grid has more blocks than the set holds. CUDA's error for it is
+    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
     #[error(
         "a cooperative grid of {grid_blocks} blocks must be resident at one time, and the set holds {blocks_max}: launch fewer blocks, or \
          give it more TPCs"
@@ -61,8 +65,8 @@ impl Residence {
         self.fits_groups(topology.gpcs().iter().map(|gpc| (gpc.tpcs & *set).len() * topology.sms_per_tpc()))
     }
 
-    /// As [`Self::fits`], by how many SMs each GPC gives the set. Where GPCs are not known, each TPC counts as one of its own:
-    /// its SMs do lie together.
+    /// As [`Self::fits`], by how many SMs each GPC gives the set. Where GPCs are not known, each
+    /// TPC counts as one of its own: its SMs do lie together.
     ///
     /// # Errors
     /// As [`Self::fits`].
@@ -85,10 +89,12 @@ impl Residence {
     }
 }
 
-/// The most blocks, in whole clusters, that are resident at one time where each GPC gives so many `sms` and an SM holds `blocks_per_sm`.
+/// The most blocks, in whole clusters, that are resident at one time where each GPC gives so many
+/// `sms` and an SM holds `blocks_per_sm`.
 ///
-/// A cluster takes as many SMs of one GPC as it has blocks. Where a GPC has that many, spreading each cluster over the SMs with most
-/// room leaves less than a cluster's blocks of its room unused; where it has fewer, it runs none.
+/// A cluster takes as many SMs of one GPC as it has blocks. Where a GPC has that many, spreading
+/// each cluster over the SMs with most room leaves less than a cluster's blocks of its room unused;
+/// where it has fewer, it runs none.
 #[must_use]
 pub fn resident_blocks(sms: impl Iterator<Item = u32>, cluster_blocks: u32, blocks_per_sm: u32) -> u64 {
     let size = u64::from(cluster_blocks.max(1));
@@ -138,7 +144,8 @@ mod tests {
         assert_eq!(cooperative(8, 1).fits(&topology, &TpcSet::first(2)), Ok(()));
         let misfit = cooperative(9, 1).fits(&topology, &TpcSet::first(2));
         assert_eq!(misfit, Err(Misfit::Cooperative { grid_blocks: 9, blocks_max: 8 }));
-        // Clusters of 4: three in the first GPC's 12 places, two in the second's 8; of 5: two, and none in a GPC of 4 SMs.
+        // Clusters of 4: three in the first GPC's 12 places, two in the second's 8; of 5: two, and
+        // none in a GPC of 4 SMs.
         assert_eq!(cooperative(20, 4).fits(&topology, &topology.all()), Ok(()));
         let misfit = cooperative(15, 5).fits(&topology, &topology.all());
         assert_eq!(misfit, Err(Misfit::Cooperative { grid_blocks: 15, blocks_max: 10 }));

@@ -23,16 +23,16 @@ use crate::{GpcSet, Topology, TpcSet};
 /// | `tpc:0-9`, `tpc:0x3ff` | exactly these logical TPCs |
 ///
 /// # Rounding
-/// A percentage gives whole TPCs, **rounded down**: `12.5%` of 66 TPCs (8.25) is 8. A result that is
-/// less than 1/(n+2) TPC short of a whole number, on a device of n TPCs, counts as that number, so
-/// that `33.33%` of 66 TPCs (21.998) is 22.
+/// A percentage gives whole TPCs, **rounded down**: `12.5%` of 66 TPCs (8.25) is 8. A result that
+/// is less than 1/(n+2) TPC short of a whole number, on a device of n TPCs, counts as that number,
+/// so that `33.33%` of 66 TPCs (21.998) is 22.
 ///
-/// This keeps a promise: **percentages that together make at most 100 % always fit**, on any device.
-/// For k tenants the forgiven parts add up to less than k/(n+2) TPC, which is below 1 while k ≤ n, so
-/// the sum of the whole numbers stays at most n; and n+1 tenants of one TPC each would need more than
-/// 100 %. (Rounding to nearest breaks it: twice `50%` of 9 TPCs would be 10.) For the same reason a
-/// percentage that gives less than one TPC is an error that names the smallest which gives one,
-/// and is not rounded up.
+/// This keeps a promise: **percentages that together make at most 100 % always fit**, on any
+/// device. For k tenants the forgiven parts add up to less than k/(n+2) TPC, which is below 1 while
+/// k ≤ n, so the sum of the whole numbers stays at most n; and n+1 tenants of one TPC each would
+/// need more than 100 %. (Rounding to nearest breaks it: twice `50%` of 9 TPCs would be 10.) For
+/// the same reason a percentage that gives less than one TPC is an error that names the smallest
+/// which gives one, and is not rounded up.
 ///
 /// ```
 /// use partita_core::{Share, Topology, Tpc};
@@ -109,8 +109,8 @@ impl Share {
         Ok(wanted)
     }
 
-    /// The TPCs that the share names, for [`Share::Gpcs`] and [`Share::Exact`]; for the others, which
-    /// leave the choice to the planner, the whole device.
+    /// The TPCs that the share names, for [`Share::Gpcs`] and [`Share::Exact`]; for the others,
+    /// which leave the choice to the planner, the whole device.
     ///
     /// # Errors
     /// No TPCs named, GPCs or TPCs that the device does not have.
@@ -140,7 +140,8 @@ impl Share {
         if set.is_empty() { Err(ShareError::Nothing { share: *self }) } else { Ok(set) }
     }
 
-    /// The percentage with the fewest decimals that gives exactly `tpcs` TPCs of the device, 1 to all.
+    /// The percentage with the fewest decimals that gives exactly `tpcs` TPCs of the device, 1 to
+    /// all.
     #[must_use]
     pub fn percent_of_tpcs(tpcs: u32, topology: &Topology) -> Option<Self> {
         let tpc_count = topology.tpc_count();

@@ -14,7 +14,8 @@ use thiserror::Error;
 /// Units are powers of 1024, in either case: `KiB`, `MiB`, `GiB`, `TiB`, `PiB`, `EiB`; the short
 /// forms `K`/`Ki`, `M`/`Mi`, … mean the same, as they do in `CUDA_DEVICE_MEMORY_LIMIT` of HAMi
 /// (`20G` is 20 GiB). No unit, or `B`, is bytes. `KB`, `MB`, `GB`, … are refused, because some
-/// readers take them for powers of 1000. Fractions are taken, and the result rounded down to a byte.
+/// readers take them for powers of 1000. Fractions are taken, and the result rounded down to a
+/// byte.
 ///
 /// It prints as the shortest text that is exact, and parses back to the same number.
 ///
@@ -76,8 +77,8 @@ impl From<u64> for ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A text with four decimals or more is longer than that of the next smaller unit: going down
-        // adds at most four digits and takes away the point and up to ten decimals.
+        // A text with four decimals or more is longer than that of the next smaller unit: going
+        // down adds at most four digits and takes away the point and up to ten decimals.
         let best = (0..UNITS.len())
             .filter_map(|unit| {
                 let (whole, decimals, width) = exact(self.0, unit)?;

@@ -43,8 +43,8 @@ impl Samples {
     }
 
     /// The ratios of pairs of measurements, taken together: `measured[i] / baseline[i]`. Their
-    /// [`median`](Self::median) is the robust answer to "how much slower", since drift of the machine
-    /// between pairs falls out.
+    /// [`median`](Self::median) is the robust answer to "how much slower", since drift of the
+    /// machine between pairs falls out.
     ///
     /// # Errors
     /// Series of different lengths, no pairs, or a ratio that is not a finite number.
@@ -69,10 +69,11 @@ impl Samples {
         &self.sorted
     }
 
-    /// A 95 % confidence interval of the [`median`](Self::median), from ranks: it supposes nothing of the distribution.
+    /// A 95 % confidence interval of the [`median`](Self::median), from ranks: it supposes nothing
+    /// of the distribution.
     ///
-    /// Between the samples of rank `(n ∓ 1.96 √n) / 2` (the normal approximation of the sign test). With fewer than 6 samples these
-    /// are the lowest and the highest, and the confidence is less.
+    /// Between the samples of rank `(n ∓ 1.96 √n) / 2` (the normal approximation of the sign test).
+    /// With fewer than 6 samples these are the lowest and the highest, and the confidence is less.
     #[must_use]
     pub fn median_interval(&self) -> (f64, f64) {
         let count = self.sorted.len();
@@ -94,8 +95,9 @@ impl Samples {
         self.sorted[self.sorted.len() - 1]
     }
 
-    /// The lowest sample that at least `per_mille` thousandths of all samples do not exceed (nearest
-    /// rank), so always one that was measured. 0 gives the lowest, 1000 and above the highest.
+    /// The lowest sample that at least `per_mille` thousandths of all samples do not exceed
+    /// (nearest rank), so always one that was measured. 0 gives the lowest, 1000 and above the
+    /// highest.
     #[must_use]
     pub fn quantile(&self, per_mille: u32) -> f64 {
         // In whole numbers, because 0.99 · 100 is more than 99 in floating point.

@@ -24,8 +24,8 @@ pub fn h200() -> Topology {
     round_robin(&[9, 9, 8, 8, 8, 8, 8, 8], 9)
 }
 
-/// Devices with up to that many GPCs, of up to that many TPCs each (but for 256 in all), with holes in
-/// the physical numbers, GPC ids with gaps, and the logical order shuffled.
+/// Devices with up to that many GPCs, of up to that many TPCs each (but for 256 in all), with holes
+/// in the physical numbers, GPC ids with gaps, and the logical order shuffled.
 pub fn topologies(gpcs_max: usize, tpcs_max: usize) -> impl Strategy<Value = Topology> {
     let ids = (1..=gpcs_max).prop_flat_map(|n| subsequence((0..40u8).collect::<Vec<_>>(), n));
     let sizes = ids.prop_flat_map(move |ids| {
@@ -53,7 +53,8 @@ pub fn occupied(gpcs_max: usize, tpcs_max: usize) -> impl Strategy<Value = (Topo
     (topologies(gpcs_max, tpcs_max), 0..6usize, owners, any::<bool>()).prop_map(
         |(topology, n, owners, by_gpc)| {
             let owner_of = |tpc: u8| {
-                // By GPC, whole ones are held and whole ones are free; by TPC, there are none of either.
+                // By GPC, whole ones are held and whole ones are free; by TPC, there are none of
+                // either.
                 let place = if by_gpc { topology.tpcs()[usize::from(tpc)].gpc } else { tpc };
                 // A few TPCs are an exception.
                 if owners[usize::from(tpc)] == 0 { n } else { owners[255 - usize::from(place)] }

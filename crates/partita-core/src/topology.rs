@@ -33,8 +33,8 @@ pub struct Gpc {
 ///
 /// Two boards of one model differ: some TPCs of each are fused off, so its GPCs are of different
 /// sizes and its physical mask has holes. The *logical* number counts the TPCs that are there, in
-/// the order in which `%smid` counts their SMs; on Hopper that order goes round-robin over the GPCs.
-/// The *physical* number is the TPC's bit in the mask of a launch descriptor.
+/// the order in which `%smid` counts their SMs; on Hopper that order goes round-robin over the
+/// GPCs. The *physical* number is the TPC's bit in the mask of a launch descriptor.
 ///
 /// ```
 /// use partita_core::{Topology, Tpc, TpcSet};
@@ -68,7 +68,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// How many GPCs a device can have. The largest known has half of it; planning is bounded by it.
+    /// How many GPCs a device can have. The largest known has half of it; planning is bounded by
+    /// it.
     pub const GPC_COUNT_MAX: usize = 32;
 
     /// A device whose logical TPC `i` is `tpcs[i]`, with `sms_per_tpc` SMs in each.

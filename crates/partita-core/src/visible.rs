@@ -1,10 +1,12 @@
 //! `CUDA_VISIBLE_DEVICES`: which of a machine's devices a program sees, and in which order.
 //!
-//! Forms of an entry, from the CUDA Programming Guide and the MIG User Guide: a number; `GPU-` and a UUID, or so much of its beginning as only
-//! one GPU has; `MIG-` and the UUID of a MIG instance, or its beginning; and `MIG-GPU-UUID/GI/CI`, which drivers before 470 gave instances as
-//! names and later ones still take. The driver shows the devices of the list up to its first entry that names nothing, that could mean several
-//! devices, or that means one a second time. A GPU that is cut up by MIG is itself no device: its number and its UUID mean its first
-//! instance. A process sees one instance and nothing beside it.
+//! Forms of an entry, from the CUDA Programming Guide and the MIG User Guide: a number; `GPU-` and
+//! a UUID, or so much of its beginning as only one GPU has; `MIG-` and the UUID of a MIG instance,
+//! or its beginning; and `MIG-GPU-UUID/GI/CI`, which drivers before 470 gave instances as names and
+//! later ones still take. The driver shows the devices of the list up to its first entry that names
+//! nothing, that could mean several devices, or that means one a second time. A GPU that is cut up
+//! by MIG is itself no device: its number and its UUID mean its first instance. A process sees one
+//! instance and nothing beside it.
 
 #[cfg(test)]
 mod tests;
@@ -90,7 +92,8 @@ pub struct Shown {
     pub instance: Option<usize>,
 }
 
-/// The devices that a program sees with this list (none where the variable is not set), by their ordinals. GPUs in the driver's order.
+/// The devices that a program sees with this list (none where the variable is not set), by their
+/// ordinals. GPUs in the driver's order.
 pub fn shown(list: Option<&str>, gpus: &[Gpu]) -> Vec<Shown> {
     let first_of = |gpu: usize| match &gpus[gpu].instances {
         None => Some(Shown { gpu, instance: None }),

@@ -11,8 +11,8 @@ use partita_core::{ByteSize, ParseByteSizeError};
 
 /// Serves this machine's GPUs, tenants, chains and their memory over REST.
 ///
-/// On a Unix socket unless told otherwise, where the kernel says who asks: the owner of a thing and root may change it.
-/// See docs/partitad.md.
+/// On a Unix socket unless told otherwise, where the kernel says who asks: the owner of a thing and
+/// root may change it. See docs/partitad.md.
 #[derive(Debug, Parser)]
 #[command(
     name = "partitad",
@@ -38,7 +38,8 @@ pub struct Arguments {
 pub enum Cmd {
     /// Own the memory of one GPU that is leased to components of chains
     ///
-    /// A process of its own, so that leases outlive a restart of the daemon; the daemon and `partita chain` start it where there is none.
+    /// A process of its own, so that leases outlive a restart of the daemon; the daemon and
+    /// `partita chain` start it where there is none.
     Keeper(Keeper),
     /// Print the OpenAPI document and end
     Openapi,
@@ -109,10 +110,11 @@ pub enum Handles {
 /// How to serve.
 #[derive(Debug, Clone, Args)]
 pub struct Serve {
-    /// Share this machine between users: only this daemon makes and changes tenants, for every user, in /run/partita
+    /// Share this machine between users: only this daemon makes and changes tenants, for every
+    /// user, in /run/partita
     ///
-    /// As root. The commands of all users then ask this daemon. It is not needed while their tenants run. PARTITA_RUN_DIR
-    /// names another directory.
+    /// As root. The commands of all users then ask this daemon. It is not needed while their
+    /// tenants run. PARTITA_RUN_DIR names another directory.
     #[arg(long)]
     pub system: bool,
     /// The GPUs to serve: indexes, UUIDs, sim:NAME, or all [default: every GPU of this machine]
@@ -127,10 +129,12 @@ pub struct Serve {
     /// The file with the token of --listen; nobody else may read it
     #[arg(long, value_name = "FILE", requires = "listen")]
     pub token_file: Option<PathBuf>,
-    /// Let --listen name an address that other machines reach: the token then crosses the network in the clear
+    /// Let --listen name an address that other machines reach: the token then crosses the network
+    /// in the clear
     #[arg(long, requires = "listen")]
     pub allow_remote: bool,
-    /// Where chains and their history are kept [default: /var/lib/partita for root, else ~/.local/state/partita]
+    /// Where chains and their history are kept [default: /var/lib/partita for root, else
+    /// ~/.local/state/partita]
     #[arg(long, env = "PARTITA_STATE_DIR", value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// The form of the log on stderr

@@ -24,8 +24,8 @@ pub fn run(arguments: &Keeper) -> anyhow::Result<()> {
     if arguments.attached { keep(arguments) } else { become_attached(arguments) }
 }
 
-/// Finds the GPU, and begins this program anew with the variables that put it there: what the linker and the driver read of them they read at
-/// the start.
+/// Finds the GPU, and begins this program anew with the variables that put it there: what the
+/// linker and the driver read of them they read at the start.
 fn become_attached(arguments: &Keeper) -> anyhow::Result<()> {
     let install = Install::of_this_program()?;
     let selected = gpu::select(&install, arguments.gpu.as_ref())?;

@@ -26,14 +26,16 @@ pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
     /// Ends a lease of the keeper with that process, because `caller` asks.
     ///
     /// # Errors
-    /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden); [`Kind::Conflict`](crate::Kind::Conflict) if it
-    /// has ended already.
+    /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden);
+    /// [`Kind::Conflict`](crate::Kind::Conflict) if it has ended already.
     fn take_back(&self, caller: Caller, keeper: u32, lease: u64) -> Result<(), Problem>;
 
-    /// Gives back what an owner that has ended has left, and returns how many leases that was. `force`: although a process of it lives.
+    /// Gives back what an owner that has ended has left, and returns how many leases that was.
+    /// `force`: although a process of it lives.
     ///
     /// # Errors
-    /// As [`Memory::take_back`]; [`Kind::Conflict`](crate::Kind::Conflict) too for an owner that lives, or without `force` where it is needed.
+    /// As [`Memory::take_back`]; [`Kind::Conflict`](crate::Kind::Conflict) too for an owner that
+    /// lives, or without `force` where it is needed.
     fn disown(&self, caller: Caller, keeper: u32, owner: u64, force: bool) -> Result<u64, Problem>;
 }
 
@@ -73,7 +75,8 @@ pub struct Lease {
     pub holder: String,
     /// Its size, in bytes.
     pub bytes: u64,
-    /// How long it still lasts without a heartbeat, in milliseconds; none for as long as its holder lives.
+    /// How long it still lasts without a heartbeat, in milliseconds; none for as long as its holder
+    /// lives.
     pub left_ms: Option<u64>,
     /// Whether it has ended: its memory rests until nobody who held it can write there any more.
     pub resting: bool,

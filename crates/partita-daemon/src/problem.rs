@@ -132,8 +132,8 @@ impl Problem {
     }
 }
 
-/// Problems are one line, whatever a library's message or a stranger's name looks like, and short, whatever name it repeats: its beginning says what it is
-/// about, its end what to do.
+/// Problems are one line, whatever a library's message or a stranger's name looks like, and short,
+/// whatever name it repeats: its beginning says what it is about, its end what to do.
 pub(crate) fn one_line(text: &str) -> String {
     let line = text
         .split(char::is_control)

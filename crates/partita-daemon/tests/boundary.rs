@@ -91,7 +91,8 @@ impl Shared {
     }
 }
 
-/// Finding 4. The daemon mapped the limits of every tenant, so a user who cut a file of their own short ended it.
+/// Finding 4. The daemon mapped the limits of every tenant, so a user who cut a file of their own
+/// short ended it.
 #[test]
 fn a_file_of_another_user_that_is_cut_short_does_not_end_the_daemon() {
     let Some(users) = Shared::new() else { return };
@@ -153,7 +154,8 @@ fn the_daemon_changes_no_limits_of_another_user() {
     }
     drop(attacks);
     assert_eq!(fs::read(dir.join("limits")).unwrap(), before);
-    // Root's daemon changes nobody's; a tenant's user does it with `partita set`, or asks a daemon of their own.
+    // Root's daemon changes nobody's; a tenant's user does it with `partita set`, or asks a daemon
+    // of their own.
     assert_eq!(users.ask_as(VICTIM, "PATCH", "/v1/tenants/alpha", Some(&change)), 403);
     assert_eq!(users.ask_as(ATTACKER, "DELETE", "/v1/tenants/alpha", None), 403);
     assert_eq!(fs::read(dir.join("limits")).unwrap(), before);

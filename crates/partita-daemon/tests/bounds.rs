@@ -1,5 +1,5 @@
-//! What the OpenAPI document says that may be sent is what the daemon takes: requests that follow from each bound of the
-//! document, at it and beyond it.
+//! What the OpenAPI document says that may be sent is what the daemon takes: requests that follow
+//! from each bound of the document, at it and beyond it.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Chains that run: started, steered, watched and stopped over REST, and not held up by an end of the daemon.
+//! Chains that run: started, steered, watched and stopped over REST, and not held up by an end of
+//! the daemon.
 
 mod common;
 

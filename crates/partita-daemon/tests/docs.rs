@@ -9,7 +9,8 @@ use std::process::Command;
 use common::World;
 use partita_testing::is_real;
 
-/// The blocks of shell that begin with "```sh" and these words, in their order, with what follows on that line.
+/// The blocks of shell that begin with "```sh" and these words, in their order, with what follows
+/// on that line.
 fn blocks(text: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut lines = text.lines();

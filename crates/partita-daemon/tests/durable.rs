@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 const ROUNDS: u64 = 12;
 const WRITERS: usize = 4;
 
-/// What the clients were told, by chain: its period as it was acknowledged last, and the one asked for since without an answer.
+/// What the clients were told, by chain: its period as it was acknowledged last, and the one asked
+/// for since without an answer.
 type Told = BTreeMap<String, (Option<u32>, Option<u32>)>;
 
 #[test]

@@ -1,4 +1,5 @@
-//! Processes that no limit of their tenant holds: found without being asked for, told of once, and told of when it is over.
+//! Processes that no limit of their tenant holds: found without being asked for, told of once, and
+//! told of when it is over.
 
 mod common;
 
@@ -14,14 +15,15 @@ use partita_testing::eventually;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-/// A tenant whose program, a keeper, is held. With `escaped` it has another one beside it, which is not.
+/// A tenant whose program, a keeper, is held. With `escaped` it has another one beside it, which is
+/// not.
 struct Tenant {
     run: Child,
     escaped: Option<i32>,
 }
 
-/// Starts what uses the GPU at the socket `$2` without the hook, and with nothing that would keep its tenant alive, and says its number; becomes
-/// what uses it with the hook at the socket `$1`.
+/// Starts what uses the GPU at the socket `$2` without the hook, and with nothing that would keep
+/// its tenant alive, and says its number; becomes what uses it with the hook at the socket `$1`.
 const SCRIPT: &str = r#"
     if [ -n "$2" ]; then
         env -u LD_PRELOAD -u PARTITA_LEDGER "$0" internal-detach -- "$0" keeper --attached --socket "$2" 2>/dev/null &

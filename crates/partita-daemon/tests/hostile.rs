@@ -235,7 +235,8 @@ fn bytes_that_are_no_request_do_no_harm() {
             }
         };
         let answer = daemon.raw_to_its_end(&bytes);
-        // Silence, or what HTTP has for it. Two requests in one piece of noise are as unlikely as they are harmless.
+        // Silence, or what HTTP has for it. Two requests in one piece of noise are as unlikely as
+        // they are harmless.
         if !answer.is_empty() {
             let (status, _, _) =
                 parse(&answer).unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(&answer)));
@@ -283,7 +284,8 @@ fn a_host_is_named_once_and_is_one() {
     }
 }
 
-/// What hyper takes for no HTTP at all it answers itself, before anybody else sees a request: no body, and the end of the connection.
+/// What hyper takes for no HTTP at all it answers itself, before anybody else sees a request: no
+/// body, and the end of the connection.
 #[test]
 fn what_is_no_http_is_answered_by_a_bare_status_and_the_end() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! `partitad keeper`, as it is typed: on a simulated GPU, with a client and with the daemon that shows it.
+//! `partitad keeper`, as it is typed: on a simulated GPU, with a client and with the daemon that
+//! shows it.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

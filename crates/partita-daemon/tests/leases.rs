@@ -112,7 +112,8 @@ fn sockets_where_nobody_answers_hold_nobody_up() {
     let keeper = Keeper::start(&world);
     let daemon = world.start();
     let user = rustix::process::geteuid().as_raw();
-    // More than there is time for, one after the other; their names come after the keeper's, and one of them would be a line of its own in the log.
+    // More than there is time for, one after the other; their names come after the keeper's, and
+    // one of them would be a line of its own in the log.
     let silent: Vec<_> = (0..40)
         .map(|at| {
             let place = Place::of(&world.dir().join("run"), user, &format!("z{at}\nforged"));
@@ -143,8 +144,9 @@ fn what_takes_too_long_is_told_so() {
     keeper.signal(Signal::CONT);
     eventually("the keeper answers again", || daemon.ask("GET", "/v1/keepers", None).status == 200);
 
-    // A body that is promised and does not come, and one that stops. An answer's time has its body's in it, so that is the longer one here: of two that
-    // are alike either could be over first.
+    // A body that is promised and does not come, and one that stops. An answer's time has its
+    // body's in it, so that is the longer one here: of two that are alike either could be over
+    // first.
     drop(daemon);
     let daemon = world.start_with(["--body-s", "1"]);
     for sent in ["", "{\"name\": "] {

@@ -1,4 +1,5 @@
-//! Contexts of MPS that may use some SMs only: how the paper's components change theirs (Luo and Wei 2023, 3.2).
+//! Contexts of MPS that may use some SMs only: how the paper's components change theirs (Luo and
+//! Wei 2023, 3.2).
 
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -12,9 +13,11 @@ use crate::gpu::{Gpu, Place};
 use crate::ipc::SharedEvent;
 use crate::stream::{Stream, StreamRef};
 
-/// A context with a number of SMs, chosen by the driver, and one stream in it. Destroyed when dropped.
+/// A context with a number of SMs, chosen by the driver, and one stream in it. Destroyed when
+/// dropped.
 ///
-/// It is another context than the GPU's primary one, so kernels must be loaded in it, or be `CUkernel`s, which belong to none.
+/// It is another context than the GPU's primary one, so kernels must be loaded in it, or be
+/// `CUkernel`s, which belong to none.
 pub struct AffinityContext<'g, 'a> {
     gpu: &'g Gpu<'a>,
     /// Dropped, and so destroyed, before the context.
@@ -28,7 +31,8 @@ pub struct AffinityContext<'g, 'a> {
 }
 
 impl<'g, 'a> AffinityContext<'g, 'a> {
-    /// Makes one of at least `sms` SMs; the driver rounds up (to 8 and to even numbers, on an H200). What is current stays so.
+    /// Makes one of at least `sms` SMs; the driver rounds up (to 8 and to even numbers, on an
+    /// H200). What is current stays so.
     ///
     /// # Errors
     /// The driver's: `CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY` for a process that is no client of MPS.
@@ -59,14 +63,16 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
         self.stream.as_ref().map(Stream::as_ref).expect("set when the context is made")
     }
 
-    /// The place of launches of Partita's own kernels on its stream. They are loaded in the context at the first call.
+    /// The place of launches of Partita's own kernels on its stream. They are loaded in the context
+    /// at the first call.
     ///
     /// # Errors
     /// The driver's.
     pub fn place(&self) -> Result<Place<'_>, Error> {
         if self.module.get().is_null() {
             let (cuda, mut module) = (self.gpu.cuda(), core::ptr::null_mut());
-            // SAFETY: the context lives as long as self; a valid pointer and a module that ends with a zero.
+            // SAFETY: the context lives as long as self; a valid pointer and a module that ends
+            // with a zero.
             unsafe {
                 let _current = Current::switch(cuda, self.context)?;
                 cuda.module_load_data(&mut module, kernels::PTX_MODULE.as_ptr().cast())?;
@@ -76,8 +82,8 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
         Ok(Place { stream: self.stream(), module: self.module.get() })
     }
 
-    /// Has another stream, of whatever context, wait for all that this one's was given so far. Its events record nothing on this one: the
-    /// driver wants event and stream of one context.
+    /// Has another stream, of whatever context, wait for all that this one's was given so far. Its
+    /// events record nothing on this one: the driver wants event and stream of one context.
     ///
     /// # Errors
     /// The driver's.

@@ -63,12 +63,14 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Has the subscriber called for later launches, or not. Subscribed and not called, a launch costs what it costs without.
+    /// Has the subscriber called for later launches, or not. Subscribed and not called, a launch
+    /// costs what it costs without.
     ///
     /// # Errors
     /// [`SubscribeError::NotEnabled`].
     pub fn call(&self, on: bool) -> Result<(), SubscribeError> {
-        // SAFETY: the driver's own function, with the handle that it gave; it is valid as long as libcuda is loaded, which is for ever.
+        // SAFETY: the driver's own function, with the handle that it gave; it is valid as long as
+        // libcuda is loaded, which is for ever.
         match unsafe { (self.enable)(u32::from(on), self.handle, DOMAIN_LAUNCH, CBID_QMD_READY) } {
             0 => Ok(()),
             code => Err(SubscribeError::NotEnabled(code)),
@@ -90,8 +92,8 @@ impl Table {
     /// Asks the driver for its table.
     ///
     /// # Errors
-    /// [`SubscribeError::NoTable`], and [`SubscribeError::NoEntry`] for one without the entries that
-    /// a subscription needs.
+    /// [`SubscribeError::NoTable`], and [`SubscribeError::NoEntry`] for one without the entries
+    /// that a subscription needs.
     ///
     /// # Safety
     /// `get_export_table` is the driver's.
@@ -191,10 +193,12 @@ pub unsafe fn launch_descriptor(parameters: *const c_void) -> *mut u32 {
     unsafe { *parameters.byte_add(PARAMS_OFFSET_QMD).cast::<*mut u32>() }
 }
 
-/// The whole launch descriptor among a callback's parameters, if it is of the version that the layout describes.
+/// The whole launch descriptor among a callback's parameters, if it is of the version that the
+/// layout describes.
 ///
 /// # Safety
-/// `parameters` is what the driver passed to a subscriber, and the result is not used after the subscriber has returned.
+/// `parameters` is what the driver passed to a subscriber, and the result is not used after the
+/// subscriber has returned.
 #[inline]
 pub unsafe fn descriptor_of<'d>(parameters: *const c_void, layout: &QmdLayout) -> Option<&'d mut [u32]> {
     // SAFETY: passed on to the caller.
@@ -207,6 +211,7 @@ pub unsafe fn descriptor_of<'d>(parameters: *const c_void, layout: &QmdLayout) -
     if version != layout.version.byte() {
         return None;
     }
-    // SAFETY: a descriptor of this version has the layout's size, and the driver lets its subscriber write it.
+    // SAFETY: a descriptor of this version has the layout's size, and the driver lets its
+    // subscriber write it.
     Some(unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) })
 }

@@ -34,7 +34,8 @@ pub struct Census<'g, 'a> {
 }
 
 impl<'g, 'a> Census<'g, 'a> {
-    /// Prepares a census of `grid`, whose blocks each spin for `duration_ns` so that none ends before the others have started.
+    /// Prepares a census of `grid`, whose blocks each spin for `duration_ns` so that none ends
+    /// before the others have started.
     ///
     /// # Errors
     /// The driver's.
@@ -56,7 +57,8 @@ impl<'g, 'a> Census<'g, 'a> {
     /// # Errors
     /// The driver's.
     pub fn launch(&self) -> Result<(), Error> {
-        // SAFETY: the kernel takes the address of a record for each block and a duration; the buffer lives as long as `self`.
+        // SAFETY: the kernel takes the address of a record for each block and a duration; the
+        // buffer lives as long as `self`.
         let mut launch = unsafe {
             let arguments = [self.records.address(), self.duration_ns];
             self.gpu.prepare_at(self.place, kernels::CENSUS, self.grid, &arguments)?

@@ -170,8 +170,9 @@ impl Cuda {
         }
     }
 
-    /// Copies to device memory, and returns when it is there. `cuMemcpyHtoD` alone returns once pageable memory is staged
-    /// ("API synchronization behavior" of the driver's reference), so that work on a stream of its own can overtake it: on an H200 it did.
+    /// Copies to device memory, and returns when it is there. `cuMemcpyHtoD` alone returns once
+    /// pageable memory is staged ("API synchronization behavior" of the driver's reference), so
+    /// that work on a stream of its own can overtake it: on an H200 it did.
     ///
     /// # Safety
     /// Device memory of that length is valid at `to`.
@@ -179,7 +180,8 @@ impl Cuda {
     /// # Errors
     /// The driver's.
     pub unsafe fn write(&self, to: u64, data: &[u8]) -> Result<(), Error> {
-        // SAFETY: the caller vouches for one range, the slice for the other; the legacy stream is always there.
+        // SAFETY: the caller vouches for one range, the slice for the other; the legacy stream is
+        // always there.
         unsafe {
             self.memcpy_to_device(to, data.as_ptr().cast(), data.len())?;
             self.stream_synchronize(core::ptr::null_mut())
@@ -201,8 +203,9 @@ impl Cuda {
         Ok(bytes as u64)
     }
 
-    /// Lets threads sleep while they wait for the GPU with this ordinal, for programs with more of them than cores: they spin otherwise, where
-    /// the driver finds cores enough when it makes the context. Its primary context must not have been retained yet.
+    /// Lets threads sleep while they wait for the GPU with this ordinal, for programs with more of
+    /// them than cores: they spin otherwise, where the driver finds cores enough when it makes the
+    /// context. Its primary context must not have been retained yet.
     ///
     /// # Errors
     /// The driver's.

@@ -6,7 +6,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-/// A variable of the environment; none if it is empty, or if the program runs with more rights than its user.
+/// A variable of the environment; none if it is empty, or if the program runs with more rights than
+/// its user.
 pub fn variable(name: &CStr) -> Option<String> {
     unsafe extern "C" {
         fn secure_getenv(name: *const c_char) -> *mut c_char;

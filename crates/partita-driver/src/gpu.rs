@@ -20,8 +20,8 @@ use crate::ipc::Span;
 use crate::stream::StreamRef;
 use crate::time::Deadline;
 
-/// How long a kernel of microseconds may take, in milliseconds: on a GPU shared in time it waits for its turn, and the
-/// simulated one shares a processor with everybody.
+/// How long a kernel of microseconds may take, in milliseconds: on a GPU shared in time it waits
+/// for its turn, and the simulated one shares a processor with everybody.
 pub const KERNEL_DEADLINE_MS: u64 = 30_000;
 
 /// What the driver says of a GPU.
@@ -142,8 +142,8 @@ impl Launch<'_> {
             };
         }
         if cluster_blocks <= 1 {
-            // SAFETY: a function of a module that is never unloaded, and arguments as Gpu::prepare was promised; the driver copies
-            // them before it returns.
+            // SAFETY: a function of a module that is never unloaded, and arguments as Gpu::prepare
+            // was promised; the driver copies them before it returns.
             return unsafe {
                 self.cuda.launch_kernel(
                     self.function,
@@ -261,8 +261,9 @@ impl<'a> Gpu<'a> {
     /// The driver's, for an unknown name.
     ///
     /// # Safety
-    /// `arguments` are those of the kernel, as `partita_abi::kernels` documents: each 8 bytes little-endian, or 4 in the low half.
-    /// Every address among them is memory that stays allocated until the last launch has ended.
+    /// `arguments` are those of the kernel, as `partita_abi::kernels` documents: each 8 bytes
+    /// little-endian, or 4 in the low half. Every address among them is memory that stays allocated
+    /// until the last launch has ended.
     pub unsafe fn prepare(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<Launch<'_>, Error> {
         // SAFETY: passed on to the caller.
         unsafe { self.prepare_at(self.place(self.stream()), kernel, grid, arguments) }
@@ -356,11 +357,13 @@ impl<'a> Gpu<'a> {
         from: &'b Buffer<'a>,
     ) -> Result<Launch<'b>, Error> {
         assert!(from.bytes <= to.bytes, "{} bytes into a buffer of {}", from.bytes, to.bytes);
-        // SAFETY: the kernel takes two addresses and a size, inside buffers that the launch borrows.
+        // SAFETY: the kernel takes two addresses and a size, inside buffers that the launch
+        // borrows.
         unsafe { self.prepare(kernels::COPY, grid, &[to.address, from.address, from.bytes as u64]) }
     }
 
-    /// Prepares `partita_fma`: `values[i] = values[i]² × rounds + values[i]` in `rounds` fused multiply-adds, over a buffer of `f32`.
+    /// Prepares `partita_fma`: `values[i] = values[i]² × rounds + values[i]` in `rounds` fused
+    /// multiply-adds, over a buffer of `f32`.
     ///
     /// # Errors
     /// The driver's.
@@ -371,7 +374,8 @@ impl<'a> Gpu<'a> {
         rounds: u32,
     ) -> Result<Launch<'b>, Error> {
         let (address, count) = (values.address, values.bytes as u64 / 4);
-        // SAFETY: the kernel takes four addresses of `count` numbers, which may be the same; the launch borrows the buffer.
+        // SAFETY: the kernel takes four addresses of `count` numbers, which may be the same; the
+        // launch borrows the buffer.
         unsafe {
             self.prepare(kernels::FMA, grid, &[address, address, address, address, count, u64::from(rounds)])
         }
@@ -379,7 +383,8 @@ impl<'a> Gpu<'a> {
 
     /// Waits for everything launched, at most until the deadline.
     ///
-    /// Polls, with short sleeps after the first millisecond: a wait inside the driver could not be ended.
+    /// Polls, with short sleeps after the first millisecond: a wait inside the driver could not be
+    /// ended.
     ///
     /// # Errors
     /// [`Error::Hang`] at the deadline; the driver's, if a kernel failed.
@@ -446,7 +451,8 @@ impl<'a> Gpu<'a> {
 
 impl Drop for Gpu<'_> {
     fn drop(&mut self) {
-        // SAFETY: gives back the reference that open() took; at exit the driver may already be gone, which is no harm.
+        // SAFETY: gives back the reference that open() took; at exit the driver may already be
+        // gone, which is no harm.
         let _ = unsafe { self.cuda.primary_release(self.device) };
     }
 }
@@ -506,7 +512,8 @@ impl Buffer<'_> {
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        // SAFETY: allocated in Gpu::alloc and freed once; failure means that the context is gone, and the memory with it.
+        // SAFETY: allocated in Gpu::alloc and freed once; failure means that the context is gone,
+        // and the memory with it.
         let _ = unsafe { self.cuda.mem_free(self.address) };
     }
 }

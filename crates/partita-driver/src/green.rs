@@ -1,12 +1,15 @@
 //! Green contexts: the driver's own way of holding launches to some SMs.
 //!
-//! The driver splits a device's SMs into groups of equal size; a context made of one or more groups of *one* split runs its launches on
-//! those SMs only. Which sizes it offers is asked by splitting. Which TPCs a group holds it does not say, so the groups are made out by
-//! censuses: with every group numbered from 1, one context for each binary digit unites the groups whose number has that digit, and the
-//! digits of the contexts that a TPC ran in spell its group. 66 groups take seven contexts.
+//! The driver splits a device's SMs into groups of equal size; a context made of one or more groups
+//! of *one* split runs its launches on those SMs only. Which sizes it offers is asked by splitting.
+//! Which TPCs a group holds it does not say, so the groups are made out by censuses: with every
+//! group numbered from 1, one context for each binary digit unites the groups whose number has that
+//! digit, and the digits of the contexts that a TPC ran in spell its group. 66 groups take seven
+//! contexts.
 //!
-//! Measured on an H200 (driver 580.159.04): groups of 8 SMs, each within one GPC, and a rest of 12; of 2 SMs without co-scheduling. The
-//! driver makes no green contexts (CUDA_ERROR_NOT_SUPPORTED) once the process has subscribed to the launch callback.
+//! Measured on an H200 (driver 580.159.04): groups of 8 SMs, each within one GPC, and a rest of 12;
+//! of 2 SMs without co-scheduling. The driver makes no green contexts (CUDA_ERROR_NOT_SUPPORTED)
+//! once the process has subscribed to the launch callback.
 
 mod context;
 mod pool;
@@ -88,9 +91,10 @@ impl<'g, 'a> Green<'g, 'a> {
     /// Splits the device and makes out its groups.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] on drivers before CUDA 12.4; [`Error::Refused`] under MPS, where the SMs that blocks see are numbered
-    /// anew and no group could be told, and where a launch callback is subscribed; [`Error::Disproved`] if a context's blocks ran
-    /// elsewhere than its groups say.
+    /// [`Error::MissingSymbol`] on drivers before CUDA 12.4; [`Error::Refused`] under MPS, where
+    /// the SMs that blocks see are numbered anew and no group could be told, and where a launch
+    /// callback is subscribed; [`Error::Disproved`] if a context's blocks ran elsewhere than its
+    /// groups say.
     pub fn survey(gpu: &'g Gpu<'a>, sms_per_tpc: u32) -> Result<Self, Error> {
         if gpu.facts().under_mps {
             return Err(Error::Refused(
@@ -156,7 +160,8 @@ impl<'g, 'a> Green<'g, 'a> {
         self.splits.iter().find(|split| split.coscheduling == coscheduling).map_or(&[], |split| &split.sets)
     }
 
-    /// The split that offers exactly `set`, and which of its groups make it up. The coarse split is preferred: it keeps clusters.
+    /// The split that offers exactly `set`, and which of its groups make it up. The coarse split is
+    /// preferred: it keeps clusters.
     fn parts(&self, set: &TpcSet) -> Result<(&Split, Vec<usize>), Error> {
         let (mut inside, mut around) = (TpcSet::EMPTY, None::<TpcSet>);
         for split in &self.splits {
@@ -179,8 +184,8 @@ impl<'g, 'a> Green<'g, 'a> {
     /// Makes a context whose launches run on exactly `set`, and proves it by a census.
     ///
     /// # Errors
-    /// [`Error::NotOffered`] with the nearest sets; [`Error::Refused`] once a launch callback is subscribed; [`Error::Disproved`]; the
-    /// driver's.
+    /// [`Error::NotOffered`] with the nearest sets; [`Error::Refused`] once a launch callback is
+    /// subscribed; [`Error::Disproved`]; the driver's.
     pub fn context(&self, set: &TpcSet) -> Result<GreenContext<'g, 'a>, Error> {
         let (split, parts) = self.parts(set)?;
         let context = self.unite(split.coscheduling, &split.resources, &parts)?;
@@ -200,7 +205,8 @@ impl<'g, 'a> Green<'g, 'a> {
         let mut count = 0;
         let mut rest = empty();
         let mut resources;
-        // SAFETY: first only the number of groups is asked for; then there is room for as many, and for the rest.
+        // SAFETY: first only the number of groups is asked for; then there is room for as many, and
+        // for the rest.
         unsafe {
             let none = core::ptr::null_mut();
             let flags = coscheduling.flags();
@@ -272,7 +278,8 @@ impl<'g, 'a> Green<'g, 'a> {
     }
 }
 
-/// Which of `groups` make up `set` exactly, and the nearest sets that groups make up: inside it and around it.
+/// Which of `groups` make up `set` exactly, and the nearest sets that groups make up: inside it and
+/// around it.
 fn compose(groups: &[TpcSet], set: &TpcSet) -> (Option<Vec<usize>>, TpcSet, TpcSet) {
     let (mut inside, mut around, mut parts) = (TpcSet::EMPTY, TpcSet::EMPTY, Vec::new());
     for (number, group) in groups.iter().enumerate() {
@@ -287,7 +294,8 @@ fn compose(groups: &[TpcSet], set: &TpcSet) -> (Option<Vec<usize>>, TpcSet, TpcS
     ((inside == *set && !set.is_empty()).then_some(parts), inside, around)
 }
 
-/// The groups' sets: TPC `t` belongs to the group whose number, counted from 1, has the binary digits in whose contexts `t` was seen.
+/// The groups' sets: TPC `t` belongs to the group whose number, counted from 1, has the binary
+/// digits in whose contexts `t` was seen.
 fn spell(seen: &[TpcSet], groups: usize) -> Vec<TpcSet> {
     let mut sets = alloc::vec![TpcSet::EMPTY; groups];
     for tpc in seen.iter().fold(TpcSet::EMPTY, |all, one| all | *one).iter() {

@@ -1,4 +1,5 @@
-//! The C library's allocator, which every process has anyway, for the libraries of Partita that are without `std`.
+//! The C library's allocator, which every process has anyway, for the libraries of Partita that are
+//! without `std`.
 
 use core::alloc::{GlobalAlloc, Layout};
 
@@ -6,7 +7,8 @@ use core::alloc::{GlobalAlloc, Layout};
 #[derive(Debug)]
 pub struct LibcHeap;
 
-// SAFETY: posix_memalign returns blocks of the size and alignment asked for, or an error; free takes such blocks.
+// SAFETY: posix_memalign returns blocks of the size and alignment asked for, or an error; free
+// takes such blocks.
 unsafe impl GlobalAlloc for LibcHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let mut block = core::ptr::null_mut();

@@ -6,7 +6,8 @@ use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::gpu::Gpu;
 
-/// Page-locked memory, to and from which a GPU copies without the host's help. What is in it, nobody else reads or writes, so copies may be under way.
+/// Page-locked memory, to and from which a GPU copies without the host's help. What is in it,
+/// nobody else reads or writes, so copies may be under way.
 ///
 /// No copy may be under way any more when it is dropped: wait for the streams first.
 pub struct HostBuffer<'a> {

@@ -1,11 +1,14 @@
 //! Device memory and events of one process in another one.
 //!
-//! Two ways lead to another process's memory. The older one is a [`MemoryHandle`] of 64 bytes, which may travel in any way, for memory that
-//! was allocated in the ordinary way. The newer one is a file descriptor of [`Physical`] memory, which travels over a Unix socket, can be
-//! opened by nobody who was not given it, and keeps the memory there while anybody has it mapped. [`SharedEvent`]s order the work of
-//! processes on the GPU, so that nobody has to wait on the host before a hand-over.
+//! Two ways lead to another process's memory. The older one is a [`MemoryHandle`] of 64 bytes,
+//! which may travel in any way, for memory that was allocated in the ordinary way. The newer one is
+//! a file descriptor of [`Physical`] memory, which travels over a Unix socket, can be opened by
+//! nobody who was not given it, and keeps the memory there while anybody has it mapped.
+//! [`SharedEvent`]s order the work of processes on the GPU, so that nobody has to wait on the host
+//! before a hand-over.
 //!
-//! In the driver's words: `cuIpc*`, `cuMemCreate` and its kin. Each call that a driver lacks is an error of that call alone.
+//! In the driver's words: `cuIpc*`, `cuMemCreate` and its kin. Each call that a driver lacks is an
+//! error of that call alone.
 
 mod event;
 mod memory;

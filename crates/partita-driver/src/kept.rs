@@ -1,6 +1,8 @@
-//! Calibrations that Partita's programs have kept. One holds for one board under one driver build, and for nothing else.
+//! Calibrations that Partita's programs have kept. One holds for one board under one driver build,
+//! and for nothing else.
 //!
-//! The facade writes them. Here they are read, by the libraries that run in other people's programs.
+//! The facade writes them. Here they are read, by the libraries that run in other people's
+//! programs.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -113,7 +115,8 @@ pub fn offset_in(place: &Value) -> Result<u32, String> {
     place.get("offset_bytes").and_then(Value::number).ok_or("it has no offset".to_string())
 }
 
-/// `PARTITA_CACHE_DIR`, else root's directory, else `partita` in the user's cache directory; the same as the command's.
+/// `PARTITA_CACHE_DIR`, else root's directory, else `partita` in the user's cache directory; the
+/// same as the command's.
 #[must_use]
 pub fn directory() -> String {
     if let Some(directory) = files::variable(c"PARTITA_CACHE_DIR") {

@@ -35,7 +35,8 @@ impl LaunchMask {
         Ok(Self(subscription))
     }
 
-    /// Whether the driver calls back at all for later launches; so measurements compare with and without.
+    /// Whether the driver calls back at all for later launches; so measurements compare with and
+    /// without.
     ///
     /// # Errors
     /// [`Error::Subscribe`].
@@ -43,8 +44,8 @@ impl LaunchMask {
         Ok(self.0.call(on)?)
     }
 
-    /// The layout of the first descriptor launched, told by the GPU's compute capability (major × 10 + minor) and its version byte;
-    /// `None` before any launch.
+    /// The layout of the first descriptor launched, told by the GPU's compute capability (major ×
+    /// 10 + minor) and its version byte; `None` before any launch.
     ///
     /// # Errors
     /// [`QmdError`] for a descriptor that cannot be masked.
@@ -60,7 +61,8 @@ impl LaunchMask {
         LAUNCHES.load(Ordering::Acquire)
     }
 
-    /// Masks later launches: physical numbering, a set bit disables. A mask that enables no live TPC hangs the launch.
+    /// Masks later launches: physical numbering, a set bit disables. A mask that enables no live
+    /// TPC hangs the launch.
     pub fn set(&mut self, layout: &'static QmdLayout, disable: &[u32; 8]) {
         for (word, value) in DISABLE.iter().zip(disable) {
             word.store(*value, Ordering::Relaxed);
@@ -90,8 +92,9 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
             kept.store(*word, Ordering::Relaxed);
         }
     }
-    // After the head, which layout() reads once a launch has been counted. No atomic addition: on x86 it would wait for everything that the
-    // driver has just stored. Threads that launch at the same time may be counted once.
+    // After the head, which layout() reads once a launch has been counted. No atomic addition: on
+    // x86 it would wait for everything that the driver has just stored. Threads that launch at the
+    // same time may be counted once.
     LAUNCHES.store(launches.wrapping_add(1), Ordering::Release);
     let layout = LAYOUT.load(Ordering::Acquire);
     if !ACTIVE.load(Ordering::Acquire) || layout.is_null() {
@@ -108,8 +111,9 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
     }
     // SAFETY: a descriptor of this version has the layout's size, and its subscriber may write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
-    // The driver masks large clusters itself; both masks hold. Any other mask is a leftover: a graph's descriptor keeps what was written
-    // into it when it was launched last (measured on an H200).
+    // The driver masks large clusters itself; both masks hold. Any other mask is a leftover: a
+    // graph's descriptor keeps what was written into it when it was launched last (measured on an
+    // H200).
     let clustered = layout.shape(image).is_ok_and(|shape| shape.cluster.iter().product::<u32>() > 1);
     let _ = if clustered {
         qmd::merge_disable_mask(image, layout, &disable)

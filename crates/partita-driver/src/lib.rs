@@ -1,10 +1,11 @@
 //! The CUDA driver, loaded at run time, and what Partita proves about it.
 //!
-//! [`Cuda`] is libcuda with one entry a call; [`Gpu`] runs the few kernels that Partita knows; [`callback`] is the driver's launch
-//! callback, through which masks enter launch descriptors; [`probe()`] finds and proves what the bits of a mask mean on one board.
+//! [`Cuda`] is libcuda with one entry a call; [`Gpu`] runs the few kernels that Partita knows;
+//! [`callback`] is the driver's launch callback, through which masks enter launch descriptors;
+//! [`probe()`] finds and proves what the bits of a mask mean on one board.
 //!
-//! The crate needs no CUDA toolkit, neither to build nor to run, and no `std`: the part that masks launches is linked into the
-//! interposer in the tenant's process.
+//! The crate needs no CUDA toolkit, neither to build nor to run, and no `std`: the part that masks
+//! launches is linked into the interposer in the tenant's process.
 #![no_std]
 
 extern crate alloc;

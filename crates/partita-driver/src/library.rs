@@ -33,7 +33,8 @@ impl Library {
 }
 
 fn last_error() -> String {
-    // SAFETY: dlerror returns null or a string that is valid until the next call of the linker on this thread.
+    // SAFETY: dlerror returns null or a string that is valid until the next call of the linker on
+    // this thread.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {
@@ -44,7 +45,8 @@ fn last_error() -> String {
     }
 }
 
-/// Defines a table of optional entry points, and a method for each that says which name is missing instead of failing at load.
+/// Defines a table of optional entry points, and a method for each that says which name is missing
+/// instead of failing at load.
 macro_rules! symbols {
     (
         $(#[$doc:meta])*
@@ -76,7 +78,8 @@ macro_rules! symbols {
                 #[doc = concat!("Calls `", $name, "`.")]
                 ///
                 /// # Errors
-                /// [`Error::MissingSymbol`](crate::Error::MissingSymbol) or [`Error::Call`](crate::Error::Call).
+                /// [`Error::MissingSymbol`](crate::Error::MissingSymbol) or
+                /// [`Error::Call`](crate::Error::Call).
                 ///
                 /// # Safety
                 /// As the library documents for the call.

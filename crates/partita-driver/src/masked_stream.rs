@@ -6,8 +6,9 @@ use crate::error::Error;
 use crate::stream::{Stream, StreamRef};
 use crate::stream_mask::{MaskPlace, StreamMasks};
 
-/// A stream with a mask, which goes with it: measured on an H200 (driver 580.159.04), a mask stays in the structure of a stream that was
-/// destroyed, and the next stream, which is made in the same place, has it.
+/// A stream with a mask, which goes with it: measured on an H200 (driver 580.159.04), a mask stays
+/// in the structure of a stream that was destroyed, and the next stream, which is made in the same
+/// place, has it.
 pub(crate) struct MaskedStream<'m> {
     masks: StreamMasks<'m>,
     at: MaskPlace,
@@ -35,7 +36,8 @@ impl<'m> MaskedStream<'m> {
 
 impl Drop for MaskedStream<'_> {
     fn drop(&mut self) {
-        // What was launched keeps its mask. If the stream cannot be read any more, its context is gone, and its structure with it.
+        // What was launched keeps its mask. If the stream cannot be read any more, its context is
+        // gone, and its structure with it.
         let _ = self.masks.clear(self.stream.as_ref());
     }
 }

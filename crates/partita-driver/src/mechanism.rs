@@ -1,12 +1,15 @@
 //! One face for the ways in which launches are held to some TPCs.
 //!
-//! A [`Mechanism`] gives [`Lane`]s: a stream with a set, on which launches stay inside the set. Three are here: the mask in launch
-//! descriptors, the mask of a stream, and green contexts. They differ in what sets they offer and in what changing a set costs.
+//! A [`Mechanism`] gives [`Lane`]s: a stream with a set, on which launches stay inside the set.
+//! Three are here: the mask in launch descriptors, the mask of a stream, and green contexts. They
+//! differ in what sets they offer and in what changing a set costs.
 //!
-//! None of them keeps a launch that cannot fit its set from hanging: the driver checks launches against the whole device, and the hardware waits
-//! for ever. So launches are judged above it. [`Mechanism::fits`] judges for the mechanism, [`Lane::prepare`] refuses what it says no to, and
-//! who launches on a lane's stream by other means asks first. In a tenant the hook judges every launch by the same rules
-//! ([`partita_core::Residence`]), and there the program gets CUDA's error at the call.
+//! None of them keeps a launch that cannot fit its set from hanging: the driver checks launches
+//! against the whole device, and the hardware waits for ever. So launches are judged above it.
+//! [`Mechanism::fits`] judges for the mechanism, [`Lane::prepare`] refuses what it says no to, and
+//! who launches on a lane's stream by other means asks first. In a tenant the hook judges every
+//! launch by the same rules ([`partita_core::Residence`]), and there the program gets CUDA's error
+//! at the call.
 
 use alloc::format;
 use alloc::rc::Rc;
@@ -60,7 +63,8 @@ pub trait Mechanism<'g> {
     /// A lane on exactly `set`.
     ///
     /// # Errors
-    /// [`Error::NotOffered`] with the nearest sets, [`Error::Refused`] for a set that no launch could run on; the driver's.
+    /// [`Error::NotOffered`] with the nearest sets, [`Error::Refused`] for a set that no launch
+    /// could run on; the driver's.
     fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error>;
 
     /// Whether a launch can ever run on a lane with that set; one that cannot would hang.
@@ -74,7 +78,8 @@ pub trait Mechanism<'g> {
 #[derive(Debug)]
 struct Judge {
     topology: Topology,
-    /// Whether the SMs of a GPC are known to keep together. If not, a cluster can count on the SMs of one TPC only.
+    /// Whether the SMs of a GPC are known to keep together. If not, a cluster can count on the SMs
+    /// of one TPC only.
     by_gpc: bool,
 }
 
@@ -127,8 +132,8 @@ impl Lane<'_> {
         }
     }
 
-    /// Does `work`, of which every launch of this thread on the lane's stream stays inside the set. A mask in launch descriptors holds for
-    /// all launches of `work`, on whichever stream.
+    /// Does `work`, of which every launch of this thread on the lane's stream stays inside the set.
+    /// A mask in launch descriptors holds for all launches of `work`, on whichever stream.
     ///
     /// # Errors
     /// [`Error::Refused`] if launches cannot be masked any more; `work` is then not done.
@@ -148,7 +153,8 @@ impl Lane<'_> {
         self.judge.fits(&self.set, launch)
     }
 
-    /// Prepares a launch of a known kernel on the lane; it is to be launched [`within`](Lane::within).
+    /// Prepares a launch of a known kernel on the lane; it is to be launched
+    /// [`within`](Lane::within).
     ///
     /// # Errors
     /// [`Error::Misfit`] for clusters that the set has no room for; the driver's.
@@ -166,7 +172,8 @@ impl Lane<'_> {
         unsafe { self.gpu.prepare_at(self.place(), kernel, grid, arguments) }
     }
 
-    /// As [`Lane::prepare`], with all blocks resident at one time. An SM holds `blocks_per_sm` of them, or more.
+    /// As [`Lane::prepare`], with all blocks resident at one time. An SM holds `blocks_per_sm` of
+    /// them, or more.
     ///
     /// # Errors
     /// [`Error::Misfit`] for more blocks than the set holds; the driver's.
@@ -212,7 +219,8 @@ impl Lane<'_> {
     ) -> Result<Launch<'b>, Error> {
         let (address, count) = (values.address(), values.bytes() as u64 / 4);
         let arguments = [address, address, address, address, count, u64::from(rounds)];
-        // SAFETY: the kernel takes four addresses of `count` numbers, which may be the same; the launch borrows the buffer.
+        // SAFETY: the kernel takes four addresses of `count` numbers, which may be the same; the
+        // launch borrows the buffer.
         unsafe { self.prepare(kernels::FMA, grid, &arguments) }
     }
 
@@ -233,11 +241,13 @@ impl Lane<'_> {
         unsafe { self.gpu.cuda().stream_synchronize(self.stream().handle()) }
     }
 
-    /// Changes the set. Work that was launched before keeps the former one, and comes before work that is launched after.
+    /// Changes the set. Work that was launched before keeps the former one, and comes before work
+    /// that is launched after.
     ///
     /// # Errors
-    /// As [`Mechanism::lane`]; for a lane of green contexts [`Error::Refused`] if the pool has no context for the set: it would have to be
-    /// made, which takes milliseconds, so it is to be [prepared](GreenMechanism::prepare) before. The lane is then as it was.
+    /// As [`Mechanism::lane`]; for a lane of green contexts [`Error::Refused`] if the pool has no
+    /// context for the set: it would have to be made, which takes milliseconds, so it is to be
+    /// [prepared](GreenMechanism::prepare) before. The lane is then as it was.
     pub fn retarget(&mut self, set: &TpcSet) -> Result<(), Error> {
         match &mut self.way {
             Way::Mask { masks, mask, .. } => *mask = masks.prepare(set)?,
@@ -340,8 +350,9 @@ pub struct GreenMechanism<'g> {
 }
 
 impl<'g> GreenMechanism<'g> {
-    /// With an empty pool. Contexts can be made only while the process has no launch callback. Of the topology nothing is taken but how many
-    /// TPCs and SMs there are: the groups of SMs that contexts are made of do not keep to GPCs.
+    /// With an empty pool. Contexts can be made only while the process has no launch callback. Of
+    /// the topology nothing is taken but how many TPCs and SMs there are: the groups of SMs that
+    /// contexts are made of do not keep to GPCs.
     pub fn new(gpu: &'g Gpu<'g>, pool: GreenPool<'g, 'g>, topology: &Topology) -> Self {
         let judge = Rc::new(Judge { topology: topology.clone(), by_gpc: false });
         Self { gpu, pool: Rc::new(pool), judge }

@@ -1,8 +1,9 @@
 //! Whether the vendor's matrix products are right on a partition.
 //!
-//! On an H200 cuBLAS leaves parts of its output unwritten, without an error, when it is told of a reduced number of SMs (as an MPS
-//! thread percentage does; measured, see `docs/hardware.md`). So each mechanism is checked: half-precision products of several
-//! shapes, with the output poisoned before, against products computed here in double precision at sampled elements.
+//! On an H200 cuBLAS leaves parts of its output unwritten, without an error, when it is told of a
+//! reduced number of SMs (as an MPS thread percentage does; measured, see `docs/hardware.md`). So
+//! each mechanism is checked: half-precision products of several shapes, with the output poisoned
+//! before, against products computed here in double precision at sampled elements.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -50,7 +51,8 @@ pub struct Product {
     pub n: u32,
     /// Inner dimension.
     pub k: u32,
-    /// ‖result − reference‖ / ‖reference‖ over the sampled elements; NaN or infinite if any of them is.
+    /// ‖result − reference‖ / ‖reference‖ over the sampled elements; NaN or infinite if any of them
+    /// is.
     pub relative_error: f64,
 }
 
@@ -65,7 +67,8 @@ pub struct Numerics {
     pub products: Vec<Product>,
 }
 
-/// An error above this is wrong: correct half-precision products stay below 3e-3 (bf16) on these inputs, wrong ones begin at 6e-2.
+/// An error above this is wrong: correct half-precision products stay below 3e-3 (bf16) on these
+/// inputs, wrong ones begin at 6e-2.
 pub const RELATIVE_ERROR_MAX: f64 = 1e-2;
 
 impl Product {
@@ -135,7 +138,8 @@ fn product(
         Format::Fp16 => CUDA_R_16F,
         Format::Bf16 => CUDA_R_16BF,
     };
-    // SAFETY: column-major matrices of the given shapes in buffers of their size; scalars as the compute type has them.
+    // SAFETY: column-major matrices of the given shapes in buffers of their size; scalars as the
+    // compute type has them.
     unsafe {
         cublas.gemm_ex(
             handle,

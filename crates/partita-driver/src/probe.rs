@@ -1,8 +1,9 @@
 //! The calibration of one GPU: what each bit of a launch mask disables.
 //!
-//! Runs in a sacrificial process without MPS, because a mask that is wrong hangs a kernel for ever. Nothing is assumed of the
-//! numbering: each physical bit is disabled alone, and the SMs that a census then misses are what it stands for. That cannot hang,
-//! since all others stay enabled; the enabling direction is tried only with bits so proved. On an H200 the whole takes 0.05 s.
+//! Runs in a sacrificial process without MPS, because a mask that is wrong hangs a kernel for ever.
+//! Nothing is assumed of the numbering: each physical bit is disabled alone, and the SMs that a
+//! census then misses are what it stands for. That cannot hang, since all others stay enabled; the
+//! enabling direction is tried only with bits so proved. On an H200 the whole takes 0.05 s.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -21,12 +22,15 @@ const CENSUS_NS: u64 = 20_000;
 const ROUNDS_MAX: u32 = 3;
 /// Deadline of one cluster launch, which takes microseconds if it can run at all.
 const CLUSTER_DEADLINE_MS: u64 = 1_000;
-/// Blocks of the largest cluster of any device, and of the largest that every device with clusters runs (CUDA C++ Programming Guide).
+/// Blocks of the largest cluster of any device, and of the largest that every device with clusters
+/// runs (CUDA C++ Programming Guide).
 const CLUSTER_BLOCKS_MAX: u32 = 16;
 const CLUSTER_BLOCKS_PORTABLE: u32 = 8;
-/// Positions of one GPC in Hopper's physical numbering: bit = 9 × GPC + TPC (measured on H200, all boards tried).
+/// Positions of one GPC in Hopper's physical numbering: bit = 9 × GPC + TPC (measured on H200, all
+/// boards tried).
 const HOPPER_STRIDE: u16 = 9;
-/// From here on a bit is a TPC outside every GPC that clusters can use ("singleton"; measured on H200).
+/// From here on a bit is a TPC outside every GPC that clusters can use ("singleton"; measured on
+/// H200).
 const HOPPER_SINGLETONS: u16 = 72;
 
 /// One TPC, at its logical position.
@@ -58,7 +62,8 @@ pub struct Probe {
 /// Proves the launch mask of a GPU, bit by bit.
 ///
 /// # Errors
-/// [`Error::Disproved`] if any answer contradicts the others; [`Error::Hang`], after which the process must end; the driver's.
+/// [`Error::Disproved`] if any answer contradicts the others; [`Error::Hang`], after which the
+/// process must end; the driver's.
 pub fn probe(gpu: &Gpu<'_>) -> Result<Probe, Error> {
     probe_with(gpu, &mut LaunchMask::install(gpu.cuda())?)
 }
@@ -99,7 +104,8 @@ pub fn probe_with(gpu: &Gpu<'_>, mask: &mut LaunchMask) -> Result<Probe, Error> 
     Ok(probe)
 }
 
-/// The SMs of the whole device. A census may miss one while another process has the GPU, so a few are united.
+/// The SMs of the whole device. A census may miss one while another process has the GPU, so a few
+/// are united.
 fn full_census(census: &Census<'_, '_>, sms: u32) -> Result<BTreeSet<u32>, Error> {
     let mut all = BTreeSet::new();
     for _ in 0..8 {
@@ -138,7 +144,8 @@ fn bits(
     Ok(found)
 }
 
-/// Brings the live bits into logical order, and checks that they part the SMs without a gap or an overlap.
+/// Brings the live bits into logical order, and checks that they part the SMs without a gap or an
+/// overlap.
 fn order(
     found: &[(u16, BTreeSet<u32>)],
     all: &BTreeSet<u32>,
@@ -231,11 +238,12 @@ fn assign_gpcs(
     run_clusters(gpu, mask, layout, probe, &groups)
 }
 
-/// Proves by clusters that TPCs of the same number in `groups` share a GPC, where [`probe_with`] knew no such groups: as the
-/// control interface has them, one number a TPC in logical order. The process's mask is clear afterwards.
+/// Proves by clusters that TPCs of the same number in `groups` share a GPC, where [`probe_with`]
+/// knew no such groups: as the control interface has them, one number a TPC in logical order. The
+/// process's mask is clear afterwards.
 ///
-/// The result stands in [`Probe::gpcs_proved`]. A cluster that does not run within its deadline leaves it false and this process's
-/// context lost: nothing more can be launched.
+/// The result stands in [`Probe::gpcs_proved`]. A cluster that does not run within its deadline
+/// leaves it false and this process's context lost: nothing more can be launched.
 ///
 /// # Errors
 /// The driver's; [`Error::Disproved`] if there is not one number for each TPC.
@@ -259,7 +267,8 @@ pub fn prove_gpcs(
     Ok(())
 }
 
-/// Whether the driver launches clusters of blocks on a GPU; one that does not know the question does not.
+/// Whether the driver launches clusters of blocks on a GPU; one that does not know the question
+/// does not.
 #[must_use]
 pub fn runs_clusters(gpu: &Gpu<'_>) -> bool {
     let mut value = 0;
@@ -268,7 +277,8 @@ pub fn runs_clusters(gpu: &Gpu<'_>) -> bool {
     unsafe { gpu.cuda().device_get_attribute(&mut value, attribute, gpu.device()) }.is_ok() && value != 0
 }
 
-/// Runs clusters that fill each group, as far as the device's largest cluster reaches, each overlapping the one before.
+/// Runs clusters that fill each group, as far as the device's largest cluster reaches, each
+/// overlapping the one before.
 fn run_clusters(
     gpu: &Gpu<'_>,
     mask: &mut LaunchMask,
@@ -301,7 +311,8 @@ fn run_clusters(
             }
             match gpu.wait("a cluster of one GPC", CLUSTER_DEADLINE_MS) {
                 Ok(()) => {}
-                // The groups are wrong for this board, and this process is lost; the caller has what was proved before.
+                // The groups are wrong for this board, and this process is lost; the caller has
+                // what was proved before.
                 Err(Error::Hang { .. }) => {
                     core::mem::forget(census);
                     return Ok(());

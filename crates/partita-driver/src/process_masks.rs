@@ -1,8 +1,10 @@
-//! Masks that a program puts on its own launches: the next one of a thread, those of a scope, and all of the process.
+//! Masks that a program puts on its own launches: the next one of a thread, those of a scope, and
+//! all of the process.
 //!
-//! All are written into launch descriptors by the launch callback, on the launching thread: no lock, no allocation, no system call. The
-//! nearest wish counts: next launch, then scope, then the stream's own mask, then the process's. In a tenant's process the tenant's set is
-//! united with the result, so a wish can narrow a partition and never leave it.
+//! All are written into launch descriptors by the launch callback, on the launching thread: no
+//! lock, no allocation, no system call. The nearest wish counts: next launch, then scope, then the
+//! stream's own mask, then the process's. In a tenant's process the tenant's set is united with the
+//! result, so a wish can narrow a partition and never leave it.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -57,7 +59,8 @@ struct State {
     layout: AtomicPtr<QmdLayout>,
     /// The physical numbers that carry a TPC on this board.
     live: Words,
-    /// Those of TPCs that are the only ones of their GPC, which the driver leaves out of launches of large clusters.
+    /// Those of TPCs that are the only ones of their GPC, which the driver leaves out of launches
+    /// of large clusters.
     single: Words,
     process: Published,
     /// Every thread's [`Wishes`].
@@ -72,14 +75,15 @@ impl ProcessMasks {
     /// Has launches of this process masked as it will wish. A second call gives the same masks.
     ///
     /// # Errors
-    /// [`Error::Subscribe`]; [`Error::Refused`] if the process sees several GPUs, whose launches the callback could not tell apart, or if it
-    /// has installed the masks of another board.
+    /// [`Error::Subscribe`]; [`Error::Refused`] if the process sees several GPUs, whose launches
+    /// the callback could not tell apart, or if it has installed the masks of another board.
     pub fn install(cuda: &Cuda, topology: &Topology, layout: &'static QmdLayout) -> Result<Self, Error> {
         Self::install_as(cuda, topology, Told::Proved(layout))
     }
 
-    /// As [`ProcessMasks::install`], where nobody has proved the version of this driver's launch descriptors: the first descriptor tells
-    /// it, if its class (compute capability, major × 10 + minor) knows that version. `topology` must be known for certain all the same.
+    /// As [`ProcessMasks::install`], where nobody has proved the version of this driver's launch
+    /// descriptors: the first descriptor tells it, if its class (compute capability, major × 10 +
+    /// minor) knows that version. `topology` must be known for certain all the same.
     ///
     /// # Errors
     /// As [`ProcessMasks::install`]; [`Error::Qmd`] for a capability without a class.
@@ -158,10 +162,12 @@ impl ProcessMasks {
         }
     }
 
-    /// Has the next kernel launch of this thread run on `set` only, whatever its stream. `None` takes the wish back. Returns the former.
+    /// Has the next kernel launch of this thread run on `set` only, whatever its stream. `None`
+    /// takes the wish back. Returns the former.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a set that no launch could run on, and once a launch went by that could not be masked.
+    /// [`Error::Refused`] for a set that no launch could run on, and once a launch went by that
+    /// could not be masked.
     pub fn set_next(&self, set: Option<&TpcSet>) -> Result<Option<TpcSet>, Error> {
         let words = set.map(|set| self.words(set)).transpose()?;
         Ok(self.wishes()?.next.replace(words).map(|words| self.set_of(&words)))
@@ -175,7 +181,8 @@ impl ProcessMasks {
         self.words(set).map(PreparedMask)
     }
 
-    /// Has every launch of this process run on `set` only, except those with a nearer wish. Returns the former.
+    /// Has every launch of this process run on `set` only, except those with a nearer wish. Returns
+    /// the former.
     ///
     /// # Errors
     /// As [`ProcessMasks::set_next`].
@@ -196,7 +203,8 @@ impl ProcessMasks {
         self.state.process.load().map(|words| self.set_of(&words))
     }
 
-    /// Launches whose descriptors were of another version than the one that was proved, and so went unmasked.
+    /// Launches whose descriptors were of another version than the one that was proved, and so went
+    /// unmasked.
     pub fn unmasked(&self) -> u64 {
         self.state.unmasked.load(Ordering::Acquire)
     }
@@ -299,7 +307,8 @@ unsafe extern "C" fn on_launch(argument: *mut c_void, _domain: c_int, _id: c_int
 /// The descriptor of a launch and its layout, if the layout is known.
 ///
 /// # Safety
-/// `parameters` is what the driver passed to a subscriber, and the result is not used after the subscriber has returned.
+/// `parameters` is what the driver passed to a subscriber, and the result is not used after the
+/// subscriber has returned.
 #[inline]
 unsafe fn descriptor<'d>(
     state: &State,
@@ -339,22 +348,25 @@ fn may_be_clusters(layout: &QmdLayout, image: &[u32]) -> bool {
     layout.shape(image).map_or(true, |shape| shape.cluster_blocks() > 1)
 }
 
-/// Whether a mask leaves out nothing but TPCs that are alone in their GPC, which the driver does for clusters (measured on an H200). One
-/// that leaves out none at all is a stream's own wish for the whole GPU.
+/// Whether a mask leaves out nothing but TPCs that are alone in their GPC, which the driver does
+/// for clusters (measured on an H200). One that leaves out none at all is a stream's own wish for
+/// the whole GPU.
 #[cold]
 fn is_drivers_own(state: &State, asked: &Words) -> bool {
     let off: Words = core::array::from_fn(|word| asked[word] & state.live[word]);
     off != [0; 8] && (0..8).all(|word| off[word] & !state.single[word] == 0)
 }
 
-/// What both masks leave enabled; the wish alone where that is nothing, because a launch with no TPC never ends.
+/// What both masks leave enabled; the wish alone where that is nothing, because a launch with no
+/// TPC never ends.
 #[cold]
 fn both(state: &State, own: &Words, asked: &Words) -> Words {
     let both: Words = core::array::from_fn(|word| own[word] | asked[word]);
     if (0..8).any(|word| !both[word] & state.live[word] != 0) { both } else { *own }
 }
 
-/// A mask that every launch reads and that is changed under them: one of two places, the other being written.
+/// A mask that every launch reads and that is changed under them: one of two places, the other
+/// being written.
 struct Published {
     version: AtomicUsize,
     places: [[AtomicU32; 9]; 2],
@@ -370,7 +382,8 @@ impl Published {
         }
     }
 
-    /// Whole, however often it is changed meanwhile. A reader repeats only while two changes fall into its few loads.
+    /// Whole, however often it is changed meanwhile. A reader repeats only while two changes fall
+    /// into its few loads.
     #[inline]
     fn load(&self) -> Option<Words> {
         loop {
@@ -418,7 +431,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Has every launch of this thread run on `set` only until the result is dropped. A scope inside another counts more.
+    /// Has every launch of this thread run on `set` only until the result is dropped. A scope
+    /// inside another counts more.
     ///
     /// # Errors
     /// As [`ProcessMasks::set_next`].

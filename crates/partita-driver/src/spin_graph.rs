@@ -10,7 +10,8 @@ use partita_abi::types::{CUDA_KERNEL_NODE_PARAMS_v1, CUfunction};
 use crate::error::Error;
 use crate::gpu::Gpu;
 
-/// A graph of kernels of one block and one warp that spin for a time, made executable. Launched on the GPU's own stream.
+/// A graph of kernels of one block and one warp that spin for a time, made executable. Launched on
+/// the GPU's own stream.
 pub struct SpinGraph<'g, 'a> {
     gpu: &'g Gpu<'a>,
     graph: *mut c_void,
@@ -18,8 +19,8 @@ pub struct SpinGraph<'g, 'a> {
 }
 
 impl<'g, 'a> SpinGraph<'g, 'a> {
-    /// Makes one of as many kernels as `after` has entries, in that order: each follows the one, made before it, whose number stands there, or
-    /// nobody.
+    /// Makes one of as many kernels as `after` has entries, in that order: each follows the one,
+    /// made before it, whose number stands there, or nobody.
     ///
     /// # Errors
     /// [`Error::Refused`] for a kernel that is to follow one that comes later; the driver's.
@@ -42,7 +43,8 @@ impl<'g, 'a> SpinGraph<'g, 'a> {
             kernel_params: arguments.as_mut_ptr(),
             extra: none.cast(),
         };
-        // SAFETY: valid pointers; the kernel takes a duration, which is copied when a node is added.
+        // SAFETY: valid pointers; the kernel takes a duration, which is copied when a node is
+        // added.
         unsafe {
             cuda.graph_create(&mut made.graph, 0)?;
             for (number, after) in after.iter().enumerate() {
@@ -82,7 +84,8 @@ impl<'g, 'a> SpinGraph<'g, 'a> {
 
 impl Drop for SpinGraph<'_, '_> {
     fn drop(&mut self) {
-        // SAFETY: made by us and destroyed once; the driver lets launched work finish. Failure means that the context is gone.
+        // SAFETY: made by us and destroyed once; the driver lets launched work finish. Failure
+        // means that the context is gone.
         unsafe {
             if !self.exec.is_null() {
                 let _ = self.gpu.cuda().graph_exec_destroy(self.exec);

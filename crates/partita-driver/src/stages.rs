@@ -18,7 +18,8 @@ const SIDE: u32 = 32;
 /// The most pixels that [`Stages::detect`] tells apart.
 const PIXELS_MAX: u64 = 1 << 24;
 
-/// The kernels, loaded. Each call launches one and returns at once; the memory must stay until the stream has got past it.
+/// The kernels, loaded. Each call launches one and returns at once; the memory must stay until the
+/// stream has got past it.
 pub struct Stages<'a> {
     cuda: &'a Cuda,
     functions: [*mut c_void; 4],
@@ -36,7 +37,8 @@ impl<'a> Stages<'a> {
         unsafe { cuda.module_load_data(&mut module, STAGES_MODULE.as_ptr().cast())? };
         let function = |name: &CStr| {
             let mut function = core::ptr::null_mut();
-            // SAFETY: a valid pointer, the module just loaded, which is never unloaded, and a name of it.
+            // SAFETY: a valid pointer, the module just loaded, which is never unloaded, and a name
+            // of it.
             unsafe { cuda.module_get_function(&mut function, module, name.as_ptr()) }.map(|()| function)
         };
         Ok(Self {
@@ -103,7 +105,8 @@ impl<'a> Stages<'a> {
         unsafe { self.launch(2, stream, grid, [SIDE; 2], arguments) }
     }
 
-    /// Counts bright pixels of a picture and finds the brightest ([`DETECT`]); `to` are eight bytes.
+    /// Counts bright pixels of a picture and finds the brightest ([`DETECT`]); `to` are eight
+    /// bytes.
     ///
     /// # Errors
     /// As [`Stages::matrix`]; [`Error::Refused`] for a picture of more than 2²⁴ pixels.
@@ -129,7 +132,8 @@ impl<'a> Stages<'a> {
     }
 
     /// # Safety
-    /// `arguments` are the kernel's, each in the low bytes of its word, and its addresses are valid for what it does.
+    /// `arguments` are the kernel's, each in the low bytes of its word, and its addresses are valid
+    /// for what it does.
     unsafe fn launch<const N: usize>(
         &self,
         kernel: usize,
@@ -140,7 +144,8 @@ impl<'a> Stages<'a> {
     ) -> Result<(), Error> {
         let mut pointers =
             arguments.each_mut().map(|argument| core::ptr::from_mut(argument).cast::<c_void>());
-        // SAFETY: a function of a module that stays loaded, a live stream, and arguments that the caller vouches for; the driver copies them.
+        // SAFETY: a function of a module that stays loaded, a live stream, and arguments that the
+        // caller vouches for; the driver copies them.
         unsafe {
             self.cuda.launch_kernel(
                 self.functions[kernel],

@@ -10,7 +10,8 @@ use crate::error::Error;
 
 /// A live stream that is not one of the default streams.
 ///
-/// The handles 0, 1 and 2 name default streams and are no pointers; there is no `StreamRef` of them.
+/// The handles 0, 1 and 2 name default streams and are no pointers; there is no `StreamRef` of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamRef<'s> {
     handle: *mut c_void,
@@ -21,11 +22,13 @@ impl StreamRef<'_> {
     /// Takes a `CUstream` (a `cudaStream_t` is one) that somebody else made.
     ///
     /// # Errors
-    /// [`Error::DefaultStream`] for 0, 1 and 2 (null, legacy, per-thread): the driver offers no way from them to the stream that they
-    /// stand for on this thread, so nothing of it can be read or changed.
+    /// [`Error::DefaultStream`] for 0, 1 and 2 (null, legacy, per-thread): the driver offers no way
+    /// from them to the stream that they stand for on this thread, so nothing of it can be read or
+    /// changed.
     ///
     /// # Safety
-    /// The handle came from the driver under which this process runs, and the stream is not destroyed while the result lives.
+    /// The handle came from the driver under which this process runs, and the stream is not
+    /// destroyed while the result lives.
     pub unsafe fn from_raw<'s>(handle: *mut c_void) -> Result<StreamRef<'s>, Error> {
         if CUstream(handle).is_default() {
             return Err(Error::DefaultStream(handle.addr()));
@@ -76,7 +79,8 @@ impl<'a> Stream<'a> {
         Self { cuda, handle }
     }
 
-    /// Waits for everything launched on it, however long it takes, inside the driver: the least delay, and no way to give up.
+    /// Waits for everything launched on it, however long it takes, inside the driver: the least
+    /// delay, and no way to give up.
     ///
     /// # Errors
     /// The driver's, if a kernel failed.
@@ -93,7 +97,8 @@ impl<'a> Stream<'a> {
 
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by us and destroyed once; the driver lets queued work finish. Failure means that the context is gone.
+        // SAFETY: made by us and destroyed once; the driver lets queued work finish. Failure means
+        // that the context is gone.
         let _ = unsafe { self.cuda.stream_destroy(self.handle) };
     }
 }

@@ -1,8 +1,9 @@
 //! The mask of a stream, in the driver's own structure.
 //!
-//! Where it lies differs from driver to driver and is documented nowhere, so a [`StreamField`] comes only from a proof
-//! ([`crate::stream_proof`]) or from a kept one. Every access looks before it touches: through a system call that reports an unreadable
-//! address instead of faulting, and a write happens only where the words found are those of a mask.
+//! Where it lies differs from driver to driver and is documented nowhere, so a [`StreamField`]
+//! comes only from a proof ([`crate::stream_proof`]) or from a kept one. Every access looks before
+//! it touches: through a system call that reports an unreadable address instead of faulting, and a
+//! write happens only where the words found are those of a mask.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,7 +18,8 @@ use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::stream::{Stream, StreamRef};
 
-/// How far into a stream's structure a mask is looked for, in bytes. The farthest known lies at 0x5fc.
+/// How far into a stream's structure a mask is looked for, in bytes. The farthest known lies at
+/// 0x5fc.
 pub const STRUCTURE_BYTES: usize = 4096;
 const PAGE_BYTES: usize = 4096;
 
@@ -34,12 +36,14 @@ impl StreamField {
         Self { offset_bytes, layout }
     }
 
-    /// A place that was proved before, under this very driver build and on this device: [`StreamField::offset_bytes`] of a
-    /// [`crate::stream_proof::StreamProof`]. Who keeps proofs vouches for that; here it is only made sure that a new stream of the
-    /// current context has no mask there.
+    /// A place that was proved before, under this very driver build and on this device:
+    /// [`StreamField::offset_bytes`] of a [`crate::stream_proof::StreamProof`]. Who keeps proofs
+    /// vouches for that; here it is only made sure that a new stream of the current context has no
+    /// mask there.
     ///
     /// # Errors
-    /// [`Error::Refused`] if a new stream's words there are not those of a stream without a mask; the driver's.
+    /// [`Error::Refused`] if a new stream's words there are not those of a stream without a mask;
+    /// the driver's.
     pub fn kept(cuda: &Cuda, offset_bytes: u32) -> Result<Self, Error> {
         let mut version = 0;
         // SAFETY: a valid pointer.
@@ -129,21 +133,24 @@ impl<'a> StreamMasks<'a> {
         }))
     }
 
-    /// Holds later launches of the stream to `set`; work that is queued already keeps the mask that it was launched with.
+    /// Holds later launches of the stream to `set`; work that is queued already keeps the mask that
+    /// it was launched with.
     ///
-    /// May be called while the stream has work, and while other threads launch on it. A launch at that very moment may catch words of the
-    /// former mask beside words of the new one: it stays within the two sets together, and is never left without a TPC. Where two masks
-    /// have no word with TPCs of both, the way from one to the other leads through their union, with a call of the driver's between, which
-    /// waits for a launch that has begun to read.
+    /// May be called while the stream has work, and while other threads launch on it. A launch at
+    /// that very moment may catch words of the former mask beside words of the new one: it stays
+    /// within the two sets together, and is never left without a TPC. Where two masks have no word
+    /// with TPCs of both, the way from one to the other leads through their union, with a call of
+    /// the driver's between, which waits for a launch that has begun to read.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a set that is empty, has TPCs that the device has not, or leaves out TPCs that this driver's masks cannot
-    /// name; and if the words found are not those of a mask.
+    /// [`Error::Refused`] for a set that is empty, has TPCs that the device has not, or leaves out
+    /// TPCs that this driver's masks cannot name; and if the words found are not those of a mask.
     pub fn set(&self, stream: StreamRef<'_>, set: &TpcSet) -> Result<FormerMask, Error> {
         self.set_at(self.find(stream)?, stream, set)
     }
 
-    /// As [`StreamMasks::set`], for a stream whose mask was found before, and that is alive since: a few loads and stores.
+    /// As [`StreamMasks::set`], for a stream whose mask was found before, and that is alive since:
+    /// a few loads and stores.
     pub(crate) fn set_at(
         &self,
         at: MaskPlace,
@@ -257,14 +264,15 @@ struct Change {
 }
 
 impl Change {
-    /// Writes the words. `wait` returns once no launch reads that began before it, and says whether the stream is sound.
+    /// Writes the words. `wait` returns once no launch reads that began before it, and says whether
+    /// the stream is sound.
     fn make(&self, at: usize, wait: impl FnOnce() -> bool) -> bool {
         let Self { layout, former, words, .. } = self;
         let width = layout.words();
         let mask = usize::from(*layout == StreamMaskLayout::EnabledWords);
         if layout.decode(former).is_none() {
-            // The words first, then what puts them in force. Where nothing does, zero words enable everything, and so what a reader
-            // catches enables more and not less.
+            // The words first, then what puts them in force. Where nothing does, zero words enable
+            // everything, and so what a reader catches enables more and not less.
             store(at, mask, &words[..width]);
             store(at, 0, &words[..mask]);
             return true;
@@ -296,8 +304,9 @@ impl Change {
 fn store(at: usize, from: usize, words: &[u32]) {
     for (number, word) in words.iter().enumerate().skip(from) {
         let place: *mut u32 = core::ptr::with_exposed_provenance_mut(at + 4 * number);
-        // SAFETY: the words were just read through the kernel as the mask of a live stream at a proved place, which is 4-byte aligned. The
-        // driver reads them behind the compiler's back, hence an atomic.
+        // SAFETY: the words were just read through the kernel as the mask of a live stream at a
+        // proved place, which is 4-byte aligned. The driver reads them behind the compiler's back,
+        // hence an atomic.
         unsafe { AtomicU32::from_ptr(place) }.store(*word, Ordering::Release);
     }
 }

@@ -1,13 +1,17 @@
 //! Where this driver keeps the mask of a stream: found and proved in a sacrificial process.
 //!
-//! The search writes nothing. One launch is traced (`stream_trace.rs`): a place where the driver read a word, where the words are
-//! those of no mask and were not written, may be it. Each such place is then answered, for one launch, with the mask of a random set; the
-//! one that is the mask comes out in that launch's descriptor, translated to the board's physical numbers, bit by bit. On an H200 (driver
-//! 580.159.04) 29 places look like a mask, 12 of them pass the filter, and one answers.
+//! The search writes nothing. One launch is traced (`stream_trace.rs`): a place where the driver
+//! read a word, where the words are those of no mask and were not written, may be it. Each such
+//! place is then answered, for one launch, with the mask of a random set; the one that is the mask
+//! comes out in that launch's descriptor, translated to the board's physical numbers, bit by bit.
+//! On an H200 (driver 580.159.04) 29 places look like a mask, 12 of them pass the filter, and one
+//! answers.
 //!
-//! Only a place so shown is ever written to, and only to be verified: sets of every kind, by the SMs that blocks ran on (by their number
-//! and how many run at once under MPS, where SM numbers are not the device's), by the descriptor, and by a neighbour stream that must
-//! not change. On machines where nothing can be traced the listed offset of the driver's version is verified alone.
+//! Only a place so shown is ever written to, and only to be verified: sets of every kind, by the
+//! SMs that blocks ran on (by their number and how many run at once under MPS, where SM numbers are
+//! not the device's), by the descriptor, and by a neighbour stream that must not change. On
+//! machines where nothing can be traced the listed offset of the driver's version is verified
+//! alone.
 
 mod verification;
 mod watch;
@@ -51,10 +55,12 @@ pub enum Found {
         /// How many places were asked.
         candidates: u32,
     },
-    /// It lies at one of these places, the likeliest first. Each is to be asked by [`answers`] in a process of its own, which a wrong one
-    /// may crash: copies of this process do not get as far as a descriptor.
+    /// It lies at one of these places, the likeliest first. Each is to be asked by [`answers`] in a
+    /// process of its own, which a wrong one may crash: copies of this process do not get as far as
+    /// a descriptor.
     Candidates(Vec<u32>),
-    /// Nothing can be traced on this kind of machine. The listed place holds what a stream without a mask would.
+    /// Nothing can be traced on this kind of machine. The listed place holds what a stream without
+    /// a mask would.
     Listed(u32),
 }
 
@@ -72,7 +78,8 @@ pub struct StreamProof {
 /// Looks for the mask without writing to a stream.
 ///
 /// # Errors
-/// [`Error::Refused`] where there is nothing to find: one TPC, no place that could be it, or none that answers; the driver's.
+/// [`Error::Refused`] where there is nothing to find: one TPC, no place that could be it, or none
+/// that answers; the driver's.
 pub fn search(gpu: &Gpu<'_>, board: Board<'_>) -> Result<Found, Error> {
     let search = Search::new(gpu, board)?;
     if !stream_trace::IS_POSSIBLE {
@@ -85,7 +92,8 @@ pub fn search(gpu: &Gpu<'_>, board: Board<'_>) -> Result<Found, Error> {
                 .into(),
         ));
     }
-    // A copy in which nothing is answered: if its descriptor is this process's own, what the others say counts.
+    // A copy in which nothing is answered: if its descriptor is this process's own, what the others
+    // say counts.
     let control = Answer::InCopy { offset_bytes: candidates[0] as usize, words: None };
     if search.trace(Some(control))?.report.is_none_or(|report| report[0] != 0) {
         return Ok(Found::Candidates(candidates));
@@ -120,7 +128,8 @@ pub fn answers(gpu: &Gpu<'_>, board: Board<'_>, offset_bytes: u32) -> Result<boo
     })
 }
 
-/// Verifies a place by writing to it: one that was [`Found::Shown`], that [`answers`], or that is [`Found::Listed`].
+/// Verifies a place by writing to it: one that was [`Found::Shown`], that [`answers`], or that is
+/// [`Found::Listed`].
 ///
 /// # Errors
 /// [`Error::Disproved`] if anything is not as a mask there demands; [`Error::Hang`]; the driver's.
@@ -203,7 +212,8 @@ impl<'g, 'a> Search<'g, 'a> {
         Ok(trace)
     }
 
-    /// The places that a launch reads as it would read a mask that is not in force, the likeliest first.
+    /// The places that a launch reads as it would read a mask that is not in force, the likeliest
+    /// first.
     fn candidates(&self) -> Result<Vec<u32>, Error> {
         let trace = self.trace(None)?;
         let mut bytes = alloc::vec![0u8; STRUCTURE_BYTES];
@@ -212,7 +222,8 @@ impl<'g, 'a> Search<'g, 'a> {
         Ok(rank(&places(&trace, &bytes, self.layout), &self.hints()))
     }
 
-    /// Whether the driver takes words at a place for a mask: each random set must come out in the descriptor. One would do for 64 TPCs.
+    /// Whether the driver takes words at a place for a mask: each random set must come out in the
+    /// descriptor. One would do for 64 TPCs.
     fn asked(
         &self,
         offset_bytes: u32,
@@ -313,8 +324,9 @@ fn shows(topology: &Topology, disable: &[u32; 8], set: &TpcSet) -> bool {
     })
 }
 
-/// The places at which a mask that is not in force could lie: its first word was read, all its words are zero and none was written. Those
-/// of which the rest was not read come first, because a driver has no use for the words of a mask that is not in force.
+/// The places at which a mask that is not in force could lie: its first word was read, all its
+/// words are zero and none was written. Those of which the rest was not read come first, because a
+/// driver has no use for the words of a mask that is not in force.
 fn places(trace: &Trace, bytes: &[u8], layout: StreamMaskLayout) -> Vec<u32> {
     let width = layout.bytes();
     let possible = |at: &usize| {
@@ -426,7 +438,8 @@ mod tests {
             trace.note(read, false);
         }
         trace.note(0x190, true);
-        // 0x80 has something behind it, 0x180 is written to, 0x1fc has not enough room; of 0x100 more was read than a flag.
+        // 0x80 has something behind it, 0x180 is written to, 0x1fc has not enough room; of 0x100
+        // more was read than a flag.
         assert_eq!(places(&trace, &bytes, StreamMaskLayout::EnabledWords), vec![0x40, 0x104, 0x100]);
         assert_eq!(places(&trace, &bytes, StreamMaskLayout::UpperLower), vec![0x40, 0x100, 0x104, 0x180]);
     }

@@ -1,10 +1,13 @@
-//! What the driver reads of a stream's structure while it launches, seen without changing a byte of it.
+//! What the driver reads of a stream's structure while it launches, seen without changing a byte of
+//! it.
 //!
-//! The pages of the structure are closed for the length of one launch. Each access then faults, is noted, and is let through for just
-//! that instruction by a single step. One read can be *answered*: with words other than those that are there, either in a copy of the
-//! process ([`Answer::InCopy`]), which ends before it reaches the GPU, or in place for the one instruction ([`Answer::InPlace`]), after
-//! which the former words are back before the next one runs. A driver that takes words for a mask shows them, translated, in the
-//! launch's descriptor. On an H200 (driver 580.159.04) a launch makes 520 accesses and takes 5 ms under trace.
+//! The pages of the structure are closed for the length of one launch. Each access then faults, is
+//! noted, and is let through for just that instruction by a single step. One read can be
+//! *answered*: with words other than those that are there, either in a copy of the process
+//! ([`Answer::InCopy`]), which ends before it reaches the GPU, or in place for the one instruction
+//! ([`Answer::InPlace`]), after which the former words are back before the next one runs. A driver
+//! that takes words for a mask shows them, translated, in the launch's descriptor. On an H200
+//! (driver 580.159.04) a launch makes 520 accesses and takes 5 ms under trace.
 //!
 //! For a sacrificial process only: it takes the handlers of SIGSEGV and SIGTRAP for good.
 
@@ -59,8 +62,8 @@ pub(crate) const REPORT_WORDS: usize = 9;
 /// How a read is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// In a copy of the process that ends at the descriptor. Without words nothing is changed: what such a copy reports shows whether
-    /// copies get that far.
+    /// In a copy of the process that ends at the descriptor. Without words nothing is changed: what
+    /// such a copy reports shows whether copies get that far.
     InCopy {
         /// Of the words, from the structure.
         offset_bytes: usize,
@@ -151,8 +154,8 @@ pub(crate) fn trace(
         Err(Error::Refused("the pages of a stream's structure cannot be closed".into()))
     };
     if IS_COPY.load(Ordering::Acquire) {
-        // The driver gave up before it came to a descriptor. A copy goes no further than the launch.
-        // SAFETY: ends this copy without running anything of it.
+        // The driver gave up before it came to a descriptor. A copy goes no further than the
+        // launch. SAFETY: ends this copy without running anything of it.
         unsafe { libc::_exit(1) };
     }
     ARMED.store(false, Ordering::SeqCst);
@@ -166,7 +169,8 @@ pub(crate) fn trace(
     Ok(Trace { read: load(&READ), written: load(&WRITTEN), report })
 }
 
-/// In a copy: sends what the launch's descriptor holds, and ends the copy. Elsewhere it does nothing.
+/// In a copy: sends what the launch's descriptor holds, and ends the copy. Elsewhere it does
+/// nothing.
 ///
 /// Called on the launching thread from the launch callback.
 pub(crate) fn report_if_copy(mask: Option<[u32; 8]>) {
@@ -176,7 +180,8 @@ pub(crate) fn report_if_copy(mask: Option<[u32; 8]>) {
     let mut report = [0u32; REPORT_WORDS];
     report[0] = u32::from(mask.is_some());
     report[1..].copy_from_slice(&mask.unwrap_or([0; 8]));
-    // SAFETY: writes from an array of ours and ends this copy of the process without running anything of it.
+    // SAFETY: writes from an array of ours and ends this copy of the process without running
+    // anything of it.
     unsafe {
         libc::write(PIPE_WRITE.load(Ordering::Relaxed), report.as_ptr().cast(), size_of_val(&report));
         libc::_exit(0);
@@ -224,14 +229,16 @@ fn finish_copies() {
 /// Opens or closes the pages. Safe in a signal handler.
 fn protect(access: c_int) -> bool {
     let page: *mut c_void = core::ptr::with_exposed_provenance_mut(FIRST_PAGE.load(Ordering::Relaxed));
-    // SAFETY: pages that were readable; whoever touches them while they are closed faults into our handler.
+    // SAFETY: pages that were readable; whoever touches them while they are closed faults into our
+    // handler.
     unsafe { libc::mprotect(page, PAGES_BYTES.load(Ordering::Relaxed), access) == 0 }
 }
 
 type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 unsafe fn handle(signal: c_int, handler: Handler) -> bool {
-    // SAFETY: a zeroed action is a valid one, and the handler has the three-argument form that SA_SIGINFO says.
+    // SAFETY: a zeroed action is a valid one, and the handler has the three-argument form that
+    // SA_SIGINFO says.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -305,8 +312,9 @@ fn place(index: usize) -> *mut u32 {
 
 fn store(words: &[AtomicU32; 5]) {
     for (index, word) in words.iter().enumerate().take(ANSWER_COUNT.load(Ordering::Relaxed)) {
-        // SAFETY: words inside the structure, which are in our memory and readable, at a multiple of four. In place they are what the very
-        // next instruction reads and no other thread's; in a copy they are the copy's own.
+        // SAFETY: words inside the structure, which are in our memory and readable, at a multiple
+        // of four. In place they are what the very next instruction reads and no other thread's; in
+        // a copy they are the copy's own.
         unsafe { place(index).write_volatile(word.load(Ordering::Relaxed)) };
     }
 }
@@ -342,7 +350,8 @@ fn answer(offset: usize) -> bool {
 ///
 /// The bare system call: no fork handler of the driver's is to know of it.
 fn copy() -> bool {
-    // SAFETY: system calls with valid arguments. The copy has this thread only and runs nothing but the rest of the launch.
+    // SAFETY: system calls with valid arguments. The copy has this thread only and runs nothing but
+    // the rest of the launch.
     unsafe {
         let child = libc::syscall(libc::SYS_fork) as libc::pid_t;
         if child == 0 {
@@ -356,7 +365,8 @@ fn copy() -> bool {
             return false;
         }
         let pipe = PIPE_READ.load(Ordering::Relaxed);
-        // Our own end stays open, so a copy that dies is noticed by waiting for it, and one that hangs by the clock.
+        // Our own end stays open, so a copy that dies is noticed by waiting for it, and one that
+        // hangs by the clock.
         let mut report = [0u32; REPORT_WORDS];
         let mut waited_ms = 0;
         loop {

@@ -1,4 +1,5 @@
-//! In place of [`stream_trace`](self) where a launch cannot be traced: single steps are known for x86_64 only.
+//! In place of [`stream_trace`](self) where a launch cannot be traced: single steps are known for
+//! x86_64 only.
 
 use crate::error::Error;
 

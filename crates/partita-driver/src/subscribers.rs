@@ -1,8 +1,9 @@
-//! The one subscription that the driver gives a process, shared by all who mask or watch its launches.
+//! The one subscription that the driver gives a process, shared by all who mask or watch its
+//! launches.
 //!
-//! The driver refuses a second subscriber (measured: code 210). In a tenant's process `libpartita.so`
-//! answers for the driver: it calls this subscriber before it applies the tenant's own mask, so a
-//! launch obeys both.
+//! The driver refuses a second subscriber (measured: code 210). In a tenant's process
+//! `libpartita.so` answers for the driver: it calls this subscriber before it applies the tenant's
+//! own mask, so a launch obeys both.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -29,13 +30,15 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static ADDING: AtomicBool = AtomicBool::new(false);
 static OURS: AtomicPtr<Subscription> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has `subscriber` called with `argument` for every kernel launch of this process, for ever, after those that were added before.
+/// Has `subscriber` called with `argument` for every kernel launch of this process, for ever, after
+/// those that were added before.
 ///
 /// # Errors
 /// [`Error::Subscribe`]: [`SubscribeError::Again`] for a function that is there already.
 ///
 /// # Safety
-/// `argument` stays valid for the life of the process, and `subscriber` may be called with it on any thread.
+/// `argument` stays valid for the life of the process, and `subscriber` may be called with it on
+/// any thread.
 pub(crate) unsafe fn add(
     cuda: &Cuda,
     subscriber: CallbackFn,

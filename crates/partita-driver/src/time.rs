@@ -34,8 +34,9 @@ impl Deadline {
         now_ns() - self.start_ns > self.limit_ns
     }
 
-    /// Lets time pass between two looks: none at first; then others that could run, run; and from [`AWAKE_NS`] on 50 µs, which are 100 with the
-    /// kernel's usual slack: not more than a twentieth of what the wait took anyway.
+    /// Lets time pass between two looks: none at first; then others that could run, run; and from
+    /// [`AWAKE_NS`] on 50 µs, which are 100 with the kernel's usual slack: not more than a
+    /// twentieth of what the wait took anyway.
     pub fn pause(&self) {
         let pauses = self.pauses.get();
         self.pauses.set(pauses.saturating_add(1));

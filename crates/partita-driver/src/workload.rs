@@ -1,4 +1,5 @@
-//! The kernels of experiments, launched from safe code: each owns the memory that it works on, and a record for each of its blocks.
+//! The kernels of experiments, launched from safe code: each owns the memory that it works on, and
+//! a record for each of its blocks.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -13,7 +14,8 @@ use crate::stream::StreamRef;
 
 /// How long making a chain may take; it runs for a fraction of a second.
 const CHAIN_DEADLINE_MS: u64 = 60_000;
-/// A full period modulo a power of two: the factor is one more than a multiple of four, the step odd (Hull and Dobell).
+/// A full period modulo a power of two: the factor is one more than a multiple of four, the step
+/// odd (Hull and Dobell).
 const JUMP: (u64, u64) = (1_664_525, 1_013_904_223);
 /// Where threads of a random walk begin: as far from one another as this odd number takes them.
 const APART: u64 = 2_654_435_761;
@@ -99,7 +101,8 @@ impl<'g, 'a> Workloads<'g, 'a> {
     /// Prepares a launch, with its memory.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a shape that the kernel does not take; the driver's, `CUDA_ERROR_OUT_OF_MEMORY` among them.
+    /// [`Error::Refused`] for a shape that the kernel does not take; the driver's,
+    /// `CUDA_ERROR_OUT_OF_MEMORY` among them.
     pub fn prepare(&self, work: Workload, shape: WorkShape) -> Result<PreparedWork<'g, 'a>, Error> {
         let alloc = |bytes: u64| {
             let bytes = usize::try_from(bytes).map_err(|_| {
@@ -159,7 +162,8 @@ impl<'g, 'a> Workloads<'g, 'a> {
     fn chain(&self, address: u64, words: u64, is_random: bool) -> Result<(), Error> {
         let (factor, step) = match (is_random, words.is_power_of_two()) {
             (true, true) => JUMP,
-            // No factor is right for every length; a long step visits all words that it shares no factor with.
+            // No factor is right for every length; a long step visits all words that it shares no
+            // factor with.
             (true, false) => (1, APART),
             (false, _) => (1, 1),
         };
@@ -169,7 +173,8 @@ impl<'g, 'a> Workloads<'g, 'a> {
             arguments.each_mut().map(|argument| core::ptr::from_mut(argument).cast::<c_void>());
         let blocks = words.div_ceil(256).min(4096) as u32;
         let stream = self.gpu.stream();
-        // SAFETY: a function of a module that stays loaded, its four parameters, and memory that the caller holds until the wait below.
+        // SAFETY: a function of a module that stays loaded, its four parameters, and memory that
+        // the caller holds until the wait below.
         unsafe {
             self.gpu.cuda().launch_kernel(
                 function,
@@ -211,8 +216,9 @@ impl PreparedWork<'_, '_> {
         let mut pointers: Vec<*mut c_void> =
             self.arguments.iter_mut().map(|argument| core::ptr::from_mut(argument).cast()).collect();
         let WorkShape { grid, block, shared_bytes } = self.shape;
-        // SAFETY: a function of a module that stays loaded, and the parameters that it documents; 4-byte ones are the low half of their word. The
-        // memory is held by self, and freeing it waits for what runs.
+        // SAFETY: a function of a module that stays loaded, and the parameters that it documents;
+        // 4-byte ones are the low half of their word. The memory is held by self, and freeing it
+        // waits for what runs.
         unsafe {
             self.gpu.cuda().launch_kernel(
                 self.function,

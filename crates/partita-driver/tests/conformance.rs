@@ -1,8 +1,11 @@
 //! The conformance suite: what every mechanism promises on every device, in one set of cases.
 //!
-//! A mechanism and a device are a test; each runs every case in a child process of its own ([`cases`]), because a mechanism that breaks its
-//! promise may hang or crash the driver. What cannot run is part of the promise: it is refused, by the mechanism's own judgement
-//! ([`Mechanism::fits`](partita_driver::mechanism::Mechanism::fits)) or with the driver's error at the call, and never hangs. `PARTITA_TEST_GPU=real` runs the same cases on the machine's first GPU.
+//! A mechanism and a device are a test; each runs every case in a child process of its own
+//! ([`cases`]), because a mechanism that breaks its promise may hang or crash the driver. What
+//! cannot run is part of the promise: it is refused, by the mechanism's own judgement
+//! ([`Mechanism::fits`](partita_driver::mechanism::Mechanism::fits)) or with the driver's error at
+//! the call, and never hangs. `PARTITA_TEST_GPU=real` runs the same cases on the machine's first
+//! GPU.
 
 #[path = "conformance/bench.rs"]
 mod bench;

@@ -1,4 +1,5 @@
-//! Every generation: each device of the catalogue is calibrated, and its launches are masked by what that found.
+//! Every generation: each device of the catalogue is calibrated, and its launches are masked by
+//! what that found.
 
 mod common;
 
@@ -29,8 +30,8 @@ macro_rules! devices {
 
 partita_testing::for_simulated_devices!(devices);
 
-/// A device's driver may launch with any version that the device's compute class knows. Each is told by the descriptor alone, and either
-/// masks every TPC or is refused.
+/// A device's driver may launch with any version that the device's compute class knows. Each is
+/// told by the descriptor alone, and either masks every TPC or is refused.
 fn other_versions(device: &str) {
     let spec = catalogue::device(device).unwrap();
     let own = layout_of(&spec);

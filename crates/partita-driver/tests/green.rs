@@ -1,4 +1,5 @@
-//! Green contexts: the sizes that a driver offers, contexts of composed groups, and switching between prepared ones.
+//! Green contexts: the sizes that a driver offers, contexts of composed groups, and switching
+//! between prepared ones.
 
 mod common;
 
@@ -23,7 +24,8 @@ fn seen(gpu: &Gpu<'_>, topology: &Topology, lane: &Lane<'_>) -> TpcSet {
 fn child_makes_green_contexts() {
     let cuda = common::cuda();
     let gpu = Gpu::open(&cuda, 0).unwrap();
-    // No probe: the driver makes no green contexts beside a launch callback. An H200 has 66 TPCs in logical order.
+    // No probe: the driver makes no green contexts beside a launch callback. An H200 has 66 TPCs in
+    // logical order.
     let tpcs = (0..66).map(|tpc| partita_core::Tpc { gpc: 0, physical: tpc }).collect::<Vec<_>>();
     let topology = Topology::new(2, tpcs).unwrap();
     let green = Green::survey(&gpu, 2).unwrap();
@@ -46,7 +48,8 @@ fn child_makes_green_contexts() {
     }
     drop(lane);
     assert_eq!(mechanism.pool().created(), 4, "switching makes none");
-    // A set that is not prepared is not made behind the caller's back, and the lane stays as it was.
+    // A set that is not prepared is not made behind the caller's back, and the lane stays as it
+    // was.
     let mut lane = mechanism.lane(&sets[0]).unwrap();
     assert!(matches!(lane.retarget(&TpcSet::first(5)), Err(Error::Refused(_))));
     assert_eq!(seen(&gpu, &topology, &lane), sets[0]);

@@ -1,6 +1,7 @@
 //! Memory and events of one process in another one: by handle, and by descriptor.
 //!
-//! An owner, a child of the test, starts the one who opens: both are processes of one simulated machine.
+//! An owner, a child of the test, starts the one who opens: both are processes of one simulated
+//! machine.
 
 mod common;
 

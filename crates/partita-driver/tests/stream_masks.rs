@@ -47,7 +47,8 @@ fn search(number: usize, case: &Case) -> Vec<String> {
     sim.child_says("child_finds_and_verifies", &variables)
 }
 
-/// Searches under each, two at a time, and checks that each was found where it is and that no driver saw its own state changed.
+/// Searches under each, two at a time, and checks that each was found where it is and that no
+/// driver saw its own state changed.
 fn all_are_found(cases: &[Case]) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -75,7 +76,8 @@ fn cuda_version(text: &str) -> u32 {
     1000 * major.parse::<u32>().unwrap() + 10 * minor.parse::<u32>().unwrap()
 }
 
-/// Offsets that nobody listed: inside the structure of simulated drivers, whose first bytes are something else.
+/// Offsets that nobody listed: inside the structure of simulated drivers, whose first bytes are
+/// something else.
 fn unlisted_offset(seed: &mut u64) -> u32 {
     loop {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -94,8 +94,9 @@ fn scenario_rows(config: &Config, predicted: &Record, measured: &Record, rows: &
     push(String::new(), Quantity::Makespan, records.map(makespan_ms));
 }
 
-/// The benchmarks that are alike but for their names, and so for chance: places in the configuration. Who of them comes first nobody can predict,
-/// and nobody asks; they are compared in the order in which they end.
+/// The benchmarks that are alike but for their names, and so for chance: places in the
+/// configuration. Who of them comes first nobody can predict, and nobody asks; they are compared in
+/// the order in which they end.
 fn crowds(config: &Config) -> Vec<Vec<usize>> {
     let nameless = |index: usize| {
         let one = config.benchmarks[index].clone();

@@ -1,7 +1,8 @@
 //! What the kernels of experiments cost on a device: the model's one input that depends on code.
 //!
-//! Every device's model has the costs that stand beside the kernels in `partita_abi::workloads`. Where a GPU is at hand they are measured there
-//! instead, once, each by a kernel alone on the idle GPU: `bench/experiments/costs.json`. None of these kernels is one that an experiment compares.
+//! Every device's model has the costs that stand beside the kernels in `partita_abi::workloads`.
+//! Where a GPU is at hand they are measured there instead, once, each by a kernel alone on the idle
+//! GPU: `bench/experiments/costs.json`. None of these kernels is one that an experiment compares.
 
 use partita_abi::workloads::{
     CACHED_READ_NS, COUNTER_CYCLES, COUNTER_INSTRUCTIONS, DRAM_READ_NS, MANDELBROT_OPERATIONS,
@@ -71,7 +72,8 @@ impl Costs {
         })
     }
 
-    /// Takes a cost from a run of its kernel: the law is proportional to it, so it is off as much as the blocks' mean time is.
+    /// Takes a cost from a run of its kernel: the law is proportional to it, so it is off as much
+    /// as the blocks' mean time is.
     ///
     /// # Errors
     /// What the run lacks.

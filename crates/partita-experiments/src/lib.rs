@@ -1,8 +1,10 @@
 //! Experiments on how a GPU schedules: described once, run on the model and on a GPU.
 //!
-//! A configuration in the dialect of cuda_scheduling_examiner ([`dialect`]) names benchmarks: which kernels, how large, when, where. The same
-//! [`program`] of each benchmark runs on the [`model`] and on a device; both give a [`log::Record`]. The paper's figures and tables are
-//! [`experiment`]s: configurations, what the paper reports, and a verdict computed from the records.
+//! A configuration in the dialect of cuda_scheduling_examiner ([`dialect`]) names benchmarks: which
+//! kernels, how large, when, where. The same [`program`] of each benchmark runs on the [`model`]
+//! and on a device; both give a [`log::Record`]. The paper's figures and tables are
+//! [`experiment`]s: configurations, what the paper reports, and a verdict computed from the
+//! records.
 #![forbid(unsafe_code)]
 
 pub mod chains;

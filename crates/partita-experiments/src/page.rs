@@ -1,6 +1,8 @@
-//! The page of all experiments: the paper, the model of its GPU, and one GPU, predicted and measured.
+//! The page of all experiments: the paper, the model of its GPU, and one GPU, predicted and
+//! measured.
 //!
-//! It is made from the experiments' files, the model and kept measurements alone, so it can be made again anywhere, byte for byte.
+//! It is made from the experiments' files, the model and kept measurements alone, so it can be made
+//! again anywhere, byte for byte.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,7 +18,8 @@ use crate::machine::{Machine, Model};
 use crate::recorded::Recorded;
 use crate::report::{self, Report, ReportError};
 
-/// Directories of the results: the model of each paper's GPU, the model of the one GPU, its measurements.
+/// Directories of the results: the model of each paper's GPU, the model of the one GPU, its
+/// measurements.
 const MODEL: &str = "model";
 const PREDICTED: &str = "h200-model";
 const MEASURED: &str = "h200";
@@ -59,7 +62,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Runs an experiment on both models, and again what was measured of it, and writes all that under `results`.
+    /// Runs an experiment on both models, and again what was measured of it, and writes all that
+    /// under `results`.
     ///
     /// # Errors
     /// [`PageError`].
@@ -84,7 +88,8 @@ impl Entry {
         };
         write(&entry.home, MODEL)?;
         write(&entry.predicted, PREDICTED)?;
-        // Beside what was measured only what the page shows: all the rest is made from it by `--replay`.
+        // Beside what was measured only what the page shows: all the rest is made from it by
+        // `--replay`.
         if let Some(measured) = &entry.measured {
             let path = results.join(MEASURED);
             let written = measured.write_pictures_png(&path);
@@ -237,7 +242,8 @@ impl Entry {
         for (index, finding) in home.judgement.findings.iter().enumerate() {
             let _ = write!(out, "| {} | {} |", finding.what, finding.paper);
             for report in &reports {
-                // A claim that could not be made there has no row; where all were made, their words may still name the device.
+                // A claim that could not be made there has no row; where all were made, their words
+                // may still name the device.
                 let all = &report.judgement.findings;
                 let same = all.iter().find(|other| other.what == finding.what);
                 let is_whole = all.len() == home.judgement.findings.len();

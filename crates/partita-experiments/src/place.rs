@@ -30,7 +30,8 @@ pub enum PlaceError {
 
 /// The set of each benchmark, logical; `None` where nothing restricts it.
 ///
-/// A share that is a number gets TPCs that no partition before it in the list has; one that names its TPCs gets those, shared or not.
+/// A share that is a number gets TPCs that no partition before it in the list has; one that names
+/// its TPCs gets those, shared or not.
 ///
 /// # Errors
 /// [`PlaceError`].

@@ -194,7 +194,8 @@ impl Program {
 }
 
 fn matrix_multiply(one: &Benchmark, width: u32, skips_copies: bool) -> Program {
-    // One thread an element; a block of one dimension becomes a square, as the original says it does.
+    // One thread an element; a block of one dimension becomes a square, as the original says it
+    // does.
     let [x, y, _] = one.thread_count.0;
     let [x, y] = if y == 1 { [32, 32] } else { [x, y] };
     let kernel = KernelStep {
@@ -228,7 +229,8 @@ fn act(kind: &ActionKind, label: &str, one: &Benchmark, steps: &mut Vec<Step>) {
                 code: Code::Spin(spin),
             }));
         }
-        // Allocating and freeing device memory waits for the device; page-locked host memory likewise.
+        // Allocating and freeing device memory waits for the device; page-locked host memory
+        // likewise.
         ActionKind::Malloc { .. } | ActionKind::Free { .. } => steps.push(Step::Synchronize),
         ActionKind::Memset { is_async, bytes } => {
             steps.push(Step::Fill { bytes });
@@ -238,7 +240,8 @@ fn act(kind: &ActionKind, label: &str, one: &Benchmark, steps: &mut Vec<Step>) {
             steps.push(Step::Copy { route, bytes });
             steps.extend((!is_async).then_some(Step::Synchronize));
         }
-        // The whole device of this thread's context: its own stream is all that it can see of it here.
+        // The whole device of this thread's context: its own stream is all that it can see of it
+        // here.
         ActionKind::Synchronize { .. } => steps.push(Step::Synchronize),
     }
 }

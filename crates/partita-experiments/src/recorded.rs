@@ -52,7 +52,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// The measurements of an experiment that `partita bench --out DIR` left in `DIR`; `None` if there are none.
+    /// The measurements of an experiment that `partita bench --out DIR` left in `DIR`; `None` if
+    /// there are none.
     ///
     /// # Errors
     /// A file that is not what was written, with its path.

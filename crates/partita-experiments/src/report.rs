@@ -173,8 +173,9 @@ impl Report {
         value
     }
 
-    /// Writes `config.json`, `result.json`, the pictures and measurements into a directory of the experiment's name in `out`. The configuration is a list,
-    /// which `partita bench --config` runs again.
+    /// Writes `config.json`, `result.json`, the pictures and measurements into a directory of the
+    /// experiment's name in `out`. The configuration is a list, which `partita bench --config` runs
+    /// again.
     ///
     /// # Errors
     /// Writing, or drawing.

@@ -43,7 +43,8 @@ pub struct Allocations {
     holdings: Option<HashMap<(Kind, u64), Holding>>,
     /// Physical handle behind each mapped address, and what is charged for the mapping itself.
     mapped: Option<HashMap<u64, (u64, Option<Charge>)>>,
-    /// Limits of contexts that are memory: what each was at first, and what is charged for what it is beyond that.
+    /// Limits of contexts that are memory: what each was at first, and what is charged for what it
+    /// is beyond that.
     limits: Option<HashMap<(usize, u32), (u64, Charge)>>,
 }
 
@@ -57,9 +58,10 @@ impl Allocations {
         self.holdings.get_or_insert_default()
     }
 
-    /// Records a holding. Returns what was charged for another one under the same handle, whose end the hook has
-    /// not seen: the caller credits it. It may be the new one, where a thread comes to record what was freed and
-    /// given to another thread meanwhile: `bytes` says how many the driver has there.
+    /// Records a holding. Returns what was charged for another one under the same handle, whose end
+    /// the hook has not seen: the caller credits it. It may be the new one, where a thread comes to
+    /// record what was freed and given to another thread meanwhile: `bytes` says how many the
+    /// driver has there.
     pub fn insert(
         &mut self,
         kind: Kind,
@@ -119,8 +121,8 @@ impl Allocations {
         self.holdings().remove(&(kind, handle)).map(|holding| holding.charge)
     }
 
-    /// What a limit of a context was at first (`now`, if it is asked for the first time), and the bytes that are
-    /// charged for it.
+    /// What a limit of a context was at first (`now`, if it is asked for the first time), and the
+    /// bytes that are charged for it.
     pub fn context_limit(&mut self, context: usize, limit: u32, now: u64) -> (u64, u64) {
         let known = self.limits.get_or_insert_default().get(&(context, limit));
         known.map_or((now, 0), |(first, charge)| (*first, charge.bytes))
@@ -131,8 +133,8 @@ impl Allocations {
         self.limits.get_or_insert_default().insert((context, limit), (first, charge));
     }
 
-    /// Puts a holding back that the driver refused to free. Returns what to credit if something else has the handle
-    /// by now, so that another thread's call has freed it.
+    /// Puts a holding back that the driver refused to free. Returns what to credit if something
+    /// else has the handle by now, so that another thread's call has freed it.
     pub fn restore(&mut self, kind: Kind, handle: u64, holding: Holding) -> Option<Charge> {
         if self.holdings().contains_key(&(kind, handle)) {
             return Some(holding.charge);
@@ -195,7 +197,8 @@ impl Allocations {
         freed
     }
 
-    /// Notes that something that kept physical memory alive has let go of it; returns what to credit.
+    /// Notes that something that kept physical memory alive has let go of it; returns what to
+    /// credit.
     pub fn drop_mapping(&mut self, handle: u64) -> Option<Charge> {
         if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
             holding.mappings = holding.mappings.saturating_sub(1);
@@ -203,7 +206,8 @@ impl Allocations {
         self.credit_if_unheld(handle)
     }
 
-    /// Notes that something other than a mapping keeps physical memory alive; false if it is unknown.
+    /// Notes that something other than a mapping keeps physical memory alive; false if it is
+    /// unknown.
     pub fn add_mapping(&mut self, handle: u64) -> bool {
         let holding = self.holdings().get_mut(&(Kind::Physical, handle));
         holding.map(|holding| holding.mappings = holding.mappings.saturating_add(1)).is_some()

@@ -51,8 +51,8 @@ pub unsafe fn init(real: unsafe extern "C" fn(c_uint) -> CuResult, flags: c_uint
     }
 }
 
-/// Makes the process part of its tenant before it makes a context or obtains memory: it may have reached
-/// the driver's `cuInit` by a way that the hook does not stand before.
+/// Makes the process part of its tenant before it makes a context or obtains memory: it may have
+/// reached the driver's `cuInit` by a way that the hook does not stand before.
 ///
 /// # Errors
 /// `CUDA_ERROR_NOT_INITIALIZED` where the process was refused.
@@ -130,7 +130,8 @@ fn attach() -> Result<&'static Tenant, String> {
     driver_memory::prepare()?;
     if gpus.iter().any(|gpu| gpu.meter.is_some()) {
         gate::measure();
-        // SAFETY: a function that lives as long as the process. Registered after the driver's own, so called before.
+        // SAFETY: a function that lives as long as the process. Registered after the driver's own,
+        // so called before.
         unsafe { libc::atexit(quiet::for_ever) };
     }
     // Kept for ever: launches on any thread read it.
@@ -248,8 +249,8 @@ impl Part {
         Ok(Gpu { index, limits: self.map, slot, mask, gate, meter })
     }
 
-    /// What launches need for the tenant's mechanism: where another one would be made ready. One that this library does not know is
-    /// refused, and never taken for none.
+    /// What launches need for the tenant's mechanism: where another one would be made ready. One
+    /// that this library does not know is refused, and never taken for none.
     fn mask(&self) -> Result<Option<LaunchMask>, String> {
         match self.limits.mechanism {
             MECHANISM_NONE => Ok(None),
@@ -295,7 +296,8 @@ impl Part {
             TimeMap::open(&file(&self.directory, TIME_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let turns = match self.limits.mechanism {
             MECHANISM_NONE => match GateMap::open(&self.gate_path()?) {
-                // A tenant that was made without `partita run` may be alone with the directory, and has nobody to take turns with.
+                // A tenant that was made without `partita run` may be alone with the directory, and
+                // has nobody to take turns with.
                 Err(error) if error.is_missing() => None,
                 opened => Some(opened.map_err(|error| format!("{error}"))?),
             },

@@ -12,7 +12,8 @@ pub fn processes(usage: &UsageView) -> usize {
     usage.slots().flatten().filter(|slot| slot.live && slot.pid > 0).count()
 }
 
-/// Whether more than one process on the GPU of the tenant in `directory` has low priority, this one included. What cannot be read may have.
+/// Whether more than one process on the GPU of the tenant in `directory` has low priority, this one
+/// included. What cannot be read may have.
 pub fn are_several_low(directory: &CStr) -> bool {
     let Some(mut low) = low_processes(directory) else { return true };
     let known = for_each(directory, |other| low += low_processes(other).unwrap_or(1));

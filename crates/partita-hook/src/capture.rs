@@ -1,8 +1,9 @@
 //! Whether this process captures launches into graphs at the moment.
 //!
-//! To ask whether a stream's work is done is forbidden while it is captured, and spoils the capture. Whether a stream is captured only the
-//! driver can say: waiting for an event is enough to join it to a capture. So the hook counts captures, and whoever asks from
-//! another thread than the program's asks nothing while there is one ([`quiet`]).
+//! To ask whether a stream's work is done is forbidden while it is captured, and spoils the
+//! capture. Whether a stream is captured only the driver can say: waiting for an event is enough to
+//! join it to a capture. So the hook counts captures, and whoever asks from another thread than the
+//! program's asks nothing while there is one ([`quiet`]).
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};

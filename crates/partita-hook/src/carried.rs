@@ -17,7 +17,8 @@ type Words = [u32; 8];
 struct Written {
     /// The mask that the callback left, `None` for no mask.
     left: Option<Words>,
-    /// The mask that came with the descriptor: the program's for its stream, or the driver's for a cluster.
+    /// The mask that came with the descriptor: the program's for its stream, or the driver's for a
+    /// cluster.
     own: Option<Words>,
 }
 
@@ -50,7 +51,8 @@ impl Carried {
         self.0.lock().get_or_insert_default().values().next().and_then(|written| written.own)
     }
 
-    /// Notes that `left` was left in a descriptor that came with `own`, both as they are read from it.
+    /// Notes that `left` was left in a descriptor that came with `own`, both as they are read from
+    /// it.
     pub fn note(&self, descriptor: usize, left: Option<Words>, own: Option<Words>) {
         self.0.lock().get_or_insert_default().insert(descriptor, Written { left, own });
     }

@@ -25,8 +25,8 @@ pub fn prepare() {
     let _ = HAS_COUNTER.prepare(Some(give_back));
 }
 
-/// The calling thread's counter; [`OWN`] for the shared one. No lock; the call that finds a free counter
-/// may allocate.
+/// The calling thread's counter; [`OWN`] for the shared one. No lock; the call that finds a free
+/// counter may allocate.
 #[inline]
 pub fn of_this_thread() -> usize {
     match of(this_thread()) {

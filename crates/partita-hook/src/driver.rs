@@ -189,7 +189,8 @@ impl GraphCalls {
     /// The parameters of a kernel node.
     pub fn kernel_parameters(&self, node: *mut c_void) -> Option<CUDA_KERNEL_NODE_PARAMS_v2> {
         let mut parameters = core::mem::MaybeUninit::zeroed();
-        // SAFETY: room for the structure of this version of the call, all of whose fields may be zero.
+        // SAFETY: room for the structure of this version of the call, all of whose fields may be
+        // zero.
         unsafe {
             (self.kernel_parameters)(node, parameters.as_mut_ptr()).ok().ok()?;
             Some(parameters.assume_init())
@@ -211,7 +212,8 @@ impl GraphCalls {
     /// Whether a kernel node of an executable runs, as far as the program is concerned.
     ///
     /// # Errors
-    /// The driver's; CUDA_ERROR_INVALID_VALUE for a node that is not of the executable's graph any more.
+    /// The driver's; CUDA_ERROR_INVALID_VALUE for a node that is not of the executable's graph any
+    /// more.
     pub fn is_enabled(&self, executable: *mut c_void, node: *mut c_void) -> Result<bool, CuResult> {
         let mut enabled = 0;
         // SAFETY: a valid pointer; the driver checks the handles.
@@ -322,7 +324,8 @@ impl DriverCalls {
         Some((base, bytes as u64))
     }
 
-    /// Whether no allocation starts at an address. An answer about something else, such as a missing context, is none.
+    /// Whether no allocation starts at an address. An answer about something else, such as a
+    /// missing context, is none.
     pub fn is_gone(&self, address: u64) -> bool {
         let (mut base, mut bytes) = (0, 0);
         // SAFETY: valid pointers; the driver checks the address.
@@ -383,7 +386,8 @@ impl DriverCalls {
     /// The device of the memory behind a handle; none for memory of the host.
     pub fn device_of_handle(&self, handle: u64) -> Option<c_int> {
         let mut found = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
-        // SAFETY: room for the structure, all of whose fields may be zero; the driver checks the handle.
+        // SAFETY: room for the structure, all of whose fields may be zero; the driver checks the
+        // handle.
         let found = unsafe {
             (newer()?.properties)(found.as_mut_ptr(), handle).ok().ok()?;
             found.assume_init()

@@ -1,16 +1,22 @@
 //! What the driver takes of a GPU for itself: contexts, code, variables of modules, stacks, queues.
 //!
-//! A program asks for none of it by a call that names bytes: a module's variables come with the module, a stack with a launch. But whatever libcuda
-//! obtains it asks of the kernel driver, by an `ioctl` that makes an object of device memory, and that comes by here ([`ioctl`](crate::ioctl)). On an H200
-//! the sum of these is, to the byte, what the device lacks and what `nvidia-smi` shows, but for 5.6 MiB of a context that the kernel
-//! keeps by itself (`docs/hardware.md`). So what comes while no call that is charged is under way is the driver's own.
+//! A program asks for none of it by a call that names bytes: a module's variables come with the
+//! module, a stack with a launch. But whatever libcuda obtains it asks of the kernel driver, by an
+//! `ioctl` that makes an object of device memory, and that comes by here ([`ioctl`](crate::ioctl)).
+//! On an H200 the sum of these is, to the byte, what the device lacks and what `nvidia-smi` shows,
+//! but for 5.6 MiB of a context that the kernel keeps by itself (`docs/hardware.md`). So what comes
+//! while no call that is charged is under way is the driver's own.
 //!
-//! It is shown, and free up to the tenant's allowance ([`Limits::driver_allowance_bytes`](partita_ledger::Limits)) in each process, and up to
-//! [`DRIVER_ALLOWANCES`] times that in all of them: a quota says what a program may allocate, and a context is no fault of its. Beyond that it is charged, before the kernel is asked; what the quota has no
-//! room for is refused as a full device refuses it, and libcuda returns `CUDA_ERROR_OUT_OF_MEMORY` from the load or the launch.
+//! It is shown, and free up to the tenant's allowance
+//! ([`Limits::driver_allowance_bytes`](partita_ledger::Limits)) in each process, and up to
+//! [`DRIVER_ALLOWANCES`] times that in all of them: a quota says what a program may allocate, and a
+//! context is no fault of its. Beyond that it is charged, before the kernel is asked; what the
+//! quota has no room for is refused as a full device refuses it, and libcuda returns
+//! `CUDA_ERROR_OUT_OF_MEMORY` from the load or the launch.
 //!
-//! Of several GPUs each is known by the object that its memory is made below, from the first allocation of the program on it. What
-//! the driver took there before is charged then, as far as there is room.
+//! Of several GPUs each is known by the object that its memory is made below, from the first
+//! allocation of the program on it. What the driver took there before is charged then, as far as
+//! there is room.
 
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_ulong, c_void};
@@ -62,13 +68,15 @@ struct Memory {
 static MEMORY: Mutex<Memory> =
     Mutex::new(Memory { taken: Vec::new(), devices: Vec::new(), charged: Vec::new() });
 
-/// Bytes that are charged for contexts' limits (`cuCtxSetLimit`), which the driver takes later, at a launch.
+/// Bytes that are charged for contexts' limits (`cuCtxSetLimit`), which the driver takes later, at
+/// a launch.
 static LIMITS_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// What each thread is about: nothing, or [`CHARGING`] and beyond.
 static ABOUT: ThreadWord = ThreadWord::new();
 
-/// In a thread's word: a charged call is under way, on a GPU that is not known yet. Each GPU is one more than its number beyond it.
+/// In a thread's word: a charged call is under way, on a GPU that is not known yet. Each GPU is one
+/// more than its number beyond it.
 const CHARGING: usize = 1;
 
 /// Makes room for what threads are about.
@@ -222,7 +230,8 @@ pub unsafe fn on_alloc(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c
     asked
 }
 
-/// Takes out what is about to be freed, before the kernel is asked: afterwards the names may be other objects'. Returns whether there was any.
+/// Takes out what is about to be freed, before the kernel is asked: afterwards the names may be
+/// other objects'. Returns whether there was any.
 pub fn on_free(client: u32, object: u32) -> bool {
     let mut memory = MEMORY.lock();
     let before = memory.taken.len();
@@ -304,7 +313,8 @@ impl Memory {
         &mut self.charged[place].bytes
     }
 
-    /// Makes the account what is taken, and shows it. More than before is charged only as far as there is room: it is there already.
+    /// Makes the account what is taken, and shows it. More than before is charged only as far as
+    /// there is room: it is there already.
     fn settle(&mut self, tenant: &Tenant) {
         for gpu in tenant.gpus() {
             gpu.slot.show_driver(self.own_bytes(tenant, gpu));
@@ -320,7 +330,8 @@ impl Memory {
     }
 }
 
-/// Notes how much is charged for a limit of a context instead of `before`: the driver takes it at some launch.
+/// Notes how much is charged for a limit of a context instead of `before`: the driver takes it at
+/// some launch.
 pub fn limits_charged(before: u64, now: u64) {
     let change = |all: u64| Some(all.saturating_sub(before).saturating_add(now));
     let _ = LIMITS_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);

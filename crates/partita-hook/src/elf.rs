@@ -1,12 +1,12 @@
 //! Finds functions in the libraries that the dynamic linker has loaded, without calling it.
 //!
-//! The hook exports `dlsym` itself, so asking for that name gives the hook. It reads the linker's own
-//! list of loaded objects instead, the one that debuggers use, and each object's GNU hash table.
-//! Nothing is called, allocated or locked: a sanitizer's runtime resolves names before it is ready
-//! for any call of its own, `dl_iterate_phdr` among them.
+//! The hook exports `dlsym` itself, so asking for that name gives the hook. It reads the linker's
+//! own list of loaded objects instead, the one that debuggers use, and each object's GNU hash
+//! table. Nothing is called, allocated or locked: a sanitizer's runtime resolves names before it is
+//! ready for any call of its own, `dl_iterate_phdr` among them.
 //!
-//! The list grows at its end, and only objects that were opened later leave it. Searches that end at
-//! an object that was there from the start are therefore safe beside other threads' `dlopen`.
+//! The list grows at its end, and only objects that were opened later leave it. Searches that end
+//! at an object that was there from the start are therefore safe beside other threads' `dlopen`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -62,8 +62,8 @@ pub struct Loaded {
     next: *const Loaded,
 }
 
-// The linker's list: glibc's `_r_debug`, or what musl's `_dl_debug_addr` points to. Weak, so that each
-// is null where the other C library is.
+// The linker's list: glibc's `_r_debug`, or what musl's `_dl_debug_addr` points to. Weak, so that
+// each is null where the other C library is.
 core::arch::global_asm!(
     ".weak _r_debug",
     ".weak _dl_debug_addr",
@@ -151,7 +151,8 @@ impl Loaded {
         if self.name.is_null() {
             return b"";
         }
-        // SAFETY: the linker's names are NUL-terminated strings, and stay while the object is there.
+        // SAFETY: the linker's names are NUL-terminated strings, and stay while the object is
+        // there.
         let path = unsafe { CStr::from_ptr(self.name) }.to_bytes();
         path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
     }
@@ -182,8 +183,8 @@ impl Loaded {
         values
     }
 
-    /// glibc relocates the pointers of a dynamic section in place, other linkers leave them relative
-    /// to the load address.
+    /// glibc relocates the pointers of a dynamic section in place, other linkers leave them
+    /// relative to the load address.
     fn address(&self, value: u64) -> u64 {
         if value < self.base { self.base + value } else { value }
     }

@@ -44,7 +44,8 @@ impl KernelNode {
 pub enum Armed {
     /// Never uploaded: the next launch calls back for every kernel.
     Fresh,
-    /// These disable words; none in the kernels that do not fit the partition, if the tenant may widen them.
+    /// These disable words; none in the kernels that do not fit the partition, if the tenant may
+    /// widen them.
     Masked([u32; 8]),
     /// Nobody knows: the limits changed during the upload, or it failed.
     Unknown,
@@ -151,8 +152,9 @@ impl Executables {
         Self { executables: None, sources: None }
     }
 
-    /// Records a new executable. Returns a graph that is now to be destroyed: an older executable of the
-    /// same address was destroyed along a way that the hook does not see, with its context for one.
+    /// Records a new executable. Returns a graph that is now to be destroyed: an older executable
+    /// of the same address was destroyed along a way that the hook does not see, with its context
+    /// for one.
     #[must_use]
     pub fn insert(&mut self, handle: usize, executable: Executable) -> Option<usize> {
         self.sources.get_or_insert_default().entry(executable.graph).or_default().executables += 1;

@@ -1,17 +1,18 @@
 //! What the C library of the process may lack.
 //!
 //! The library loads where glibc is as old as 2.17, and under musl, so it may ask the linker for
-//! nothing newer. The functions here have newer versions, or lie in libraries that older systems keep
-//! beside libc. Each is defined under its own name, hidden, so that every crate in this library is
-//! linked with it: as the system call that it is, or as a jump to the function that the process has.
+//! nothing newer. The functions here have newer versions, or lie in libraries that older systems
+//! keep beside libc. Each is defined under its own name, hidden, so that every crate in this
+//! library is linked with it: as the system call that it is, or as a jump to the function that the
+//! process has.
 
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::{elf, linker};
 
-/// Defines hidden functions that are plain system calls. On x86-64 the kernel's `struct stat` is the C
-/// library's.
+/// Defines hidden functions that are plain system calls. On x86-64 the kernel's `struct stat` is
+/// the C library's.
 macro_rules! system_calls {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $body:block)*) => { $(
         unsafe extern "C" fn $name($($argument: $type),*) -> isize $body
@@ -25,8 +26,8 @@ macro_rules! system_calls {
     )* };
 }
 
-/// Defines hidden functions that jump to those of the process, through a word that at first leads to the
-/// search for it.
+/// Defines hidden functions that jump to those of the process, through a word that at first leads
+/// to the search for it.
 macro_rules! found_later {
     ($($name:ident, missing $missing:expr;)*) => { $(
         mod $name {

@@ -1,4 +1,5 @@
-//! What only a kernel function can tell of its launches: its compiled-in cluster, and whether it may launch kernels itself.
+//! What only a kernel function can tell of its launches: its compiled-in cluster, and whether it
+//! may launch kernels itself.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +29,8 @@ fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
     &KNOWN[(function as usize >> 4) % KNOWN.len()]
 }
 
-/// Whether the function is known to have been compiled without clusters and to launch nothing, in a process that sees one GPU.
+/// Whether the function is known to have been compiled without clusters and to launch nothing, in a
+/// process that sees one GPU.
 #[inline(always)]
 pub fn is_known_plain(function: *mut c_void) -> bool {
     entry_of(function).load(Ordering::Relaxed) == (function as u64) << 16 | 1
@@ -54,7 +56,8 @@ pub fn attribute_changed(attribute: c_int) {
 pub struct Traits {
     /// Blocks of the cluster that it was compiled for, 1 for none.
     pub cluster_blocks: u32,
-    /// Whether its module holds the device runtime, by which kernels launch kernels (dynamic parallelism).
+    /// Whether its module holds the device runtime, by which kernels launch kernels (dynamic
+    /// parallelism).
     pub launches: bool,
 }
 
@@ -79,8 +82,8 @@ impl Traits {
             false => asked_cluster_blocks(tenant.driver(), launched.function),
         };
         let launches = launched.holds_device_runtime(tenant);
-        // A launch of a process with several GPUs or a priority has more to ask than this, and must not be known as
-        // plain.
+        // A launch of a process with several GPUs or a priority has more to ask than this, and must
+        // not be known as plain.
         let several = if tenant.places().is_some() || tenant.has_gate() { SEVERAL_GPUS } else { 0 };
         let launching = if launches { LAUNCHES } else { 0 };
         entry.store(address << 16 | u64::from(cluster_blocks | launching | several), Ordering::Relaxed);
@@ -104,8 +107,8 @@ struct Launched {
     module: *mut c_void,
 }
 
-/// The function of a `CUfunction` or `CUkernel`. The driver tells them apart only by an error, which
-/// debuggers show to their users; so what the last handle was is asked first.
+/// The function of a `CUfunction` or `CUkernel`. The driver tells them apart only by an error,
+/// which debuggers show to their users; so what the last handle was is asked first.
 fn launched(tenant: &Tenant, handle: *mut c_void) -> Option<Launched> {
     static KERNELS: AtomicBool = AtomicBool::new(true);
     let as_function = |function| match tenant.module_calls() {

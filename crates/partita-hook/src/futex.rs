@@ -2,7 +2,8 @@
 
 use core::sync::atomic::AtomicU32;
 
-/// Waits while the word is `value`, for at most this long, in nanoseconds. May return for no reason.
+/// Waits while the word is `value`, for at most this long, in nanoseconds. May return for no
+/// reason.
 pub fn wait(word: &AtomicU32, value: u32, ns_max: Option<u64>) {
     let limit = ns_max.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000).min(3600).cast_signed(),

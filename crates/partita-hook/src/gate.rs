@@ -1,13 +1,18 @@
-//! The gate between tenants of a GPU: those of low priority wait while those of high priority have work in flight.
+//! The gate between tenants of a GPU: those of low priority wait while those of high priority have
+//! work in flight.
 //!
-//! A stream of a process of high priority has a lane in the GPU's gate file ([`GateMap`]). Before the first launch
-//! after a rest the hook closes it, by a store; behind the last, the GPU opens it, by a write in the stream: after every
-//! graph, and before every call with which the program waits, copies that it waits for among them, or asks whether it is done. So nobody synchronises, and no process takes part
-//! between the last kernel's end and the next one's beginning. In front of launches of low priority waits for all lanes go into the stream
-//! ([`low`]), so what is queued already stops as well; how many launches pass between two follows from their measured lengths ([`pace`]).
+//! A stream of a process of high priority has a lane in the GPU's gate file ([`GateMap`]). Before
+//! the first launch after a rest the hook closes it, by a store; behind the last, the GPU opens it,
+//! by a write in the stream: after every graph, and before every call with which the program waits,
+//! copies that it waits for among them, or asks whether it is done. So nobody synchronises, and no
+//! process takes part between the last kernel's end and the next one's beginning. In front of
+//! launches of low priority waits for all lanes go into the stream ([`low`]), so what is queued
+//! already stops as well; how many launches pass between two follows from their measured lengths
+//! ([`pace`]).
 //!
-//! A process of low priority that has met a lane starts the one thread that the hook ever has. It sleeps, and every few
-//! milliseconds opens the lanes of those that have died and of those that hold others for too long.
+//! A process of low priority that has met a lane starts the one thread that the hook ever has. It
+//! sleeps, and every few milliseconds opens the lanes of those that have died and of those that
+//! hold others for too long.
 
 mod low;
 mod nodes;
@@ -48,14 +53,17 @@ calls! {
 const PER_THREAD: usize = 2;
 /// `CU_STREAM_LEGACY`; null is the legacy stream too.
 const LEGACY: usize = 1;
-/// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs others.
+/// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs
+/// others.
 const WATCH_NS: u64 = 5_000_000;
-/// The same while nobody of high priority is there: what else it costs who comes, and dies, between two looks.
+/// The same while nobody of high priority is there: what else it costs who comes, and dies, between
+/// two looks.
 const IDLE_WATCH_NS: u64 = 25_000_000;
 /// How often it looks who else has low priority, in nanoseconds: it reads a few files for that.
 const CROWD_NS: u64 = 100_000_000;
 
-/// Whether any stream of this process has closed a lane, so that calls that wait have something to do.
+/// Whether any stream of this process has closed a lane, so that calls that wait have something to
+/// do.
 static HOLDS: AtomicBool = AtomicBool::new(false);
 /// Whether launches of this process are measured, so that they have.
 static MEASURES: AtomicBool = AtomicBool::new(false);
@@ -222,8 +230,8 @@ impl Gate {
         }
         HOLDS.store(true, Ordering::Relaxed);
         self.page.close_lane(lane, closed, now_ns());
-        // What opened it for the work before may still be on its way, and would open it for this as well: the stream
-        // closes it again right behind.
+        // What opened it for the work before may still be on its way, and would open it for this as
+        // well: the stream closes it again right behind.
         if !was_closed && opening != 0 && state != opening {
             let word = self.word(lane)?;
             // SAFETY: the program's stream, and a word that stays mapped.
@@ -240,8 +248,8 @@ impl Gate {
         if !holder.closed.load(Ordering::Relaxed) || is_captured(tenant, stream) {
             return;
         }
-        // A write into the legacy stream would spoil the captures of blocking streams. The lane stays
-        // closed until a later call, or until those who wait for it relent.
+        // A write into the legacy stream would spoil the captures of blocking streams. The lane
+        // stays closed until a later call, or until those who wait for it relent.
         if key <= LEGACY && capture::is_any() {
             return;
         }
@@ -280,8 +288,8 @@ impl Gate {
         watcher::start(first).inspect_err(|_| self.watched.store(false, Ordering::Relaxed))
     }
 
-    /// Whether this process has low priority now, one of high priority is about, and no other one has low priority: between two of them short
-    /// slices would be spent on switches.
+    /// Whether this process has low priority now, one of high priority is about, and no other one
+    /// has low priority: between two of them short slices would be spent on switches.
     pub fn gives_way(&self, gpu: &Gpu, now_ns: u64) -> bool {
         let may = self.watched.load(Ordering::Relaxed)
             && self.page.claimed() != 0
@@ -293,7 +301,8 @@ impl Gate {
         may && !self.is_crowded.load(Ordering::Relaxed)
     }
 
-    /// Opens what nobody else would, and says in how many nanoseconds to do so again; none if nobody of this process waits.
+    /// Opens what nobody else would, and says in how many nanoseconds to do so again; none if
+    /// nobody of this process waits.
     pub fn look(&self, now_ns: u64) -> Option<u64> {
         if !self.watched.load(Ordering::Relaxed) {
             return None;
@@ -306,7 +315,8 @@ impl Gate {
     }
 }
 
-/// What a lane holds while it is closed after that was written to open it: even, and another each time.
+/// What a lane holds while it is closed after that was written to open it: even, and another each
+/// time.
 fn closed_after(opening: u32) -> u32 {
     opening.wrapping_add(1) & !OPEN
 }
@@ -329,8 +339,8 @@ fn is_captured(tenant: &Tenant, stream: *mut c_void) -> bool {
     tenant.driver().is_capturing(asked)
 }
 
-/// Runs a launch on `gpu` once its tenant's priority and share of time have been seen to. `is_graph`: it is long enough to open the
-/// lane right behind it, and to be measured alone.
+/// Runs a launch on `gpu` once its tenant's priority and share of time have been seen to.
+/// `is_graph`: it is long enough to open the lane right behind it, and to be measured alone.
 #[inline]
 pub fn through(
     tenant: &'static Tenant,

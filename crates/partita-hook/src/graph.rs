@@ -15,7 +15,8 @@ use partita_abi::types::{
 
 use crate::{graph_memory, graph_nodes, graph_place, tenant};
 
-/// The device and the bytes of the memory that the node described at `parameters` allocates, if it does.
+/// The device and the bytes of the memory that the node described at `parameters` allocates, if it
+/// does.
 ///
 /// # Safety
 /// Null, or a valid `CUgraphNodeParams`, whose first member is its type.
@@ -65,7 +66,8 @@ unsafe fn note(node: *mut *mut c_void, graph: *mut c_void, parameters: *const c_
     if tenant::current().is_none() {
         return;
     }
-    // SAFETY: the type says which member counts; the driver has filled in where it keeps as many bodies as were asked for.
+    // SAFETY: the type says which member counts; the driver has filled in where it keeps as many
+    // bodies as were asked for.
     unsafe {
         let parameters = &*parameters.cast::<CUgraphNodeParams>();
         graph_place::note_added(graph, parameters);

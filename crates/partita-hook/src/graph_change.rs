@@ -16,8 +16,8 @@ use crate::{graph_nodes, real};
 /// `cuGraphExecUpdate_v2`.
 type UpdateV2 = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut CUgraphExecUpdateResultInfo) -> CuResult;
 
-/// Runs `change` on an executable. If it succeeds, `record` corrects what is known of it, and the next
-/// launch looks again.
+/// Runs `change` on an executable. If it succeeds, `record` corrects what is known of it, and the
+/// next launch looks again.
 fn changed(
     executable: *mut c_void,
     change: impl FnOnce() -> CuResult,
@@ -31,7 +31,8 @@ fn changed(
         if let Some(executable) = tenant.executables().get(executable as usize) {
             record(tenant, executable);
             if executable.wide {
-                // What changed is uploaded by the next launch, which must not be without the mask for all of it.
+                // What changed is uploaded by the next launch, which must not be without the mask
+                // for all of it.
                 executable.armed = Armed::Unknown;
             }
         }
@@ -50,7 +51,8 @@ pub unsafe fn set_enabled(
     changed(executable, || unsafe { real(executable, node, enabled) }, |_, _| {})
 }
 
-/// Wraps `cuGraphExecUpdate`, which since CUDA 12 reports through one structure and before through two.
+/// Wraps `cuGraphExecUpdate`, which since CUDA 12 reports through one structure and before through
+/// two.
 pub unsafe fn update_v2(
     real: UpdateV2,
     executable: *mut c_void,
@@ -119,8 +121,8 @@ fn waits_of(executable: *mut c_void, graph: *mut c_void) -> Option<Inserted> {
     gpu.gate.as_ref()?.insert_as(tenant, gpu, graph, plan)
 }
 
-/// Wraps `cuGraphExecUpdate` of CUDA 10 and 11. That call refuses graphs with waits inside (measured,
-/// `docs/hardware.md`), so the later one updates an executable that has some.
+/// Wraps `cuGraphExecUpdate` of CUDA 10 and 11. That call refuses graphs with waits inside
+/// (measured, `docs/hardware.md`), so the later one updates an executable that has some.
 pub unsafe fn update(
     real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void, *mut c_uint) -> CuResult,
     executable: *mut c_void,
@@ -166,8 +168,8 @@ fn later_update() -> Option<UpdateV2> {
     (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, UpdateV2>(address) })
 }
 
-/// An executable has taken over the parameters of a graph of the same structure. Its nodes stay those of its
-/// own graph.
+/// An executable has taken over the parameters of a graph of the same structure. Its nodes stay
+/// those of its own graph.
 fn take_shapes(tenant: &Tenant, executable: &mut Executable, graph: *mut c_void) {
     let others = graph_nodes::kernels(tenant, graph as usize).unwrap_or_default();
     if others.len() == executable.kernels.len() {

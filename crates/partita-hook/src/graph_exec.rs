@@ -105,7 +105,8 @@ struct Prepared<'t> {
     carried: Arc<Carried>,
 }
 
-/// Judges an executable by the limits of this moment and arms it for them; `None` for one that is unknown.
+/// Judges an executable by the limits of this moment and arms it for them; `None` for one that is
+/// unknown.
 fn prepare<'t>(
     tenant: &'t Tenant,
     handle: *mut c_void,
@@ -164,8 +165,8 @@ fn judge(
     Ok(wide)
 }
 
-/// Has the next launch call back for every kernel, and for nothing but the misfits if there are some: the
-/// others are uploaded before, so that only the misfits go without the mask.
+/// Has the next launch call back for every kernel, and for nothing but the misfits if there are
+/// some: the others are uploaded before, so that only the misfits go without the mask.
 fn arm(
     driver: &GraphCalls,
     handle: *mut c_void,
@@ -204,8 +205,8 @@ fn arm(
     Ok(())
 }
 
-/// Lets an executable that could not be armed run on with the masks that it has, if they lie inside the
-/// tenant's set.
+/// Lets an executable that could not be armed run on with the masks that it has, if they lie inside
+/// the tenant's set.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` if they do not, or nobody knows them, and a line that says so.
@@ -232,7 +233,8 @@ fn run_on(executable: &mut Executable, limits: &Limits, wide: bool) -> Result<()
     }
 }
 
-/// Makes an executable by `real` and records it. What a tenant of low priority makes has waits inside, if the driver takes them.
+/// Makes an executable by `real` and records it. What a tenant of low priority makes has waits
+/// inside, if the driver takes them.
 ///
 /// # Safety
 /// `executable` is where `real` puts the new handle, null or valid.
@@ -304,7 +306,8 @@ unsafe fn made(
     result
 }
 
-/// The GPU of a graph's kernels: where they were captured or added, else that of the current context.
+/// The GPU of a graph's kernels: where they were captured or added, else that of the current
+/// context.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a graph with kernels of several, and a line that says so.
@@ -397,8 +400,8 @@ pub unsafe fn destroy_executable(
     result
 }
 
-/// Wraps `cuGraphDestroy`: a graph with executables ends with the last of them, because they are armed
-/// through its nodes.
+/// Wraps `cuGraphDestroy`: a graph with executables ends with the last of them, because they are
+/// armed through its nodes.
 pub unsafe fn destroy_graph(
     real: unsafe extern "C" fn(*mut c_void) -> CuResult,
     graph: *mut c_void,

@@ -1,10 +1,11 @@
 //! Memory of graphs: nodes that allocate, and allocations that a capture records.
 //!
-//! The driver obtains the memory of an executable graph at some launch and keeps it until the graph is gone, and
-//! longer, for other graphs of the device, until it is trimmed (`pools`). It is charged when the node is
-//! made, where there is a call that can be refused, and until the graph ends: a graph that allocates
-//! has one executable at a time, cannot be cloned and cannot lose nodes, and the hook keeps it as long as its
-//! executable (`executables`). Over the quota the call returns `CUDA_ERROR_OUT_OF_MEMORY`.
+//! The driver obtains the memory of an executable graph at some launch and keeps it until the graph
+//! is gone, and longer, for other graphs of the device, until it is trimmed (`pools`). It is
+//! charged when the node is made, where there is a call that can be refused, and until the graph
+//! ends: a graph that allocates has one executable at a time, cannot be cloned and cannot lose
+//! nodes, and the hook keeps it as long as its executable (`executables`). Over the quota the call
+//! returns `CUDA_ERROR_OUT_OF_MEMORY`.
 
 use alloc::vec::Vec;
 use core::ffi::c_void;
@@ -25,7 +26,8 @@ type Held = Vec<(u64, Charge)>;
 static GRAPHS: Mutex<Option<HashMap<usize, Held>>> = Mutex::new(None);
 /// Held while a graph that allocates is made or ended, with its executable.
 static ORDER: Mutex<()> = Mutex::new(());
-/// Whether a graph of this process has ever allocated: the driver keeps what one has had for others.
+/// Whether a graph of this process has ever allocated: the driver keeps what one has had for
+/// others.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Whether what the driver takes at a graph's launch may be what is charged for nodes.
@@ -34,8 +36,8 @@ pub fn is_any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// The right to make and end graphs with their executables, where graphs of this process allocate: two threads
-/// could otherwise end what one of them still needs.
+/// The right to make and end graphs with their executables, where graphs of this process allocate:
+/// two threads could otherwise end what one of them still needs.
 pub fn order() -> Option<Guard<'static, ()>> {
     is_any().then(|| ORDER.lock())
 }
@@ -121,8 +123,8 @@ pub fn captured(
 pub fn ended(tenant: &Tenant, graph: usize) {
     let Some(held) = GRAPHS.lock().as_mut().and_then(|graphs| graphs.remove(&graph)) else { return };
     for (address, charge) in held {
-        // What a launch allocated and nobody freed the program still frees as any other memory. Noted before the
-        // driver is asked: another thread may be freeing it.
+        // What a launch allocated and nobody freed the program still frees as any other memory.
+        // Noted before the driver is asked: another thread may be freeing it.
         tenant.hold(Kind::Pointer, address, charge, tenant.here());
         let is_gone = tenant.driver().range_of(address).is_none();
         match tenant.take_dead(Kind::Pointer, address, is_gone) {

@@ -64,7 +64,8 @@ pub unsafe fn reset_after_fork() {
     *GRAPHS.lock() = None;
 }
 
-/// Notes the GPU of a kernel that was added to a graph: that of `context`, null for the current one.
+/// Notes the GPU of a kernel that was added to a graph: that of `context`, null for the current
+/// one.
 fn note_in(graph: *mut c_void, context: *mut c_void) {
     if let Some(tenant) = tenant::current()
         && tenant.places().is_some()

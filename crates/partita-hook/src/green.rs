@@ -48,7 +48,8 @@ pub unsafe fn reset_after_fork() {
     }
 }
 
-/// The tenant, where its launches are masked and the process sees one GPU. Elsewhere the driver answers.
+/// The tenant, where its launches are masked and the process sees one GPU. Elsewhere the driver
+/// answers.
 fn masked() -> Option<&'static Tenant> {
     tenant::current().filter(|tenant| tenant.is_masked() && tenant.places().is_none())
 }
@@ -222,7 +223,8 @@ pub unsafe fn split_by_count(
         *count = parts.len() as c_uint;
         if !groups.is_null() {
             for (index, part) in parts.iter().enumerate() {
-                // SAFETY: the program has said that there is room for as many, and split() has kept to it.
+                // SAFETY: the program has said that there is room for as many, and split() has kept
+                // to it.
                 unsafe { groups.add(index).write(part.resource(&topology)) };
             }
         }

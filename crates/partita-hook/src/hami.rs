@@ -1,7 +1,8 @@
-//! Tenants without `partita run`: the environment of HAMi-core (or of vgpu-manager) names them and their limits, so that this library can be
-//! put where theirs was (`docs/migrating-from-hami.md`).
+//! Tenants without `partita run`: the environment of HAMi-core (or of vgpu-manager) names them and
+//! their limits, so that this library can be put where theirs was (`docs/migrating-from-hami.md`).
 //!
-//! What the variables mean is [`partita_core::hami`]'s. Here is whose environment counts, where the tenant lies, and who makes it.
+//! What the variables mean is [`partita_core::hami`]'s. Here is whose environment counts, where the
+//! tenant lies, and who makes it.
 
 mod directory;
 mod environment;
@@ -27,7 +28,8 @@ use crate::attach::Part;
 use crate::gpu::Gpu;
 use crate::{nvml, report};
 
-/// Whether this process belongs to a tenant that an environment names, if only by what nobody understands.
+/// Whether this process belongs to a tenant that an environment names, if only by what nobody
+/// understands.
 pub fn is_tenant() -> bool {
     matches!(environment::says(), Says::Asks(_) | Says::Unclear(_))
 }
@@ -46,7 +48,8 @@ fn asked() -> Result<&'static Asked, String> {
     }
 }
 
-/// Makes this process one of its tenant's, on the GPUs that it sees, and returns their compute capability.
+/// Makes this process one of its tenant's, on the GPUs that it sees, and returns their compute
+/// capability.
 ///
 /// # Errors
 /// Why it cannot be, and what to do.
@@ -83,8 +86,8 @@ pub fn views() -> Result<Vec<(LimitsMap, UsageView)>, String> {
     Ok(tenancy.directories().iter().filter_map(|directory| open(directory.as_c().into())).collect())
 }
 
-/// The quota of a GPU on which nobody has made the tenant yet, in bytes; none without one. A quota that is not understood is none of
-/// anything.
+/// The quota of a GPU on which nobody has made the tenant yet, in bytes; none without one. A quota
+/// that is not understood is none of anything.
 pub fn quota_bytes(uuid: &[u8; 16]) -> Option<u64> {
     let Ok(asked) = asked() else { return Some(0) };
     match numbers(asked, core::slice::from_ref(uuid)) {
@@ -93,10 +96,11 @@ pub fn quota_bytes(uuid: &[u8; 16]) -> Option<u64> {
     }
 }
 
-/// The numbers that GPUs have in the container, which a process that sees some of them cannot tell by their ordinals.
+/// The numbers that GPUs have in the container, which a process that sees some of them cannot tell
+/// by their ordinals.
 ///
-/// The container's list of UUIDs says so; else the management library, which shows what the container has and does not obey
-/// `CUDA_VISIBLE_DEVICES`; else the ordinals in that.
+/// The container's list of UUIDs says so; else the management library, which shows what the
+/// container has and does not obey `CUDA_VISIBLE_DEVICES`; else the ordinals in that.
 fn numbers(asked: &Asked, uuids: &[[u8; 16]]) -> Result<Vec<usize>, String> {
     if !asked.is_numbered() {
         return Ok((0..uuids.len()).collect());

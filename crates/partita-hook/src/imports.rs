@@ -11,7 +11,8 @@ use crate::shares;
 use crate::tenant::{self, Tenant};
 use crate::{driver_memory, memory};
 
-/// Wraps `cuIpcGetMemHandle`: what another process can open from now on moves to an account that it can share.
+/// Wraps `cuIpcGetMemHandle`: what another process can open from now on moves to an account that it
+/// can share.
 pub unsafe fn export(
     real: unsafe extern "C" fn(*mut CUipcMemHandle, u64) -> CuResult,
     handle: *mut CUipcMemHandle,
@@ -34,8 +35,9 @@ pub unsafe fn export(
 
 type Open = unsafe extern "C" fn(*mut u64, CUipcMemHandle, c_uint) -> CuResult;
 
-/// Wraps `cuIpcOpenMemHandle`. Its size is known only once it is open; opening takes no device memory, so it is
-/// charged then, and closed again if the quota has no room for it (`CUDA_ERROR_MAP_FAILED`).
+/// Wraps `cuIpcOpenMemHandle`. Its size is known only once it is open; opening takes no device
+/// memory, so it is charged then, and closed again if the quota has no room for it
+/// (`CUDA_ERROR_MAP_FAILED`).
 pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags: c_uint) -> CuResult {
     let Some(tenant) = tenant::current() else {
         if tenant::is_refused() {
@@ -94,8 +96,9 @@ pub unsafe fn close(real: unsafe extern "C" fn(u64) -> CuResult, pointer: u64) -
 
 type Import = unsafe extern "C" fn(*mut *mut c_void, *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) -> CuResult;
 
-/// Wraps `cuImportExternalMemory`: device memory that a graphics interface has allocated, which nothing charges
-/// before. Over the quota it fails with `CUDA_ERROR_OPERATING_SYSTEM`, as where the import itself does.
+/// Wraps `cuImportExternalMemory`: device memory that a graphics interface has allocated, which
+/// nothing charges before. Over the quota it fails with `CUDA_ERROR_OPERATING_SYSTEM`, as where the
+/// import itself does.
 pub unsafe fn import_external(
     real: Import,
     memory: *mut *mut c_void,
@@ -121,8 +124,9 @@ pub unsafe fn destroy_external(
     memory::released(Kind::External, memory as u64, || unsafe { real(memory) })
 }
 
-/// Wraps `cuMemMapArrayAsync`, which has memory outlive its handle inside of sparse arrays: what it holds is not
-/// followed yet, so a tenant with a quota is refused (`CUDA_ERROR_INVALID_VALUE`, which the call documents).
+/// Wraps `cuMemMapArrayAsync`, which has memory outlive its handle inside of sparse arrays: what it
+/// holds is not followed yet, so a tenant with a quota is refused (`CUDA_ERROR_INVALID_VALUE`,
+/// which the call documents).
 pub unsafe fn map_array(
     real: unsafe extern "C" fn(*mut c_void, c_uint, *mut c_void) -> CuResult,
     list: *mut c_void,
@@ -136,8 +140,9 @@ pub unsafe fn map_array(
     unsafe { real(list, count, stream) }
 }
 
-/// Wraps `cuLogicalEndpointBindAddr` of CUDA 13.3. What is bound to an endpoint outlives its handle, which is not
-/// followed yet: a tenant with a quota is refused (`CUDA_ERROR_NOT_SUPPORTED`).
+/// Wraps `cuLogicalEndpointBindAddr` of CUDA 13.3. What is bound to an endpoint outlives its
+/// handle, which is not followed yet: a tenant with a quota is refused
+/// (`CUDA_ERROR_NOT_SUPPORTED`).
 pub unsafe fn bind_endpoint_address(
     real: unsafe extern "C" fn(c_uint, c_int, u64, *mut c_void, u64, u64) -> CuResult,
     endpoint: c_uint,
@@ -178,8 +183,8 @@ const LIMIT_PRINTF: c_uint = 1;
 /// `CU_LIMIT_MALLOC_HEAP_SIZE`.
 const LIMIT_HEAP: c_uint = 2;
 
-/// Wraps `cuCtxSetLimit`: the heap of kernels and their output are device memory of the size that is set here.
-/// What goes beyond the size that they had at first is charged until the context ends.
+/// Wraps `cuCtxSetLimit`: the heap of kernels and their output are device memory of the size that
+/// is set here. What goes beyond the size that they had at first is charged until the context ends.
 pub unsafe fn set_limit(
     real: unsafe extern "C" fn(c_uint, usize) -> CuResult,
     limit: c_uint,
@@ -190,7 +195,8 @@ pub unsafe fn set_limit(
     let Some(tenant) = tenant::current().filter(|_| matches!(limit, LIMIT_PRINTF | LIMIT_HEAP)) else {
         return set();
     };
-    // Two threads that set it at once would both pay, or be credited, for the difference to the same value.
+    // Two threads that set it at once would both pay, or be credited, for the difference to the
+    // same value.
     let _contexts = tenant.contexts();
     let (Some(now), Ok(gpu)) = (tenant.driver().context_limit(limit), tenant.gpu_now()) else { return set() };
     let context = tenant.driver().current_context();

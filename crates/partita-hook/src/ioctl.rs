@@ -1,7 +1,8 @@
 //! What libcuda asks of the kernel driver, where it concerns a tenant.
 //!
-//! libcuda reaches the kernel through `ioctl`, which this library exports as well. Three requests are looked at: a command, which may set a time
-//! slice ([`slices`]); an object that is made, which may be device memory ([`driver_memory`]); and one that is freed. Everything else goes on.
+//! libcuda reaches the kernel through `ioctl`, which this library exports as well. Three requests
+//! are looked at: a command, which may set a time slice ([`slices`]); an object that is made, which
+//! may be device memory ([`driver_memory`]); and one that is freed. Everything else goes on.
 
 use core::ffi::{CStr, c_int, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -35,12 +36,14 @@ type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 /// The next `ioctl` behind this library's; null before it is known.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Finds what `ioctl` passes on to. At load: later a forked child may be the first to ask, without the linker's lock.
+/// Finds what `ioctl` passes on to. At load: later a forked child may be the first to ask, without
+/// the linker's lock.
 pub fn find_next() {
     NEXT.store(elf::behind_this_library(c"ioctl"), Ordering::Release);
 }
 
-/// Interposed ioctl(2). The third argument is passed in the same register whether a function is variadic or not.
+/// Interposed ioctl(2). The third argument is passed in the same register whether a function is
+/// variadic or not.
 ///
 /// # Safety
 /// As for ioctl(2).
@@ -93,7 +96,8 @@ pub unsafe fn next(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int
     unsafe { next(node, wanted, argument) }
 }
 
-/// Passes a request on to the kernel: a simulated libcuda brings it along, as everywhere (`partita-driver`, `control::nodes`).
+/// Passes a request on to the kernel: a simulated libcuda brings it along, as everywhere
+/// (`partita-driver`, `control::nodes`).
 ///
 /// # Safety
 /// As for ioctl(2), with a request of the driver's.

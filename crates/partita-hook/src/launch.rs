@@ -47,8 +47,8 @@ type Kernel = unsafe extern "C" fn(
 ) -> CuResult;
 
 /// Whether launches of the function are the driver's alone, but for their mask: there is nothing to
-/// judge but what the function brings along, which is known after its first launch. This is the way of
-/// most programs.
+/// judge but what the function brings along, which is known after its first launch. This is the way
+/// of most programs.
 #[inline(always)]
 pub fn is_plain(function: *mut c_void) -> bool {
     functions::is_known_plain(function) && tenant::current().is_some()

@@ -95,8 +95,8 @@ const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
 
 /// [`Origin`] by its number; 0 before anybody looked.
 static ORIGIN: AtomicU8 = AtomicU8::new(0);
-/// A copy of the directory's name, so that nothing is allocated in a process that never uses it. Empty
-/// where there is none, or one that is too long for a path.
+/// A copy of the directory's name, so that nothing is allocated in a process that never uses it.
+/// Empty where there is none, or one that is too long for a path.
 static LEDGER: [AtomicU8; libc::PATH_MAX as usize] = [const { AtomicU8::new(0) }; libc::PATH_MAX as usize];
 
 /// How this process came to belong to a tenant.

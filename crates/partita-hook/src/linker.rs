@@ -107,8 +107,8 @@ pub unsafe extern "C" fn dlvsym(
     )
 }
 
-/// The hook for `name` as found through `handle` by the code at `caller`, or null when the C library
-/// should answer.
+/// The hook for `name` as found through `handle` by the code at `caller`, or null when the C
+/// library should answer.
 ///
 /// Allocators and sanitizers ask for names before they are ready to be called themselves, and most
 /// programs never use CUDA: nothing is done before a name is one that the hook stands before.

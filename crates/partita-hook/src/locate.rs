@@ -31,15 +31,16 @@ calls! {
     pointer_attribute = c"cuPointerGetAttribute": fn(*mut c_void, c_int, u64);
 }
 
-/// The last of the handles that stand for a default stream: null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`.
+/// The last of the handles that stand for a default stream: null, `CU_STREAM_LEGACY`,
+/// `CU_STREAM_PER_THREAD`.
 const DEFAULT_STREAM_MAX: usize = 2;
 /// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const CAPTURE_ACTIVE: c_uint = 1;
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 const POINTER_DEVICE_ORDINAL: c_int = 9;
 
-/// The GPUs of streams and contexts seen lately: a handle above 16 bits that hold one more than the GPU's index.
-/// A collision only costs asking the driver again.
+/// The GPUs of streams and contexts seen lately: a handle above 16 bits that hold one more than the
+/// GPU's index. A collision only costs asking the driver again.
 struct Seen<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Seen<N> {
@@ -116,7 +117,8 @@ pub fn prepare() -> Result<(), &'static str> {
     NOTE.prepare(None)
 }
 
-/// The GPU that the calling thread's call is for, if it is noted; and notes that the callback was called.
+/// The GPU that the calling thread's call is for, if it is noted; and notes that the callback was
+/// called.
 ///
 /// # Safety
 /// Called in the launch callback of a process that has [`prepare`]d.

@@ -1,8 +1,8 @@
 //! Calls that move managed memory, or advise the driver where to have it.
 //!
-//! What lies on the host because the quota had no room for it ([`crate::spill`]) cannot be moved, and the driver knows it as
-//! pinned memory, about which these calls fail. Programs make them for speed alone, so for such memory they succeed and do
-//! nothing. Everything else goes to the driver.
+//! What lies on the host because the quota had no room for it ([`crate::spill`]) cannot be moved,
+//! and the driver knows it as pinned memory, about which these calls fail. Programs make them for
+//! speed alone, so for such memory they succeed and do nothing. Everything else goes to the driver.
 
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_uint, c_void};
@@ -130,7 +130,8 @@ pub unsafe fn prefetch_batch(
     if left.is_empty() {
         return CuResult::SUCCESS;
     }
-    // SAFETY: not null, so the caller's array. A location is that of all entries from its first on, up to the next one's.
+    // SAFETY: not null, so the caller's array. A location is that of all entries from its first on,
+    // up to the next one's.
     let firsts = unsafe { slice::from_raw_parts(firsts, location_count) };
     let places: Vec<usize> =
         left.iter().map(|at| firsts.partition_point(|first| first <= at).saturating_sub(1)).collect();

@@ -141,7 +141,8 @@ unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, parameters: *const c_void) {
     }
 }
 
-/// Masks a launch on `gpu`. Inlined into the callback, which keeps its registers once and not twice.
+/// Masks a launch on `gpu`. Inlined into the callback, which keeps its registers once and not
+/// twice.
 ///
 /// # Safety
 /// As for [`on_launch`].

@@ -20,8 +20,8 @@ use crate::spill::{self, Form};
 use crate::tenant::{self, Tenant};
 use crate::{green, locate, quiet};
 
-/// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it
-/// gave; credits the bytes again if it failed. A request for nothing is left to the driver to judge.
+/// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it gave;
+/// credits the bytes again if it failed. A request for nothing is left to the driver to judge.
 pub fn charged(
     kind: Kind,
     bytes: u64,
@@ -85,12 +85,13 @@ pub unsafe fn alloc<P: Word, S: Word>(
         || unsafe { real(pointer, bytes) },
         || unsafe { *pointer }.to_u64(),
     );
-    // SAFETY: the driver found nothing wrong with the pointer, or was not asked yet: then it is the caller's word that it can be
-    // written to, as for the driver.
+    // SAFETY: the driver found nothing wrong with the pointer, or was not asked yet: then it is the
+    // caller's word that it can be written to, as for the driver.
     unsafe { or_spilled(result, pointer, bytes.to_u64(), Form::Device) }
 }
 
-/// The outcome of an allocation: with memory of the host if there was no room, and the tenant has that.
+/// The outcome of an allocation: with memory of the host if there was no room, and the tenant has
+/// that.
 ///
 /// # Safety
 /// The pointer can be written to.
@@ -162,8 +163,8 @@ pub unsafe fn alloc_pitch<P: Word, S: Word>(
     })
 }
 
-/// Allocates rows. The pitch is the driver's choice, so the padding is charged after the call, and the call undone if the
-/// quota has no room for it.
+/// Allocates rows. The pitch is the driver's choice, so the padding is charged after the call, and
+/// the call undone if the quota has no room for it.
 fn charged_rows(
     tenant: &Tenant,
     gpu: &Gpu,
@@ -209,8 +210,8 @@ pub unsafe fn free<P: Word>(real: unsafe extern "C" fn(P) -> CuResult, pointer: 
 /// Creates an array from a descriptor of one of the driver's four kinds.
 type Create<D> = unsafe extern "C" fn(*mut *mut c_void, *const D) -> CuResult;
 
-/// Whether an array of that shape comes with memory. That of sparse ones, and of those that are to be mapped
-/// later, is made by `cuMemCreate`.
+/// Whether an array of that shape comes with memory. That of sparse ones, and of those that are to
+/// be mapped later, is made by `cuMemCreate`.
 fn has_memory(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> bool {
     shape.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) == 0
 }

@@ -148,7 +148,8 @@ pub fn judge_by(tenant: &Tenant, limits: &Limits, needs: &Needs, shape: &Shape) 
 enum Misfit {
     /// A cluster of so many blocks.
     Cluster { blocks: u64 },
-    /// A cooperative grid, and how many of its blocks run at once in the partition and on the device.
+    /// A cooperative grid, and how many of its blocks run at once in the partition and on the
+    /// device.
     Grid { blocks: u64, threads: u64, cluster_blocks: u64, resident: u64, resident_on_device: u64 },
     /// A kernel that launches kernels.
     Launches,
@@ -221,7 +222,8 @@ fn whole(limits: &Limits) -> Limits {
     whole
 }
 
-/// The driver itself refuses kernels that launch kernels in clients of MPS, with a tenant and without.
+/// The driver itself refuses kernels that launch kernels in clients of MPS, with a tenant and
+/// without.
 #[cold]
 pub fn say_not_under_mps() {
     report::once!(

@@ -1,8 +1,9 @@
 //! `dlopen` and `dlmopen`: ways to a libcuda that the hook does not stand before.
 //!
-//! A library opened with `RTLD_DEEPBIND` binds to libcuda before it looks at what was preloaded, so a tenant's
-//! libraries are opened without that flag. A new linker namespace has libraries of its own and preloads nothing, so a
-//! tenant is refused one: `dlmopen` is given a name that cannot be opened, which `dlerror` then shows.
+//! A library opened with `RTLD_DEEPBIND` binds to libcuda before it looks at what was preloaded, so
+//! a tenant's libraries are opened without that flag. A new linker namespace has libraries of its
+//! own and preloads nothing, so a tenant is refused one: `dlmopen` is given a name that cannot be
+//! opened, which `dlerror` then shows.
 //!
 //! Both are jumps, as in `linker`, because the linker looks at who calls.
 

@@ -1,8 +1,9 @@
 //! The management library: what `nvidia-smi` and its like are told of the tenant's GPUs.
 //!
-//! Memory is the quota's, as in the driver's interface, and the processes are the tenant's with what the ledger
-//! charges each. A process need not use CUDA for that, nor belong to an account that does: the ledger's files are
-//! looked at, and no slot is taken. GPUs that are not the tenant's, and everything else, are the library's to answer.
+//! Memory is the quota's, as in the driver's interface, and the processes are the tenant's with
+//! what the ledger charges each. A process need not use CUDA for that, nor belong to an account
+//! that does: the ledger's files are looked at, and no slot is taken. GPUs that are not the
+//! tenant's, and everything else, are the library's to answer.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -88,7 +89,8 @@ macro_rules! hooks {
                     return NvmlReturn::FUNCTION_NOT_FOUND;
                 }
                 type Real = unsafe extern "C" fn($($type),*) -> NvmlReturn;
-                // SAFETY: the address was resolved under this very name, whose prototype in nvml.h this is.
+                // SAFETY: the address was resolved under this very name, whose prototype in nvml.h
+                // this is.
                 let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
                 if !crate::is_tenant() {
                     // SAFETY: the caller keeps the contract.
@@ -151,8 +153,8 @@ fn library() -> *mut c_void {
     opened
 }
 
-/// The library's own function, null where there is none. Unlike libcuda's, which is there when the first of its calls is made, it is looked for
-/// when it is first needed.
+/// The library's own function, null where there is none. Unlike libcuda's, which is there when the
+/// first of its calls is made, it is looked for when it is first needed.
 fn real_of(row: &Row) -> *mut c_void {
     match row.real() {
         known if !known.is_null() => known,
@@ -176,7 +178,8 @@ fn found_in(row: &Row, handle: *mut c_void) -> *mut c_void {
 /// The hook for a name that `dlsym` is asked for; none where the C library should answer.
 pub fn hook_for(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     let row = ROWS.iter().find(|row| row.name == name).filter(|_| crate::is_tenant())?;
-    // The hook's export stands first in the global scope anyway; another library's handle is asked for its own.
+    // The hook's export stands first in the global scope anyway; another library's handle is asked
+    // for its own.
     let real = match handle {
         libc::RTLD_DEFAULT => return None,
         libc::RTLD_NEXT => real_of(row),
@@ -213,7 +216,8 @@ fn open() -> Vec<Part> {
     views.into_iter().filter_map(part).collect()
 }
 
-/// The UUID of a device of the library: a GPU's, or a MIG instance's. Drivers before 470 have no UUIDs of instances.
+/// The UUID of a device of the library: a GPU's, or a MIG instance's. Drivers before 470 have no
+/// UUIDs of instances.
 fn uuid_of(device: Device) -> Option<[u8; 16]> {
     /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
     const TEXT_BYTES: usize = 96;
@@ -264,7 +268,8 @@ pub fn uuids() -> Vec<[u8; 16]> {
         return Vec::new();
     };
     let mut uuids = Vec::new();
-    // SAFETY: the prototypes of these names in nvml.h, and valid pointers. The library counts how often it is started, and stays so.
+    // SAFETY: the prototypes of these names in nvml.h, and valid pointers. The library counts how
+    // often it is started, and stays so.
     unsafe {
         if core::mem::transmute::<*mut c_void, Init>(init)() != NvmlReturn::SUCCESS {
             return uuids;
@@ -300,7 +305,8 @@ fn look_at<R>(uuid: &[u8; 16], look: impl FnOnce(&Part) -> R) -> Option<R> {
     known.iter().find(|part| part.uuid == *uuid).map(look)
 }
 
-/// Total, free and used bytes of a tenant with a quota, where the device has `free` left of `total`.
+/// Total, free and used bytes of a tenant with a quota, where the device has `free` left of
+/// `total`.
 fn within_quota(device: Device, total: u64, free: u64) -> Option<(u64, u64, u64)> {
     let uuid = uuid_of(device)?;
     let seen = look_at(&uuid, |part| {

@@ -20,7 +20,8 @@ use crate::tenant::{self, Tenant};
 
 type Query = unsafe extern "C" fn(*mut c_int, *mut c_void, *const CUlaunchConfig) -> CuResult;
 
-/// The limits of the current context's GPU, where the tenant has a partition of it, as they are for a stream.
+/// The limits of the current context's GPU, where the tenant has a partition of it, as they are for
+/// a stream.
 fn partition_now(tenant: &Tenant, stream: *mut c_void) -> Option<Limits> {
     let gpu = tenant.gpu_now().ok().filter(|gpu| gpu.mask.is_some())?;
     green::limits_in(tenant, gpu, stream).or_else(|| gpu.limits_now())

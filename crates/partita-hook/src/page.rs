@@ -18,7 +18,8 @@ calls! {
 const REGISTER_FLAGS: c_uint = 1 | 2;
 
 impl PageCalls {
-    /// Where the GPU of the current context has the `bytes` at `address`, a mapping that stays for as long as the process.
+    /// Where the GPU of the current context has the `bytes` at `address`, a mapping that stays for
+    /// as long as the process.
     ///
     /// # Errors
     /// The driver's.

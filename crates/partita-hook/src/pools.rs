@@ -1,12 +1,13 @@
 //! Memory pools: what a program frees into one stays charged while the driver keeps it.
 //!
-//! Freed stream-ordered memory goes back to its pool, and the pool to the device no earlier than at the next
-//! synchronisation, and down to its release threshold only. Until then the device does not have it, so the tenant
-//! keeps paying: the bytes become the pool's *idle* bytes. They are the first that the pool's next allocations are
-//! paid from. They are credited when the driver says that it has given them up, which it is asked after
-//! synchronisations and trims, when the program asks how much is free, and before an allocation is refused: then
-//! every pool is trimmed first, as the driver itself does when the device is full. A pool that the program destroys
-//! lives on until then ([`destroy`]).
+//! Freed stream-ordered memory goes back to its pool, and the pool to the device no earlier than at
+//! the next synchronisation, and down to its release threshold only. Until then the device does not
+//! have it, so the tenant keeps paying: the bytes become the pool's *idle* bytes. They are the
+//! first that the pool's next allocations are paid from. They are credited when the driver says
+//! that it has given them up, which it is asked after synchronisations and trims, when the program
+//! asks how much is free, and before an allocation is refused: then every pool is trimmed first, as
+//! the driver itself does when the device is full. A pool that the program destroys lives on until
+//! then ([`destroy`]).
 //!
 //! Memory of graphs comes from a pool of the driver's own for each device, and is treated alike.
 
@@ -171,7 +172,8 @@ impl Pools {
         }
     }
 
-    /// What the driver does not keep any more of the idle bytes of the sources that `which` picks, to be credited.
+    /// What the driver does not keep any more of the idle bytes of the sources that `which` picks,
+    /// to be credited.
     fn settle(&mut self, trim: bool, which: impl Fn(Source, u8) -> bool) -> alloc::vec::Vec<Charge> {
         let chosen: alloc::vec::Vec<(Source, u8, u64)> = self
             .idle
@@ -216,8 +218,8 @@ impl Pools {
         }
     }
 
-    /// Does what destroying a pool does at once, and leaves the rest to [`Pools::destroy_empty`]. `None` for what is
-    /// the driver's to refuse.
+    /// Does what destroying a pool does at once, and leaves the rest to [`Pools::destroy_empty`].
+    /// `None` for what is the driver's to refuse.
     fn destroy_later(&mut self, pool: *mut c_void, devices: c_int) -> Option<()> {
         let calls = self.calls()?;
         for device in 0..devices {
@@ -235,8 +237,8 @@ impl Pools {
             }
         }
         let mut nothing = 0u64;
-        // SAFETY: a pool that the program has allocated from, and a number of 64 bits. Where it fails, the pool keeps
-        // what is freed, and stays charged for it.
+        // SAFETY: a pool that the program has allocated from, and a number of 64 bits. Where it
+        // fails, the pool keeps what is freed, and stays charged for it.
         let _ = unsafe {
             (calls.set_attribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut nothing).cast())
         };
@@ -256,7 +258,8 @@ impl Tenant {
         bytes > 0
     }
 
-    /// Has the process's pools on a GPU give back what they keep unused; whether any bytes were credited.
+    /// Has the process's pools on a GPU give back what they keep unused; whether any bytes were
+    /// credited.
     pub fn reclaim(&self, gpu: &Gpu) -> bool {
         self.settle(true, |_, of| of == gpu.index)
     }
@@ -309,9 +312,10 @@ pub unsafe fn trim_graphs(real: unsafe extern "C" fn(c_int) -> CuResult, device:
     synchronized(unsafe { real(device) })
 }
 
-/// Wraps `cuMemPoolDestroy`. The driver returns at once and gives the memory back to the device later: when the last
-/// allocation is freed and the frees have come in their streams. Nothing tells of a pool that is gone. So a pool that
-/// has memory is kept, and destroyed when the driver says that the memory is back.
+/// Wraps `cuMemPoolDestroy`. The driver returns at once and gives the memory back to the device
+/// later: when the last allocation is freed and the frees have come in their streams. Nothing tells
+/// of a pool that is gone. So a pool that has memory is kept, and destroyed when the driver says
+/// that the memory is back.
 pub unsafe fn destroy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, pool: *mut c_void) -> CuResult {
     // SAFETY: the caller's handle, passed on.
     let destroy = || unsafe { real(pool) };
@@ -402,8 +406,8 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
         }
     }
 
-    /// Reserves what idle bytes do not pay, allocates, and pays for what the driver obtained though bytes were
-    /// idle. One thread at a time, so that what the driver obtained is this call's.
+    /// Reserves what idle bytes do not pay, allocates, and pays for what the driver obtained though
+    /// bytes were idle. One thread at a time, so that what the driver obtained is this call's.
     fn attempt(&self, tenant: &Tenant, gpu: &Gpu) -> CuResult {
         let mut pools = tenant.pools();
         let Some(pool) = self.pool.or_else(|| pools.present(gpu.index)) else {
@@ -443,8 +447,8 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
         self.hold(tenant, gpu, pool, &mut pools)
     }
 
-    /// Notes what was given. Where a pool lies, its first bytes tell: if that is not the stream's GPU, the charge
-    /// moves, and the call is undone if that GPU's quota has no room for it.
+    /// Notes what was given. Where a pool lies, its first bytes tell: if that is not the stream's
+    /// GPU, the charge moves, and the call is undone if that GPU's quota has no room for it.
     fn hold(&self, tenant: &Tenant, gpu: &Gpu, pool: u64, pools: &mut Pools) -> CuResult {
         let given = (self.given)();
         let there = match tenant.places() {

@@ -62,7 +62,8 @@ pub unsafe fn mem_info<W: Word>(
             tenant.look_after_pools();
         }
         let left_bytes = quota_bytes.saturating_sub(gpu.used_bytes());
-        // One of them may be asked for alone, as OptiX is said to (HAMi-core's issues 321 and 333); driver 580.159.04 answers.
+        // One of them may be asked for alone, as OptiX is said to (HAMi-core's issues 321 and 333);
+        // driver 580.159.04 answers.
         for (to, most) in [(free, left_bytes), (total, quota_bytes)] {
             if !to.is_null() {
                 // SAFETY: the driver has just written through the pointer.

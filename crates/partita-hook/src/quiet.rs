@@ -1,7 +1,9 @@
-//! Who asks the driver about streams, events and contexts of the program, beside the program itself.
+//! Who asks the driver about streams, events and contexts of the program, beside the program
+//! itself.
 //!
-//! The hook's thread does, and holds this lock meanwhile. Whoever ends what it could ask about, or begins a capture that its questions would
-//! spoil, holds it too. The thread never waits for it: what ends may itself wait for work that the thread is to let go on.
+//! The hook's thread does, and holds this lock meanwhile. Whoever ends what it could ask about, or
+//! begins a capture that its questions would spoil, holds it too. The thread never waits for it:
+//! what ends may itself wait for work that the thread is to let go on.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

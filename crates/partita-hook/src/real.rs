@@ -14,9 +14,9 @@ static LOADING: Mutex<()> = Mutex::new(());
 /// The name by which programs ask the linker for the driver, which it also gives itself.
 const NAME: &CStr = c"libcuda.so.1";
 
-/// Resolves every wrapped name once, in the library that the linker finds by the driver's name: the one
-/// that the program has opened by whatever path, if it calls itself so. A library that merely exports a
-/// `cuInit` is not the driver.
+/// Resolves every wrapped name once, in the library that the linker finds by the driver's name: the
+/// one that the program has opened by whatever path, if it calls itself so. A library that merely
+/// exports a `cuInit` is not the driver.
 ///
 /// Returns whether a driver was found.
 pub fn load() -> bool {
@@ -56,8 +56,8 @@ fn is_driver(handle: *mut c_void) -> bool {
     !init.is_null() && table::row(b"cuInit").is_some_and(|row| row.hook != init)
 }
 
-/// Whether an address that is not the driver's lies in another copy of it. Two drivers in one process
-/// know nothing of each other; the hook's functions lead to the one that the linker finds.
+/// Whether an address that is not the driver's lies in another copy of it. Two drivers in one
+/// process know nothing of each other; the hook's functions lead to the one that the linker finds.
 pub fn is_copy(address: *const c_void) -> bool {
     elf::holder(address).is_some_and(|object| object.soname() == Some(NAME))
 }

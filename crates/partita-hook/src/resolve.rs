@@ -67,8 +67,9 @@ fn hook_for(name: &CStr, address: *mut c_void) -> Option<*mut c_void> {
     if let Some(row) = of_name.or_else(|| rows().find(|row| is_variant(row.name, name.to_bytes()))) {
         return Some(row.hook);
     }
-    // CUDA gives some calls a new name (cuGraphInstantiate became cuGraphInstantiateWithFlags): the one call
-    // that has the address is meant. Unless the address is that of a variant which is not wrapped.
+    // CUDA gives some calls a new name (cuGraphInstantiate became cuGraphInstantiateWithFlags): the
+    // one call that has the address is meant. Unless the address is that of a variant which is not
+    // wrapped.
     let is_one_call = rows().all(|row| is_variant(row.name, base(first.name)));
     (is_one_call && !is_export(name, address)).then_some(first.hook)
 }

@@ -1,4 +1,5 @@
-//! One wrapped export of a library of NVIDIA's: what both tables of hooks, libcuda's and the management library's, are made of.
+//! One wrapped export of a library of NVIDIA's: what both tables of hooks, libcuda's and the
+//! management library's, are made of.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -16,7 +17,8 @@ pub struct Row {
 unsafe impl Sync for Row {}
 
 impl Row {
-    /// The row of `name`, which ends with its one NUL. For statics: another name does not compile there.
+    /// The row of `name`, which ends with its one NUL. For statics: another name does not compile
+    /// there.
     pub const fn new(name: &'static str, hook: *mut c_void) -> Self {
         match CStr::from_bytes_with_nul(name.as_bytes()) {
             Ok(name) => Self { name, hook, real: AtomicPtr::new(core::ptr::null_mut()) },

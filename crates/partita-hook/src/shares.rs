@@ -1,11 +1,12 @@
 //! Memory that several processes of the tenant hold: charged to one account that they share.
 //!
-//! How two processes know that they mean the same memory: a legacy handle (`CUipcMemHandle`) and a fabric handle
-//! are bytes that are the same for both. A file descriptor says nothing of the memory behind it, so the exporting
-//! process marks it: with a lock on the open file description, which travels with the descriptor wherever it is
-//! sent, conflicts with nobody, and is listed in `/proc/self/fdinfo` of whoever holds it. The lock's start is a
-//! random number and its length the memory's size. A descriptor without a mark comes from a process without the
-//! hook; its memory is charged when it is mapped.
+//! How two processes know that they mean the same memory: a legacy handle (`CUipcMemHandle`) and a
+//! fabric handle are bytes that are the same for both. A file descriptor says nothing of the memory
+//! behind it, so the exporting process marks it: with a lock on the open file description, which
+//! travels with the descriptor wherever it is sent, conflicts with nobody, and is listed in
+//! `/proc/self/fdinfo` of whoever holds it. The lock's start is a random number and its length the
+//! memory's size. A descriptor without a mark comes from a process without the hook; its memory is
+//! charged when it is mapped.
 
 use core::ffi::{CStr, c_int};
 
@@ -79,7 +80,8 @@ impl Mark {
         lock.l_whence = libc::SEEK_SET as libc::c_short;
         lock.l_start = self.number as libc::off_t;
         lock.l_len = self.bytes as libc::off_t;
-        // One kind needs a descriptor to read by, the other one to write by. Random ranges do not meet.
+        // One kind needs a descriptor to read by, the other one to write by. Random ranges do not
+        // meet.
         [libc::F_RDLCK, libc::F_WRLCK].into_iter().any(|kind| {
             lock.l_type = kind as libc::c_short;
             // SAFETY: the argument is the structure that this command reads.
@@ -134,8 +136,8 @@ impl core::fmt::Write for Line<'_> {
 }
 
 impl Tenant {
-    /// Has what is charged to this process alone be shared under `key`. It stays this process's own where the
-    /// ledger has no room for another shared memory.
+    /// Has what is charged to this process alone be shared under `key`. It stays this process's own
+    /// where the ledger has no room for another shared memory.
     pub fn share(&self, charge: Charge, key: Key) -> Charge {
         let Some(gpu) = self.gpus().get(usize::from(charge.gpu)) else { return charge };
         if charge.account != Account::Own || charge.bytes == 0 {
@@ -155,7 +157,8 @@ impl Tenant {
         }
     }
 
-    /// Charges `bytes` of memory that comes from another process, if no process of the tenant holds it.
+    /// Charges `bytes` of memory that comes from another process, if no process of the tenant holds
+    /// it.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`; the caller words it as its call documents.
@@ -173,7 +176,8 @@ impl Tenant {
                 held.insert((gpu.index, key), (share, 1));
                 Ok(charge)
             }
-            // Without room for another shared memory it is charged to each of its processes: too much, not too little.
+            // Without room for another shared memory it is charged to each of its processes: too
+            // much, not too little.
             Ok(None) if gpu.reserve(bytes) => Ok(Charge { account: Account::Own, ..charge }),
             Ok(None) | Err(AccountError::OverQuota { .. }) => Err(CuResult::OUT_OF_MEMORY),
             Err(_) => Err(CuResult::OUT_OF_MEMORY),

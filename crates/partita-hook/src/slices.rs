@@ -1,15 +1,20 @@
 //! Time slices: for how long the GPU runs this process before one that waits has its turn.
 //!
-//! Processes that take turns (without MPS) are preempted in the middle of their kernels, once their slice is over and another one waits.
-//! libcuda sets the slice of each of its channel groups by a command to the kernel driver that needs no privilege, to 2048 µs on an H200
-//! (`docs/hardware.md`). The hook stands in the way of that command, an `ioctl` ([`ioctl`](crate::ioctl)), and notes the group. While a tenant of high priority is
-//! about, groups of low priority get [`SHORT_US`]: a request of high priority then waits for that and a switch instead of for the end of a
-//! kernel. Without one they have libcuda's, and so have several processes of low priority, since a switch costs 0.28 ms (two trainings in turns of 200 µs do 46 %
-//! of what they do in turns of 2048).
+//! Processes that take turns (without MPS) are preempted in the middle of their kernels, once their
+//! slice is over and another one waits. libcuda sets the slice of each of its channel groups by a
+//! command to the kernel driver that needs no privilege, to 2048 µs on an H200
+//! (`docs/hardware.md`). The hook stands in the way of that command, an `ioctl`
+//! ([`ioctl`](crate::ioctl)), and notes the group. While a tenant of high priority is about, groups
+//! of low priority get [`SHORT_US`]: a request of high priority then waits for that and a switch
+//! instead of for the end of a kernel. Without one they have libcuda's, and so have several
+//! processes of low priority, since a switch costs 0.28 ms (two trainings in turns of 200 µs do 46
+//! % of what they do in turns of 2048).
 //!
-//! Short slices for those who are to give way are GPreempt's idea (USENIX ATC 2025); it needs a kernel module of its own, this does not.
+//! Short slices for those who are to give way are GPreempt's idea (USENIX ATC 2025); it needs a
+//! kernel module of its own, this does not.
 //!
-//! Where libcuda does not come by here, or the driver refuses, the gate holds at the ends of kernels as before, and a line says so.
+//! Where libcuda does not come by here, or the driver refuses, the gate holds at the ends of
+//! kernels as before, and a line says so.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_ulong, c_void};
@@ -20,8 +25,9 @@ use crate::ioctl::{CONTROL, ask, next};
 use crate::lock::Mutex;
 use crate::report;
 
-/// The slice of those who give way, in microseconds. On an H200 ResNet-50 beside training has a p99 of 1.09 × alone with 20 µs, 1.10 × with
-/// 50 and 1.15 × with 100 and 200 (`bench/results/hardware/slices.txt`).
+/// The slice of those who give way, in microseconds. On an H200 ResNet-50 beside training has a p99
+/// of 1.09 × alone with 20 µs, 1.10 × with 50 and 1.15 × with 100 and 200
+/// (`bench/results/hardware/slices.txt`).
 const SHORT_US: u64 = 50;
 
 /// `NVOS54_PARAMETERS`.
@@ -81,7 +87,8 @@ pub unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut c_void) ->
     unsafe { ask(node, wanted, argument.cast()) }
 }
 
-/// A client or an object of one is about to be freed. Before that: afterwards the name may be another group's.
+/// A client or an object of one is about to be freed. Before that: afterwards the name may be
+/// another group's.
 pub fn on_free(client: u32, object: u32) {
     GROUPS.lock().all.retain(|group| group.client != client || group.object != object && client != object);
 }
@@ -129,7 +136,8 @@ pub fn shorten(short: bool) {
     }
 }
 
-/// Whether `partita run` keeps this process out of MPS: clients of a service have no turns of their own.
+/// Whether `partita run` keeps this process out of MPS: clients of a service have no turns of their
+/// own.
 fn takes_turns() -> bool {
     // SAFETY: a valid name; the answer is looked at at once.
     let directory = unsafe { libc::getenv(c"CUDA_MPS_PIPE_DIRECTORY".as_ptr()) };

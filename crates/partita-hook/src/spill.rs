@@ -1,15 +1,19 @@
-//! Host memory beyond the quota (`--spill host`): pinned, and mapped to the device, which reaches it over the bus.
+//! Host memory beyond the quota (`--spill host`): pinned, and mapped to the device, which reaches
+//! it over the bus.
 //!
-//! Chosen for each allocation for which the quota, or the device, has no room: plain, pitched, managed and stream-ordered ones.
-//! Arrays, physical memory (`cuMemCreate`) and what graphs own have no form on the host that the calls about them take. The
-//! program is given its device address and frees it like any other; how many bytes there are is shown in the ledger and is no
-//! part of the account. The driver's answers about it (`cuPointerGetAttribute`) are left as they are: libraries that ask for the
-//! kind of memory must hear that it is the host's.
+//! Chosen for each allocation for which the quota, or the device, has no room: plain, pitched,
+//! managed and stream-ordered ones. Arrays, physical memory (`cuMemCreate`) and what graphs own
+//! have no form on the host that the calls about them take. The program is given its device address
+//! and frees it like any other; how many bytes there are is shown in the ledger and is no part of
+//! the account. The driver's answers about it (`cuPointerGetAttribute`) are left as they are:
+//! libraries that ask for the kind of memory must hear that it is the host's.
 //!
-//! Managed memory beyond the quota is of this kind too, not the driver's managed memory with the host as its preferred
-//! location: that is advice, which the driver overrides when it sees fit and the program can take back, and pages that move to the
-//! device then are charged to nobody. The program can use this memory as it would the other: one address for both sides, at the same time.
-//! What cannot be done with it is move it, so calls that ask for that do nothing ([`crate::managed`]).
+//! Managed memory beyond the quota is of this kind too, not the driver's managed memory with the
+//! host as its preferred location: that is advice, which the driver overrides when it sees fit and
+//! the program can take back, and pages that move to the device then are charged to nobody. The
+//! program can use this memory as it would the other: one address for both sides, at the same time.
+//! What cannot be done with it is move it, so calls that ask for that do nothing
+//! ([`crate::managed`]).
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +70,8 @@ fn bytes_held() -> u64 {
     BYTES.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
 }
 
-/// Allocates host memory for a request that there is no room for; none if the tenant has no such thing.
+/// Allocates host memory for a request that there is no room for; none if the tenant has no such
+/// thing.
 pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u64> {
     let spills = gpu.limits_now().is_some_and(|limits| limits.flags & FLAG_SPILL_HOST != 0);
     if !spills || bytes == 0 {
@@ -79,7 +84,8 @@ pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u6
     unsafe { (calls.allocate)(&mut host, usize::try_from(bytes).ok()?, PORTABLE_AND_MAPPED) }.ok().ok()?;
     // SAFETY: the memory was just allocated.
     let mapped = unsafe { (calls.address)(&mut address, host, 0) };
-    // It is freed by its device address, so both must be one, as they are wherever addresses are unified.
+    // It is freed by its device address, so both must be one, as they are wherever addresses are
+    // unified.
     if mapped.is_err() || address != host as u64 {
         // SAFETY: as above.
         let _ = unsafe { (calls.free)(host) };
@@ -92,9 +98,10 @@ pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u6
     Some(address)
 }
 
-/// Allocates rows of host memory, and tells how many bytes lie between their beginnings: as many as on the device, so that
-/// what holds for a pitch of the driver's holds for this one. The driver aligns rows to its textures' alignment (512 bytes on all devices
-/// seen) and gives no pitch beyond what its copies take.
+/// Allocates rows of host memory, and tells how many bytes lie between their beginnings: as many as
+/// on the device, so that what holds for a pitch of the driver's holds for this one. The driver
+/// aligns rows to its textures' alignment (512 bytes on all devices seen) and gives no pitch beyond
+/// what its copies take.
 pub fn allocate_rows(tenant: &Tenant, gpu: &Gpu, width: u64, height: u64) -> Option<(u64, u64)> {
     let calls = PitchCalls::resolve().ok()?;
     let mut device = 0;

@@ -1,10 +1,10 @@
 //! The driver's callback table, shared between the tenant's mask and the program's tools.
 //!
-//! The driver takes one subscriber a process. The mask needs that place for the launch callback, and
-//! so do profilers, sanitizers and libraries that mask launches themselves. So a tenant's process is
-//! given a table of the hook's own: it has one place too, which answers as the driver's would. The
-//! hook holds the real place, passes every callback on that the tool has switched on, and applies
-//! the tenant's mask last, so that a tool can narrow a launch and cannot widen it.
+//! The driver takes one subscriber a process. The mask needs that place for the launch callback,
+//! and so do profilers, sanitizers and libraries that mask launches themselves. So a tenant's
+//! process is given a table of the hook's own: it has one place too, which answers as the driver's
+//! would. The hook holds the real place, passes every callback on that the tool has switched on,
+//! and applies the tenant's mask last, so that a tool can narrow a launch and cannot widen it.
 //!
 //! A tool may subscribe before the process attaches: the driver loads injected tools in `cuInit`.
 

@@ -65,8 +65,8 @@ macro_rules! hooks {
                         call = unsafe { core::mem::transmute::<*mut c_void, Call>(real) };
                     }
                 }
-                // One call for both, of which the compiler makes a jump: the arguments stay where they are.
-                // SAFETY: the caller keeps the contract of the driver's call.
+                // One call for both, of which the compiler makes a jump: the arguments stay where
+                // they are. SAFETY: the caller keeps the contract of the driver's call.
                 unsafe { call($($argument),*) }
             }
         )*
@@ -96,7 +96,8 @@ macro_rules! hooks {
                 {
                     return refused;
                 }
-                // Until it is made, what ended with a context at the same address is not looked for.
+                // Until it is made, what ended with a context at the same address is not looked
+                // for.
                 let _contexts = match Policy::$policy {
                     Policy::Context => tenant::current().map(Tenant::contexts),
                     _ => None,
@@ -104,7 +105,8 @@ macro_rules! hooks {
                 $(let $stream = gate::per_thread($stream);)?
                 let _charging = Charging::begin(match Policy::$policy {
                     Policy::Charge => true,
-                    // What nodes allocate is charged when they are made, and comes with some launch.
+                    // What nodes allocate is charged when they are made, and comes with some
+                    // launch.
                     Policy::Graph => graph_memory::is_any(),
                     _ => false,
                 });

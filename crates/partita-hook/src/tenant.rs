@@ -1,21 +1,24 @@
 //! The tenant that this process belongs to, once it has attached.
 //!
 //! # The order of locks
-//! What a call takes is noted before the driver is asked, and taken back if the driver refuses. Plain allocations
-//! take no lock but the table's. Calls that change who holds something are made one at a time: two threads could
-//! otherwise make the driver's changes in one order and note them in the other. Locks are taken in this order:
+//! What a call takes is noted before the driver is asked, and taken back if the driver refuses.
+//! Plain allocations take no lock but the table's. Calls that change who holds something are made
+//! one at a time: two threads could otherwise make the driver's changes in one order and note them
+//! in the other. Locks are taken in this order:
 //!
 //! 1. `contexts`: contexts are made and ended, and their limits set;
-//! 2. `references`: physical memory is made, mapped, retained, released, exported or imported; memory of other
-//!    processes is opened or closed;
-//! 3. the memory of graphs ([`graph_memory`](crate::graph_memory)): graphs that allocate, and their executables,
-//!    are made and ended;
+//! 2. `references`: physical memory is made, mapped, retained, released, exported or imported;
+//!    memory of other processes is opened or closed;
+//! 3. the memory of graphs ([`graph_memory`](crate::graph_memory)): graphs that allocate, and their
+//!    executables, are made and ended;
 //! 4. `pools`: memory is allocated from a pool, or a pool is looked at;
-//! 5. `allocations`, the table, under which the driver is asked what it has at an address, and no more;
+//! 5. `allocations`, the table, under which the driver is asked what it has at an address, and no
+//!    more;
 //! 6. `shares`, and the lists of one module.
 //!
-//! The first four are held across the driver's call. No lock is held by what the driver calls (a launch's callback,
-//! `ioctl`), but for that of [`driver_memory`](crate::driver_memory), which comes last.
+//! The first four are held across the driver's call. No lock is held by what the driver calls (a
+//! launch's callback, `ioctl`), but for that of [`driver_memory`](crate::driver_memory), which
+//! comes last.
 
 use alloc::vec::Vec;
 
@@ -232,7 +235,8 @@ impl Tenant {
         self.gpus.iter().any(|gpu| gpu.quota_bytes().is_some())
     }
 
-    /// Takes `bytes` from the quota if they fit, once idle memory of this process's pools is given back if need be.
+    /// Takes `bytes` from the quota if they fit, once idle memory of this process's pools is given
+    /// back if need be.
     pub fn reserve(&self, gpu: &Gpu, bytes: u64) -> bool {
         Charging::on(gpu);
         gpu.reserve(bytes) || (self.reclaim(gpu) && gpu.reserve(bytes))
@@ -243,8 +247,8 @@ impl Tenant {
         self.gpus.get(usize::from(charge.gpu)).is_some_and(|gpu| self.reserve(gpu, charge.bytes))
     }
 
-    /// Tries something that the quota may have no room for, again if idle memory of this process's pools can be
-    /// given back.
+    /// Tries something that the quota may have no room for, again if idle memory of this process's
+    /// pools can be given back.
     ///
     /// # Errors
     /// Those of the last try.
@@ -255,7 +259,8 @@ impl Tenant {
         }
     }
 
-    /// Gives what was charged back: to the quota, to the pool that it came from, or to those who share it.
+    /// Gives what was charged back: to the quota, to the pool that it came from, or to those who
+    /// share it.
     pub fn credit(&self, charge: Charge) {
         let Some(gpu) = self.gpus.get(usize::from(charge.gpu)) else { return };
         match charge.account {
@@ -287,7 +292,8 @@ impl Tenant {
         }
     }
 
-    /// Credits a holding that is there no more, for certain or because the driver has no allocation there.
+    /// Credits a holding that is there no more, for certain or because the driver has no allocation
+    /// there.
     pub fn bury(&self, kind: Kind, handle: u64, is_gone: bool) {
         let charge = self.take_dead(kind, handle, is_gone);
         charge.into_iter().for_each(|charge| self.credit(charge));
@@ -310,8 +316,8 @@ impl Tenant {
         self.gpus.iter().for_each(|gpu| gpu.report(flags));
     }
 
-    /// Credits everything that ended with a context. Its caller keeps [`quiet`](crate::quiet) and has
-    /// [`contexts`](Self::contexts), so that no other context has its address yet.
+    /// Credits everything that ended with a context. Its caller keeps [`quiet`](crate::quiet) and
+    /// has [`contexts`](Self::contexts), so that no other context has its address yet.
     pub fn end_context(&self, context: usize) {
         locate::forget_contexts();
         self.gpus.iter().filter_map(|gpu| gpu.gate.as_ref()).for_each(Gate::context_ended);

@@ -17,7 +17,8 @@ impl ThreadWord {
         Self { key: AtomicU32::new(0) }
     }
 
-    /// Makes the key, if there is none. `at_end` is called with the word of each thread that ends with one.
+    /// Makes the key, if there is none. `at_end` is called with the word of each thread that ends
+    /// with one.
     ///
     /// # Errors
     /// If there is none to be had.
@@ -55,7 +56,8 @@ impl ThreadWord {
     pub fn set(&self, word: *const c_void) -> bool {
         match self.key.load(Ordering::Acquire) {
             0 => false,
-            // SAFETY: the key was made and is never deleted; nobody but its owner reads what the word means.
+            // SAFETY: the key was made and is never deleted; nobody but its owner reads what the
+            // word means.
             key => unsafe { libc::pthread_setspecific(key - 1, word) == 0 },
         }
     }

@@ -1,8 +1,8 @@
 //! Physical memory of the virtual memory management calls (`cuMemCreate`).
 //!
-//! Charged when created. Credited when nothing keeps it any more: the driver
-//! frees it once every handle is released and every mapping undone. These calls are made one at a time in
-//! a process: what the driver does to a handle and what is noted of it happen in one order, whatever threads
+//! Charged when created. Credited when nothing keeps it any more: the driver frees it once every
+//! handle is released and every mapping undone. These calls are made one at a time in a process:
+//! what the driver does to a handle and what is noted of it happen in one order, whatever threads
 //! map, release and retain it at the same moment.
 
 use core::ffi::{c_int, c_void};
@@ -111,8 +111,8 @@ pub unsafe fn map(
     let Some(tenant) = tenant::current() else { return map() };
     let _references = tenant.references();
     let held = tenant.allocations().charge(Kind::Physical, handle);
-    // Imported without a size, or with a mark that says less than there is: what is mapped beyond the charge is
-    // charged, for as long as it is mapped.
+    // Imported without a size, or with a mark that says less than there is: what is mapped beyond
+    // the charge is charged, for as long as it is mapped.
     let end = (offset as u64).saturating_add(bytes as u64);
     let charge = held.filter(|held| held.bytes < end).map(|held| Charge::own(held.gpu, end - held.bytes));
     if let Some(charge) = charge
@@ -151,8 +151,8 @@ pub unsafe fn unmap(
 
 type Export = unsafe extern "C" fn(*mut c_void, u64, CUmemAllocationHandleType, u64) -> CuResult;
 
-/// Wraps `cuMemExportToShareableHandle`: what another process can import from now on moves to an account that it
-/// can share.
+/// Wraps `cuMemExportToShareableHandle`: what another process can import from now on moves to an
+/// account that it can share.
 pub unsafe fn export(
     real: Export,
     shareable: *mut c_void,
@@ -192,8 +192,9 @@ pub unsafe fn export(
 
 type Import = unsafe extern "C" fn(*mut u64, *mut c_void, CUmemAllocationHandleType) -> CuResult;
 
-/// Wraps `cuMemImportFromShareableHandle`. Importing takes no device memory, so what the tenant does not hold yet
-/// is charged after it; over the quota it is undone (`CUDA_ERROR_NOT_PERMITTED`, which the call documents).
+/// Wraps `cuMemImportFromShareableHandle`. Importing takes no device memory, so what the tenant
+/// does not hold yet is charged after it; over the quota it is undone (`CUDA_ERROR_NOT_PERMITTED`,
+/// which the call documents).
 pub unsafe fn import(
     real: Import,
     handle: *mut u64,

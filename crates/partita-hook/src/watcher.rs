@@ -1,4 +1,5 @@
-//! The one thread that the hook ever has: started when a tenant's priority or share of time needs it, asleep for most of the time.
+//! The one thread that the hook ever has: started when a tenant's priority or share of time needs
+//! it, asleep for most of the time.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,8 +17,9 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 static BELL: AtomicU32 = AtomicU32::new(0);
 /// Whether the thread sleeps until the bell.
 static DOZES: AtomicBool = AtomicBool::new(false);
-/// The thread holds one of these while it sleeps and looks, in turns: it has the next one before it lets go of this
-/// one. So a thread that waits for a look lends it its priority, and cannot come between two looks.
+/// The thread holds one of these while it sleeps and looks, in turns: it has the next one before it
+/// lets go of this one. So a thread that waits for a look lends it its priority, and cannot come
+/// between two looks.
 static LOOKING: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
 /// How many looks have ended: this one's turn in [`LOOKING`] is the present one.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
@@ -72,8 +74,8 @@ fn launch_thread() -> Result<(), CuResult> {
     if STARTED.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
-    // SAFETY: plain calls on values of this frame. The program's signals are for its own threads, so this one is born
-    // with all of them blocked.
+    // SAFETY: plain calls on values of this frame. The program's signals are for its own threads,
+    // so this one is born with all of them blocked.
     let started = unsafe {
         let (mut all, mut former) = (core::mem::zeroed(), core::mem::zeroed());
         libc::sigfillset(&mut all);

@@ -1,5 +1,5 @@
-//! `docs/coverage.md`: what the hook does with each export of the driver library, from the tables that the hook is
-//! compiled against.
+//! `docs/coverage.md`: what the hook does with each export of the driver library, from the tables
+//! that the hook is compiled against.
 //!
 //! `PARTITA_UPDATE_DOCS=1 cargo test -p partita-hook --test coverage` writes it anew.
 

@@ -98,8 +98,9 @@ fn the_hook_needs_nothing_but_the_c_library() {
     }
 }
 
-/// The functions that the hook asks the linker for and cannot do without. Every C library since glibc 2.17
-/// has them in libc itself, and musl has them too; what is newer or lies elsewhere is in `floor.rs`.
+/// The functions that the hook asks the linker for and cannot do without. Every C library since
+/// glibc 2.17 has them in libc itself, and musl has them too; what is newer or lies elsewhere is in
+/// `floor.rs`.
 const STRONG: [&str; 54] = [
     "__cxa_atexit",
     "__errno_location",
@@ -180,7 +181,8 @@ fn parts(version: &[u8]) -> Vec<u32> {
     numbers.split('.').map(|number| number.parse().expect("a number")).collect()
 }
 
-/// A name without a version is bound to whichever the loader meets first, in any library of the process.
+/// A name without a version is bound to whichever the loader meets first, in any library of the
+/// process.
 #[test]
 fn the_hook_asks_for_versions_of_the_c_librarys_functions_and_for_none_after_2_17() {
     let bytes = std::fs::read(common::library()).expect("readable");

@@ -1,4 +1,5 @@
-//! The library in programs that have nothing to do with CUDA, and in the company of tools and sandboxes.
+//! The library in programs that have nothing to do with CUDA, and in the company of tools and
+//! sandboxes.
 
 mod common;
 #[path = "common/traced.rs"]
@@ -197,7 +198,8 @@ fn a_tenants_program_runs_with_sanitizers() {
     for option in ["-fsanitize=thread", "-fsanitize=address", "-fsanitize=undefined"] {
         let Some(program) = compile("cc", &[option], &fixture.path("")) else { continue };
         for place in ["here", "thread", "none"] {
-            // A sanitizer that wants another layout of addresses than this kernel gives cannot run at all.
+            // A sanitizer that wants another layout of addresses than this kernel gives cannot run
+            // at all.
             let bare = Command::new(&program).arg("none").output().expect("it starts");
             if !bare.status.success() {
                 eprintln!("skipped: {option} does not run here: {}", text(&bare.stderr));

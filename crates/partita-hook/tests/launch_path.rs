@@ -44,7 +44,8 @@ fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
     let limits = partita_ledger::Limits { flags: FLAG_TIMED, time_permille: 990, ..limits() };
     let fixture = Fixture::new(&limits);
     TimeMap::create(&fixture.file("time"), 0o600).expect("the time file");
-    // A machine that holds the program up makes its units shorter: one undisturbed run in a few is asked for.
+    // A machine that holds the program up makes its units shorter: one undisturbed run in a few is
+    // asked for.
     let mut disturbed = Vec::new();
     let is_seen = (0..5).any(|_| {
         let output = fixture.run("timed_path.c", &[]);
@@ -65,8 +66,8 @@ fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
     );
 }
 
-/// Kernels of 10 µs in units of a millisecond: a hundred in each, where nobody interrupts the program. An event where each
-/// begins, and one where it ends unless it was found to be over.
+/// Kernels of 10 µs in units of a millisecond: a hundred in each, where nobody interrupts the
+/// program. An event where each begins, and one where it ends unless it was found to be over.
 fn are_few(waits: u64, records: u64) -> bool {
     (20_000 / 256..=20_000 / 10).contains(&waits) && (waits..=2 * waits + 4).contains(&records)
 }
@@ -99,7 +100,8 @@ fn gate_path(lanes: usize, argument: &str) -> Vec<Vec<u64>> {
 
 #[test]
 fn short_kernels_of_low_priority_wait_once_in_a_unit_and_long_ones_one_by_one() {
-    // A machine that holds the program up while the lane is closed sees it opened again: one undisturbed run in a few is asked for.
+    // A machine that holds the program up while the lane is closed sees it opened again: one
+    // undisturbed run in a few is asked for.
     let is_stopped = (0..5).any(|_| {
         let said = gate_path(3, "");
         let [short, long, again, open, closed, behind, counted] = &said[..] else { panic!("{said:?}") };
@@ -110,7 +112,8 @@ fn short_kernels_of_low_priority_wait_once_in_a_unit_and_long_ones_one_by_one() 
         assert_eq!(long[..3], [2000, 6000, 0], "{said:?}");
         assert_eq!(again[..3], [100, 300, 0], "{said:?}");
         assert!(open[0] <= 1, "{said:?}");
-        // In the midst of a unit, what comes after a lane has closed waits, and all behind it with it.
+        // In the midst of a unit, what comes after a lane has closed waits, and all behind it with
+        // it.
         (closed[0], behind[0]) == (1, 0)
     });
     assert!(is_stopped);

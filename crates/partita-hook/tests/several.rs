@@ -40,7 +40,8 @@ fn each_launch_has_its_gpu_s_mask_without_allocation_lock_or_system_call() {
         view.slots().next().expect("one slot").expect("readable")
     };
     for slot in [usage(fixture.file("usage")), usage(fixture.file("other/usage"))] {
-        // Two of the four ways in each round: one to learn, 1,000 counted, 1,000 under seccomp; and a memset.
+        // Two of the four ways in each round: one to learn, 1,000 counted, 1,000 under seccomp; and
+        // a memset.
         assert_eq!(slot.launches, 2 * 2001 + 1);
         assert_eq!(slot.state.flags, HookState::ATTACHED | HookState::MASK_VERIFIED);
     }
@@ -59,7 +60,8 @@ fn new_limits_of_one_gpu_are_that_gpu_s() {
 
 #[test]
 fn no_launch_of_the_driver_s_own_is_left_without_a_tpc() {
-    // The second GPU's TPCs lie at bits 60–125, and the tenant's at 100–125, where the first has none.
+    // The second GPU's TPCs lie at bits 60–125, and the tenant's at 100–125, where the first has
+    // none.
     let mut elsewhere = Limits { qmd_disable: [!0, !0, !0, 0xf, 0, 0, 0, 0], ..second() };
     for tpc in 0..66 {
         elsewhere.physical_of_logical[usize::from(tpc)] = 60 + tpc;

@@ -1,4 +1,5 @@
-//! Limits that change without pause while several threads launch: every mask is one of those that were stored.
+//! Limits that change without pause while several threads launch: every mask is one of those that
+//! were stored.
 
 mod common;
 

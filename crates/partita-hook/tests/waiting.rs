@@ -1,7 +1,8 @@
 //! How threads of one process wait for each other inside the hook.
 //!
-//! `PARTITA_URGENT_SECONDS` says for how long each way is measured: 600 for the figures in `bench/results/waits.md`.
-//! How long waits take is shown and asserted nowhere, since other programs of the machine decide about it too.
+//! `PARTITA_URGENT_SECONDS` says for how long each way is measured: 600 for the figures in
+//! `bench/results/waits.md`. How long waits take is shown and asserted nowhere, since other
+//! programs of the machine decide about it too.
 
 mod common;
 
@@ -42,7 +43,8 @@ impl Figures {
     }
 }
 
-/// Measures the calls with the hook, and a plain lock without it, in turns: what the plain lock shows is the machine's.
+/// Measures the calls with the hook, and a plain lock without it, in turns: what the plain lock
+/// shows is the machine's.
 fn measure(fixture: &Fixture, what: &str) -> Figures {
     let asked = std::env::var("PARTITA_URGENT_SECONDS").ok();
     let seconds: u64 = asked.map_or(2, |text| text.parse().expect("PARTITA_URGENT_SECONDS in seconds"));

@@ -1,69 +1,74 @@
 //! Exact, crash-proof byte accounting between processes, without locks.
 //!
 //! # The state
-//! Each process owns a *slot*. A slot holds two *entries*, each the outcome of one operation: the bytes that
-//! the slot holds after it, and the tenant's total and peak after it. One word for all, `last`, names the
-//! operation that took effect last: its version (1, 2, 3, … over all slots), its slot and which of that
-//! slot's two entries it wrote. The tenant's total *is* the `used` of the entry that `last` names. A slot's
-//! word `settled` names the last operation of that slot that somebody has made a note of.
+//! Each process owns a *slot*. A slot holds two *entries*, each the outcome of one operation: the
+//! bytes that the slot holds after it, and the tenant's total and peak after it. One word for all,
+//! `last`, names the operation that took effect last: its version (1, 2, 3, … over all slots), its
+//! slot and which of that slot's two entries it wrote. The tenant's total *is* the `used` of the
+//! entry that `last` names. A slot's word `settled` names the last operation of that slot that
+//! somebody has made a note of.
 //!
 //! # An operation of slot `s`
 //! 1. Read `last`, and `used` and `peak` from the entry that it names.
 //! 2. *Settle* it: if the `settled` of the slot that it names is older, replace that by `last`
 //!    (compare-and-swap).
-//! 3. `settled` of `s` now names the last operation of `s`; its entry holds the bytes of `s`. Check the quota
-//!    against `used`.
+//! 3. `settled` of `s` now names the last operation of `s`; its entry holds the bytes of `s`. Check
+//!    the quota against `used`.
 //! 4. Write the outcome into the *other* entry of `s`.
-//! 5. Compare-and-swap `last` from the name read in step 1 to (version + 1, `s`, that entry). If it fails,
-//!    start again.
+//! 5. Compare-and-swap `last` from the name read in step 1 to (version + 1, `s`, that entry). If it
+//!    fails, start again.
 //! 6. Settle the own operation (a courtesy: everybody who comes later would do it in step 2).
 //!
 //! # Passing bytes on
-//! [`Change::Pass`] moves bytes from slot `s` to slot `t`, whose owner the caller is too; the total stays. It is
-//! one operation of both: in step 4 it writes the other entry of each, and in `partner` of `s` the name that
-//! settles `t`: the version of this operation, `t`, and its entry. Step 5 puts both in force at once, and whoever
-//! settles an operation settles the slot that its `partner` names as well. A `partner` counts only with the very
-//! operation of its slot whose version it has, and operations of other kinds clear it before step 5, so one that was
-//! written for an operation that has not taken effect is nobody's. That of an operation in force is never cleared
-//! before both slots are settled: the owner's next operation settles them in step 2.
+//! [`Change::Pass`] moves bytes from slot `s` to slot `t`, whose owner the caller is too; the total
+//! stays. It is one operation of both: in step 4 it writes the other entry of each, and in
+//! `partner` of `s` the name that settles `t`: the version of this operation, `t`, and its entry.
+//! Step 5 puts both in force at once, and whoever settles an operation settles the slot that its
+//! `partner` names as well. A `partner` counts only with the very operation of its slot whose
+//! version it has, and operations of other kinds clear it before step 5, so one that was written
+//! for an operation that has not taken effect is nobody's. That of an operation in force is never
+//! cleared before both slots are settled: the owner's next operation settles them in step 2.
 //!
 //! # Why it is right
-//! Operations of one slot come one after another: the slot's owner holds the slot's file lock, and serialises
-//! its own threads.
+//! Operations of one slot come one after another: the slot's owner holds the slot's file lock, and
+//! serialises its own threads.
 //!
-//! **Names do not repeat.** Every change of `last` increments its 52-bit version, which is never wrapped: an
-//! operation at the highest version is refused ([`Fault::Damaged`]; at ten million operations a second that
-//! is after 14 years). So a compare-and-swap that finds the expected name knows that nothing happened in
-//! between; there is no ABA problem, in `last` or in `settled`, and nothing depends on how long a process
-//! sleeps between two instructions.
+//! **Names do not repeat.** Every change of `last` increments its 52-bit version, which is never
+//! wrapped: an operation at the highest version is refused ([`Fault::Damaged`]; at ten million
+//! operations a second that is after 14 years). So a compare-and-swap that finds the expected name
+//! knows that nothing happened in between; there is no ABA problem, in `last` or in `settled`, and
+//! nothing depends on how long a process sleeps between two instructions.
 //!
-//! **An entry that is in force is not written.** The entries in force are the one that `last` names and, for
-//! each slot, the one of its last operation. Step 4 writes the entry other than that of the last operation of
-//! `s`. That `settled` of `s` names this operation, call it *o*, in step 3: if `last` named *o* in step 1, by
-//! step 2. Otherwise `last` has moved on from *o*, and whoever moved it had settled *o* before; and no
-//! operation of `s` came later, because they come one after another. Settling needs one attempt only: between
-//! two operations of a slot its `settled` changes once, so a failed attempt means that it is done. A reader
-//! that finds a half-written entry has a name from step 1 that is no longer in `last`: the writer of the
-//! entry had loaded a later one before it stored (release) the words that the reader has loaded (acquire), so
-//! step 5, or the second look of a refusal or of an observer, finds that later name.
+//! **An entry that is in force is not written.** The entries in force are the one that `last` names
+//! and, for each slot, the one of its last operation. Step 4 writes the entry other than that of
+//! the last operation of `s`. That `settled` of `s` names this operation, call it *o*, in step 3:
+//! if `last` named *o* in step 1, by step 2. Otherwise `last` has moved on from *o*, and whoever
+//! moved it had settled *o* before; and no operation of `s` came later, because they come one after
+//! another. Settling needs one attempt only: between two operations of a slot its `settled` changes
+//! once, so a failed attempt means that it is done. A reader that finds a half-written entry has a
+//! name from step 1 that is no longer in `last`: the writer of the entry had loaded a later one
+//! before it stored (release) the words that the reader has loaded (acquire), so step 5, or the
+//! second look of a refusal or of an observer, finds that later name.
 //!
-//! **Never above the quota by a byte, never refused what fits.** Step 5 takes effect only if `last` is still
-//! the name whose `used` was checked: at that instant the total goes from `used` to `used + bytes`, which is
-//! at most the quota. A refusal looks at `last` again; if it is unchanged, `used` was the total at that
-//! instant and the request did not fit; otherwise it starts again. What a dead process holds is part of the
-//! total until it is reaped; the caller reaps before it believes a refusal.
+//! **Never above the quota by a byte, never refused what fits.** Step 5 takes effect only if `last`
+//! is still the name whose `used` was checked: at that instant the total goes from `used` to `used
+//! + bytes`, which is at most the quota. A refusal looks at `last` again; if it is unchanged,
+//! `used` was the total at that instant and the request did not fit; otherwise it starts again.
+//! What a dead process holds is part of the total until it is reaped; the caller reaps before it
+//! believes a refusal.
 //!
-//! **SIGKILL at any instruction loses no byte and blocks nobody.** The only step that changes a total or a
-//! balance is the single compare-and-swap of step 5. Killed before it, the operation has not happened: the
-//! entry it wrote is not in force. Killed after it, it has happened completely: `last` names it, and whoever
-//! comes next settles it. Nobody ever waits for a slot's owner, so nobody is blocked: an operation starts
-//! again only because another one took effect. Whoever gets the slot's lock after the owner's death is its
-//! new owner and releases the bytes by a normal operation; killed in the middle, the same holds for it.
+//! **SIGKILL at any instruction loses no byte and blocks nobody.** The only step that changes a
+//! total or a balance is the single compare-and-swap of step 5. Killed before it, the operation has
+//! not happened: the entry it wrote is not in force. Killed after it, it has happened completely:
+//! `last` names it, and whoever comes next settles it. Nobody ever waits for a slot's owner, so
+//! nobody is blocked: an operation starts again only because another one took effect. Whoever gets
+//! the slot's lock after the owner's death is its new owner and releases the bytes by a normal
+//! operation; killed in the middle, the same holds for it.
 //!
 //! # Hostile files
-//! A tenant can write to its own usage file. Every index comes from as many bits as there are slots and is
-//! checked, sums saturate, and tries are counted ([`TRIES_MAX`]): bad words yield wrong numbers or a
-//! [`Fault`], never a panic or an endless loop.
+//! A tenant can write to its own usage file. Every index comes from as many bits as there are slots
+//! and is checked, sums saturate, and tries are counted ([`TRIES_MAX`]): bad words yield wrong
+//! numbers or a [`Fault`], never a panic or an endless loop.
 
 use crate::sync::Word;
 
@@ -73,14 +78,14 @@ const SLOT_BITS: u32 = 11;
 pub const SLOTS: usize = 1 << SLOT_BITS;
 /// The highest version of an operation.
 const VERSION_MAX: u64 = u64::MAX >> (SLOT_BITS + 1);
-/// How often an operation starts again because others took effect first; far beyond what scheduling can do,
-/// so that reaching it means that something other than Partita rewrites the file.
+/// How often an operation starts again because others took effect first; far beyond what scheduling
+/// can do, so that reaching it means that something other than Partita rewrites the file.
 pub const TRIES_MAX: u32 = 1 << 20;
 /// How often an observer tries to see an instant between two operations.
 const LOOKS_MAX: u32 = 256;
 
-/// The name of an operation: version, entry, slot, from the top of the word downwards, so that later names
-/// are greater.
+/// The name of an operation: version, entry, slot, from the top of the word downwards, so that
+/// later names are greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(pub u64);
 
@@ -127,8 +132,8 @@ pub struct Account {
     pub settled: Word,
     /// Outcomes of the last operation and of the one before or after it.
     pub entries: [Entry; 2],
-    /// The name that settles the slot to which the slot's last [`Change::Pass`], or one that is being prepared,
-    /// moved bytes.
+    /// The name that settles the slot to which the slot's last [`Change::Pass`], or one that is
+    /// being prepared, moved bytes.
     pub partner: Word,
 }
 
@@ -224,7 +229,8 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         }
     }
 
-    /// The slot to which the operation `name` of `account` passed bytes, and the name that settles it.
+    /// The slot to which the operation `name` of `account` passed bytes, and the name that settles
+    /// it.
     fn partner(&self, account: &Account, name: Name) -> Option<(&'m Account, Name)> {
         let partner = Name(account.partner.load());
         (partner.version() == name.version() && partner.slot() != name.slot())
@@ -240,7 +246,8 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         }
     }
 
-    /// Performs one operation of `slot`, whose owner the caller is, and returns how many bytes it moved.
+    /// Performs one operation of `slot`, whose owner the caller is, and returns how many bytes it
+    /// moved.
     pub fn transact(&self, slot: usize, change: Change) -> Result<u64, Fault> {
         let own = self.account(slot).ok_or(Fault::Damaged)?;
         let receiver = match change {
@@ -253,7 +260,8 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         };
         for _ in 0..TRIES_MAX {
             let last = Name(self.last.load());
-            // A slot number outside a shortened table: cannot be in a file, whose table is complete.
+            // A slot number outside a shortened table: cannot be in a file, whose table is
+            // complete.
             let named = self.account(last.slot()).ok_or(Fault::Damaged)?;
             let outcome = &named.entries[last.entry()];
             let (used, peak) = (outcome.used.load(), outcome.peak.load());
@@ -261,8 +269,8 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
 
             let settled = Name(own.settled.load());
             if settled.version() > last.version() {
-                // Nobody but the caller performs operations of this slot, and its last one came before `last`
-                // was read.
+                // Nobody but the caller performs operations of this slot, and its last one came
+                // before `last` was read.
                 return Err(Fault::Damaged);
             }
             let held = own.entries[settled.entry()].bytes.load();
@@ -313,8 +321,9 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         Err(Fault::Contended)
     }
 
-    /// The totals at an instant during the call. If operations take effect without pause, and each time while
-    /// this looks, the answer after many looks may be one of an operation that did not take effect.
+    /// The totals at an instant during the call. If operations take effect without pause, and each
+    /// time while this looks, the answer after many looks may be one of an operation that did not
+    /// take effect.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for _ in 0..LOOKS_MAX {

@@ -1,26 +1,29 @@
 //! A value of several words that one writer replaces while any number of readers read it.
 //!
-//! Two copies and an epoch. The copy that counts is `copies[epoch % 2]`; the writer fills the other one and
-//! then increments the epoch. A writer that dies while it fills a copy has changed nothing that a reader
-//! looks at, so it blocks nobody; the next writer fills the same copy again from its first word.
+//! Two copies and an epoch. The copy that counts is `copies[epoch % 2]`; the writer fills the other
+//! one and then increments the epoch. A writer that dies while it fills a copy has changed nothing
+//! that a reader looks at, so it blocks nobody; the next writer fills the same copy again from its
+//! first word.
 //!
-//! **Why a reader never returns a mixture.** A reader takes the epoch `e`, reads `copies[e % 2]`, and accepts
-//! it only if the epoch is still `e`. That copy is next written for epoch `e + 2`, by a writer that has
-//! stored (or, if another writer did, loaded under the writers' lock) epoch `e + 1` before. The writer's
-//! stores to the copy have release ordering, and the reader's fence after its relaxed reads makes each an
-//! acquire: a reader that has seen one word of `e + 2` therefore finds an epoch of at least `e + 1` and reads
-//! again. The epoch has 64 bits and does not wrap.
+//! **Why a reader never returns a mixture.** A reader takes the epoch `e`, reads `copies[e % 2]`,
+//! and accepts it only if the epoch is still `e`. That copy is next written for epoch `e + 2`, by a
+//! writer that has stored (or, if another writer did, loaded under the writers' lock) epoch `e + 1`
+//! before. The writer's stores to the copy have release ordering, and the reader's fence after its
+//! relaxed reads makes each an acquire: a reader that has seen one word of `e + 2` therefore finds
+//! an epoch of at least `e + 1` and reads again. The epoch has 64 bits and does not wrap.
 //!
-//! **Bound.** A reader reads again only if a writer has stored a new epoch within the few nanoseconds since
-//! the reader began, or within the time for which the reader was not running. It gives up after
-//! [`READ_TRIES_MAX`] such coincidences in a row, without an answer rather than with a wrong one.
+//! **Bound.** A reader reads again only if a writer has stored a new epoch within the few
+//! nanoseconds since the reader began, or within the time for which the reader was not running. It
+//! gives up after [`READ_TRIES_MAX`] such coincidences in a row, without an answer rather than with
+//! a wrong one.
 
 use crate::sync::{Word, acquire};
 
 /// How often a reader tries before it gives up.
 pub const READ_TRIES_MAX: u32 = 64;
 
-/// The double buffer as it lies in the file: the epoch alone on a cache line, then two copies of `N` words.
+/// The double buffer as it lies in the file: the epoch alone on a cache line, then two copies of
+/// `N` words.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct DoubleBuffer<const N: usize> {
@@ -55,8 +58,8 @@ impl<const N: usize> DoubleBuffer<N> {
         epoch
     }
 
-    /// The first `K` words of the current value with their epoch, or `None` after [`READ_TRIES_MAX`]
-    /// disturbed tries.
+    /// The first `K` words of the current value with their epoch, or `None` after
+    /// [`READ_TRIES_MAX`] disturbed tries.
     #[inline]
     pub fn read<const K: usize>(&self) -> Option<(u64, [u64; K])> {
         const { assert!(K <= N) };
@@ -73,7 +76,8 @@ impl<const N: usize> DoubleBuffer<N> {
         None
     }
 
-    /// Makes `words` the current value and returns its epoch. The caller is the only writer at this time.
+    /// Makes `words` the current value and returns its epoch. The caller is the only writer at this
+    /// time.
     pub fn write(&self, words: &[u64; N]) -> u64 {
         let next = self.epoch.peek().wrapping_add(1);
         acquire();

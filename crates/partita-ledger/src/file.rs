@@ -9,8 +9,8 @@ use crate::error::{Errno, LedgerError, Problem};
 
 /// Where a file is: a path, seen from an open directory or from the working directory.
 ///
-/// Whoever has opened a directory and checked whose it is names its files by the descriptor: a path may lead
-/// somewhere else a moment later.
+/// Whoever has opened a directory and checked whose it is names its files by the descriptor: a path
+/// may lead somewhere else a moment later.
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
     directory: c_int,
@@ -105,8 +105,8 @@ pub(crate) fn failed(path: &CStr, call: &'static str) -> LedgerError {
 }
 
 impl Fd {
-    /// Opens an existing file. Neither follows a symbolic link in the last component nor waits for the other
-    /// end of a pipe.
+    /// Opens an existing file. Neither follows a symbolic link in the last component nor waits for
+    /// the other end of a pipe.
     pub(crate) fn open(at: At<'_>, access: Access) -> Result<Self, LedgerError> {
         let mode = match access {
             Access::ReadOnly => libc::O_RDONLY,
@@ -125,8 +125,9 @@ impl Fd {
         }
     }
 
-    /// Makes a new file of `bytes` zeros with its blocks allocated, so that a full file system is an error
-    /// now and not a SIGBUS at a later write. Its permissions are `mode` exactly, whatever the umask.
+    /// Makes a new file of `bytes` zeros with its blocks allocated, so that a full file system is
+    /// an error now and not a SIGBUS at a later write. Its permissions are `mode` exactly, whatever
+    /// the umask.
     pub(crate) fn create(at: At<'_>, bytes: u64, mode: u32) -> Result<Self, LedgerError> {
         let fd = match Self::open_raw(at, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
             Err(e) if matches!(e.problem(), Problem::System { errno: libc::EEXIST, .. }) => {
@@ -138,7 +139,8 @@ impl Fd {
         Ok(fd)
     }
 
-    /// Opens a file that holds locks and nothing else, and makes it if it is missing: nobody else can open it.
+    /// Opens a file that holds locks and nothing else, and makes it if it is missing: nobody else
+    /// can open it.
     pub(crate) fn for_locks(at: At<'_>) -> Result<Self, LedgerError> {
         Self::open_raw(at, libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK, 0o600)
     }
@@ -220,8 +222,8 @@ impl Fd {
         Ok(true)
     }
 
-    /// Whether the descriptor is (still) open on the file `id`. A program that closes descriptors that it
-    /// does not know may have reused the number for a file of its own.
+    /// Whether the descriptor is (still) open on the file `id`. A program that closes descriptors
+    /// that it does not know may have reused the number for a file of its own.
     pub(crate) fn is(&self, id: FileId) -> bool {
         self.status(c"").is_ok_and(|status| status.id == id)
     }
@@ -235,14 +237,15 @@ impl Fd {
 impl Drop for Fd {
     fn drop(&mut self) {
         if self.0 >= 0 {
-            // SAFETY: the descriptor is owned by this value. The result is of no use: Linux frees the number
-            // in any case.
+            // SAFETY: the descriptor is owned by this value. The result is of no use: Linux frees
+            // the number in any case.
             unsafe { libc::close(self.0) };
         }
     }
 }
 
-/// Removes a file that could not be finished; its error is the one to report, so this one's is dropped.
+/// Removes a file that could not be finished; its error is the one to report, so this one's is
+/// dropped.
 pub(crate) fn unlink(at: At<'_>) {
     // SAFETY: the path is a C string.
     unsafe { libc::unlinkat(at.directory, at.path.as_ptr(), 0) };
@@ -278,8 +281,9 @@ impl Mapping {
     /// The start of the mapping as a `T`.
     ///
     /// # Safety
-    /// `T` consists of [`crate::sync::Word`]s and unused padding only, is no larger than the mapping and no
-    /// more aligned than a page; of a mapping that is read-only, the words are only peeked at.
+    /// `T` consists of [`crate::sync::Word`]s and unused padding only, is no larger than the
+    /// mapping and no more aligned than a page; of a mapping that is read-only, the words are only
+    /// peeked at.
     #[inline]
     pub(crate) unsafe fn as_ref<T>(&self) -> &T {
         debug_assert!(size_of::<T>() <= self.bytes);
@@ -291,7 +295,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and references into it have ended with the borrow of it.
+        // SAFETY: the mapping is this value's own, and references into it have ended with the
+        // borrow of it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

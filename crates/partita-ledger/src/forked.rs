@@ -1,7 +1,8 @@
 //! Whether this process is still the one that claimed a slot, without a system call.
 //!
-//! A word in a page that the kernel empties in every child of `fork` (`MADV_WIPEONFORK`, Linux 4.14) holds the number
-//! of the process that wrote it last. Where the kernel has no such pages, `getpid` is asked each time.
+//! A word in a page that the kernel empties in every child of `fork` (`MADV_WIPEONFORK`, Linux
+//! 4.14) holds the number of the process that wrote it last. Where the kernel has no such pages,
+//! `getpid` is asked each time.
 
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};

@@ -1,20 +1,24 @@
-//! The gate file of a GPU: which tenants of high priority have work in flight, for those who wait for them.
+//! The gate file of a GPU: which tenants of high priority have work in flight, for those who wait
+//! for them.
 //!
-//! A *lane* is a word that a process of high priority closes before it launches and has the GPU open behind its last
-//! kernel. GPUs read it too: work that a tenant of low priority has queued waits for it there. So its low half is all
-//! that counts, and bit 0 says that it is open ([`OPEN`]).
+//! A *lane* is a word that a process of high priority closes before it launches and has the GPU
+//! open behind its last kernel. GPUs read it too: work that a tenant of low priority has queued
+//! waits for it there. So its low half is all that counts, and bit 0 says that it is open
+//! ([`OPEN`]).
 //!
 //! # Why a closed lane is always opened
-//! A lane belongs to whoever holds an open-file-description lock on its bytes, so the kernel releases it with the
-//! process, at whatever instruction that is killed. [`GateMap::open_orphans`] opens the lanes that nobody holds, and
-//! [`GateMap::relent`] those that have been closed for too long; every process that waits calls both now and then. A
-//! lane is marked as claimed before it is closed for the first time, and stays so until it has been opened, so no closed
-//! lane is overlooked.
+//! A lane belongs to whoever holds an open-file-description lock on its bytes, so the kernel
+//! releases it with the process, at whatever instruction that is killed. [`GateMap::open_orphans`]
+//! opens the lanes that nobody holds, and [`GateMap::relent`] those that have been closed for too
+//! long; every process that waits calls both now and then. A lane is marked as claimed before it is
+//! closed for the first time, and stays so until it has been opened, so no closed lane is
+//! overlooked.
 //!
 //! # Who trusts whom
-//! Whoever may open the file may open and close lanes of others, hold them all, or cut the file short: priorities are between tenants
-//! that mean each other well. It holds no limits. What somebody has written there once does no lasting harm: a lane that is closed for ever
-//! counts for [`relent`](GateMap::relent)'s time only, and nobody is let pass for longer than a second.
+//! Whoever may open the file may open and close lanes of others, hold them all, or cut the file
+//! short: priorities are between tenants that mean each other well. It holds no limits. What
+//! somebody has written there once does no lasting harm: a lane that is closed for ever counts for
+//! [`relent`](GateMap::relent)'s time only, and nobody is let pass for longer than a second.
 
 use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
@@ -57,13 +61,15 @@ struct Layout {
     /// Until when nobody closes a lane.
     passes_until_ns: Line,
     lanes: [LaneCells; GATE_LANES],
-    /// Whose turn it is, of the tenants that have the whole GPU in turns: until when, in microseconds, above 16 bits of the tenant.
+    /// Whose turn it is, of the tenants that have the whole GPU in turns: until when, in
+    /// microseconds, above 16 bits of the tenant.
     turn: Line,
 }
 
 const _: () = assert!(size_of::<Layout>() <= GATE_FILE_BYTES);
 
-/// A lane of the calling process, until the [`GateMap`] that claimed it is dropped or the process ends.
+/// A lane of the calling process, until the [`GateMap`] that claimed it is dropped or the process
+/// ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane(u8);
 
@@ -84,7 +90,8 @@ impl GateMap {
     /// Makes the file with every lane open; `mode` is its permissions.
     ///
     /// # Errors
-    /// [`Problem::Exists`](crate::Problem::Exists), or the system call that failed; then no file is left behind.
+    /// [`Problem::Exists`](crate::Problem::Exists), or the system call that failed; then no file is
+    /// left behind.
     pub fn create<'a>(at: impl Into<At<'a>>, mode: u32) -> Result<Self, LedgerError> {
         let map = Self { file: MappedFile::create(KIND, at.into(), mode)? };
         map.layout().lanes.iter().for_each(|lane| lane.state.store(OPEN.into()));
@@ -101,8 +108,8 @@ impl GateMap {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is words;
-        // the mapping is writable.
+        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the
+        // layout is words; the mapping is writable.
         unsafe { self.file.as_ref() }
     }
 
@@ -120,13 +127,14 @@ impl GateMap {
         offset_of!(Layout, lanes) + (lane % GATE_LANES) * size_of::<LaneCells>()
     }
 
-    /// Claims a lane that nobody holds, open. `None` if all are held. One thread of a process at a time.
+    /// Claims a lane that nobody holds, open. `None` if all are held. One thread of a process at a
+    /// time.
     ///
     /// # Errors
     /// The system call that failed.
     pub fn claim(&self) -> Result<Option<Lane>, LedgerError> {
-        // A lock of this very description is no obstacle to it, so what is marked is passed over; those of the dead
-        // are not, by then.
+        // A lock of this very description is no obstacle to it, so what is marked is passed over;
+        // those of the dead are not, by then.
         self.open_orphans()?;
         let claimed = self.claimed();
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 == 0) {
@@ -211,8 +219,8 @@ impl GateMap {
         Ok(opened)
     }
 
-    /// Opens every lane if `passes_until` finds that one of them was closed for too long, and keeps them open for as
-    /// long as it says. It is called with the time when a lane was closed.
+    /// Opens every lane if `passes_until` finds that one of them was closed for too long, and keeps
+    /// them open for as long as it says. It is called with the time when a lane was closed.
     pub fn relent(&self, passes_until: impl Fn(u64) -> Option<u64>) -> bool {
         let claimed = self.claimed();
         let closed = |lane: &usize| claimed >> lane & 1 != 0 && self.state(*lane) & OPEN == 0;
@@ -231,8 +239,8 @@ impl GateMap {
         true
     }
 
-    /// Takes or keeps the GPU's turn until a time, for a tenant that is told from others by `who`. A turn ends with its time, so nobody's
-    /// death matters.
+    /// Takes or keeps the GPU's turn until a time, for a tenant that is told from others by `who`.
+    /// A turn ends with its time, so nobody's death matters.
     ///
     /// # Errors
     /// Until when another tenant has it, in nanoseconds.

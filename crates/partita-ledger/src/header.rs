@@ -23,7 +23,8 @@ pub(crate) struct Kind {
 }
 
 impl Header {
-    /// Marks a file as complete: the magic comes last, so that nobody takes a half-made file for a whole one.
+    /// Marks a file as complete: the magic comes last, so that nobody takes a half-made file for a
+    /// whole one.
     pub(crate) fn finish(&self, kind: Kind) {
         self.version_and_bytes.store(u64::from(LAYOUT_VERSION) | u64::from(kind.bytes) << 32);
         self.magic.store(u64::from_ne_bytes(kind.magic));
@@ -66,7 +67,8 @@ impl Kind {
         Ok((fd, status.id))
     }
 
-    /// Reads from a file of this kind without mapping it, so that one that is shortened meanwhile is an error and not a SIGBUS.
+    /// Reads from a file of this kind without mapping it, so that one that is shortened meanwhile
+    /// is an error and not a SIGBUS.
     pub(crate) fn read(
         self,
         path: &CStr,

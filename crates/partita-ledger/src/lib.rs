@@ -1,30 +1,31 @@
 //! The shared-memory files of a tenant.
 //!
-//! A tenant on one GPU is a directory with two files. The [`limits`](LIMITS_FILE_NAME) file says what the
-//! tenant may use; its owner writes it ([`LimitsFile`]) and every process of the tenant maps it read-only
-//! ([`LimitsMap`]). The [`usage`](USAGE_FILE_NAME) file says what it does use; every process of the tenant
-//! maps it writable ([`UsageMap`]), claims a [`Slot`] and accounts its memory there, and anybody who may read
-//! the file observes it without mapping it ([`UsageView`]).
+//! A tenant on one GPU is a directory with two files. The [`limits`](LIMITS_FILE_NAME) file says
+//! what the tenant may use; its owner writes it ([`LimitsFile`]) and every process of the tenant
+//! maps it read-only ([`LimitsMap`]). The [`usage`](USAGE_FILE_NAME) file says what it does use;
+//! every process of the tenant maps it writable ([`UsageMap`]), claims a [`Slot`] and accounts its
+//! memory there, and anybody who may read the file observes it without mapping it ([`UsageView`]).
 //!
 //! A chain of processes that pass frames on has a file of its own, [`chain`].
 //!
-//! A tenant with a share of the GPU's time has a third one, [`time`](TIME_FILE_NAME): its gate and its account of time ([`TimeMap`]).
+//! A tenant with a share of the GPU's time has a third one, [`time`](TIME_FILE_NAME): its gate and
+//! its account of time ([`TimeMap`]).
 //!
 //! # What keeps it right
-//! * Limits are a double buffer with an epoch: a reader gets one whole version, a dead writer blocks nobody
-//!   (`epoch.rs`).
-//! * Bytes are accounted by a lock-free algorithm that is exact at every instruction at which a process may
-//!   die (`account.rs`).
-//! * A slot belongs to whoever holds an open-file-description lock on its bytes; the kernel releases it with
-//!   the process (`lock.rs`).
+//! * Limits are a double buffer with an epoch: a reader gets one whole version, a dead writer
+//!   blocks nobody (`epoch.rs`).
+//! * Bytes are accounted by a lock-free algorithm that is exact at every instruction at which a
+//!   process may die (`account.rs`).
+//! * A slot belongs to whoever holds an open-file-description lock on its bytes; the kernel
+//!   releases it with the process (`lock.rs`).
 //!
 //! # Who trusts whom
-//! The tenant trusts its owner: the directory's permissions decide who can write, shrink or replace the
-//! limits file. The owner does not trust the tenant: a [`UsageView`] and [`Limits::read`] never map a file,
-//! so that shrinking it cannot kill the observer with a SIGBUS, and no content of it makes a reader panic or
-//! loop. Files are created at their full size with all blocks allocated, and Partita never shrinks them, so a
-//! mapping whose size was checked when it was made stays valid; a tenant that shrinks its own usage file
-//! harms its own processes only.
+//! The tenant trusts its owner: the directory's permissions decide who can write, shrink or replace
+//! the limits file. The owner does not trust the tenant: a [`UsageView`] and [`Limits::read`] never
+//! map a file, so that shrinking it cannot kill the observer with a SIGBUS, and no content of it
+//! makes a reader panic or loop. Files are created at their full size with all blocks allocated,
+//! and Partita never shrinks them, so a mapping whose size was checked when it was made stays
+//! valid; a tenant that shrinks its own usage file harms its own processes only.
 #![no_std]
 
 extern crate alloc;
@@ -107,8 +108,8 @@ pub use self::{
     view::{SlotInfo, UsageView},
 };
 
-/// A tenant on several GPUs has a directory with both files for each. In that of its first GPU lie links to the
-/// others, whose names are this and 1, 2 and so on.
+/// A tenant on several GPUs has a directory with both files for each. In that of its first GPU lie
+/// links to the others, whose names are this and 1, 2 and so on.
 pub const GPU_LINK_PREFIX: &str = "gpu-";
 
 /// GPUs that a tenant has at most.

@@ -6,37 +6,43 @@ use crate::error::LimitsFault;
 
 /// A memory quota that is none.
 pub const NO_QUOTA: u64 = u64::MAX;
-/// What the driver may take of a GPU for itself in each process before it counts against the quota, unless somebody says otherwise: 1 GiB. A
-/// context takes 0.5 GiB on an H200, and what PyTorch's libraries load for a network as much again (`docs/hardware.md`).
+/// What the driver may take of a GPU for itself in each process before it counts against the quota,
+/// unless somebody says otherwise: 1 GiB. A context takes 0.5 GiB on an H200, and what PyTorch's
+/// libraries load for a network as much again (`docs/hardware.md`).
 pub const DRIVER_ALLOWANCE_BYTES: u64 = 1 << 30;
-/// How many processes' allowances the driver may take free of charge in all processes of a tenant together: without
-/// a bound each further process would be another gigabyte beside the quota.
+/// How many processes' allowances the driver may take free of charge in all processes of a tenant
+/// together: without a bound each further process would be another gigabyte beside the quota.
 pub const DRIVER_ALLOWANCES: u64 = 4;
 /// The longest tenant name in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
 /// In [`Limits::flags`]: the device's GPCs are not proved, so clusters are held to one TPC.
 pub const FLAG_GPCS_UNPROVED: u32 = 1;
-/// In [`Limits::flags`]: a launch that can never fit the set runs on the whole GPU instead of being refused.
+/// In [`Limits::flags`]: a launch that can never fit the set runs on the whole GPU instead of being
+/// refused.
 pub const FLAG_ON_MISFIT_WIDEN: u32 = 2;
 
-/// In [`Limits::flags`]: an allocation for which the quota has no room is given host memory that the device reaches.
+/// In [`Limits::flags`]: an allocation for which the quota has no room is given host memory that
+/// the device reaches.
 pub const FLAG_SPILL_HOST: u32 = 4;
-/// In [`Limits::flags`]: the tenant was started with a priority, and its launches go through the GPU's gate.
+/// In [`Limits::flags`]: the tenant was started with a priority, and its launches go through the
+/// GPU's gate.
 pub const FLAG_GATED: u32 = 8;
-/// In [`Limits::flags`]: the tenant was started with a share of time, and its launches are measured.
+/// In [`Limits::flags`]: the tenant was started with a share of time, and its launches are
+/// measured.
 pub const FLAG_TIMED: u32 = 16;
 /// In [`Limits::flags`]: the tenant may use time that nobody else wants, beyond its share.
 pub const FLAG_TIME_SOFT: u32 = 32;
-/// In [`Limits::flags`]: programs that ask for the number of SMs are told the tenant's, libraries of NVIDIA's the device's.
+/// In [`Limits::flags`]: programs that ask for the number of SMs are told the tenant's, libraries
+/// of NVIDIA's the device's.
 pub const FLAG_SM_COUNT_PARTITION: u32 = 64;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches go as they are.
 pub const MECHANISM_NONE: u32 = 0;
 /// In [`Limits::mechanism`]: every launch carries the set, as a mask in its descriptor.
 pub const MECHANISM_MASK: u32 = 1;
-/// In [`Limits::mechanism`]: kernels are rewritten into persistent blocks that keep to the set. Nothing enforces it yet, and
-/// whoever reads it refuses.
+/// In [`Limits::mechanism`]: kernels are rewritten into persistent blocks that keep to the set.
+/// Nothing enforces it yet, and whoever reads it refuses.
 pub const MECHANISM_PERSISTENT: u32 = 2;
 
 /// Words that the limits take in the file.
@@ -57,7 +63,8 @@ pub struct Limits {
     pub gpu_uuid: [u8; 16],
     /// Compute capability: major × 10 + minor.
     pub device_class: u32,
-    /// The version of the device's launch descriptor, in the coding that the hook and the planner share.
+    /// The version of the device's launch descriptor, in the coding that the hook and the planner
+    /// share.
     pub qmd_version: u8,
     /// SMs per TPC.
     pub sms_per_tpc: u32,
@@ -69,22 +76,25 @@ pub struct Limits {
     pub qmd_disable: [u32; 8],
     /// The largest cluster that fits into the partition, in SMs.
     pub max_cluster_sms: u32,
-    /// The most device memory that all processes of the tenant hold together, in bytes; [`NO_QUOTA`] for no
-    /// limit.
+    /// The most device memory that all processes of the tenant hold together, in bytes;
+    /// [`NO_QUOTA`] for no limit.
     pub memory_quota_bytes: u64,
     /// The device's memory in bytes; 0 if not known.
     pub memory_total_bytes: u64,
-    /// What the driver may take for itself (contexts, code, variables of modules, stacks) in each process before it counts
-    /// against the quota, in bytes; [`DRIVER_ALLOWANCES`] times that in all processes together.
+    /// What the driver may take for itself (contexts, code, variables of modules, stacks) in each
+    /// process before it counts against the quota, in bytes; [`DRIVER_ALLOWANCES`] times that in
+    /// all processes together.
     pub driver_allowance_bytes: u64,
     /// Share of the device's time, per mille.
     pub time_permille: u32,
     /// Priority of the tenant among those of the device.
     pub priority: u32,
-    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`], [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`],
-    /// [`FLAG_TIME_SOFT`], [`FLAG_SM_COUNT_PARTITION`].
+    /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`],
+    /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
+    /// [`FLAG_SM_COUNT_PARTITION`].
     pub flags: u32,
-    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`], [`MECHANISM_PERSISTENT`].
+    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`],
+    /// [`MECHANISM_PERSISTENT`].
     pub mechanism: u32,
     /// The tenant's name: UTF-8, ended and filled up by zero bytes.
     pub name: [u8; NAME_BYTES_MAX + 1],
@@ -95,7 +105,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// No device, no name, no limit: a start to fill in. It does not pass [`Limits::check`] as it is.
+    /// No device, no name, no limit: a start to fill in. It does not pass [`Limits::check`] as it
+    /// is.
     fn default() -> Self {
         Self {
             gpu_uuid: [0; 16],

@@ -1,5 +1,5 @@
-//! The limits file: written by the tenant's owner, mapped read-only by the tenant, read without a mapping by
-//! everybody else.
+//! The limits file: written by the tenant's owner, mapped read-only by the tenant, read without a
+//! mapping by everybody else.
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -47,8 +47,8 @@ fn checked(path: &CStr, words: &[u64; WORDS]) -> Result<Limits, LedgerError> {
 }
 
 impl Limits {
-    /// Reads a tenant's limits once, with their epoch, as somebody who trusts nobody: without a mapping, so
-    /// that a file which is shortened meanwhile is an error and not a SIGBUS.
+    /// Reads a tenant's limits once, with their epoch, as somebody who trusts nobody: without a
+    /// mapping, so that a file which is shortened meanwhile is an error and not a SIGBUS.
     ///
     /// # Errors
     /// What is wrong with the file, or the system call that failed.
@@ -80,11 +80,12 @@ pub struct LimitsFile {
 }
 
 impl LimitsFile {
-    /// Makes the file with its first limits, at epoch 1. `mode` is the file's permissions (`0o600`, or
-    /// `0o644` for a tenant under another account).
+    /// Makes the file with its first limits, at epoch 1. `mode` is the file's permissions (`0o600`,
+    /// or `0o644` for a tenant under another account).
     ///
     /// # Errors
-    /// [`Problem::Exists`], [`Problem::Limits`], or the system call that failed; then no file is left behind.
+    /// [`Problem::Exists`], [`Problem::Limits`], or the system call that failed; then no file is
+    /// left behind.
     pub fn create<'a>(at: impl Into<At<'a>>, limits: &Limits, mode: u32) -> Result<Self, LedgerError> {
         let at = at.into();
         limits.check().map_err(|fault| LedgerError::new(at.path, Problem::Limits(fault)))?;
@@ -103,8 +104,8 @@ impl LimitsFile {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is
-        // words.
+        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the
+        // layout is words.
         unsafe { self.file.as_ref() }
     }
 
@@ -116,8 +117,8 @@ impl LimitsFile {
         load(self.file.path(), &self.layout().limits)
     }
 
-    /// Replaces the limits and returns the new epoch. Every process of the tenant obeys them from its next
-    /// launch or allocation on.
+    /// Replaces the limits and returns the new epoch. Every process of the tenant obeys them from
+    /// its next launch or allocation on.
     ///
     /// # Errors
     /// As for [`LimitsFile::update`].
@@ -125,13 +126,14 @@ impl LimitsFile {
         self.locked(|file| file.publish(limits))
     }
 
-    /// Changes the limits: no other writer's change comes between what `change` is shown and what it leaves.
-    /// Returns the new epoch.
+    /// Changes the limits: no other writer's change comes between what `change` is shown and what
+    /// it leaves. Returns the new epoch.
     ///
     /// # Errors
-    /// [`Problem::Limits`] if the limits, as found or as changed, are impossible; [`Problem::Locked`] if
-    /// another process holds the writers' lock for longer than writing takes; [`Problem::Replaced`] or
-    /// [`Problem::Size`] if the file is not any more what was opened. In each case the limits are unchanged.
+    /// [`Problem::Limits`] if the limits, as found or as changed, are impossible;
+    /// [`Problem::Locked`] if another process holds the writers' lock for longer than writing
+    /// takes; [`Problem::Replaced`] or [`Problem::Size`] if the file is not any more what was
+    /// opened. In each case the limits are unchanged.
     pub fn update(&mut self, change: impl FnOnce(&mut Limits)) -> Result<u64, LedgerError> {
         self.locked(|file| {
             let (_, mut limits) = file.load()?;
@@ -147,8 +149,8 @@ impl LimitsFile {
 
     /// Runs `action` under the writers' lock.
     ///
-    /// The lock is on a file of its own that only the owner can open. Everyone who may read the limits could
-    /// hold a lock on them for as long as they like.
+    /// The lock is on a file of its own that only the owner can open. Everyone who may read the
+    /// limits could hold a lock on them for as long as they like.
     fn locked<T>(&mut self, action: impl FnOnce(&Self) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
         let path = lock_path(self.file.path());
         let fd = Fd::for_locks(self.file.place.beside(&path))?;
@@ -164,8 +166,8 @@ impl LimitsFile {
         self.unchanged_file().and_then(|()| action(self))
     }
 
-    /// Writing to a mapping past the file's end is a SIGBUS, and writing to a file that was replaced would
-    /// reach nobody.
+    /// Writing to a mapping past the file's end is a SIGBUS, and writing to a file that was
+    /// replaced would reach nobody.
     fn unchanged_file(&self) -> Result<(), LedgerError> {
         self.file.opened_anew(Access::ReadOnly).map(|_| ())
     }
@@ -177,7 +179,8 @@ fn lock_path(limits: &CStr) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-/// The limits changed during every one of many tries to read them: whoever writes them does it without pause.
+/// The limits changed during every one of many tries to read them: whoever writes them does it
+/// without pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitsBusy;
 
@@ -189,7 +192,8 @@ impl fmt::Display for LimitsBusy {
 
 impl core::error::Error for LimitsBusy {}
 
-/// The limits file as the tenant holds it: opened `O_RDONLY`, mapped `PROT_READ`, and without a way to write.
+/// The limits file as the tenant holds it: opened `O_RDONLY`, mapped `PROT_READ`, and without a way
+/// to write.
 #[derive(Debug)]
 pub struct LimitsMap {
     path: CString,
@@ -209,14 +213,14 @@ impl LimitsMap {
 
     #[inline]
     fn limits(&self) -> &DoubleBuffer<WORDS> {
-        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the layout is
-        // words, and reading a double buffer only peeks.
+        // SAFETY: the mapping has the size of the file, which is at least that of the layout; the
+        // layout is words, and reading a double buffer only peeks.
         let layout: &Layout = unsafe { self.mapping.as_ref() };
         &layout.limits
     }
 
-    /// The number of the current version; one more after each change. A caller that keeps what it derived
-    /// from an epoch needs to read again only when this differs. One load from memory.
+    /// The number of the current version; one more after each change. A caller that keeps what it
+    /// derived from an epoch needs to read again only when this differs. One load from memory.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.limits().epoch()
@@ -230,13 +234,13 @@ impl LimitsMap {
         load(&self.path, self.limits())
     }
 
-    /// The current disable mask (physical numbering, a set bit disables) and its epoch: the read of the
-    /// launch path. No allocation, lock or system call, and six loads from two cache lines.
+    /// The current disable mask (physical numbering, a set bit disables) and its epoch: the read of
+    /// the launch path. No allocation, lock or system call, and six loads from two cache lines.
     ///
     /// # Errors
-    /// [`LimitsBusy`] if the limits were replaced during each of 64 tries of a few nanoseconds. A writer
-    /// cannot be as fast as that; if it happens, something is wrong with the owner, and the caller must
-    /// refuse the launch or keep to the last mask it has read, not go without.
+    /// [`LimitsBusy`] if the limits were replaced during each of 64 tries of a few nanoseconds. A
+    /// writer cannot be as fast as that; if it happens, something is wrong with the owner, and the
+    /// caller must refuse the launch or keep to the last mask it has read, not go without.
     #[inline]
     pub fn disable_words(&self) -> Result<(u64, [u32; 8]), LimitsBusy> {
         let (epoch, [a, b, c, d]) = self.limits().read::<4>().ok_or(LimitsBusy)?;
@@ -245,8 +249,9 @@ impl LimitsMap {
         Ok((epoch, [w0, w1, w2, w3, w4, w5, w6, w7]))
     }
 
-    /// The largest cluster that fits into the partition, in SMs, and the switches ([`Limits::flags`]): what a
-    /// launch in clusters is judged by. As cheap as [`LimitsMap::disable_words`], but for more loads.
+    /// The largest cluster that fits into the partition, in SMs, and the switches
+    /// ([`Limits::flags`]): what a launch in clusters is judged by. As cheap as
+    /// [`LimitsMap::disable_words`], but for more loads.
     ///
     /// # Errors
     /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
@@ -256,8 +261,8 @@ impl LimitsMap {
         Ok((words[crate::limits::MAX_CLUSTER_WORD] as u32, words[crate::limits::FLAGS_WORD] as u32))
     }
 
-    /// The memory quota ([`NO_QUOTA`](crate::NO_QUOTA) for none) and the device's memory, in bytes. As cheap as
-    /// [`LimitsMap::disable_words`].
+    /// The memory quota ([`NO_QUOTA`](crate::NO_QUOTA) for none) and the device's memory, in bytes.
+    /// As cheap as [`LimitsMap::disable_words`].
     ///
     /// # Errors
     /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
@@ -267,7 +272,8 @@ impl LimitsMap {
         Ok((quota, total))
     }
 
-    /// What the driver may take for itself in each process before it counts against the quota, in bytes.
+    /// What the driver may take for itself in each process before it counts against the quota, in
+    /// bytes.
     ///
     /// # Errors
     /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].

@@ -1,10 +1,10 @@
-//! Open-file-description locks: locks that the kernel releases when the last descriptor *and the last
-//! mapping* made from one `open` are gone, so with the process that holds them, and that neither `close` of
-//! another descriptor nor the death of a thread takes away.
+//! Open-file-description locks: locks that the kernel releases when the last descriptor *and the
+//! last mapping* made from one `open` are gone, so with the process that holds them, and that
+//! neither `close` of another descriptor nor the death of a thread takes away.
 //!
-//! They conflict between descriptions, not between processes: two `open`s of one process exclude each other,
-//! and a child of `fork` shares its parent's lock. Where an operation must not be taken for the holder of a
-//! lock, it opens the file anew.
+//! They conflict between descriptions, not between processes: two `open`s of one process exclude
+//! each other, and a child of `fork` shares its parent's lock. Where an operation must not be taken
+//! for the holder of a lock, it opens the file anew.
 
 use core::ffi::{CStr, c_int};
 use core::time::Duration;
@@ -13,7 +13,8 @@ use crate::error::{Errno, LedgerError, Problem};
 use crate::file::{Fd, failed};
 
 fn range(kind: c_int, start: usize, bytes: usize) -> libc::flock {
-    // SAFETY: the structure is numbers only, for which zero is a value; the process number must be zero here.
+    // SAFETY: the structure is numbers only, for which zero is a value; the process number must be
+    // zero here.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -39,21 +40,21 @@ fn set(path: &CStr, fd: &Fd, kind: c_int, start: usize, bytes: usize) -> Result<
     }
 }
 
-/// Locks a range for this description alone, in place of whatever lock it has on it; false, without waiting, if
-/// another one holds any byte of it.
+/// Locks a range for this description alone, in place of whatever lock it has on it; false, without
+/// waiting, if another one holds any byte of it.
 pub(crate) fn try_lock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
     set(path, fd, libc::F_WRLCK, start, bytes)
 }
 
-/// Locks a range together with others that do the same, in place of whatever lock this description has on it;
-/// false, without waiting, if another description holds any byte of it alone.
+/// Locks a range together with others that do the same, in place of whatever lock this description
+/// has on it; false, without waiting, if another description holds any byte of it alone.
 pub(crate) fn try_lock_shared(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
     set(path, fd, libc::F_RDLCK, start, bytes)
 }
 
-/// How often somebody looks whether another process has let go of a lock, and how often of that without a sleep:
-/// together a tenth of a second, far longer than anybody keeps one, so that it is reached only if one of them
-/// is stopped. Sleeping lets threads of lower priority go on.
+/// How often somebody looks whether another process has let go of a lock, and how often of that
+/// without a sleep: together a tenth of a second, far longer than anybody keeps one, so that it is
+/// reached only if one of them is stopped. Sleeping lets threads of lower priority go on.
 pub(crate) const WAITS_MAX: u32 = 2000;
 const LOOKS: u32 = 20;
 const NAP: Duration = Duration::from_micros(50);
@@ -114,26 +115,28 @@ pub(crate) fn is_locked(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Res
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
 
-/// Whether any byte of the file of an open descriptor is locked by another description than the descriptor's own: so somebody else who has
-/// the file lives. Needs no permission to write.
+/// Whether any byte of the file of an open descriptor is locked by another description than the
+/// descriptor's own: so somebody else who has the file lives. Needs no permission to write.
 ///
-/// A descriptor that came from another process shares its description, and with it its locks: open the file anew (`/proc/self/fd/N`), or
-/// nothing of that process is seen, and its locks live as long as the descriptor does.
+/// A descriptor that came from another process shares its description, and with it its locks: open
+/// the file anew (`/proc/self/fd/N`), or nothing of that process is seen, and its locks live as
+/// long as the descriptor does.
 ///
 /// # Errors
 /// The system's: `EBADF` for a number that is no descriptor.
 pub fn is_locked_elsewhere(descriptor: c_int) -> Result<bool, Errno> {
     // No length: to the end of the file, wherever it will be.
     let mut lock = range(libc::F_WRLCK, 0, 0);
-    // SAFETY: the argument is the structure that this command reads and writes; it changes nothing of the file.
+    // SAFETY: the argument is the structure that this command reads and writes; it changes nothing
+    // of the file.
     if unsafe { libc::fcntl(descriptor, libc::F_OFD_GETLK, &mut lock) } != 0 {
         return Err(Errno::last());
     }
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
 
-/// Locks the whole file of an open descriptor for its description alone, without waiting; false if another
-/// description holds a lock on any byte of it. The descriptor must be open for writing.
+/// Locks the whole file of an open descriptor for its description alone, without waiting; false if
+/// another description holds a lock on any byte of it. The descriptor must be open for writing.
 ///
 /// # Errors
 /// The system's.
@@ -149,8 +152,8 @@ pub fn lock_alone(descriptor: c_int) -> Result<bool, Errno> {
     }
 }
 
-/// Whether another description has locked the file of an open descriptor as [`lock_alone`] does. The locks of
-/// those who may only read the file do not count: the kernel gives them no such lock.
+/// Whether another description has locked the file of an open descriptor as [`lock_alone`] does.
+/// The locks of those who may only read the file do not count: the kernel gives them no such lock.
 ///
 /// # Errors
 /// The system's.
@@ -188,7 +191,8 @@ mod tests {
         // Beyond the end of the file, too.
         for start in [0, 100, 1 << 40] {
             set(&holder, libc::F_WRLCK, start, 1);
-            // A copy of the descriptor has the same description, as one that was sent to another process.
+            // A copy of the descriptor has the same description, as one that was sent to another
+            // process.
             let copy = holder.try_clone().unwrap();
             assert!(seen(&other) && !seen(&holder) && !seen(&copy));
             let anew = File::open(std::format!("/proc/self/fd/{}", copy.as_raw_fd())).unwrap();

@@ -1,4 +1,5 @@
-//! A file that is mapped for writing and locked by its description: what every map of this crate stands on.
+//! A file that is mapped for writing and locked by its description: what every map of this crate
+//! stands on.
 
 use core::ffi::CStr;
 
@@ -12,15 +13,17 @@ pub(crate) struct MappedFile {
     /// As it was opened.
     pub(crate) place: Place,
     id: FileId,
-    /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep a lock.
+    /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep a
+    /// lock.
     pub(crate) fd: Fd,
     mapping: Mapping,
     kind: Kind,
 }
 
 impl MappedFile {
-    /// Makes a file of this kind, all zero, and maps it; [`Header::finish`](crate::header::Header::finish) completes it. `mode` is its
-    /// permissions. On an error no file is left behind.
+    /// Makes a file of this kind, all zero, and maps it;
+    /// [`Header::finish`](crate::header::Header::finish) completes it. `mode` is its permissions.
+    /// On an error no file is left behind.
     pub(crate) fn create(kind: Kind, at: At<'_>, mode: u32) -> Result<Self, LedgerError> {
         let fd = Fd::create(at, u64::from(kind.bytes), mode)?;
         let id = fd.status(at.path).map(|status| status.id);
@@ -43,7 +46,8 @@ impl MappedFile {
         &self.place.path
     }
 
-    /// A description of its own of the same file: locks exclude descriptions from each other, not threads.
+    /// A description of its own of the same file: locks exclude descriptions from each other, not
+    /// threads.
     ///
     /// # Errors
     /// [`Problem::Replaced`] if the path leads to another file by now, or what is wrong with it.

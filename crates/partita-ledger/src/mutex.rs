@@ -2,9 +2,9 @@
 //!
 //! For the paths that obtain and free memory. The launch path takes no lock.
 //!
-//! A thread that waits lends its priority to the one that holds the lock: an urgent thread of the program
-//! waits for as long as the work in the lock takes, and not until the machine has time for a thread of low
-//! priority.
+//! A thread that waits lends its priority to the one that holds the lock: an urgent thread of the
+//! program waits for as long as the work in the lock takes, and not until the machine has time for
+//! a thread of low priority.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -14,8 +14,8 @@ const PRIO_INHERIT: u32 = 32;
 /// glibc's kind `PTHREAD_MUTEX_RECURSIVE_NP`.
 const RECURSIVE: u32 = 1;
 
-/// An unlocked mutex of a kind of glibc's. The kind's place, behind four words, is part of glibc's interface,
-/// as in `PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP`; musl has nothing there.
+/// An unlocked mutex of a kind of glibc's. The kind's place, behind four words, is part of glibc's
+/// interface, as in `PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP`; musl has nothing there.
 const fn unlocked(kind: u32) -> libc::pthread_mutex_t {
     // SAFETY: plain bytes; all others are those of PTHREAD_MUTEX_INITIALIZER.
     unsafe { core::mem::transmute::<[u32; 10], libc::pthread_mutex_t>([0, 0, 0, 0, kind, 0, 0, 0, 0, 0]) }
@@ -75,8 +75,8 @@ impl<T> Mutex<T> {
 }
 
 impl Mutex<()> {
-    /// One that the thread which holds it may lock again: for calls of the driver in which a tool's callback
-    /// may make another such call.
+    /// One that the thread which holds it may lock again: for calls of the driver in which a tool's
+    /// callback may make another such call.
     pub const fn reentrant() -> Self {
         let kind = PRIO_INHERIT | RECURSIVE;
         Self { raw: UnsafeCell::new(unlocked(kind)), kind, value: UnsafeCell::new(()) }
@@ -114,10 +114,12 @@ mod tests {
 
     use super::Mutex;
 
-    /// The priority that a thread of this process runs with, as the kernel has it: below zero if it is urgent.
+    /// The priority that a thread of this process runs with, as the kernel has it: below zero if it
+    /// is urgent.
     fn priority_of(thread: libc::pid_t) -> i32 {
         let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("a thread");
-        // The name may hold spaces; behind it come the state, which is the third field, and numbers.
+        // The name may hold spaces; behind it come the state, which is the third field, and
+        // numbers.
         let fields = stat.rsplit_once(") ").expect("a name").1;
         fields.split(' ').nth(18 - 3).and_then(|field| field.parse().ok()).expect("the priority")
     }

@@ -1,17 +1,19 @@
 //! A value of several words that any of many processes replaces as a whole.
 //!
-//! Every writer has two records of its own. One word, `current`, names the record that counts: its place below a
-//! version. To change the value a writer reads `current` and the record that it names, fills that of its own two which is not
-//! named, and replaces `current`. So a writer that dies, or is stopped, at any instruction has either changed
-//! nothing or all, and nobody waits for it.
+//! Every writer has two records of its own. One word, `current`, names the record that counts: its
+//! place below a version. To change the value a writer reads `current` and the record that it
+//! names, fills that of its own two which is not named, and replaces `current`. So a writer that
+//! dies, or is stopped, at any instruction has either changed nothing or all, and nobody waits for
+//! it.
 //!
-//! **Why a reader never returns a mixture.** It accepts what it has read if `current` is what it was before. A record is
-//! written only while it is not named, by a writer that has seen another one named; its stores to the record have
-//! release ordering and the reads of it acquire. So a reader that has seen one word of a later value finds a later
-//! `current` and reads again. A version has 48 bits: at a million changes a second they last for nine years.
+//! **Why a reader never returns a mixture.** It accepts what it has read if `current` is what it
+//! was before. A record is written only while it is not named, by a writer that has seen another
+//! one named; its stores to the record have release ordering and the reads of it acquire. So a
+//! reader that has seen one word of a later value finds a later `current` and reads again. A
+//! version has 48 bits: at a million changes a second they last for nine years.
 //!
-//! **Bound.** A writer tries again only if another one has succeeded meanwhile. After [`TRIES_MAX`] such coincidences
-//! it gives up and says so.
+//! **Bound.** A writer tries again only if another one has succeeded meanwhile. After [`TRIES_MAX`]
+//! such coincidences it gives up and says so.
 
 use crate::sync::Word;
 
@@ -64,8 +66,9 @@ impl<'a, const N: usize> Shared<'a, N> {
         self.named().map(|(_, words)| words)
     }
 
-    /// Replaces the value by what `change` makes of it, as `writer`, and returns the new version and what `change` said beside; `None` if
-    /// others changed it during each of [`TRIES_MAX`] tries. A writer is one thread at a time.
+    /// Replaces the value by what `change` makes of it, as `writer`, and returns the new version
+    /// and what `change` said beside; `None` if others changed it during each of [`TRIES_MAX`]
+    /// tries. A writer is one thread at a time.
     pub fn update<T>(
         &self,
         writer: usize,

@@ -1,12 +1,13 @@
 //! Memory that several processes of a tenant hold together: charged once, however many they are.
 //!
-//! Each such memory has a slot of its own, after those of the processes. Its bytes are accounted there, and every
-//! process that holds the memory has a *shared* lock on the slot. So the kernel counts the holders: while one
-//! lives, nobody gets the exclusive lock that reaping needs, and when the last one is gone, killed or not, the next
-//! who reaps gives the bytes back.
+//! Each such memory has a slot of its own, after those of the processes. Its bytes are accounted
+//! there, and every process that holds the memory has a *shared* lock on the slot. So the kernel
+//! counts the holders: while one lives, nobody gets the exclusive lock that reaping needs, and when
+//! the last one is gone, killed or not, the next who reaps gives the bytes back.
 //!
-//! A slot is found by its [`Key`]. Whoever makes one has it locked exclusively until the key stands there, and
-//! makers of different processes exclude each other by a lock on a byte that is nobody's slot.
+//! A slot is found by its [`Key`]. Whoever makes one has it locked exclusively until the key stands
+//! there, and makers of different processes exclude each other by a lock on a byte that is nobody's
+//! slot.
 
 use crate::account::{Change, Fault, SLOTS};
 use crate::error::LedgerError;
@@ -14,8 +15,8 @@ use crate::lock::{self, Byte};
 use crate::slot::{AccountError, Slot};
 use crate::usage::{PROCESS_SLOTS, SlotCells, UsageMap, slot_offset};
 
-/// How often somebody who joins waits for a maker, or for somebody who reaps: far longer than either takes, so that it is
-/// reached only if one of them is stopped.
+/// How often somebody who joins waits for a maker, or for somebody who reaps: far longer than
+/// either takes, so that it is reached only if one of them is stopped.
 const WAITS_MAX: u32 = lock::WAITS_MAX;
 /// The byte that makers lock: past every slot.
 const MAKERS_OFFSET: usize = slot_offset(SLOTS);
@@ -24,8 +25,8 @@ const MAKERS_OFFSET: usize = slot_offset(SLOTS);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(pub [u64; 2]);
 
-/// A process's share of a memory; given back by [`Slot::leave`], or by the end of the process. A process takes
-/// one share of each memory.
+/// A process's share of a memory; given back by [`Slot::leave`], or by the end of the process. A
+/// process takes one share of each memory.
 #[derive(Debug)]
 #[must_use = "the bytes stay charged until it is left"]
 pub struct Share {
@@ -33,7 +34,8 @@ pub struct Share {
 }
 
 impl Slot {
-    /// Has `bytes` of this process be shared under `key` from now on. The total does not change, at no instant.
+    /// Has `bytes` of this process be shared under `key` from now on. The total does not change, at
+    /// no instant.
     ///
     /// `None`, and nothing changes, if there is no room for another shared memory.
     ///
@@ -62,7 +64,8 @@ impl Slot {
         self.map.find_shared(key)
     }
 
-    /// A share of the memory of that key; its `bytes` are charged if no living process of the tenant holds it.
+    /// A share of the memory of that key; its `bytes` are charged if no living process of the
+    /// tenant holds it.
     ///
     /// `None`, and nothing changes, if there is no room for another shared memory.
     ///
@@ -73,8 +76,8 @@ impl Slot {
             return Err(AccountError::ForkedChild);
         }
         let _turn = self.sharing.lock();
-        // If a stopped process keeps the makers' lock, the memory may be charged once more than it should, never
-        // less.
+        // If a stopped process keeps the makers' lock, the memory may be charged once more than it
+        // should, never less.
         let making = Byte::take(self.map.file.path(), &self.map.file.fd, MAKERS_OFFSET);
         let found = self.map.find_shared(key);
         if found.is_some() {
@@ -121,8 +124,8 @@ impl UsageMap {
     fn take_shared(&self) -> Result<Option<usize>, LedgerError> {
         for reaped in [false, true] {
             for slot in PROCESS_SLOTS..SLOTS {
-                // Slots with a key may be shared by this very description, which a lock would not tell; those with
-                // bytes are for whoever reaps.
+                // Slots with a key may be shared by this very description, which a lock would not
+                // tell; those with bytes are for whoever reaps.
                 let free = || self.key_of(slot) == Key([0, 0]) && self.book().bytes(slot) == 0;
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
                 if free() && lock::try_lock(self.file.path(), &self.file.fd, start, length)? {
@@ -167,8 +170,8 @@ impl UsageMap {
                     kept_out = true;
                     continue;
                 }
-                // Between the look and the lock it may have become another memory's, and one without bytes is
-                // what a process left that died giving it back.
+                // Between the look and the lock it may have become another memory's, and one
+                // without bytes is what a process left that died giving it back.
                 if self.key_of(slot) == key && self.book().bytes(slot) > 0 {
                     return Some(Share { slot });
                 }

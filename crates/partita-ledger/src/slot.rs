@@ -33,8 +33,8 @@ impl HookState {
     pub const MASK_VERIFIED: u32 = 2;
     /// The hook refuses the program's work; the code says why.
     pub const REFUSED: u32 = 4;
-    /// At least one launch could not be given its mask (a launch descriptor of an unexpected version, or
-    /// limits that could not be read).
+    /// At least one launch could not be given its mask (a launch descriptor of an unexpected
+    /// version, or limits that could not be read).
     pub const UNMASKED: u32 = 8;
 
     pub(crate) fn from_word(word: u64) -> Self {
@@ -59,8 +59,8 @@ pub enum AccountError {
         /// The quota in bytes.
         quota: u64,
     },
-    /// More was to be released than this process holds: a fault of the caller's bookkeeping. Nothing was
-    /// released.
+    /// More was to be released than this process holds: a fault of the caller's bookkeeping.
+    /// Nothing was released.
     NotHeld {
         /// Bytes to be released.
         asked: u64,
@@ -69,7 +69,8 @@ pub enum AccountError {
     },
     /// The slot is the parent's; this process must abandon it and claim its own.
     ForkedChild,
-    /// The file is rewritten without pause by something that is not Partita, or its words are out of range.
+    /// The file is rewritten without pause by something that is not Partita, or its words are out
+    /// of range.
     Damaged,
 }
 
@@ -98,16 +99,16 @@ impl core::error::Error for AccountError {}
 
 /// A process's place in the usage file: its bytes and its counters.
 ///
-/// It may be used by all threads at the same time. Dropping it does what the death of the process would do:
-/// the lock goes, and the bytes stay accounted until somebody reaps them. [`Slot::finish`] gives them back at
-/// once.
+/// It may be used by all threads at the same time. Dropping it does what the death of the process
+/// would do: the lock goes, and the bytes stay accounted until somebody reaps them.
+/// [`Slot::finish`] gives them back at once.
 #[derive(Debug)]
 pub struct Slot {
     pub(crate) map: UsageMap,
     pub(crate) index: usize,
     claimed_by: Process,
-    /// Held during an operation by one of the process's threads. In private memory: no other process ever
-    /// waits for it.
+    /// Held during an operation by one of the process's threads. In private memory: no other
+    /// process ever waits for it.
     busy: Mutex<()>,
     /// As `busy`, while the process takes or leaves a share.
     pub(crate) sharing: Mutex<()>,
@@ -128,14 +129,16 @@ impl Slot {
         self.index
     }
 
-    /// Accounts `bytes` before they are allocated. If they do not fit, what dead processes held is reaped
-    /// first, so a refusal means that the living hold too much. Whoever is about to reap is waited for, for microseconds.
+    /// Accounts `bytes` before they are allocated. If they do not fit, what dead processes held is
+    /// reaped first, so a refusal means that the living hold too much. Whoever is about to reap is
+    /// waited for, for microseconds.
     ///
-    /// Lock-free among processes; threads of this process take turns. Not to be called from a signal handler.
+    /// Lock-free among processes; threads of this process take turns. Not to be called from a
+    /// signal handler.
     ///
     /// # Errors
-    /// [`AccountError::OverQuota`], [`AccountError::ForkedChild`] or [`AccountError::Damaged`]; nothing is
-    /// accounted then.
+    /// [`AccountError::OverQuota`], [`AccountError::ForkedChild`] or [`AccountError::Damaged`];
+    /// nothing is accounted then.
     pub fn reserve(&self, bytes: u64, quota: u64) -> Result<(), AccountError> {
         let is_over = |error: &AccountError| matches!(error, AccountError::OverQuota { .. });
         let result = self.map.with_reaping(is_over, || self.try_reserve(bytes, quota));
@@ -168,8 +171,8 @@ impl Slot {
         })
     }
 
-    /// The owner's operation. The check comes before the turn: a child of `fork` may have a copy of `busy`
-    /// that nobody will release.
+    /// The owner's operation. The check comes before the turn: a child of `fork` may have a copy of
+    /// `busy` that nobody will release.
     pub(crate) fn transact(&self, change: Change) -> Result<Result<(), Fault>, AccountError> {
         if self.is_foreign() {
             return Err(AccountError::ForkedChild);
@@ -183,16 +186,16 @@ impl Slot {
         self.map.book().bytes(self.index)
     }
 
-    /// Counts a launch: one relaxed addition on a cache line that only this process writes. No allocation,
-    /// lock or system call.
+    /// Counts a launch: one relaxed addition on a cache line that only this process writes. No
+    /// allocation, lock or system call.
     #[inline]
     pub fn count_launch(&self) {
         self.map.cells(self.index).counters.launches[LAUNCH_COUNTERS - 1].count();
     }
 
-    /// Counts a launch in a counter that the calling thread alone uses, below [`LAUNCH_COUNTERS`] - 1; another
-    /// number counts as [`Slot::count_launch`] does. A load and a store: it spares the launch the wait for all of
-    /// its earlier stores that an atomic addition is on x86.
+    /// Counts a launch in a counter that the calling thread alone uses, below [`LAUNCH_COUNTERS`] -
+    /// 1; another number counts as [`Slot::count_launch`] does. A load and a store: it spares the
+    /// launch the wait for all of its earlier stores that an atomic addition is on x86.
     #[inline]
     pub fn count_launch_in(&self, counter: usize) {
         match self.map.cells(self.index).counters.launches[..LAUNCH_COUNTERS - 1].get(counter) {
@@ -206,21 +209,23 @@ impl Slot {
         self.map.cells(self.index).counters.widened.count();
     }
 
-    /// Shows how many bytes of host memory this process has instead of device memory: beyond the quota, and no part
-    /// of the account.
+    /// Shows how many bytes of host memory this process has instead of device memory: beyond the
+    /// quota, and no part of the account.
     pub fn show_spilled(&self, bytes: u64) {
         self.map.cells(self.index).shared.spilled.store(bytes);
     }
 
-    /// Shows how many bytes of device memory the driver has taken for itself in this process: contexts, code, variables of modules, stacks.
-    /// What of them counts against the quota is in the account.
+    /// Shows how many bytes of device memory the driver has taken for itself in this process:
+    /// contexts, code, variables of modules, stacks. What of them counts against the quota is in
+    /// the account.
     pub fn show_driver(&self, bytes: u64) {
         self.map.cells(self.index).shared.driver.store(bytes);
     }
 
-    /// Takes up to `wanted` bytes of what the driver may have free of charge in all processes of the tenant together,
-    /// `bound`, in place of what this process took before; returns how many it has now. Two processes that take at the
-    /// same moment see each other, and may get less than there is; never more.
+    /// Takes up to `wanted` bytes of what the driver may have free of charge in all processes of
+    /// the tenant together, `bound`, in place of what this process took before; returns how many it
+    /// has now. Two processes that take at the same moment see each other, and may get less than
+    /// there is; never more.
     pub fn take_driver_free(&self, wanted: u64, bound: u64) -> u64 {
         let own = &self.map.cells(self.index).shared.driver_free;
         let all = || {
@@ -251,8 +256,8 @@ impl Slot {
         self.map.cells(self.index).holder.state.store(state.to_word());
     }
 
-    /// Gives back all bytes, which it returns, and frees the slot. In a child of `fork` it gives back
-    /// nothing, as [`Slot::abandon_in_fork_child`].
+    /// Gives back all bytes, which it returns, and frees the slot. In a child of `fork` it gives
+    /// back nothing, as [`Slot::abandon_in_fork_child`].
     ///
     /// # Errors
     /// [`Problem::Damaged`](crate::Problem::Damaged).
@@ -264,9 +269,10 @@ impl Slot {
         self.map.vacate(self.index)
     }
 
-    /// Lets go of the parent's slot in a child of `fork`: closes and unmaps, and neither releases the
-    /// parent's bytes nor its lock. The child then opens the file and claims a slot of its own. Until a child
-    /// does this, ends or calls `exec`, it keeps the parent's slot locked even if the parent dies.
+    /// Lets go of the parent's slot in a child of `fork`: closes and unmaps, and neither releases
+    /// the parent's bytes nor its lock. The child then opens the file and claims a slot of its own.
+    /// Until a child does this, ends or calls `exec`, it keeps the parent's slot locked even if the
+    /// parent dies.
     pub fn abandon_in_fork_child(self) {
         drop(self);
     }

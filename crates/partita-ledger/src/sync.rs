@@ -1,8 +1,9 @@
 //! The one atomic type of the ledger: a 64-bit word in shared memory.
 //!
-//! Everything that two processes see at the same time is a [`Word`]. In a loom build the word is loom's, so
-//! that the very code that runs in production is what the model checker explores. In test builds every access
-//! first passes a countdown that can end the operation there, as a SIGKILL would.
+//! Everything that two processes see at the same time is a [`Word`]. In a loom build the word is
+//! loom's, so that the very code that runs in production is what the model checker explores. In
+//! test builds every access first passes a countdown that can end the operation there, as a SIGKILL
+//! would.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -28,8 +29,8 @@ impl Word {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Reads with relaxed ordering. The only read that Rust's memory model allows on pages mapped read-only;
-    /// follow it by [`acquire`] to get acquire ordering.
+    /// Reads with relaxed ordering. The only read that Rust's memory model allows on pages mapped
+    /// read-only; follow it by [`acquire`] to get acquire ordering.
     #[inline]
     pub fn peek(&self) -> u64 {
         step();
@@ -65,7 +66,8 @@ impl Word {
     }
 }
 
-/// A full fence: of two who each write a word, pass this, and read the other's word, one at least sees what the other wrote.
+/// A full fence: of two who each write a word, pass this, and read the other's word, one at least
+/// sees what the other wrote.
 #[inline]
 pub fn see_each_other() {
     fence(Ordering::SeqCst);
@@ -125,8 +127,8 @@ pub mod crash {
         resume_unwind(Box::new(Killed))
     }
 
-    /// Runs `operation` and ends it just before its access number `steps` (from 0) to shared memory; `None`
-    /// if it was ended.
+    /// Runs `operation` and ends it just before its access number `steps` (from 0) to shared
+    /// memory; `None` if it was ended.
     pub fn after<T>(steps: u32, operation: impl FnOnce() -> T) -> Option<T> {
         STEPS_LEFT.with(|left| left.set(Some(steps)));
         let outcome = catch_unwind(AssertUnwindSafe(operation));
@@ -186,8 +188,8 @@ pub mod schedule {
             self.changed.notify_all();
         }
 
-        /// Lets the thread make `steps` accesses, and waits until it stands before the next one (true) or has
-        /// ended (false).
+        /// Lets the thread make `steps` accesses, and waits until it stands before the next one
+        /// (true) or has ended (false).
         pub fn advance(&self, steps: u32) -> bool {
             drop(self.wait_while(|state| !state.waiting && !state.ended));
             self.state.lock().unwrap().steps = steps;

@@ -1,17 +1,20 @@
-//! The time file: a tenant's gate, its account of GPU time, and who of its processes has work in flight.
+//! The time file: a tenant's gate, its account of GPU time, and who of its processes has work in
+//! flight.
 //!
-//! The first page is for GPUs too: launches wait there until the tenant's *gate* is open ([`OPEN`]). The gate has the version of
-//! the account that it follows from, so a process that was slow to say so never opens or closes it for a
-//! decision that has been made anew since.
+//! The first page is for GPUs too: launches wait there until the tenant's *gate* is open
+//! ([`OPEN`]). The gate has the version of the account that it follows from, so a process that was
+//! slow to say so never opens or closes it for a decision that has been made anew since.
 //!
-//! The account is words that this file exchanges as a whole (`record.rs`) and does not understand. A process has a *seat*: the
-//! two records with which it changes the account, and a word that says since when it has work in flight that is
-//! not in the account yet. The seat belongs to whoever holds an open-file-description lock on that word. When its
-//! process dies, at whatever instruction, the word stays, and [`TimeMap::charge_orphans`] has it charged.
+//! The account is words that this file exchanges as a whole (`record.rs`) and does not understand.
+//! A process has a *seat*: the two records with which it changes the account, and a word that says
+//! since when it has work in flight that is not in the account yet. The seat belongs to whoever
+//! holds an open-file-description lock on that word. When its process dies, at whatever
+//! instruction, the word stays, and [`TimeMap::charge_orphans`] has it charged.
 //!
 //! # Who trusts whom
-//! Whoever may write the file may open its tenant's gate: a share of time holds programs that do not set out to break it
-//! (`docs/boundaries.md`). It holds no limits, and no word of it leads anybody out of it.
+//! Whoever may write the file may open its tenant's gate: a share of time holds programs that do
+//! not set out to break it (`docs/boundaries.md`). It holds no limits, and no word of it leads
+//! anybody out of it.
 
 use alloc::ffi::CString;
 use core::ffi::CStr;
@@ -58,7 +61,8 @@ struct Page {
 struct Layout {
     page: Page,
     unused: [u64; (TIME_PAGE_BYTES - size_of::<Page>()) / 8],
-    /// Of each seat, since when its process has work in flight that is not in the account; 0 if it has none.
+    /// Of each seat, since when its process has work in flight that is not in the account; 0 if it
+    /// has none.
     in_flight_since_ns: [Word; PROCESS_SLOTS],
     accounts: [Records<TIME_WORDS>; PROCESS_SLOTS],
 }
@@ -69,7 +73,8 @@ fn seat_offset(seat: usize) -> usize {
     offset_of!(Layout, in_flight_since_ns) + seat % PROCESS_SLOTS * size_of::<Word>()
 }
 
-/// A process's place in the file, until the [`TimeMap`] that took it is dropped or the process ends.
+/// A process's place in the file, until the [`TimeMap`] that took it is dropped or the process
+/// ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seat(u16);
 
@@ -106,8 +111,8 @@ impl TimeMap {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the mapping
-        // is writable.
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is
+        // words; the mapping is writable.
         unsafe { self.file.as_ref() }
     }
 
@@ -132,7 +137,8 @@ impl TimeMap {
     /// Where the word of the gate lies in the file, in bytes.
     pub const GATE_OFFSET: usize = offset_of!(Layout, page) + offset_of!(Page, gate);
 
-    /// Takes a seat. Its word may still tell of a process that has died: what that says is to be charged before the seat is used.
+    /// Takes a seat. Its word may still tell of a process that has died: what that says is to be
+    /// charged before the seat is used.
     ///
     /// # Errors
     /// [`Problem::Full`] if 1024 living processes have seats, or the system call that failed.
@@ -151,8 +157,8 @@ impl TimeMap {
         Err(LedgerError::new(self.file.path(), Problem::Full { slots: PROCESS_SLOTS }))
     }
 
-    /// Changes the account as the process in `seat`, one thread of it at a time, and returns the new version and what `change` said
-    /// beside; `None` if others changed it all the time.
+    /// Changes the account as the process in `seat`, one thread of it at a time, and returns the
+    /// new version and what `change` said beside; `None` if others changed it all the time.
     pub fn update<T>(
         &self,
         seat: Seat,
@@ -167,7 +173,8 @@ impl TimeMap {
         self.page().gate.0.load() & u64::from(OPEN) != 0
     }
 
-    /// Opens or closes the gate as version `version` of the account says, unless it follows from a later one already.
+    /// Opens or closes the gate as version `version` of the account says, unless it follows from a
+    /// later one already.
     pub fn set_gate(&self, version: u64, open: bool) {
         let gate = &self.page().gate.0;
         loop {
@@ -199,8 +206,9 @@ impl TimeMap {
         words.into_iter().any(|(other, word)| other != seat.index() && word.load() != 0)
     }
 
-    /// Calls `charge` with the time since when each dead process had work in flight, if that is before `before_ns`, and then forgets it.
-    /// Never waits: what another process is charging is passed over.
+    /// Calls `charge` with the time since when each dead process had work in flight, if that is
+    /// before `before_ns`, and then forgets it. Never waits: what another process is charging is
+    /// passed over.
     ///
     /// # Errors
     /// [`Problem::Replaced`], or the system call that failed.
@@ -238,7 +246,8 @@ impl TimeMap {
     }
 }
 
-/// The time file as an observer sees it: read, never mapped, so that a tenant that shortens it harms nobody else.
+/// The time file as an observer sees it: read, never mapped, so that a tenant that shortens it
+/// harms nobody else.
 #[derive(Debug)]
 pub struct TimeView {
     path: CString,
@@ -256,10 +265,12 @@ impl TimeView {
         Ok(Self { path: at.path.into(), fd })
     }
 
-    /// The account's words. Exact unless it changes without pause, as between the looks of a tenant it does not.
+    /// The account's words. Exact unless it changes without pause, as between the looks of a tenant
+    /// it does not.
     ///
     /// # Errors
-    /// [`Problem::Busy`], [`Problem::Size`] if the file was shortened, or the system call that failed.
+    /// [`Problem::Busy`], [`Problem::Size`] if the file was shortened, or the system call that
+    /// failed.
     pub fn account(&self) -> Result<[u64; TIME_WORDS], LedgerError> {
         const CURRENT: usize = offset_of!(Layout, page) + offset_of!(Page, current);
         for _ in 0..crate::epoch::READ_TRIES_MAX {

@@ -24,11 +24,12 @@ pub(crate) const SLOTS_OFFSET: usize = 4096;
 
 pub(crate) const KIND: Kind = Kind { magic: *b"PARTITAU", bytes: USAGE_FILE_BYTES as u32 };
 
-/// Slots of processes: as many can hold memory of one tenant at a time. The others are of shared memory.
+/// Slots of processes: as many can hold memory of one tenant at a time. The others are of shared
+/// memory.
 pub const PROCESS_SLOTS: usize = 1024;
 
-/// A slot as it lies in the file. Each part has cache lines of its own: launches are counted at every launch,
-/// by many threads, and the accounts are read by other processes.
+/// A slot as it lies in the file. Each part has cache lines of its own: launches are counted at
+/// every launch, by many threads, and the accounts are read by other processes.
 #[repr(C, align(64))]
 pub(crate) struct SlotCells {
     pub(crate) account: Account,
@@ -57,7 +58,8 @@ pub(crate) struct Shared {
 pub(crate) struct Counters {
     pub(crate) refusals: Word,
     pub(crate) widened: Word,
-    /// The launches are the sum. Each but the last has one thread at a time that writes it; the last is for all others.
+    /// The launches are the sum. Each but the last has one thread at a time that writes it; the
+    /// last is for all others.
     pub(crate) launches: [Word; LAUNCH_COUNTERS],
 }
 
@@ -99,7 +101,8 @@ const _: () = {
     assert!(size_of::<Layout>() == USAGE_FILE_BYTES);
 };
 
-/// The byte that those lock who give dead processes' bytes back: past every slot, and past the makers'.
+/// The byte that those lock who give dead processes' bytes back: past every slot, and past the
+/// makers'.
 const REAPERS_OFFSET: usize = slot_offset(SLOTS) + 1;
 
 /// Where a slot lies in the file: the range that its owner locks.
@@ -114,8 +117,8 @@ pub struct UsageMap {
 }
 
 impl UsageMap {
-    /// Makes the file: nothing used, every slot free. `mode` is its permissions (`0o600`, or `0o666` for a
-    /// tenant under another account).
+    /// Makes the file: nothing used, every slot free. `mode` is its permissions (`0o600`, or
+    /// `0o666` for a tenant under another account).
     ///
     /// # Errors
     /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
@@ -134,8 +137,8 @@ impl UsageMap {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the
-        // mapping is writable.
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is
+        // words; the mapping is writable.
         unsafe { self.file.as_ref() }
     }
 
@@ -152,13 +155,13 @@ impl UsageMap {
         self.file.path()
     }
 
-    /// Claims a free slot, or one whose owner died (its bytes are given back first), for the calling process.
-    /// The slot is locked on this map's open file description and stays so until the [`Slot`] is dropped or
-    /// the process ends.
+    /// Claims a free slot, or one whose owner died (its bytes are given back first), for the
+    /// calling process. The slot is locked on this map's open file description and stays so until
+    /// the [`Slot`] is dropped or the process ends.
     ///
     /// # Errors
-    /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`]; [`Problem::Damaged`]; or
-    /// the system call that failed.
+    /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`];
+    /// [`Problem::Damaged`]; or the system call that failed.
     pub fn claim(self, owner: Owner) -> Result<Slot, LedgerError> {
         let index = self.take_place(owner)?;
         Ok(Slot::new(self, index))
@@ -216,14 +219,15 @@ impl UsageMap {
 
     /// Gives back the bytes of every process that died with some, and returns how many they were.
     ///
-    /// A slot that has a living owner (the caller's own included) is passed over. One reaps at a time, so that what
-    /// this leaves is the living's: who finds the quota full while another one is about to give a dead process's bytes
-    /// back would be refused what fits. A stopped one is waited for for a tenth of a second. Opens the file anew,
-    /// because locks exclude descriptions from each other, not threads.
+    /// A slot that has a living owner (the caller's own included) is passed over. One reaps at a
+    /// time, so that what this leaves is the living's: who finds the quota full while another one
+    /// is about to give a dead process's bytes back would be refused what fits. A stopped one is
+    /// waited for for a tenth of a second. Opens the file anew, because locks exclude descriptions
+    /// from each other, not threads.
     ///
     /// # Errors
-    /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the system
-    /// call that failed.
+    /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the
+    /// system call that failed.
     pub fn reap(&self) -> Result<u64, LedgerError> {
         let fd = self.file.opened_anew(Access::ReadWrite)?;
         let range = |slot| (slot_offset(slot), size_of::<SlotCells>());
@@ -248,7 +252,8 @@ impl UsageMap {
         Ok(bytes)
     }
 
-    /// Makes an attempt that may find the quota full, and again once what dead processes held is given back.
+    /// Makes an attempt that may find the quota full, and again once what dead processes held is
+    /// given back.
     pub(crate) fn with_reaping<T, E>(
         &self,
         is_over: impl Fn(&E) -> bool,
@@ -260,9 +265,11 @@ impl UsageMap {
             if !result.as_ref().is_err_and(&is_over) {
                 break;
             }
-            // A file that cannot be opened any more can still refuse; it just cannot be reaped from here.
+            // A file that cannot be opened any more can still refuse; it just cannot be reaped from
+            // here.
             let reaped = self.reap().unwrap_or(0);
-            // Even if there was nothing: somebody else may have reaped between the attempt and this.
+            // Even if there was nothing: somebody else may have reaped between the attempt and
+            // this.
             result = attempt();
             if reaped == 0 {
                 break;
@@ -279,8 +286,8 @@ impl UsageMap {
         })
     }
 
-    /// Bytes that all processes hold together and the most that they ever did, dead ones included until they
-    /// are reaped.
+    /// Bytes that all processes hold together and the most that they ever did, dead ones included
+    /// until they are reaped.
     pub fn totals(&self) -> Totals {
         self.book().totals()
     }

@@ -1,8 +1,9 @@
 //! The usage file as an observer sees it: read by `pread`, never mapped.
 //!
-//! Who observes a tenant does not trust it. A mapping of a file that the tenant shrinks would end the
-//! observer with a SIGBUS; a `pread` just comes back short. The price is that a look takes some system calls,
-//! and that words are copied instead of read atomically; so each look is repeated until two copies agree.
+//! Who observes a tenant does not trust it. A mapping of a file that the tenant shrinks would end
+//! the observer with a SIGBUS; a `pread` just comes back short. The price is that a look takes some
+//! system calls, and that words are copied instead of read atomically; so each look is repeated
+//! until two copies agree.
 
 use alloc::ffi::CString;
 use core::mem::{offset_of, size_of};
@@ -26,8 +27,8 @@ type SlotBytes = [u8; size_of::<SlotCells>()];
 pub struct SlotInfo {
     /// The slot's number, from 0.
     pub index: usize,
-    /// The process number that its owner gave, as the owner sees it: another one than outside if it is in a
-    /// container. 0 if the slot's owner is just coming or going.
+    /// The process number that its owner gave, as the owner sees it: another one than outside if it
+    /// is in a container. 0 if the slot's owner is just coming or going.
     pub pid: i32,
     /// When the process started, in clock ticks since boot, as its owner gave it.
     pub start_ticks: u64,
@@ -35,20 +36,24 @@ pub struct SlotInfo {
     pub bytes: u64,
     /// Bytes of host memory that it has instead of device memory, beyond the quota.
     pub spilled_bytes: u64,
-    /// Bytes of device memory that the driver has taken for itself in it; some of them may be among `bytes`.
+    /// Bytes of device memory that the driver has taken for itself in it; some of them may be among
+    /// `bytes`.
     pub driver_bytes: u64,
     /// Kernel launches so far.
     pub launches: u64,
     /// Allocations refused for the quota so far.
     pub refusals: u64,
-    /// Launches so far that did not fit the set and ran on the whole GPU, as the tenant was allowed.
+    /// Launches so far that did not fit the set and ran on the whole GPU, as the tenant was
+    /// allowed.
     pub widened: u64,
     /// What its hook reports.
     pub state: HookState,
-    /// Whether it stands for memory that processes share, and for no process: it has bytes and nothing else.
+    /// Whether it stands for memory that processes share, and for no process: it has bytes and
+    /// nothing else.
     pub shared: bool,
-    /// Whether its owner, or somebody who shares it, holds the slot's lock. A dead owner's bytes are given back when the next process
-    /// claims a slot, reaps, or would otherwise be refused memory.
+    /// Whether its owner, or somebody who shares it, holds the slot's lock. A dead owner's bytes
+    /// are given back when the next process claims a slot, reaps, or would otherwise be refused
+    /// memory.
     pub live: bool,
 }
 
@@ -72,11 +77,12 @@ impl UsageView {
 
     /// Bytes that the tenant's processes hold together and the most that they ever did.
     ///
-    /// Exact while two looks agree on the last operation, which they do unless operations follow each other
-    /// without pause; then the answer is one of the numbers of these operations.
+    /// Exact while two looks agree on the last operation, which they do unless operations follow
+    /// each other without pause; then the answer is one of the numbers of these operations.
     ///
     /// # Errors
-    /// [`Problem::Size`](crate::Problem::Size) if the file was shortened, or the system call that failed.
+    /// [`Problem::Size`](crate::Problem::Size) if the file was shortened, or the system call that
+    /// failed.
     pub fn totals(&self) -> Result<Totals, LedgerError> {
         let mut totals = Totals::default();
         let mut last = self.last()?;
@@ -100,8 +106,8 @@ impl UsageView {
         (0..SLOTS).filter_map(|index| self.slot(index).transpose())
     }
 
-    /// Launches of all processes that are in the file, living or not, added up: a number that changes when any launches. Cheap beside
-    /// [`UsageView::slots`], for it looks at no lock.
+    /// Launches of all processes that are in the file, living or not, added up: a number that
+    /// changes when any launches. Cheap beside [`UsageView::slots`], for it looks at no lock.
     ///
     /// # Errors
     /// As [`UsageView::totals`].
@@ -124,8 +130,8 @@ impl UsageView {
 
     /// One slot, or `None` if it is free.
     ///
-    /// Two copies that agree, with `last` read between them: an entry in force is written again only after
-    /// `settled` has changed.
+    /// Two copies that agree, with `last` read between them: an entry in force is written again
+    /// only after `settled` has changed.
     fn slot(&self, index: usize) -> Result<Option<SlotInfo>, LedgerError> {
         let mut slot = self.slot_bytes(index)?;
         let mut bytes = 0;

@@ -1,7 +1,7 @@
-//! SIGKILL at every instruction: the victim is single-stepped by its debugger interface, and killed after *k*
-//! instructions of an operation, for *k* from the first to the last; of operations of very many instructions, after
-//! *k* entries to and returns from the kernel, where locks change hands. Whatever others then do works as if it had
-//! happened completely or not at all.
+//! SIGKILL at every instruction: the victim is single-stepped by its debugger interface, and killed
+//! after *k* instructions of an operation, for *k* from the first to the last; of operations of
+//! very many instructions, after *k* entries to and returns from the kernel, where locks change
+//! hands. Whatever others then do works as if it had happened completely or not at all.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod common;
@@ -30,8 +30,8 @@ fn claim(usage: &CStr) -> Slot {
     UsageMap::open(usage).unwrap().claim(owner()).unwrap()
 }
 
-/// A process that prepares, and stopped before it does the operation under test; `None` where no process may trace
-/// another.
+/// A process that prepares, and stopped before it does the operation under test; `None` where no
+/// process may trace another.
 fn stopped<P>(prepare: impl FnOnce() -> P, operation: impl FnOnce(P)) -> Option<Child> {
     let child = fork(|| {
         // SAFETY: asks to be traced by the parent, and stops for it.
@@ -89,8 +89,8 @@ fn step(child: &Child, step: Step) -> bool {
     })
 }
 
-/// Counts the steps of an operation, looking at each, and kills it after some of them. Returns false where no process
-/// may trace another.
+/// Counts the steps of an operation, looking at each, and kills it after some of them. Returns
+/// false where no process may trace another.
 fn at_every(
     unit: Step,
     start: impl Fn() -> Option<Child>,
@@ -211,7 +211,8 @@ fn of_an_orderly_end() {
     );
 }
 
-/// The total stays the same at each instruction; and the name under which the bytes are shared can be used again.
+/// The total stays the same at each instruction; and the name under which the bytes are shared can
+/// be used again.
 #[test]
 fn of_sharing_and_leaving() {
     let _alone = alone();
@@ -264,13 +265,15 @@ fn of_a_claim() {
             assert_eq!(living, 1, "after step {kill}");
         },
     );
-    // Places of the dead are taken last, but a finished one is free again: no kill uses one up for good.
+    // Places of the dead are taken last, but a finished one is free again: no kill uses one up for
+    // good.
     assert!(places.len() <= KILLS_MAX + 2, "{places:?}");
     let all: Vec<_> = std::iter::from_fn(|| UsageMap::open(&path).unwrap().claim(owner()).ok()).collect();
     assert_eq!(all.len() + 1, partita_ledger::PROCESS_SLOTS);
 }
 
-/// A writer of limits that dies: readers have the old or the new ones, whole, and the next writer does not wait.
+/// A writer of limits that dies: readers have the old or the new ones, whole, and the next writer
+/// does not wait.
 #[test]
 fn of_a_change_of_limits() {
     let _alone = alone();
@@ -313,9 +316,10 @@ fn seat(path: &CStr, role: u8) -> ChainSeat {
     ChainFile::open(path).unwrap().claim(role).unwrap().take(owner(), 0).unwrap().0
 }
 
-/// An operation on a frame of a chain by the role in the middle, which holds one, beside one that waits for it and one that it has sent. Wherever it is
-/// killed, each of the three is in one place, and what it held is free again once its role is taken anew. `left` are the numbers of free frames and of
-/// those that wait for the last role, that there may be then.
+/// An operation on a frame of a chain by the role in the middle, which holds one, beside one that
+/// waits for it and one that it has sent. Wherever it is killed, each of the three is in one place,
+/// and what it held is free again once its role is taken anew. `left` are the numbers of free
+/// frames and of those that wait for the last role, that there may be then.
 fn try_frames(unit: Step, policy: Policy, operation: fn(&ChainSeat, &Lease), left: &[(u32, u32)]) {
     const FRAMES: u32 = 3;
     let dir = dir();

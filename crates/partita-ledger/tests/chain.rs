@@ -1,4 +1,5 @@
-//! The chain file: frames pass from role to role, and what is drawn from where is what was put there.
+//! The chain file: frames pass from role to role, and what is drawn from where is what was put
+//! there.
 
 mod common;
 

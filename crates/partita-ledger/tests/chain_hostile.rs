@@ -1,4 +1,5 @@
-//! A chain's file that somebody has written to: whatever stands in it, nobody panics, waits for ever, or gets memory that is not the chain's.
+//! A chain's file that somebody has written to: whatever stands in it, nobody panics, waits for
+//! ever, or gets memory that is not the chain's.
 
 mod common;
 

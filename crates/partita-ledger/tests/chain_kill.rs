@@ -1,6 +1,7 @@
 //! SIGKILL at any time: no lease of a chain is lost, each is in one place, and the chain goes on.
 //!
-//! Some hundred times; `PARTITA_TEST_KILLS=10000` makes it as many as that says, which takes 45 seconds on two cores.
+//! Some hundred times; `PARTITA_TEST_KILLS=10000` makes it as many as that says, which takes 45
+//! seconds on two cores.
 
 mod common;
 
@@ -38,7 +39,8 @@ fn attach(path: &CStr, role: u8) -> ChainSeat {
 struct Words {
     /// How many frames each role has passed on.
     passed: [AtomicU64; ROLES],
-    /// For each lease, who holds it: a role's number plus one; a second one who thinks so finds it taken.
+    /// For each lease, who holds it: a role's number plus one; a second one who thinks so finds it
+    /// taken.
     holders: [AtomicU64; FRAMES as usize],
 }
 

@@ -11,7 +11,8 @@ use partita_ledger::{NO_QUOTA, UsageMap, UsageView};
 
 const PROCESSES: u64 = 1000;
 
-/// All at once: each has its slot and its bytes, and sees the sum to the byte; half are killed, half end.
+/// All at once: each has its slot and its bytes, and sees the sum to the byte; half are killed,
+/// half end.
 #[test]
 fn a_thousand_processes_hold_a_byte_each() {
     let _alone = alone();
@@ -53,7 +54,8 @@ fn a_thousand_processes_hold_a_byte_each() {
     assert_eq!((map.used(), view.slots().count()), (0, 0));
 }
 
-/// A slot is its lock's, not its number's: that somebody else has the number by now keeps nothing alive.
+/// A slot is its lock's, not its number's: that somebody else has the number by now keeps nothing
+/// alive.
 #[test]
 fn a_dead_owner_whose_number_lives_again_is_reaped() {
     let _alone = alone();

@@ -60,8 +60,8 @@ fn finishing_or_dropping_in_a_child_changes_nothing() {
     assert_eq!(UsageMap::open(&path).unwrap().reap().unwrap(), 0);
 }
 
-/// A parent dies while its child lives. If the child has abandoned the slot, it is the parent's death alone
-/// that counts; until then the child keeps it locked.
+/// A parent dies while its child lives. If the child has abandoned the slot, it is the parent's
+/// death alone that counts; until then the child keeps it locked.
 #[test]
 fn a_parent_dies_before_its_child() {
     let _alone = alone();
@@ -100,7 +100,8 @@ fn a_parent_dies_before_its_child() {
     }
 }
 
-/// `exec` replaces the program that held the bytes: the slot is dead, though the process number lives.
+/// `exec` replaces the program that held the bytes: the slot is dead, though the process number
+/// lives.
 #[test]
 fn exec_ends_a_slot() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! Files that Partita did not write, or that somebody has changed: each is an error that names the file, the
-//! reason and the remedy, and whatever gets through is survived.
+//! Files that Partita did not write, or that somebody has changed: each is an error that names the
+//! file, the reason and the remedy, and whatever gets through is survived.
 
 mod common;
 
@@ -162,8 +162,8 @@ fn changed_under_an_open_writer() {
     assert_eq!(writer.store(&sample_limits()).unwrap_err().problem(), &Problem::Replaced);
 }
 
-/// Whoever may read the limits may lock them, and holds nobody up. A writer that keeps the writers' lock is not
-/// waited for without end.
+/// Whoever may read the limits may lock them, and holds nobody up. A writer that keeps the writers'
+/// lock is not waited for without end.
 #[test]
 fn a_lock_that_is_not_given_back() {
     use std::os::fd::AsRawFd;

@@ -14,16 +14,16 @@ const KILLS: u64 = 500;
 const QUOTA: u64 = 1000;
 /// The most that the peer, which lives, holds.
 const PEER_BYTES_MAX: u64 = 100;
-/// The most that a victim holds: with the peer's, exactly the quota. So nothing that either of them asks for
-/// may ever be refused.
+/// The most that a victim holds: with the peer's, exactly the quota. So nothing that either of them
+/// asks for may ever be refused.
 const VICTIM_BYTES_MAX: u64 = QUOTA - PEER_BYTES_MAX;
 
 fn claim(usage: &CStr) -> Slot {
     UsageMap::open(usage).unwrap().claim(owner()).unwrap()
 }
 
-/// While others reap without pause, and are preempted in the middle of it: what a dead process held can be had by the
-/// first who asks.
+/// While others reap without pause, and are preempted in the middle of it: what a dead process held
+/// can be had by the first who asks.
 #[test]
 fn whoever_reaps_beside_nobody_is_refused_what_fits() {
     let _alone = alone();
@@ -116,7 +116,8 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
             });
             0
         });
-        // From before it has opened the file to after hundreds of operations, whatever else the machine does.
+        // From before it has opened the file to after hundreds of operations, whatever else the
+        // machine does.
         let rounds = if kill % 8 == 0 { 0 } else { random.below(400) };
         while victim_rounds.load(SeqCst) < rounds {
             assert!(!victim.has_ended(), "kill {kill}: the victim has ended by itself");
@@ -134,8 +135,8 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
         let rounds = peer_rounds.load(SeqCst);
         wait_until("the peer goes on", || peer_rounds.load(SeqCst) > rounds + 2);
         assert!(map.used() <= QUOTA);
-        // Every other time the next victim finds the dead one's bytes in its way, and has to reap them
-        // itself.
+        // Every other time the next victim finds the dead one's bytes in its way, and has to reap
+        // them itself.
         if kill % 2 == 0 {
             let dead = |slot: &partita_ledger::SlotInfo| u64::from(slot.pid as u32) != peer_pid.load(SeqCst);
             let left: u64 = view.slots().map(Result::unwrap).filter(dead).map(|slot| slot.bytes).sum();

@@ -1,13 +1,14 @@
-//! Every interleaving that the memory model allows, of the lock-free parts in small: what a stress test may
-//! never meet.
+//! Every interleaving that the memory model allows, of the lock-free parts in small: what a stress
+//! test may never meet.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p partita-ledger --release --test loom
+//! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p partita-ledger --release
+//! --test loom
 //! ```
 //!
-//! Without `--cfg loom` this file is empty. Processes are loom threads; what a process leaves behind when it
-//! is killed is what its thread has written when [`crash::after`] ends it before one of its accesses to
-//! shared memory, tried for each access.
+//! Without `--cfg loom` this file is empty. Processes are loom threads; what a process leaves
+//! behind when it is killed is what its thread has written when [`crash::after`] ends it before one
+//! of its accesses to shared memory, tried for each access.
 #![cfg(loom)]
 
 #[path = "loom/chain.rs"]
@@ -24,7 +25,8 @@ use partita_ledger::sync::{Word, crash};
 const STEPS_MAX: u32 = 26;
 const QUOTA: u64 = 10;
 
-/// Explores with a bound on forced switches from one thread to another, which keeps each test within seconds.
+/// Explores with a bound on forced switches from one thread to another, which keeps each test
+/// within seconds.
 fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -120,7 +122,8 @@ fn a_writer_of_limits_dies_at_each_step() {
                 thread::spawn(move || {
                     let died = crash::after(steps, || buffer.write(&[2, 20])).is_none();
                     assert_eq!(died, steps < 4);
-                    // The next one gets the lock when the first is gone. It knows nothing of the first.
+                    // The next one gets the lock when the first is gone. It knows nothing of the
+                    // first.
                     let epoch = buffer.epoch() + 1;
                     assert_eq!(buffer.write(&[epoch, epoch * 10]), epoch);
                 })
@@ -176,8 +179,8 @@ fn both_fit_to_the_byte() {
 
 #[test]
 fn a_refusal_is_true_at_an_instant() {
-    // The other process holds 6, then 0, then 4: 7 fit at one instant only, and a refusal must name what was
-    // held.
+    // The other process holds 6, then 0, then 4: 7 fit at one instant only, and a refusal must name
+    // what was held.
     model(4, || {
         let usage = Usage::new(2);
         usage.reserve(1, 6).unwrap();
@@ -196,8 +199,8 @@ fn a_refusal_is_true_at_an_instant() {
 
 #[test]
 fn a_refusal_does_not_believe_an_unfinished_operation() {
-    // The other process holds 3, then 2, then 4, and writes its last outcome where the first one was: 7 do
-    // not fit beside 4, but only when it has taken effect.
+    // The other process holds 3, then 2, then 4, and writes its last outcome where the first one
+    // was: 7 do not fit beside 4, but only when it has taken effect.
     model(4, || {
         let usage = Usage::new(2);
         usage.reserve(1, 3).unwrap();
@@ -245,8 +248,8 @@ fn an_observer_sees_only_what_was() {
     });
 }
 
-/// A process dies before access `steps` of an operation while another one works; then it is reaped while the
-/// other one still works.
+/// A process dies before access `steps` of an operation while another one works; then it is reaped
+/// while the other one still works.
 fn dies_and_is_reaped(first: impl Fn(&Usage) + Copy + Send + Sync + 'static) {
     for steps in 0..STEPS_MAX {
         model(3, move || {

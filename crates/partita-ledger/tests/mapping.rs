@@ -1,6 +1,7 @@
 //! What a tenant's process can do to the limits: nothing.
 //!
-//! That the API has no way to write is shown by the type: `LimitsMap` has no method that takes limits.
+//! That the API has no way to write is shown by the type: `LimitsMap` has no method that takes
+//! limits.
 
 mod common;
 
@@ -87,8 +88,8 @@ fn files_are_made_at_their_full_size() {
     }
 }
 
-/// A program that closes every descriptor it did not open does not lose its slot: the mapping holds the lock.
-/// And a file of its own that got the number is not closed with the slot.
+/// A program that closes every descriptor it did not open does not lose its slot: the mapping holds
+/// the lock. And a file of its own that got the number is not closed with the slot.
 #[test]
 fn a_closed_descriptor_is_not_a_lost_slot() {
     use std::os::fd::AsRawFd;
@@ -101,8 +102,8 @@ fn a_closed_descriptor_is_not_a_lost_slot() {
     let mut mine = links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == as_path(&path)));
     let number: i32 = mine.next().unwrap().file_name().to_str().unwrap().parse().unwrap();
     let own = fs::File::open("/proc/self/status").unwrap();
-    // SAFETY: the program under test may do that to a descriptor; nothing here uses the number but to close
-    // it.
+    // SAFETY: the program under test may do that to a descriptor; nothing here uses the number but
+    // to close it.
     assert_eq!(unsafe { libc::dup2(own.as_raw_fd(), number) }, number);
 
     let other = UsageMap::open(&path).unwrap();

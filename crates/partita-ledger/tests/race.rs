@@ -12,8 +12,8 @@ const PROCESSES: usize = 64;
 const ROUNDS: u64 = 2000;
 const QUOTA: u64 = 10_000_019;
 
-/// One of the racing processes: reserves and releases odd amounts, keeps some of them, and returns what it
-/// kept.
+/// One of the racing processes: reserves and releases odd amounts, keeps some of them, and returns
+/// what it kept.
 fn race(usage: &std::ffi::CStr, number: usize, refused: &mut u64) -> u64 {
     let slot = UsageMap::open(usage).unwrap().claim(owner()).unwrap();
     let mut random = Random::new(number as u64 + 1);

@@ -1,4 +1,5 @@
-//! Memory that several processes hold: charged once, and given back with the last of them, however it ends.
+//! Memory that several processes hold: charged once, and given back with the last of them, however
+//! it ends.
 
 mod common;
 
@@ -129,8 +130,8 @@ fn kills_while_sharing_lose_no_byte() {
                         0 => slot.join_or_reserve(key, 100, NO_QUOTA).unwrap(),
                         _ => {
                             slot.reserve(100, NO_QUOTA).unwrap();
-                            // The other may have it already: then these are two memories of one key, which the
-                            // ledger need not tell apart.
+                            // The other may have it already: then these are two memories of one
+                            // key, which the ledger need not tell apart.
                             slot.share(Key([1 + round % 3, 2 + victim]), 100).unwrap()
                         }
                     };

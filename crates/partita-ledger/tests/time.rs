@@ -56,7 +56,8 @@ fn two_hundred_kills_lose_nothing_and_stop_nobody() {
         map.charge_orphans(u64::MAX, |since| panic!("charged twice: {since}")).unwrap();
     }
     let [counted, ..] = TimeView::open(&path).unwrap().account().unwrap();
-    // What the victims had finished is all there; each may have finished one that it could not tell of.
+    // What the victims had finished is all there; each may have finished one that it could not tell
+    // of.
     assert!((least + own..=least + own + 200).contains(&counted), "{counted} of {least} + {own}");
 }
 

@@ -1,7 +1,8 @@
 //! The client side: leases of the keeper's memory, open in this process.
 //!
-//! [`Connection`] speaks to the keeper and needs no GPU: for administration, and for those who open memory themselves. [`Client`] opens each
-//! slab once, keeps what was given back for the next lease, and gives out [`Leased`] memory that goes back when it is dropped.
+//! [`Connection`] speaks to the keeper and needs no GPU: for administration, and for those who open
+//! memory themselves. [`Client`] opens each slab once, keeps what was given back for the next
+//! lease, and gives out [`Leased`] memory that goes back when it is dropped.
 
 mod connection;
 mod error;
@@ -31,9 +32,10 @@ use stash::Stash;
 /// How a client is to be.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long without a sign of life ends its leases; none does if `None`. The client gives one with every request, and while it leases
-    /// from what it keeps as often as is needed. What it has kept silent for longer it loses, though nobody else gets it before this process
-    /// has given it back or is gone.
+    /// How long without a sign of life ends its leases; none does if `None`. The client gives one
+    /// with every request, and while it leases from what it keeps as often as is needed. What it
+    /// has kept silent for longer it loses, though nobody else gets it before this process has
+    /// given it back or is gone.
     pub ttl: Option<Duration>,
     /// Bytes that it keeps at most for the next leases; 0 for none.
     pub kept_bytes_max: u64,
@@ -49,8 +51,8 @@ impl Default for Options {
 
 /// Leases of one keeper's memory, for the thread that has the GPU.
 ///
-/// Memory that goes back may be leased again at once, by anybody of the tenant: what was launched on it must be done by then, as the driver
-/// does not wait for it as it does in `cuMemFree`.
+/// Memory that goes back may be leased again at once, by anybody of the tenant: what was launched
+/// on it must be done by then, as the driver does not wait for it as it does in `cuMemFree`.
 pub struct Client<'a> {
     /// First, so that slabs are closed before the keeper is left.
     slabs: RefCell<Slabs<'a>>,
@@ -62,7 +64,8 @@ pub struct Client<'a> {
     last_beat: Cell<Instant>,
     /// Leases that ended by their deadline, since somebody asked.
     expired: Cell<u32>,
-    /// How often leases of this client were told to have ended: which, is not told, so none from before is kept.
+    /// How often leases of this client were told to have ended: which, is not told, so none from
+    /// before is kept.
     endings: Cell<u64>,
 }
 
@@ -113,8 +116,8 @@ impl<'a> Client<'a> {
         self.gpu
     }
 
-    /// Leases at least so many bytes, open in this process. What was in them is not told. Where there is no room otherwise, what this client keeps
-    /// for the next leases goes back for it.
+    /// Leases at least so many bytes, open in this process. What was in them is not told. Where
+    /// there is no room otherwise, what this client keeps for the next leases goes back for it.
     ///
     /// # Errors
     /// [`Error`].
@@ -131,8 +134,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Joins a chain by its file, on which somebody holds a lock: its leases live until nobody does. Returns its number, for
-    /// [`Client::lease_for`].
+    /// Joins a chain by its file, on which somebody holds a lock: its leases live until nobody
+    /// does. Returns its number, for [`Client::lease_for`].
     ///
     /// # Errors
     /// [`Error`].
@@ -140,7 +143,8 @@ impl<'a> Client<'a> {
         self.connection.borrow_mut().join_chain(file)
     }
 
-    /// Leases blocks for a chain, all or none. They are the chain's: nothing gives them back when this client ends.
+    /// Leases blocks for a chain, all or none. They are the chain's: nothing gives them back when
+    /// this client ends.
     ///
     /// # Errors
     /// [`Error`].
@@ -148,7 +152,8 @@ impl<'a> Client<'a> {
         self.connection.borrow_mut().lease(Some(chain), bytes, count, 0)
     }
 
-    /// Gives leases back that are no [`Leased`], all or none: a chain's. Any client of the tenant may.
+    /// Gives leases back that are no [`Leased`], all or none: a chain's. Any client of the tenant
+    /// may.
     ///
     /// # Errors
     /// [`Error`].
@@ -156,7 +161,8 @@ impl<'a> Client<'a> {
         self.connection.borrow_mut().free(leases)
     }
 
-    /// A slab, opened if it is not open yet. It stays open while somebody has it, and after that until the keeper asks to close it.
+    /// A slab, opened if it is not open yet. It stays open while somebody has it, and after that
+    /// until the keeper asks to close it.
     ///
     /// # Errors
     /// [`Error`].
@@ -164,8 +170,9 @@ impl<'a> Client<'a> {
         self.slabs.borrow_mut().get(slab, &mut self.connection.borrow_mut())
     }
 
-    /// Gives a sign of life, gives back what has not been used since the last one, and closes what the keeper wants closed. Worth calling
-    /// every second or so where there is time to; [`Client::lease`] does when deadlines ask for it.
+    /// Gives a sign of life, gives back what has not been used since the last one, and closes what
+    /// the keeper wants closed. Worth calling every second or so where there is time to;
+    /// [`Client::lease`] does when deadlines ask for it.
     ///
     /// # Errors
     /// [`Error`].
@@ -176,7 +183,8 @@ impl<'a> Client<'a> {
         connection.free(&surplus)?;
         let beat = connection.beat()?;
         if beat.expired > 0 {
-            // Some of them may be among those that are kept; they are still ours to give back, and nobody else's before that.
+            // Some of them may be among those that are kept; they are still ours to give back, and
+            // nobody else's before that.
             self.expired.set(self.expired.get().saturating_add(beat.expired));
             self.endings.set(self.endings.get() + 1);
             let kept = self.stash.borrow_mut().take_all();
@@ -186,7 +194,8 @@ impl<'a> Client<'a> {
         Ok(beat)
     }
 
-    /// How many leases ended by their deadline since this was last asked: their memory is still this process's until they are dropped.
+    /// How many leases ended by their deadline since this was last asked: their memory is still
+    /// this process's until they are dropped.
     pub fn take_expired(&self) -> u32 {
         self.expired.take()
     }
@@ -212,7 +221,8 @@ impl<'a> Client<'a> {
             leased => leased,
         };
         let leased = match leased {
-            // What is lacking may be what this client keeps, and slabs that it has open for nothing.
+            // What is lacking may be what this client keeps, and slabs that it has open for
+            // nothing.
             Err(Error::Refused { code: Code::Quota | Code::OutOfMemory | Code::TooMany, .. }) => {
                 connection.free(&stash.take_all())?;
                 self.slabs.borrow_mut().close_all(&mut connection)?;
@@ -226,8 +236,8 @@ impl<'a> Client<'a> {
         Ok(lease)
     }
 
-    /// Keeps a lease for the next one, or gives some back: one that may have ended since it was taken in any case. What the keeper does not get
-    /// back now, it takes when the connection ends.
+    /// Keeps a lease for the next one, or gives some back: one that may have ended since it was
+    /// taken in any case. What the keeper does not get back now, it takes when the connection ends.
     fn give_back(&self, lease: Lease, endings: u64) {
         let has_ended = endings != self.endings.get();
         let over = if has_ended { vec![lease.id] } else { self.stash.borrow_mut().put(lease) };
@@ -239,7 +249,8 @@ impl<'a> Client<'a> {
 
 impl Drop for Client<'_> {
     fn drop(&mut self) {
-        // Leave with nothing behind, so that nothing has to rest until this process ends. If the keeper is gone, so is everything.
+        // Leave with nothing behind, so that nothing has to rest until this process ends. If the
+        // keeper is gone, so is everything.
         let kept = self.stash.borrow_mut().take_all();
         let mut connection = self.connection.borrow_mut();
         let _ = connection.free(&kept);

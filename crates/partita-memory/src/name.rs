@@ -6,7 +6,8 @@ use std::str::FromStr;
 use partita_ledger::NAME_BYTES_MAX;
 use thiserror::Error;
 
-/// A tenant's name: 1 to 63 letters, digits, dots, underscores and hyphens, the first a letter or a digit, as everywhere in Partita.
+/// A tenant's name: 1 to 63 letters, digits, dots, underscores and hyphens, the first a letter or a
+/// digit, as everywhere in Partita.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantName {
     /// Filled up with zeros.

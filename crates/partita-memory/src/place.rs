@@ -18,14 +18,16 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where the keeper of a user and GPU listens unless it was told otherwise: in the run directory.
+    /// Where the keeper of a user and GPU listens unless it was told otherwise: in the run
+    /// directory.
     #[must_use]
     pub fn of(run_directory: &Path, user: u32, gpu_key: &str) -> Self {
         let socket = run_directory.join(format!("{PREFIX}{user}-{gpu_key}{SUFFIX}"));
         Self { user, gpu_key: gpu_key.to_owned(), socket }
     }
 
-    /// The sockets of a run directory, in order; whether anybody listens there is known when one connects.
+    /// The sockets of a run directory, in order; whether anybody listens there is known when one
+    /// connects.
     ///
     /// # Errors
     /// If the directory cannot be read; one that is not there has none.

@@ -1,12 +1,16 @@
 //! The frames between clients and the keeper.
 //!
-//! A frame is one message of a Unix `SOCK_SEQPACKET` socket, so it comes whole or not at all. It begins with 16 bytes: its length (4), its
-//! kind (2), zero (2), and a tag (8) that the answer repeats. All numbers are little-endian; what follows is fixed for each kind, or a count
-//! and as many fixed items. A client sends a request and gets one answer, in order. The first request is [`Request::Hello`].
+//! A frame is one message of a Unix `SOCK_SEQPACKET` socket, so it comes whole or not at all. It
+//! begins with 16 bytes: its length (4), its kind (2), zero (2), and a tag (8) that the answer
+//! repeats. All numbers are little-endian; what follows is fixed for each kind, or a count and as
+//! many fixed items. A client sends a request and gets one answer, in order. The first request is
+//! [`Request::Hello`].
 //!
-//! A descriptor may come with a frame (`SCM_RIGHTS`): a chain's file with [`Request::Own`], a slab's memory with [`Reply::Slab`].
+//! A descriptor may come with a frame (`SCM_RIGHTS`): a chain's file with [`Request::Own`], a
+//! slab's memory with [`Reply::Slab`].
 //!
-//! A frame that is wrong is answered by an error that says what was wrong with it, and changes nothing.
+//! A frame that is wrong is answered by an error that says what was wrong with it, and changes
+//! nothing.
 
 mod bytes;
 mod fault;

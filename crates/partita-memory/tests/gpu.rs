@@ -1,4 +1,5 @@
-//! The keeper and its clients on a simulated GPU, or on the machine's own (`PARTITA_TEST_GPU=real`): processes of their own, as they are in use.
+//! The keeper and its clients on a simulated GPU, or on the machine's own
+//! (`PARTITA_TEST_GPU=real`): processes of their own, as they are in use.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -291,7 +292,8 @@ fn racing_processes_find_what_they_wrote_and_a_dead_ones_memory_comes_back() {
     world.is_clean_in_the_end();
 }
 
-/// Gives back what it does not use, closes what it is asked to, and loses what it keeps silent about.
+/// Gives back what it does not use, closes what it is asked to, and loses what it keeps silent
+/// about.
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_gives_signs_of_life() {

@@ -278,7 +278,8 @@ proptest! {
             if let Reply::Error { text, .. } = &reply {
                 prop_assert!(!text.is_empty());
                 let after = service.status(0).totals;
-                // Memory may have been made or given back for it; nobody's leases, tenants or connections have changed.
+                // Memory may have been made or given back for it; nobody's leases, tenants or
+                // connections have changed.
                 let kept = |totals: partita_core::pool::Totals| {
                     (totals.leases, totals.resting, totals.used_bytes, totals.owners, totals.leased_ever)
                 };

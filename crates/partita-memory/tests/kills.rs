@@ -1,6 +1,7 @@
 //! Clients that are killed at random instants, again and again.
 //!
-//! They speak the protocol and use no GPU, so that thousands of them can be killed in a few seconds. `PARTITA_TEST_KILLS` says how many.
+//! They speak the protocol and use no GPU, so that thousands of them can be killed in a few
+//! seconds. `PARTITA_TEST_KILLS` says how many.
 
 mod common;
 

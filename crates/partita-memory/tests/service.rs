@@ -179,7 +179,8 @@ fn racing_clients_never_get_the_same_block() {
 fn a_chains_leases_outlive_connections_and_end_with_its_locks() {
     let keeper = Keeper::new(|_| ());
     let file = tempfile::NamedTempFile::new().unwrap();
-    // What holds the lock is another process: a description of this one would do, but that is not how it is.
+    // What holds the lock is another process: a description of this one would do, but that is not
+    // how it is.
     let mut holder = partita_testing::ignored_test("child_holds_a_lock");
     let mut holder = holder.env("FILE", file.path()).stdin(std::process::Stdio::piped()).spawn().unwrap();
     let chain = File::open(file.path()).unwrap();
@@ -207,7 +208,8 @@ fn a_chains_leases_outlive_connections_and_end_with_its_locks() {
     assert_eq!(admin.leases().unwrap().iter().filter(|row| row.owner == number && row.pid == 0).count(), 4);
     second.free(&[frames[3].id]).unwrap();
     second.open(frames[0].slab).unwrap();
-    // The holder is killed: the lock is gone, and what a member has open rests until the member has closed it.
+    // The holder is killed: the lock is gone, and what a member has open rests until the member has
+    // closed it.
     holder.kill().unwrap();
     holder.wait().unwrap();
     eventually("the chain has ended", || keeper.status().chains == 0);

@@ -1,7 +1,8 @@
 //! Whether a server has room, before a program starts that would need it.
 //!
-//! A server takes so many client contexts for each device; the next `cuCtxCreate` fails (error 808). A program that fails there has
-//! loaded for minutes and dies with a message about something else, so it is better not started.
+//! A server takes so many client contexts for each device; the next `cuCtxCreate` fails (error
+//! 808). A program that fails there has loaded for minutes and dies with a message about something
+//! else, so it is better not started.
 
 use crate::error::MpsError;
 
@@ -11,7 +12,8 @@ pub const CONTEXTS_MAX: u32 = 48;
 pub const CONTEXTS_MAX_SINCE_13010: u32 = 60;
 /// The same before Volta.
 pub const CONTEXTS_MAX_BEFORE_VOLTA: u32 = 16;
-/// Connections of each client, unless `CUDA_DEVICE_MAX_CONNECTIONS` says more: then fewer clients fit, and how many is published nowhere.
+/// Connections of each client, unless `CUDA_DEVICE_MAX_CONNECTIONS` says more: then fewer clients
+/// fit, and how many is published nowhere.
 pub const CONNECTIONS_DEFAULT: u32 = 2;
 
 /// What decides how many clients fit.
@@ -22,7 +24,8 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Of a device of this compute capability under a control program of this version, thousands for the major.
+    /// Of a device of this compute capability under a control program of this version, thousands
+    /// for the major.
     #[must_use]
     pub fn of(compute_capability: (u32, u32), binary_version: Option<u32>) -> Self {
         let contexts_max = match (compute_capability.0, binary_version) {

@@ -51,9 +51,9 @@ impl ControlBinary {
         }
     }
 
-    /// The first program of that name in the directories of `search_path`, a
-    /// value as `PATH` has it. Without one it is looked for where shells look then: batch systems give their scripts an empty
-    /// environment.
+    /// The first program of that name in the directories of `search_path`, a value as `PATH` has
+    /// it. Without one it is looked for where shells look then: batch systems give their scripts an
+    /// empty environment.
     ///
     /// # Errors
     /// [`MpsError::BinaryNotFound`] if none holds an executable file of the name.

@@ -21,8 +21,9 @@ use crate::values::{ClientPriority, DeviceName, MemoryLimit};
 /// milliseconds; while it ends a client it may keep others waiting for a while.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the control program says where the daemon's socket is there and takes nothing. Seen on an H200 (CUDA 13.0), as were ends
-/// without a word, when two of them were at it at the same time: the daemon listens to one at a time.
+/// What the control program says where the daemon's socket is there and takes nothing. Seen on an
+/// H200 (CUDA 13.0), as were ends without a word, when two of them were at it at the same time: the
+/// daemon listens to one at a time.
 const UNSENT: &str = "Cannot send command to MPS control daemon";
 /// How long it is left alone then.
 const UNSENT_PAUSE: Duration = Duration::from_millis(20);
@@ -87,7 +88,8 @@ impl Control {
         self.order(&format!("start_server -uid {user}"))
     }
 
-    /// Ends a server when its clients have left; with `force` at once, and what they have on the GPU with it.
+    /// Ends a server when its clients have left; with `force` at once, and what they have on the
+    /// GPU with it.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::NoSuchServer`].
@@ -147,8 +149,8 @@ impl Control {
         self.read("get_default_active_thread_percentage", reply::percent)
     }
 
-    /// Sets what [`Control::default_active_thread_percentage`] tells. Less than 100 makes libraries see fewer SMs than there
-    /// are, with which some compute wrong results.
+    /// Sets what [`Control::default_active_thread_percentage`] tells. Less than 100 makes libraries
+    /// see fewer SMs than there are, with which some compute wrong results.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::Reply`] if the daemon does not tell
@@ -167,7 +169,8 @@ impl Control {
         self.read(&format!("get_active_thread_percentage {server}"), reply::percent)
     }
 
-    /// Sets what [`Control::active_thread_percentage`] tells. Clients that are there keep what they have: no command changes it.
+    /// Sets what [`Control::active_thread_percentage`] tells. Clients that are there keep what they
+    /// have: no command changes it.
     ///
     /// # Errors
     /// As [`Control::set_default_active_thread_percentage`]; [`MpsError::NoSuchServer`].
@@ -177,8 +180,8 @@ impl Control {
         same_percent(command, &reply, percent, self.active_thread_percentage(server)?)
     }
 
-    /// The limit of device memory for each client of servers started from now on, in bytes, as it was set under this name of the
-    /// device; none for no limit.
+    /// The limit of device memory for each client of servers started from now on, in bytes, as it
+    /// was set under this name of the device; none for no limit.
     ///
     /// # Errors
     /// See [`Control::command`].
@@ -186,7 +189,8 @@ impl Control {
         self.memory_limit(&format!("get_default_device_pinned_mem_limit {device}"))
     }
 
-    /// Sets what [`Control::default_device_memory_limit`] tells. The daemon does not check that there is such a device.
+    /// Sets what [`Control::default_device_memory_limit`] tells. The daemon does not check that
+    /// there is such a device.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::Reply`] if the daemon tells another limit afterwards.
@@ -200,7 +204,8 @@ impl Control {
         same_limit(command, &reply, limit, self.default_device_memory_limit(device)?)
     }
 
-    /// The limit of device memory for each client of a server that comes from now on, in bytes; none for no limit.
+    /// The limit of device memory for each client of a server that comes from now on, in bytes;
+    /// none for no limit.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::NoSuchServer`].
@@ -234,7 +239,8 @@ impl Control {
     /// Sets what [`Control::default_client_priority`] tells.
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon tells another priority afterwards.
+    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon tells another priority
+    /// afterwards.
     pub fn set_default_client_priority(&self, priority: ClientPriority) -> Result<(), MpsError> {
         let command = format!("set_default_client_priority {}", priority.level());
         let reply = self.command(&command)?;
@@ -278,7 +284,8 @@ impl Control {
         self.exchange(arguments, line, "")
     }
 
-    /// Waits until no other process of Partita's commands this daemon, but not for ever: one of them may hang.
+    /// Waits until no other process of Partita's commands this daemon, but not for ever: one of
+    /// them may hang.
     fn turn(&self, limit: Duration) -> Option<File> {
         // A directory, or nothing: to open a pipe would wait for its other end.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -308,7 +315,8 @@ impl Control {
                 Outcome::Done { status, output } => (status, output),
             };
             if status.success() || !output.trim().is_empty() {
-                // Half of `100.0` is `10`: what a failing program printed without the end of its last line is no answer.
+                // Half of `100.0` is `10`: what a failing program printed without the end of its
+                // last line is no answer.
                 if !status.success() && !output.ends_with('\n') {
                     return Err(MpsError::Cut { command: line.to_owned(), reply: output });
                 }

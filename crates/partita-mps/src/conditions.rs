@@ -1,4 +1,5 @@
-//! What MPS asks of a machine, its GPUs and its programs: sections 2.3.1 and 2.3.2 of the MPS guide, one condition after the other.
+//! What MPS asks of a machine, its GPUs and its programs: sections 2.3.1 and 2.3.2 of the MPS
+//! guide, one condition after the other.
 //!
 //! The facts are gathered elsewhere ([`Machine`]); what follows from them is here, and is pure.
 
@@ -6,9 +7,11 @@ use serde::Serialize;
 
 use crate::Pid;
 
-/// Open files that daemon and clients should be allowed: with fewer, memory is refused with «failed to create/open SHM segment».
+/// Open files that daemon and clients should be allowed: with fewer, memory is refused with «failed
+/// to create/open SHM segment».
 pub const OPEN_FILES_MIN: u64 = 16_384;
-/// Page-locked memory of clients goes through `/dev/shm`; with less than this, frameworks' loaders fail.
+/// Page-locked memory of clients goes through `/dev/shm`; with less than this, frameworks' loaders
+/// fail.
 pub const SHARED_MEMORY_BYTES_MIN: u64 = 1 << 30;
 
 /// How a GPU lets processes in.

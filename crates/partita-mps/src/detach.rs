@@ -17,8 +17,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::conditions::OPEN_FILES_MIN;
 
-/// Keeps this process, and all that it becomes and starts, to these processors, as `taskset` does. A daemon hands this on to its
-/// servers (MPS guide, section 2.3.5.3).
+/// Keeps this process, and all that it becomes and starts, to these processors, as `taskset` does.
+/// A daemon hands this on to its servers (MPS guide, section 2.3.5.3).
 ///
 /// # Errors
 /// What the system said: none of them is there, or allowed.
@@ -33,14 +33,16 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// How many open files a daemon is allowed that a process with the limits of this one starts; none for no limit. See [`raise_open_files`].
+/// How many open files a daemon is allowed that a process with the limits of this one starts; none
+/// for no limit. See [`raise_open_files`].
 #[must_use]
 pub fn open_files_of_daemon() -> Option<u64> {
     enough_files(getrlimit(Resource::Nofile)).current
 }
 
-/// Allows this process, and all that it becomes and starts, as many open files as MPS wants, as far as its hard limit goes: shells and
-/// login managers give programs fewer, for the sake of those that cannot count to more.
+/// Allows this process, and all that it becomes and starts, as many open files as MPS wants, as far
+/// as its hard limit goes: shells and login managers give programs fewer, for the sake of those
+/// that cannot count to more.
 ///
 /// # Errors
 /// What the system said.

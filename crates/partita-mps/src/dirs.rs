@@ -46,7 +46,8 @@ impl ServiceDirs {
         Ok(dirs)
     }
 
-    /// The same directories, which everybody may enter and read: for a service of root's for all users.
+    /// The same directories, which everybody may enter and read: for a service of root's for all
+    /// users.
     pub(crate) fn open_to_all(mut self) -> Self {
         self.is_open = true;
         self

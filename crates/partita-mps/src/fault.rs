@@ -1,12 +1,13 @@
 //! Faults and how far they reach, as values: events in, states and attributions out.
 //!
-//! A server is `INITIALIZING`, then `ACTIVE`. A fatal error of the GPU makes it `FAULT`: the error is reported to every client that
-//! shares a device with the one that caused it, directly or through clients on several devices; they have to leave, newcomers
-//! are refused with error 807, and when the last has left the server makes its contexts anew and is `ACTIVE` again (MPS guide,
+//! A server is `INITIALIZING`, then `ACTIVE`. A fatal error of the GPU makes it `FAULT`: the error
+//! is reported to every client that shares a device with the one that caused it, directly or
+//! through clients on several devices; they have to leave, newcomers are refused with error 807,
+//! and when the last has left the server makes its contexts anew and is `ACTIVE` again (MPS guide,
 //! sections 2.3.3.2 and 3.3.1).
 //!
-//! [`Tracker`] follows that from the logs' [entries](Entry) and from what `get_server_status` answers; [`contain`] and [`domains`]
-//! tell beforehand whom a fault would hit.
+//! [`Tracker`] follows that from the logs' [entries](Entry) and from what `get_server_status`
+//! answers; [`contain`] and [`domains`] tell beforehand whom a fault would hit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -201,7 +202,8 @@ struct Server {
     recreated: BTreeSet<u32>,
 }
 
-/// The most clients and servers that are kept in mind: what a damaged log could make grow without end.
+/// The most clients and servers that are kept in mind: what a damaged log could make grow without
+/// end.
 const KEPT_MAX: usize = 4096;
 
 /// Follows the servers of one daemon.
@@ -298,8 +300,8 @@ impl Tracker {
         self.change(server, status.into())
     }
 
-    /// Takes that a client was killed from outside while it may have had work on the GPU: the cause of a fault that follows, or of
-    /// the one that is being handled.
+    /// Takes that a client was killed from outside while it may have had work on the GPU: the cause
+    /// of a fault that follows, or of the one that is being handled.
     pub fn killed(&mut self, client: Pid) {
         if self.killed.len() >= KEPT_MAX {
             self.killed.clear();

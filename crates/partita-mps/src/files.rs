@@ -1,4 +1,5 @@
-//! Files of services, which may be another user's: root looks at everybody's, and what is there may be anything.
+//! Files of services, which may be another user's: root looks at everybody's, and what is there may
+//! be anything.
 
 use std::fs::File;
 use std::io::{self, Read};

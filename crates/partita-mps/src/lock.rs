@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 /// How often it is looked whether the holder is done.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Takes the lock until the file is closed. Returns false if another process still has it after `limit`.
+/// Takes the lock until the file is closed. Returns false if another process still has it after
+/// `limit`.
 ///
 /// # Errors
 /// The system's.

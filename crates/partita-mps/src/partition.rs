@@ -1,8 +1,9 @@
 //! Static SM partitions: a client gets SMs of its own, or is refused with error 915.
 //!
-//! Control programs have the commands from CUDA 13.1 on, and a daemon offers them when it was started with `-S`. Neither is asked of a
-//! version: [`Control::offers_partitions`] tries. The forms of answers differ from the manual's on live drivers, so that what can be read in
-//! both is read, and nothing else is claimed.
+//! Control programs have the commands from CUDA 13.1 on, and a daemon offers them when it was
+//! started with `-S`. Neither is asked of a version: [`Control::offers_partitions`] tries. The
+//! forms of answers differ from the manual's on live drivers, so that what can be read in both is
+//! read, and nothing else is claimed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +16,8 @@ use crate::error::MpsError;
 /// The variable by which a client asks for a partition, before CUDA is initialised.
 pub const PARTITION_VARIABLE: &str = "CUDA_MPS_SM_PARTITION";
 
-/// A partition, as [`PARTITION_VARIABLE`] names it: `GPU-…/ID`. The id is base64 and may hold slashes itself.
+/// A partition, as [`PARTITION_VARIABLE`] names it: `GPU-…/ID`. The id is base64 and may hold
+/// slashes itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct PartitionName {
     /// The GPU.
@@ -54,7 +56,8 @@ pub struct PartitionRow {
     pub gpu: String,
     /// The partition; none for what is not in one.
     pub id: Option<String>,
-    /// What follows, in the order of the columns: chunks, SMs and clients, of which live drivers leave some out.
+    /// What follows, in the order of the columns: chunks, SMs and clients, of which live drivers
+    /// leave some out.
     pub numbers: Vec<u64>,
 }
 
@@ -78,7 +81,8 @@ impl PartitionRow {
     }
 }
 
-/// The id in the answer to `sm_partition add`: alone, or after the word in a sentence that says that it was created.
+/// The id in the answer to `sm_partition add`: alone, or after the word in a sentence that says
+/// that it was created.
 fn created(reply: &str) -> Option<&str> {
     let words: Vec<&str> =
         reply.split_whitespace().map(|word| word.trim_matches(|c: char| "\"'.,:".contains(c))).collect();
@@ -94,7 +98,8 @@ impl Control {
     /// Whether this daemon knows static partitions.
     ///
     /// # Errors
-    /// See [`Control::command`], but for [`MpsError::UnknownCommand`] and [`MpsError::Refused`], which mean no.
+    /// See [`Control::command`], but for [`MpsError::UnknownCommand`] and [`MpsError::Refused`],
+    /// which mean no.
     pub fn offers_partitions(&self) -> Result<bool, MpsError> {
         match self.command("lspart") {
             Ok(_) => Ok(true),
@@ -103,11 +108,12 @@ impl Control {
         }
     }
 
-    /// Makes a partition of so many chunks: 8 SMs each from Hopper on. The last one of a GPU takes what is left over, so what it got is to be
-    /// read back with [`Control::sm_partitions`].
+    /// Makes a partition of so many chunks: 8 SMs each from Hopper on. The last one of a GPU takes
+    /// what is left over, so what it got is to be read back with [`Control::sm_partitions`].
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Refused`] with too few chunks left, or clients on the GPU.
+    /// See [`Control::command`]; [`MpsError::Refused`] with too few chunks left, or clients on the
+    /// GPU.
     pub fn add_sm_partition(&self, gpu_uuid: &str, chunks: u32) -> Result<PartitionName, MpsError> {
         let id = self.read(&format!("sm_partition add {gpu_uuid} {chunks}"), |reply| {
             created(reply).map(str::to_owned)

@@ -1,7 +1,9 @@
-//! Who gets how much of the SMs by MPS's own means: policies as values in, percentages and SM counts out.
+//! Who gets how much of the SMs by MPS's own means: policies as values in, percentages and SM
+//! counts out.
 //!
-//! The policies are those of the MPS guide, section 2.3.5.2. A percentage is a ceiling and reserves nothing: clients may share SMs. And it
-//! changes the SM count that a library sees, with which some compute wrong results: whoever sets one has to prove the products first.
+//! The policies are those of the MPS guide, section 2.3.5.2. A percentage is a ceiling and reserves
+//! nothing: clients may share SMs. And it changes the SM count that a library sees, with which some
+//! compute wrong results: whoever sets one has to prove the products first.
 
 use serde::Serialize;
 
@@ -14,13 +16,15 @@ pub struct Sms {
     pub per_tpc: u32,
 }
 
-/// TPCs that the smallest limit gives. On an H200 that is 8 SMs, from 1 to 7 %; that it is four TPCs elsewhere too is inferred.
+/// TPCs that the smallest limit gives. On an H200 that is 8 SMs, from 1 to 7 %; that it is four
+/// TPCs elsewhere too is inferred.
 const TPCS_LEAST: u32 = 4;
 
 impl Sms {
     /// SMs that a client of this percentage gets: rounded down to whole TPCs.
     ///
-    /// An H200 (132 SMs): 10 % gives 12, 25 % 32, 36 % 46, 50 % 66, 75 % 98. A device of 188: 50 % gives 94, 25 % 46.
+    /// An H200 (132 SMs): 10 % gives 12, 25 % 32, 36 % 46, 50 % 66, 75 % 98. A device of 188: 50 %
+    /// gives 94, 25 % 46.
     #[must_use]
     pub fn of_percentage(self, percent: f64) -> u32 {
         // Exact where a share is whole: 50 % of 132 must not become 65.999….
@@ -28,13 +32,15 @@ impl Sms {
         (exact / self.step() * self.step()).max(self.least())
     }
 
-    /// SMs of a context that asks for this many (`CU_EXEC_AFFINITY_TYPE_SM_COUNT`): rounded up. An H200: 2 gives 8, 33 gives 34.
+    /// SMs of a context that asks for this many (`CU_EXEC_AFFINITY_TYPE_SM_COUNT`): rounded up. An
+    /// H200: 2 gives 8, 33 gives 34.
     #[must_use]
     pub fn of_affinity(self, wanted: u32) -> u32 {
         wanted.next_multiple_of(self.step()).max(self.least()).min(self.count)
     }
 
-    /// The smallest whole percentage that gives this many SMs, or the next more that a limit can give.
+    /// The smallest whole percentage that gives this many SMs, or the next more that a limit can
+    /// give.
     #[must_use]
     pub fn percentage_for(self, wanted: u32) -> Option<u32> {
         (1..=100).find(|&percent| self.of_percentage(f64::from(percent)) >= wanted.min(self.count))
@@ -52,7 +58,8 @@ impl Sms {
 /// How the SMs are divided.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Policy {
-    /// `100 % / n`: nearly the least that still uses the device when all clients work; one alone uses its part.
+    /// `100 % / n`: nearly the least that still uses the device when all clients work; one alone
+    /// uses its part.
     Uniform {
         /// Clients.
         clients: u32,
@@ -147,8 +154,9 @@ fn whole(percent: f64) -> f64 {
     (percent * 10.0).floor().max(1.0) / 10.0
 }
 
-/// SM counts for a pool of contexts that a program makes beforehand, because making one at launch costs time and memory (MPS guide,
-/// section 5.2): each as the driver rounds it, none twice, ascending.
+/// SM counts for a pool of contexts that a program makes beforehand, because making one at launch
+/// costs time and memory (MPS guide, section 5.2): each as the driver rounds it, none twice,
+/// ascending.
 ///
 /// # Errors
 /// If they are more contexts than fit on the device beside `in_use` others.

@@ -1,7 +1,8 @@
 //! What commands answer, taken apart.
 //!
-//! The forms of `ps`, of lists and of percentages are those of the MPS guide and of driver 580. Those of `get_device_client_list`,
-//! `device_query` and of memory limits are published nowhere: what can be read without a guess is read, the rest is an error.
+//! The forms of `ps`, of lists and of percentages are those of the MPS guide and of driver 580.
+//! Those of `get_device_client_list`, `device_query` and of memory limits are published nowhere:
+//! what can be read without a guess is read, the rest is an error.
 
 use serde::Serialize;
 
@@ -107,8 +108,8 @@ pub struct DeviceClients {
 }
 
 impl DeviceClients {
-    /// Reads a list in which each device is followed by its clients, on its line or below it. A device is a UUID, or a number with
-    /// a colon.
+    /// Reads a list in which each device is followed by its clients, on its line or below it. A
+    /// device is a UUID, or a number with a colon.
     pub(crate) fn parse_list(reply: &str) -> Option<Vec<Self>> {
         let mut found: Vec<Self> = Vec::new();
         for word in reply.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty()) {

@@ -35,8 +35,8 @@ const POLL: Duration = Duration::from_millis(5);
 const ENVIRONMENT_KEPT: [&str; 8] =
     ["PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH"];
 
-/// Control programs of R615 and newer speak a third version of their language where this variable, or a later default, says so. A service
-/// is commanded in the classic one, which they speak too.
+/// Control programs of R615 and newer speak a third version of their language where this variable,
+/// or a later default, says so. A service is commanded in the classic one, which they speak too.
 const CLASSIC: (&str, &str) = ("CUDA_MPS_PROTOCOL_VERSION", "2");
 
 /// What is known of a service's daemon.
@@ -112,8 +112,8 @@ impl Service {
         self
     }
 
-    /// Gives each command to the daemon this much time, [`COMMAND_LIMIT`] by default: for those who cannot wait for a
-    /// daemon that does not answer.
+    /// Gives each command to the daemon this much time, [`COMMAND_LIMIT`] by default: for those who
+    /// cannot wait for a daemon that does not answer.
     pub fn with_command_limit(mut self, limit: Duration) -> Self {
         self.command_limit = limit;
         self
@@ -125,16 +125,16 @@ impl Service {
         self
     }
 
-    /// Takes every user's programs: one server of root's for all of them, who then share its faults and its logs. Root starts it;
-    /// for others [`Service::ensure`] joins it if it runs.
+    /// Takes every user's programs: one server of root's for all of them, who then share its faults
+    /// and its logs. Root starts it; for others [`Service::ensure`] joins it if it runs.
     pub fn for_all_users(mut self) -> Self {
         self.is_for_all = true;
         self.dirs = self.dirs.open_to_all();
         self
     }
 
-    /// Starts the daemon with static SM partitions: every client needs one then. Control programs have them from CUDA 13.1 on; an
-    /// older one refuses to start so.
+    /// Starts the daemon with static SM partitions: every client needs one then. Control programs
+    /// have them from CUDA 13.1 on; an older one refuses to start so.
     pub fn with_static_partitions(mut self) -> Self {
         self.is_static = true;
         self
@@ -309,7 +309,8 @@ impl Service {
             if started {
                 break;
             }
-            // One of the ways is wrong for any driver: which one failed for another reason is in its words.
+            // One of the ways is wrong for any driver: which one failed for another reason is in
+            // its words.
             reasons.push(self.start_reason());
             if status.is_none() {
                 break;

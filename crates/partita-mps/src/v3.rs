@@ -1,7 +1,9 @@
-//! The third version of the control program's language: named servers and namespaces (R615 and newer).
+//! The third version of the control program's language: named servers and namespaces (R615 and
+//! newer).
 //!
-//! `nvidia-cuda-mps-control MODULE VERB … --format=csv`, with tables whose columns are found by their heads. Whether a daemon speaks it is
-//! found by trying ([`Control::speaks_v3`]). A client is routed by its pipe directory, `ROOT/SERVER/NAMESPACE`.
+//! `nvidia-cuda-mps-control MODULE VERB … --format=csv`, with tables whose columns are found by
+//! their heads. Whether a daemon speaks it is found by trying ([`Control::speaks_v3`]). A client is
+//! routed by its pipe directory, `ROOT/SERVER/NAMESPACE`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,7 +20,8 @@ use crate::values::{ClientPriority, MemoryLimit};
 /// A row of a table, by the columns' heads in lower case.
 pub type Row = BTreeMap<String, String>;
 
-/// The name of a server, a namespace or a partition: lower-case letters, digits and underscores, at most 64.
+/// The name of a server, a namespace or a partition: lower-case letters, digits and underscores, at
+/// most 64.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Name(String);
 
@@ -42,7 +45,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// What a server or a namespace gives to its clients. A namespace without limits of its own has none: its server's do not reach it.
+/// What a server or a namespace gives to its clients. A namespace without limits of its own has
+/// none: its server's do not reach it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Limits {
     /// Active thread percentage.
@@ -75,7 +79,8 @@ impl Control {
     /// Whether this daemon speaks the third version.
     ///
     /// # Errors
-    /// See [`Control::command`], but for [`MpsError::UnknownCommand`] and [`MpsError::Refused`], which mean no.
+    /// See [`Control::command`], but for [`MpsError::UnknownCommand`] and [`MpsError::Refused`],
+    /// which mean no.
     pub fn speaks_v3(&self) -> Result<bool, MpsError> {
         match self.table("server", &[]) {
             Ok(_) => Ok(true),
@@ -99,8 +104,8 @@ impl Control {
             .ok_or_else(|| MpsError::Reply { command: words.join(" "), reply: reply.trim().to_owned() })
     }
 
-    /// Makes a server for a user, on these devices alone. A UUID that is none is believed, and the server dies later: whoever makes one
-    /// should see it in the list afterwards.
+    /// Makes a server for a user, on these devices alone. A UUID that is none is believed, and the
+    /// server dies later: whoever makes one should see it in the list afterwards.
     ///
     /// # Errors
     /// See [`Control::command`].

@@ -50,7 +50,8 @@ impl FromStr for DeviceName {
     }
 }
 
-/// A limit of device memory for each client process, in whole MiB: the commands take whole numbers of MiB or GiB.
+/// A limit of device memory for each client process, in whole MiB: the commands take whole numbers
+/// of MiB or GiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryLimit {
     mib: u64,

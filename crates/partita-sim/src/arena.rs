@@ -1,6 +1,7 @@
 //! Storage with handles that go stale.
 
-/// Values under handles of index and generation: a handle whose value was removed finds nothing, for ever.
+/// Values under handles of index and generation: a handle whose value was removed finds nothing,
+/// for ever.
 #[derive(Clone, Debug)]
 pub(crate) struct Arena<T> {
     slots: Vec<Slot<T>>,
@@ -38,7 +39,8 @@ impl<T> Arena<T> {
             return None;
         }
         let value = slot.value.take()?;
-        // A slot whose generations are used up is left empty rather than handed out under an old handle.
+        // A slot whose generations are used up is left empty rather than handed out under an old
+        // handle.
         if slot.generation < u32::MAX {
             slot.generation += 1;
             self.free.push(handle as u32);

@@ -1,23 +1,28 @@
 //! Contention for memory: the laws, and the clock by which what touches memory is timed.
 //!
-//! Every block (and copy) that touches memory asks for its bytes spread evenly over its own length, which is how long it takes while nobody
-//! else asks for anything. Two things slow it down:
+//! Every block (and copy) that touches memory asks for its bytes spread evenly over its own length,
+//! which is how long it takes while nobody else asks for anything. Two things slow it down:
 //!
-//! 1. **DRAM.** While all that runs asks for D of a capacity C, blocks run at (1 + (D/C)^5/2)^-2/5 of their pace: the smooth minimum of what
-//!    is asked for and what there is. Measured on the H200 (`bench/results/tpc_scaling.md`, a kernel that copies, 1 to 66 TPCs, 191 GB/s
-//!    asked for by each): the law with C = 3.94 TB/s, 0.82 of the data sheet's, is within 4 % at every number of TPCs. At 5, 10, 20, 40, 66
-//!    TPCs it gives 945, 1799, 2945, 3680, 3856 GB/s; measured were 923, 1745, 2939, 3782, 3929.
-//! 2. **The GPC's way to memory.** The blocks of a GPC get no more than the GPC's SMs can draw together; asking for more, all of them run
-//!    slower by the same factor, and DRAM sees no more than that. On the H200 one SM draws 95.5 GB/s, and a whole GPC of nine TPCs draws
-//!    as much as nine TPCs of nine GPCs (1590 and 1595 GB/s): the way of a GPC is not narrower than its SMs together. So this binds only
-//!    what is described as asking for more than SMs can draw. Packed sets of 11 to 30 TPCs were up to 3 % slower than spread ones; that is
-//!    not modelled.
+//! 1. **DRAM.** While all that runs asks for D of a capacity C, blocks run at (1 + (D/C)^5/2)^-2/5
+//!    of their pace: the smooth minimum of what is asked for and what there is. Measured on the
+//!    H200 (`bench/results/tpc_scaling.md`, a kernel that copies, 1 to 66 TPCs, 191 GB/s asked for
+//!    by each): the law with C = 3.94 TB/s, 0.82 of the data sheet's, is within 4 % at every number
+//!    of TPCs. At 5, 10, 20, 40, 66 TPCs it gives 945, 1799, 2945, 3680, 3856 GB/s; measured were
+//!    923, 1745, 2939, 3782, 3929.
+//! 2. **The GPC's way to memory.** The blocks of a GPC get no more than the GPC's SMs can draw
+//!    together; asking for more, all of them run slower by the same factor, and DRAM sees no more
+//!    than that. On the H200 one SM draws 95.5 GB/s, and a whole GPC of nine TPCs draws as much as
+//!    nine TPCs of nine GPCs (1590 and 1595 GB/s): the way of a GPC is not narrower than its SMs
+//!    together. So this binds only what is described as asking for more than SMs can draw. Packed
+//!    sets of 11 to 30 TPCs were up to 3 % slower than spread ones; that is not modelled.
 //!
-//! Copy engines ask insistently: they are slowed down only once DRAM has no more to give, by C/D. Blocks that touch no memory keep their pace. L2
-//! hits and row conflicts are not modelled: a block's bytes are those that DRAM sees.
+//! Copy engines ask insistently: they are slowed down only once DRAM has no more to give, by C/D.
+//! Blocks that touch no memory keep their pace. L2 hits and row conflicts are not modelled: a
+//! block's bytes are those that DRAM sees.
 //!
-//! Because a factor is the same for all blocks of a GPC, one clock that runs slower by it times them: each ends when that clock has advanced by
-//! its length. A change of demand changes the clock's pace and moves no entry of the queue.
+//! Because a factor is the same for all blocks of a GPC, one clock that runs slower by it times
+//! them: each ends when that clock has advanced by its length. A change of demand changes the
+//! clock's pace and moves no entry of the queue.
 
 use crate::Time;
 use crate::spec::MemorySpec;
@@ -33,7 +38,8 @@ impl Pace {
     /// Unhindered.
     pub(crate) const FULL: Self = Self(REAL_TIME);
 
-    /// What there is, shared in proportion to what is asked for: the pace while `demand` is asked for of `capacity`, in any one unit.
+    /// What there is, shared in proportion to what is asked for: the pace while `demand` is asked
+    /// for of `capacity`, in any one unit.
     #[inline]
     pub(crate) fn of(demand: u64, capacity: u64) -> Self {
         if demand <= capacity {
@@ -108,11 +114,13 @@ impl Dram {
     }
 }
 
-/// (1 + x^5/2)^-2/5, by operations alone that IEEE 754 defines to the last bit: every machine has the same table.
+/// (1 + x^5/2)^-2/5, by operations alone that IEEE 754 defines to the last bit: every machine has
+/// the same table.
 fn law(x: f64) -> f64 {
     let base = 1.0 + x * x * x.sqrt();
     let square = base * base;
-    // The p with p^5 × square = 1, by Newton's method: the first step goes from below it to above it, the others fall towards it.
+    // The p with p^5 × square = 1, by Newton's method: the first step goes from below it to above
+    // it, the others fall towards it.
     let mut p = 1.0 / base.sqrt();
     for _ in 0..32 {
         let p4 = p * p * p * p;

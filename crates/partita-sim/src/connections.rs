@@ -1,9 +1,10 @@
 //! A process's hardware queues, and which of its streams share one.
 //!
-//! A process has 8 to a device, or as many as [`VARIABLE`] says, from 1 to 32, from compute capability 3.5 on (CUDA C++ Programming Guide,
-//! «CUDA environment variables»); before, there was one. Streams are dealt to them in turns, in order of creation (assumption: which of them
-//! share one is not documented). Two streams on one queue wait for each other where they need not: a work leaves the queue only after all that were
-//! submitted before it, to whichever of its streams.
+//! A process has 8 to a device, or as many as [`VARIABLE`] says, from 1 to 32, from compute
+//! capability 3.5 on (CUDA C++ Programming Guide, «CUDA environment variables»); before, there was
+//! one. Streams are dealt to them in turns, in order of creation (assumption: which of them share
+//! one is not documented). Two streams on one queue wait for each other where they need not: a work
+//! leaves the queue only after all that were submitted before it, to whichever of its streams.
 
 use core::fmt;
 
@@ -43,7 +44,8 @@ impl fmt::Display for BadConnections {
 impl core::error::Error for BadConnections {}
 
 impl Connections {
-    /// The queues of a process of that group. `variable` is the value of [`VARIABLE`], if it is set.
+    /// The queues of a process of that group. `variable` is the value of [`VARIABLE`], if it is
+    /// set.
     ///
     /// # Errors
     /// A value that is no number from 1 to the device's most.

@@ -1,13 +1,17 @@
 //! Blocks that contend for what their SM can issue: when they end.
 //!
-//! A block may say which share of its SM's throughput it takes while it is alone there ([`crate::KernelWork::sm_permille`]). While the
-//! blocks of an SM ask for more than the SM has, all of them that asked run slower by the same factor, so the SM does as much as it can and
-//! never more: two blocks that could each have the whole SM take twice as long together as one alone. That is what the matrix product
-//! through shared memory was measured to do on an H200 (an SM with eleven of its blocks takes eleven times as long as with one, whether they run in
-//! pairs or alone: the law that reproduces `bench/results/experiments/model_against_hardware.md`). Blocks that say nothing keep their pace.
+//! A block may say which share of its SM's throughput it takes while it is alone there
+//! ([`crate::KernelWork::sm_permille`]). While the blocks of an SM ask for more than the SM has,
+//! all of them that asked run slower by the same factor, so the SM does as much as it can and never
+//! more: two blocks that could each have the whole SM take twice as long together as one alone.
+//! That is what the matrix product through shared memory was measured to do on an H200 (an SM with
+//! eleven of its blocks takes eleven times as long as with one, whether they run in pairs or alone:
+//! the law that reproduces `bench/results/experiments/model_against_hardware.md`). Blocks that say
+//! nothing keep their pace.
 //!
-//! Each SM has a clock that runs slower by its factor and times its blocks. The factor is the SM's own affair, so the time of its next end is known
-//! until one of its blocks begins or ends; a queue holds these times, and what has become untrue is skipped.
+//! Each SM has a clock that runs slower by its factor and times its blocks. The factor is the SM's
+//! own affair, so the time of its next end is known until one of its blocks begins or ends; a queue
+//! holds these times, and what has become untrue is skipped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -59,7 +63,8 @@ impl Contended {
         self.sms[sm].demand
     }
 
-    /// A block, or several that end together, of this length begins on an SM. What it asks for is told by [`Self::ask`] before.
+    /// A block, or several that end together, of this length begins on an SM. What it asks for is
+    /// told by [`Self::ask`] before.
     pub(crate) fn push(&mut self, at: usize, length_ns: Time, cohort: u32, now: Time) {
         let sm = &mut self.sms[at];
         sm.catch_up(now);

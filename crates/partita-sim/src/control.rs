@@ -12,7 +12,8 @@ pub struct ControlSpec {
     pub tpc_masks: Vec<u32>,
 }
 
-/// A TPC's place: the fields of `NV2080_CTRL_GR_GET_GLOBAL_SM_ORDER_PARAMS` that its SMs have in common.
+/// A TPC's place: the fields of `NV2080_CTRL_GR_GET_GLOBAL_SM_ORDER_PARAMS` that its SMs have in
+/// common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TpcPlace {
     /// `gpcId`: the GPC of the chip.
@@ -35,7 +36,8 @@ pub struct TpcPlace {
 const TPCS_PER_CPC: u16 = 3;
 
 impl ControlSpec {
-    /// What the interface would say of a device nobody asked: TPCs of a GPC counted in logical order, one uGPU. An assumption.
+    /// What the interface would say of a device nobody asked: TPCs of a GPC counted in logical
+    /// order, one uGPU. An assumption.
     #[must_use]
     pub fn of(topology: &Topology) -> Self {
         let mut counts: Vec<u16> = Vec::new();

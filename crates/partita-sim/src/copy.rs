@@ -1,7 +1,7 @@
 //! Copy engines: each serves one transfer at a time, in order, beside whatever computes.
 //!
-//! Transfers of one direction share one engine. They run whichever group the compute engine serves, and they take part
-//! in the contention for DRAM like blocks do.
+//! Transfers of one direction share one engine. They run whichever group the compute engine serves,
+//! and they take part in the contention for DRAM like blocks do.
 
 use std::collections::VecDeque;
 
@@ -81,7 +81,8 @@ impl CopyEngines {
     /// Lets time pass; no end of a transfer may lie inside.
     #[inline]
     pub(crate) fn run(&mut self, dt: Time, pace: Pace) {
-        // The clock stands still while there is nothing to time, so that no one need advance it then.
+        // The clock stands still while there is nothing to time, so that no one need advance it
+        // then.
         if !self.is_idle() {
             self.clock.advance(dt, pace);
         }

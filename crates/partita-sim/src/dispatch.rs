@@ -1,20 +1,20 @@
 //! The distributor's round: which kernel's blocks go to which SMs.
 //!
-//! Greedy, as the hardware is: the kernels with blocks left are gone through by priority and arrival, and each takes
-//! all the room that it can use. The first kernel that may use an SM keeps it for itself while it has blocks left,
-//! even if its next block does not fit there yet; a kernel behind it gets only SMs that those ahead may not use.
-//! (Measured on an H200, 2026-11-21: urgent kernels that wait for shared memory hold back a less urgent one, whose
-//! blocks would fit, with most task slots free.)
-//! (That holds for a launch that can never be dispatched, too: what it may use it keeps. Assumed; measured is only that
-//! it hangs.)
-//! An SM's split between cache and shared memory is not modelled: every block finds all of the shared memory. On an
-//! H200 a kernel that needs another split than the SM has waits until that SM is idle.
-//! Among its SMs a kernel's blocks go one by one to the one with the fewest resident threads, ties to the one that
-//! comes first breadth-first over the TPCs.
+//! Greedy, as the hardware is: the kernels with blocks left are gone through by priority and
+//! arrival, and each takes all the room that it can use. The first kernel that may use an SM keeps
+//! it for itself while it has blocks left, even if its next block does not fit there yet; a kernel
+//! behind it gets only SMs that those ahead may not use. (Measured on an H200, 2026-11-21: urgent
+//! kernels that wait for shared memory hold back a less urgent one, whose blocks would fit, with
+//! most task slots free.) (That holds for a launch that can never be dispatched, too: what it may
+//! use it keeps. Assumed; measured is only that it hangs.) An SM's split between cache and shared
+//! memory is not modelled: every block finds all of the shared memory. On an H200 a kernel that
+//! needs another split than the SM has waits until that SM is idle. Among its SMs a kernel's blocks
+//! go one by one to the one with the fewest resident threads, ties to the one that comes first
+//! breadth-first over the TPCs.
 //!
-//! The hardware places blocks one after another. The model places at once all that can be placed and then lets the
-//! distributor rest for as long as placing them one by one takes, which keeps its rate and lets blocks that start
-//! together be followed as one.
+//! The hardware places blocks one after another. The model places at once all that can be placed
+//! and then lets the distributor rest for as long as placing them one by one takes, which keeps its
+//! rate and lets blocks that start together be followed as one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -63,12 +63,13 @@ impl Group {
     pub(crate) fn round(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
         self.wants_round = false;
         stats.rounds += 1;
-        // What an evicted kernel kept for itself needs no second look: only the last in the table is evicted, so none
-        // behind it was kept from anything.
+        // What an evicted kernel kept for itself needs no second look: only the last in the table
+        // is evicted, so none behind it was kept from anything.
         stats.evictions += self.pipeline.refill();
 
-        // After a round no kernel finds room on the SMs that it may use. So only those are looked at again where
-        // something ended, or that a kernel ahead no longer keeps, or by a kernel that was not there before.
+        // After a round no kernel finds room on the SMs that it may use. So only those are looked
+        // at again where something ended, or that a kernel ahead no longer keeps, or by a kernel
+        // that was not there before.
         let mut changed = std::mem::take(&mut self.dirty);
         let mut kept = SmSet::default();
         let mut placed = 0;
@@ -290,7 +291,8 @@ impl Group {
     }
 }
 
-/// Gives `wanted` blocks out one by one, each to the SM with the lowest load that has room, ties by position.
+/// Gives `wanted` blocks out one by one, each to the SM with the lowest load that has room, ties by
+/// position.
 fn least_loaded_first(wanted: u64, threads: u32, keep_order: bool, scratch: &mut Scratch) {
     let Scratch { rooms, picks, heap, .. } = scratch;
     heap.clear();
@@ -329,7 +331,8 @@ fn merge_by_sm(picks: &mut Vec<Pick>) {
 
 /// The length of one block of a kernel with jitter: evenly spread within the given thousandths.
 fn jittered(ns: Time, permille: u16, seed: u64, work: u64, block: u64) -> Time {
-    // splitmix64's finaliser over the three numbers: the same block gets the same length whenever it is placed.
+    // splitmix64's finaliser over the three numbers: the same block gets the same length whenever
+    // it is placed.
     let mut x = seed ^ work.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block.wrapping_mul(0xd1b5_4a32_d192_ed03);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

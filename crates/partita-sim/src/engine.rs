@@ -105,8 +105,9 @@ pub struct Stats {
 
 /// The model of one device.
 ///
-/// All methods act at [`Self::now`]; only [`Self::advance`] moves it. What a call sets off at once (a marker that is
-/// reached, say) is handed out by the next [`Self::advance`], as an event of the present.
+/// All methods act at [`Self::now`]; only [`Self::advance`] moves it. What a call sets off at once
+/// (a marker that is reached, say) is handed out by the next [`Self::advance`], as an event of the
+/// present.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) spec: DeviceSpec,
@@ -147,7 +148,8 @@ pub(crate) struct GroupEntry {
 }
 
 impl Engine {
-    /// An idle device. `seed` decides what the model leaves to chance: the jitter of kernels that ask for it.
+    /// An idle device. `seed` decides what the model leaves to chance: the jitter of kernels that
+    /// ask for it.
     ///
     /// # Panics
     /// A device of more than 512 SMs or 64 GPCs.
@@ -188,7 +190,8 @@ impl Engine {
         self.now
     }
 
-    /// Adds a time-slice group: all its streams' kernels may run at the same time; groups take turns.
+    /// Adds a time-slice group: all its streams' kernels may run at the same time; groups take
+    /// turns.
     pub fn add_group(&mut self, kind: GroupKind) -> GroupId {
         let group = Group::new(&self.spec, &self.layout);
         let entry = GroupEntry { kind, group, slice_ns: None, streams: Vec::new(), queues: Vec::new() };
@@ -203,8 +206,8 @@ impl Engine {
         Some(self.groups.get(group.0)?.kind)
     }
 
-    /// Sets how long a group runs before one that waits has its turn, in nanoseconds; `None` for the device's. The slice that it is in keeps
-    /// its end.
+    /// Sets how long a group runs before one that waits has its turn, in nanoseconds; `None` for
+    /// the device's. The slice that it is in keeps its end.
     ///
     /// # Errors
     /// No such group.
@@ -213,9 +216,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a group with its queues, streams and works, running blocks included: the end of a process.
+    /// Removes a group with its queues, streams and works, running blocks included: the end of a
+    /// process.
     ///
-    /// Each work discarded is reported as [`EventKind::WorkKilled`]; block records not taken are forgotten.
+    /// Each work discarded is reported as [`EventKind::WorkKilled`]; block records not taken are
+    /// forgotten.
     ///
     /// # Errors
     /// No such group.
@@ -237,8 +242,9 @@ impl Engine {
 
     /// Adds a hardware queue, for streams that shall share one.
     ///
-    /// [`crate::Connections`] deals a process's streams to as many as it has; works of streams
-    /// on one queue leave it in the order of submission, so one that waits holds up the others (false dependence).
+    /// [`crate::Connections`] deals a process's streams to as many as it has; works of streams on
+    /// one queue leave it in the order of submission, so one that waits holds up the others (false
+    /// dependence).
     ///
     /// # Errors
     /// No such group.
@@ -264,7 +270,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds a stream with a hardware queue of its own. Priorities as in CUDA: lower numbers are more urgent.
+    /// Adds a stream with a hardware queue of its own. Priorities as in CUDA: lower numbers are
+    /// more urgent.
     ///
     /// # Errors
     /// No such group.
@@ -293,7 +300,8 @@ impl Engine {
         Ok(StreamId(stream))
     }
 
-    /// Removes a stream once what was submitted to it has completed; it takes no more works (`cuStreamDestroy`).
+    /// Removes a stream once what was submitted to it has completed; it takes no more works
+    /// (`cuStreamDestroy`).
     ///
     /// # Errors
     /// No such stream.
@@ -306,9 +314,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a stream with its works, running blocks included: the end of a client of an MPS server.
+    /// Removes a stream with its works, running blocks included: the end of a client of an MPS
+    /// server.
     ///
-    /// Each work discarded is reported as [`EventKind::WorkKilled`]; works that waited on one go on.
+    /// Each work discarded is reported as [`EventKind::WorkKilled`]; works that waited on one go
+    /// on.
     ///
     /// # Errors
     /// No such stream.
@@ -322,8 +332,8 @@ impl Engine {
     /// Appends a work to a stream.
     ///
     /// # Errors
-    /// A stream that is not there, or a launch that no device would take. A launch that can merely never be
-    /// dispatched is taken, as hardware takes it, and shows up in [`Self::stuck`].
+    /// A stream that is not there, or a launch that no device would take. A launch that can merely
+    /// never be dispatched is taken, as hardware takes it, and shows up in [`Self::stuck`].
     pub fn submit(&mut self, stream: StreamId, work: impl Into<Work>) -> Result<WorkId, SubmitError> {
         self.submit_work(stream, work.into())
     }
@@ -336,15 +346,16 @@ impl Engine {
         self.complete_external(work)
     }
 
-    /// When something happens next, if nothing is submitted meanwhile; not after [`Self::now`] if [`Self::advance`]
-    /// has events to hand out already. `None`: nothing ever will, though works may be [`Self::stuck`] or external.
+    /// When something happens next, if nothing is submitted meanwhile; not after [`Self::now`] if
+    /// [`Self::advance`] has events to hand out already. `None`: nothing ever will, though works
+    /// may be [`Self::stuck`] or external.
     #[must_use]
     pub fn next_event(&self) -> Option<Time> {
         if self.events.is_empty() { self.next_internal() } else { Some(self.now) }
     }
 
-    /// Lets time pass up to and including `until` and returns what happened, in order. A time in the past is taken
-    /// as the present, one further than 2^62 ns (146 years) as that.
+    /// Lets time pass up to and including `until` and returns what happened, in order. A time in
+    /// the past is taken as the present, one further than 2^62 ns (146 years) as that.
     pub fn advance(&mut self, until: Time) -> Vec<Event> {
         let mut events = Vec::new();
         self.advance_into(until, &mut events);
@@ -357,8 +368,8 @@ impl Engine {
         events.append(&mut self.events);
     }
 
-    /// Lets time pass until nothing more happens by itself, and returns what happened. Works may be left: stuck ones,
-    /// external ones, those behind them, and blocks that never end.
+    /// Lets time pass until nothing more happens by itself, and returns what happened. Works may be
+    /// left: stuck ones, external ones, those behind them, and blocks that never end.
     pub fn run_to_end(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(next) = self.next_event() {
@@ -367,7 +378,8 @@ impl Engine {
         events
     }
 
-    /// Whether a work has ended: completed or killed. Unknown works are taken to have ended long ago.
+    /// Whether a work has ended: completed or killed. Unknown works are taken to have ended long
+    /// ago.
     #[must_use]
     pub fn is_done(&self, work: WorkId) -> bool {
         self.works.get(work.0).is_none()
@@ -379,8 +391,8 @@ impl Engine {
         Some(self.streams.get(stream.0)?.works.len())
     }
 
-    /// The block records of a completed kernel that asked for them, in order of block number; the engine forgets
-    /// them. They are kept until taken or until the group is gone.
+    /// The block records of a completed kernel that asked for them, in order of block number; the
+    /// engine forgets them. They are kept until taken or until the group is gone.
     pub fn take_blocks(&mut self, work: WorkId) -> Option<Vec<BlockRecord>> {
         Some(self.records.remove(&work.0)?.1)
     }

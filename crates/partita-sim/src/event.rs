@@ -14,7 +14,8 @@ pub struct Event {
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A work began: a kernel's first block was placed, a copy got its engine, an external operation is due.
+    /// A work began: a kernel's first block was placed, a copy got its engine, an external
+    /// operation is due.
     WorkStarted {
         /// Which.
         work: WorkId,
@@ -45,6 +46,7 @@ pub struct BlockRecord {
     pub sm: u32,
     /// First instruction, in nanoseconds since the engine was made.
     pub start_ns: Time,
-    /// Last instruction, in nanoseconds since the engine was made. Includes the time frozen while other groups ran.
+    /// Last instruction, in nanoseconds since the engine was made. Includes the time frozen while
+    /// other groups ran.
     pub stop_ns: Time,
 }

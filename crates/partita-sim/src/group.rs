@@ -1,4 +1,5 @@
-//! One time-slice group: its kernels, its SMs' state, and its own clock, which stands still while others run.
+//! One time-slice group: its kernels, its SMs' state, and its own clock, which stands still while
+//! others run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -58,7 +59,8 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Whether each block is followed by itself rather than together with those placed at the same time.
+    /// Whether each block is followed by itself rather than together with those placed at the same
+    /// time.
     pub(crate) fn is_split(&self) -> bool {
         self.records.is_some() || self.jitter_permille > 0
     }
@@ -142,7 +144,8 @@ impl Group {
         self.resident > 0 || self.pipeline.has_undispatched()
     }
 
-    /// Whether the group would move if it ran: not when all it has is launches that can never be dispatched.
+    /// Whether the group would move if it ran: not when all it has is launches that can never be
+    /// dispatched.
     pub(crate) fn can_progress(&self) -> bool {
         self.resident > 0 || self.wants_round
     }
@@ -288,7 +291,8 @@ impl Group {
         self.frozen_at = Some(now);
     }
 
-    /// The group runs again. Blocks that had been placed but not begun begin later by the time that passed.
+    /// The group runs again. Blocks that had been placed but not begun begin later by the time that
+    /// passed.
     pub(crate) fn thaw(&mut self, now: Time) {
         let Some(frozen_at) = self.frozen_at.take() else { return };
         if self.recorded == 0 {

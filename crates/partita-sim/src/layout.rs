@@ -56,8 +56,8 @@ impl SmSet {
     }
 }
 
-/// Positions of SMs: first one SM of every TPC in logical order, then the second of every TPC, and so on. Going
-/// through positions in order is therefore going breadth-first over the TPCs.
+/// Positions of SMs: first one SM of every TPC in logical order, then the second of every TPC, and
+/// so on. Going through positions in order is therefore going breadth-first over the TPCs.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     tpcs: usize,

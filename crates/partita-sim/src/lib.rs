@@ -1,7 +1,7 @@
 //! A discrete-event model of an NVIDIA GPU's scheduling pipeline, and the devices it can stand for.
 //!
-//! The model is pure: it has no clock, no thread and no I/O, and equal inputs give equal outputs. Time is a number of
-//! nanoseconds that the caller advances.
+//! The model is pure: it has no clock, no thread and no I/O, and equal inputs give equal outputs.
+//! Time is a number of nanoseconds that the caller advances.
 //!
 //! ```
 //! use partita_sim::{Engine, EventKind, GroupKind, KernelWork, catalogue};
@@ -17,10 +17,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! How a kernel travels: a [`StreamId`] hands it, in order, to the stream's hardware queue; the host interface passes
-//! it to its group's task management unit, which keeps a list per priority; the work distributor holds as many as it
-//! has task slots and places their blocks on SMs, highest priority and oldest first, looking past a kernel that may
-//! not use the free TPC. Groups take turns; a group that does not run is frozen where it stands.
+//! How a kernel travels: a [`StreamId`] hands it, in order, to the stream's hardware queue; the
+//! host interface passes it to its group's task management unit, which keeps a list per priority;
+//! the work distributor holds as many as it has task slots and places their blocks on SMs, highest
+//! priority and oldest first, looking past a kernel that may not use the free TPC. Groups take
+//! turns; a group that does not run is frozen where it stands.
 #![forbid(unsafe_code)]
 
 mod arena;

@@ -1,6 +1,7 @@
 //! Launches that can never be dispatched, and why.
 //!
-//! Hardware does not refuse them: they stay pending for ever, and all behind them on the stream with them.
+//! Hardware does not refuse them: they stay pending for ever, and all behind them on the stream
+//! with them.
 
 use core::fmt;
 

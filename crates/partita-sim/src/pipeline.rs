@@ -1,10 +1,11 @@
 //! The task management unit and the work distributor's tables.
 //!
-//! The unit keeps a list of kernels per priority, in order of arrival. The distributor holds as many kernels as it
-//! has task slots; those with blocks left to place stand in a second table, sorted by priority and arrival. A kernel
-//! keeps its slot until its last block has ended. When all slots are taken and a more urgent kernel waits, the least
-//! urgent one that still has blocks to place gives up its slot and returns to the head of its list; its running
-//! blocks go on. (J. Bakita and J. H. Anderson, «Hardware Compute Partitioning on NVIDIA GPUs», section IV.)
+//! The unit keeps a list of kernels per priority, in order of arrival. The distributor holds as
+//! many kernels as it has task slots; those with blocks left to place stand in a second table,
+//! sorted by priority and arrival. A kernel keeps its slot until its last block has ended. When all
+//! slots are taken and a more urgent kernel waits, the least urgent one that still has blocks to
+//! place gives up its slot and returns to the head of its list; its running blocks go on. (J.
+//! Bakita and J. H. Anderson, «Hardware Compute Partitioning on NVIDIA GPUs», section IV.)
 
 use std::collections::{BTreeMap, VecDeque};
 

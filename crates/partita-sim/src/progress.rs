@@ -37,7 +37,8 @@ impl Engine {
         (next <= TIME_MAX).then_some(next)
     }
 
-    /// When anything changes next but in the running group and at the copy engines; `Time::MAX` for never.
+    /// When anything changes next but in the running group and at the copy engines; `Time::MAX` for
+    /// never.
     fn next_outside_group(&self) -> Time {
         let timer = self.timers.peek().map_or(Time::MAX, |&Reverse((due, _, _))| due);
         timer.min(self.turn_ends().unwrap_or(Time::MAX)).max(self.now)
@@ -88,7 +89,8 @@ impl Engine {
                 acted = true;
             }
             self.copies.settle(&mut self.notices);
-            // What ends as a slice ends has ended before the turn passes on; what could be placed then is not.
+            // What ends as a slice ends has ended before the turn passes on; what could be placed
+            // then is not.
             self.settle_group(Group::end_due);
             acted |= self.take_notices();
             self.take_turns();
@@ -112,9 +114,9 @@ impl Engine {
         due
     }
 
-    /// Lets the running group run by itself, from one of its events to the next, until it reports something or
-    /// something else falls due; whether it reported something. The common case made cheap: nothing outside the group
-    /// is looked at meanwhile.
+    /// Lets the running group run by itself, from one of its events to the next, until it reports
+    /// something or something else falls due; whether it reported something. The common case made
+    /// cheap: nothing outside the group is looked at meanwhile.
     fn run_alone(&mut self, until: Time) -> bool {
         if !self.copies.is_idle() {
             return false;

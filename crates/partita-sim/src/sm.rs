@@ -17,8 +17,8 @@ pub struct Footprint {
 impl Footprint {
     /// The footprint of a block of this kernel on an SM of this kind.
     ///
-    /// Registers are given to warps in units, shared memory to blocks in units after adding the system's part: the
-    /// rules of NVIDIA's occupancy calculator.
+    /// Registers are given to warps in units, shared memory to blocks in units after adding the
+    /// system's part: the rules of NVIDIA's occupancy calculator.
     #[must_use]
     pub fn of(kernel: &KernelWork, sm: &SmSpec) -> Self {
         let warps = kernel.threads_per_block.div_ceil(sm.warp_threads);
@@ -66,7 +66,8 @@ impl SmFree {
     /// Blocks that still fit.
     #[inline]
     pub(crate) fn fits(&self, block: &Footprint) -> u32 {
-        // Most rounds find room for exactly none or a few: the cheap test first, divisions after it.
+        // Most rounds find room for exactly none or a few: the cheap test first, divisions after
+        // it.
         if self.blocks == 0
             || self.threads < block.threads
             || self.registers < block.registers

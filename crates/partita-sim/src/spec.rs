@@ -38,8 +38,9 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// The device that a MIG instance with so many of the seven slices is: eighths of the TPCs, whole GPCs first as they are packed, and of the
-    /// memory bandwidth; all of both for seven slices.
+    /// The device that a MIG instance with so many of the seven slices is: eighths of the TPCs,
+    /// whole GPCs first as they are packed, and of the memory bandwidth; all of both for seven
+    /// slices.
     ///
     /// # Errors
     /// No TPC is left.
@@ -104,7 +105,8 @@ pub struct SmSpec {
     pub shared_reserved_per_block_bytes: u32,
     /// Shared memory is given in multiples of this, in bytes.
     pub shared_unit_bytes: u32,
-    /// Blocks of one cluster at most (with the non-portable attribute); 1 where clusters do not exist.
+    /// Blocks of one cluster at most (with the non-portable attribute); 1 where clusters do not
+    /// exist.
     pub cluster_blocks_max: u32,
     /// FP32 lanes ("CUDA cores"), reported only.
     pub fp32_lanes: u32,
@@ -125,7 +127,8 @@ pub struct MemorySpec {
     pub bus_bits: u32,
     /// L2 cache in bytes.
     pub l2_bytes: u32,
-    /// Largest part of L2 that can be set aside for persisting accesses, in bytes; 0 where unsupported.
+    /// Largest part of L2 that can be set aside for persisting accesses, in bytes; 0 where
+    /// unsupported.
     pub l2_persisting_bytes: u32,
     /// Constant memory, in bytes.
     pub constant_bytes: u32,
@@ -170,7 +173,8 @@ pub struct SchedulerSpec {
     pub priority_greatest: i32,
     /// From submission of a kernel to an idle stream to the task management unit, in nanoseconds.
     pub launch_ns: u64,
-    /// From the end of a kernel to the arrival of the next one queued on its stream, in nanoseconds.
+    /// From the end of a kernel to the arrival of the next one queued on its stream, in
+    /// nanoseconds.
     pub kernel_gap_ns: u64,
     /// From a block's placement to its first instruction, in nanoseconds.
     pub block_start_ns: u64,
@@ -180,8 +184,8 @@ pub struct SchedulerSpec {
     pub slice_ns: u64,
     /// Time in which no group runs when the GPU turns from one to another, in nanoseconds.
     pub switch_ns: u64,
-    /// Added to it for saving the running blocks of the group that stops, and again for restoring those of the group
-    /// that goes on, in nanoseconds.
+    /// Added to it for saving the running blocks of the group that stops, and again for restoring
+    /// those of the group that goes on, in nanoseconds.
     pub preempt_ns: u64,
 }
 

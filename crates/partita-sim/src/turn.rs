@@ -1,9 +1,10 @@
 //! Time slicing: which group the compute engine serves.
 //!
-//! Groups with kernels take turns in order of creation. One that has nothing left gives way at once; one that has is
-//! preempted at the end of its slice, the device's or its own, if another waits, its running blocks frozen as they are. Slices are counted from
-//! when the group began to run, also while nobody else waits: whoever comes late waits for the end of the current one.
-//! A launch that can never be dispatched keeps its group's turns busy like any other.
+//! Groups with kernels take turns in order of creation. One that has nothing left gives way at
+//! once; one that has is preempted at the end of its slice, the device's or its own, if another
+//! waits, its running blocks frozen as they are. Slices are counted from when the group began to
+//! run, also while nobody else waits: whoever comes late waits for the end of the current one. A
+//! launch that can never be dispatched keeps its group's turns busy like any other.
 
 use crate::engine::Engine;
 use crate::{EventKind, GroupId, Time};
@@ -119,7 +120,8 @@ impl Engine {
         Turn::Switching { to, until: now + cost }
     }
 
-    /// The first group after `from`, in order of creation and round to it, that has kernels; not `from` itself.
+    /// The first group after `from`, in order of creation and round to it, that has kernels; not
+    /// `from` itself.
     fn next_runnable(&self, from: Option<u64>) -> Option<u64> {
         let start =
             from.and_then(|from| self.order.iter().position(|&group| group == from)).map_or(0, |at| at + 1);

@@ -21,7 +21,8 @@ macro_rules! handle {
                 self.0
             }
 
-            /// The handle that [`Self::to_u64`] gave. A number that it never gave is an unknown handle.
+            /// The handle that [`Self::to_u64`] gave. A number that it never gave is an unknown
+            /// handle.
             #[must_use]
             pub const fn from_u64(raw: u64) -> Self {
                 Self(raw)
@@ -43,7 +44,8 @@ macro_rules! handle {
 }
 
 handle!(
-    /// A time-slice group: everything that runs at the same time as its members and takes turns with the others.
+    /// A time-slice group: everything that runs at the same time as its members and takes turns
+    /// with the others.
     GroupId, "g"
 );
 handle!(
@@ -80,8 +82,9 @@ pub enum Work {
         /// Length in nanoseconds.
         ns: Time,
     },
-    /// An operation carried out outside the model (a host function, a wait on memory): starts in stream order, ends
-    /// when [`crate::Engine::complete`] is called. While it is outstanding it holds its hardware queue.
+    /// An operation carried out outside the model (a host function, a wait on memory): starts in
+    /// stream order, ends when [`crate::Engine::complete`] is called. While it is outstanding it
+    /// holds its hardware queue.
     External,
     /// Waits until that work has completed. Holds its hardware queue meanwhile.
     WaitOn(WorkId),
@@ -110,12 +113,15 @@ pub struct KernelWork {
     pub block_ns: Time,
     /// DRAM traffic of one block, in bytes; 0 for a kernel that is bound by computing alone.
     pub bytes_per_block: u64,
-    /// Length of each block varies evenly within ± this many thousandths of `block_ns`, by the engine's seed; below 1000.
+    /// Length of each block varies evenly within ± this many thousandths of `block_ns`, by the
+    /// engine's seed; below 1000.
     pub jitter_permille: u16,
-    /// Share of its SM's throughput that one block takes while it is alone there, in thousandths; 0 for a kernel whose blocks do not mind others on
-    /// their SM. Blocks of an SM that ask for more than all of it are slowed down alike; those that touch memory go by memory's clock alone.
+    /// Share of its SM's throughput that one block takes while it is alone there, in thousandths; 0
+    /// for a kernel whose blocks do not mind others on their SM. Blocks of an SM that ask for more
+    /// than all of it are slowed down alike; those that touch memory go by memory's clock alone.
     pub sm_permille: u16,
-    /// Keep a [`crate::BlockRecord`] of each block, to be fetched with [`crate::Engine::take_blocks`].
+    /// Keep a [`crate::BlockRecord`] of each block, to be fetched with
+    /// [`crate::Engine::take_blocks`].
     pub record_blocks: bool,
 }
 
@@ -142,8 +148,9 @@ pub struct CopyWork {
 }
 
 impl KernelWork {
-    /// A kernel of `grid_blocks` blocks of `threads_per_block` threads that take `block_ns` each and may run on
-    /// `enabled`: 32 registers, no shared memory, no cluster, no memory traffic, no contention on its SM, no records.
+    /// A kernel of `grid_blocks` blocks of `threads_per_block` threads that take `block_ns` each
+    /// and may run on `enabled`: 32 registers, no shared memory, no cluster, no memory traffic, no
+    /// contention on its SM, no records.
     #[must_use]
     pub fn new(grid_blocks: u64, threads_per_block: u32, block_ns: Time, enabled: TpcSet) -> Self {
         Self {

@@ -1,6 +1,6 @@
-//! The control law of `partita_core::time` against the model: a tenant's stream passes a gate before every unit of
-//! kernels, and a keeper opens and closes it. As on a real GPU, the keeper learns nothing but whether the stream
-//! stands at its gate, and only when it looks.
+//! The control law of `partita_core::time` against the model: a tenant's stream passes a gate
+//! before every unit of kernels, and a keeper opens and closes it. As on a real GPU, the keeper
+//! learns nothing but whether the stream stands at its gate, and only when it looks.
 
 #![allow(missing_docs, reason = "a test")]
 
@@ -98,8 +98,8 @@ impl Program {
     }
 }
 
-/// How many thousandths of the time the program's kernels took, by their own lengths. Unlimited it is less than 1000:
-/// kernels in a stream do not follow each other at once.
+/// How many thousandths of the time the program's kernels took, by their own lengths. Unlimited it
+/// is less than 1000: kernels in a stream do not follow each other at once.
 fn achieved(law: Law, lengths: &[Time], for_ns: Time) -> f64 {
     let mut program = Program::new(lengths);
     program.run(0, false);

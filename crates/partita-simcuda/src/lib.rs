@@ -1,19 +1,21 @@
-//! A simulated CUDA driver: `libcuda.so.1` and `libnvidia-ml.so.1` with the real C ABI over the model of a GPU
-//! in `partita-sim`, so that programs written for a GPU run, unchanged, on a machine without one.
+//! A simulated CUDA driver: `libcuda.so.1` and `libnvidia-ml.so.1` with the real C ABI over the
+//! model of a GPU in `partita-sim`, so that programs written for a GPU run, unchanged, on a machine
+//! without one.
 //!
-//! Four parts. [`client`] and [`nvml`] are the libraries in a program's process: one shared object, reached
-//! under both names through symbolic links. [`board`] is the process `partita-simgpu`, which owns the engine,
-//! the clock and the device's memory; the first client starts it and it ends shortly after the last one has
-//! gone. [`kernel`] stands for the kernel driver's device nodes. [`mps`] is a stand-in for
-//! `nvidia-cuda-mps-control`.
+//! Four parts. [`client`] and [`nvml`] are the libraries in a program's process: one shared object,
+//! reached under both names through symbolic links. [`board`] is the process `partita-simgpu`,
+//! which owns the engine, the clock and the device's memory; the first client starts it and it ends
+//! shortly after the last one has gone. [`kernel`] stands for the kernel driver's device nodes.
+//! [`mps`] is a stand-in for `nvidia-cuda-mps-control`.
 //!
-//! A launch travels as on hardware: the client fills a launch descriptor (QMD) of the device's generation,
-//! lets the debug callback see it, and publishes it in a ring in shared memory; the board reads grid, block,
-//! resources, program and TPC mask back out of the descriptor.
+//! A launch travels as on hardware: the client fills a launch descriptor (QMD) of the device's
+//! generation, lets the debug callback see it, and publishes it in a ring in shared memory; the
+//! board reads grid, block, resources, program and TPC mask back out of the descriptor.
 //!
-//! A write beside the mask in a stream's structure is a corruption of the driver's state, as on hardware: it is
-//! found at the next launch that relies on the word, or when the stream is waited for, reported on standard error,
-//! counted (`partita_sim_corruptions`), and the process's GPU work ends with `CUDA_ERROR_UNKNOWN`.
+//! A write beside the mask in a stream's structure is a corruption of the driver's state, as on
+//! hardware: it is found at the next launch that relies on the word, or when the stream is waited
+//! for, reported on standard error, counted (`partita_sim_corruptions`), and the process's GPU work
+//! ends with `CUDA_ERROR_UNKNOWN`.
 //!
 //! # Environment
 //! | variable | meaning |

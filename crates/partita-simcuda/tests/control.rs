@@ -4,7 +4,8 @@ mod common;
 
 use common::World;
 
-/// What an H200's driver answered, and what the program prints of it: the first SM of a TPC and the fields but `localSmId`.
+/// What an H200's driver answered, and what the program prints of it: the first SM of a TPC and the
+/// fields but `localSmId`.
 fn measured() -> Vec<String> {
     let text = include_str!("../../partita-core/src/topology/survey/tests/h200.txt");
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()

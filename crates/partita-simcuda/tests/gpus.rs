@@ -6,7 +6,8 @@ use common::World;
 
 const TWO: (&str, &str) = ("PARTITA_SIM_GPUS", "2");
 
-/// What a program sees with this list of devices: the result of its start, then identifier and place of each.
+/// What a program sees with this list of devices: the result of its start, then identifier and
+/// place of each.
 fn seen(world: &World, list: Option<&str>) -> Vec<String> {
     let mut env = vec![TWO];
     env.extend(list.map(|list| ("CUDA_VISIBLE_DEVICES", list)));

@@ -1,4 +1,5 @@
-//! The commands of the stand-in for `nvidia-cuda-mps-control` as `partita-mps` gives them, and what it makes of failures.
+//! The commands of the stand-in for `nvidia-cuda-mps-control` as `partita-mps` gives them, and what
+//! it makes of failures.
 
 mod mps_service;
 

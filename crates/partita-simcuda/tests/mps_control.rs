@@ -1,4 +1,5 @@
-//! The stand-in for `nvidia-cuda-mps-control`, as a program: its daemon, its clients, and ends of all kinds.
+//! The stand-in for `nvidia-cuda-mps-control`, as a program: its daemon, its clients, and ends of
+//! all kinds.
 
 mod mps_service;
 

@@ -141,7 +141,8 @@ fn the_four_clients_of_the_guide() {
     assert_eq!(daemon.ask(&format!("get_client_list {server}")), last.pid().to_string());
 }
 
-/// A client that sees a device on which another one's work breaks, and has contexts elsewhere alone.
+/// A client that sees a device on which another one's work breaks, and has contexts elsewhere
+/// alone.
 #[test]
 fn a_client_is_hit_where_it_has_contexts() {
     let daemon = Daemon::start();

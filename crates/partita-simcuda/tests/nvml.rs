@@ -1,7 +1,7 @@
 //! The management library as programs see it: through `nvml-wrapper`, from the built shared object.
 //!
-//! The board is played by a thread that answers what a board answers, so that each figure is known. Each case
-//! runs in a process of its own, because the library reads its environment.
+//! The board is played by a thread that answers what a board answers, so that each figure is known.
+//! Each case runs in a process of its own, because the library reads its environment.
 
 mod common;
 

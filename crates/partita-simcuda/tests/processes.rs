@@ -99,7 +99,8 @@ impl Drop for Service {
     /// A test that fails leaves no daemon.
     fn drop(&mut self) {
         if let Some(pid) = self.daemon() {
-            // SAFETY: the daemon that this service started, by the file that it removes when it ends.
+            // SAFETY: the daemon that this service started, by the file that it removes when it
+            // ends.
             unsafe { libc::kill(pid, libc::SIGTERM) };
         }
     }
@@ -115,7 +116,8 @@ fn physical_memory_is_shared_by_descriptors() {
     World::new("fds").run("processes", "descriptors");
 }
 
-/// Greatest and median time of the victim's kernels beside a neighbour on other SMs, in microseconds.
+/// Greatest and median time of the victim's kernels beside a neighbour on other SMs, in
+/// microseconds.
 fn beside_a_neighbour(world: &World, env: &[(&str, &str)]) -> (f64, f64) {
     let mut neighbour = Program::ready(world, "neighbour", env);
     let mut victim = Program::ready(world, "victim", env);
@@ -174,7 +176,8 @@ fn an_mps_clients_death_hurts_its_neighbours_unless_it_was_terminated() {
     neighbour.child.wait().unwrap();
     service.stop(&world);
 
-    // Terminated first: the client's work ends, its neighbour goes on. So does it when the client leaves in order.
+    // Terminated first: the client's work ends, its neighbour goes on. So does it when the client
+    // leaves in order.
     let service = Service::start(&world);
     let env = service.env();
     let mut neighbour = Program::ready(&world, "neighbour", &env);

@@ -1,4 +1,5 @@
-//! Streams' private structures: masks wherever a driver has them, and what a driver finds out about other writes.
+//! Streams' private structures: masks wherever a driver has them, and what a driver finds out about
+//! other writes.
 
 mod common;
 
@@ -8,7 +9,8 @@ use partita_simcuda::shared::driver;
 
 #[test]
 fn every_driver_takes_masks_from_its_own_place() {
-    // A version whose place nobody has published, one of the old layout, and places of this test's own.
+    // A version whose place nobody has published, one of the old layout, and places of this test's
+    // own.
     for (device, version, offset) in [
         ("h200", "12.9", None),
         ("h200", "11.8", None),

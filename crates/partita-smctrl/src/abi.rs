@@ -1,7 +1,8 @@
 //! The exported functions. Each does its work in the copy that works for the process (`copies`).
 //!
-//! The setters that libsmctrl publishes as `void` return a number here as well: a caller who does not look never sees the register. For
-//! those who do not look, a failure is also a line on standard error.
+//! The setters that libsmctrl publishes as `void` return a number here as well: a caller who does
+//! not look never sees the register. For those who do not look, a failure is also a line on
+//! standard error.
 
 use core::ffi::{c_char, c_int, c_void};
 

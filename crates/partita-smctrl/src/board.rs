@@ -1,7 +1,8 @@
 //! Which bit of a launch descriptor's mask stands for which TPC of a GPU, and how that is known.
 //!
-//! Three sources, the surest first: a kept calibration; one made now by Partita's program; and the kernel driver's control interface,
-//! from whose numbers the bits follow on generations where that was measured. Where all three are silent nothing is masked.
+//! Three sources, the surest first: a kept calibration; one made now by Partita's program; and the
+//! kernel driver's control interface, from whose numbers the bits follow on generations where that
+//! was measured. Where all three are silent nothing is masked.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -123,12 +124,14 @@ pub enum Board {
         topology: Topology,
         /// Compute capability, major × 10 + minor.
         compute_capability: u32,
-        /// The one version of launch descriptors that the bits are known of; none where they are the same in all that the class has.
+        /// The one version of launch descriptors that the bits are known of; none where they are
+        /// the same in all that the class has.
         layout: Option<&'static QmdLayout>,
     },
 }
 
-/// The version of launch descriptors whose bits are known on Hopper; it has another, where nobody has seen them.
+/// The version of launch descriptors whose bits are known on Hopper; it has another, where nobody
+/// has seen them.
 const HOPPER_VERSION: u8 = 0x40;
 /// The newest version whose bits are the TPCs' own numbers.
 const PLAIN_VERSION: u8 = 0x30;
@@ -226,7 +229,8 @@ fn check_gpu(origin: &Origin, result: &Value) -> Result<(), String> {
     }
 }
 
-/// The offset of a stream's mask in the driver's structure, in bytes: the kept one, or one proved now.
+/// The offset of a stream's mask in the driver's structure, in bytes: the kept one, or one proved
+/// now.
 ///
 /// # Errors
 /// `ENODATA` if nothing is proved: an unproved place is never written to.

@@ -1,8 +1,10 @@
 //! What keeps a bug in this library from ending its host.
 //!
-//! Nothing here unwinds, so a panic cannot be caught where it happens. The work that reads files, talks to other programs and to the
-//! kernel driver therefore runs on a thread of its own while the caller waits: if it panics, that thread stops for ever, with what it
-//! borrowed still valid, and the caller gets an error. It happens once a process; setting masks afterwards is a few checked words.
+//! Nothing here unwinds, so a panic cannot be caught where it happens. The work that reads files,
+//! talks to other programs and to the kernel driver therefore runs on a thread of its own while the
+//! caller waits: if it panics, that thread stops for ever, with what it borrowed still valid, and
+//! the caller gets an error. It happens once a process; setting masks afterwards is a few checked
+//! words.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -109,7 +111,8 @@ pub fn end(info: &PanicInfo<'_>) -> ! {
             }
         }
     }
-    // A bug in the few lines that run on the caller's own thread. Going on would let launches leave their masks.
+    // A bug in the few lines that run on the caller's own thread. Going on would let launches leave
+    // their masks.
     crate::report::write(format!("libsmctrl: internal error: {info}; please report it\n").as_bytes());
     // SAFETY: ends the process without running anything of it.
     unsafe { libc::abort() }

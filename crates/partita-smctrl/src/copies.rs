@@ -1,8 +1,10 @@
-//! Several copies of this library in one process: an archive linked into the program, a shared library that a plug-in brings.
+//! Several copies of this library in one process: an archive linked into the program, a shared
+//! library that a plug-in brings.
 //!
-//! The driver gives a process one launch callback, and a mask must not depend on which copy a caller was linked with. So one copy does the
-//! work of all: the one that was asked first, else the one that was loaded first. Every copy carries an ELF note that leads to its
-//! functions; notes are found in every loaded object, whether its names are visible or not.
+//! The driver gives a process one launch callback, and a mask must not depend on which copy a
+//! caller was linked with. So one copy does the work of all: the one that was asked first, else the
+//! one that was loaded first. Every copy carries an ELF note that leads to its functions; notes are
+//! found in every loaded object, whether its names are visible or not.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -89,7 +91,8 @@ fn pin(table: &'static Table) {
     // SAFETY: plain memory, written by the call.
     let mut about: libc::Dl_info = unsafe { core::mem::zeroed() };
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: dladdr takes any address and gives the linker's own name of the object. The main program cannot be opened and needs it not.
+    // SAFETY: dladdr takes any address and gives the linker's own name of the object. The main
+    // program cannot be opened and needs it not.
     unsafe {
         if libc::dladdr(core::ptr::from_ref(table).cast(), &mut about) != 0 && !about.dli_fname.is_null() {
             libc::dlopen(about.dli_fname, flags);
@@ -137,7 +140,8 @@ unsafe fn table_in(start: *const u8, bytes: usize) -> Option<&'static Table> {
         let description_at = at.checked_add(12)?.checked_add(padded(name)?)?;
         if kind == KIND && notes.get(at + 12..description_at) == Some(NAME.as_slice()) {
             let distance = word(description_at)? as i32;
-            // SAFETY: a copy of this library wrote the note, so the distance leads to its table, which is in the same object.
+            // SAFETY: a copy of this library wrote the note, so the distance leads to its table,
+            // which is in the same object.
             let table = unsafe { &*start.add(description_at).offset(distance as isize).cast::<Table>() };
             return Some(table).filter(|table| table.head.is_usable());
         }

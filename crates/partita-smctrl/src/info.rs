@@ -15,10 +15,12 @@ use crate::contain;
 use crate::fault::Fault;
 use crate::state::State;
 
-/// The TPCs of each GPC of a GPU, in the order of GPCs. `device` counts the machine's GPUs by PCI address, visible to CUDA or not.
+/// The TPCs of each GPC of a GPU, in the order of GPCs. `device` counts the machine's GPUs by PCI
+/// address, visible to CUDA or not.
 ///
 /// # Errors
-/// `ENODEV` for a GPU that is not there; the system's number if the driver's nodes cannot be opened; `EIO` for answers that cannot be.
+/// `ENODEV` for a GPU that is not there; the system's number if the driver's nodes cannot be
+/// opened; `EIO` for answers that cannot be.
 pub fn gpcs(device: i32) -> Result<Vec<TpcSet>, Fault> {
     let state = State::get()?;
     contain::run(move || {
@@ -89,7 +91,8 @@ fn tpcs_of(claims: &ControlClaims) -> u32 {
     claims.sms.iter().map(|sm| u32::from(sm.tpc) + 1).max().unwrap_or(0)
 }
 
-/// The TPCs of each GPC as work is scheduled onto it: the driver's virtual GPCs where there are singletons, else the chip's.
+/// The TPCs of each GPC as work is scheduled onto it: the driver's virtual GPCs where there are
+/// singletons, else the chip's.
 fn grouped(claims: &ControlClaims) -> Result<Vec<TpcSet>, Fault> {
     let tpcs = tpcs_of(claims) as usize;
     let per_tpc = claims.sms.len().checked_div(tpcs).unwrap_or(0).max(1);

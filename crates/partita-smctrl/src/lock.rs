@@ -11,7 +11,8 @@ pub struct Mutex<T> {
 
 // SAFETY: the value is reached only through a Guard, which holds the mutex.
 unsafe impl<T: Send> Sync for Mutex<T> {}
-// SAFETY: an unlocked pthread mutex may be moved as long as nobody uses it, which the borrow checker sees to.
+// SAFETY: an unlocked pthread mutex may be moved as long as nobody uses it, which the borrow
+// checker sees to.
 unsafe impl<T: Send> Send for Mutex<T> {}
 
 /// The right to touch the value; given back when dropped.
@@ -25,7 +26,8 @@ impl<T> Mutex<T> {
 
     /// Waits for the lock.
     pub fn lock(&self) -> Guard<'_, T> {
-        // SAFETY: initialised statically and never moved while borrowed; no caller locks twice on one thread.
+        // SAFETY: initialised statically and never moved while borrowed; no caller locks twice on
+        // one thread.
         unsafe { libc::pthread_mutex_lock(self.raw.get()) };
         Guard(self)
     }

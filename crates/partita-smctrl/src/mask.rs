@@ -1,4 +1,5 @@
-//! Masks of C programs to sets of TPCs. In a mask a set bit disables, in a [`TpcSet`] a member is enabled.
+//! Masks of C programs to sets of TPCs. In a mask a set bit disables, in a [`TpcSet`] a member is
+//! enabled.
 
 use alloc::format;
 use core::fmt;
@@ -32,9 +33,10 @@ impl Numbering {
 
 /// A 64-bit mask in full width: bit 63 stands for TPC 63 and all above.
 ///
-/// The two other rules that one could choose both lose something. If TPCs from 64 on were always enabled, two partitions with disjoint
-/// masks would share them. If they were always disabled, no mask could reach them. Extended so, masks that are disjoint stay disjoint, a
-/// mask and its complement part the whole device, and no TPC is lost.
+/// The two other rules that one could choose both lose something. If TPCs from 64 on were always
+/// enabled, two partitions with disjoint masks would share them. If they were always disabled, no
+/// mask could reach them. Extended so, masks that are disjoint stay disjoint, a mask and its
+/// complement part the whole device, and no TPC is lost.
 pub const fn from_64(mask: u64) -> Wide {
     let above = extend(mask >> 63);
     [mask, above, above, above]

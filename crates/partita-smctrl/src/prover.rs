@@ -1,7 +1,8 @@
 //! The program that proves a driver: `partita`, in a process of its own.
 //!
-//! A wrong mask hangs a kernel for ever, and a wrong place of a stream's mask can crash its process, so nothing is tried out in the
-//! host's process. Where Partita is installed, its program does it, once for each driver build, and keeps what it proved.
+//! A wrong mask hangs a kernel for ever, and a wrong place of a stream's mask can crash its
+//! process, so nothing is tried out in the host's process. Where Partita is installed, its program
+//! does it, once for each driver build, and keeps what it proved.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -23,7 +24,8 @@ const OUTPUT_BYTES_MAX: usize = 16 << 20;
 /// Variables that it is not to see: it is to prove the bare device, outside of any partition.
 const HIDDEN: [&[u8]; 3] = [b"LD_PRELOAD=", b"PARTITA_LEDGER=", b"CUDA_VISIBLE_DEVICES="];
 
-/// The program: `LIBSMCTRL_PARTITA`, or `partita` beside this library, where an installation has it from there, or in `PATH`.
+/// The program: `LIBSMCTRL_PARTITA`, or `partita` beside this library, where an installation has it
+/// from there, or in `PATH`.
 pub fn program() -> Option<String> {
     if let Some(program) = files::variable(c"LIBSMCTRL_PARTITA") {
         return Some(program).filter(|program| files::is_program(program));
@@ -40,8 +42,9 @@ pub fn program() -> Option<String> {
     places.into_iter().find(|place| files::is_program(place))
 }
 
-/// Has a GPU's calibration made and kept: the board's, and the place of stream masks if `streams` is set. `uuid` is `GPU-…`, none for the
-/// simulated GPU of this environment. Gives what was found, in the form in which it is kept.
+/// Has a GPU's calibration made and kept: the board's, and the place of stream masks if `streams`
+/// is set. `uuid` is `GPU-…`, none for the simulated GPU of this environment. Gives what was found,
+/// in the form in which it is kept.
 ///
 /// # Errors
 /// Why nothing was proved.
@@ -85,7 +88,8 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, c_int> {
         unsafe { libc::kill(-pid, libc::SIGKILL) };
     }
     let mut status = 0;
-    // SAFETY: our own child. A host that waits for every child may have taken it; then there is nothing to wait for.
+    // SAFETY: our own child. A host that waits for every child may have taken it; then there is
+    // nothing to wait for.
     while unsafe { libc::waitpid(pid, &mut status, 0) } < 0 && files::errno() == libc::EINTR {}
     Ok(output.unwrap_or_default())
 }
@@ -95,7 +99,8 @@ fn environment() -> Vec<*mut c_char> {
         static environ: *const *mut c_char;
     }
     let mut kept = Vec::new();
-    // SAFETY: the C library's array of strings, ended by null; nobody may change it while a program is started.
+    // SAFETY: the C library's array of strings, ended by null; nobody may change it while a program
+    // is started.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {
@@ -118,7 +123,8 @@ fn spawn(
 ) -> Result<libc::pid_t, c_int> {
     let path = program.first().ok_or(libc::EINVAL)?;
     let mut pid = 0;
-    // SAFETY: both objects are initialised before use and destroyed after; all strings and arrays outlive the call.
+    // SAFETY: both objects are initialised before use and destroyed after; all strings and arrays
+    // outlive the call.
     let failed = unsafe {
         let mut actions = core::mem::zeroed();
         let mut attributes = core::mem::zeroed();
@@ -128,7 +134,8 @@ fn spawn(
         libc::posix_spawn_file_actions_addopen(&raw mut actions, 0, nothing, libc::O_RDONLY, 0);
         libc::posix_spawn_file_actions_adddup2(&raw mut actions, out, 1);
         libc::posix_spawn_file_actions_addopen(&raw mut actions, 2, nothing, libc::O_WRONLY, 0);
-        // The host's blocked and ignored signals are its own; the group makes it and its children one thing to end.
+        // The host's blocked and ignored signals are its own; the group makes it and its children
+        // one thing to end.
         let mut none = core::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::posix_spawnattr_setsigmask(&raw mut attributes, &raw const none);

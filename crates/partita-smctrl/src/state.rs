@@ -154,10 +154,12 @@ impl State {
         found
     }
 
-    /// The masks of this process's launches. From the first call on the driver calls back for every launch.
+    /// The masks of this process's launches. From the first call on the driver calls back for every
+    /// launch.
     ///
     /// # Errors
-    /// As [`State::board`]; `EBUSY` if another library masks or profiles launches; `ENOTSUP` if the process sees several GPUs.
+    /// As [`State::board`]; `EBUSY` if another library masks or profiles launches; `ENOTSUP` if the
+    /// process sees several GPUs.
     pub fn launches(&'static self) -> Result<ProcessMasks, Fault> {
         // SAFETY: null, or leaked below.
         if let Some(masks) = unsafe { self.launches.load(Ordering::Acquire).as_ref() } {
@@ -184,7 +186,8 @@ impl State {
     /// A stream of this process, and the masks of its GPU's streams.
     ///
     /// # Errors
-    /// `EINVAL` for a default stream or one that is no more; `ENODATA` if it is not proved where this driver keeps such masks.
+    /// `EINVAL` for a default stream or one that is no more; `ENODATA` if it is not proved where
+    /// this driver keeps such masks.
     ///
     /// # Safety
     /// The handle is that of a live stream of this process's driver.
@@ -249,7 +252,8 @@ impl State {
         let device = contain::run(move || {
             let context = context;
             let mut device = 0;
-            // SAFETY: the stream's own context, made current on this short-lived thread alone; a valid pointer.
+            // SAFETY: the stream's own context, made current on this short-lived thread alone; a
+            // valid pointer.
             let code = unsafe {
                 self.cuda.ctx_set_current(context.0)?;
                 type CtxGetDevice = unsafe extern "C" fn(*mut i32) -> CuResult;
@@ -273,7 +277,8 @@ impl State {
         type StreamGetCtx = unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> CuResult;
         let call = self.symbol(c"cuStreamGetCtx", "cuStreamGetCtx")?;
         let mut context = core::ptr::null_mut();
-        // SAFETY: the prototype of that name in cuda.h, a live stream by the caller's promise, and a valid pointer.
+        // SAFETY: the prototype of that name in cuda.h, a live stream by the caller's promise, and
+        // a valid pointer.
         let code = unsafe { core::mem::transmute::<*mut c_void, StreamGetCtx>(call)(handle, &mut context) };
         if code.is_ok() {
             return Ok(Context(context));
@@ -291,7 +296,8 @@ impl State {
     }
 }
 
-/// The value of a slot, found by contained work the first time. How that went is kept, since it may take seconds.
+/// The value of a slot, found by contained work the first time. How that went is kept, since it may
+/// take seconds.
 fn once<T: Send + Sync + 'static>(
     slot: &Slot<T>,
     find: impl FnOnce() -> Result<T, Fault> + Send + 'static,
@@ -305,7 +311,8 @@ fn once<T: Send + Sync + 'static>(
     found
 }
 
-/// What the bits of masks of launches count: as chosen, else as `LIBSMCTRL_NUMBERING` says, else TPCs.
+/// What the bits of masks of launches count: as chosen, else as `LIBSMCTRL_NUMBERING` says, else
+/// TPCs.
 pub fn numbering() -> Numbering {
     if let Some(numbering) = Numbering::of(NUMBERING.load(Ordering::Relaxed)) {
         return numbering;

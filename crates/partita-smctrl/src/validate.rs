@@ -1,4 +1,5 @@
-//! Whether a stream's launches stay where they should: the blocks of a kernel say themselves on which SM they ran.
+//! Whether a stream's launches stay where they should: the blocks of a kernel say themselves on
+//! which SM they ran.
 
 use alloc::format;
 use alloc::vec;
@@ -14,7 +15,8 @@ use crate::fault::Fault;
 use crate::report;
 use crate::state::State;
 
-/// Bytes that a block of the census writes, and where in them its SM and its mark are, in 8-byte words.
+/// Bytes that a block of the census writes, and where in them its SM and its mark are, in 8-byte
+/// words.
 const RECORD_BYTES: usize = 32;
 const SM_AT: usize = 0;
 const MARK_AT: usize = 3;
@@ -24,10 +26,12 @@ const THREADS: u32 = 1024;
 /// The census runs for microseconds; on a GPU shared in time it waits for its turn.
 const LIMIT_NS: u64 = 10_000_000_000;
 
-/// Runs a kernel on the stream and checks that its blocks ran on TPCs from `low` up to `high`, exclusive.
+/// Runs a kernel on the stream and checks that its blocks ran on TPCs from `low` up to `high`,
+/// exclusive.
 ///
 /// # Errors
-/// `ERANGE` if one ran elsewhere; `ENOTSUP` under MPS, where no process sees on which SMs its blocks run; `ETIMEDOUT`; the driver's.
+/// `ERANGE` if one ran elsewhere; `ENOTSUP` under MPS, where no process sees on which SMs its
+/// blocks run; `ETIMEDOUT`; the driver's.
 ///
 /// # Safety
 /// The handle is that of a live stream of this process's driver.
@@ -100,7 +104,8 @@ struct Loaned<'a> {
 
 impl Drop for Loaned<'_> {
     fn drop(&mut self) {
-        // SAFETY: made below and given back once; failure means that the context is gone, and both with it.
+        // SAFETY: made below and given back once; failure means that the context is gone, and both
+        // with it.
         unsafe {
             if self.memory != 0 {
                 let _ = self.cuda.mem_free(self.memory);
@@ -116,8 +121,8 @@ fn tpcs_of_launch(cuda: &Cuda, device: &Device, stream: *mut c_void) -> Result<T
     let mut records = vec![0u8; blocks as usize * RECORD_BYTES];
     let mut loaned = Loaned { cuda, module: core::ptr::null_mut(), memory: 0 };
     let mut function = core::ptr::null_mut();
-    // SAFETY: valid pointers and names; the kernel takes the address of a record for each block and a duration; both are given back
-    // after the launch has ended.
+    // SAFETY: valid pointers and names; the kernel takes the address of a record for each block and
+    // a duration; both are given back after the launch has ended.
     unsafe {
         cuda.module_load_data(&mut loaned.module, kernels::PTX_MODULE.as_ptr().cast())?;
         cuda.module_get_function(&mut function, loaned.module, kernels::CENSUS.as_ptr())?;

@@ -75,7 +75,8 @@ fn all_tpcs_is_a_wish_and_no_tpc_is_none() {
     }
 }
 
-/// Defects 4 to 6: newer generations, old drivers, drivers and places that nobody listed, and a variable that would have broken it.
+/// Defects 4 to 6: newer generations, old drivers, drivers and places that nobody listed, and a
+/// variable that would have broken it.
 #[test]
 fn drivers_that_nobody_listed_are_proved() {
     if needs_simulator("it takes other drivers' places") {

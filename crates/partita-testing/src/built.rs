@@ -1,15 +1,18 @@
-//! The programs and libraries that tests run: other packages' products, which cargo does not build for a test.
+//! The programs and libraries that tests run: other packages' products, which cargo does not build
+//! for a test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::child::succeed;
 
-/// What every test needs. The same packages for all, since each other choice has other features, and would be built anew in turns.
+/// What every test needs. The same packages for all, since each other choice has other features,
+/// and would be built anew in turns.
 const PACKAGES: [&str; 3] = ["partita-simcuda", "partita-simcuda-so", "partita-hook"];
 
-/// The directory of the simulator, its library `libpartita_simcuda.so` and the hook, and of what `more` packages make; built if they are not
-/// up to date, in the profile of the calling test. `PARTITA_TEST_LIB_DIR` names one where all is there already.
+/// The directory of the simulator, its library `libpartita_simcuda.so` and the hook, and of what
+/// `more` packages make; built if they are not up to date, in the profile of the calling test.
+/// `PARTITA_TEST_LIB_DIR` names one where all is there already.
 ///
 /// # Panics
 /// If they do not build.

@@ -16,7 +16,8 @@ pub fn without_own_variables(command: &mut Command) {
     }
 }
 
-/// A child that runs one ignored test of the calling test's program: for what may crash, hang or leave a process in any state.
+/// A child that runs one ignored test of the calling test's program: for what may crash, hang or
+/// leave a process in any state.
 ///
 /// # Panics
 /// If the program's path is not known.

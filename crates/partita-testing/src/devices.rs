@@ -1,6 +1,7 @@
 //! Which devices tests run on.
 
-/// Calls a macro with every simulated device: the name of a test, and the device's name in the catalogue.
+/// Calls a macro with every simulated device: the name of a test, and the device's name in the
+/// catalogue.
 ///
 /// ```ignore
 /// macro_rules! tests {

@@ -1,8 +1,9 @@
-//! What the tests of several crates share: the built libraries, simulated machines, the list of devices,
-//! children, and two users.
+//! What the tests of several crates share: the built libraries, simulated machines, the list of
+//! devices, children, and two users.
 //!
-//! A dev-dependency alone. `PARTITA_TEST_GPU=real` runs the tests that can on the machine's first GPU; `PARTITA_TEST_LIB_DIR` names a
-//! directory with the built programs and libraries where there is no cargo to build them.
+//! A dev-dependency alone. `PARTITA_TEST_GPU=real` runs the tests that can on the machine's first
+//! GPU; `PARTITA_TEST_LIB_DIR` names a directory with the built programs and libraries where there
+//! is no cargo to build them.
 
 mod built;
 mod child;

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::child::without_own_variables;
 
-/// A directory with the simulated driver under the real one's names, and with the board of a simulated GPU while a program runs there.
+/// A directory with the simulated driver under the real one's names, and with the board of a
+/// simulated GPU while a program runs there.
 ///
 /// It goes with the test that owns it. A board that waits for another client then ends by itself.
 #[derive(Debug)]
@@ -16,7 +17,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with the libraries of `built` ([`build`](crate::build)). The name is for whoever looks at the directory.
+    /// A machine with the libraries of `built` ([`build`](crate::build)). The name is for whoever
+    /// looks at the directory.
     ///
     /// # Panics
     /// If the directory cannot be made.
@@ -54,7 +56,8 @@ impl Machine {
         self.path("board")
     }
 
-    /// Gives a program this machine with such a device, and nothing of the caller's own simulation. It is no client of MPS.
+    /// Gives a program this machine with such a device, and nothing of the caller's own simulation.
+    /// It is no client of MPS.
     pub fn surround(&self, command: &mut Command, device: &str) {
         without_own_variables(command);
         command

@@ -16,7 +16,8 @@ pub const VICTIM: u32 = 65_533;
 /// The user who tries to. Needs no account.
 pub const ATTACKER: u32 = 65_534;
 
-/// Whether a test can be two users that run `program` on a simulated GPU. Prints why it is skipped if not.
+/// Whether a test can be two users that run `program` on a simulated GPU. Prints why it is skipped
+/// if not.
 #[must_use]
 pub fn can_be_users(program: &Path) -> bool {
     if !rustix::process::geteuid().is_root() || is_real() {
@@ -53,8 +54,9 @@ pub struct Users {
 }
 
 impl Users {
-    /// The users of a test that has the directory `dir` and the run directory `run_dir` in it. None, with a line
-    /// that says why, where there can be no two users, no simulated GPU, or where they cannot run `program`.
+    /// The users of a test that has the directory `dir` and the run directory `run_dir` in it.
+    /// None, with a line that says why, where there can be no two users, no simulated GPU, or where
+    /// they cannot run `program`.
     ///
     /// # Panics
     /// If their directories cannot be made.

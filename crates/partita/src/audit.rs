@@ -1,10 +1,12 @@
-//! `partita ps --audit`: what the driver says of the tenants' processes, beside what their ledgers say.
+//! `partita ps --audit`: what the driver says of the tenants' processes, beside what their ledgers
+//! say.
 //!
-//! Limits are kept by a library in the tenant's processes. A process that gets rid of it (`docs/boundaries.md`) is
-//! not held by them, but the driver lists it: it is found here as one that descends from a tenant's program, uses the
-//! GPU, and has no slot in the tenant's ledger. For the others the difference of the two numbers is what a process
-//! takes beside its allocations: context, code and queues. Where it is more than the tenant's allowance for these,
-//! the process has memory that nothing charges, and is named too.
+//! Limits are kept by a library in the tenant's processes. A process that gets rid of it
+//! (`docs/boundaries.md`) is not held by them, but the driver lists it: it is found here as one
+//! that descends from a tenant's program, uses the GPU, and has no slot in the tenant's ledger. For
+//! the others the difference of the two numbers is what a process takes beside its allocations:
+//! context, code and queues. Where it is more than the tenant's allowance for these, the process
+//! has memory that nothing charges, and is named too.
 
 mod gates;
 
@@ -30,7 +32,8 @@ use crate::simenv::SimEnvironment;
 /// The name of the job that asks the driver.
 pub const JOB: &str = "audit";
 const LIMIT: Duration = Duration::from_secs(30);
-/// What the driver rounds up and keeps of contexts, which nothing counts: less than this is not told from it.
+/// What the driver rounds up and keeps of contexts, which nothing counts: less than this is not
+/// told from it.
 const ROUNDING_BYTES: u64 = 256 << 20;
 /// Processes between a program and its descendant; more are a loop of numbers that came back.
 const ANCESTORS_MAX: usize = 1000;
@@ -75,8 +78,9 @@ pub struct AuditRow {
     pub driver_bytes: Option<u64>,
     /// Device memory as the tenant's ledger counts it, in bytes; none if it has no slot there.
     pub ledger_bytes: Option<u64>,
-    /// Device memory that is neither in the ledger, shared memory included, nor within the tenant's allowance for the
-    /// driver, in bytes; none if that is no more than the driver's rounding explains.
+    /// Device memory that is neither in the ledger, shared memory included, nor within the tenant's
+    /// allowance for the driver, in bytes; none if that is no more than the driver's rounding
+    /// explains.
     pub beyond_bytes: Option<u64>,
     /// Whether no limit of the tenant holds it.
     pub escaped: bool,
@@ -88,7 +92,8 @@ pub struct AuditRow {
     pub device: GpuMeta,
 }
 
-/// A process that was seen to have escaped. It is looked for also when its tenant, or whoever links it to that one, has ended.
+/// A process that was seen to have escaped. It is looked for also when its tenant, or whoever links
+/// it to that one, has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Escape {
     /// The tenant.
@@ -185,16 +190,16 @@ fn of_one(device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
     Ok(ListedGpu { uuid: device.uuid()?, processes: found.into_values().collect() })
 }
 
-/// Every process of a tenant that the driver lists, and what has become of those that had `escaped` before. A part
-/// that cannot be looked at hides no other.
+/// Every process of a tenant that the driver lists, and what has become of those that had `escaped`
+/// before. A part that cannot be looked at hides no other.
 ///
 /// # Errors
 /// What reading the registry ends with.
 pub fn look(install: &Install, registry: &Registry, escaped: &[Escape]) -> Result<Look, Error> {
     let tenants = registry.lock()?.tenants()?;
     let mut look = Look::default();
-    // What another user's file names is neither connected to nor believed: it may be a board that never answers, or
-    // hide a GPU of somebody else's tenants.
+    // What another user's file names is neither connected to nor believed: it may be a board that
+    // never answers, or hide a GPU of somebody else's tenants.
     let (looked_at, passed_over): (Vec<Tenant>, Vec<Tenant>) =
         tenants.into_iter().partition(|tenant| tenant.is_own() || is_on_its_gpu(tenant));
     look.passed_over = passed_over.iter().map(why_passed_over).collect();

@@ -46,8 +46,8 @@ pub struct Measured {
     pub sms_per_tpc: u32,
     /// Each TPC in logical order: its GPC and its bit in the descriptor's mask.
     pub tpcs: Vec<(u8, u16)>,
-    /// Whether the GPCs are proved: by clusters of blocks, or where there are none by the control interface, with which the probe agrees.
-    /// If not, each TPC counts as one of its own.
+    /// Whether the GPCs are proved: by clusters of blocks, or where there are none by the control
+    /// interface, with which the probe agrees. If not, each TPC counts as one of its own.
     pub gpcs_proved: bool,
     /// What sources other than the probe say of where units lie.
     pub evidence: Evidence,
@@ -84,7 +84,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `PARTITA_CACHE_DIR`, else `/var/cache/partita` for root, else `partita` in the user's cache directory.
+    /// `PARTITA_CACHE_DIR`, else `/var/cache/partita` for root, else `partita` in the user's cache
+    /// directory.
     pub fn open() -> Self {
         let variable = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
         let dir = variable("PARTITA_CACHE_DIR").unwrap_or_else(|| {
@@ -146,8 +147,8 @@ impl Cache {
         self.dir.join(format!("{stem}.json"))
     }
 
-    /// Waits until no other command of this user measures `gpu`, and keeps others waiting until dropped. None where no file can be made:
-    /// then each measures for itself.
+    /// Waits until no other command of this user measures `gpu`, and keeps others waiting until
+    /// dropped. None where no file can be made: then each measures for itself.
     fn turn(&self, driver: &str, gpu: &Gpu) -> Option<File> {
         make_dir(&self.dir).ok()?;
         let path = self.path(driver, gpu).with_extension("lock");

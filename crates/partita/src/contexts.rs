@@ -1,16 +1,20 @@
 //! Contexts with some SMs each: the pool that the MPS guide (section 5.2) advises.
 //!
-//! For Rust programs that are clients of MPS and have kernels of their own. A context takes time and memory to make, so a program makes
-//! those that it will need beforehand and chooses among them at launch. MPS chooses the SMs; how many there are is all that is asked.
+//! For Rust programs that are clients of MPS and have kernels of their own. A context takes time
+//! and memory to make, so a program makes those that it will need beforehand and chooses among them
+//! at launch. MPS chooses the SMs; how many there are is all that is asked.
 //!
-//! It is for kernels that the program knows. A library that asks how many SMs there are is told the context's number, and some compute wrong
-//! products with certain numbers, without an error (docs/hardware.md): do not hand these streams to cuBLAS or what is built on it.
-//! [`restrict`](crate::restrict) leaves the number alone, takes single TPCs, and needs no contexts; it is what tenants with a mask use.
+//! It is for kernels that the program knows. A library that asks how many SMs there are is told the
+//! context's number, and some compute wrong products with certain numbers, without an error
+//! (docs/hardware.md): do not hand these streams to cuBLAS or what is built on it.
+//! [`restrict`](crate::restrict) leaves the number alone, takes single TPCs, and needs no contexts;
+//! it is what tenants with a mask use.
 //!
 //! Kernels belong to a context: load them in each, or as `CUkernel`s, which belong to none.
 //!
-//! The command line does not offer this. An unmodified program works in the contexts that it makes itself, the GPU's primary one above all,
-//! and the driver takes a number of SMs only where a context is made; the percentages of [`crate::mps::provisioned`] are what a whole process gets.
+//! The command line does not offer this. An unmodified program works in the contexts that it makes
+//! itself, the GPU's primary one above all, and the driver takes a number of SMs only where a
+//! context is made; the percentages of [`crate::mps::provisioned`] are what a whole process gets.
 //! Components of a chain have such a pool of their own, `partita_chain::AffinityContexts`.
 //!
 //! ```no_run
@@ -59,12 +63,14 @@ impl std::fmt::Debug for Context {
 }
 
 impl ContextPool {
-    /// Makes a context for each of these numbers of SMs, on the first GPU that this process sees. The driver rounds up: on an H200 to even
-    /// numbers from 8 on; numbers that come to the same are one context.
+    /// Makes a context for each of these numbers of SMs, on the first GPU that this process sees.
+    /// The driver rounds up: on an H200 to even numbers from 8 on; numbers that come to the same
+    /// are one context.
     ///
     /// # Errors
-    /// [`Error::Restrict`] if this process is no client of MPS, if it is a tenant with a mask, where a context would have fewer SMs than it says, if
-    /// there is no room for so many contexts, and with the driver's words.
+    /// [`Error::Restrict`] if this process is no client of MPS, if it is a tenant with a mask,
+    /// where a context would have fewer SMs than it says, if there is no room for so many contexts,
+    /// and with the driver's words.
     pub fn new(sms: &[u32]) -> Result<Self, Error> {
         check_no_mask()?;
         // The driver library stays loaded, as it does for everybody.
@@ -125,7 +131,8 @@ impl Context {
     }
 }
 
-/// A tenant's mask and a context's SMs would both hold, and the context's number would be none that it has.
+/// A tenant's mask and a context's SMs would both hold, and the context's number would be none that
+/// it has.
 fn check_no_mask() -> Result<(), Error> {
     let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) else {
         return Ok(());

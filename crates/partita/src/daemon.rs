@@ -1,7 +1,9 @@
-//! The daemon `partitad`, as a client sees it: where its socket is, who listens there, and requests.
+//! The daemon `partitad`, as a client sees it: where its socket is, who listens there, and
+//! requests.
 //!
-//! HTTP/1.1 over a Unix socket, one connection a request, blocking: what commands need, and no more. The kernel says whose process
-//! listens; only the same user's and root's daemons are talked to, since the directory of the socket is everybody's.
+//! HTTP/1.1 over a Unix socket, one connection a request, blocking: what commands need, and no
+//! more. The kernel says whose process listens; only the same user's and root's daemons are talked
+//! to, since the directory of the socket is everybody's.
 //!
 //! ```no_run
 //! use partita::daemon::Client;
@@ -57,8 +59,8 @@ pub struct Answer {
 }
 
 impl Client {
-    /// The daemon that serves the current user: the one that `PARTITAD_SOCKET` names, else the user's own, else root's. None if none
-    /// runs.
+    /// The daemon that serves the current user: the one that `PARTITAD_SOCKET` names, else the
+    /// user's own, else root's. None if none runs.
     ///
     /// # Errors
     /// [`Error::Daemon`] if the variable names a socket and nobody is there, or somebody else.

@@ -241,7 +241,8 @@ pub enum Error {
         /// Why, with the remedy, in the daemon's words where it said so.
         reason: String,
     },
-    /// `partitad`, asked by a command in system mode, refuses in the words that the command would have for it.
+    /// `partitad`, asked by a command in system mode, refuses in the words that the command would
+    /// have for it.
     #[error("{reason}")]
     Served {
         /// Why, with the remedy.

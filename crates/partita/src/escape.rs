@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// The text with every character escaped that moves a terminal's cursor, changes its state, or makes text look
-/// like other text.
+/// The text with every character escaped that moves a terminal's cursor, changes its state, or
+/// makes text look like other text.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return text.into();

@@ -32,7 +32,8 @@ pub struct GpuFacts {
     pub compute_capability: (u32, u32),
     /// All device memory in bytes, as NVML counts it.
     pub memory_total_bytes: u64,
-    /// Device memory in use by anybody when NVML was asked, in bytes. 0 in what was kept of an earlier answer.
+    /// Device memory in use by anybody when NVML was asked, in bytes. 0 in what was kept of an
+    /// earlier answer.
     pub memory_used_bytes: u64,
     /// Whether the GPU is cut up by MIG; none where it cannot be.
     pub mig_enabled: Option<bool>,
@@ -52,7 +53,8 @@ pub struct InstanceFacts {
     pub name: String,
     /// Its device memory in bytes, as NVML counts it.
     pub memory_total_bytes: u64,
-    /// Device memory in use by anybody when NVML was asked, in bytes. 0 in what was kept of an earlier answer.
+    /// Device memory in use by anybody when NVML was asked, in bytes. 0 in what was kept of an
+    /// earlier answer.
     pub memory_used_bytes: u64,
 }
 

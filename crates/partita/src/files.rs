@@ -15,7 +15,8 @@ pub(crate) enum Durable {
     No,
 }
 
-/// Writes a file so that a reader sees the whole of it or of what was there before. Two processes may do so at the same time.
+/// Writes a file so that a reader sees the whole of it or of what was there before. Two processes
+/// may do so at the same time.
 ///
 /// # Errors
 /// The system's; then what was there before is there still.
@@ -39,8 +40,8 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32, durable: Durable) ->
     })
 }
 
-/// Opens a regular file to read. What another user put there may be anything: a pipe would keep us waiting for ever, a link would lead
-/// elsewhere.
+/// Opens a regular file to read. What another user put there may be anything: a pipe would keep us
+/// waiting for ever, a link would lead elsewhere.
 ///
 /// # Errors
 /// The system's; [`io::ErrorKind::InvalidInput`] for anything else.
@@ -53,7 +54,8 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
-/// Reads a regular file of so many bytes at most that nobody but the current user or root could have written.
+/// Reads a regular file of so many bytes at most that nobody but the current user or root could
+/// have written.
 ///
 /// # Errors
 /// Why it is not read.

@@ -28,8 +28,8 @@ pub(crate) const INSTANCE: &str = "MIG-";
 pub enum Selector {
     /// The GPU with this NVML index.
     Index(u32),
-    /// The GPU with this UUID, or the only one whose UUID begins so. The name of a MIG instance (`MIG-…`) is understood, to say what it is:
-    /// no tenant is made there.
+    /// The GPU with this UUID, or the only one whose UUID begins so. The name of a MIG instance
+    /// (`MIG-…`) is understood, to say what it is: no tenant is made there.
     Uuid(String),
     /// A simulated device of the catalogue, and which of the simulated machine's GPUs.
     Sim(String, u32),
@@ -233,8 +233,8 @@ pub fn all_real(install: &Install) -> Result<Result<Vec<Gpu>, String>, Error> {
 /// The GPU `index` of a simulated machine with GPUs of the kind `device`; its board runs.
 ///
 /// # Errors
-/// What making the environment ends with; [`Error::NoSuchGpu`]; [`Error::Driver`] if the simulated driver does not
-/// work.
+/// What making the environment ends with; [`Error::NoSuchGpu`]; [`Error::Driver`] if the simulated
+/// driver does not work.
 pub fn simulated(install: &Install, device: &str, index: u32) -> Result<Gpu, Error> {
     let mut gpus = simulated_all(install, device)?;
     let present = gpus.len();

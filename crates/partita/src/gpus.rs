@@ -26,8 +26,8 @@ pub enum Selectors {
 impl FromStr for Selectors {
     type Err = Error;
 
-    /// Selectors with commas between them. In a list that begins with `sim:NAME`, an index means a GPU of that
-    /// simulated machine.
+    /// Selectors with commas between them. In a list that begins with `sim:NAME`, an index means a
+    /// GPU of that simulated machine.
     fn from_str(text: &str) -> Result<Self, Error> {
         if text == "all" {
             return Ok(Self::All(None));
@@ -72,13 +72,15 @@ pub struct SelectedGpus {
 /// Finds the GPUs that `selectors` name; without selectors the one that [`gpu::select`] finds.
 ///
 /// # Errors
-/// As [`gpu::select`]; [`Error::GpuTwice`]; [`Error::NotOffered`] for GPUs that cannot be one program's.
+/// As [`gpu::select`]; [`Error::GpuTwice`]; [`Error::NotOffered`] for GPUs that cannot be one
+/// program's.
 pub fn select(install: &Install, selectors: Option<&Selectors>) -> Result<SelectedGpus, Error> {
     select_of(install, selectors, &|| gpu::real(install))
 }
 
-/// As [`select`], for a program that is about to start: where the kernel tells that nothing has changed, what NVML said last is taken, which
-/// is much faster. Memory in use is then 0. NVML is asked where the selection would be refused or a GPU is not `usable`.
+/// As [`select`], for a program that is about to start: where the kernel tells that nothing has
+/// changed, what NVML said last is taken, which is much faster. Memory in use is then 0. NVML is
+/// asked where the selection would be refused or a GPU is not `usable`.
 ///
 /// # Errors
 /// As [`select`].

@@ -35,7 +35,8 @@ pub fn run(name: &str, request: &str) -> Result<String, String> {
     }
 }
 
-/// Does the work of one job and returns the line to print as its result: for jobs of programs that this library does not know.
+/// Does the work of one job and returns the line to print as its result: for jobs of programs that
+/// this library does not know.
 ///
 /// # Errors
 /// A request that is not the job's.

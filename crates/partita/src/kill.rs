@@ -138,7 +138,8 @@ pub(crate) fn end_those(
             let mut processes = processes(tenant);
             processes.retain(|process| is_meant(*process));
             if processes.is_empty() {
-                // One that was being started by one that has died since may show itself a moment later.
+                // One that was being started by one that has died since may show itself a moment
+                // later.
                 if nobody_left || signal == Signal::TERM {
                     break;
                 }
@@ -161,7 +162,8 @@ pub(crate) fn end_those(
                 seen.extend(fresh);
             }
             if Instant::now() >= deadline {
-                // Judged by what was just seen: one that has begun since is not one that does not die.
+                // Judged by what was just seen: one that has begun since is not one that does not
+                // die.
                 if let (Signal::KILL, Some(process)) = (signal, processes.first()) {
                     return Err(does_not_die(name, *process));
                 }
@@ -204,7 +206,8 @@ pub(crate) fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
         if let Ok(usage) = part.usage() {
             found.extend(usage.slots().flatten().filter(|slot| slot.live).filter_map(|slot| {
                 let process = ProcessId::living(u32::try_from(slot.pid).ok()?)?;
-                // In a container a process has another number than here; then the start time differs.
+                // In a container a process has another number than here; then the start time
+                // differs.
                 (process.start_ticks == slot.start_ticks).then_some(process)
             }));
         }
@@ -241,7 +244,8 @@ fn terminate_clients(
 /// Waits for the tenant's `partita run` to notice and leave, then removes the tenant.
 ///
 /// # Errors
-/// [`Error::Child`] if the tenant is there still: a process has it that could not be found or ended.
+/// [`Error::Child`] if the tenant is there still: a process has it that could not be found or
+/// ended.
 fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
     let deadline = Instant::now() + REMOVE_LIMIT;
     let is_part = |other: &Tenant| tenant.iter().any(|part| part.dir == other.dir);

@@ -5,10 +5,10 @@
 //! ([`registry`]), and runs, changes, lists and ends them ([`mod@run`], [`mod@set`],
 //! [`mod@ps`], [`mod@kill`]). Real GPUs and simulated ones ([`simenv`]) go the same way.
 //!
-//! Whatever touches a driver happens in a child process ([`child`]): the
-//! library itself never loads one, except for a program that restricts its own
-//! launches ([`restrict`], [`contexts`]) and so has one anyway. That child is the `partita` program, so an
-//! [`install::Install`] is needed for everything that starts something.
+//! Whatever touches a driver happens in a child process ([`child`]): the library itself never loads
+//! one, except for a program that restricts its own launches ([`restrict`], [`contexts`]) and so
+//! has one anyway. That child is the `partita` program, so an [`install::Install`] is needed for
+//! everything that starts something.
 //!
 //! ```no_run
 //! use partita::install::Install;

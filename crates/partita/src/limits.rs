@@ -11,8 +11,8 @@ use crate::calibration::Measured;
 use crate::error::Error;
 use crate::registry::Tenant;
 
-/// What happens to a launch that can never fit its tenant's partition: a cluster larger than any GPC of it, a
-/// cooperative grid larger than its SMs.
+/// What happens to a launch that can never fit its tenant's partition: a cluster larger than any
+/// GPC of it, a cooperative grid larger than its SMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMisfit {
@@ -38,7 +38,8 @@ impl OnMisfit {
     }
 }
 
-/// The number of SMs that programs are told. Libraries that compute wrong with another number are always told the device's.
+/// The number of SMs that programs are told. Libraries that compute wrong with another number are
+/// always told the device's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SmCount {

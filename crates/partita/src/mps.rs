@@ -74,7 +74,8 @@ pub fn check_may_change(registry: &Registry) -> Result<(), Error> {
 /// Starts the service of these GPUs without a tenant, if it does not run.
 ///
 /// # Errors
-/// [`Error::Mps`]; [`Error::RunDirectory`] for a user in system mode; [`Error::NotOffered`] for options that the running service does not have.
+/// [`Error::Mps`]; [`Error::RunDirectory`] for a user in system mode; [`Error::NotOffered`] for
+/// options that the running service does not have.
 pub fn start(
     install: &Install,
     registry: &Registry,
@@ -156,7 +157,8 @@ impl Served {
         self.0.first().map_or("", |(key, _)| key)
     }
 
-    /// The name of its directory, in its user's directory of its first GPU, where each of its tenants is too.
+    /// The name of its directory, in its user's directory of its first GPU, where each of its
+    /// tenants is too.
     fn name(&self, user: u32) -> String {
         if self.0.len() == 1 {
             return format!(".mps-{user}");
@@ -165,8 +167,8 @@ impl Served {
         format!(".mps-{user}-{:08x}", fnv1a(keys.join(",").as_bytes()) as u32)
     }
 
-    /// Where root's service for all users is, if there is one. Others could have put anything under its path:
-    /// it counts only in directories of root's.
+    /// Where root's service for all users is, if there is one. Others could have put anything under
+    /// its path: it counts only in directories of root's.
     fn of_root(&self, registry: &Registry) -> Result<Option<PathBuf>, Error> {
         let dir = registry.gpu_dir_of(self.first(), 0)?.map(|gpu| gpu.join(self.name(0)));
         Ok(dir.filter(|dir| ServiceDirs::are_open_to_all(dir)))
@@ -177,7 +179,8 @@ impl Served {
         registry.gpu_dir(self.first()).join(self.name(rustix::process::geteuid().as_raw()))
     }
 
-    /// The current user's service, or root's for all users if there is one. In system mode there is no other.
+    /// The current user's service, or root's for all users if there is one. In system mode there is
+    /// no other.
     fn build(
         &self,
         install: &Install,
@@ -227,12 +230,14 @@ pub(crate) fn check_shared(registry: &Registry, gpus: &[Gpu], tenants: &[Tenant]
     Ok(())
 }
 
-/// Whether a tenant's service is that of the acting user's tenants, on the same GPUs: in system mode all users have one.
+/// Whether a tenant's service is that of the acting user's tenants, on the same GPUs: in system
+/// mode all users have one.
 fn is_served_alike(registry: &Registry, tenant: &Tenant) -> bool {
     registry.is_system() || tenant.is_own()
 }
 
-/// How many tenants share the service of these GPUs with this user's, those included that have yet to become clients.
+/// How many tenants share the service of these GPUs with this user's, those included that have yet
+/// to become clients.
 ///
 /// # Errors
 /// As [`Registry::lock`].
@@ -250,9 +255,10 @@ pub(crate) fn tenants_of(registry: &Registry, gpus: &[Gpu]) -> Result<usize, Err
     Ok(names.len())
 }
 
-/// The service whose clients a tenant's processes are, if they are and it is the current user's or root's for all.
-/// Where it is follows from the tenant's GPU, so that what its owner wrote can be damaged. Another user's own service
-/// is not asked: its directory is that user's, and whoever listens there, too.
+/// The service whose clients a tenant's processes are, if they are and it is the current user's or
+/// root's for all. Where it is follows from the tenant's GPU, so that what its owner wrote can be
+/// damaged. Another user's own service is not asked: its directory is that user's, and whoever
+/// listens there, too.
 ///
 /// # Errors
 /// As [`service`].

@@ -21,7 +21,8 @@ pub enum Via {
     Mps,
     /// A share of time alone: no partition.
     Time,
-    /// Kernels rewritten into persistent blocks, which keep to the tenant's SMs of their own accord.
+    /// Kernels rewritten into persistent blocks, which keep to the tenant's SMs of their own
+    /// accord.
     Persistent,
 }
 
@@ -93,8 +94,8 @@ impl FromStr for TimeShare {
     }
 }
 
-/// Refuses what this build would not enforce: better no tenant than one whose
-/// neighbours believe in limits that nobody keeps. `takes_turns`: a share of time or a priority is asked for;
+/// Refuses what this build would not enforce: better no tenant than one whose neighbours believe in
+/// limits that nobody keeps. `takes_turns`: a share of time or a priority is asked for;
 /// `has_share`: compute units are.
 ///
 /// # Errors

@@ -1,8 +1,9 @@
 //! Which TPCs a tenant gets, who makes room for it, and what it can run there.
 //!
-//! The choice is [`partita_core`]'s. Here is who may be moved, and the moving: a store into each tenant's limits, in an order in which no two
-//! tenants ever hold the same TPC. A tenant that is moved obeys at its next launch, like one that is changed with `partita set`; kernels that
-//! run keep the TPCs that they began with until they end.
+//! The choice is [`partita_core`]'s. Here is who may be moved, and the moving: a store into each
+//! tenant's limits, in an order in which no two tenants ever hold the same TPC. A tenant that is
+//! moved obeys at its next launch, like one that is changed with `partita set`; kernels that run
+//! keep the TPCs that they began with until they end.
 
 use partita_core::{
     Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology, TpcSet,
@@ -177,7 +178,8 @@ pub(crate) fn has_named(tenant: &Tenant) -> bool {
     matches!(share, Some(Share::Gpcs(_) | Share::Exact(_)))
 }
 
-/// Whether a tenant makes room for others: it is the caller's to change, and was promised no TPCs by name.
+/// Whether a tenant makes room for others: it is the caller's to change, and was promised no TPCs
+/// by name.
 fn may_move(tenant: &Tenant) -> bool {
     tenant.check_yours().is_ok() && !has_named(tenant)
 }

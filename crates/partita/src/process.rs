@@ -40,8 +40,9 @@ impl ProcessId {
         Self::living(self.pid) == Some(self)
     }
 
-    /// Whether it has ended, or the kernel is taking it apart, which goes on for as long as its memory on a GPU takes to be freed. Its descriptors may be
-    /// closed already, in any order, and it runs no more.
+    /// Whether it has ended, or the kernel is taking it apart, which goes on for as long as its
+    /// memory on a GPU takes to be freed. Its descriptors may be closed already, in any order, and
+    /// it runs no more.
     pub fn is_ending(self) -> bool {
         let stat = Stat::of(&self.pid.to_string()).filter(|stat| stat.start_ticks == self.start_ticks);
         stat.is_none_or(|stat| !stat.lives() || stat.flags & EXITING != 0)
@@ -119,7 +120,8 @@ impl ProcessId {
     }
 }
 
-/// Every process that there is now, as this PID namespace numbers them; none where `/proc` cannot be read.
+/// Every process that there is now, as this PID namespace numbers them; none where `/proc` cannot
+/// be read.
 pub(crate) fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -143,7 +145,8 @@ pub(crate) fn in_group(group: i32) -> Vec<ProcessId> {
     found.collect()
 }
 
-/// `PF_EXITING` of linux/sched.h, which the kernel sets before it closes the first descriptor of a process that ends.
+/// `PF_EXITING` of linux/sched.h, which the kernel sets before it closes the first descriptor of a
+/// process that ends.
 const EXITING: u32 = 0x4;
 
 /// What `/proc/PID/stat` says of a process, proc(5).

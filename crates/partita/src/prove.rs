@@ -1,7 +1,7 @@
 //! `partita prove`: random masks, and every block's SM recorded.
 //!
-//! Masks are written in a child process without MPS, on a board that the calibration has made out. How it is done stands in
-//! [`partita_driver::prove`].
+//! Masks are written in a child process without MPS, on a board that the calibration has made out.
+//! How it is done stands in [`partita_driver::prove`].
 
 use std::io::Write;
 use std::mem::forget;
@@ -42,7 +42,8 @@ pub struct ProveRequest {
     pub routes: Vec<String>,
     /// Masks whose launches are in flight together; none for as many as the proof has room for.
     pub masks_in_flight: Option<u32>,
-    /// To prove the proof: every so many masks one TPC more is enabled than the check is told; 0 for never.
+    /// To prove the proof: every so many masks one TPC more is enabled than the check is told; 0
+    /// for never.
     pub fault_every: u32,
 }
 
@@ -85,9 +86,11 @@ pub struct Found {
     pub escaped_blocks: u64,
     /// Where they ran: the first of them.
     pub escapes: Vec<EscapeRow>,
-    /// With 95 % confidence the probability that a block escapes is below this: the rule of three. None if one escaped.
+    /// With 95 % confidence the probability that a block escapes is below this: the rule of three.
+    /// None if one escaped.
     pub escape_bound_per_block: Option<f64>,
-    /// The same for a mask: that a block of its launches escapes. Blocks of one launch share a mask, so they are not independent; masks are.
+    /// The same for a mask: that a block of its launches escapes. Blocks of one launch share a
+    /// mask, so they are not independent; masks are.
     pub escape_bound_per_mask: Option<f64>,
 }
 
@@ -152,8 +155,8 @@ pub(crate) struct Order {
 /// Proves the masks of `gpu`; `progress` hears a few times a second how far it is.
 ///
 /// # Errors
-/// [`Error::Unproved`] where nothing can be proved, with the reason; [`Error::Interrupted`]. Blocks outside their set are no error: see
-/// [`Found::holds`].
+/// [`Error::Unproved`] where nothing can be proved, with the reason; [`Error::Interrupted`]. Blocks
+/// outside their set are no error: see [`Found::holds`].
 pub fn prove(
     install: &Install,
     gpu: &Gpu,

@@ -39,8 +39,9 @@ pub struct TenantRow {
     pub memory_peak_bytes: Option<u64>,
     /// Its quota in bytes, if it has one.
     pub memory_quota_bytes: Option<u64>,
-    /// Device memory that the driver has taken for itself in its living processes, in bytes: contexts, code, variables of modules,
-    /// stacks. What goes beyond the allowance in a process counts as used.
+    /// Device memory that the driver has taken for itself in its living processes, in bytes:
+    /// contexts, code, variables of modules, stacks. What goes beyond the allowance in a process
+    /// counts as used.
     pub memory_driver_bytes: Option<u64>,
     /// That allowance, in bytes.
     pub memory_driver_allowance_bytes: Option<u64>,
@@ -113,7 +114,8 @@ pub struct GpcRow {
     pub tpcs_of_gpc: u32,
 }
 
-/// The tenant that a process is of: one row for each of its GPUs, in the order in which its programs see them.
+/// The tenant that a process is of: one row for each of its GPUs, in the order in which its
+/// programs see them.
 ///
 /// # Errors
 /// [`Error::NoTenantOfProcess`], [`Error::RunDirectory`], [`Error::Io`].

@@ -14,11 +14,11 @@
 //! narrow it, and never leave it; where the two share no TPC, the tenant's
 //! set alone holds, because a launch with no TPC would never end.
 //!
-//! What a program must know: a grid of clusters needs a GPC with enough of its
-//! TPCs in the set ([`Topology::max_cluster_sms`](partita_core::Topology::max_cluster_sms)), and a cooperative grid no more
-//! blocks than the set's SMs hold; a launch that does not fit never ends. A
-//! CUDA graph keeps the sets that held when it was first launched. Green
-//! contexts must be made before the first [`Process`] or [`Launch`] is.
+//! What a program must know: a grid of clusters needs a GPC with enough of its TPCs in the set
+//! ([`Topology::max_cluster_sms`](partita_core::Topology::max_cluster_sms)), and a cooperative grid
+//! no more blocks than the set's SMs hold; a launch that does not fit never ends. A CUDA graph
+//! keeps the sets that held when it was first launched. Green contexts must be made before the
+//! first [`Process`] or [`Launch`] is.
 //!
 //! ```no_run
 //! use partita::gpu;
@@ -284,8 +284,8 @@ impl std::fmt::Debug for Restriction<'_> {
 
 impl Drop for Restriction<'_> {
     fn drop(&mut self) {
-        // What was there was accepted before. A stream that is gone has nothing to put back, and a driver whose launches cannot be masked
-        // any more has said so at the last restrict().
+        // What was there was accepted before. A stream that is gone has nothing to put back, and a
+        // driver whose launches cannot be masked any more has said so at the last restrict().
         match self.former.take() {
             Some(Former::Process(masks, former)) => _ = masks.set_process(former.as_ref()),
             Some(Former::Launch(masks)) => _ = masks.set_next(None),

@@ -263,8 +263,9 @@ pub(crate) fn variables(
 /// The options of programs that are built with AddressSanitizer.
 const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 
-/// The sanitizer refuses to start unless its runtime is the first library, which a preloaded one is. It works
-/// behind the hook as well, and has an option for that. Whatever else the user has set stays.
+/// The sanitizer refuses to start unless its runtime is the first library, which a preloaded one
+/// is. It works behind the hook as well, and has an option for that. Whatever else the user has set
+/// stays.
 fn behind_another_library(set: Option<OsString>) -> OsString {
     const OPTION: &str = "verify_asan_link_order";
     let mut options = set.unwrap_or_default();
@@ -278,7 +279,8 @@ fn behind_another_library(set: Option<OsString>) -> OsString {
     options
 }
 
-/// The gate stops no kernel that runs. As a client below normal, its blocks that still wait give way to those of others.
+/// The gate stops no kernel that runs. As a client below normal, its blocks that still wait give
+/// way to those of others.
 fn below_others(priority: Priority, service: Option<&Service>) -> Option<(&'static str, &'static str)> {
     (priority == Priority::Low && service.is_some()).then_some(("CUDA_MPS_CLIENT_PRIORITY", "1"))
 }

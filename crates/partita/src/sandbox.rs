@@ -126,7 +126,8 @@ impl<'a> Sandbox<'a> {
         update(tenant, |limits| sm_count.put(limits))
     }
 
-    /// A job that runs as a process of the tenant; with `shared` as a client of the sandbox's service.
+    /// A job that runs as a process of the tenant; with `shared` as a client of the sandbox's
+    /// service.
     ///
     /// # Errors
     /// As [`Job::new`]; [`Error::Mps`].

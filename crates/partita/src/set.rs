@@ -95,7 +95,8 @@ pub struct SetOutcome {
     pub moves: Vec<MoveRow>,
 }
 
-/// Changes a tenant's limits: on each of its GPUs that the request means, or on none. One outcome a GPU.
+/// Changes a tenant's limits: on each of its GPUs that the request means, or on none. One outcome a
+/// GPU.
 ///
 /// # Errors
 /// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::NotOnGpu`], [`Error::NotYours`],
@@ -107,7 +108,8 @@ pub fn set(registry: &Registry, request: &SetRequest) -> Result<Vec<SetOutcome>,
 /// The same for another user who asks, where that user may do it and the current one may, too.
 ///
 /// # Errors
-/// As [`set`]; [`Error::NotOffered`] for `--compact`, which may move tenants that are not the asking user's.
+/// As [`set`]; [`Error::NotOffered`] for `--compact`, which may move tenants that are not the
+/// asking user's.
 pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<Vec<SetOutcome>, Error> {
     if request.compact && user != 0 && user != acting_user() {
         return Err(Error::NotOffered {
@@ -291,14 +293,15 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What a tenant asks for that is only to be placed anew: the TPCs that it named, or as many as it has.
+/// What a tenant asks for that is only to be placed anew: the TPCs that it named, or as many as it
+/// has.
 fn share_of(tenant: &Tenant, limits: &Limits) -> Share {
     let set = TpcSet::from_words(limits.set);
     if partition::has_named(tenant) { Share::Exact(set) } else { Share::Tpcs(set.len()) }
 }
 
-/// Brings tenants that came and went back into few GPCs, on every GPU: those of the caller that are packed and named no TPCs. Returns who
-/// moved.
+/// Brings tenants that came and went back into few GPCs, on every GPU: those of the caller that are
+/// packed and named no TPCs. Returns who moved.
 ///
 /// # Errors
 /// [`Error::Plan`], [`Error::DamagedTenant`], [`Error::RunDirectory`], [`Error::Io`].

@@ -104,8 +104,8 @@ impl Signals {
         Ok(Self { iterator: SignalsInfo::new(wanted)?, terminal: Terminal::of_job() })
     }
 
-    /// To be called just before the program is started: from then on it stops and goes on with this process. Returns whether it is to be
-    /// started as a process group of its own.
+    /// To be called just before the program is started: from then on it stops and goes on with this
+    /// process. Returns whether it is to be started as a process group of its own.
     ///
     /// # Errors
     /// If the system refuses the handlers.
@@ -119,8 +119,9 @@ impl Signals {
         Ok(self.terminal.is_some())
     }
 
-    /// Waits until `child` has ended, sending on the signals that came and come. `before` is called with each that may end a process of
-    /// its, before it is sent on. A child is a process group of its own exactly if `take_over_job` said so.
+    /// Waits until `child` has ended, sending on the signals that came and come. `before` is called
+    /// with each that may end a process of its, before it is sent on. A child is a process group of
+    /// its own exactly if `take_over_job` said so.
     ///
     /// # Errors
     /// If the system cannot tell how it ended.

@@ -75,7 +75,8 @@ impl SimEnvironment {
         self
     }
 
-    /// Starts the board of one of its GPUs for all users, if it does not run: their programs cannot start root's.
+    /// Starts the board of one of its GPUs for all users, if it does not run: their programs cannot
+    /// start root's.
     ///
     /// # Errors
     /// [`Error::Io`] if it does not come up.
@@ -154,7 +155,8 @@ fn directory() -> Result<PathBuf, Error> {
     Ok(dir)
 }
 
-/// The path that the links of this user lie beside: where the directory of boards is another user's, one of their own.
+/// The path that the links of this user lie beside: where the directory of boards is another
+/// user's, one of their own.
 fn links_beside(boards: &Path) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let is_own = match (boards.symlink_metadata(), boards.parent()) {

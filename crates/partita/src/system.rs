@@ -1,14 +1,16 @@
-//! System mode: `partitad` makes and changes the tenants of all users of a machine, and users' commands ask it.
+//! System mode: `partitad` makes and changes the tenants of all users of a machine, and users'
+//! commands ask it.
 //!
-//! The run directory is root's alone then, and a user cannot write what limits that user's tenants. `partitad`
-//! accepts connections at [`SOCKET`] and gives each to a new process of root's, [`answer`], which asks the kernel
-//! whose connection it is and acts for that user. So nothing of one request is left for the next, and a request that
-//! crashes or hangs ends nobody else's. The registry itself is all that lasts: a `partitad` that was killed has
-//! nothing to restore, and tenants never notice.
+//! The run directory is root's alone then, and a user cannot write what limits that user's tenants.
+//! `partitad` accepts connections at [`SOCKET`] and gives each to a new process of root's,
+//! [`answer`], which asks the kernel whose connection it is and acts for that user. So nothing of
+//! one request is left for the next, and a request that crashes or hangs ends nobody else's. The
+//! registry itself is all that lasts: a `partitad` that was killed has nothing to restore, and
+//! tenants never notice.
 //!
-//! One request a connection: JSON, then the end of the stream. The answer is JSON too. With a new tenant come the
-//! locked files that keep it alive, as descriptors: whoever has one of them is of the tenant, and nobody but the
-//! tenant's user can open those files.
+//! One request a connection: JSON, then the end of the stream. The answer is JSON too. With a new
+//! tenant come the locked files that keep it alive, as descriptors: whoever has one of them is of
+//! the tenant, and nobody but the tenant's user can open those files.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
@@ -141,8 +143,8 @@ pub(crate) fn make(
     Ok(OwnedTenant::received(parts))
 }
 
-/// Has `partitad` note the program that a tenant of this process has started. `ps` and `kill` find the program by other
-/// ways too, so nothing waits for it.
+/// Has `partitad` note the program that a tenant of this process has started. `ps` and `kill` find
+/// the program by other ways too, so nothing waits for it.
 pub(crate) fn note_child(registry: &Registry, meta: &Meta) {
     if let Some(child) = meta.child {
         let _ = send(registry, &Request::NoteChild { name: meta.name.clone(), child });
@@ -159,7 +161,8 @@ pub(crate) fn end_processes(registry: &Registry, name: &str) -> Result<(), Error
     ask(registry, &Request::EndProcesses { name: name.to_owned() }).map(drop)
 }
 
-/// Has `partitad` remove what ended tenants left. Nothing waits for it: whoever looks before passes over the dead.
+/// Has `partitad` remove what ended tenants left. Nothing waits for it: whoever looks before passes
+/// over the dead.
 pub(crate) fn clean(registry: &Registry) -> Result<(), Error> {
     send(registry, &Request::Clean).map(drop)
 }
@@ -253,8 +256,9 @@ fn ask(registry: &Registry, request: &Request) -> Result<(Answer, Vec<OwnedFd>),
     }
 }
 
-/// Answers the one request of a connection, as root for the user whose connection it is. `run` runs a command line,
-/// which it checks to be one that users may have run for them, and returns the exit code.
+/// Answers the one request of a connection, as root for the user whose connection it is. `run` runs
+/// a command line, which it checks to be one that users may have run for them, and returns the exit
+/// code.
 ///
 /// # Errors
 /// [`Error::Io`] if the client has gone; [`Error::RunDirectory`] if this process is not root's.
@@ -280,7 +284,8 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
     let owners: Vec<BorrowedFd<'_>> =
         made.iter().flat_map(OwnedTenant::handed_out).map(|(_, _, owner)| owner.as_fd()).collect();
     match reply(&stream, &answer, &owners) {
-        // The client does not wait for this answer, or has ended. A tenant that was made for it ends with this process.
+        // The client does not wait for this answer, or has ended. A tenant that was made for it
+        // ends with this process.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         sent => sent.map_err(io()),
     }
@@ -368,7 +373,8 @@ fn make_for(
     Ok(tenant)
 }
 
-/// Starts the service of these GPUs, if it does not run, and refuses one more tenant if there is no room for it.
+/// Starts the service of these GPUs, if it does not run, and refuses one more tenant if there is no
+/// room for it.
 fn serve(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
     let (service, ensured) = mps::start(install, &registry.of_root(), gpus, &mps::StartOptions::default())?;
     let admitted =

@@ -1,9 +1,11 @@
 //! The terminal of a job, and who is in its foreground.
 //!
-//! A program that `partita run` starts from a terminal is in a process group of its own, in the background. So what the terminal sends on
-//! Ctrl-C, Ctrl-\ and Ctrl-Z reaches `partita run` alone, which ends the program's work on the GPU first where it must, and sends the
-//! signal on. The kernel stops a program in the background that reads the terminal or sets its modes; then it is given the terminal, and
-//! goes on as if it had been in the foreground. From then on the terminal's signals are its own, until it ends.
+//! A program that `partita run` starts from a terminal is in a process group of its own, in the
+//! background. So what the terminal sends on Ctrl-C, Ctrl-\ and Ctrl-Z reaches `partita run` alone,
+//! which ends the program's work on the GPU first where it must, and sends the signal on. The
+//! kernel stops a program in the background that reads the terminal or sets its modes; then it is
+//! given the terminal, and goes on as if it had been in the foreground. From then on the terminal's
+//! signals are its own, until it ends.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +24,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The terminal, if there is one and this process's group has it or could be given it by a shell.
+    /// The terminal, if there is one and this process's group has it or could be given it by a
+    /// shell.
     pub fn of_job() -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
         let terminal = Self { tty, own: rustix::process::getpgrp() };
@@ -76,7 +79,8 @@ impl<'a> Job<'a> {
         let _ = rustix::process::kill_process_group(self.group, signal);
     }
 
-    /// To be called after any child has changed: the program may have been stopped, by the terminal or for want of it.
+    /// To be called after any child has changed: the program may have been stopped, by the terminal
+    /// or for want of it.
     pub fn look(&mut self) {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let Ok(Some(status)) = rustix::process::waitid(WaitId::Pid(self.group), options) else { return };
@@ -88,7 +92,8 @@ impl<'a> Job<'a> {
             } else if self.terminal.is_of(self.group) {
                 self.signal(Signal::CONT);
             } else {
-                // The shell says that the job wants the terminal, and continues it in the foreground.
+                // The shell says that the job wants the terminal, and continues it in the
+                // foreground.
                 let _ = rustix::process::kill_current_process_group(Signal::TTIN);
             }
         } else if signal == Signal::TSTP.as_raw() && self.is_given {
@@ -126,7 +131,8 @@ impl Drop for Job<'_> {
     }
 }
 
-/// Whether nobody would continue this process's group if it stopped: no shell of the same session watches over it.
+/// Whether nobody would continue this process's group if it stopped: no shell of the same session
+/// watches over it.
 fn is_orphaned() -> bool {
     let Some(own) = Stat::of("self") else { return true };
     let mut at = own;

@@ -79,8 +79,8 @@ fn is_timed(limits: &Limits) -> bool {
     limits.flags & FLAG_TIMED != 0
 }
 
-/// Refuses a share of the whole GPU's time that others were promised, or that those would not keep who have the whole
-/// GPU by their priority.
+/// Refuses a share of the whole GPU's time that others were promised, or that those would not keep
+/// who have the whole GPU by their priority.
 ///
 /// # Errors
 /// [`Error::NotOffered`], [`Error::DamagedTenant`].

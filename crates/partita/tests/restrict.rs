@@ -18,7 +18,8 @@ use partita_testing::{ignored_test, succeed, without_own_variables};
 /// The directory of the programs and libraries.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&["partita-cli"]));
 
-/// Runs an ignored test of this program on a simulated H200, by `partita run` with these arguments or plainly.
+/// Runs an ignored test of this program on a simulated H200, by `partita run` with these arguments
+/// or plainly.
 fn child(temp: &Path, test: &str, run: Option<&[&str]>) {
     let program = ignored_test(test);
     let partita = BUILT.join("partita");

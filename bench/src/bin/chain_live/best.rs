@@ -10,9 +10,11 @@ use crate::Run;
 use crate::live::Living;
 use crate::report::Row;
 
-/// Parts of all TPCs that a component is held to, alone and together with others: three fifths, a quarter and a twentieth.
+/// Parts of all TPCs that a component is held to, alone and together with others: three fifths, a
+/// quarter and a twentieth.
 const LEVELS: [f64; 3] = [0.6, 0.25, 0.05];
-/// What a component held to a level alone must leave of the throughput for that level to be combined with others'.
+/// What a component held to a level alone must leave of the throughput for that level to be
+/// combined with others'.
 const LEAVES: f64 = 0.93;
 /// Parts of all TPCs that one move of the climb gives or takes, largest first.
 const STEPS: [u32; 4] = [4, 8, 16, 32];
@@ -30,7 +32,8 @@ pub struct Best {
     pub combined: usize,
     /// How many such combinations there are.
     pub combinations: usize,
-    /// Whether a climb from the best of them came to its end, where no single move of the finest step brings anything, in the time that there was.
+    /// Whether a climb from the best of them came to its end, where no single move of the finest
+    /// step brings anything, in the time that there was.
     pub is_local_optimum: bool,
 }
 
@@ -64,9 +67,10 @@ impl Looks<'_> {
     }
 }
 
-/// Tries, for as long as there is time: what the algorithms have left, everything for everybody and equal parts; every component held to each level alone; all
-/// combinations of the levels that cost little alone, in the order of what their parts brought; and a climb from the best, one component at a time. What looked best
-/// is looked at again, for the highest of many looks is a lucky one.
+/// Tries, for as long as there is time: what the algorithms have left, everything for everybody and
+/// equal parts; every component held to each level alone; all combinations of the levels that cost
+/// little alone, in the order of what their parts brought; and a climb from the best, one component
+/// at a time. What looked best is looked at again, for the highest of many looks is a lucky one.
 pub fn best(run: &Run<'_>, living: &Living<'_>, row: &Row) -> Result<Best> {
     let all = living.all()?;
     let components = row.components();
@@ -97,7 +101,8 @@ pub fn best(run: &Run<'_>, living: &Living<'_>, row: &Row) -> Result<Best> {
     Ok(Best { tpcs, trials: looks.seen.len(), combined, combinations: combinations.len(), is_local_optimum })
 }
 
-/// For each component the levels that it bears alone, in TPCs, with what each brings over everything for everybody.
+/// For each component the levels that it bears alone, in TPCs, with what each brings over
+/// everything for everybody.
 fn bearable(looks: &mut Looks<'_>, everything: &[u32], base: f64) -> Result<Vec<Vec<(u32, f64)>>> {
     let mut bearable = Vec::new();
     for (component, &all) in everything.iter().enumerate() {
@@ -121,7 +126,8 @@ fn bearable(looks: &mut Looks<'_>, everything: &[u32], base: f64) -> Result<Vec<
     Ok(bearable)
 }
 
-/// All combinations of levels, but for those of one component alone; those first whose parts brought most.
+/// All combinations of levels, but for those of one component alone; those first whose parts
+/// brought most.
 fn combinations(bearable: &[Vec<(u32, f64)>], all: u32) -> Vec<Vec<u32>> {
     let mut partial: Vec<(Vec<u32>, f64)> = vec![(Vec::new(), 0.0)];
     for levels in bearable {

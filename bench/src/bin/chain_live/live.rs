@@ -44,7 +44,8 @@ pub enum Order {
 pub struct Measured {
     /// Frames a second, mean of the counted periods.
     pub frames_per_s: f64,
-    /// How often another division was put in force, back to one that had been there before included.
+    /// How often another division was put in force, back to one that had been there before
+    /// included.
     pub changes: usize,
     /// Divisions that were tried, each counted once, without the one that there was.
     pub trials: usize,
@@ -210,7 +211,8 @@ impl Living<'_> {
         }
     }
 
-    /// Divides the compute units by hand, and returns the periods with that, as many as are counted after those in which the chain settles.
+    /// Divides the compute units by hand, and returns the periods with that, as many as are counted
+    /// after those in which the chain settles.
     fn with(&self, order: &Order, tpcs: &[u32], settle: usize, counted: usize) -> Result<Vec<Period>> {
         let before = self.steer(order)?;
         let found = self.wait(before, PATIENCE, |periods| {
@@ -245,7 +247,8 @@ impl Living<'_> {
         })
     }
 
-    /// Has the compute units divided so, from everything for everybody, and measures what comes of it.
+    /// Has the compute units divided so, from everything for everybody, and measures what comes of
+    /// it.
     pub fn obey(&self, order: &Order) -> Result<Measured> {
         let all = self.all()?;
         let components = self.periods()?.last().and_then(|period| period.tpcs.as_ref().map(Vec::len));
@@ -321,7 +324,8 @@ impl Drop for Living<'_> {
     }
 }
 
-/// Whether a search was under way in these periods and has been over for so long, with one division.
+/// Whether a search was under way in these periods and has been over for so long, with one
+/// division.
 fn has_ended(periods: &[Period], counted_s: f64) -> Option<()> {
     let last = periods.last()?;
     let searched = periods.iter().rposition(|period| period.phase == Phase::Searching)?;

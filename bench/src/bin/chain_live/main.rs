@@ -1,21 +1,28 @@
-//! The paper's chain sets as processes on a GPU: figure 4 of Luo and Wei (2023), by `partita chain`.
+//! The paper's chain sets as processes on a GPU: figure 4 of Luo and Wei (2023), by `partita
+//! chain`.
 //!
-//! Each set runs as one chain, started once. Its compute units are divided by nobody (every component has all of them, as under default MPS), by the published
-//! algorithm and by Partita's, one after the other, in an order that is another one each round; each begins where all components have everything. What is
-//! counted is what comes out of the last component, by the chain's own log, once the search has ended. After the first round the best division is looked for by
-//! trying (`--search-s`, the module `best`), and that takes part in the rounds that follow: a search of all there are is for the model (`chain-sets`).
+//! Each set runs as one chain, started once. Its compute units are divided by nobody (every
+//! component has all of them, as under default MPS), by the published algorithm and by Partita's,
+//! one after the other, in an order that is another one each round; each begins where all
+//! components have everything. What is counted is what comes out of the last component, by the
+//! chain's own log, once the search has ended. After the first round the best division is looked
+//! for by trying (`--search-s`, the module `best`), and that takes part in the rounds that follow:
+//! a search of all there are is for the model (`chain-sets`).
 //!
-//! The regimes: matrices as printed or scaled to the device (`--sizes`), and kernels as they are or repeated until a component is bound by the GPU (`--repeat`).
-//! Which of the two a row is, it measures: by what comes out when every component has a quarter of the TPCs.
+//! The regimes: matrices as printed or scaled to the device (`--sizes`), and kernels as they are or
+//! repeated until a component is bound by the GPU (`--repeat`). Which of the two a row is, it
+//! measures: by what comes out when every component has a quarter of the TPCs.
 //!
 //! ```text
 //! cargo build --release
-//! target/release/chain-live --gpu 0 --sets 1,2,3 --repeat 16 --deadline-s 170 --out bench/results/chain_live     # about 2 min on an H200
-//! target/release/chain-live --gpu 0 --sets 4,5,6 --repeat 16 --deadline-s 170 --out bench/results/chain_live     # adds its rows
-//! target/release/chain-live --sets 3 --repeat 1 --rounds 1 --search-s 3 --shrink 8                               # sim:h200
+//! O="--repeat 16 --deadline-s 170 --out bench/results/chain_live"
+//! target/release/chain-live --gpu 0 --sets 1,2,3 $O     # about 2 min on an H200
+//! target/release/chain-live --gpu 0 --sets 4,5,6 $O     # adds its rows
+//! target/release/chain-live --sets 3 --repeat 1 --rounds 1 --search-s 3 --shrink 8   # sim:h200
 //! ```
 //!
-//! FILE.json has every row as soon as it is measured; a later run replaces the rows that it measures anew and keeps the others, and `--draw` shows what is there.
+//! FILE.json has every row as soon as it is measured; a later run replaces the rows that it
+//! measures anew and keeps the others, and `--draw` shows what is there.
 
 mod best;
 mod live;
@@ -59,7 +66,8 @@ pub struct Options {
     /// The optimizer's period, in milliseconds.
     #[arg(long, default_value_t = 100)]
     period_ms: u32,
-    /// How long an algorithm has for its search, in seconds. What is measured of one that has not ended then is kept, and not counted.
+    /// How long an algorithm has for its search, in seconds. What is measured of one that has not
+    /// ended then is kept, and not counted.
     #[arg(long, default_value_t = 30.0)]
     seconds: f64,
     /// How long is counted, in seconds.
@@ -74,7 +82,8 @@ pub struct Options {
     /// The `partita` executable, beside which is `partita-stage` [default: beside this one].
     #[arg(long)]
     partita: Option<PathBuf>,
-    /// Write FILE.json and FILE.md after each row, and FILE.svg and FILE.png at the end; the table goes to standard output in any case.
+    /// Write FILE.json and FILE.md after each row, and FILE.svg and FILE.png at the end; the table
+    /// goes to standard output in any case.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print and draw a FILE.json again instead of running.
@@ -88,7 +97,8 @@ pub struct Options {
 pub enum Sizes {
     /// Table 1's: 4, 8, 12 and 16 blocks to a side.
     Printed,
-    /// As many blocks to a side as have on this GPU nearest to the part of its SMs that the printed ones had of the paper's.
+    /// As many blocks to a side as have on this GPU nearest to the part of its SMs that the printed
+    /// ones had of the paper's.
     Scaled,
 }
 
@@ -193,7 +203,8 @@ fn rounds(run: &Run<'_>, living: &Living<'_>, row: &mut Row) -> Result<()> {
         }
         if round == 0 && run.options.search_s > 0.0 {
             let best = best::best(run, living, row)?;
-            // Once more, as everything else is measured: the highest of many looks was also a lucky one.
+            // Once more, as everything else is measured: the highest of many looks was also a lucky
+            // one.
             let measured = living.obey(&Order::Best(best.tpcs.clone()))?;
             row.best = Some(best.clone());
             row.add(&Order::Best(best.tpcs), measured);

@@ -16,7 +16,8 @@ use crate::best::Best;
 use crate::live::{Measured, Order};
 use crate::{Options, Sizes};
 
-/// A chain whose throughput falls by less when every component has a quarter of the TPCs is not bound by the GPU.
+/// A chain whose throughput falls by less when every component has a quarter of the TPCs is not
+/// bound by the GPU.
 const GPU_BOUND_BELOW: f64 = 0.9;
 
 /// All rows of a GPU.
@@ -90,7 +91,8 @@ impl Row {
         self.published.iter().chain(&self.steady).map(|measured| measured.tpcs.clone()).collect()
     }
 
-    /// What a way gains over nobody, by the rounds in which its search ended, in percent: in the midst of one, divisions are tried.
+    /// What a way gains over nobody, by the rounds in which its search ended, in percent: in the
+    /// midst of one, divisions are tried.
     fn gain(&self, with: &[Measured]) -> Option<Samples> {
         let pairs = with.iter().zip(&self.none).filter(|(with, _)| with.has_ended);
         let gains: Vec<f64> =

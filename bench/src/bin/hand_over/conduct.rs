@@ -23,7 +23,8 @@ const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 struct Run {
     frames_per_s: f64,
     hand_overs_ns: Vec<f64>,
-    /// How frames came to be in order at each component, in words; empty for other ways than the ring.
+    /// How frames came to be in order at each component, in words; empty for other ways than the
+    /// ring.
     waits: String,
 }
 

@@ -1,13 +1,17 @@
-//! Handing frames over: throughput against the length of the chain, and the time of one hand-over against the size of the frame.
+//! Handing frames over: throughput against the length of the chain, and the time of one hand-over
+//! against the size of the frame.
 //!
-//! As figure 3 of Luo and Wei (2023): chains of 2 to 8 components, each with the kernel of class S (a grid of 4 × 4 blocks of 32 × 32
-//! threads), whose frames go by copy over UDP, by handle over UDP as in the paper, by handle over Unix sockets with a cache, and by the shared ring that
-//! `partita-chain` uses. All of one round in one run, interleaved; each cell of the tables is the median of the rounds.
+//! As figure 3 of Luo and Wei (2023): chains of 2 to 8 components, each with the kernel of class S
+//! (a grid of 4 × 4 blocks of 32 × 32 threads), whose frames go by copy over UDP, by handle over
+//! UDP as in the paper, by handle over Unix sockets with a cache, and by the shared ring that
+//! `partita-chain` uses. All of one round in one run, interleaved; each cell of the tables is the
+//! median of the rounds.
 //!
 //! ```text
 //! cargo build --release && target/release/hand-over --out bench/results         # sim:h200
-//! target/release/hand-over --gpu 0 --work matrix --out bench/results            # the first GPU of this machine
-//! target/release/hand-over --gpu 0 --work matrix --lengths 2,5,8 --ways udp-copy,unix-handle,ring,ring-on-host --frame-mib-max 1 --deadline-s 120
+//! target/release/hand-over --gpu 0 --work matrix --out bench/results  # the first GPU
+//! target/release/hand-over --gpu 0 --work matrix --lengths 2,5,8 --ways
+//! udp-copy,unix-handle,ring,ring-on-host --frame-mib-max 1 --deadline-s 120
 //! ```
 
 mod conduct;
@@ -67,8 +71,8 @@ pub struct Options {
 pub enum Work {
     /// Nothing.
     None,
-    /// As many blocks as the product of two matrices of class S, each for 10 µs. For the simulator, which would compute the product on the cores that it
-    /// shares with everybody.
+    /// As many blocks as the product of two matrices of class S, each for 10 µs. For the simulator,
+    /// which would compute the product on the cores that it shares with everybody.
     Spin,
     /// The product of two matrices of class S.
     Matrix,

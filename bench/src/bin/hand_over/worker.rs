@@ -1,7 +1,8 @@
 //! One component of a chain that is measured.
 //!
-//! It says `ready`, makes its transport at the first line that it is told, and runs at the second, `go MILLISECONDS`. Then it answers with how many frames it
-//! has passed on and when (nanoseconds from the first to the last), and with the times of its hand-overs.
+//! It says `ready`, makes its transport at the first line that it is told, and runs at the second,
+//! `go MILLISECONDS`. Then it answers with how many frames it has passed on and when (nanoseconds
+//! from the first to the last), and with the times of its hand-overs.
 
 use std::io::Write;
 use std::path::Path;
@@ -41,8 +42,8 @@ struct Rig<'g> {
 }
 
 impl Rig<'_> {
-    /// The input goes in at the first component, and the result comes out at the last, as in the paper; on the frame's stream, so that nobody
-    /// waits for them here.
+    /// The input goes in at the first component, and the result comes out at the last, as in the
+    /// paper; on the frame's stream, so that nobody waits for them here.
     fn work(&mut self, item: &Item<'_>, work: Work, is_first: bool, is_last: bool) -> Result<(), Error> {
         let failed = |source| Error::Driver { what: "work on a frame", source: Box::new(source) };
         if work == Work::None {
@@ -117,7 +118,8 @@ pub fn run(options: &Options, component: &[String]) -> Result<()> {
             continue;
         };
         let now = Instant::now();
-        // Until the first frame is through, memory is opened and pages are touched: that is not counted.
+        // Until the first frame is through, memory is opened and pages are touched: that is not
+        // counted.
         if passed.sequence > 0 && !over {
             count += u64::from(span.is_some());
             span = Some((span.map_or(now, |(first, _)| first), now));

@@ -1,7 +1,9 @@
-//! One actuator of chains, in a process of its own: `partita_chain`'s own code, as a component uses it.
+//! One actuator of chains, in a process of its own: `partita_chain`'s own code, as a component uses
+//! it.
 //!
-//! It says `ready`, prepares at the line `prepare`, measures one round at each line `round`, and answers each with a line of JSON. It ends with
-//! its input, or by itself after the time that it was given, whatever it waits for.
+//! It says `ready`, prepares at the line `prepare`, measures one round at each line `round`, and
+//! answers each with a line of JSON. It ends with its input, or by itself after the time that it
+//! was given, whatever it waits for.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -68,7 +70,8 @@ pub struct Prepared {
     pub cuda_version: u32,
     /// SMs of the partitions that are switched between; those of the device for [`Kind::None`].
     pub sms: Vec<u32>,
-    /// The first switch to each partition, which makes what later ones choose among, in milliseconds.
+    /// The first switch to each partition, which makes what later ones choose among, in
+    /// milliseconds.
     pub make_ms: Vec<f64>,
 }
 
@@ -77,13 +80,15 @@ pub struct Prepared {
 pub struct Round {
     /// The call that changes the partition, in nanoseconds.
     pub switch_ns: Vec<f64>,
-    /// From that call to the end of the first work under the new partition, seen by the host, in microseconds.
+    /// From that call to the end of the first work under the new partition, seen by the host, in
+    /// microseconds.
     pub first_work_us: Vec<f64>,
     /// The same work without a switch.
     pub same_work_us: Vec<f64>,
     /// Enqueueing one launch, on average of a burst, in nanoseconds.
     pub launch_ns: Vec<f64>,
-    /// What passing a frame on costs beyond what every component does: the order between contexts, in nanoseconds.
+    /// What passing a frame on costs beyond what every component does: the order between contexts,
+    /// in nanoseconds.
     pub pass_on_ns: Vec<f64>,
     /// Switches after which a census looked where blocks run.
     pub checked: u64,
@@ -216,8 +221,8 @@ impl<'g> Bench<'g> {
         Ok((bench, prepared))
     }
 
-    /// The next partition, in order behind the work of the one before, as a component of a chain takes a suggestion. Returns the time of the
-    /// call alone.
+    /// The next partition, in order behind the work of the one before, as a component of a chain
+    /// takes a suggestion. Returns the time of the call alone.
     fn switch(&mut self) -> Result<f64> {
         let next = (self.now + 1) % self.partitions.len();
         let before = self.partitions[self.now].place.stream();

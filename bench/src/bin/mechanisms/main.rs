@@ -1,17 +1,21 @@
-//! The ways in which launches are held to some TPCs, side by side: which sets each offers, what a lane costs to make and to change, what a
-//! launch on it costs, and how much gets through at equal sets.
+//! The ways in which launches are held to some TPCs, side by side: which sets each offers, what a
+//! lane costs to make and to change, what a launch on it costs, and how much gets through at equal
+//! sets.
 //!
-//! All in one process and one run. The green contexts are made first, because the driver makes none beside a launch callback. Then each
-//! round measures every mechanism, and a plain stream for comparison, at every set, in an order that moves on from round to round.
-//! Where a stream's mask lies, and the board's numbering, come from the calibration, which `partita` makes in child processes.
+//! All in one process and one run. The green contexts are made first, because the driver makes none
+//! beside a launch callback. Then each round measures every mechanism, and a plain stream for
+//! comparison, at every set, in an order that moves on from round to round. Where a stream's mask
+//! lies, and the board's numbering, come from the calibration, which `partita` makes in child
+//! processes.
 //!
 //! ```text
 //! cargo build --release && target/release/mechanisms --gpu 0 --json bench/results/mechanisms.json
 //! target/release/mechanisms --elements 16384            # sim:h200, where throughput is the host's
 //! ```
 //!
-//! With `--switch`, what moving compute units costs with each actuator of chains instead: the call, the time to the first work under the new
-//! partition, and what launches and hand-overs cost from then on. It starts an MPS service of its own and ends it; 30 s on an H200, 120 s at most:
+//! With `--switch`, what moving compute units costs with each actuator of chains instead: the call,
+//! the time to the first work under the new partition, and what launches and hand-overs cost from
+//! then on. It starts an MPS service of its own and ends it; 30 s on an H200, 120 s at most:
 //!
 //! ```text
 //! target/release/mechanisms --switch --gpu 0 --rounds 20 --out bench/results/switch_cost
@@ -186,7 +190,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Sets of several sizes that all mechanisms offer: unions of the groups that keep together where there are green contexts.
+/// Sets of several sizes that all mechanisms offer: unions of the groups that keep together where
+/// there are green contexts.
 fn sets(topology: &Topology, green: Option<&Green<'_, '_>>) -> Vec<TpcSet> {
     let groups: Vec<TpcSet> = match green {
         Some(green) => green.groups(Coscheduling::Kept).to_vec(),

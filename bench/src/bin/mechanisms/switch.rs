@@ -1,6 +1,7 @@
 //! What moving compute units costs with each actuator of chains, side by side.
 //!
-//! Each actuator is a process (`actuator.rs`), half of them clients of an MPS service and half not, and all of them take turns, round by round.
+//! Each actuator is a process (`actuator.rs`), half of them clients of an MPS service and half not,
+//! and all of them take turns, round by round.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -25,7 +25,8 @@ pub struct Options {
 const NEIGHBOUR_BYTES: u64 = 8 * GRAIN_BYTES;
 const VICTIM_BYTES: u64 = 32 * GRAIN_BYTES;
 
-/// Runs it: in the tenant, and by turns among processes without limits, for what the driver does by itself.
+/// Runs it: in the tenant, and by turns among processes without limits, for what the driver does by
+/// itself.
 pub fn run(options: &Options) -> Result<()> {
     let quota_bytes = NEIGHBOUR_BYTES + VICTIM_BYTES;
     let part = |is_bare: bool| words([&"lead-kills", &quota_bytes, &is_bare]);
@@ -71,8 +72,8 @@ struct Ends {
     refusals: u64,
 }
 
-/// Starts the victims one after another, one for each line, ends them, and asks for all that they may have held. In the tenant, or without
-/// limits.
+/// Starts the victims one after another, one for each line, ends them, and asks for all that they
+/// may have held. In the tenant, or without limits.
 pub fn lead(quota_bytes: u64, is_bare: bool) -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! cargo build --release
-//! target/release/quota-storm race          # 64 processes, a million operations: bytes over the quota, wrong refusals
-//! target/release/quota-storm kills         # a thousand SIGKILLs: bytes lost, the longest wait of the others
-//! target/release/quota-storm start         # what the hook adds to the start of a program, beside 0 to 1,000 others
+//! target/release/quota-storm race  # 64 processes, a million operations
+//! target/release/quota-storm kills  # a thousand SIGKILLs
+//! target/release/quota-storm start  # the start of a program, beside others
 //! target/release/quota-storm race --gpu 0  # the first GPU of this machine
 //! ```
 
@@ -19,7 +19,8 @@ use std::process::Command;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-/// Bytes that every size here is a multiple of: the H200's allocations are, so the quota can be met to the byte.
+/// Bytes that every size here is a multiple of: the H200's allocations are, so the quota can be met
+/// to the byte.
 const GRAIN_BYTES: u64 = 2 << 20;
 
 #[derive(Parser)]

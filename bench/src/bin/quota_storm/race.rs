@@ -21,8 +21,8 @@ pub struct Options {
     operations: u64,
 }
 
-/// Two rounds: in the first all that the processes may hold together is just the quota, so every refusal is wrong; in
-/// the second it is four times that, so the quota alone holds them.
+/// Two rounds: in the first all that the processes may hold together is just the quota, so every
+/// refusal is wrong; in the second it is four times that, so the quota alone holds them.
 const ROUNDS: [(&str, u64); 2] = [("what they want just fits", 1), ("they want four times as much", 4)];
 /// The share of one process in the first round.
 const SHARE_BYTES: u64 = 8 * GRAIN_BYTES;
@@ -81,7 +81,8 @@ pub fn lead(processes: u64, operations: u64, quota_bytes: u64) -> Result<()> {
     };
     for round in 0..ROUNDS.len() {
         let mut racing = start(round)?;
-        // The first answer is what the caller waits for before it starts; later ones end the round before.
+        // The first answer is what the caller waits for before it starts; later ones end the round
+        // before.
         println!("ready");
         if lines.next().transpose()?.is_none() {
             return Ok(());

@@ -53,7 +53,8 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds until it has initialised the driver, which gives it the tenant's memory or the GPU's.
+/// Milliseconds until it has initialised the driver, which gives it the tenant's memory or the
+/// GPU's.
 fn started_ms(command: Command, in_tenant: bool) -> Result<f64> {
     let start = Instant::now();
     let mut side = Side::start(command)?;

@@ -15,7 +15,8 @@ use crate::{GRAIN_BYTES, kills, race, start};
 /// What a process of the benchmark does.
 #[derive(Subcommand)]
 pub enum Part {
-    /// Outside of the tenant: tells the free bytes of the device's memory, the fewest since it was asked last.
+    /// Outside of the tenant: tells the free bytes of the device's memory, the fewest since it was
+    /// asked last.
     Observe,
     /// Starts and leads those that race.
     LeadRace {
@@ -43,7 +44,8 @@ pub enum Part {
         #[arg(action = clap::ArgAction::Set)]
         is_bare: bool,
     },
-    /// Allocates and frees until it is killed or its input ends, and tells how long its longest operation took.
+    /// Allocates and frees until it is killed or its input ends, and tells how long its longest
+    /// operation took.
     Churn {
         /// The most that it holds, in bytes.
         bytes_max: u64,
@@ -57,7 +59,8 @@ pub enum Part {
         /// How many others there are, one after another.
         others: Vec<u64>,
     },
-    /// Initialises the driver, says so, and tells when asked how much memory its device has, as it sees it.
+    /// Initialises the driver, says so, and tells when asked how much memory its device has, as it
+    /// sees it.
     Start,
 }
 

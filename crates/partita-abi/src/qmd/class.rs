@@ -4,8 +4,8 @@ use super::{QmdError, QmdLayout, QmdVersion, layouts};
 
 /// A generation's compute class and the versions that its header defines.
 ///
-/// From the class headers in `NVIDIA/open-gpu-doc`, `classes/compute`; the compute capabilities are those of the GPUs that expose
-/// the class.
+/// From the class headers in `NVIDIA/open-gpu-doc`, `classes/compute`; the compute capabilities are
+/// those of the GPUs that expose the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QmdClass {
     /// The class's name, such as `HOPPER_COMPUTE_A`.
@@ -116,11 +116,13 @@ pub fn class_for(compute_capability: u32) -> Option<&'static QmdClass> {
 
 /// The layout of a GPU's descriptors of a known version.
 ///
-/// `compute_capability` is major × 10 + minor (90 for 9.0); `version_byte` is that of a descriptor that was read before with
-/// [`layout_of`]. The same byte can stand for different layouts of different classes.
+/// `compute_capability` is major × 10 + minor (90 for 9.0); `version_byte` is that of a descriptor
+/// that was read before with [`layout_of`]. The same byte can stand for different layouts of
+/// different classes.
 ///
 /// # Errors
-/// Everything that is not known exactly is refused; the launch is then to be left unmodified and the refusal reported.
+/// Everything that is not known exactly is refused; the launch is then to be left unmodified and
+/// the refusal reported.
 pub fn layout_for(compute_capability: u32, version_byte: u8) -> Result<&'static QmdLayout, QmdError> {
     let class = class_for(compute_capability).ok_or(QmdError::UnknownCapability { compute_capability })?;
     match QmdVersion::from_byte(version_byte) {
@@ -136,13 +138,15 @@ pub const QMD_HEAD_WORDS: usize = 19;
 
 /// The layout of a descriptor, told by its GPU's class and its version byte.
 ///
-/// `compute_capability` is major × 10 + minor (90 for 9.0); of `image` the first [`QMD_HEAD_WORDS`] words are enough. The class
-/// decides first, because one byte cannot identify a version: V05 keeps its version at byte 58, where a V04 descriptor has part of a
-/// pointer, and has part of a semaphore's payload at byte 72, where every other version keeps its own. Exactly one version of the
-/// class must then stand at its own place.
+/// `compute_capability` is major × 10 + minor (90 for 9.0); of `image` the first [`QMD_HEAD_WORDS`]
+/// words are enough. The class decides first, because one byte cannot identify a version: V05 keeps
+/// its version at byte 58, where a V04 descriptor has part of a pointer, and has part of a
+/// semaphore's payload at byte 72, where every other version keeps its own. Exactly one version of
+/// the class must then stand at its own place.
 ///
 /// # Errors
-/// Everything that is not known exactly is refused; the launch is then to be left unmodified and the refusal reported.
+/// Everything that is not known exactly is refused; the launch is then to be left unmodified and
+/// the refusal reported.
 pub fn layout_of(compute_capability: u32, image: &[u32]) -> Result<&'static QmdLayout, QmdError> {
     let class = class_for(compute_capability).ok_or(QmdError::UnknownCapability { compute_capability })?;
     if image.len() < QMD_HEAD_WORDS {

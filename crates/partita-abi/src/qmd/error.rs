@@ -31,7 +31,8 @@ pub enum QmdError {
         /// The byte that was read.
         version_byte: u8,
     },
-    /// The class keeps its version in one of two places, and what stands there is not exactly one of its versions.
+    /// The class keeps its version in one of two places, and what stands there is not exactly one
+    /// of its versions.
     UnclearVersion {
         /// Major × 10 + minor.
         compute_capability: u32,

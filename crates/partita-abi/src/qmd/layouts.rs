@@ -182,7 +182,8 @@ pub static V05_00: QmdLayout = QmdLayout {
         distribution: mw(2111, 2111),                               // CGA_CTA_DISTRIBUTION_MODE
     }),
     mask: QmdMask {
-        // TPC_DISABLE_MASK(i) MW(2271+32i:2240+32i); eight words end at the next field, MW(2527:2496).
+        // TPC_DISABLE_MASK(i) MW(2271+32i:2240+32i); eight words end at the next field,
+        // MW(2527:2496).
         first_word: 2240 / 32,
         words: 8,
         beyond: QmdMaskBeyond::Nothing,

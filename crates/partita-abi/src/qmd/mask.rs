@@ -4,8 +4,8 @@ use super::{QMD_WORDS_MAX, QmdError, QmdField, QmdLayout};
 
 /// Where a version keeps its TPC disable mask.
 ///
-/// The mask is one number space, 0 to [`QmdMask::tpcs_max`], that lies in up to two places: words from the first on, and what a
-/// version added beyond them.
+/// The mask is one number space, 0 to [`QmdMask::tpcs_max`], that lies in up to two places: words
+/// from the first on, and what a version added beyond them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QmdMask {
     /// The first word of the mask, counted from the start of the descriptor.
@@ -23,7 +23,8 @@ pub struct QmdMask {
 pub enum QmdMaskBeyond {
     /// There are none.
     Nothing,
-    /// In two fields of one word, the lower numbers first. What lies between and around them belongs to others.
+    /// In two fields of one word, the lower numbers first. What lies between and around them
+    /// belongs to others.
     Fields {
         /// The next TPCs.
         lower: QmdField,
@@ -134,13 +135,15 @@ impl QmdLayout {
     }
 }
 
-/// Writes a disable mask into a descriptor: every bit that the version has for it, and the bit that makes the mask count. No other
-/// bit changes.
+/// Writes a disable mask into a descriptor: every bit that the version has for it, and the bit that
+/// makes the mask count. No other bit changes.
 ///
-/// A set bit disables the TPC with that *physical* number; numbers that the version has no bit for are ignored. Whether the mask
-/// leaves a TPC that exists is the caller's to know: a launch whose mask does not never ends.
+/// A set bit disables the TPC with that *physical* number; numbers that the version has no bit for
+/// are ignored. Whether the mask leaves a TPC that exists is the caller's to know: a launch whose
+/// mask does not never ends.
 ///
-/// This runs once for every kernel launch of a tenant, so it is a length check, predictable branches and a few stores.
+/// This runs once for every kernel launch of a tenant, so it is a length check, predictable
+/// branches and a few stores.
 ///
 /// # Errors
 /// [`QmdError::ImageTooShort`]; nothing is then written.
@@ -154,7 +157,8 @@ pub fn write_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32;
     Ok(())
 }
 
-/// Takes a descriptor's mask away: its bits and the bit that makes it count become zero, and no other bit changes.
+/// Takes a descriptor's mask away: its bits and the bit that makes it count become zero, and no
+/// other bit changes.
 ///
 /// # Errors
 /// [`QmdError::ImageTooShort`]; nothing is then written.
@@ -167,15 +171,16 @@ pub fn clear_disable_mask(image: &mut [u32], layout: &QmdLayout) -> Result<(), Q
     Ok(())
 }
 
-/// Writes a disable mask into a descriptor as [`write_disable_mask`] does, and keeps disabled what the descriptor's own mask
-/// disables already.
+/// Writes a disable mask into a descriptor as [`write_disable_mask`] does, and keeps disabled what
+/// the descriptor's own mask disables already.
 ///
-/// A mask that is there before has a reason. Measured on an H200 with driver 580.159.04: a stream's own mask arrives here, and
-/// without one every launch of clusters of more than two blocks comes with TPCs 72 to 127 disabled, the numbers of TPCs that belong
-/// to no whole GPC. (With a stream's mask the driver leaves that out, and the clusters run all the same.)
+/// A mask that is there before has a reason. Measured on an H200 with driver 580.159.04: a stream's
+/// own mask arrives here, and without one every launch of clusters of more than two blocks comes
+/// with TPCs 72 to 127 disabled, the numbers of TPCs that belong to no whole GPC. (With a stream's
+/// mask the driver leaves that out, and the clusters run all the same.)
 ///
-/// The union can disable every TPC that exists where neither mask does, and such a launch never ends: the caller checks, or uses
-/// [`merge_live`].
+/// The union can disable every TPC that exists where neither mask does, and such a launch never
+/// ends: the caller checks, or uses [`merge_live`].
 ///
 /// # Errors
 /// [`QmdError::ImageTooShort`]; nothing is then written.
@@ -187,10 +192,11 @@ pub fn merge_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32;
     write_disable_mask(image, layout, &union(disable, &layout.mask.get(image)))
 }
 
-/// As [`merge_disable_mask`], for a launch that must end: where both masks together leave none of `live` enabled, `disable` alone is
-/// written, and the descriptor's own mask is given up.
+/// As [`merge_disable_mask`], for a launch that must end: where both masks together leave none of
+/// `live` enabled, `disable` alone is written, and the descriptor's own mask is given up.
 ///
-/// `live` has a set bit for each physical number that carries a TPC on this board; `disable` leaves one of them enabled.
+/// `live` has a set bit for each physical number that carries a TPC on this board; `disable` leaves
+/// one of them enabled.
 ///
 /// Returns whether the descriptor's own mask holds still: `false` where it was given up.
 ///
@@ -212,7 +218,8 @@ pub fn merge_live(
     Ok(left)
 }
 
-/// `disable` united with a descriptor's own mask, or alone where together they leave none of `live` enabled.
+/// `disable` united with a descriptor's own mask, or alone where together they leave none of `live`
+/// enabled.
 #[inline]
 pub fn union_live(disable: &[u32; 8], own: Option<&[u32; 8]>, live: &[u32; 8]) -> [u32; 8] {
     let both = own.map_or(*disable, |own| union(disable, own));
@@ -224,8 +231,8 @@ fn union(a: &[u32; 8], b: &[u32; 8]) -> [u32; 8] {
     core::array::from_fn(|word| a[word] | b[word])
 }
 
-/// Whether a descriptor has a disable mask: its valid bit is set or, on versions without one, a bit of its mask is; an image too short
-/// for its version has none.
+/// Whether a descriptor has a disable mask: its valid bit is set or, on versions without one, a bit
+/// of its mask is; an image too short for its version has none.
 #[inline]
 pub fn has_disable_mask(image: &[u32], layout: &QmdLayout) -> bool {
     image.get(..layout.words()).is_some_and(|image| layout.mask.counts(image))

@@ -43,7 +43,8 @@ pub const HOPPER_PRIORITY_GROUPS: [u32; 6] = [63, 37, 11, 10, 9, 8];
 pub struct QmdLayout {
     /// The version that the layout describes.
     pub version: QmdVersion,
-    /// Where the version byte stands, in bytes from the start of the descriptor ([`QmdVersion::offset_bytes`]).
+    /// Where the version byte stands, in bytes from the start of the descriptor
+    /// ([`QmdVersion::offset_bytes`]).
     pub version_offset_bytes: u16,
     /// Length of a descriptor, in bytes.
     pub bytes: usize,
@@ -88,7 +89,8 @@ impl QmdLayout {
         image
     }
 
-    /// Whether a descriptor says, at this version's place, that it is of this version. The GPU's class must be the layout's.
+    /// Whether a descriptor says, at this version's place, that it is of this version. The GPU's
+    /// class must be the layout's.
     #[inline]
     pub fn is_version_of(&self, image: &[u32]) -> bool {
         self.version.stands_in(image)

@@ -34,8 +34,8 @@ impl QmdSize {
         read_field(image, self.field).map(|units| units << self.shifted)
     }
 
-    /// Writes a size, in bytes. Returns whether it was written: one that is no whole number of units or too great for the field
-    /// changes nothing.
+    /// Writes a size, in bytes. Returns whether it was written: one that is no whole number of
+    /// units or too great for the field changes nothing.
     #[inline]
     #[must_use = "a value that does not fit is not written"]
     pub fn write_bytes(&self, image: &mut [u32], bytes: u32) -> bool {
@@ -63,8 +63,8 @@ impl QmdLayout {
     /// Writes the address of the kernel's code, or its offset before Volta.
     ///
     /// # Errors
-    /// [`QmdError::ImageTooShort`], and [`QmdError::ProgramDoesNotFit`] for an address that the version cannot hold. Nothing is
-    /// then written.
+    /// [`QmdError::ImageTooShort`], and [`QmdError::ProgramDoesNotFit`] for an address that the
+    /// version cannot hold. Nothing is then written.
     pub fn write_program(&self, image: &mut [u32], address: u64) -> Result<(), QmdError> {
         self.whole(image)?;
         let refused = Err(QmdError::ProgramDoesNotFit { version: self.version, address });

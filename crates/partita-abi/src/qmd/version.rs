@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// A version of the QMD. The discriminant is the version byte, major version in the high half: `QMD_MAJOR_VERSION << 4 |
-/// QMD_VERSION` (`QMD_MINOR_VERSION` from V04_01 on) of the headers.
+/// A version of the QMD. The discriminant is the version byte, major version in the high half:
+/// `QMD_MAJOR_VERSION << 4 | QMD_VERSION` (`QMD_MINOR_VERSION` from V04_01 on) of the headers.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(non_camel_case_types)] // The headers' own names.
@@ -74,8 +74,8 @@ impl QmdVersion {
 
     /// Where a descriptor of this version keeps its version byte, in bytes from its start.
     ///
-    /// `QMD_VERSION` MW(579:576) and `QMD_MAJOR_VERSION` MW(583:580) up to V04_01; `QMD_MINOR_VERSION` MW(467:464) and
-    /// `QMD_MAJOR_VERSION` MW(471:468) in V05 (`clcdc0qmd.h`).
+    /// `QMD_VERSION` MW(579:576) and `QMD_MAJOR_VERSION` MW(583:580) up to V04_01;
+    /// `QMD_MINOR_VERSION` MW(467:464) and `QMD_MAJOR_VERSION` MW(471:468) in V05 (`clcdc0qmd.h`).
     pub const fn offset_bytes(self) -> u16 {
         match self {
             Self::V05_00 | Self::V05_01 => 464 / 8,
@@ -96,8 +96,8 @@ impl QmdVersion {
         image.get(word).map(|word| (word >> shift) as u8)
     }
 
-    /// Whether a descriptor says at this version's place that it is of this version. The place holds other data in descriptors of
-    /// other classes, so this proves nothing without the class.
+    /// Whether a descriptor says at this version's place that it is of this version. The place
+    /// holds other data in descriptors of other classes, so this proves nothing without the class.
     #[inline]
     pub fn stands_in(self, image: &[u32]) -> bool {
         self.byte_at_place(image) == Some(self.byte())

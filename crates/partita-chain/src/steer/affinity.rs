@@ -11,11 +11,14 @@ use crate::error::Error;
 /// Contexts that a component makes at most; each holds device memory.
 const CONTEXTS_MAX: usize = 32;
 
-/// A pool of contexts of MPS, each made when its size is first wanted and kept as long as the process lives.
+/// A pool of contexts of MPS, each made when its size is first wanted and kept as long as the
+/// process lives.
 ///
-/// Of a suggestion only its size counts: MPS chooses the SMs. Work has to go to [`Component::stream`](crate::Component::stream), which changes
-/// with each suggestion, and is in another context than the primary one: kernels must be loaded as `CUkernel`s, which belong to no context. An event
-/// is recorded in its own context alone, so each frame that is passed on costs one event and one wait more than with the other ways.
+/// Of a suggestion only its size counts: MPS chooses the SMs. Work has to go to
+/// [`Component::stream`](crate::Component::stream), which changes with each suggestion, and is in
+/// another context than the primary one: kernels must be loaded as `CUkernel`s, which belong to no
+/// context. An event is recorded in its own context alone, so each frame that is passed on costs
+/// one event and one wait more than with the other ways.
 #[derive(Default)]
 pub struct AffinityContexts<'g> {
     contexts: HashMap<u32, &'g AffinityContext<'g, 'g>>,

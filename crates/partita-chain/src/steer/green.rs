@@ -12,10 +12,12 @@ use crate::error::Error;
 /// Contexts that a component makes at most; each holds device memory.
 const CONTEXTS_MAX: usize = 64;
 
-/// A pool of green contexts, each made when it is first wanted and kept as long as the process lives.
+/// A pool of green contexts, each made when it is first wanted and kept as long as the process
+/// lives.
 ///
-/// They come in the sizes that the driver offers: a suggestion between two of them is kept to by the largest inside it, or where there is none by the
-/// smallest around it. Work has to go to [`Component::stream`](crate::Component::stream), which changes with each suggestion.
+/// They come in the sizes that the driver offers: a suggestion between two of them is kept to by
+/// the largest inside it, or where there is none by the smallest around it. Work has to go to
+/// [`Component::stream`](crate::Component::stream), which changes with each suggestion.
 #[derive(Default)]
 pub struct GreenContexts<'g> {
     green: Option<Green<'g, 'g>>,

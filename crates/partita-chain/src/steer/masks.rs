@@ -8,9 +8,11 @@ use partita_driver::{Gpu, ProcessMasks, StreamRef};
 use super::{Steer, refused};
 use crate::error::Error;
 
-/// A mask in every launch, as [`ProcessMasks`] puts it there. The board's calibration is the one that `partita run` has proved and kept.
+/// A mask in every launch, as [`ProcessMasks`] puts it there. The board's calibration is the one
+/// that `partita run` has proved and kept.
 ///
-/// The driver is asked to call this process back for its launches at the first suggestion and not before.
+/// The driver is asked to call this process back for its launches at the first suggestion and not
+/// before.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Masks {
     masks: Option<ProcessMasks>,

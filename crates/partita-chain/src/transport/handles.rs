@@ -1,4 +1,5 @@
-//! A frame's memory handle in a datagram: the paper's way over UDP, opened at each hand-over, or kept open over a Unix socket.
+//! A frame's memory handle in a datagram: the paper's way over UDP, opened at each hand-over, or
+//! kept open over a Unix socket.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -14,7 +15,8 @@ use super::place::{Place, meet};
 use super::{Item, Passed, Transport, Work, system};
 use crate::error::Error;
 
-/// Allocations are a multiple of this, in bytes: smaller ones may share a block of the driver's, which a handle would open as a whole.
+/// Allocations are a multiple of this, in bytes: smaller ones may share a block of the driver's,
+/// which a handle would open as a whole.
 const UNIT_BYTES: u64 = 2 << 20;
 /// Handle, sequence, time, size, number in the pool.
 const MESSAGE_BYTES: usize = HANDLE_BYTES + 4 * 8;
@@ -146,8 +148,9 @@ pub struct Handles<'g> {
 }
 
 impl<'g> Handles<'g> {
-    /// In that place. The first component allocates `frames` of `frame_bytes`, each with a handle of its own. With `keep_open`, memory is opened
-    /// once; otherwise at each hand-over, as the paper has it.
+    /// In that place. The first component allocates `frames` of `frame_bytes`, each with a handle
+    /// of its own. With `keep_open`, memory is opened once; otherwise at each hand-over, as the
+    /// paper has it.
     ///
     /// # Errors
     /// Those of the driver and the system; and if the neighbour does not come within 20 seconds.

@@ -1,8 +1,9 @@
 //! The frame itself in UDP messages: what the paper compares with.
 //!
-//! A frame goes from the GPU to host memory, in messages to the next component, and to the GPU again. UDP promises nothing, so each message is
-//! acknowledged, a few are under way at a time, and what is not acknowledged is sent again: a benchmark in which frames get lost would
-//! flatter whatever it is compared with.
+//! A frame goes from the GPU to host memory, in messages to the next component, and to the GPU
+//! again. UDP promises nothing, so each message is acknowledged, a few are under way at a time, and
+//! what is not acknowledged is sent again: a benchmark in which frames get lost would flatter
+//! whatever it is compared with.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use crate::error::Error;
 const PIECE_BYTES: usize = 60_000;
 /// Sequence, time, size of the frame, offset.
 const HEAD_BYTES: usize = 4 * 8;
-/// Messages under way: as many as the usual socket buffer holds (`net.core.rmem_default`, 212,992 bytes).
+/// Messages under way: as many as the usual socket buffer holds (`net.core.rmem_default`, 212,992
+/// bytes).
 const WINDOW: usize = 2;
 /// How long an acknowledgement is waited for.
 const ACKNOWLEDGED_MAX: Duration = Duration::from_millis(20);
@@ -91,7 +93,8 @@ impl<'g> UdpCopy<'g> {
         })
     }
 
-    /// Receives a frame's bytes; returns when its sender began to let go of it, or nothing if none came in time.
+    /// Receives a frame's bytes; returns when its sender began to let go of it, or nothing if none
+    /// came in time.
     fn receive(&mut self, limit: Duration) -> Result<Option<u64>, Error> {
         let pieces = self.host.len().div_ceil(PIECE_BYTES);
         let mut there = vec![false; pieces];

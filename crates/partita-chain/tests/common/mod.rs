@@ -189,7 +189,8 @@ impl World {
         Process::start(&mut command)
     }
 
-    /// Starts all of them, each when the one before is there: whoever opens memory wants the one who allocates it.
+    /// Starts all of them, each when the one before is there: whoever opens memory wants the one
+    /// who allocates it.
     pub fn start_all(&self) -> Vec<Process> {
         (0..self.commands.len()).map(|role| self.start(role)).collect()
     }

@@ -66,7 +66,8 @@ pub struct BatchScript {
     /// The batch system [default: slurm if SLURM_JOB_ID is set, pbs if there are arguments]
     #[arg(long, value_enum)]
     pub system: Option<SystemArg>,
-    /// The job's GPUs, where the batch system does not say: 0 or 0,1. With sim:NAME, its numbers are of that simulated machine
+    /// The job's GPUs, where the batch system does not say: 0 or 0,1. With sim:NAME, its numbers
+    /// are of that simulated machine
     #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true)]
     pub gpu: Option<String>,
     /// What jobs with GPUs get that ask for nothing, as mps or sm=50%

@@ -38,10 +38,12 @@ pub struct Bench {
     /// List the experiments
     #[arg(long)]
     pub list: bool,
-    /// What simulated devices run it on: the model itself, or kernels launched through the simulated driver
+    /// What simulated devices run it on: the model itself, or kernels launched through the
+    /// simulated driver
     #[arg(long, value_enum, default_value_t = OnArg::Model, value_name = "WHAT")]
     pub on: OnArg,
-    /// Write a page of the experiments to this file: the paper, the models of its GPU and of an H200, and the measurements kept in the directory of --out
+    /// Write a page of the experiments to this file: the paper, the models of its GPU and of an
+    /// H200, and the measurements kept in the directory of --out
     #[arg(long, value_name = "FILE", requires = "out", conflicts_with_all = ["config", "list", "on", "replay", "json"], value_hint = ValueHint::FilePath)]
     pub page: Option<PathBuf>,
     /// Run nothing: read again what was measured on a GPU and left in this directory by --out

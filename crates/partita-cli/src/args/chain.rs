@@ -61,7 +61,8 @@ Examples:
   partita chain start ./cameras.toml --log cameras.jsonl
   partita chain start cameras --gpu sim:h200")]
 pub struct ChainStart {
-    /// The chain's name, or a file with its definition (a path with a slash in it, or a name with a dot of a file that is there)
+    /// The chain's name, or a file with its definition (a path with a slash in it, or a name with a
+    /// dot of a file that is there)
     pub chain: String,
     /// The GPU, in place of the definition's
     #[arg(long, value_name = "GPU")]
@@ -76,7 +77,8 @@ pub struct ChainStart {
 pub struct ChainStop {
     /// The chain
     pub name: String,
-    /// Seconds to finish what is on its way and to leave, and as many again between SIGTERM and SIGKILL for what has not left
+    /// Seconds to finish what is on its way and to leave, and as many again between SIGTERM and
+    /// SIGKILL for what has not left
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub grace: u16,
 }

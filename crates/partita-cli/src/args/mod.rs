@@ -45,8 +45,8 @@ pub use topology::Topology;
 
 /// Share one NVIDIA GPU between programs that know nothing of each other.
 ///
-/// Each program runs as a tenant: it gets the compute units and the memory that it was promised, keeps them while its
-/// neighbours misbehave, and can be resized while it runs.
+/// Each program runs as a tenant: it gets the compute units and the memory that it was promised,
+/// keeps them while its neighbours misbehave, and can be resized while it runs.
 #[derive(Debug, Parser)]
 #[command(
     name = "partita",

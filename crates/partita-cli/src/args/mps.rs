@@ -45,10 +45,12 @@ pub struct MpsStart {
     /// Keep daemon and servers to these processors: 0,2-5
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// Give each client SMs of its own by MPS's means: static partitions, of which each client needs one (CUDA 13.1 and newer)
+    /// Give each client SMs of its own by MPS's means: static partitions, of which each client
+    /// needs one (CUDA 13.1 and newer)
     #[arg(long)]
     pub static_partitions: bool,
-    /// Set the GPUs to EXCLUSIVE_PROCESS until the service stops, so that programs that are no clients fail (root)
+    /// Set the GPUs to EXCLUSIVE_PROCESS until the service stops, so that programs that are no
+    /// clients fail (root)
     #[arg(long)]
     pub exclusive: bool,
     /// Print JSON

@@ -26,7 +26,8 @@ pub struct Prove {
     /// Masks to try, at least [default: 2000; 400 on a simulated GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub masks: Option<u32>,
-    /// The seed of masks and launches: the same seed, the same proof [default: another one each time]
+    /// The seed of masks and launches: the same seed, the same proof [default: another one each
+    /// time]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
     /// Print JSON

@@ -44,7 +44,8 @@ pub struct Run {
     /// Have your other tenants make room: the fewest of their TPCs that it takes
     #[arg(long)]
     pub compact: bool,
-    /// The share of the device's time that all its processes have together: 30%, 12.5%; of measured time [default: no limit]
+    /// The share of the device's time that all its processes have together: 30%, 12.5%; of measured
+    /// time [default: no limit]
     #[arg(long, value_name = "PERCENT")]
     pub time: Option<String>,
     /// Whether the share of time is a limit when nobody else wants the GPU
@@ -53,8 +54,9 @@ pub struct Run {
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB [default: no quota]
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// What the driver may take for itself in each process (context, code, variables of modules, stacks) before it counts against --mem, and
-    /// four times that in all of them together; 0B: all of it counts [default: 1GiB]
+    /// What the driver may take for itself in each process (context, code, variables of modules,
+    /// stacks) before it counts against --mem, and four times that in all of them together; 0B: all
+    /// of it counts [default: 1GiB]
     #[arg(long, value_name = "SIZE", requires = "mem")]
     pub mem_driver: Option<String>,
     /// While a tenant of high priority has work in flight, those of low priority wait
@@ -66,24 +68,29 @@ pub struct Run {
     /// How the partition is enforced; this build offers masks and time
     #[arg(long, value_enum, default_value_t = ViaArg::Auto)]
     pub via: ViaArg,
-    /// Run in this static partition of the GPU's MPS service, GPU-…/ID, instead of with a mask: `partita mps partitions` lists them
+    /// Run in this static partition of the GPU's MPS service, GPU-…/ID, instead of with a mask:
+    /// `partita mps partitions` lists them
     #[arg(long, value_name = "PARTITION", conflicts_with_all = ["sm", "place", "compact", "time", "priority", "via", "isolation", "dry_run"])]
     pub mps_partition: Option<String>,
-    /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults [default: shared; own for the whole
-    /// GPU by priority, since only turns stop a kernel in its middle]
+    /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
+    /// [default: shared; own for the whole GPU by priority, since only turns stop a kernel in its
+    /// middle]
     #[arg(long, value_enum)]
     pub isolation: Option<IsolationArg>,
-    /// Start the program anew when a neighbour's fault took its work on the GPU, once MPS takes clients again
+    /// Start the program anew when a neighbour's fault took its work on the GPU, once MPS takes
+    /// clients again
     #[arg(long, value_enum, default_value_t = RestartArg::Never)]
     pub restart: RestartArg,
-    /// How long to wait for an MPS server that recovers from a fault, instead of failing with error 807 [default: 60]
+    /// How long to wait for an MPS server that recovers from a fault, instead of failing with error
+    /// 807 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub mps_deadline: Option<u64>,
-    /// What happens to launches that can never fit: clusters larger than a GPC of the partition, cooperative grids larger than its SMs
+    /// What happens to launches that can never fit: clusters larger than a GPC of the partition,
+    /// cooperative grids larger than its SMs
     #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
     pub on_misfit: OnMisfitArg,
-    /// The SM count that the program sees. NVIDIA's libraries always see the device's. Do not use `partition` with a program that
-    /// links one of them statically: it could compute wrong results
+    /// The SM count that the program sees. NVIDIA's libraries always see the device's. Do not use
+    /// `partition` with a program that links one of them statically: it could compute wrong results
     #[arg(long, value_enum, default_value_t = SmCountArg::Device)]
     pub sm_count: SmCountArg,
     /// What allocations get that the memory quota has no room for

@@ -20,10 +20,12 @@ pub struct Set {
     /// The tenant; none beside --compact for all of yours
     #[arg(required_unless_present_any = ["pid", "compact"], conflicts_with = "pid")]
     pub name: Option<String>,
-    /// How the compute units lie over the GPCs, from the next change of them on; with --compact at once
+    /// How the compute units lie over the GPCs, from the next change of them on; with --compact at
+    /// once
     #[arg(long, value_enum, value_name = "PLACE")]
     pub place: Option<PlaceArg>,
-    /// Have your other tenants make room: the fewest of their TPCs that it takes; without a tenant, bring all of yours into fewer GPCs
+    /// Have your other tenants make room: the fewest of their TPCs that it takes; without a tenant,
+    /// bring all of yours into fewer GPCs
     #[arg(long)]
     pub compact: bool,
     /// The tenant that this process is of
@@ -50,11 +52,12 @@ pub struct Set {
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// What the driver may take for itself in each process before it counts against --mem, and four times that in all of them together; from
-    /// its next request on
+    /// What the driver may take for itself in each process before it counts against --mem, and four
+    /// times that in all of them together; from its next request on
     #[arg(long, value_name = "SIZE")]
     pub mem_driver: Option<String>,
-    /// While a tenant of high priority has work in flight, those of low priority wait; for tenants started with either
+    /// While a tenant of high priority has work in flight, those of low priority wait; for tenants
+    /// started with either
     #[arg(long, value_enum)]
     pub priority: Option<PriorityArg>,
 }
@@ -71,7 +74,8 @@ pub struct Ps {
     /// Only the tenant that this process is of, with its TPCs and GPCs in full
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// What the driver says of the tenants' processes beside what their ledgers say, and who has escaped its limits
+    /// What the driver says of the tenants' processes beside what their ledgers say, and who has
+    /// escaped its limits
     #[arg(long, conflicts_with = "pid")]
     pub audit: bool,
     /// Print JSON

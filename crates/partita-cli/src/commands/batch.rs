@@ -77,7 +77,8 @@ struct Told<'a> {
     drain: bool,
 }
 
-/// Ends this process when it has long been due: a call into a driver, a name service or a file system may never return.
+/// Ends this process when it has long been due: a call into a driver, a name service or a file
+/// system may never return.
 fn watch(arguments: &BatchScript, stage: Stage, code: u8) {
     let limit = Duration::from_secs(arguments.limit.into()) + WATCH_RESERVE + DRAIN_LIMIT;
     thread::spawn(move || {

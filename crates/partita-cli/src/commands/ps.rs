@@ -64,7 +64,8 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The driver's account beside the ledgers'. The exit code says whether a process has escaped, or has more than they say.
+/// The driver's account beside the ledgers'. The exit code says whether a process has escaped, or
+/// has more than they say.
 fn audited(json: bool) -> Result<ExitCode, Failure> {
     let registry = Registry::open()?;
     let audit::Look { rows, unseen, passed_over } =

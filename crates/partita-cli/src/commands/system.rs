@@ -15,8 +15,8 @@ use crate::args::{Arguments, Cmd};
 use crate::fail::{Failure, tell};
 use crate::output::print;
 
-/// Has `partitad` run the command, if the run directory is in system mode and the command reads or changes what only
-/// `partitad` may. None if this process is to run it.
+/// Has `partitad` run the command, if the run directory is in system mode and the command reads or
+/// changes what only `partitad` may. None if this process is to run it.
 pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
     if !is_forwarded(command) {
         return Ok(None);

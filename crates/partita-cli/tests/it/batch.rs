@@ -1,4 +1,5 @@
-//! Jobs of a batch system on a node: what their prolog and epilog do when all goes well, and when jobs share.
+//! Jobs of a batch system on a node: what their prolog and epilog do when all goes well, and when
+//! jobs share.
 
 use crate::batch_jobs;
 use crate::common;

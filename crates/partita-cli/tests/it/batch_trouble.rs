@@ -1,5 +1,6 @@
-//! Jobs of a batch system on a node where things go wrong: killed scripts, a control daemon that does not answer, full
-//! disks, wrong requests. Whatever it is, the epilog leaves a clean node, or says that it does not.
+//! Jobs of a batch system on a node where things go wrong: killed scripts, a control daemon that
+//! does not answer, full disks, wrong requests. Whatever it is, the epilog leaves a clean node, or
+//! says that it does not.
 
 use crate::batch_jobs;
 use crate::common;
@@ -72,7 +73,8 @@ fn an_epilog_cleans_up_after_a_prolog_killed_at_any_moment() {
             }
             let ended = job.epilog();
             assert_eq!((ended.code, ended.said.as_str()), (0, ""), "after {} ms: {ended:?}", 6 * step);
-            // What the killed one had begun to start may still be on its way up; the epilog has waited for it or ended it.
+            // What the killed one had begun to start may still be on its way up; the epilog has
+            // waited for it or ended it.
             assert_clean(&world);
         }
     }

@@ -1,4 +1,5 @@
-//! `partita bench`: experiments and configurations of one's own, on the model, on the simulated driver or a GPU.
+//! `partita bench`: experiments and configurations of one's own, on the model, on the simulated
+//! driver or a GPU.
 
 use crate::common;
 

@@ -1,6 +1,7 @@
 //! What one user can do to another and to root in a run directory that they share: nothing.
 //!
-//! Each test is an attack that once succeeded (`partita-testing/src/attack.c`). Two users need root, which can become any.
+//! Each test is an attack that once succeeded (`partita-testing/src/attack.c`). Two users need
+//! root, which can become any.
 
 use crate::common;
 
@@ -48,7 +49,8 @@ impl Shared {
         command
     }
 
-    /// What a real tenant of root's has written, as a sample for a false one with this change of its `meta.json`; and the name of its GPU.
+    /// What a real tenant of root's has written, as a sample for a false one with this change of
+    /// its `meta.json`; and the name of its GPU.
     fn sample(&self, name: &str, change: impl FnOnce(&mut Value)) -> (PathBuf, String) {
         let tenant = self.world.idle(&format!("--name {name} --sm 25% --isolation own"));
         let gpu = self.world.gpu_dir();
@@ -80,7 +82,8 @@ fn refused(output: &Output) -> String {
     said
 }
 
-/// Finding 1. Root looked by path into a directory of another user's, who exchanged it for a link meanwhile: root removed what the link led to.
+/// Finding 1. Root looked by path into a directory of another user's, who exchanged it for a link
+/// meanwhile: root removed what the link led to.
 #[test]
 fn root_removes_nothing_that_another_user_leads_it_to() {
     let Some(users) = Shared::new() else { return };
@@ -102,8 +105,8 @@ fn root_removes_nothing_that_another_user_leads_it_to() {
     assert_eq!(left.max(), Some(202));
 }
 
-/// Finding 2. Whoever made a GPU's directory first had every other user's `run` make files there, and exchanged what it had just made for
-/// links.
+/// Finding 2. Whoever made a GPU's directory first had every other user's `run` make files there,
+/// and exchanged what it had just made for links.
 #[test]
 fn nobody_makes_a_tenant_in_a_directory_of_another_user() {
     let Some(users) = Shared::new() else { return };
@@ -155,8 +158,8 @@ fn a_run_directory_of_another_user_is_refused() {
     assert_eq!(run.metadata().unwrap().mode() & 0o7777, 0o700);
 }
 
-/// Finding 5. Whoever may read a file may lock it: no process of the tenant got a GPU any more, its bytes and compute units never came back, and
-/// nobody could change it.
+/// Finding 5. Whoever may read a file may lock it: no process of the tenant got a GPU any more, its
+/// bytes and compute units never came back, and nobody could change it.
 #[test]
 fn locks_of_another_user_hold_nobody_up() {
     let Some(users) = Shared::new() else { return };
@@ -193,7 +196,8 @@ fn locks_of_another_user_hold_nobody_up() {
     drop(attack);
 }
 
-/// Finding 10. A tenant whose limits cannot be read stopped every `run` on its GPU until root had ended it.
+/// Finding 10. A tenant whose limits cannot be read stopped every `run` on its GPU until root had
+/// ended it.
 #[test]
 fn a_malformed_tenant_of_another_user_is_a_row_and_stops_nobody() {
     let Some(users) = Shared::new() else { return };
@@ -218,7 +222,8 @@ fn a_malformed_tenant_of_another_user_is_a_row_and_stops_nobody() {
     own.exit_code();
 }
 
-/// What another user's tenant holds is not given away, and what that user claims of one's own tenants is not that user's.
+/// What another user's tenant holds is not given away, and what that user claims of one's own
+/// tenants is not that user's.
 #[test]
 fn plans_reckon_with_tenants_of_other_users() {
     let Some(users) = Shared::new() else { return };
@@ -240,7 +245,8 @@ fn plans_reckon_with_tenants_of_other_users() {
     own.exit_code();
 }
 
-/// Finding 10. The audit connected to a board that another user's file named, and waited there: nothing was seen of anybody's.
+/// Finding 10. The audit connected to a board that another user's file named, and waited there:
+/// nothing was seen of anybody's.
 #[test]
 fn the_audit_connects_to_nothing_that_another_user_names() {
     let Some(users) = Shared::new() else { return };
@@ -370,7 +376,8 @@ fn root_says_whose_tenant_is_to_end_where_two_users_have_the_name() {
     drop(forged);
 }
 
-/// A simulated GPU of another user's tells what that user wants, and takes what it is sent. Root used any.
+/// A simulated GPU of another user's tells what that user wants, and takes what it is sent. Root
+/// used any.
 #[test]
 fn root_uses_no_simulated_gpu_of_another_user() {
     let Some(users) = Shared::new() else { return };

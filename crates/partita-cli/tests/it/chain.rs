@@ -1,5 +1,5 @@
-//! `partita chain`: what happens to the processes of a chain, and who divides its compute units. The components here are
-//! shell scripts: no frame passes.
+//! `partita chain`: what happens to the processes of a chain, and who divides its compute units.
+//! The components here are shell scripts: no frame passes.
 
 use crate::common;
 

@@ -1,4 +1,5 @@
-//! Chains whose components pass frames: the example chains on a GPU, to their end and through deaths.
+//! Chains whose components pass frames: the example chains on a GPU, to their end and through
+//! deaths.
 
 use crate::common;
 
@@ -15,7 +16,8 @@ const STAGES: [&str; 3] = ["decode", "enhance", "detect"];
 /// A component that multiplies small matrices.
 const PRODUCT: &[&str] = &["partita-stage", "matrix", "40:1"];
 
-/// A chain's definition, as a file: its keys but for the name, and its components with their commands.
+/// A chain's definition, as a file: its keys but for the name, and its components with their
+/// commands.
 fn write(world: &World, name: &str, head: &str, components: &[(&str, &[&str])]) -> String {
     common::chain_programs();
     let component = |(name, command): &(&str, &[&str])| {
@@ -127,7 +129,8 @@ fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
     // What they were using was the keeper's.
     let keeper = world.processes().into_iter().find(|(_, name)| name == "partitad").expect("a keeper").0;
     rustix::process::kill_process(Pid::from_raw(keeper as i32).unwrap(), Signal::KILL).unwrap();
-    // That is told as its own death, or as the fault that it was to the others; frames may come out of what they have open until it is seen.
+    // That is told as its own death, or as the fault that it was to the others; frames may come out
+    // of what they have open until it is seen.
     let deadline = Instant::now() + PATIENCE;
     loop {
         now = advanced(&world, finished(&now));

@@ -1,4 +1,5 @@
-//! Whoever reads a command's output goes: no panic, no complaint, the work done all the same, and the exit code that it would have had.
+//! Whoever reads a command's output goes: no panic, no complaint, the work done all the same, and
+//! the exit code that it would have had.
 
 use crate::common;
 

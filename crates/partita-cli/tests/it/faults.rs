@@ -1,6 +1,7 @@
 //! Faults of neighbours: who is hit, who is spared, who comes back, and what is said of it.
 //!
-//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU. There a fault is a write to no memory, as here.
+//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU. There a fault is a write to no
+//! memory, as here.
 
 use crate::common;
 

@@ -1,4 +1,5 @@
-//! Priorities: work of low priority waits while work of high priority is in flight, and for nothing else.
+//! Priorities: work of low priority waits while work of high priority is in flight, and for nothing
+//! else.
 
 use crate::common;
 
@@ -24,8 +25,8 @@ impl Program {
         self.0.ask(what).join(" ")
     }
 
-    /// Launches, and looks for a while whether it ends by itself. Much shorter than what holds others at most, which
-    /// a busy machine may make too long: hence several tries.
+    /// Launches, and looks for a while whether it ends by itself. Much shorter than what holds
+    /// others at most, which a busy machine may make too long: hence several tries.
     fn is_held(&mut self) -> bool {
         self.is_held_for(Duration::from_millis(15))
     }
@@ -49,7 +50,8 @@ impl Program {
     }
 }
 
-/// Whether `low` is seen to be `held` by `high`, which launches and does not wait: once in a number of tries.
+/// Whether `low` is seen to be `held` by `high`, which launches and does not wait: once in a number
+/// of tries.
 fn is_seen(held: bool, high: &mut Program, low: &mut Program) -> bool {
     (0..20).any(|_| {
         assert_eq!(high.tell("launch"), "ok");
@@ -81,8 +83,8 @@ fn low_waits_while_high_has_work_in_flight() {
     assert_eq!(high.tell("graph"), "ok");
     assert_eq!((low.tell("graph"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(high.tell("sync"), "ok");
-    // Whoever asks until its stream or an event is done, or waits for a copy, has waited for it. Once would not show it: a lane that nobody
-    // opens is passed for 5 ms now and then.
+    // Whoever asks until its stream or an event is done, or waits for a copy, has waited for it.
+    // Once would not show it: a lane that nobody opens is passed for 5 ms now and then.
     for waits in ["query", "event", "copy"] {
         let mut passes = || {
             std::thread::sleep(Duration::from_millis(6));
@@ -127,7 +129,8 @@ fn without_partitions_both_have_the_whole_gpu() {
     let mut high = Program::start(&world, &program, "high", "--via time --priority high");
     assert_eq!(world.row("high")["sms"], world.row("low")["sms"]);
     assert!(is_seen(true, &mut high, &mut low));
-    // The two ways of taking turns exclude each other, and a partition finds no room beside those who have everything.
+    // The two ways of taking turns exclude each other, and a partition finds no room beside those
+    // who have everything.
     let refused = world.refused("run --via time --time 30% --name timed -- true");
     assert!(refused.contains("by a priority"), "{refused}");
     assert!(world.refused("run --sm 10% --name part -- true").contains("free"));
@@ -170,7 +173,8 @@ fn whoever_gives_way_has_a_short_turn_for_as_long_as_there_is_somebody_to_give_w
     launch_until(&given);
 }
 
-/// A program of low priority with an executable graph of 40 kernels in a row, which waits inside after every eighth: no length is known.
+/// A program of low priority with an executable graph of 40 kernels in a row, which waits inside
+/// after every eighth: no length is known.
 fn low_with_graph(world: &World) -> Program {
     let program = compile(world, "gate_graph");
     let mut low = Program::start(world, &program, "low", "--sm 25% --priority low");
@@ -212,7 +216,8 @@ fn a_long_graph_stops_in_its_midst() {
         assert_eq!(low.progress(), 40);
         stopped == still && (8..40).contains(&still) && still.is_multiple_of(8)
     };
-    // A lane that nobody opens is passed for a while: hence several tries, one of which has 20 ms for itself.
+    // A lane that nobody opens is passed for a while: hence several tries, one of which has 20 ms
+    // for itself.
     assert!((0..20).any(stops));
 }
 
@@ -266,7 +271,8 @@ fn whoever_dies_while_a_graph_waits_in_its_midst_holds_it_no_longer() {
 fn the_programs_graph_and_its_nodes_stay_what_they_were() {
     let world = World::in_memory();
     let mut low = low_with_graph(&world);
-    // By a graph of the same shape it is updated; by a longer one it is not, and no node is blamed that is not the program's.
+    // By a graph of the same shape it is updated; by a longer one it is not, and no node is blamed
+    // that is not the program's.
     assert_eq!(low.tell("update 40"), "0 none same");
     assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(low.progress(), 1040);
@@ -274,7 +280,8 @@ fn the_programs_graph_and_its_nodes_stay_what_they_were() {
         let told = low.tell(&format!("update {kernels}"));
         assert!(told.starts_with("910 ") && told.ends_with(" same") && !told.contains("foreign"), "{told}");
     }
-    // Every kernel is changed through the node that it was captured as, and the first one switched off and on.
+    // Every kernel is changed through the node that it was captured as, and the first one switched
+    // off and on.
     assert_eq!(low.tell("change"), "ok");
     assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(low.progress(), 1040);
@@ -291,7 +298,8 @@ fn who_is_not_low_any_more_does_not_wait_for_itself() {
     let world = World::in_memory();
     let mut low = low_with_graph(&world);
     world.ok("set low --priority high");
-    // Its graph would wait for the lane that its launches close, for as long as a gate is closed at most: many times.
+    // Its graph would wait for the lane that its launches close, for as long as a gate is closed at
+    // most: many times.
     assert_eq!(
         (low.tell("launch"), low.tell("run"), low.tell("launch")),
         ("ok".into(), "ok".into(), "ok".into())
@@ -300,7 +308,8 @@ fn who_is_not_low_any_more_does_not_wait_for_itself() {
     assert_eq!(low.progress(), 40);
     let other = compile(&world, "gate");
     let mut other = Program::start(&world, &other, "other", "--sm 25% --priority low");
-    // Nor does anybody else wait for it, until it is instantiated again. Once would not show it: see above.
+    // Nor does anybody else wait for it, until it is instantiated again. Once would not show it:
+    // see above.
     let mut passes = || {
         std::thread::sleep(Duration::from_millis(6));
         assert_eq!(low.tell("launch"), "ok");

@@ -82,8 +82,8 @@ fn what_cannot_fit_one_is_refused_at_the_call() {
     assert_eq!(program.line("cooperative graph 0 33"), "cooperative 720");
     assert_eq!(program.line("cooperative graph 0 32"), "cooperative 0");
     assert_eq!(program.line("cooperative plain 33"), "cooperative 0");
-    // The contexts behind are of parts that the driver does not promise to schedule together, and on
-    // hardware it refuses clusters in them (`docs/hardware.md`).
+    // The contexts behind are of parts that the driver does not promise to schedule together, and
+    // on hardware it refuses clusters in them (`docs/hardware.md`).
     let fits = program.line("cluster 0 8");
     match is_real() {
         true => assert_eq!(fits, "cluster 912 active 0"),

@@ -1,5 +1,5 @@
-//! The hook where HAMi-core's library was: no `partita run`, but a container's environment. Its core limits and priorities are in
-//! `hami_cores.rs`.
+//! The hook where HAMi-core's library was: no `partita run`, but a container's environment. Its
+//! core limits and priorities are in `hami_cores.rs`.
 
 use crate::common;
 
@@ -12,7 +12,8 @@ use common::container::{CACHE, CORES, Container, MEMORY, container_of, directori
 use common::{Answering, World, is_real, libraries, text};
 use partita_testing::succeed;
 
-/// The simulated board. The driver's part of a context is free up to 1 GiB a process, and its size is a board's.
+/// The simulated board. The driver's part of a context is free up to 1 GiB a process, and its size
+/// is a board's.
 const DEVICE: &str = "PARTITA_SIM_DEVICE";
 /// 64 contexts are free of charge together.
 const SMALL: &str = "gtx1060-3gb";
@@ -313,7 +314,8 @@ fn hami_cores_own_file_is_neither_read_nor_written() {
     assert!(damaged.refused().contains("instead of 4096"), "{}", damaged.refused());
 }
 
-/// Runs a script with the container's directory as `$1` in a mount namespace of its own; none where nobody may make one.
+/// Runs a script with the container's directory as `$1` in a mount namespace of its own; none where
+/// nobody may make one.
 fn in_own_mounts(container: &Container<'_>, script: &str) -> Option<Output> {
     let may = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
@@ -340,7 +342,8 @@ fn a_directory_that_is_full_or_cannot_be_written_is_a_refusal() {
     }
 }
 
-/// As HAMi's device plugin sets a container up: the file where theirs was, and named in `/etc/ld.so.preload`, which every program obeys.
+/// As HAMi's device plugin sets a container up: the file where theirs was, and named in
+/// `/etc/ld.so.preload`, which every program obeys.
 #[test]
 fn the_file_put_in_place_of_libvgpu_holds_a_whole_container_and_disturbs_nobody_in_it() {
     let world = World::plan().own().start();

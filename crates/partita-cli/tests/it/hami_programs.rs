@@ -1,17 +1,22 @@
-//! What the test programs of HAMi-core (`test/`) and vgpu-manager (`library/test/`) do, in containers that have HAMi-core's variables. Theirs tell by
-//! their exit codes whether calls succeed; `tests/hook/peer_programs.c` makes the same calls and has the account right after each of them.
+//! What the test programs of HAMi-core (`test/`) and vgpu-manager (`library/test/`) do, in
+//! containers that have HAMi-core's variables. Theirs tell by their exit codes whether calls
+//! succeed; `tests/hook/peer_programs.c` makes the same calls and has the account right after each
+//! of them.
 //!
-//! Without a counterpart here: HAMi-core's tests of its shared region, of the reading of its variables and of its broker of process ids, which are of its
-//! insides, as are vgpu-manager's of its `nogpu`; `test_alloc_async_failure_leak`, which has HAMi-core's own calls of the driver fail;
-//! `test_dlsym_hijack`, which reads vgpu-manager's log; `test_cuda13_abi`, to which any code is right; those of Vulkan, which is not held; and those of
-//! the runtime, which come to the same calls of the driver (`runtime.rs` has the runtime itself).
+//! Without a counterpart here: HAMi-core's tests of its shared region, of the reading of its
+//! variables and of its broker of process ids, which are of its insides, as are vgpu-manager's of
+//! its `nogpu`; `test_alloc_async_failure_leak`, which has HAMi-core's own calls of the driver
+//! fail; `test_dlsym_hijack`, which reads vgpu-manager's log; `test_cuda13_abi`, to which any code
+//! is right; those of Vulkan, which is not held; and those of the runtime, which come to the same
+//! calls of the driver (`runtime.rs` has the runtime itself).
 
 use crate::common;
 
 use common::container::{CORES, Container, MEMORY, bare, program, proved};
 use common::{World, gpu_program, needs_simulator, text};
 
-/// Runs one of the programs, which finds everything as it is to be, in a new container with so many MiB.
+/// Runs one of the programs, which finds everything as it is to be, in a new container with so many
+/// MiB.
 fn agrees_with(world: &World, what: &str, mib: u32, variables: &[(&str, &str)]) {
     let limit = if mib.is_multiple_of(1024) { format!("{}g", mib / 1024) } else { format!("{mib}m") };
     let mut container =
@@ -127,7 +132,8 @@ fn what_is_freed_while_another_device_is_current_is_credited_where_it_was_had() 
     agrees_with(&world, "two", 1024, &[("PARTITA_SIM_GPUS", "2"), ("CUDA_DEVICE_MEMORY_LIMIT_1", "512m")]);
 }
 
-/// `PARTITA_TEST_PEER_PROGRAMS` names a directory with the peers' own, built: each that succeeds without limits does within 1 GiB.
+/// `PARTITA_TEST_PEER_PROGRAMS` names a directory with the peers' own, built: each that succeeds
+/// without limits does within 1 GiB.
 #[test]
 fn the_peers_own_programs_succeed_where_they_do_without_limits() {
     let Some(dir) = std::env::var_os("PARTITA_TEST_PEER_PROGRAMS") else {

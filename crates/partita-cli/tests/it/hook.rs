@@ -26,8 +26,8 @@ fn every_route_to_memory_is_charged_credited_and_refused_to_the_byte() {
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB --mem-driver 8GiB", &program, &[]), ["every route ok"]);
 }
 
-/// A process that receives a descriptor can change the mark on it. The hook charges what the process maps, whatever
-/// the mark says.
+/// A process that receives a descriptor can change the mark on it. The hook charges what the
+/// process maps, whatever the mark says.
 #[test]
 fn a_mark_that_says_less_than_there_is_saves_nothing() {
     let world = World::new();
@@ -37,15 +37,17 @@ fn a_mark_that_says_less_than_there_is_saves_nothing() {
     assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "1"]), ["2"]);
 }
 
-/// What descriptors give a program that sets out to be charged too little. A descriptor tells nothing of the memory behind
-/// it, and its mark is whoever's who holds it (`docs/boundaries.md`). A change of these numbers is a change of that page.
+/// What descriptors give a program that sets out to be charged too little. A descriptor tells
+/// nothing of the memory behind it, and its mark is whoever's who holds it (`docs/boundaries.md`).
+/// A change of these numbers is a change of that page.
 #[test]
 fn a_copied_mark_and_an_open_descriptor_hold_memory_that_nobody_is_charged_for() {
     let world = World::new();
     let program = compile(&world, "relabel");
     // All 384 MiB, charged as one piece of 48.
     assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "2"]), ["8"]);
-    // All 384 MiB, charged to nobody; what is imported again is charged, and refused beyond the quota.
+    // All 384 MiB, charged to nobody; what is imported again is charged, and refused beyond the
+    // quota.
     assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "3"]), ["8 0 3"]);
 }
 
@@ -56,7 +58,8 @@ fn what_several_processes_hold_is_charged_once() {
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB", &program, &[]), ["every share ok"]);
 }
 
-/// What a program may come by without meaning to leave its tenant, and what a careless one does to its environment.
+/// What a program may come by without meaning to leave its tenant, and what a careless one does to
+/// its environment.
 #[test]
 fn libcuda_is_held_however_it_is_opened_or_not_opened_at_all() {
     let world = World::new();
@@ -67,7 +70,8 @@ fn libcuda_is_held_however_it_is_opened_or_not_opened_at_all() {
     let [refused, held] = &asked(&["namespace"])[..] else { panic!("two lines") };
     assert!(refused.contains("a new linker namespace would leave the tenant's limits"), "{refused}");
     assert_eq!(held, "held");
-    // It forgets its environment, or names another tenant's directory: it keeps the limits that it was started with.
+    // It forgets its environment, or names another tenant's directory: it keeps the limits that it
+    // was started with.
     assert_eq!(asked(&["late"]), ["held"]);
     // Linked against the driver's library itself, so that its own dependencies come first.
     let library = world.dir().join("liblinked.so");
@@ -85,7 +89,8 @@ fn libcuda_is_held_however_it_is_opened_or_not_opened_at_all() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/linked.c");
     succeed(cc().arg(&library).arg(source).arg("-L").arg(&driver).arg("-lcuda"));
     assert_eq!(asked(&["linked-deep", library.to_str().unwrap()]), ["held"]);
-    // cuInit alone is reached past the hook: the first context makes the process part of its tenant.
+    // cuInit alone is reached past the hook: the first context makes the process part of its
+    // tenant.
     assert_eq!(asked(&["init-elsewhere"]), ["held"]);
 }
 
@@ -162,9 +167,12 @@ fn a_process_that_was_refused_has_no_use_of_the_gpu() {
     assert_eq!(said, ["101 3 3 3 3 refused refused"]);
 }
 
-/// Calls that the pairs of [`calls_about_one_object…`](calls_about_one_object_at_the_same_moment_leave_the_account_right) leave out.
+/// Calls that the pairs of
+/// [`calls_about_one_object…`](calls_about_one_object_at_the_same_moment_leave_the_account_right)
+/// leave out.
 const NOT_IN_PAIRS: [&str; 11] = [
-    // Copies and questions change who holds memory no more than the synchronisations that take part.
+    // Copies and questions change who holds memory no more than the synchronisations that take
+    // part.
     "cuMemcpy",
     "cuEventQuery",
     "cuEventSynchronize",
@@ -201,9 +209,9 @@ fn calls_about_one_object_at_the_same_moment_leave_the_account_right() {
         .collect();
     assert!(left_out.is_empty(), "charged, and in no pair: {left_out:?}");
     let races = std::env::var("PARTITA_TEST_RACES").unwrap_or_else(|_| "24".to_owned());
-    // A real driver need not survive two threads that end the same context, array or graph, and takes
-    // memory for pools and heaps in pieces of its own. Two threads that free the same pointer make
-    // 580.159.04 read what it has freed, without the hook too (`docs/hardware.md`).
+    // A real driver need not survive two threads that end the same context, array or graph, and
+    // takes memory for pools and heaps in pieces of its own. Two threads that free the same pointer
+    // make 580.159.04 read what it has freed, without the hook too (`docs/hardware.md`).
     let kinds: &[&str] = match is_real() {
         true => &["physical memory", "mapped memory", "memory that only its mapping holds"],
         false => &[""],
@@ -272,8 +280,8 @@ fn what_the_quota_has_no_room_for_spills_to_the_host_where_that_is_wanted() {
     assert_eq!(tenant.line("s 193"), "2 192");
 }
 
-/// Contexts, variables of modules and stacks: free up to the allowance, charged beyond it, refused where the quota has no room, and credited
-/// when they are gone.
+/// Contexts, variables of modules and stacks: free up to the allowance, charged beyond it, refused
+/// where the quota has no room, and credited when they are gone.
 #[test]
 fn what_the_driver_takes_for_itself_is_shown_and_charged_beyond_the_allowance() {
     const GIB: u64 = 1 << 30;
@@ -398,7 +406,8 @@ fn a_stack_that_the_quota_has_no_room_for_is_refused_at_the_launch() {
     assert_eq!(tenant.line("k 1"), "0 1073741824");
 }
 
-/// Rows and managed memory as well: with the driver's pitch, at one address for host and device, and freed like any other.
+/// Rows and managed memory as well: with the driver's pitch, at one address for host and device,
+/// and freed like any other.
 #[test]
 fn rows_and_managed_memory_spill_to_the_host_too() {
     let world = World::new();
@@ -423,10 +432,12 @@ fn rows_and_managed_memory_spill_to_the_host_too() {
     spilled(5);
     assert_eq!(tenant.line("v 4"), "0 1");
     assert_eq!(tenant.line("x 4"), "0 1");
-    // What is no managed memory cannot be moved, and a batch with it is refused as the driver refuses it.
+    // What is no managed memory cannot be moved, and a batch with it is refused as the driver
+    // refuses it.
     assert_eq!(tenant.line("x 2"), "1 1");
     used(63);
-    // Room for the bytes that are asked for, and none for what the driver's pitch adds to them: all of it goes to the host.
+    // Room for the bytes that are asked for, and none for what the driver's pitch adds to them: all
+    // of it goes to the host.
     assert_eq!(tenant.line("b 50"), "0 0");
     assert_eq!(tenant.line("p 1"), "0 0");
     assert_eq!(tenant.line("k 6"), "host");
@@ -508,7 +519,8 @@ fn every_route_to_a_launch_is_masked_or_refused() {
     ] {
         assert!(given.contains(&format!("{route} sms{expected} blocks 128")), "{route}: {given:#?}");
     }
-    // Sixteen blocks of 1024 threads fill eight SMs; 128 do not fit at once, and would wait for ever.
+    // Sixteen blocks of 1024 threads fill eight SMs; 128 do not fit at once, and would wait for
+    // ever.
     assert!(given.contains(&format!("cooperative sms{expected} blocks 16")), "{given:#?}");
     assert!(given.contains(&"cooperative-too-large error 720".to_owned()), "{given:#?}");
     assert!(given.contains(&"cooperative-ex-too-large error 720".to_owned()), "{given:#?}");
@@ -614,7 +626,8 @@ fn every_simulated_device_takes_tenants() {
     if common::needs_simulator("it is about the catalogue") {
         return;
     }
-    // One generation of launch descriptors each; neither has clusters, so the control interface proves their GPCs.
+    // One generation of launch descriptors each; neither has clusters, so the control interface
+    // proves their GPCs.
     for (device, share) in [("sim:a100", "25%"), ("sim:gtx1060-3gb", "3sm")] {
         let world = World::new();
         let program = compile(&world, "routes");

@@ -1,4 +1,5 @@
-//! Run directories that are full or cannot be written, and processes of a tenant that stand still or get away.
+//! Run directories that are full or cannot be written, and processes of a tenant that stand still
+//! or get away.
 
 use crate::common;
 
@@ -102,7 +103,8 @@ fn a_process_that_escapes_its_tenant_is_found() {
     let driver_bytes = rows[0]["driver_bytes"].as_u64().unwrap();
     assert!(driver_bytes >= 16 << 20, "its context is in the driver's number");
 
-    // The child has waited for this. Beyond the quota, with nobody to refuse it. Its answer comes on the tenant's own output.
+    // The child has waited for this. Beyond the quota, with nobody to refuse it. Its answer comes
+    // on the tenant's own output.
     let mut escaped = fs::OpenOptions::new().write(true).open(&orders).unwrap();
     writeln!(escaped, "a 128").unwrap();
     assert!(tenant.tenant.next_line().starts_with("0 "));

@@ -1,4 +1,5 @@
-//! The black-box tests of `partita-cli`, as one program: it links once, and its tests run beside each other.
+//! The black-box tests of `partita-cli`, as one program: it links once, and its tests run beside
+//! each other.
 
 mod bad_input;
 mod batch;

@@ -1,4 +1,5 @@
-//! MIG instances: named by what lists GPUs, refused where masks would be needed, and held by a memory quota where the environment gives one.
+//! MIG instances: named by what lists GPUs, refused where masks would be needed, and held by a
+//! memory quota where the environment gives one.
 
 use crate::common;
 

@@ -1,4 +1,5 @@
-//! `partita mps` over a service that runs: what it says, what it sets, what it writes down, and what goes wrong.
+//! `partita mps` over a service that runs: what it says, what it sets, what it writes down, and
+//! what goes wrong.
 //!
 //! `PARTITA_TEST_GPU=real` runs those that need no scripted failure on the machine's first GPU.
 

@@ -1,6 +1,8 @@
-//! A tenant on several GPUs: a partition on each, made together, changed one by one, enforced on every one.
+//! A tenant on several GPUs: a partition on each, made together, changed one by one, enforced on
+//! every one.
 //!
-//! On the simulator's machine with two GPUs; with `PARTITA_TEST_GPU=real` on the machine's first two.
+//! On the simulator's machine with two GPUs; with `PARTITA_TEST_GPU=real` on the machine's first
+//! two.
 
 use crate::common;
 

@@ -78,7 +78,8 @@ fn every_simulated_device_is_proved() {
     let devices: Vec<&str> = list.unwrap_or_else(|| panic!("{known}")).split(", ").collect();
     assert!(devices.len() >= 3, "{known}");
     for device in devices {
-        // A quarter of the masks are single TPCs in turn, so that each TPC of the largest device has its own.
+        // A quarter of the masks are single TPCs in turn, so that each TPC of the largest device
+        // has its own.
         let report = report(&world, &format!("prove --gpu {device} --blocks 6400 --masks 320 --json"), 0);
         assert_eq!(report["sms_used"], report["sms"], "{device}");
     }

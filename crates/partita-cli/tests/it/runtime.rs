@@ -1,7 +1,7 @@
 //! Programs with the CUDA runtime linked in: there is no library of it to preload or to look for.
 //!
-//! `PARTITA_TEST_CUDA` names a directory of NVIDIA's toolkit with `lib/libcudart_static.a` (the wheel `nvidia-cuda-runtime` has one); on a
-//! real GPU the program is linked with that.
+//! `PARTITA_TEST_CUDA` names a directory of NVIDIA's toolkit with `lib/libcudart_static.a` (the
+//! wheel `nvidia-cuda-runtime` has one); on a real GPU the program is linked with that.
 
 use crate::common;
 
@@ -50,7 +50,8 @@ fn nvidias_static_runtime_is_held() {
     let needed = text(&succeed(Command::new("ldd").arg(&program)).stdout);
     assert!(!needed.contains("libcuda"), "{needed}");
     if !is_real() {
-        // Of the driver's undocumented tables, which it asks for, the simulated driver has one. So it starts nothing.
+        // Of the driver's undocumented tables, which it asks for, the simulated driver has one. So
+        // it starts nothing.
         eprintln!("linked, and not run: NVIDIA's runtime needs tables of the driver that are not simulated");
         return;
     }

@@ -1,6 +1,7 @@
 //! Jobs of a real Slurm on one machine, from `sbatch` through prolog, program and epilog.
 //!
-//! Skipped, and said so, where the distribution's packages of Slurm are not installed or the test is not root's.
+//! Skipped, and said so, where the distribution's packages of Slurm are not installed or the test
+//! is not root's.
 
 use crate::batch_jobs;
 use crate::common;
@@ -115,7 +116,8 @@ fn a_cancelled_job(cluster: &Cluster<'_>, world: &World, loop_program: &str) {
     assert_clean(world);
 }
 
-/// The node goes out of service, and the job is queued again. When the node is repaired it takes jobs.
+/// The node goes out of service, and the job is queued again. When the node is repaired it takes
+/// jobs.
 fn a_node_that_is_not_fit(cluster: &Cluster<'_>, world: &World) {
     std::fs::remove_dir_all(state_dir(world)).unwrap();
     std::fs::write(state_dir(world), "in the way").unwrap();

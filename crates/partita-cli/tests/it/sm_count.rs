@@ -32,7 +32,8 @@ fn start(world: &World, options: &str) -> Answering {
     program
 }
 
-/// What each that asks is told, where the program is told `program` SMs and the device has `device`.
+/// What each that asks is told, where the program is told `program` SMs and the device has
+/// `device`.
 fn told(program: u32, device: u32) -> Vec<String> {
     let mut lines = Vec::new();
     let mut say = |who: &str, ways: &[&str], sms| {

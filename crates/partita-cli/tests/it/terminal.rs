@@ -1,4 +1,5 @@
-//! `partita run` in a terminal: Ctrl-C, Ctrl-Z and `fg`, programs that read the terminal, a terminal that goes away, and none at all.
+//! `partita run` in a terminal: Ctrl-C, Ctrl-Z and `fg`, programs that read the terminal, a
+//! terminal that goes away, and none at all.
 
 use crate::common;
 
@@ -47,7 +48,8 @@ impl Typist {
         Self { keys, screen: String::new(), child }
     }
 
-    /// A shell with job control that does this. `$partita` is the program; the shell goes on after Ctrl-C.
+    /// A shell with job control that does this. `$partita` is the program; the shell goes on after
+    /// Ctrl-C.
     fn shell(world: &World, script: &str) -> Self {
         let partita = common::program().display();
         Self::new(world, &["sh", "-c", &format!("set -m; trap : INT; partita={partita}; {script}")])

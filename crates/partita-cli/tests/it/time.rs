@@ -1,4 +1,5 @@
-//! Shares of time, against the GPU's own clock: what a program gets is what its kernels recorded of themselves.
+//! Shares of time, against the GPU's own clock: what a program gets is what its kernels recorded of
+//! themselves.
 
 use crate::common;
 
@@ -6,7 +7,8 @@ use std::io::Write;
 
 use common::{Answering, World, compile, gpu_program};
 
-/// What is spent before it is measured, in milliseconds: longer than anything that a tenant saves up lasts.
+/// What is spent before it is measured, in milliseconds: longer than anything that a tenant saves
+/// up lasts.
 const SKIP_MS: u32 = 450;
 const MEASURE_MS: u32 = 1100;
 
@@ -27,30 +29,32 @@ impl Program {
         self.0.line(what).parse().unwrap()
     }
 
-    /// The share of the time in which kernels of this form ran, in thousandths, and their time in all, in seconds.
+    /// The share of the time in which kernels of this form ran, in thousandths, and their time in
+    /// all, in seconds.
     fn share(&mut self, form: &str, skip_ms: u32, ms: u32) -> (i64, f64) {
         let answer = self.0.line(&format!("share {form} {skip_ms} {ms}"));
         let (share, kernels_us) = answer.split_once(' ').unwrap();
         (share.parse().unwrap(), kernels_us.parse::<f64>().unwrap() / 1e6)
     }
 
-    /// Its kernels run all the time at least once in a number of tries, on a machine that may be busy.
+    /// Its kernels run all the time at least once in a number of tries, on a machine that may be
+    /// busy.
     fn has_all(&mut self) {
         let shares: Vec<i64> = (0..5).map(|_| self.share("kernel 1000000", 50, 400).0).collect();
         assert!(shares.iter().any(|share| *share > 950), "{shares:?} ‰");
     }
 }
 
-/// Whether it is the share that was promised, to two points. Between kernels of 50 µs a real GPU runs none for 3 % of the time, which
-/// a tenant pays for as it pays for its kernels.
+/// Whether it is the share that was promised, to two points. Between kernels of 50 µs a real GPU
+/// runs none for 3 % of the time, which a tenant pays for as it pays for its kernels.
 fn is_promised(share: i64, percent: i64) -> bool {
     let gaps = if partita_testing::is_real() { percent * 10 * 3 / 100 } else { 0 };
     (share - percent * 10 + gaps / 2).abs() <= 20 + gaps / 2
 }
 
-/// What is promised is seen in one of ten tries. What a tenant has saved, and what it owes for a look that came late, are no part
-/// of a second on a machine that has time for it; on a busy one they are. Where there was no time to mark a kernel's end, its length
-/// is an estimate, too.
+/// What is promised is seen in one of ten tries. What a tenant has saved, and what it owes for a
+/// look that came late, are no part of a second on a machine that has time for it; on a busy one
+/// they are. Where there was no time to mark a kernel's end, its length is an estimate, too.
 fn is_seen(what: &str, mut test: impl FnMut() -> Result<(), String>) {
     let mut tries = Vec::new();
     while tries.len() < 10 {

@@ -1,5 +1,5 @@
-//! The prologue, epilogue and job of `examples/batch/torque`, run as Torque's manual says that `pbs_mom` runs them: with every argument, an
-//! empty environment, and a file of the job's GPUs.
+//! The prologue, epilogue and job of `examples/batch/torque`, run as Torque's manual says that
+//! `pbs_mom` runs them: with every argument, an empty environment, and a file of the job's GPUs.
 
 use crate::batch_jobs;
 use crate::common;

@@ -1,4 +1,5 @@
-//! [`Allocation`]: how many TPCs each component of a chain may use, and the portions among which is chosen.
+//! [`Allocation`]: how many TPCs each component of a chain may use, and the portions among which is
+//! chosen.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,7 +9,8 @@ use thiserror::Error;
 
 /// How many TPCs each component of a chain may use, in the chain's order.
 ///
-/// Numbers, not sets: which TPCs they are says [`place`](super::place). They may add up to more than the chain has; then sets overlap.
+/// Numbers, not sets: which TPCs they are says [`place`](super::place). They may add up to more
+/// than the chain has; then sets overlap.
 ///
 /// ```
 /// use partita_core::chain::Allocation;
@@ -42,7 +44,8 @@ impl Allocation {
         Self(vec![tpcs.max(1); components.max(1)])
     }
 
-    /// What it comes to where there are so many TPCs: no component has more than there are, and none fewer than one.
+    /// What it comes to where there are so many TPCs: no component has more than there are, and
+    /// none fewer than one.
     ///
     /// ```
     /// # use partita_core::chain::Allocation;
@@ -115,9 +118,10 @@ pub enum AllocationError {
 /// Steps between the portions of [`ladder`], in per cent.
 const STEP_PERCENT: u32 = 5;
 
-/// The portions of so many TPCs among which the published algorithm chooses: 5 % to 100 % in steps of 5 %, in whole TPCs, rounded down
-/// as [`Share`](crate::Share) rounds but at least 1, each once, smallest first. (The paper gives the range, not the step; with 20 portions
-/// the 108 SMs of its A100 are told apart to 3 TPCs.)
+/// The portions of so many TPCs among which the published algorithm chooses: 5 % to 100 % in steps
+/// of 5 %, in whole TPCs, rounded down as [`Share`](crate::Share) rounds but at least 1, each once,
+/// smallest first. (The paper gives the range, not the step; with 20 portions the 108 SMs of its
+/// A100 are told apart to 3 TPCs.)
 ///
 /// ```
 /// use partita_core::chain::ladder;

@@ -1,22 +1,29 @@
 //! Whether one allocation is better than another, from measurements that are not exact.
 //!
-//! Gains are relative: 0.05 for 5 % more. A candidate is compared with measurements of the incumbent taken just before, so that what changes slowly falls
-//! out; each measurement of it is a *look*. After k looks with mean gain g over r measurements of the incumbent and a standard error s (by 1 / k + 1 / r), the candidate is
+//! Gains are relative: 0.05 for 5 % more. A candidate is compared with measurements of the
+//! incumbent taken just before, so that what changes slowly falls out; each measurement of it is a
+//! *look*. After k looks with mean gain g over r measurements of the incumbent and a standard error
+//! s (by 1 / k + 1 / r), the candidate is
 //!
-//! * **better** once g is at least the smallest gain that counts and g > 2.6 s, after two looks at least;
-//! * **not better** once g + 1.3 s is below that gain: worse if g is below its negative, even otherwise;
+//! * **better** once g is at least the smallest gain that counts and g > 2.6 s, after two looks at
+//!   least;
+//! * **not better** once g + 1.3 s is below that gain: worse if g is below its negative, even
+//!   otherwise;
 //! * **even** when the looks are used up.
 //!
-//! So a false «better» about an allocation that is as good as the incumbent has a chance of one in 200 a look, and one that is worse needs
-//! a larger error still; a false «not better» costs a gain and nothing else. With little noise two looks accept and one rejects.
+//! So a false «better» about an allocation that is as good as the incumbent has a chance of one in
+//! 200 a look, and one that is worse needs a larger error still; a false «not better» costs a gain
+//! and nothing else. With little noise two looks accept and one rejects.
 //!
-//! Where looks differ because of what was before them (rhythms after different disturbances), how exact their means are follows from them alone: [`Sample`], by the same rules.
+//! Where looks differ because of what was before them (rhythms after different disturbances), how
+//! exact their means are follows from them alone: [`Sample`], by the same rules.
 
 /// A normal variable is beyond this with a chance of 0.0047: squared.
 const ACCEPT_SQUARED: f64 = 2.6 * 2.6;
 /// And beyond this with 0.097: squared.
 const REJECT_SQUARED: f64 = 1.3 * 1.3;
-/// Looks that a candidate must stand before it is better: one may have met a hiccup of the incumbent.
+/// Looks that a candidate must stand before it is better: one may have met a hiccup of the
+/// incumbent.
 const LOOKS_MIN: u32 = 2;
 /// How many differences what is supposed of the noise before anything is known counts for.
 const SUPPOSED: f64 = 2.0;
@@ -114,7 +121,8 @@ impl Comparison {
         noise.variance() * parts.map(|count| 1.0 / count.max(MEDIAN_EFFICIENCY)).iter().sum::<f64>()
     }
 
-    /// Whether the gain is more than nothing, by 1.3 standard errors: that it does not count may be all that the comparison has come to.
+    /// Whether the gain is more than nothing, by 1.3 standard errors: that it does not count may be
+    /// all that the comparison has come to.
     pub(super) fn is_above(&self, noise: &Noise) -> bool {
         let gain = self.gain();
         gain > 0.0 && gain * gain > REJECT_SQUARED * self.squared_error(noise)
@@ -172,7 +180,8 @@ impl Sample {
         gain(self.mean(), incumbent.mean())
     }
 
-    /// As [`Comparison::verdict`], of a candidate with so many looks at least, by how much either's own measurements differ.
+    /// As [`Comparison::verdict`], of a candidate with so many looks at least, by how much either's
+    /// own measurements differ.
     pub(super) fn verdict(
         &self,
         incumbent: &Self,
@@ -232,7 +241,8 @@ mod tests {
 
     #[test]
     fn with_noise_more_looks_are_taken() {
-        // A gain of 5 % and measurements that differ by 2 %: an error of 2 % after two looks, of 1.4 % after four.
+        // A gain of 5 % and measurements that differ by 2 %: an error of 2 % after two looks, of
+        // 1.4 % after four.
         assert_eq!(compared(&[0.05, 0.05], 0.02), None);
         assert_eq!(compared(&[0.05; 4], 0.02), Some(Verdict::Better));
         assert_eq!(compared(&[-0.01], 0.02), None);
@@ -258,7 +268,8 @@ mod tests {
         assert_eq!(verdict(&[0.05; 5], &even), Some(Verdict::Better));
         assert_eq!(verdict(&even, &even), Some(Verdict::Even));
         assert_eq!(verdict(&[-0.05; 5], &even), Some(Verdict::Worse));
-        // Always the faster of two rhythms, against one in two: a gain of 4.3 % with an error of 2 %, and after as many again of 1.3 %.
+        // Always the faster of two rhythms, against one in two: a gain of 4.3 % with an error of 2
+        // %, and after as many again of 1.3 %.
         let both = [0.0, 0.08, 0.0, 0.08];
         assert_eq!(verdict(&[0.08; 5], &both), None);
         assert_eq!(verdict(&[0.08; 5], &both.repeat(3)), Some(Verdict::Better));

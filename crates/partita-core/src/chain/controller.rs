@@ -1,15 +1,22 @@
-//! [`Controller`]: watches a chain's throughput, searches when it has changed for good, and takes back what turns out badly.
+//! [`Controller`]: watches a chain's throughput, searches when it has changed for good, and takes
+//! back what turns out badly.
 //!
 //! # Its rules
-//! * **Level.** What the chain does when nothing happens: the median of its first periods, then followed slowly while it stays within
-//!   [`ControllerOptions::shift_permille`].
-//! * **Hysteresis.** A period beyond that is a *deviation*. Only [`ControllerOptions::shift_periods`] of them on end, all to the same side, are a *shift*, which makes
-//!   it search again. A deviation that goes away before is written down and causes nothing.
-//! * **No oscillation.** After a search it rests for [`ControllerOptions::rest_periods`]. A search that changed nothing doubles the rest, up to 64 times as long: a chain whose input swings is
-//!   not searched at every swing, and one that has swung back when the rest is over is not searched at all. One that changed something makes it the first length again.
-//! * **Rollback.** For [`ControllerOptions::probation_periods`] after a change, two periods on end below what the chain did before the search, by more than a quarter of a
-//!   shift, put back what was in force then, in the second of them. That guards against what no search sees: a change that is bad only under load to come, and an algorithm that
-//!   does not compare at its end (the published one).
+//! * **Level.** What the chain does when nothing happens: the median of its first periods, then
+//!   followed slowly while it stays within [`ControllerOptions::shift_permille`].
+//! * **Hysteresis.** A period beyond that is a *deviation*. Only
+//!   [`ControllerOptions::shift_periods`] of them on end, all to the same side, are a *shift*,
+//!   which makes it search again. A deviation that goes away before is written down and causes
+//!   nothing.
+//! * **No oscillation.** After a search it rests for [`ControllerOptions::rest_periods`]. A search
+//!   that changed nothing doubles the rest, up to 64 times as long: a chain whose input swings is
+//!   not searched at every swing, and one that has swung back when the rest is over is not searched
+//!   at all. One that changed something makes it the first length again.
+//! * **Rollback.** For [`ControllerOptions::probation_periods`] after a change, two periods on end
+//!   below what the chain did before the search, by more than a quarter of a shift, put back what
+//!   was in force then, in the second of them. That guards against what no search sees: a change
+//!   that is bad only under load to come, and an algorithm that does not compare at its end (the
+//!   published one).
 //! * **A chain that stands still** (no input) is not searched: there is nothing to be better than.
 
 #[cfg(test)]
@@ -186,7 +193,8 @@ const FOLLOWS: f64 = 0.1;
 const BELOW: u32 = 2;
 
 impl Controller {
-    /// Watches a chain of so many TPCs on which `in_force` is in force. It searches as soon as it knows the level.
+    /// Watches a chain of so many TPCs on which `in_force` is in force. It searches as soon as it
+    /// knows the level.
     #[must_use]
     pub fn new(in_force: Allocation, tpcs: u32, options: ControllerOptions) -> Self {
         Self {
@@ -236,11 +244,12 @@ impl Controller {
         self.searched = Searched::Never;
     }
 
-    /// Lets a period pass and does what follows from it, a search with all its periods included. Returns the period's throughput, in frames per
-    /// second.
+    /// Lets a period pass and does what follows from it, a search with all its periods included.
+    /// Returns the period's throughput, in frames per second.
     ///
     /// # Errors
-    /// Why the chain cannot be watched or steered any more. What is in force then is what there was or better.
+    /// Why the chain cannot be watched or steered any more. What is in force then is what there was
+    /// or better.
     pub fn step<P: Plant + ?Sized>(&mut self, plant: &mut P) -> Result<f64, Stop> {
         let frames_per_s = plant.throughput()?;
         let frames_per_s = if frames_per_s.is_finite() { frames_per_s.max(0.0) } else { 0.0 };

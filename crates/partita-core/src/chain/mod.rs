@@ -1,7 +1,8 @@
 //! Chains of components: which part of the GPU each component may use, found online.
 //!
-//! Nothing here reads a clock or touches a GPU. Whoever runs a chain says what its throughput was over a period ([`Objective`]) and gives
-//! components their TPCs ([`Actuator`]); what is here decides. Time is counted in periods.
+//! Nothing here reads a clock or touches a GPU. Whoever runs a chain says what its throughput was
+//! over a period ([`Objective`]) and gives components their TPCs ([`Actuator`]); what is here
+//! decides. Time is counted in periods.
 
 mod allocation;
 mod bottleneck;

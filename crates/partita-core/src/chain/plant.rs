@@ -8,7 +8,8 @@ use super::Allocation;
 
 /// The throughput of a chain: frames that its last component has finished.
 pub trait Objective {
-    /// Lets one period pass and returns the throughput in it, in frames per second, finite and not negative.
+    /// Lets one period pass and returns the throughput in it, in frames per second, finite and not
+    /// negative.
     ///
     /// # Errors
     /// Why there will be no more measurements.
@@ -24,7 +25,8 @@ pub trait Actuator {
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop>;
 }
 
-/// A chain that can be optimized: measured and steered. Everything that is an [`Objective`] and an [`Actuator`] is one; so is a pair of them.
+/// A chain that can be optimized: measured and steered. Everything that is an [`Objective`] and an
+/// [`Actuator`] is one; so is a pair of them.
 pub trait Plant: Objective + Actuator {}
 
 impl<T: Objective + Actuator + ?Sized> Plant for T {}

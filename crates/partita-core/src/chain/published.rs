@@ -1,29 +1,41 @@
-//! The paper's algorithm, exactly as published: J. Luo and X. Wei, «Dynamic GPU Resource Management in Component-Based Applications», 2023, sections
-//! 3.1.1 and 3.1.2, algorithm 1.
+//! The paper's algorithm, exactly as published: J. Luo and X. Wei, «Dynamic GPU Resource Management
+//! in Component-Based Applications», 2023, sections 3.1.1 and 3.1.2, algorithm 1.
 //!
-//! Bottlenecks get all TPCs. The others get R_C = 100 % / N_C each, and each of them in turn a binary search over its predefined portions.
-//! The listing leaves open what follows; what is done about it, and why:
+//! Bottlenecks get all TPCs. The others get R_C = 100 % / N_C each, and each of them in turn a
+//! binary search over its predefined portions. The listing leaves open what follows; what is done
+//! about it, and why:
 //!
-//! 1. **C_min, C_max, C_RC, C_A** are portions of the component at hand: the smallest listed, the largest listed, that with the value of R_C, and the one that
-//!    it is given. R_C need not be a portion (N_C = 3 makes 33.3 %): the nearest is taken, the smaller of two, because the text says «the portion with
-//!    the number of SMs of R_C» and the list is all that can be assigned.
-//! 2. **The loop of line 19** is printed inside the `else`. The text lets both branches search («looks in the range between C_RC and C_max»), so it stands behind both.
-//! 3. **Removal.** Lines 22 and 25 remove portions below and above *C_RC*. C_RC never changes, so a second pass would remove nothing, the list
-//!    would never be empty and the loop never end. The text has the range shrink to either side of the portion just tried. So the portion that lines 14
-//!    and 17 compare with is C_RC, and the one that lines 22 and 25 compare with is C_A. A portion that was measured leaves the list as well (C_RC was: `performance`
-//!    is its), or the list would not become empty either.
-//! 4. **mid(a, b)** is the middle portion of those still listed, which after every removal are the ones between a and b; of two in the middle the smaller, so that
-//!    the halves shrink and the search ends after ⌊log₂ N_SM⌋ + 1 rounds, the paper's O(N_C log N_SM).
-//! 5. **`performance`** is an input, «the current performance», and the listing never assigns it. Within a component it stays what it was with C_RC, as
-//!    printed. For the next component it is that of what has been assigned, or improvements of the first would count for all that follow.
-//! 6. **What is returned.** When the list is empty, C_A is a portion that is no longer there. The text: «until all portions are removed and a suitable portion is
-//!    set». Of the portions measured the one with the highest throughput is suitable; of equals the smallest, as the section restricts
-//!    non-bottlenecks as far as it can. (Taken literally, a lower throughput in lines 24 to 26 is «not better by D_thr» and leads further down, so the last C_A would be the smallest portion however
-//!    much it costs. This is the reading that is kindest to the algorithm.)
-//! 7. **D_thr** is a part of `performance`: throughputs differ by orders of magnitude between chains, and no number is given.
+//! 1. **C_min, C_max, C_RC, C_A** are portions of the component at hand: the smallest listed, the
+//!    largest listed, that with the value of R_C, and the one that it is given. R_C need not be a
+//!    portion (N_C = 3 makes 33.3 %): the nearest is taken, the smaller of two, because the text
+//!    says «the portion with the number of SMs of R_C» and the list is all that can be assigned.
+//! 2. **The loop of line 19** is printed inside the `else`. The text lets both branches search
+//!    («looks in the range between C_RC and C_max»), so it stands behind both.
+//! 3. **Removal.** Lines 22 and 25 remove portions below and above *C_RC*. C_RC never changes, so a
+//!    second pass would remove nothing, the list would never be empty and the loop never end. The
+//!    text has the range shrink to either side of the portion just tried. So the portion that lines
+//!    14 and 17 compare with is C_RC, and the one that lines 22 and 25 compare with is C_A. A
+//!    portion that was measured leaves the list as well (C_RC was: `performance` is its), or the
+//!    list would not become empty either.
+//! 4. **mid(a, b)** is the middle portion of those still listed, which after every removal are the
+//!    ones between a and b; of two in the middle the smaller, so that the halves shrink and the
+//!    search ends after ⌊log₂ N_SM⌋ + 1 rounds, the paper's O(N_C log N_SM).
+//! 5. **`performance`** is an input, «the current performance», and the listing never assigns it.
+//!    Within a component it stays what it was with C_RC, as printed. For the next component it is
+//!    that of what has been assigned, or improvements of the first would count for all that follow.
+//! 6. **What is returned.** When the list is empty, C_A is a portion that is no longer there. The
+//!    text: «until all portions are removed and a suitable portion is set». Of the portions
+//!    measured the one with the highest throughput is suitable; of equals the smallest, as the
+//!    section restricts non-bottlenecks as far as it can. (Taken literally, a lower throughput in
+//!    lines 24 to 26 is «not better by D_thr» and leads further down, so the last C_A would be the
+//!    smallest portion however much it costs. This is the reading that is kindest to the
+//!    algorithm.)
+//! 7. **D_thr** is a part of `performance`: throughputs differ by orders of magnitude between
+//!    chains, and no number is given.
 //! 8. **No non-bottleneck** (N_C = 0): nothing to tune, everybody has all TPCs.
 //!
-//! Nothing of it is repeated or compared again: every decision stands on one period. What it ends with may be worse than what it began with.
+//! Nothing of it is repeated or compared again: every decision stands on one period. What it ends
+//! with may be worse than what it began with.
 
 #[cfg(test)]
 mod tests;
@@ -51,7 +63,8 @@ impl Default for PublishedOptions {
     }
 }
 
-/// Runs the algorithm on a chain on which `in_force` is in force, over so many TPCs. What it finds is in force afterwards.
+/// Runs the algorithm on a chain on which `in_force` is in force, over so many TPCs. What it finds
+/// is in force afterwards.
 ///
 /// # Errors
 /// Why it was stopped; then `in_force` is in force again, if it can be applied.
@@ -120,7 +133,8 @@ fn algorithm_1<P: Plant + ?Sized>(
     };
     // L_SM[i], the portions that are left.
     let mut list: Vec<u32> = portions.iter().copied().filter(|&portion| portion != c_rc).collect();
-    // 11 to 18. Where C_RC is the largest itself, line 12 would measure what `performance` says, and 18 goes on.
+    // 11 to 18. Where C_RC is the largest itself, line 12 would measure what `performance` says,
+    // and 18 goes on.
     if let Some(c_max) = list.pop_if(|largest| *largest > c_rc) {
         let goes_up = is_better(c_max)?;
         list.retain(|&left| if goes_up { left > c_rc } else { left < c_rc });

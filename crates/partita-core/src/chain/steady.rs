@@ -1,45 +1,68 @@
-//! Partita's own search: from what runs, in steps that are taken back unless they have proved better.
+//! Partita's own search: from what runs, in steps that are taken back unless they have proved
+//! better.
 //!
 //! # What it does
-//! The *incumbent* is what was in force at the beginning. A *candidate* differs from it in one component's TPCs, or in a group's. It is put in
-//! force for a period to settle and one to be measured, compared with the incumbent ([`compare`](super::compare)), and becomes the incumbent if it is better. In this order:
+//! The *incumbent* is what was in force at the beginning. A *candidate* differs from it in one
+//! component's TPCs, or in a group's. It is put in force for a period to settle and one to be
+//! measured, compared with the incumbent ([`compare`](super::compare)), and becomes the incumbent
+//! if it is better. In this order:
 //!
 //! 1. The whole GPU for all, if that is not what there was: nobody is left below default sharing.
-//! 2. Each component gives up a fifth of the TPCs. That tells at once which ones the chain needs (throughput falls), which do not matter, and which
-//!    do *better* with less: a kernel of more blocks than fit at once leaves part of the GPU empty in its last round, and a component that
-//!    stays away from a few TPCs costs itself nothing and gives the others a place to run meanwhile. (On the model that is where most of what can be gained is, and
-//!    it is closed to the published algorithm, which gives bottlenecks everything.) A step that was better is taken again.
-//!    Where one was, components are in each other's way, and single steps lead to the nearest place where that is less: then each component in turn has everything while the others
-//!    share as much in equal parts, and if that was better, the steps begin anew from there. (Equal parts for all but one are also where the published one begins.)
-//! 3. If two or more matter and have room, they grow together: one alone would not help. Each that the chain does not clearly need is held to a twentieth of the TPCs,
-//!    alone; while that is better, to half of it. So one that is quick sets the pace, and its frames meet the others' as they had better. (A fifth less says nothing of that:
-//!    on an H200 the chain SC-1 in the paper's sizes gained 5 % with its last component on three TPCs, 12 % on two, and nothing on six to sixty.)
-//!    If one was better, the others join it, each in turn.
-//! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size goes round until it brings nothing. What did not mind losing a fifth is not asked again.
-//! 5. Where the throughput changed meanwhile with nothing changed, the chain may have rhythms, and all of the above saw one of them. Then what was found is compared after
-//!    disturbances with what may have no slow rhythm: [`rhythm`].
+//! 2. Each component gives up a fifth of the TPCs. That tells at once which ones the chain needs
+//!    (throughput falls), which do not matter, and which do *better* with less: a kernel of more
+//!    blocks than fit at once leaves part of the GPU empty in its last round, and a component that
+//!    stays away from a few TPCs costs itself nothing and gives the others a place to run
+//!    meanwhile. (On the model that is where most of what can be gained is, and it is closed to the
+//!    published algorithm, which gives bottlenecks everything.) A step that was better is taken
+//!    again. Where one was, components are in each other's way, and single steps lead to the
+//!    nearest place where that is less: then each component in turn has everything while the others
+//!    share as much in equal parts, and if that was better, the steps begin anew from there. (Equal
+//!    parts for all but one are also where the published one begins.)
+//! 3. If two or more matter and have room, they grow together: one alone would not help. Each that
+//!    the chain does not clearly need is held to a twentieth of the TPCs, alone; while that is
+//!    better, to half of it. So one that is quick sets the pace, and its frames meet the others' as
+//!    they had better. (A fifth less says nothing of that: on an H200 the chain SC-1 in the paper's
+//!    sizes gained 5 % with its last component on three TPCs, 12 % on two, and nothing on six to
+//!    sixty.) If one was better, the others join it, each in turn.
+//! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size goes round
+//!    until it brings nothing. What did not mind losing a fifth is not asked again.
+//! 5. Where the throughput changed meanwhile with nothing changed, the chain may have rhythms, and
+//!    all of the above saw one of them. Then what was found is compared after disturbances with
+//!    what may have no slow rhythm: [`rhythm`].
 //!
 //! # Why fewer trials
-//! Every component is restricted once, gently, and that one trial is both the search for bottlenecks and a step of the optimization. The
-//! published one restricts each to find the bottlenecks, and then searches each of the others through all portions, those that do not matter too.
+//! Every component is restricted once, gently, and that one trial is both the search for
+//! bottlenecks and a step of the optimization. The published one restricts each to find the
+//! bottlenecks, and then searches each of the others through all portions, those that do not matter
+//! too.
 //!
 //! # Why it ends, and where
-//! An incumbent is replaced only by one measured better by [`SteadyOptions::better_permille`] at least. Throughput is bounded by what the GPU can do, so with right verdicts
-//! there are at most log(best / first) / log(1 + better) replacements. Between two of them each step size asks each component at most twice,
-//! no allocation is tried twice but for its rhythms, once more, and the step sizes only fall. So it ends, after [`SteadyOptions::looks_max_in_all`] measurements of candidates at the latest. At the end
-//! none of the steps last asked about was better by what counts: a local optimum of the finest steps, in the directions that matter. A better one elsewhere
-//! is not excluded; on the model the shortfall is in `bench/results/chains.md`.
+//! An incumbent is replaced only by one measured better by [`SteadyOptions::better_permille`] at
+//! least. Throughput is bounded by what the GPU can do, so with right verdicts there are at most
+//! log(best / first) / log(1 + better) replacements. Between two of them each step size asks each
+//! component at most twice, no allocation is tried twice but for its rhythms, once more, and the
+//! step sizes only fall. So it ends, after [`SteadyOptions::looks_max_in_all`] measurements of
+//! candidates at the latest. At the end none of the steps last asked about was better by what
+//! counts: a local optimum of the finest steps, in the directions that matter. A better one
+//! elsewhere is not excluded; on the model the shortfall is in `bench/results/chains.md`.
 //!
 //! # Why it never leaves a chain worse off
-//! * A candidate that looks worse is in force for [`SteadyOptions::settle_periods`] + 1 periods at a time, two if not told otherwise; then the incumbent
-//!   is back. One that looks even or better stays for a second look; then the two alternate. A comparison of rhythms has a period before each of these in which one component has a single TPC.
-//! * «Better» needs two looks and a difference beyond the noise, which is measured all along from repeated measurements of the incumbent.
-//! * A throughput that changes by itself meanwhile (the incumbent's own, measured again after everything that was worse) restarts the comparison at hand; after
-//!   three such shifts the search ends. One back to where the same incumbent has been is no shift: a chain that goes to and fro is the chain that it was, and how far it goes is
-//!   noise, which what counts must exceed.
-//! * At the end what was found is compared with the beginning once more, side by side. If it is not clearly better, what was found before it is compared, and
-//!   what was before that; if none of them is better, the beginning is put back. What is better only in its rhythms has been compared side by side with what it replaces.
-//! * Stopped from outside or failing, it puts the incumbent back, which is the beginning or has proved better.
+//! * A candidate that looks worse is in force for [`SteadyOptions::settle_periods`] + 1 periods at
+//!   a time, two if not told otherwise; then the incumbent is back. One that looks even or better
+//!   stays for a second look; then the two alternate. A comparison of rhythms has a period before
+//!   each of these in which one component has a single TPC.
+//! * «Better» needs two looks and a difference beyond the noise, which is measured all along from
+//!   repeated measurements of the incumbent.
+//! * A throughput that changes by itself meanwhile (the incumbent's own, measured again after
+//!   everything that was worse) restarts the comparison at hand; after three such shifts the search
+//!   ends. One back to where the same incumbent has been is no shift: a chain that goes to and fro
+//!   is the chain that it was, and how far it goes is noise, which what counts must exceed.
+//! * At the end what was found is compared with the beginning once more, side by side. If it is not
+//!   clearly better, what was found before it is compared, and what was before that; if none of
+//!   them is better, the beginning is put back. What is better only in its rhythms has been
+//!   compared side by side with what it replaces.
+//! * Stopped from outside or failing, it puts the incumbent back, which is the beginning or has
+//!   proved better.
 
 mod rhythm;
 #[cfg(test)]
@@ -56,8 +79,9 @@ use super::{Allocation, Plant, Stop};
 /// What the search has to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteadyOptions {
-    /// The smallest gain worth a change, in thousandths of the throughput. Where single measurements differ by more, that is two of their
-    /// standard deviations: to tell less from nothing would take more periods than it brings.
+    /// The smallest gain worth a change, in thousandths of the throughput. Where single
+    /// measurements differ by more, that is two of their standard deviations: to tell less from
+    /// nothing would take more periods than it brings.
     pub better_permille: u32,
     /// Periods that pass unmeasured after a change, for frames on their way.
     pub settle_periods: u32,
@@ -74,7 +98,8 @@ impl Default for SteadyOptions {
     }
 }
 
-/// Searches on a chain on which `in_force` is in force, over so many TPCs. What it finds is in force afterwards, and was measured to be at least as good.
+/// Searches on a chain on which `in_force` is in force, over so many TPCs. What it finds is in
+/// force afterwards, and was measured to be at least as good.
 ///
 /// # Errors
 /// Why it was stopped; then the best so far is in force, if it can be applied.
@@ -120,9 +145,11 @@ const CLEARLY: f64 = 3.0;
 const FIRST_REFERENCES: usize = 3;
 /// Measurements of the incumbent of which the median counts.
 const REFERENCES: usize = 3;
-/// Looks at a candidate one after the other, at most: more of them add little to what is known of their difference from the incumbent.
+/// Looks at a candidate one after the other, at most: more of them add little to what is known of
+/// their difference from the incumbent.
 const LOOKS_ON_END: u32 = 2;
-/// Pairs of the comparison at the end, at least: a chain may settle into one rhythm or another each time that its allocation changes.
+/// Pairs of the comparison at the end, at least: a chain may settle into one rhythm or another each
+/// time that its allocation changes.
 const VERIFICATIONS: usize = 3;
 /// Allocations that are compared with the beginning at the end, at most.
 const VERIFIED_MAX: usize = 3;
@@ -167,7 +194,8 @@ struct Search<'a, P: ?Sized> {
     incumbent: Allocation,
     /// The incumbents before it, from what was in force at the beginning on.
     replaced: Vec<Allocation>,
-    /// The incumbent's last measurements, oldest first, since it became that or its throughput shifted.
+    /// The incumbent's last measurements, oldest first, since it became that or its throughput
+    /// shifted.
     measured: Vec<f64>,
     tried: BTreeSet<Allocation>,
     looks: u32,
@@ -212,7 +240,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         }
     }
 
-    /// Asks every component that matters, round and round: what one has given up, another may use, as long as that brings something.
+    /// Asks every component that matters, round and round: what one has given up, another may use,
+    /// as long as that brings something.
     fn ask_all(&mut self, needs: &mut [Needs], step: u32) -> Result<(), Stop> {
         loop {
             let before = self.incumbent.clone();
@@ -227,8 +256,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         }
     }
 
-    /// Everything for one component and equal parts of it for the others, each in turn: where components are in each other's way, no single step leads there.
-    /// Whether that was better.
+    /// Everything for one component and equal parts of it for the others, each in turn: where
+    /// components are in each other's way, no single step leads there. Whether that was better.
     fn ask_parts(&mut self) -> Result<bool, Stop> {
         let components = self.incumbent.components();
         let part = self.tpcs / (components.max(2) - 1) as u32;
@@ -274,8 +303,9 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         Ok(if self.incumbent.tpcs()[component] <= step { Needs::All } else { needs })
     }
 
-    /// Holds each that the chain does not clearly need to few TPCs, alone. What is better than that alone is better at the next one's turn, too; and whoever was better so may have still
-    /// fewer, and be joined by the others.
+    /// Holds each that the chain does not clearly need to few TPCs, alone. What is better than that
+    /// alone is better at the next one's turn, too; and whoever was better so may have still fewer,
+    /// and be joined by the others.
     fn ask_alone(&mut self, needs: &[Needs]) -> Result<(), Stop> {
         let few = self.few();
         let before = self.incumbent.clone();
@@ -326,7 +356,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         Ok(matches!(self.challenge(candidate)?, Some((Verdict::Better, _))))
     }
 
-    /// Compares a candidate with the incumbent, and makes it the incumbent if it is better; with what it gains. `None` if there is nothing to compare, or no look left.
+    /// Compares a candidate with the incumbent, and makes it the incumbent if it is better; with
+    /// what it gains. `None` if there is nothing to compare, or no look left.
     fn challenge(&mut self, candidate: &Allocation) -> Result<Option<(Verdict, f64)>, Stop> {
         if self.is_over() || !self.tried.insert(candidate.clone()) {
             return Ok(None);
@@ -444,7 +475,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         self.measured.push(frames_per_s);
     }
 
-    /// Compares what was found with the beginning; where that is as good, what was found before it; and puts the beginning back unless one of them is clearly better.
+    /// Compares what was found with the beginning; where that is as good, what was found before it;
+    /// and puts the beginning back unless one of them is clearly better.
     fn verify(&mut self, start: &Allocation) -> Result<(), Stop> {
         let mut of_start = None;
         for _ in 0..VERIFIED_MAX {
@@ -466,7 +498,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         self.trials.apply(start)
     }
 
-    /// Compares the incumbent with the beginning, in turns; if it is not clearly better, what was measured of the beginning.
+    /// Compares the incumbent with the beginning, in turns; if it is not clearly better, what was
+    /// measured of the beginning.
     fn is_above(&mut self, start: &Allocation) -> Result<Option<Vec<f64>>, Stop> {
         let found = self.incumbent.clone();
         let mut comparison = Comparison::default();
@@ -478,7 +511,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             comparison.refer();
             comparison.look(gain(after, before));
             self.remember(after);
-            // Either way it must be clear which is the better one; where it is not, what was there before is as good.
+            // Either way it must be clear which is the better one; where it is not, what was there
+            // before is as good.
             if of_start.len() < VERIFICATIONS {
                 continue;
             }

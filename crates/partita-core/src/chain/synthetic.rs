@@ -8,7 +8,8 @@ use super::{Actuator, Allocation, Objective, Stop, place};
 use crate::Topology;
 use crate::testing::h200;
 
-/// A component by Amdahl's law: so much time that no TPC shortens, so much that they share, up to a number of them.
+/// A component by Amdahl's law: so much time that no TPC shortens, so much that they share, up to a
+/// number of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub fixed_ms: f64,
@@ -20,7 +21,8 @@ pub struct Part {
 #[derive(Clone, Debug)]
 pub struct Law {
     pub parts: Vec<Part>,
-    /// What a TPC loses by each further component that may use it: 0 for nothing, 1 for what that one takes if it always runs.
+    /// What a TPC loses by each further component that may use it: 0 for nothing, 1 for what that
+    /// one takes if it always runs.
     pub contention: f64,
 }
 
@@ -103,7 +105,8 @@ impl Actuator for Synthetic {
     }
 }
 
-/// Laws of one to six components: some bound by TPCs and some not, several alike, with and without contention.
+/// Laws of one to six components: some bound by TPCs and some not, several alike, with and without
+/// contention.
 pub fn laws() -> impl Strategy<Value = Law> {
     let part = (0.0..2.0, prop_oneof![1.0..40.0, 40.0..400.0], 1..=66_u32)
         .prop_map(|(fixed_ms, shared_ms, tpcs_max)| Part { fixed_ms, shared_ms, tpcs_max });

@@ -61,7 +61,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// How often an allocation was put in force and measured: the trials but those of what ran anyway.
+    /// How often an allocation was put in force and measured: the trials but those of what ran
+    /// anyway.
     #[must_use]
     pub fn candidates(&self) -> usize {
         self.trials.iter().filter(|trial| trial.purpose != Purpose::Reference).count()

@@ -4,10 +4,11 @@ use crate::{Topology, TpcSet};
 
 /// What clusters of thread blocks a set of TPCs can run, with one block on each SM.
 ///
-/// The blocks of a cluster run in one GPC at the same time, so a GPC that gives the set `n` SMs has room
-/// for `n / size` clusters of `size` blocks, and a cluster of more blocks than any GPC gives SMs never
-/// starts (measured on H200: `docs/hardware.md`). Small blocks share SMs, so that more of their clusters
-/// may be active than these; never one that is larger than [`largest_sms`](Self::largest_sms).
+/// The blocks of a cluster run in one GPC at the same time, so a GPC that gives the set `n` SMs has
+/// room for `n / size` clusters of `size` blocks, and a cluster of more blocks than any GPC gives
+/// SMs never starts (measured on H200: `docs/hardware.md`). Small blocks share SMs, so that more of
+/// their clusters may be active than these; never one that is larger than
+/// [`largest_sms`](Self::largest_sms).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Clusters {
     /// SMs of the largest cluster: the most that one GPC gives.
@@ -17,7 +18,8 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// The sizes that are counted, in blocks: the powers of two up to the largest that a device of today runs.
+    /// The sizes that are counted, in blocks: the powers of two up to the largest that a device of
+    /// today runs.
     pub const SIZES: [u32; 4] = [2, 4, 8, 16];
 
     /// What `set` can run.

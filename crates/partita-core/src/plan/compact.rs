@@ -1,4 +1,5 @@
-//! [`compact`]: a plan for which other tenants make room, and the fewest of their TPCs that it takes.
+//! [`compact`]: a plan for which other tenants make room, and the fewest of their TPCs that it
+//! takes.
 
 #[cfg(test)]
 mod tests;
@@ -32,25 +33,27 @@ pub struct Compaction {
     /// What other tenants give up and get, by tenant; empty if nobody has to move.
     pub moves: Vec<Move>,
     /// What to store, in this order: after each store no two tenants overlap and none is without a
-    /// TPC. A tenant that was there already is stored like the others; a new one comes after all stores.
+    /// TPC. A tenant that was there already is stored like the others; a new one comes after all
+    /// stores.
     pub stores: Vec<Store>,
 }
 
-/// Chooses TPCs as [`plan`] does for a new tenant, or as [`replan`] for the tenant `name`, as if the other
-/// tenants that `may_move` were in the way of nobody.
+/// Chooses TPCs as [`plan`] does for a new tenant, or as [`replan`] for the tenant `name`, as if
+/// the other tenants that `may_move` were in the way of nobody.
 ///
 /// - A share that names its TPCs gets them.
 /// - A packed one gets as few GPCs as it would on a device without those tenants.
 /// - A spread one lies as evenly as it would on a device without them.
 ///
-/// Of all choices that do so, it is one for which **the fewest TPCs change hands or places**: TPCs that
-/// others leave for it, and, where the tenant is there already, TPCs that it leaves itself (when it shrinks,
-/// those that it newly gets). If nobody needs to move, the plan is that of [`plan`] or [`replan`]. Others
-/// keep their numbers of TPCs; who leaves some gets free ones, in its own GPCs where there are any.
+/// Of all choices that do so, it is one for which **the fewest TPCs change hands or places**: TPCs
+/// that others leave for it, and, where the tenant is there already, TPCs that it leaves itself
+/// (when it shrinks, those that it newly gets). If nobody needs to move, the plan is that of
+/// [`plan`] or [`replan`]. Others keep their numbers of TPCs; who leaves some gets free ones, in
+/// its own GPCs where there are any.
 ///
 /// # Errors
-/// As [`plan`] and [`replan`]; [`PlanError::Deadlock`] if the new sets are there but no order of stores leads to
-/// them.
+/// As [`plan`] and [`replan`]; [`PlanError::Deadlock`] if the new sets are there but no order of
+/// stores leads to them.
 pub fn compact(
     topology: &Topology,
     present: &[Present],
@@ -190,8 +193,8 @@ impl<'a> Board<'a> {
         let rooms: Vec<TpcSet> = self.rooms().collect();
         let bounds: Vec<Bounds> = rooms.iter().map(|room| Bounds { least: 0, most: room.len() }).collect();
         let mut counts = level(&bounds, wanted)?;
-        // Every GPC gives `top` but the small ones, which give all, and those that give one less. Which of them give
-        // one more is free: those where it costs the least.
+        // Every GPC gives `top` but the small ones, which give all, and those that give one less.
+        // Which of them give one more is free: those where it costs the least.
         let top = counts.iter().copied().max().unwrap_or(0);
         let mut open: Vec<usize> = (0..rooms.len()).filter(|&i| rooms[i].len() >= top && top > 0).collect();
         let extra = open.iter().filter(|&&i| counts[i] == top).count();
@@ -208,8 +211,9 @@ impl<'a> Board<'a> {
         Some(parts.fold(TpcSet::EMPTY, |set, part| set | part))
     }
 
-    /// Which GPCs, as few as there is room in, keep most of its own and are the least held by others: every sum that
-    /// can be reached is tried, those apart that are worse than another in everything.
+    /// Which GPCs, as few as there is room in, keep most of its own and are the least held by
+    /// others: every sum that can be reached is tried, those apart that are worse than another in
+    /// everything.
     fn packed(&self, wanted: u32) -> Option<TpcSet> {
         let fewest = self.fewest(wanted)?;
         let rooms: Vec<TpcSet> = self.rooms().collect();
@@ -226,7 +230,8 @@ impl<'a> Board<'a> {
         }
         let enough = reached[fewest].iter().filter(|choice| choice.size >= wanted);
         let best = enough.min_by_key(|choice| choice.cost(self.own.len(), wanted))?;
-        // No GPC of them can be done without, so any choice of TPCs touches all: its own, then free ones, then others'.
+        // No GPC of them can be done without, so any choice of TPCs touches all: its own, then free
+        // ones, then others'.
         let mut set = TpcSet::EMPTY;
         let kinds = [self.own, self.free, self.topology.all() - self.own - self.free - self.fixed];
         for kind in kinds {
@@ -320,7 +325,8 @@ impl Choice {
         leaves + (wanted - self.cheap)
     }
 
-    /// Adds a choice unless one of `to` is as good in everything; then those go that it is as good as.
+    /// Adds a choice unless one of `to` is as good in everything; then those go that it is as good
+    /// as.
     fn keep(to: &mut Vec<Self>, new: Self) {
         let covers = |a: &Self, b: &Self| a.size >= b.size && a.own >= b.own && a.cheap >= b.cheap;
         if to.iter().any(|old| covers(old, &new)) {

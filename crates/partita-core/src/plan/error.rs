@@ -30,8 +30,8 @@ pub enum PlanError {
         /// The names that there are.
         present: Vec<String>,
     },
-    /// The new sets are known, but there is no order in which the tenants could take them without two
-    /// holding one TPC for a moment.
+    /// The new sets are known, but there is no order in which the tenants could take them without
+    /// two holding one TPC for a moment.
     #[error(
         "tenant `{tenant}` cannot move: every TPC is held, and those that wait for each other hold one each; shrink or end a tenant"
     )]
@@ -132,7 +132,8 @@ impl fmt::Display for Taken {
     }
 }
 
-/// Names those who hold the most, and counts the others: a line is read, `partita ps` lists them all.
+/// Names those who hold the most, and counts the others: a line is read, `partita ps` lists them
+/// all.
 fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) -> fmt::Result {
     const NAMED_MAX: usize = 5;
     let mut by_size: Vec<&Holder> = holders.iter().collect();

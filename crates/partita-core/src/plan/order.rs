@@ -25,12 +25,13 @@ pub(super) struct Way {
     pub then: TpcSet,
 }
 
-/// The stores that bring every tenant to its set. After each of them all sets are disjoint and none is empty;
-/// `idle` are the TPCs that nobody holds and nobody else will take. `None` only if every TPC is held, and
-/// everybody holds one.
+/// The stores that bring every tenant to its set. After each of them all sets are disjoint and none
+/// is empty; `idle` are the TPCs that nobody holds and nobody else will take. `None` only if every
+/// TPC is held, and everybody holds one.
 ///
-/// Most tenants go in one step. Where some wait for each other, one first gives up what it does not keep; where
-/// those who wait hold one TPC each, one of them parks on a TPC that nobody will have, or that another lends.
+/// Most tenants go in one step. Where some wait for each other, one first gives up what it does not
+/// keep; where those who wait hold one TPC each, one of them parks on a TPC that nobody will have,
+/// or that another lends.
 pub(super) fn order(ways: &[Way], others: TpcSet, idle: TpcSet) -> Option<Vec<Store>> {
     let mut road = Road { ways: ways.to_vec(), others, stores: Vec::new(), parked: TpcSet::EMPTY };
     // What nobody will have: the idle, and what is given up on the way.
@@ -93,7 +94,8 @@ impl Road {
         })
     }
 
-    /// Of what it will have it takes what nobody else holds now. After that it holds nothing that another waits for.
+    /// Of what it will have it takes what nobody else holds now. After that it holds nothing that
+    /// another waits for.
     fn advance(&mut self) -> bool {
         self.go(|road, i| {
             let part = road.ways[i].then - road.held_beside(i);
@@ -120,7 +122,8 @@ impl Road {
         })
     }
 
-    /// Those who wait hold one TPC each. Somebody who holds more lends one, on which one of them parks.
+    /// Those who wait hold one TPC each. Somebody who holds more lends one, on which one of them
+    /// parks.
     fn lend(&mut self) -> Option<()> {
         let lender = self.ways.iter().position(|way| way.now.len() > 1)?;
         let lent = self.ways[lender].now.lowest(1);

@@ -132,8 +132,8 @@ impl<'a> Reach<'a> {
         Some((partial, whole, has_largest))
     }
 
-    /// Totals of `partial` partial and `whole` whole rooms from the `i`-th on; unless `has_largest`, one
-    /// of them must be of the largest size.
+    /// Totals of `partial` partial and `whole` whole rooms from the `i`-th on; unless
+    /// `has_largest`, one of them must be of the largest size.
     fn totals(&self, i: usize, partial: usize, whole: usize, has_largest: bool) -> &Totals {
         &self.table[self.index(i, partial, whole, has_largest)]
     }

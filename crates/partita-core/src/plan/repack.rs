@@ -12,17 +12,19 @@ use crate::{Share, Topology, TpcSet};
 pub struct Repacking {
     /// What tenants give up and get, by tenant; empty if no single step improves anything.
     pub moves: Vec<Move>,
-    /// What to store, in this order: after each store no two tenants overlap and none is without a TPC.
+    /// What to store, in this order: after each store no two tenants overlap and none is without a
+    /// TPC.
     pub stores: Vec<Store>,
 }
 
 /// Brings tenants that `are_packed` into fewer GPCs, those that `may_move` making room.
 ///
-/// The best assignment of all tenants at once is a bin packing, which takes for ever; so this goes step by step.
-/// A step puts one tenant into as few GPCs as it could have, with the fewest moves that [`compact`] finds. Of the
-/// steps after which the packed tenants together touch fewer GPCs than before, the one is taken that saves most,
-/// then that which moves the fewest TPCs; until there is none. So nothing moves where no tenant gains, and what
-/// is left after it cannot be improved by a step.
+/// The best assignment of all tenants at once is a bin packing, which takes for ever; so this goes
+/// step by step. A step puts one tenant into as few GPCs as it could have, with the fewest moves
+/// that [`compact`] finds. Of the steps after which the packed tenants together touch fewer GPCs
+/// than before, the one is taken that saves most, then that which moves the fewest TPCs; until
+/// there is none. So nothing moves where no tenant gains, and what is left after it cannot be
+/// improved by a step.
 ///
 /// # Errors
 /// [`PlanError::Deadlock`] if no order of stores leads to the new sets.

@@ -17,8 +17,8 @@ pub(super) struct Bounds {
 }
 
 /// How many TPCs each GPC gives so that they are `wanted` in all: one more from the GPC that gives
-/// least so far, of several from that with most left over, of several from the first. `None` if that
-/// many cannot be had, or fewer than `least` together are wanted.
+/// least so far, of several from that with most left over, of several from the first. `None` if
+/// that many cannot be had, or fewer than `least` together are wanted.
 ///
 /// A unit given anywhere costs the more the more is there already, so taking the cheapest each time
 /// ends with the most even counts of all.

@@ -117,7 +117,8 @@ proptest! {
             let chosen: Vec<_> = (0..rooms.len()).filter(|i| bits >> i & 1 == 1).map(|i| rooms[i]).collect();
             let size = |i: usize| (chosen[i].tpcs & free).len();
             let left_over = (0..chosen.len()).map(size).sum::<u32>().checked_sub(wanted)?;
-            // In the smallest; what does not fit there makes for a GPC too many, which is not the best.
+            // In the smallest; what does not fit there makes for a GPC too many, which is not the
+            // best.
             let largest = (0..chosen.len()).map(size).max()?;
             let cluster = if chosen.len() == 1 { wanted } else { largest };
             Some((
@@ -266,7 +267,8 @@ proptest! {
         let (tenant, own) = (&tenants[who], tenants[who].set);
         let wanted = 1 + count.index(own.len() as usize) as u32;
         let plan = replan(&topology, &tenants, &tenant.name, Share::Tpcs(wanted)).unwrap();
-        // GPCs count as whole if the tenant is the only one there, and what is left over is its own.
+        // GPCs count as whole if the tenant is the only one there, and what is left over is its
+        // own.
         let usable = free_of(&topology, &tenants) | own;
         let cost = |set| {
             let (count, whole, _, cluster, ids) = cost(&topology, usable, set);

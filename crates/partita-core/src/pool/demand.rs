@@ -42,8 +42,8 @@ impl Demand {
         self.window.checked_sub(windows).map_or(0, |window| self.peaks[window as usize % WINDOWS])
     }
 
-    /// Blocks by which the use has grown from window to window, in each of the last two complete steps: what the next window will want more.
-    /// One jump is no growth.
+    /// Blocks by which the use has grown from window to window, in each of the last two complete
+    /// steps: what the next window will want more. One jump is no growth.
     pub(crate) fn growth(&self) -> u64 {
         let last = self.back(0).saturating_sub(self.back(1));
         let before = self.back(1).saturating_sub(self.back(2));

@@ -61,7 +61,8 @@ impl Pool {
         Ok(id)
     }
 
-    /// Has `member` use the memory that `owner` leases: while it has a slab open, what `owner` had there rests after its end.
+    /// Has `member` use the memory that `owner` leases: while it has a slab open, what `owner` had
+    /// there rests after its end.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`], also if the two are of different tenants.
@@ -85,7 +86,8 @@ impl Pool {
         self.living(owner).is_ok_and(|known| known.members.contains(&member))
     }
 
-    /// Notes a sign of life: deadlines of its leases count from here, and of those that it is a member of.
+    /// Notes a sign of life: deadlines of its leases count from here, and of those that it is a
+    /// member of.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`].
@@ -141,8 +143,9 @@ impl Pool {
         if had { Ok(()) } else { Err(Refusal::UnknownSlab { slab: slab.0 }) }
     }
 
-    /// Ends an owner: it leases and opens nothing any more, and its blocks rest until nobody uses them. Returns whether it is forgotten
-    /// already; if not, [`Pool::gone`] is due when its process is gone.
+    /// Ends an owner: it leases and opens nothing any more, and its blocks rest until nobody uses
+    /// them. Returns whether it is forgotten already; if not, [`Pool::gone`] is due when its
+    /// process is gone.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`].
@@ -158,8 +161,8 @@ impl Pool {
         Ok(!self.owners.contains_key(&owner))
     }
 
-    /// Notes that an owner's process is gone, and with it whatever it had open and had queued. Ends it if it has not ended. Of no effect
-    /// for one that is forgotten.
+    /// Notes that an owner's process is gone, and with it whatever it had open and had queued. Ends
+    /// it if it has not ended. Of no effect for one that is forgotten.
     pub fn gone(&mut self, owner: OwnerId, now_ms: u64) {
         let _ = self.end(owner, now_ms);
         let opened = self.owners.get_mut(&owner).map(|known| core::mem::take(&mut known.opened));
@@ -185,7 +188,8 @@ impl Pool {
         late.len()
     }
 
-    /// Ends a lease before its time, whoever holds it: its block rests as if its deadline had passed, and its owner is told so.
+    /// Ends a lease before its time, whoever holds it: its block rests as if its deadline had
+    /// passed, and its owner is told so.
     ///
     /// # Errors
     /// [`Refusal::UnknownLease`]; [`Refusal::Resting`] if it has ended already.
@@ -202,9 +206,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Frees what an owner that has ended has left, although those who could write there are not known to be gone. Whoever asks says that
-    /// they do not write any more; if they do, they write into what another owner of the same tenant has leased since. Returns how many
-    /// leases there were.
+    /// Frees what an owner that has ended has left, although those who could write there are not
+    /// known to be gone. Whoever asks says that they do not write any more; if they do, they write
+    /// into what another owner of the same tenant has leased since. Returns how many leases there
+    /// were.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`]; [`Refusal::OwnerLives`].
@@ -261,8 +266,8 @@ impl Pool {
         }
     }
 
-    /// Frees a resting block that nobody can write to through its lease any more. An owner that lives can still open the slab, whatever
-    /// the deadline was.
+    /// Frees a resting block that nobody can write to through its lease any more. An owner that
+    /// lives can still open the slab, whatever the deadline was.
     fn free_if_left(&mut self, lease: LeaseId, now_ms: u64) {
         let Some(holding) = self.leases.get(&lease) else { return };
         let (Some(slab), Some(owner)) = (self.slabs.get(&holding.slab), self.owners.get(&holding.owner))

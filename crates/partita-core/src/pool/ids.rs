@@ -1,4 +1,5 @@
-//! What things are called. No number is ever given twice by one pool, so a stale one is unknown and never somebody else's.
+//! What things are called. No number is ever given twice by one pool, so a stale one is unknown and
+//! never somebody else's.
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(

@@ -21,8 +21,8 @@ pub struct Lease {
 }
 
 impl Pool {
-    /// Leases `count` blocks of at least `bytes` each, or none at all. With a `ttl_ms` other than 0 a lease ends when its owner has given no
-    /// sign of life for so long.
+    /// Leases `count` blocks of at least `bytes` each, or none at all. With a `ttl_ms` other than 0
+    /// a lease ends when its owner has given no sign of life for so long.
     ///
     /// # Errors
     /// [`Denied::Until`] if memory must be made or freed first, and [`Denied::Refused`].
@@ -80,7 +80,8 @@ impl Pool {
         let unknown = Refusal::UnknownLease { lease: lease.0 };
         let holding = self.leases.get(&lease).ok_or(unknown)?;
         let owner = self.owners.get(&holding.owner).filter(|owner| owner.tenant == tenant).ok_or(unknown)?;
-        // What rests because of an owner's end is nobody's; what rests for its deadline is still its owner's.
+        // What rests because of an owner's end is nobody's; what rests for its deadline is still
+        // its owner's.
         if holding.is_resting && (holding.owner != by || owner.has_ended) {
             return Err(Refusal::Resting { lease: lease.0 });
         }
@@ -124,7 +125,8 @@ impl Pool {
             if let Some(size) = tenant.sizes.get_mut(&known.block_bytes) {
                 size.blocks -= u64::from(known.blocks);
                 size.with_room.remove(&slab);
-                // A size that nothing is left of has no memory of its demand either, or a client could make them grow for ever.
+                // A size that nothing is left of has no memory of its demand either, or a client
+                // could make them grow for ever.
                 if size.blocks == 0 {
                     tenant.sizes.remove(&known.block_bytes);
                 }

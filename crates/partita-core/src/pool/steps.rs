@@ -45,8 +45,9 @@ pub enum Step {
 }
 
 impl Pool {
-    /// The next thing to do beside requests, if there is one: memory for demand that grows, and the end of what is not needed any more. Asks
-    /// those who have superfluous slabs open to close them ([`Pool::retiring`]).
+    /// The next thing to do beside requests, if there is one: memory for demand that grows, and the
+    /// end of what is not needed any more. Asks those who have superfluous slabs open to close them
+    /// ([`Pool::retiring`]).
     pub fn step(&mut self, now_ms: u64) -> Option<Step> {
         let mut wanted = Vec::new();
         for (id, tenant) in &mut self.tenants {
@@ -79,8 +80,8 @@ impl Pool {
             .copied()
     }
 
-    /// A slab that could go back at once: the newest one that lies idle, of one tenant or of anybody, but none of this tenant's with blocks
-    /// of this size.
+    /// A slab that could go back at once: the newest one that lies idle, of one tenant or of
+    /// anybody, but none of this tenant's with blocks of this size.
     #[must_use]
     pub fn spare(&self, of: Option<TenantId>, except: Option<(TenantId, u64)>) -> Option<SlabId> {
         let fits = |slab: &super::slab::Slab| {
@@ -98,7 +99,8 @@ impl Pool {
         }
     }
 
-    /// What to make for `blocks` more blocks: half as much again as there is, so that a large pool is not made of small pieces.
+    /// What to make for `blocks` more blocks: half as much again as there is, so that a large pool
+    /// is not made of small pieces.
     pub(super) fn plan(&self, tenant: TenantId, block_bytes: u64, blocks: u64) -> Result<SlabPlan, Refusal> {
         let there = self.tenant(tenant)?.sizes.get(&block_bytes).map_or(0, |size| size.blocks);
         self.plan_at_most(tenant, block_bytes, blocks.max(there / 2))
@@ -133,8 +135,9 @@ impl Pool {
         Ok(())
     }
 
-    /// The newest slab that has lain empty for a while and without which there are blocks enough; where it is open, its openers are asked
-    /// to close it. [`Pool::step`] says so when nothing is to be made first; this is for when there is no memory for that.
+    /// The newest slab that has lain empty for a while and without which there are blocks enough;
+    /// where it is open, its openers are asked to close it. [`Pool::step`] says so when nothing is
+    /// to be made first; this is for when there is no memory for that.
     pub fn superfluous(&mut self, now_ms: u64) -> Option<SlabId> {
         let rest_ms = self.limits.window_ms.saturating_mul(super::WINDOWS as u64);
         let Self { tenants, slabs, .. } = self;

@@ -329,7 +329,8 @@ struct Model {
 }
 
 impl Model {
-    /// Frees what may be used again: an owner has ended, and nobody through whom it used the memory has the slab open.
+    /// Frees what may be used again: an owner has ended, and nobody through whom it used the memory
+    /// has the slab open.
     fn settle(&mut self) {
         let Self { owners, open, leases, .. } = self;
         leases.retain(|_, (lease, owner, _)| {
@@ -413,7 +414,8 @@ proptest! {
             model.settle();
             model.check(&pool);
         }
-        // When everybody is gone, nothing is left but what lies idle, and after a while not even that.
+        // When everybody is gone, nothing is left but what lies idle, and after a while not even
+        // that.
         let everybody: Vec<OwnerId> = model.owners.keys().copied().collect();
         for owner in everybody {
             pool.gone(owner, now_ms);

@@ -64,7 +64,8 @@ pub struct LeaseView {
     pub since_ms: u64,
     /// How long without a sign of life ends it, in milliseconds; 0 if nothing does.
     pub ttl_ms: u32,
-    /// When it ends if its owner gives no sign of life until then, in the caller's milliseconds; `None` if nothing ends it, or it has ended.
+    /// When it ends if its owner gives no sign of life until then, in the caller's milliseconds;
+    /// `None` if nothing ends it, or it has ended.
     pub ends_ms: Option<u64>,
     /// Whether it has ended and its block rests.
     pub is_resting: bool,
@@ -136,7 +137,8 @@ impl Pool {
         }
     }
 
-    /// The leases after one, in order of their numbers: a listing goes on where it stopped, whatever came and went meanwhile.
+    /// The leases after one, in order of their numbers: a listing goes on where it stopped,
+    /// whatever came and went meanwhile.
     pub fn leases_after(&self, after: LeaseId) -> impl Iterator<Item = LeaseView> {
         self.leases.range((core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded)).filter_map(
             |(id, holding)| {

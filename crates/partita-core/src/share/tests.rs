@@ -150,8 +150,8 @@ fn what_a_device_cannot_give_says_what_it_can() {
     }
 }
 
-/// The promise, for every number of TPCs and every way to cut 100 % into equal parts, which is where
-/// the most is forgiven.
+/// The promise, for every number of TPCs and every way to cut 100 % into equal parts, which is
+/// where the most is forgiven.
 #[test]
 fn equal_parts_of_the_whole_always_fit() {
     for n in 1..=256 {

@@ -88,7 +88,8 @@ fn the_median_s_interval_covers_it_as_often_as_it_says() {
     assert_eq!(samples(5).median_interval(), (1.0, 5.0));
     // Tables of the sign test give ranks 40 and 61 of 100.
     assert_eq!(samples(100).median_interval(), (40.0, 61.0));
-    // Draws of 99 out of a skewed distribution with median 1: the interval must hold it in 95 % or more.
+    // Draws of 99 out of a skewed distribution with median 1: the interval must hold it in 95 % or
+    // more.
     let mut state = 7_u64;
     let mut uniform = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

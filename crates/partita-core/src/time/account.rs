@@ -9,10 +9,11 @@ const WINDOW_NS: u64 = 1_000_000_000;
 /// Words that a [`TimeAccount`] takes.
 pub const ACCOUNT_WORDS: usize = Budget::WORDS + timeline::WORDS + 4;
 
-/// What the tenant's processes know of its use of the GPU: the budget, what was reported when, and how much it was.
+/// What the tenant's processes know of its use of the GPU: the budget, what was reported when, and
+/// how much it was.
 ///
-/// It is made of words that lie in shared memory. Whatever stands in them is an account: a tenant that writes others
-/// there changes its own share and harms nobody's memory.
+/// It is made of words that lie in shared memory. Whatever stands in them is an account: a tenant
+/// that writes others there changes its own share and harms nobody's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeAccount {
     budget: Budget,
@@ -36,9 +37,9 @@ impl TimeAccount {
         }
     }
 
-    /// Takes what a process has found into account and decides. `busy` is when the GPU was busy for it since it reported last, from and to,
-    /// by the clock of `now_ns`; `idle` is when it was not, although that was reported before: of work that was
-    /// still running for all that was known.
+    /// Takes what a process has found into account and decides. `busy` is when the GPU was busy for
+    /// it since it reported last, from and to, by the clock of `now_ns`; `idle` is when it was not,
+    /// although that was reported before: of work that was still running for all that was known.
     pub fn look(
         &mut self,
         now_ns: u64,
@@ -74,8 +75,8 @@ impl TimeAccount {
         &self.budget
     }
 
-    /// The share of the time that was used of late, in thousandths: in the last whole second that was looked at, or since then if
-    /// that is long ago.
+    /// The share of the time that was used of late, in thousandths: in the last whole second that
+    /// was looked at, or since then if that is long ago.
     pub fn used_permille(&self, now_ns: u64) -> u32 {
         let (since_ns, before_ns) = self.window;
         let passed_ns = now_ns.saturating_sub(since_ns);

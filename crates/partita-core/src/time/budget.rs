@@ -42,10 +42,11 @@ impl Policy {
 pub struct Law {
     /// The share of the time, in thousandths; 1000 for no limit, and more is taken as that.
     pub share_permille: u32,
-    /// Over how long a tenant may save up, and how long it pays for what it borrowed, in nanoseconds.
+    /// Over how long a tenant may save up, and how long it pays for what it borrowed, in
+    /// nanoseconds.
     pub period_ns: u64,
-    /// The balance at which a closed gate opens, in nanoseconds: short slices follow the share closely, long ones
-    /// open and close less often.
+    /// The balance at which a closed gate opens, in nanoseconds: short slices follow the share
+    /// closely, long ones open and close less often.
     pub slice_ns: u64,
     /// What becomes of idle time.
     pub policy: Policy,
@@ -88,12 +89,13 @@ pub struct Situation {
 pub struct Decision {
     /// Whether the tenant's work may start.
     pub open: bool,
-    /// When the answer may change without anybody's doing, in nanoseconds from now; `None` for never.
+    /// When the answer may change without anybody's doing, in nanoseconds from now; `None` for
+    /// never.
     pub look_in_ns: Option<u64>,
 }
 
-/// A tenant's budget of GPU time. Its clock is whatever the caller passes, in nanoseconds; one that goes back is
-/// taken to stand still.
+/// A tenant's budget of GPU time. Its clock is whatever the caller passes, in nanoseconds; one that
+/// goes back is taken to stand still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     law: Law,
@@ -110,7 +112,8 @@ impl Budget {
         Self { law, balance_ns: law.opens_at_ns(), rest: 0, looked_ns: now_ns, open: law.share() > 0 }
     }
 
-    /// Holds the tenant to another law from now on. Its savings shrink to what that allows; its debt stays.
+    /// Holds the tenant to another law from now on. Its savings shrink to what that allows; its
+    /// debt stays.
     pub fn set_law(&mut self, law: Law) {
         self.law = law;
         self.balance_ns = self.balance_ns.min(signed(law.period_share_ns()));
@@ -133,8 +136,8 @@ impl Budget {
         [self.balance_ns.cast_unsigned(), self.rest, self.looked_ns, u64::from(self.open)]
     }
 
-    /// From words that anybody may have written, held to `law` from now on. A last look in the future is none: it
-    /// would earn nothing until then.
+    /// From words that anybody may have written, held to `law` from now on. A last look in the
+    /// future is none: it would earn nothing until then.
     pub(super) fn from_words(law: Law, now_ns: u64, words: &[u64; Self::WORDS]) -> Self {
         let [balance, rest, looked_ns, open] = *words;
         let mut budget = Self {
@@ -157,7 +160,8 @@ impl Budget {
     pub fn look(&mut self, now_ns: u64, found: Situation) -> Decision {
         let earned_ns = self.earned_ns(now_ns);
         let balance_ns = self.balance_ns.saturating_add(earned_ns).saturating_sub(signed(found.busy_ns));
-        // Only what is left of it is saved: what was spent on the way must not count against the savings.
+        // Only what is left of it is saved: what was spent on the way must not count against the
+        // savings.
         self.balance_ns = balance_ns.min(signed(self.law.period_share_ns()));
         let share = self.law.share();
         if share >= WHOLE_PERMILLE {

@@ -42,7 +42,8 @@ impl FromStr for Priority {
 }
 
 impl Priority {
-    /// The priority with a ledger's number; what a ledger of another build may hold beyond is normal.
+    /// The priority with a ledger's number; what a ledger of another build may hold beyond is
+    /// normal.
     pub fn from_number(number: u32) -> Self {
         match number {
             1 => Self::Low,
@@ -76,15 +77,17 @@ pub struct Hold {
 }
 
 impl Default for Hold {
-    /// 50 ms, then 5 ms: far longer than a request that anybody waits for, and 9 % of the time for those held.
+    /// 50 ms, then 5 ms: far longer than a request that anybody waits for, and 9 % of the time for
+    /// those held.
     fn default() -> Self {
         Self { hold_ns_max: 50_000_000, pass_ns: 5_000_000 }
     }
 }
 
 impl Hold {
-    /// Until when held work passes, if a gate that closed at `closed_ns` has been closed for long enough now. One that is to close
-    /// only later than work is held at most has no such time: somebody wrote nonsense there, and it counts as long ago.
+    /// Until when held work passes, if a gate that closed at `closed_ns` has been closed for long
+    /// enough now. One that is to close only later than work is held at most has no such time:
+    /// somebody wrote nonsense there, and it counts as long ago.
     pub fn passes_until(&self, closed_ns: u64, now_ns: u64) -> Option<u64> {
         (now_ns.abs_diff(closed_ns) >= self.hold_ns_max).then(|| now_ns.saturating_add(self.pass_ns))
     }
@@ -92,9 +95,10 @@ impl Hold {
 
 /// How many launches may pass between two gates.
 ///
-/// A gate costs the GPU about 2 µs (`docs/hardware.md`), and what passes between two is what a closing gate waits for. So
-/// kernels are gated in units of about [`Pacer::unit_ns`]: one by one if they are as long as that, and more at a time
-/// the shorter they are, by a running mean of their measured lengths.
+/// A gate costs the GPU about 2 µs (`docs/hardware.md`), and what passes between two is what a
+/// closing gate waits for. So kernels are gated in units of about [`Pacer::unit_ns`]: one by one if
+/// they are as long as that, and more at a time the shorter they are, by a running mean of their
+/// measured lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pacer {
     /// The length that a unit should have, in nanoseconds.
@@ -122,8 +126,8 @@ impl Pacer {
         (self.mean_ns != u64::MAX).then_some(self.mean_ns)
     }
 
-    /// Takes the length of a launch into account. A longer one counts at once, because what it holds up is somebody
-    /// else's; a shorter one by an eighth.
+    /// Takes the length of a launch into account. A longer one counts at once, because what it
+    /// holds up is somebody else's; a shorter one by an eighth.
     pub fn observe(&mut self, launch_ns: u64) {
         let launch_ns = launch_ns.max(1);
         self.mean_ns = if self.mean_ns == u64::MAX || launch_ns > self.mean_ns {

@@ -1,36 +1,43 @@
 //! Shares of a GPU's time, and who waits for whom: the control laws.
 //!
-//! Nothing here reads a clock or touches a GPU. Whoever holds a tenant's gate tells a [`Budget`] how long the GPU was
-//! busy for the tenant and is told whether the gate is open and when to look again ([`Decision`]). Whoever holds
-//! low-priority work back asks a [`Hold`] whether a closed gate still counts, a [`Pacer`] how many kernels may
-//! pass between two gates, and a [`GraphShape`] where that is inside a graph.
+//! Nothing here reads a clock or touches a GPU. Whoever holds a tenant's gate tells a [`Budget`]
+//! how long the GPU was busy for the tenant and is told whether the gate is open and when to look
+//! again ([`Decision`]). Whoever holds low-priority work back asks a [`Hold`] whether a closed gate
+//! still counts, a [`Pacer`] how many kernels may pass between two gates, and a [`GraphShape`]
+//! where that is inside a graph.
 //!
 //! # Why the budget is stable
-//! The balance is an integrator: it grows by the share of the time that passes and shrinks by the time *measured* to
-//! be busy. There is no gain, no estimate of load and no model of the kernels, hence nothing to tune and nothing to
-//! oscillate. Let a tenant always have work, let `s` be its share, [`Law::slice_ns`] the balance at which a closed gate
-//! opens, and `o` the longest overrun: what still runs when the gate closes (the kernels of one unit) and the time
-//! until somebody looks. Then
+//! The balance is an integrator: it grows by the share of the time that passes and shrinks by the
+//! time *measured* to be busy. There is no gain, no estimate of load and no model of the kernels,
+//! hence nothing to tune and nothing to oscillate. Let a tenant always have work, let `s` be its
+//! share, [`Law::slice_ns`] the balance at which a closed gate opens, and `o` the longest overrun:
+//! what still runs when the gate closes (the kernels of one unit) and the time until somebody
+//! looks. Then
 //!
-//! * an open gate closes at the first look that finds the balance at 0 or below, so the balance is never below `−o`;
-//! * a closed gate opens at the first look that finds it at `slice_ns`, so it is never above that and what a late look adds.
+//! * an open gate closes at the first look that finds the balance at 0 or below, so the balance is
+//!   never below `−o`;
+//! * a closed gate opens at the first look that finds it at `slice_ns`, so it is never above that
+//!   and what a late look adds.
 //!
-//! Since balance = `s`·T − busy(T), the share achieved over T differs from `s` by at most max(`o`, `slice_ns`)/T, for
-//! kernels of any length, mixed or in bursts: **the error does not accumulate and goes to 0 as 1/T**. A kernel that is
-//! longer than the budget of many periods overdraws once; the debt is carried and paid by waiting o·(1−s)/s. A tenant
-//! without work saves at most one period's share ([`Law::period_ns`]), so it cannot starve others later.
+//! Since balance = `s`·T − busy(T), the share achieved over T differs from `s` by at most max(`o`,
+//! `slice_ns`)/T, for kernels of any length, mixed or in bursts: **the error does not accumulate
+//! and goes to 0 as 1/T**. A kernel that is longer than the budget of many periods overdraws once;
+//! the debt is carried and paid by waiting o·(1−s)/s. A tenant without work saves at most one
+//! period's share ([`Law::period_ns`]), so it cannot starve others later.
 //!
-//! A soft budget that runs on the time of others, who are idle, has its debt cut off at one period's share. When they
-//! come back it waits for less than one period, which is what giving back within one period means.
+//! A soft budget that runs on the time of others, who are idle, has its debt cut off at one
+//! period's share. When they come back it waits for less than one period, which is what giving back
+//! within one period means.
 //!
 //! # One budget of many processes
-//! Each process of a tenant measures its own work and reports when the GPU was busy for it. A [`TimeAccount`] is the budget with a
-//! [`Timeline`] of what has been reported, so that kernels of two processes at the same time are charged once. It is values
-//! in and values out, a few words: whoever shares them between processes need only exchange them whole.
+//! Each process of a tenant measures its own work and reports when the GPU was busy for it. A
+//! [`TimeAccount`] is the budget with a [`Timeline`] of what has been reported, so that kernels of
+//! two processes at the same time are charged once. It is values in and values out, a few words:
+//! whoever shares them between processes need only exchange them whole.
 //!
 //! # Why nobody starves behind a gate
-//! A [`Hold`] lets a gate count for [`Hold::hold_ns_max`] at a time and then passes work for [`Hold::pass_ns`], so
-//! held work gets pass/(hold+pass) of the time, whatever the holder does.
+//! A [`Hold`] lets a gate count for [`Hold::hold_ns_max`] at a time and then passes work for
+//! [`Hold::pass_ns`], so held work gets pass/(hold+pass) of the time, whatever the holder does.
 
 mod account;
 mod budget;

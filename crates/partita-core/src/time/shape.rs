@@ -21,8 +21,8 @@ impl GraphShape {
         Self { kernels, next: vec![Vec::new(); count], before: vec![0; count], may_wait: vec![true; count] }
     }
 
-    /// Has a node follow another one. A node that begins before all that it follows has ended is no place for a wait, which would hold it back
-    /// in any case: `at_end` is false for it.
+    /// Has a node follow another one. A node that begins before all that it follows has ended is no
+    /// place for a wait, which would hold it back in any case: `at_end` is false for it.
     ///
     /// `None`, and no edge, for numbers that are no nodes'.
     pub fn connect(&mut self, from: usize, to: usize, at_end: bool) -> Option<()> {
@@ -33,11 +33,13 @@ impl GraphShape {
         Some(())
     }
 
-    /// The nodes that are to wait: each that runs something behind `every` kernels or more on some path from the beginning or from a node that
-    /// waits. Those with fewer nodes on the longest path before them come first, so branches take turns.
+    /// The nodes that are to wait: each that runs something behind `every` kernels or more on some
+    /// path from the beginning or from a node that waits. Those with fewer nodes on the longest
+    /// path before them come first, so branches take turns.
     ///
-    /// Which ones follows from the shape alone: graphs that differ in their nodes' numbers have the same places. So no path has more than `every`
-    /// kernels between two waits, but for those of single nodes that run several, and those that are no place for one.
+    /// Which ones follows from the shape alone: graphs that differ in their nodes' numbers have the
+    /// same places. So no path has more than `every` kernels between two waits, but for those of
+    /// single nodes that run several, and those that are no place for one.
     ///
     /// `None` for a graph in circles.
     pub fn waits(mut self, every: u32) -> Option<Vec<usize>> {
@@ -121,7 +123,8 @@ mod tests {
     }
 
     proptest! {
-        /// The most kernels on any path without a wait, in graphs whose edges lead to higher numbers.
+        /// The most kernels on any path without a wait, in graphs whose edges lead to higher
+        /// numbers.
         #[test]
         fn no_path_runs_on_for_longer(
             count in 2usize..40,

@@ -6,8 +6,8 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// A tenant that always has work, of units of the lengths given, looked at when the law says so and at most
-/// `late_ns` too late. Returns the busy time and the longest unit that ran.
+/// A tenant that always has work, of units of the lengths given, looked at when the law says so and
+/// at most `late_ns` too late. Returns the busy time and the longest unit that ran.
 fn saturate(law: Law, units_ns: &[u64], late_ns: u64, until_ns: u64) -> (u64, u64) {
     let mut budget = Budget::new(law, 0);
     let (mut now, mut busy, mut longest) = (0, 0, 0);
@@ -53,7 +53,8 @@ proptest! {
     ) {
         let until = 60_000 * MS;
         let (achieved, longest) = saturate(Law::new(share, Policy::Hard), &units, late, until);
-        // The bound of the module's documentation, with what a late look adds, in thousandths of the time.
+        // The bound of the module's documentation, with what a late look adds, in thousandths of
+        // the time.
         let bound = (longest + 2 * MS + 2 * late + 100 * MS) * 1000 / until + 2;
         prop_assert!(achieved.abs_diff(u64::from(share)) <= bound, "{achieved} for {share}, within {bound}");
     }

@@ -12,8 +12,9 @@ pub(super) const WORDS: usize = 1 + BIT_WORDS;
 
 /// The times of the recent past at which a tenant was busy, as far as they have been reported.
 ///
-/// Kernels of two processes that run at the same time are one use of the GPU and are charged once, whoever reports
-/// first. An interval is charged to the nanosecond, but for the part of its ticks that were reported before.
+/// Kernels of two processes that run at the same time are one use of the GPU and are charged once,
+/// whoever reports first. An interval is charged to the nanosecond, but for the part of its ticks
+/// that were reported before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeline {
     /// One past the last tick that has a bit. The bit of a tick is its number modulo their count.
@@ -28,8 +29,8 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Reports a time from `start_ns` to `end_ns`, and returns how much of it is new, in nanoseconds. What is longer ago than the timeline
-    /// remembers counts as new.
+    /// Reports a time from `start_ns` to `end_ns`, and returns how much of it is new, in
+    /// nanoseconds. What is longer ago than the timeline remembers counts as new.
     pub fn report(&mut self, start_ns: u64, end_ns: u64) -> u64 {
         let Some(length_ns) = end_ns.checked_sub(start_ns) else { return 0 };
         // Rounded, so that what follows closely on another begins where that has ended.
@@ -47,7 +48,8 @@ impl Timeline {
         part_of(length_ns, end - first - known, end - first)
     }
 
-    /// Takes back that a time was busy, which had been reported, and returns how much of it stands there, in nanoseconds.
+    /// Takes back that a time was busy, which had been reported, and returns how much of it stands
+    /// there, in nanoseconds.
     pub fn retract(&mut self, start_ns: u64, end_ns: u64) -> u64 {
         let Some(length_ns) = end_ns.checked_sub(start_ns) else { return 0 };
         let (first, end) = (rounded(start_ns), rounded(end_ns));

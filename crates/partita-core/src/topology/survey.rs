@@ -1,10 +1,11 @@
 //! [`Survey`]: what independent sources say of where a device's units lie, and whether they agree.
 //!
-//! No source tells everything. The driver's control interface names the GPC, CPC and TPC of every SM, but nothing makes the numbers
-//! of a launch mask follow from them. One-bit probing sees what each bit of a mask disables, but not which TPCs are neighbours.
-//! Clusters of blocks run only where their SMs share a GPC. The files of `nvdebug` are registers of the chip. Each is asked alone, what
-//! they say is kept as they said it ([`Survey`]), and a pure comparison ([`Survey::report`]) places every unit and names whatever two
-//! of them see differently.
+//! No source tells everything. The driver's control interface names the GPC, CPC and TPC of every
+//! SM, but nothing makes the numbers of a launch mask follow from them. One-bit probing sees what
+//! each bit of a mask disables, but not which TPCs are neighbours. Clusters of blocks run only
+//! where their SMs share a GPC. The files of `nvdebug` are registers of the chip. Each is asked
+//! alone, what they say is kept as they said it ([`Survey`]), and a pure comparison
+//! ([`Survey::report`]) places every unit and names whatever two of them see differently.
 
 mod compare;
 mod nvdebug;
@@ -23,8 +24,8 @@ pub use rows::{Cell, Row};
 
 /// Places of a GPC in Hopper's physical numbering (measured on H200).
 pub const HOPPER_PLACES_PER_GPC: u16 = 9;
-/// The first virtual GPC that is a *singleton*: one TPC of a GPC that lost too many to serve whole (header `ctrl2080gr.h`: «8-23 for
-/// singleton TPC holders»).
+/// The first virtual GPC that is a *singleton*: one TPC of a GPC that lost too many to serve whole
+/// (header `ctrl2080gr.h`: «8-23 for singleton TPC holders»).
 pub const HOPPER_SINGLETONS: u16 = 8;
 /// `virtualGpcId` of an SM that is switched off (header `ctrl2080gr.h`).
 pub const VIRTUAL_GPC_DISABLED: u16 = 0xff;
@@ -69,7 +70,8 @@ impl fmt::Display for Source {
     }
 }
 
-/// One SM as the control interface lists it. All ids count what is left after floorsweeping, `cpc` excepted.
+/// One SM as the control interface lists it. All ids count what is left after floorsweeping, `cpc`
+/// excepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SmPlace {
     /// `gpcId`: the GPC of the chip.
@@ -97,7 +99,8 @@ pub struct SmPlace {
 pub struct ControlClaims {
     /// Every SM in the order of `%smid`.
     pub sms: Vec<SmPlace>,
-    /// `GR_GET_NUM_TPCS_FOR_GPC`: GPCs of the chip and how many TPCs each has; empty where the driver does not answer that.
+    /// `GR_GET_NUM_TPCS_FOR_GPC`: GPCs of the chip and how many TPCs each has; empty where the
+    /// driver does not answer that.
     pub tpc_counts: Vec<(u16, u32)>,
 }
 
@@ -119,11 +122,13 @@ pub struct NvdebugClaims {
     pub chip_tpcs_per_gpc: u32,
     /// Each enabled GPC of the chip and the mask of its *disabled* TPCs.
     pub tpc_disable_masks: Vec<(u16, u64)>,
-    /// `CWD_GPC_TPC_ID`: the GPC of each TPC of the device and its number there; empty where the chip has no such register.
+    /// `CWD_GPC_TPC_ID`: the GPC of each TPC of the device and its number there; empty where the
+    /// chip has no such register.
     pub places: Vec<(u16, u16)>,
 }
 
-/// Everything that is known of where one device's units lie, each source by itself. A source that says nothing says why.
+/// Everything that is known of where one device's units lie, each source by itself. A source that
+/// says nothing says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
     /// Compute capability, major × 10 + minor.
@@ -143,7 +148,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Whether an SM is of a singleton: a TPC left over from a GPC and scheduled as a GPC of its own, as on Hopper.
+    /// Whether an SM is of a singleton: a TPC left over from a GPC and scheduled as a GPC of its
+    /// own, as on Hopper.
     pub(crate) fn is_singleton(&self, place: &SmPlace) -> bool {
         self.compute_capability == 90 && place.virtual_gpc >= HOPPER_SINGLETONS
     }
@@ -153,11 +159,13 @@ impl Survey {
         if self.compute_capability >= 90 { place.virtual_gpc } else { place.gpc }
     }
 
-    /// The bit of a launch mask that the control interface's numbers stand for, where a rule is known.
+    /// The bit of a launch mask that the control interface's numbers stand for, where a rule is
+    /// known.
     ///
-    /// Up to descriptors of version 3.0 it is the TPC's number (source: libsmctrl). In those of version 4.0, Hopper's, it is 9 × virtual
-    /// GPC + migratable TPC, and 72 + n for the n-th singleton (measured on H200, every TPC). Later ones are numbered in other ways,
-    /// which nobody documents.
+    /// Up to descriptors of version 3.0 it is the TPC's number (source: libsmctrl). In those of
+    /// version 4.0, Hopper's, it is 9 × virtual GPC + migratable TPC, and 72 + n for the n-th
+    /// singleton (measured on H200, every TPC). Later ones are numbered in other ways, which nobody
+    /// documents.
     #[must_use]
     pub fn predicted_bit(&self, place: &SmPlace) -> Option<u16> {
         let virtual_gpc = place.virtual_gpc;

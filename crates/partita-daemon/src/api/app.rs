@@ -134,7 +134,8 @@ impl App {
         self.parts.ended.clone()
     }
 
-    /// Does what blocks where it holds nobody up. What began goes on to its end even if the client leaves.
+    /// Does what blocks where it holds nobody up. What began goes on to its end even if the client
+    /// leaves.
     pub(super) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,

@@ -98,7 +98,8 @@ async fn find(app: &Shared, name: &str) -> Result<(Option<Kept>, Option<Running>
     Ok((kept, running))
 }
 
-/// Checks that the caller may change a chain. Whether it may change one that is not defined here, what runs it decides.
+/// Checks that the caller may change a chain. Whether it may change one that is not defined here,
+/// what runs it decides.
 pub(super) async fn owned(app: &Shared, name: &str, caller: Caller) -> Result<(), Problem> {
     match find(app, name).await? {
         (Some(kept), _) => caller.check(&format!("chain {name}"), kept.owner),
@@ -134,7 +135,8 @@ pub(super) async fn list(State(app): State<Shared>) -> Result<Output<Vec<ChainVi
 
 /// Define a chain
 ///
-/// It does not start by that. With an `Idempotency-Key` the same request may be sent again within a day: it is answered as the first time.
+/// It does not start by that. With an `Idempotency-Key` the same request may be sent again within a
+/// day: it is answered as the first time.
 #[utoipa::path(post, path = "/v1/chains", tag = "chains", operation_id = "define_chain",
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable characters that no other request of this user has",
         min_length = 1, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$")),
@@ -222,7 +224,8 @@ pub(super) async fn get(
 
 /// Change a chain's definition
 ///
-/// It holds from the chain's next start. With `If-Match` it is changed only if it still has that revision.
+/// It holds from the chain's next start. With `If-Match` it is changed only if it still has that
+/// revision.
 #[utoipa::path(put, path = "/v1/chains/{chain}", tag = "chains", operation_id = "change_chain",
     params(("chain" = String, Path, description = "Its name"),
         ("If-Match" = Option<String>, Header, description = "The revision that is to be changed, as ETag has it")),
@@ -288,8 +291,9 @@ pub(super) async fn delete(
 
 /// Start a chain
 ///
-/// It runs as a tenant of its own, and goes on when the daemon ends. What is left of one whose process has died is ended first. A daemon starts chains of its own user alone: others start theirs with
-/// `partita chain start`, and then find them here.
+/// It runs as a tenant of its own, and goes on when the daemon ends. What is left of one whose
+/// process has died is ended first. A daemon starts chains of its own user alone: others start
+/// theirs with `partita chain start`, and then find them here.
 #[utoipa::path(post, path = "/v1/chains/{chain}/start", tag = "chains", operation_id = "start_chain",
     params(("chain" = String, Path, description = "Its name")),
     responses((status = 200, body = Running, description = "It runs")))]
@@ -323,8 +327,8 @@ pub(super) async fn start(
 
 /// Stop a chain
 ///
-/// No frame begins any more, those on their way are finished, and its components leave. What has not left after `grace_s` is ended as a tenant is.
-/// Its definition and history stay.
+/// No frame begins any more, those on their way are finished, and its components leave. What has
+/// not left after `grace_s` is ended as a tenant is. Its definition and history stay.
 #[utoipa::path(post, path = "/v1/chains/{chain}/stop", tag = "chains", operation_id = "stop_chain",
     params(("chain" = String, Path, description = "Its name"), End),
     responses(

@@ -1,5 +1,6 @@
-//! The form of definitions in the document. What is read and checked is [`partita::chain::Definition`]; here is what the document says of
-//! it, and a test that both are the same.
+//! The form of definitions in the document. What is read and checked is
+//! [`partita::chain::Definition`]; here is what the document says of it, and a test that both are
+//! the same.
 
 use partita::chain::Definition;
 use serde::Serialize;
@@ -11,13 +12,15 @@ use crate::problem::Problem;
 #[derive(Debug, Serialize, ToSchema)]
 #[allow(dead_code, reason = "the document's form alone")]
 pub(super) struct ChainDefinition {
-    /// Its name, and that of the tenant that it runs as: 1 to 31 of A-Z a-z 0-9 . _ - beginning with a letter or a digit.
+    /// Its name, and that of the tenant that it runs as: 1 to 31 of A-Z a-z 0-9 . _ - beginning
+    /// with a letter or a digit.
     #[schema(example = "cameras", min_length = 1, max_length = 31, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     name: String,
     /// Its GPU as `--gpu` takes it: an index, a UUID, or `sim:NAME`; none for the first one.
     #[schema(example = "0", min_length = 1)]
     gpu: Option<String>,
-    /// The compute units of all components together, as `--sm` takes them; none for every TPC that is free.
+    /// The compute units of all components together, as `--sm` takes them; none for every TPC that
+    /// is free.
     #[schema(example = "50%", min_length = 1)]
     sm: Option<String>,
     /// The memory quota of all components together, as `--mem` takes it; none for no quota.
@@ -26,7 +29,8 @@ pub(super) struct ChainDefinition {
     /// The size of a frame.
     #[schema(example = "4MiB", min_length = 1)]
     frame: String,
-    /// Frames that there are in all; none for as many as fill all queues and keep each component busy.
+    /// Frames that there are in all; none for as many as fill all queues and keep each component
+    /// busy.
     #[schema(minimum = 1, maximum = 256)]
     frames: Option<u32>,
     /// Frames that wait between two components at most.
@@ -48,7 +52,8 @@ pub(super) struct ChainDefinition {
         nullable = false
     )]
     memory: Option<String>,
-    /// By what components open the keeper's memory: `ipc` (CUDA's handles) or `fd` (file descriptors of the driver's virtual memory).
+    /// By what components open the keeper's memory: `ipc` (CUDA's handles) or `fd` (file
+    /// descriptors of the driver's virtual memory).
     #[schema(default = "ipc", example = "ipc", pattern = "^(ipc|fd)$", nullable = false)]
     handles: Option<String>,
     /// The optimizer's period, in milliseconds.

@@ -1,4 +1,5 @@
-//! Looking for processes that no limit holds, again and again: what begins and ends is kept as an event, and logged.
+//! Looking for processes that no limit holds, again and again: what begins and ends is kept as an
+//! event, and logged.
 
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ use crate::problem::{Problem, one_line};
 use crate::store::events::{self, Event};
 use crate::store::now_unix_ms;
 
-/// How long after a look that suspects somebody the next one is, at most: a process that becomes another program has given back by then what it had
-/// on the GPU.
+/// How long after a look that suspects somebody the next one is, at most: a process that becomes
+/// another program has given back by then what it had on the GPU.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Looks until the daemon ends; not at all if it was told so. The first look is at once: it finds what ended while there was no daemon.
+/// Looks until the daemon ends; not at all if it was told so. The first look is at once: it finds
+/// what ended while there was no daemon.
 pub async fn audit(app: Shared) {
     let Some(every) = app.audit_every() else { return };
     let mut ended = app.ended();

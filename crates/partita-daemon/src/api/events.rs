@@ -10,8 +10,9 @@ use crate::store::events::{self, Event};
 
 /// Processes that escaped from their tenants, and what else audits found, the oldest first
 ///
-/// An event when something begins and one when it is over: a process that uses a GPU without the limits of its tenant, a process that has the
-/// gate of a GPU open and is no tenant's, and an audit of a GPU that fails. The last 10 000 events are kept.
+/// An event when something begins and one when it is over: a process that uses a GPU without the
+/// limits of its tenant, a process that has the gate of a GPU open and is no tenant's, and an audit
+/// of a GPU that fails. The last 10 000 events are kept.
 #[utoipa::path(get, path = "/v1/events", tag = "tenants", operation_id = "list_events",
     params(Part),
     responses((status = 200, body = [Event])))]

@@ -150,7 +150,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// What is written as an object. An array of its members' values, which serde takes as well, is none.
+/// What is written as an object. An array of its members' values, which serde takes as well, is
+/// none.
 #[derive(Debug)]
 pub(super) struct Object<T>(pub T);
 

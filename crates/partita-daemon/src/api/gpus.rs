@@ -89,7 +89,8 @@ pub(super) async fn get(
 
 /// Where the units of a GPU lie, who holds them, and how that is known
 ///
-/// The JSON of `partita topology --json`. A GPU that was never measured is measured now, which takes a moment.
+/// The JSON of `partita topology --json`. A GPU that was never measured is measured now, which
+/// takes a moment.
 #[utoipa::path(get, path = "/v1/gpus/{gpu}/topology", tag = "machine", operation_id = "get_topology",
     params(("gpu" = String, Path, description = "An index, a UUID or its unique beginning, or sim:NAME")),
     responses((status = 200, body = Object, description = "The chart; `schema` is its version")))]

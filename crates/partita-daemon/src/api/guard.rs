@@ -1,4 +1,5 @@
-//! What every request goes through: it is counted and logged, its caller is known, and it is bounded in number, size and time.
+//! What every request goes through: it is counted and logged, its caller is known, and it is
+//! bounded in number, size and time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,8 @@ use super::extract::{Caller, short};
 use crate::problem::{Kind, Problem};
 use crate::serve::Peer;
 
-/// Requests at once of all users but root and the daemon's own: fewer than there are threads for what blocks.
+/// Requests at once of all users but root and the daemon's own: fewer than there are threads for
+/// what blocks.
 const REQUESTS_MAX: usize = 256;
 /// Requests at once of one of these users.
 const REQUESTS_OF_USER_MAX: usize = 64;
@@ -70,7 +72,8 @@ pub(super) async fn account(State(app): State<Shared>, request: Request, next: N
     response
 }
 
-/// A request that is being answered, counted until this is dropped: whoever leaves before the answer ends it at any await.
+/// A request that is being answered, counted until this is dropped: whoever leaves before the
+/// answer ends it at any await.
 struct InFlight(Shared);
 
 impl InFlight {
@@ -86,7 +89,8 @@ impl Drop for InFlight {
     }
 }
 
-/// Failures that are not of our making, as of a file of the reference page that is not there, in the form of all others.
+/// Failures that are not of our making, as of a file of the reference page that is not there, in
+/// the form of all others.
 fn explained(response: Response, path: &str) -> Response {
     let status = response.status().as_u16();
     let is_json = |value: &HeaderValue| value.as_bytes().ends_with(b"json");
@@ -174,8 +178,9 @@ pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Ne
     }
 }
 
-/// A place among the requests, free again when this is dropped. Root and the daemon's own user need none, nor do those
-/// who have shown nothing yet and get no more than what is in memory: their connections are bounded.
+/// A place among the requests, free again when this is dropped. Root and the daemon's own user need
+/// none, nor do those who have shown nothing yet and get no more than what is in memory: their
+/// connections are bounded.
 struct Place {
     app: Shared,
     user: Option<u32>,
@@ -243,8 +248,8 @@ pub(super) async fn host(request: Request, next: Next) -> Response {
     }
 }
 
-/// Whether this is a host as URIs have it, with or without a port, or nothing at all, as clients send it that know no
-/// name.
+/// Whether this is a host as URIs have it, with or without a port, or nothing at all, as clients
+/// send it that know no name.
 fn is_host(value: &[u8]) -> bool {
     let (host, port) = match value.iter().rposition(|&byte| byte == b':') {
         // The colons of an IPv6 address are in brackets.

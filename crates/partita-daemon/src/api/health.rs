@@ -1,7 +1,8 @@
 //! `/healthz`: whether the daemon works, and what it stands on.
 //!
-//! A request gets the result of the last look. A look takes the registry's lock, reads the disk and asks keepers, so a
-//! task of its own makes it: one look at a time, and none for some seconds after it, however many requests come.
+//! A request gets the result of the last look. A look takes the registry's lock, reads the disk and
+//! asks keepers, so a task of its own makes it: one look at a time, and none for some seconds after
+//! it, however many requests come.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +29,8 @@ pub(super) struct Health {
     healthy: bool,
     /// The daemon's version.
     version: &'static str,
-    /// How long ago the parts were looked at, in milliseconds; none before the first look has ended.
+    /// How long ago the parts were looked at, in milliseconds; none before the first look has
+    /// ended.
     age_ms: Option<u64>,
     /// Each part that it needs, as it was then.
     parts: Vec<Part>,
@@ -108,8 +110,8 @@ async fn look(app: &Shared) -> Vec<Part> {
 
 /// Whether the daemon works
 ///
-/// 200 if every part did at the last look, and before the first one; 503 if one did not. The answer says which, and
-/// how old it is: at most some seconds more than the time since the last question.
+/// 200 if every part did at the last look, and before the first one; 503 if one did not. The answer
+/// says which, and how old it is: at most some seconds more than the time since the last question.
 #[utoipa::path(get, path = "/healthz", tag = "machine", operation_id = "health",
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 pub(super) async fn healthz(State(app): State<Shared>) -> Response {

@@ -140,7 +140,8 @@ pub(super) async fn history(
 
 /// The same as it happens, as server-sent events
 ///
-/// Each event's data is an entry of the history and its id the entry's. A reader that comes back with `Last-Event-ID` misses nothing.
+/// Each event's data is an entry of the history and its id the entry's. A reader that comes back
+/// with `Last-Event-ID` misses nothing.
 #[utoipa::path(get, path = "/v1/chains/{chain}/optimizer/events", tag = "chains", operation_id = "watch_history",
     params(
         ("chain" = String, Path, description = "Its name"),

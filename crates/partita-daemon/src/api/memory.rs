@@ -26,8 +26,9 @@ pub(super) async fn leases(State(app): State<Shared>) -> Result<Output<Vec<Lease
 
 /// Take a lease back
 ///
-/// It ends as if its deadline had passed: its owner is told with its next sign of life, and the memory is nobody else's before the owner has given
-/// it back, too, or has ended. For the keeper's user and root.
+/// It ends as if its deadline had passed: its owner is told with its next sign of life, and the
+/// memory is nobody else's before the owner has given it back, too, or has ended. For the keeper's
+/// user and root.
 #[utoipa::path(delete, path = "/v1/keepers/{keeper}/leases/{lease}", tag = "memory", operation_id = "take_back_lease",
     params(("keeper" = u32, Path, description = "The keeper's process"), ("lease" = u64, Path, description = "The lease's number")),
     responses((status = 204, description = "It has ended")))]
@@ -59,8 +60,9 @@ pub(super) struct Disowned {
 
 /// Give back what an owner that is gone has left
 ///
-/// That happens by itself when the kernel says that its process is gone. Where a process lives on that has closed its connection, whoever knows
-/// that it does not write there any more says so with `force=true`. For the keeper's user and root.
+/// That happens by itself when the kernel says that its process is gone. Where a process lives on
+/// that has closed its connection, whoever knows that it does not write there any more says so with
+/// `force=true`. For the keeper's user and root.
 #[utoipa::path(delete, path = "/v1/keepers/{keeper}/owners/{owner}", tag = "memory", operation_id = "disown_leases",
     params(("keeper" = u32, Path, description = "The keeper's process"), ("owner" = u64, Path, description = "The owner's number, as its leases have it"),
         Disown),

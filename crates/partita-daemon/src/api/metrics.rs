@@ -1,4 +1,5 @@
-//! `/metrics`: the daemon's own counts, and what tenants, chains and keepers are now, in OpenMetrics.
+//! `/metrics`: the daemon's own counts, and what tenants, chains and keepers are now, in
+//! OpenMetrics.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;

@@ -1,4 +1,5 @@
-//! The resources: their paths, what every request goes through, and the OpenAPI document that follows from both.
+//! The resources: their paths, what every request goes through, and the OpenAPI document that
+//! follows from both.
 
 pub mod app;
 mod chains;

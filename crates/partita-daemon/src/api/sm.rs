@@ -1,5 +1,5 @@
-//! The two interfaces between optimizer and components: SM configuration says how much each component is to use, SM suggestion tells a
-//! component what that is for it.
+//! The two interfaces between optimizer and components: SM configuration says how much each
+//! component is to use, SM suggestion tells a component what that is for it.
 
 use std::collections::BTreeMap;
 
@@ -123,7 +123,8 @@ pub(super) async fn configuration(
 
 /// Divide a running chain's TPCs
 ///
-/// All components at once, from their next frame on. An optimizer that divided them until now stops; PUT …/optimizer lets one begin again.
+/// All components at once, from their next frame on. An optimizer that divided them until now
+/// stops; PUT …/optimizer lets one begin again.
 #[utoipa::path(put, path = "/v1/chains/{chain}/sm-configuration", tag = "sm", operation_id = "set_sm_configuration",
     params(("chain" = String, Path, description = "Its name")),
     request_body(content = BTreeMap<String, Amount>, description = "How much for each component, by its name",
@@ -214,7 +215,8 @@ pub(super) struct Suggestion {
 
 /// What a component of a running chain is to use
 ///
-/// Components that use the client library read the same from the chain's file at every frame, without this.
+/// Components that use the client library read the same from the chain's file at every frame,
+/// without this.
 #[utoipa::path(get, path = "/v1/chains/{chain}/components/{component}/sm-suggestion", tag = "sm", operation_id = "get_sm_suggestion",
     params(("chain" = String, Path, description = "The chain's name"), ("component" = String, Path, description = "The component's name")),
     responses((status = 200, body = Suggestion)))]

@@ -1,4 +1,5 @@
-//! `/v1/tenants`: who shares the GPUs, with what limits and what use; changing the limits, and ending.
+//! `/v1/tenants`: who shares the GPUs, with what limits and what use; changing the limits, and
+//! ending.
 
 use std::time::Duration;
 
@@ -191,7 +192,8 @@ pub(super) struct TenantChange {
     /// Its memory quota, in bytes.
     #[schema(minimum = 1)]
     memory_quota_bytes: Option<u64>,
-    /// What the driver may take for itself in each of its processes before it counts against the quota, in bytes.
+    /// What the driver may take for itself in each of its processes before it counts against the
+    /// quota, in bytes.
     memory_driver_allowance_bytes: Option<u64>,
     /// Its priority.
     priority: Option<Priority>,
@@ -349,7 +351,8 @@ impl From<SetOutcome> for LimitsView {
 
 /// Change a tenant's limits
 ///
-/// As `partita set`: they hold from its next launch and its next allocation on. All GPUs are changed, or none.
+/// As `partita set`: they hold from its next launch and its next allocation on. All GPUs are
+/// changed, or none.
 #[utoipa::path(patch, path = "/v1/tenants/{tenant}", tag = "tenants", operation_id = "change_tenant",
     params(("tenant" = String, Path, description = "Its name")),
     request_body = TenantChange,
@@ -386,7 +389,8 @@ pub(super) struct Ended {
 
 /// End a tenant
 ///
-/// As `partita kill`: its work on the GPU first, so that its neighbours are not hurt, then its processes.
+/// As `partita kill`: its work on the GPU first, so that its neighbours are not hurt, then its
+/// processes.
 #[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "tenants", operation_id = "end_tenant",
     params(("tenant" = String, Path, description = "Its name"), End),
     responses(

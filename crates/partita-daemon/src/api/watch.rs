@@ -11,7 +11,8 @@ use crate::store::history;
 /// How often the chains are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Follows the chains until the daemon ends. Those that began before the daemon are followed from where their history ends.
+/// Follows the chains until the daemon ends. Those that began before the daemon are followed from
+/// where their history ends.
 pub async fn follow(app: Shared) {
     let mut ended = app.ended();
     let mut newest: HashMap<String, (u64, f64)> = HashMap::new();

@@ -1,4 +1,5 @@
-//! What has begun and what is over: from what was open and what a look saw to events, and to what is open now.
+//! What has begun and what is over: from what was open and what a look saw to events, and to what
+//! is open now.
 //!
 //! No clock, no file, no process is asked here: all of it comes in.
 
@@ -87,8 +88,9 @@ pub struct Outcome {
 
 /// Compares a look with what was open before it and with what the look before it had suspected.
 ///
-/// A look can catch a process in the moment in which it becomes another program: its slot is free, and the driver still lists it. So a
-/// process counts when two looks in a row have seen it. That somebody does not answer counts at once.
+/// A look can catch a process in the moment in which it becomes another program: its slot is free,
+/// and the driver still lists it. So a process counts when two looks in a row have seen it. That
+/// somebody does not answer counts at once.
 ///
 /// What a look could not see is neither new nor over, unless its process has ended.
 pub fn changes(open: &[Open], suspected: &[Finding], look: &Look, now_unix_ms: i64) -> Outcome {

@@ -6,8 +6,8 @@ use partita::registry::Registry;
 
 use super::{Finding, Look, user_of};
 
-/// Looks at everything, and for what is `known` already. Blocks for as long as the driver takes to answer; what cannot be looked at is a finding
-/// too.
+/// Looks at everything, and for what is `known` already. Blocks for as long as the driver takes to
+/// answer; what cannot be looked at is a finding too.
 pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
     let mut look = Look::default();
     let escaped: Vec<Escape> = known

@@ -1,5 +1,6 @@
-//! The watch over what a limit in a process cannot stop: processes that use a GPU without the limits of their tenant, and
-//! processes that have a gate open and are no tenant's. The audit is [`partita::audit`]'s.
+//! The watch over what a limit in a process cannot stop: processes that use a GPU without the
+//! limits of their tenant, and processes that have a gate open and are no tenant's. The audit is
+//! [`partita::audit`]'s.
 //!
 //! | module | what it is about |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Chains as [`partita::chain`] runs them: each in a tenant, by a process that knows nothing of the daemon.
+//! Chains as [`partita::chain`] runs them: each in a tenant, by a process that knows nothing of the
+//! daemon.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -78,7 +79,8 @@ impl Chains for Facade {
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(errors);
-        // A signal to the daemon's group is none to the chain, and it tells the service manager nothing.
+        // A signal to the daemon's group is none to the chain, and it tells the service manager
+        // nothing.
         command
             .process_group(0)
             .env_remove("NOTIFY_SOCKET")

@@ -1,7 +1,7 @@
 //! The chains that run on this machine, as the daemon sees them ([`Chains`]).
 //!
-//! The daemon keeps definitions; chains run without it, and go on when it ends. So what is true of a running one is asked of whoever runs
-//! it, each time.
+//! The daemon keeps definitions; chains run without it, and go on when it ends. So what is true of
+//! a running one is asked of whoever runs it, each time.
 
 mod facade;
 mod running;
@@ -15,7 +15,8 @@ pub use running::{Running, RunningComponent, Step};
 
 use crate::problem::Problem;
 
-/// The chains that run on this machine. Calls may block for as long as a look at files of chains takes.
+/// The chains that run on this machine. Calls may block for as long as a look at files of chains
+/// takes.
 pub trait Chains: std::fmt::Debug + Send + Sync + 'static {
     /// Every chain that runs, by name.
     ///
@@ -34,12 +35,14 @@ pub trait Chains: std::fmt::Debug + Send + Sync + 'static {
     /// Has the units of a running chain divided so from now on, because `user` asks.
     ///
     /// # Errors
-    /// [`Kind::Conflict`](crate::Kind::Conflict) if it does not run; [`Kind::Forbidden`](crate::Kind::Forbidden); what it cannot have.
+    /// [`Kind::Conflict`](crate::Kind::Conflict) if it does not run;
+    /// [`Kind::Forbidden`](crate::Kind::Forbidden); what it cannot have.
     fn steer(&self, name: &str, steering: &Steering, user: u32) -> Result<(), Problem>;
 
     /// Starts a chain, which then runs without the daemon, and waits until it runs.
     ///
     /// # Errors
-    /// Why it does not start; [`Kind::TimedOut`](crate::Kind::TimedOut) if that takes longer than `patience`.
+    /// Why it does not start; [`Kind::TimedOut`](crate::Kind::TimedOut) if that takes longer than
+    /// `patience`.
     fn start(&self, definition: &Definition, patience: Duration) -> Result<Running, Problem>;
 }

@@ -21,8 +21,8 @@ use crate::problem::{Kind, Problem};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long all keepers of one user are waited for in one look.
 const PATIENCE_OF_USER: Duration = Duration::from_secs(5);
-/// How long the keepers of all other users are waited for together. They are asked aside: who has sockets where nobody
-/// answers delays nobody by more.
+/// How long the keepers of all other users are waited for together. They are asked aside: who has
+/// sockets where nobody answers delays nobody by more.
 const PATIENCE_OF_OTHERS: Duration = Duration::from_millis(500);
 /// How long another user's keepers are left alone after they were too slow.
 const REST: Duration = Duration::from_secs(30);
@@ -30,7 +30,8 @@ const REST: Duration = Duration::from_secs(30);
 /// The socket of a chain's own keeper, in its tenant's directory.
 const CHAIN_SOCKET: &str = "memory";
 
-/// The keepers that listen in the run directory and that this user may ask: its own, and root everybody's.
+/// The keepers that listen in the run directory and that this user may ask: its own, and root
+/// everybody's.
 #[derive(Debug)]
 pub struct Keepers {
     registry: Registry,
@@ -132,8 +133,8 @@ fn ask_each<T>(
             Ok(answer) => answers.push(answer),
             // What is left of one that was killed, or one that has just ended.
             Err(Error::NoKeeper { .. } | Error::KeeperGone { .. }) => {}
-            // One that is stopped, or no keeper at all: the others are shown all the same. Names and words of strangers
-            // are shown escaped.
+            // One that is stopped, or no keeper at all: the others are shown all the same. Names
+            // and words of strangers are shown escaped.
             Err(error) => {
                 tracing::warn!(user, error = error.to_string(), "a keeper does not answer");
             }
@@ -142,7 +143,8 @@ fn ask_each<T>(
     answers
 }
 
-/// A connection to the keeper of a place. Anybody may take a name in the run directory, also one that says that it is another user's.
+/// A connection to the keeper of a place. Anybody may take a name in the run directory, also one
+/// that says that it is another user's.
 fn connect(place: &Place, patience: Duration) -> Result<Connection, Error> {
     let is_theirs = place.socket.symlink_metadata().is_ok_and(|meta| meta.uid() == place.user);
     let nobody = || Error::NoKeeper {

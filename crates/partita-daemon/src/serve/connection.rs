@@ -1,5 +1,5 @@
-//! Connections: who is at the other end, how many there are, and how long a client may take to send a request and to
-//! read the answer.
+//! Connections: who is at the other end, how many there are, and how long a client may take to send
+//! a request and to read the answer.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -58,7 +58,8 @@ pub(super) struct Limits {
     pub kept: usize,
     /// Connections of another user at once. Over TCP, where no user is known yet, of an address.
     pub each: usize,
-    /// How long a connection may lie idle between two requests, and how long a client may leave an answer unread.
+    /// How long a connection may lie idle between two requests, and how long a client may leave an
+    /// answer unread.
     pub idle: Duration,
     /// The same while more than half of all connections are in use.
     pub idle_when_crowded: Duration,
@@ -204,7 +205,8 @@ enum Waits {
     Answer,
 }
 
-/// A connection that ends when its client is too slow. The time in which an answer is made does not count.
+/// A connection that ends when its client is too slow. The time in which an answer is made does not
+/// count.
 pub(super) struct Connection<S> {
     stream: S,
     limits: Limits,

@@ -17,7 +17,8 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for one, and returns its name. The same signal once more then ends the process at once.
+    /// Waits for one, and returns its name. The same signal once more then ends the process at
+    /// once.
     pub async fn wait(mut self) -> &'static str {
         let name = tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

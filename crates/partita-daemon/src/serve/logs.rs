@@ -1,7 +1,8 @@
 //! The log on stderr, limited in lines.
 //!
-//! Many lines are about what strangers do, as often as they like. So each place in this program that writes lines has
-//! a budget of its own: a flood of one kind leaves out lines of that kind only, and the log says how many.
+//! Many lines are about what strangers do, as often as they like. So each place in this program
+//! that writes lines has a budget of its own: a flood of one kind leaves out lines of that kind
+//! only, and the log says how many.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;

@@ -40,8 +40,8 @@ use socket::Socket;
 /// Descriptors for all connections of both listeners, and some for what they ask for.
 const DESCRIPTORS: u64 = 4096;
 
-/// How much longer than its body a request may take to arrive: a body that is late is told so before the connection
-/// ends.
+/// How much longer than its body a request may take to arrive: a body that is late is told so
+/// before the connection ends.
 const HEAD: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it.
@@ -148,7 +148,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
 async fn accept<S: Source>(mut listener: Guarded<S>, router: Router, mut ended: watch::Receiver<bool>) {
     let router = TowerToHyperService::new(router);
     let mut http = http1::Builder::new();
-    // A client may say that its request was the last before it reads the answer. The connection has its own deadlines.
+    // A client may say that its request was the last before it reads the answer. The connection has
+    // its own deadlines.
     http.half_close(true).header_read_timeout(None);
     let connections = GracefulShutdown::new();
     loop {
@@ -170,7 +171,8 @@ async fn accept<S: Source>(mut listener: Guarded<S>, router: Router, mut ended: 
     connections.shutdown().await;
 }
 
-/// Every connection is a descriptor, and the usual limit is fewer than there may be connections. As much as is allowed without asking.
+/// Every connection is a descriptor, and the usual limit is fewer than there may be connections. As
+/// much as is allowed without asking.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);

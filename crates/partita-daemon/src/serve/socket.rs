@@ -78,7 +78,8 @@ impl Socket {
             }
             thread::sleep(POLL);
         }
-        // One that ended just now took the file away while we opened it: then this is no lock of the path.
+        // One that ended just now took the file away while we opened it: then this is no lock of
+        // the path.
         let is_it = |meta: fs::Metadata| {
             lock.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()))
         };
@@ -93,7 +94,8 @@ impl Socket {
         Ok(Self { path: path.to_owned(), lock_path, is_there: false, _lock: lock })
     }
 
-    /// Listens. What a daemon that was killed left there goes; anything else is left alone and refused.
+    /// Listens. What a daemon that was killed left there goes; anything else is left alone and
+    /// refused.
     pub fn listen(&mut self) -> Result<UnixListener, SocketError> {
         let refuse = |reason: String| SocketError { path: self.path.clone(), reason };
         let user = rustix::process::geteuid().as_raw();
@@ -115,7 +117,8 @@ impl Socket {
         let listen = || -> io::Result<UnixListener> {
             let listener = net::UnixListener::bind(&fresh)?;
             listener.set_nonblocking(true)?;
-            // Root's daemon is everybody's: who may do what is decided by who asks. A user's own is that user's.
+            // Root's daemon is everybody's: who may do what is decided by who asks. A user's own is
+            // that user's.
             fs::set_permissions(&fresh, Permissions::from_mode(if user == 0 { 0o666 } else { 0o600 }))?;
             fs::rename(&fresh, &self.path)?;
             UnixListener::from_std(listener)

@@ -1,4 +1,5 @@
-//! System mode: each connection of a user's command becomes the stdin of a process that answers its one request.
+//! System mode: each connection of a user's command becomes the stdin of a process that answers its
+//! one request.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -14,16 +15,19 @@ use tokio::time::timeout;
 
 use super::connection::{Guarded, Peer};
 
-/// Requests of one user that are answered at once. The others wait. Root has no limit: nobody locks root out.
+/// Requests of one user that are answered at once. The others wait. Root has no limit: nobody locks
+/// root out.
 const OF_USER_MAX: usize = 32;
 /// Requests of all users but root that are answered at once.
 const ALL_MAX: usize = 256;
-/// The most that one request may take: the first run on a GPU proves its masks first, and `kill` waits for processes.
+/// The most that one request may take: the first run on a GPU proves its masks first, and `kill`
+/// waits for processes.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The hidden subcommand of `partita` that answers a request.
 const SUBCOMMAND: &str = "internal-system";
 
-/// Accepts requests until the daemon ends. `command` is the command-line program, which answers them.
+/// Accepts requests until the daemon ends. `command` is the command-line program, which answers
+/// them.
 pub(super) async fn accept(
     mut listener: Guarded<UnixListener>,
     command: PathBuf,

@@ -28,7 +28,8 @@ pub struct TokenError {
 }
 
 impl Token {
-    /// Reads the token in a file: what is in it without space around, at least 16 printable characters.
+    /// Reads the token in a file: what is in it without space around, at least 16 printable
+    /// characters.
     ///
     /// # Errors
     /// If others may read the file, or it holds no token.

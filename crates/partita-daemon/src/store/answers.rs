@@ -1,4 +1,5 @@
-//! Answers to requests with an `Idempotency-Key`: a client that does not know whether its request arrived asks again, and gets the same.
+//! Answers to requests with an `Idempotency-Key`: a client that does not know whether its request
+//! arrived asks again, and gets the same.
 
 use rusqlite::{Connection, OptionalExtension, params};
 

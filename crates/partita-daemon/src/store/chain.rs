@@ -59,7 +59,8 @@ pub fn get(connection: &Connection, name: &str) -> Result<Kept, Problem> {
     found.map_or_else(|| Err(unknown(name)), kept)
 }
 
-/// Who defined the chain of this name, and its revision; also of one whose definition is not understood.
+/// Who defined the chain of this name, and its revision; also of one whose definition is not
+/// understood.
 ///
 /// # Errors
 /// [`Kind::NotFound`].

@@ -1,6 +1,7 @@
 //! What the watch over processes found, as events: the newest of it, and what is not over yet.
 //!
-//! Both are written in one change, so a daemon that starts knows what its last one had told, and tells of nothing twice.
+//! Both are written in one change, so a daemon that starts knows what its last one had told, and
+//! tells of nothing twice.
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
@@ -66,7 +67,8 @@ pub fn open(connection: &Connection) -> Result<Vec<Open>, Problem> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Keeps beginnings and ends as events, and what is open after them; returns the events. The oldest beyond [`EVENTS_MAX`] go.
+/// Keeps beginnings and ends as events, and what is open after them; returns the events. The oldest
+/// beyond [`EVENTS_MAX`] go.
 ///
 /// # Errors
 /// [`Kind::Unavailable`](problem::Kind::Unavailable).

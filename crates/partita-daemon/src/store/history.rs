@@ -1,6 +1,7 @@
 //! What happened to chains while they ran, step by step; the newest of it.
 //!
-//! A running chain tells of its last steps itself. The daemon copies each of them once, so that they are there after the chain has ended.
+//! A running chain tells of its last steps itself. The daemon copies each of them once, so that
+//! they are there after the chain has ended.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +41,8 @@ pub struct Entry {
     pub tpcs: BTreeMap<String, u32>,
 }
 
-/// Keeps the steps of a running chain that are not kept yet, and returns these. The oldest beyond [`ENTRIES_MAX`] go.
+/// Keeps the steps of a running chain that are not kept yet, and returns these. The oldest beyond
+/// [`ENTRIES_MAX`] go.
 ///
 /// # Errors
 /// [`Kind::Unavailable`].

@@ -1,9 +1,11 @@
-//! What outlives the daemon, in one SQLite file: definitions of chains, their history, what was found of processes without
-//! limits, answers to repeated requests.
+//! What outlives the daemon, in one SQLite file: definitions of chains, their history, what was
+//! found of processes without limits, answers to repeated requests.
 //!
-//! Everything that changes goes through one thread ([`Store::write`]), which commits what waits for it together: one flush to the disk serves
-//! many requests. An answer goes out after the commit that it speaks of (WAL, `synchronous=FULL`), so nothing that was acknowledged is lost
-//! when the daemon or the machine is killed. Readers ([`Store::read`]) see the last commit and wait for nobody.
+//! Everything that changes goes through one thread ([`Store::write`]), which commits what waits for
+//! it together: one flush to the disk serves many requests. An answer goes out after the commit
+//! that it speaks of (WAL, `synchronous=FULL`), so nothing that was acknowledged is lost when the
+//! daemon or the machine is killed. Readers ([`Store::read`]) see the last commit and wait for
+//! nobody.
 
 pub mod answers;
 pub mod chain;
@@ -46,10 +48,12 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the state in `dir`, and makes both if they are missing. Checks that the file is whole, and brings an older one up to date.
+    /// Opens the state in `dir`, and makes both if they are missing. Checks that the file is whole,
+    /// and brings an older one up to date.
     ///
     /// # Errors
-    /// [`StoreError`]: another daemon has it open, the file is damaged, of a newer version, or none of the daemon's.
+    /// [`StoreError`]: another daemon has it open, the file is damaged, of a newer version, or none
+    /// of the daemon's.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let (lock, path, connection) = open::open(dir)?;
         let writer = Writer::start(connection)
@@ -63,7 +67,8 @@ impl Store {
         &self.inner.path
     }
 
-    /// Makes a change, all of it or none, and returns when it is on the disk. A change that ends with a problem has changed nothing.
+    /// Makes a change, all of it or none, and returns when it is on the disk. A change that ends
+    /// with a problem has changed nothing.
     ///
     /// # Errors
     /// The change's own problem; [`Kind::Unavailable`] if the disk does not take it.

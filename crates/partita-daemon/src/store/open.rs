@@ -39,7 +39,8 @@ pub(super) fn open(dir: &Path) -> Result<(File, PathBuf, Connection), StoreError
             "it is damaged ({what}); restore it from a copy, or move it and the files beside it away and start with none"
         ))
     };
-    // Readable to its owner alone from its first moment on: command lines may hold what others should not see.
+    // Readable to its owner alone from its first moment on: command lines may hold what others
+    // should not see.
     OpenOptions::new()
         .create(true)
         .truncate(false)

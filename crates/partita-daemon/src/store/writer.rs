@@ -15,7 +15,8 @@ const WAITING_MAX: usize = 1024;
 /// Changes in one commit.
 const TOGETHER_MAX: usize = 64;
 
-/// Makes one change, unless there is no transaction for it; what it returns answers, once it is known whether the commit was made.
+/// Makes one change, unless there is no transaction for it; what it returns answers, once it is
+/// known whether the commit was made.
 type Change = Box<dyn FnOnce(Result<&Connection, Problem>) -> Answer + Send>;
 type Answer = Box<dyn FnOnce(Result<(), Problem>)>;
 
@@ -91,7 +92,8 @@ fn whole<T>(
     let made = change(connection);
     match made {
         Ok(_) => connection.execute_batch("RELEASE change")?,
-        // SQLite may have ended the transaction itself, as on a full disk. Else nothing of it may be committed.
+        // SQLite may have ended the transaction itself, as on a full disk. Else nothing of it may
+        // be committed.
         Err(_) if connection.execute_batch("ROLLBACK TO change; RELEASE change").is_err() => {
             let _ = connection.execute_batch("ROLLBACK");
         }

@@ -130,8 +130,8 @@ impl World {
 }
 
 impl World {
-    /// The living processes that have this world in their environment, but the simulated board, which leaves by itself a moment after its
-    /// last client.
+    /// The living processes that have this world in their environment, but the simulated board,
+    /// which leaves by itself a moment after its last client.
     fn processes(&self) -> Vec<(i32, String)> {
         let mark = self.dir().join("run").display().to_string();
         let mut found = Vec::new();
@@ -233,7 +233,8 @@ impl Daemon {
         answer.body
     }
 
-    /// The status and the body of `/healthz`, which is no problem document when something does not work.
+    /// The status and the body of `/healthz`, which is no problem document when something does not
+    /// work.
     pub fn ask_health(&self) -> (u16, Value) {
         let (status, _, body) = self.send("GET /healthz HTTP/1.1", b"");
         (status, serde_json::from_str(&body).unwrap())
@@ -261,7 +262,8 @@ impl Daemon {
         answer
     }
 
-    /// One request as it is written, with `Connection: close`; its status, its headers and its body.
+    /// One request as it is written, with `Connection: close`; its status, its headers and its
+    /// body.
     pub fn send(&self, head: &str, body: &[u8]) -> (u16, String, String) {
         let mut bytes = format!("{head}\r\nhost: x\r\nconnection: close\r\n\r\n").into_bytes();
         bytes.extend_from_slice(body);

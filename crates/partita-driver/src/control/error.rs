@@ -8,7 +8,8 @@ use partita_abi::control::status_name;
 
 use super::PciAddress;
 
-/// Why the control interface does not say where SMs lie. None of it keeps anything else from working.
+/// Why the control interface does not say where SMs lie. None of it keeps anything else from
+/// working.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -49,7 +50,8 @@ pub enum ControlError {
         /// By its `/proc` files.
         proc: u32,
     },
-    /// No known form of the SM order fits: of each size in bytes, the driver's status, or what of the answer cannot be.
+    /// No known form of the SM order fits: of each size in bytes, the driver's status, or what of
+    /// the answer cannot be.
     SmOrder(Vec<(usize, Result<&'static str, u32>)>),
 }
 

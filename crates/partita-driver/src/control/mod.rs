@@ -1,12 +1,16 @@
-//! Where the SMs of a GPU lie, as the kernel driver itself tells: no root, no kernel module, nothing changed.
+//! Where the SMs of a GPU lie, as the kernel driver itself tells: no root, no kernel module,
+//! nothing changed.
 //!
-//! The route: the control node lists the cards, with the minor number and the id of each ([`Card`]); the card with the GPU's PCI address
-//! is opened and registered; a client, a device and a subdevice are made, and the subdevice is asked for its global SM order and for
-//! the number of TPCs of each GPC. Objects and nodes are given back on every way out. On an H200 all of it takes 0.7 ms.
+//! The route: the control node lists the cards, with the minor number and the id of each
+//! ([`Card`]); the card with the GPU's PCI address is opened and registered; a client, a device and
+//! a subdevice are made, and the subdevice is asked for its global SM order and for the number of
+//! TPCs of each GPC. Objects and nodes are given back on every way out. On an H200 all of it takes
+//! 0.7 ms.
 //!
-//! Left out, because an H200's driver 580.159.04 answers them with nothing or in another order than the SMs': `GR_GET_GPC_MASK` (0),
-//! `GR_GET_TPC_MASK` (the GPCs are not those of the SM order), `GRMGR_GET_GR_FS_INFO` (invalid argument for every query),
-//! `GR_GET_SM_TO_GPC_TPC_MAPPINGS` (no entries).
+//! Left out, because an H200's driver 580.159.04 answers them with nothing or in another order than
+//! the SMs': `GR_GET_GPC_MASK` (0), `GR_GET_TPC_MASK` (the GPCs are not those of the SM order),
+//! `GRMGR_GET_GR_FS_INFO` (invalid argument for every query), `GR_GET_SM_TO_GPC_TPC_MAPPINGS` (no
+//! entries).
 //!
 //! A simulated libcuda brings a simulated kernel driver along, under names of its own ([`Nodes`]).
 
@@ -32,8 +36,8 @@ use crate::error::Error;
 
 /// Asks the kernel driver where the SMs of the GPU at `address` lie.
 ///
-/// `minor` is the number of its node where it is known from elsewhere, as from the driver's `/proc` files; a card list that says
-/// otherwise is not believed.
+/// `minor` is the number of its node where it is known from elsewhere, as from the driver's `/proc`
+/// files; a card list that says otherwise is not believed.
 ///
 /// # Errors
 /// Which call failed, or what of the answer cannot be.
@@ -45,7 +49,8 @@ pub fn read(
     session::read(kernel, address, minor)
 }
 
-/// The GPUs of this machine in the order of their PCI addresses, whether this process sees them through CUDA or not.
+/// The GPUs of this machine in the order of their PCI addresses, whether this process sees them
+/// through CUDA or not.
 ///
 /// # Errors
 /// Which call failed.

@@ -1,4 +1,5 @@
-//! The kernel driver's nodes: the one part of this module that touches memory that the compiler does not see.
+//! The kernel driver's nodes: the one part of this module that touches memory that the compiler
+//! does not see.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -23,8 +24,8 @@ pub trait KernelDriver {
     /// The system's number.
     fn send(&self, node: c_int, escape: u8, argument: &mut [u8]) -> Result<(), i32>;
 
-    /// Sends a request whose argument has the address and the size of `parameters` at the offsets of `RM_ALLOC` and `RM_CONTROL`; this
-    /// call puts them there.
+    /// Sends a request whose argument has the address and the size of `parameters` at the offsets
+    /// of `RM_ALLOC` and `RM_CONTROL`; this call puts them there.
     ///
     /// # Errors
     /// The system's number.
@@ -44,14 +45,16 @@ type SimOpen = unsafe extern "C" fn(*const c_char) -> c_int;
 type SimIoctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 type SimClose = unsafe extern "C" fn(c_int);
 
-/// The nodes of this machine's kernel driver; or those of the simulated one, where the loaded libcuda brings it along.
+/// The nodes of this machine's kernel driver; or those of the simulated one, where the loaded
+/// libcuda brings it along.
 #[derive(Debug, Clone, Copy)]
 pub struct Nodes {
     simulated: Option<(SimOpen, SimIoctl, SimClose)>,
 }
 
 impl Nodes {
-    /// The nodes that go with a libcuda: a simulated one exports `partita_sim_control_open`, `_ioctl` and `_close`.
+    /// The nodes that go with a libcuda: a simulated one exports `partita_sim_control_open`,
+    /// `_ioctl` and `_close`.
     #[must_use]
     pub fn of(cuda: &Cuda) -> Self {
         let open = cuda.symbol(c"partita_sim_control_open");
@@ -78,7 +81,8 @@ impl Nodes {
         loop {
             let errno = match self.simulated {
                 Some((_, ioctl, _)) => {
-                    // SAFETY: the argument has the size that the request says; the rest is the caller's promise.
+                    // SAFETY: the argument has the size that the request says; the rest is the
+                    // caller's promise.
                     let answer = unsafe { ioctl(node, request, address) };
                     if answer >= 0 {
                         return Ok(());
@@ -137,7 +141,8 @@ impl KernelDriver for Nodes {
         };
         address.copy_from_slice(&(parameters.as_mut_ptr().expose_provenance() as u64).to_le_bytes());
         put_u32(argument, RM_PARAMETER_BYTES_AT, parameters.len() as u32);
-        // SAFETY: the one address inside is that of `parameters`, with its size, borrowed until the call returns.
+        // SAFETY: the one address inside is that of `parameters`, with its size, borrowed until the
+        // call returns.
         unsafe { self.ioctl(node, escape, argument) }
     }
 

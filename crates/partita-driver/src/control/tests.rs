@@ -310,7 +310,8 @@ fn whatever_fails_everything_is_given_back() {
         for at in 0..calls {
             let mut fake = Fake::h200();
             fake.fails_at = Some((at, by_status));
-            // Only the last calls, the counts, are optional, and only if the driver answers that it has none.
+            // Only the last calls, the counts, are optional, and only if the driver answers that it
+            // has none.
             match read(&fake, address(6), None) {
                 Ok(claims) => assert!(by_status && claims.tpc_counts.is_empty()),
                 Err(error) => assert!(!error.to_string().is_empty()),
@@ -332,7 +333,8 @@ fn the_driver_s_proc_files_name_a_gpu_s_node() {
     assert_eq!(node_minor("GPU UUID: GPU-12ab\nDevice Minor: x", "GPU-12ab"), None);
 }
 
-/// Devices as a driver lists them: each TPC in a place of its own, SMs of a TPC together or far apart.
+/// Devices as a driver lists them: each TPC in a place of its own, SMs of a TPC together or far
+/// apart.
 fn devices() -> impl Strategy<Value = Vec<SmPlace>> {
     let gpcs = prop::collection::vec(1..10u16, 1..12);
     (gpcs, 1..3u16, any::<bool>(), 0..20u16).prop_map(|(sizes, sms_per_tpc, apart, shift)| {

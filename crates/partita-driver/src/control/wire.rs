@@ -1,4 +1,5 @@
-//! Bytes to values. Nothing that a driver answers is believed before it is looked at, and nothing here can fail but by saying so.
+//! Bytes to values. Nothing that a driver answers is believed before it is looked at, and nothing
+//! here can fail but by saying so.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -70,7 +71,8 @@ pub fn cards(answer: &[u8]) -> Vec<Card> {
     valid.map(card).collect()
 }
 
-/// The `Device Minor` of a `/proc/driver/nvidia/gpus/<address>/information`, if the file is that of the GPU with this UUID.
+/// The `Device Minor` of a `/proc/driver/nvidia/gpus/<address>/information`, if the file is that of
+/// the GPU with this UUID.
 #[must_use]
 pub fn node_minor(information: &str, uuid: &str) -> Option<u32> {
     let field = |name: &str| {
@@ -83,8 +85,8 @@ pub fn node_minor(information: &str, uuid: &str) -> Option<u32> {
 
 /// The SMs of an answer to `GR_GET_GLOBAL_SM_ORDER`, in the order of `%smid`.
 ///
-/// An answer in another layout than the one it is read in gives numbers that cannot all be: ids of a device are dense, every TPC lies in
-/// one place and every place has one TPC.
+/// An answer in another layout than the one it is read in gives numbers that cannot all be: ids of
+/// a device are dense, every TPC lies in one place and every place has one TPC.
 ///
 /// # Errors
 /// What cannot be.

@@ -46,7 +46,8 @@ impl<'g, 'a> GreenContext<'g, 'a> {
         let (module, event) = (core::ptr::null_mut(), core::ptr::null_mut());
         let mut green = Self { gpu, stream: None, handle, module, event, coscheduling, sms };
         let (mut stream, mut context) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the context just made; valid pointers. Kernels are loaded in it, which is how launches on its streams were tried.
+        // SAFETY: the context just made; valid pointers. Kernels are loaded in it, which is how
+        // launches on its streams were tried.
         unsafe {
             cuda.ctx_from_green_ctx(&mut context, handle)?;
             let _current = Current::switch(cuda, context)?;
@@ -78,7 +79,8 @@ impl<'g, 'a> GreenContext<'g, 'a> {
     /// The driver's.
     pub fn follow(&self, other: &Self) -> Result<(), Error> {
         let cuda = self.gpu.cuda();
-        // SAFETY: live streams and the other context's own event, whose former use the wait has taken over.
+        // SAFETY: live streams and the other context's own event, whose former use the wait has
+        // taken over.
         unsafe {
             cuda.event_record(other.event, other.stream().handle())?;
             cuda.stream_wait_event(self.stream().handle(), other.event, 0)
@@ -120,7 +122,8 @@ impl Drop for GreenContext<'_, '_> {
     fn drop(&mut self) {
         self.stream = None;
         let cuda = self.gpu.cuda();
-        // SAFETY: made by us and destroyed once, after its stream. An event that was never made is null, which the driver refuses.
+        // SAFETY: made by us and destroyed once, after its stream. An event that was never made is
+        // null, which the driver refuses.
         unsafe {
             let _ = cuda.event_destroy(self.event);
             let _ = cuda.green_ctx_destroy(self.handle);

@@ -1,4 +1,5 @@
-//! Green contexts of prepared sizes: making one takes milliseconds, changing to one that is there takes a lookup.
+//! Green contexts of prepared sizes: making one takes milliseconds, changing to one that is there
+//! takes a lookup.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

@@ -30,17 +30,20 @@ impl EventHandle {
     }
 }
 
-/// An event that several processes can record and wait for: their own, or an opened one; let go when dropped. It needs a current context.
+/// An event that several processes can record and wait for: their own, or an opened one; let go
+/// when dropped. It needs a current context.
 ///
-/// A wait is for what was recorded last when the wait was queued, by whichever process; where nothing was recorded, it is none. So who
-/// waits must know from elsewhere that the recording has been made.
+/// A wait is for what was recorded last when the wait was queued, by whichever process; where
+/// nothing was recorded, it is none. So who waits must know from elsewhere that the recording has
+/// been made.
 pub struct SharedEvent<'a> {
     cuda: &'a Cuda,
     handle: *mut c_void,
 }
 
 impl<'a> SharedEvent<'a> {
-    /// Makes an event in the current context. It keeps no time: the driver has no interprocess events that do.
+    /// Makes an event in the current context. It keeps no time: the driver has no interprocess
+    /// events that do.
     ///
     /// # Errors
     /// The driver's.
@@ -48,8 +51,9 @@ impl<'a> SharedEvent<'a> {
         Self::with_flags(cuda, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING)
     }
 
-    /// Makes an event that no other process opens, in the current context. Streams of other contexts of this process may wait for it: for an
-    /// interprocess event of another context of the same process libcuda ends in a segmentation fault (H200, driver 580.159.04).
+    /// Makes an event that no other process opens, in the current context. Streams of other
+    /// contexts of this process may wait for it: for an interprocess event of another context of
+    /// the same process libcuda ends in a segmentation fault (H200, driver 580.159.04).
     ///
     /// # Errors
     /// The driver's.
@@ -67,7 +71,8 @@ impl<'a> SharedEvent<'a> {
     /// Opens another process's event in the current context.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_INVALID_CONTEXT` in the process that made it, and one for a handle that is none or whose event is gone.
+    /// The driver's: `CUDA_ERROR_INVALID_CONTEXT` in the process that made it, and one for a handle
+    /// that is none or whose event is gone.
     pub fn open(cuda: &'a Cuda, handle: &EventHandle) -> Result<Self, Error> {
         let mut opened = core::ptr::null_mut();
         // SAFETY: a valid pointer; the driver checks the handle.
@@ -95,7 +100,8 @@ impl<'a> SharedEvent<'a> {
         unsafe { self.cuda.event_record(self.handle, stream.handle()) }
     }
 
-    /// Makes what the stream is given from now on wait for the last recording, on the GPU. Returns at once.
+    /// Makes what the stream is given from now on wait for the last recording, on the GPU. Returns
+    /// at once.
     ///
     /// # Errors
     /// The driver's.
@@ -129,7 +135,8 @@ impl<'a> SharedEvent<'a> {
 
 impl Drop for SharedEvent<'_> {
     fn drop(&mut self) {
-        // SAFETY: made or opened by us, and let go once; the driver keeps it until queued work that needs it is done.
+        // SAFETY: made or opened by us, and let go once; the driver keeps it until queued work that
+        // needs it is done.
         let _ = unsafe { self.cuda.event_destroy(self.handle) };
     }
 }

@@ -7,8 +7,8 @@ use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::gpu::{Buffer, Gpu};
 
-/// What another process opens an allocation by. It says nothing about how long the allocation lives: whoever made it must not free it
-/// while anybody has it open (cuda.h calls that undefined).
+/// What another process opens an allocation by. It says nothing about how long the allocation
+/// lives: whoever made it must not free it while anybody has it open (cuda.h calls that undefined).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryHandle {
     bytes: [u8; HANDLE_BYTES],
@@ -18,7 +18,8 @@ impl MemoryHandle {
     /// The handle of a whole allocation of this process.
     ///
     /// # Errors
-    /// The driver's: it has handles of memory from `cuMemAlloc` alone, and none where the kernel keeps processes apart.
+    /// The driver's: it has handles of memory from `cuMemAlloc` alone, and none where the kernel
+    /// keeps processes apart.
     pub fn of(gpu: &Gpu<'_>, buffer: &Buffer<'_>) -> Result<Self, Error> {
         let mut handle = CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
         // SAFETY: a valid pointer, and memory that is allocated while the buffer is borrowed.
@@ -39,7 +40,8 @@ impl MemoryHandle {
     }
 }
 
-/// Another process's allocation, open in this one until it is dropped; that waits for the work of the current context first.
+/// Another process's allocation, open in this one until it is dropped; that waits for the work of
+/// the current context first.
 pub struct OpenedMemory<'a> {
     cuda: &'a Cuda,
     address: u64,
@@ -49,11 +51,13 @@ pub struct OpenedMemory<'a> {
 impl<'a> OpenedMemory<'a> {
     /// Opens an allocation of `bytes`, as its owner says: the driver does not tell.
     ///
-    /// Opening the same allocation twice gives the same address, and it stays open until both are dropped.
+    /// Opening the same allocation twice gives the same address, and it stays open until both are
+    /// dropped.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_INVALID_CONTEXT` in the process that exported it, `CUDA_ERROR_INVALID_VALUE` for a handle that is none or
-    /// whose memory is gone, `CUDA_ERROR_MAP_FAILED` over a tenant's quota.
+    /// The driver's: `CUDA_ERROR_INVALID_CONTEXT` in the process that exported it,
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is none or whose memory is gone,
+    /// `CUDA_ERROR_MAP_FAILED` over a tenant's quota.
     pub fn open(gpu: &Gpu<'a>, handle: &MemoryHandle, bytes: u64) -> Result<Self, Error> {
         let (cuda, mut address) = (gpu.cuda(), 0);
         let handle = CUipcMemHandle { reserved: handle.bytes };
@@ -71,8 +75,8 @@ impl<'a> OpenedMemory<'a> {
 
 impl Drop for OpenedMemory<'_> {
     fn drop(&mut self) {
-        // SAFETY: opened once and closed once; failure means that the context is gone, and with it what was open. That the driver waits for
-        // what was launched on it is documented nowhere.
+        // SAFETY: opened once and closed once; failure means that the context is gone, and with it
+        // what was open. That the driver waits for what was launched on it is documented nowhere.
         unsafe {
             let _ = self.cuda.ctx_synchronize();
             let _ = self.cuda.ipc_close_mem_handle(self.address);

@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::files::errno;
 use crate::gpu::Gpu;
 
-/// A reference to physical memory of a GPU, which has no address until it is mapped. The memory is there while anybody, in any process, has
-/// a reference, a map or a descriptor of it.
+/// A reference to physical memory of a GPU, which has no address until it is mapped. The memory is
+/// there while anybody, in any process, has a reference, a map or a descriptor of it.
 pub struct Physical<'a> {
     cuda: &'a Cuda,
     device: c_int,
@@ -59,8 +59,8 @@ impl<'a> Physical<'a> {
         Ok(Self { cuda, device, handle, bytes })
     }
 
-    /// Takes a reference to the memory of a descriptor, which stays the caller's; `bytes` are its size, as its owner says: the driver does
-    /// not tell.
+    /// Takes a reference to the memory of a descriptor, which stays the caller's; `bytes` are its
+    /// size, as its owner says: the driver does not tell.
     ///
     /// # Errors
     /// The driver's: `CUDA_ERROR_INVALID_VALUE` for a descriptor of something else.
@@ -79,10 +79,12 @@ impl<'a> Physical<'a> {
         self.bytes
     }
 
-    /// Puts a descriptor of the memory in the place of one that the caller has open on `/dev/null`, so that it is the caller's to close.
+    /// Puts a descriptor of the memory in the place of one that the caller has open on `/dev/null`,
+    /// so that it is the caller's to close.
     ///
     /// # Errors
-    /// [`Error::Refused`] if `placeholder` is anything else, so that a wrong number closes nobody's file; the driver's.
+    /// [`Error::Refused`] if `placeholder` is anything else, so that a wrong number closes nobody's
+    /// file; the driver's.
     pub fn export_over(&self, placeholder: c_int) -> Result<(), Error> {
         if !is_null_device(placeholder) {
             return Err(Error::Refused(format!(
@@ -137,7 +139,8 @@ impl Drop for Physical<'_> {
     }
 }
 
-/// Physical memory at an address of this process, until it is dropped; that waits for the work of the current context first.
+/// Physical memory at an address of this process, until it is dropped; that waits for the work of
+/// the current context first.
 pub struct MappedMemory<'a> {
     cuda: &'a Cuda,
     address: u64,
@@ -156,7 +159,8 @@ impl MappedMemory<'_> {
 impl Drop for MappedMemory<'_> {
     fn drop(&mut self) {
         let bytes = self.bytes as usize;
-        // SAFETY: reserved and mapped by us, and given back once. Failure means that the context is gone, and the map with it.
+        // SAFETY: reserved and mapped by us, and given back once. Failure means that the context is
+        // gone, and the map with it.
         unsafe {
             if self.is_mapped {
                 let _ = self.cuda.ctx_synchronize();

@@ -74,7 +74,8 @@ impl<'s> Span<'s> {
         unsafe { self.cuda.memcpy_to_host(data.as_mut_ptr().cast(), from.address, data.len()) }
     }
 
-    /// Queues a copy of as many bytes as it has from page-locked memory. Both must stay until it has happened.
+    /// Queues a copy of as many bytes as it has from page-locked memory. Both must stay until it
+    /// has happened.
     ///
     /// # Errors
     /// [`Error::Refused`] if the host's memory is shorter; the driver's.
@@ -94,7 +95,8 @@ impl<'s> Span<'s> {
         unsafe { self.cuda.memcpy_to_host_async(host.start(), self.address, bytes, stream.handle()) }
     }
 
-    /// Queues a copy of as many bytes as it has from other device memory. Both must stay until it has happened.
+    /// Queues a copy of as many bytes as it has from other device memory. Both must stay until it
+    /// has happened.
     ///
     /// # Errors
     /// [`Error::Refused`] if the other memory is shorter or the same; the driver's.
@@ -120,16 +122,19 @@ impl<'s> Span<'s> {
         })
     }
 
-    /// Queues writing a number to the beginning of it on a stream, behind all that the stream was given, which must be at a multiple of four bytes. The
-    /// memory must stay until it has happened.
+    /// Queues writing a number to the beginning of it on a stream, behind all that the stream was
+    /// given, which must be at a multiple of four bytes. The memory must stay until it has
+    /// happened.
     ///
-    /// The stream itself writes, where the driver has that: a fill would be a kernel, which waits for compute units as any other does.
+    /// The stream itself writes, where the driver has that: a fill would be a kernel, which waits
+    /// for compute units as any other does.
     ///
     /// # Errors
     /// [`Error::Refused`] where four bytes have no room; the driver's.
     pub fn write_number(&self, number: u32, stream: StreamRef<'_>) -> Result<(), Error> {
         let to = self.part(0, 4)?;
-        // SAFETY: the range is valid now; a driver refuses or delays a release of memory with queued work.
+        // SAFETY: the range is valid now; a driver refuses or delays a release of memory with
+        // queued work.
         match unsafe { self.cuda.stream_write_value32(stream.handle(), to.address, number, 0) } {
             Err(Error::MissingSymbol(_) | Error::Call { code: CuResult::NOT_SUPPORTED, .. }) => {
                 // SAFETY: as above.
@@ -144,7 +149,8 @@ impl<'s> Span<'s> {
     /// # Errors
     /// The driver's.
     pub fn fill(&self, value: u8, stream: StreamRef<'_>) -> Result<(), Error> {
-        // SAFETY: the range is valid now; a driver refuses or delays a release of memory with queued work.
+        // SAFETY: the range is valid now; a driver refuses or delays a release of memory with
+        // queued work.
         unsafe { self.cuda.memset_d8_async(self.address, value, self.bytes as usize, stream.handle()) }
     }
 }

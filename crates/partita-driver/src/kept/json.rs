@@ -1,4 +1,5 @@
-//! As much of JSON as the files of calibrations need: read whole or not at all, never deeper than they are.
+//! As much of JSON as the files of calibrations need: read whole or not at all, never deeper than
+//! they are.
 
 use alloc::string::String;
 use alloc::vec::Vec;

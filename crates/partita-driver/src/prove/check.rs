@@ -45,7 +45,8 @@ pub(super) struct Found {
 /// Judges a launch by its counts, one an SM and one for all beyond the device.
 ///
 /// # Errors
-/// [`Error::Disproved`] if they do not add up to the grid: then blocks were lost or counted twice, and nothing is proved.
+/// [`Error::Disproved`] if they do not add up to the grid: then blocks were lost or counted twice,
+/// and nothing is proved.
 pub(super) fn judge(topology: &Topology, expected: &Expected, counts: &[u32]) -> Result<Found, Error> {
     let Expected { mask, set, route, grid } = *expected;
     let sum: u64 = counts.iter().map(|&count| u64::from(count)).sum();

@@ -18,8 +18,9 @@ pub(super) struct Node {
     pub sms: u32,
 }
 
-/// An executable graph whose nodes run beside each other. The driver asks for a node's mask when the node is first uploaded, and again after
-/// it was disabled and enabled (measured: `docs/hardware.md`).
+/// An executable graph whose nodes run beside each other. The driver asks for a node's mask when
+/// the node is first uploaded, and again after it was disabled and enabled (measured:
+/// `docs/hardware.md`).
 pub(super) struct CountGraph<'a> {
     cuda: &'a Cuda,
     graph: *mut c_void,
@@ -35,7 +36,8 @@ impl<'a> CountGraph<'a> {
     /// The driver's; [`Error::MissingSymbol`] where it has no graphs, or cannot arm them anew.
     ///
     /// # Safety
-    /// `function` is `partita_count` as loaded in the current context; the counters stay allocated until the graph is dropped and its work done.
+    /// `function` is `partita_count` as loaded in the current context; the counters stay allocated
+    /// until the graph is dropped and its work done.
     pub unsafe fn new(cuda: &'a Cuda, function: *mut c_void, nodes: &[Node]) -> Result<Self, Error> {
         let none = core::ptr::null_mut();
         let mut made = Self { cuda, graph: none, exec: none, nodes: Vec::new(), is_uploaded: false };
@@ -65,7 +67,8 @@ impl<'a> CountGraph<'a> {
 
     fn arm(&self) -> Result<(), Error> {
         for node in &self.nodes {
-            // SAFETY: a live executable and a node of the graph that it was made of, which lives as long.
+            // SAFETY: a live executable and a node of the graph that it was made of, which lives as
+            // long.
             unsafe {
                 self.cuda.graph_node_set_enabled(self.exec, *node, 0)?;
                 self.cuda.graph_node_set_enabled(self.exec, *node, 1)?;
@@ -90,7 +93,8 @@ impl<'a> CountGraph<'a> {
 
 impl Drop for CountGraph<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by us and destroyed once; the driver lets launched work finish. Failure means that the context is gone.
+        // SAFETY: made by us and destroyed once; the driver lets launched work finish. Failure
+        // means that the context is gone.
         unsafe {
             if !self.exec.is_null() {
                 let _ = self.cuda.graph_exec_destroy(self.exec);

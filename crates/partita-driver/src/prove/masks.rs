@@ -4,8 +4,8 @@ use partita_core::{Topology, TpcSet};
 
 use super::chance::Chance;
 
-/// Sets in turn: one TPC (each TPC comes, one after the other), any TPCs at random densities, whole GPCs, everything, everything but one,
-/// and the set before with one TPC more or less.
+/// Sets in turn: one TPC (each TPC comes, one after the other), any TPCs at random densities, whole
+/// GPCs, everything, everything but one, and the set before with one TPC more or less.
 #[derive(Debug)]
 pub(super) struct Masks<'t> {
     topology: &'t Topology,

@@ -1,10 +1,12 @@
 //! The proof that masks hold: many blocks under many masks, and every block's SM counted.
 //!
-//! [`prove`] gives launches of every kind random masks and has each block count itself at its SM, in counters that belong to the one
-//! launch. Nothing is sampled: if the counts add up to the grid and none lies outside the set, no block of the launch ran elsewhere. Launches of
-//! several masks are queued and run at the same time, and the mask is changed while they do.
+//! [`prove`] gives launches of every kind random masks and has each block count itself at its SM,
+//! in counters that belong to the one launch. Nothing is sampled: if the counts add up to the grid
+//! and none lies outside the set, no block of the launch ran elsewhere. Launches of several masks
+//! are queued and run at the same time, and the mask is changed while they do.
 //!
-//! To run in a sacrificial process without MPS, with a board that a calibration has made out: a mask of a wrong board hangs a kernel for ever.
+//! To run in a sacrificial process without MPS, with a board that a calibration has made out: a
+//! mask of a wrong board hangs a kernel for ever.
 
 mod chance;
 mod check;
@@ -32,9 +34,11 @@ pub use routes::{Route, Routes};
 
 /// Masks whose launches are in flight together, at most and unless told otherwise.
 pub const MASKS_IN_FLIGHT_MAX: u32 = 32;
-/// Blocks for one mask at most, so that a batch takes well below its deadline; more blocks are more masks.
+/// Blocks for one mask at most, so that a batch takes well below its deadline; more blocks are more
+/// masks.
 const BLOCKS_PER_MASK_MAX: u64 = 1 << 21;
-/// How long a batch may take: it takes milliseconds on a GPU and seconds on a simulated one, and waits for its turn on a GPU shared in time.
+/// How long a batch may take: it takes milliseconds on a GPU and seconds on a simulated one, and
+/// waits for its turn on a GPU shared in time.
 const DEADLINE_MS: u64 = 120_000;
 /// Escapes that are kept one by one; all are counted.
 const ESCAPES_KEPT: usize = 64;
@@ -52,7 +56,8 @@ pub struct ProofRequest {
     pub routes: Routes,
     /// Masks whose launches are in flight together: 1 waits for each.
     pub masks_in_flight: u32,
-    /// To prove the proof: every so many masks the mask that is set enables one TPC more than the check is told. 0 for never.
+    /// To prove the proof: every so many masks the mask that is set enables one TPC more than the
+    /// check is told. 0 for never.
     pub fault_every: u32,
 }
 
@@ -89,8 +94,9 @@ pub struct Tally {
 /// Runs the proof; `progress` hears after each batch.
 ///
 /// # Errors
-/// [`Error::Refused`] where `%smid` or the board are not what a proof needs; [`Error::Disproved`] if a launch's counts do not add up to its
-/// grid; [`Error::Hang`], after which the process must end; the driver's. Blocks outside their set are no error: they are counted in the result.
+/// [`Error::Refused`] where `%smid` or the board are not what a proof needs; [`Error::Disproved`]
+/// if a launch's counts do not add up to its grid; [`Error::Hang`], after which the process must
+/// end; the driver's. Blocks outside their set are no error: they are counted in the result.
 pub fn prove(
     gpu: &Gpu<'_>,
     topology: &Topology,
@@ -183,8 +189,9 @@ impl Proof {
         }
     }
 
-    /// The upper bound, with 95 % confidence, of the probability that an event happens that did not happen in `trials` independent trials:
-    /// the rule of three (Hanley, Lippman-Hand, «If nothing goes wrong, is everything all right?», JAMA 1983).
+    /// The upper bound, with 95 % confidence, of the probability that an event happens that did not
+    /// happen in `trials` independent trials: the rule of three (Hanley, Lippman-Hand, «If nothing
+    /// goes wrong, is everything all right?», JAMA 1983).
     pub fn rule_of_three(trials: u64) -> f64 {
         if trials == 0 { 1.0 } else { (3.0 / trials as f64).min(1.0) }
     }

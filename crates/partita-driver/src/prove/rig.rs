@@ -27,11 +27,13 @@ const STREAMS_EACH: usize = 2;
 const COOPERATIVE_BLOCKS_PER_SM: u32 = 8;
 /// Nodes of a graph, and the threads of their blocks.
 const NODE_THREADS: [u32; 2] = [32, 128];
-/// The largest cluster of any device; on a driver that does not tell, the largest that needs no consent is used.
+/// The largest cluster of any device; on a driver that does not tell, the largest that needs no
+/// consent is used.
 const CLUSTER_BLOCKS_MAX: u32 = 16;
 const CLUSTER_BLOCKS_PORTABLE: u32 = 8;
 
-/// How the blocks of a mask are shared out over its launches. What these leave over, and what a route has no room for, goes by a plain launch.
+/// How the blocks of a mask are shared out over its launches. What these leave over, and what a
+/// route has no room for, goes by a plain launch.
 #[derive(Debug, Clone, Copy)]
 struct Portions {
     blocks: u32,
@@ -139,7 +141,8 @@ impl<'g, 'a> Rig<'g, 'a> {
         self.counters.address() + u64::from(slot) * Self::slot_bytes(self.topology) as u64
     }
 
-    /// One graph for each mask of a batch; none where the driver has no graphs that can be armed anew.
+    /// One graph for each mask of a batch; none where the driver has no graphs that can be armed
+    /// anew.
     fn make_graphs(&mut self) -> Result<(), Error> {
         for mask in 0..self.slots / LAUNCHES_PER_MASK_MAX {
             let nodes: Vec<Node> = (0u32..)
@@ -236,8 +239,9 @@ impl<'g, 'a> Rig<'g, 'a> {
         })
     }
 
-    /// Launches by every route that the device offers and the set has room for, with the mask that is set now, which enables `set`. What was
-    /// launched comes behind `expected`, with the launch's number among the counters.
+    /// Launches by every route that the device offers and the set has room for, with the mask that
+    /// is set now, which enables `set`. What was launched comes behind `expected`, with the
+    /// launch's number among the counters.
     ///
     /// # Errors
     /// The driver's.
@@ -321,7 +325,8 @@ impl<'g, 'a> Rig<'g, 'a> {
         let mut arguments = [(&raw mut counters).cast::<c_void>(), (&raw mut sms).cast()];
         let (stream, none) = (self.streams[stream].1.as_ref().handle(), core::ptr::null_mut());
         let arguments = arguments.as_mut_ptr();
-        // SAFETY: the kernel and its two parameters, which the driver copies; the slot has room for a count of every SM and one more.
+        // SAFETY: the kernel and its two parameters, which the driver copies; the slot has room for
+        // a count of every SM and one more.
         unsafe {
             self.gpu.cuda().launch_kernel(
                 self.function,
@@ -381,7 +386,8 @@ impl<'g, 'a> Rig<'g, 'a> {
 impl Drop for Rig<'_, '_> {
     fn drop(&mut self) {
         self.graphs.clear();
-        // SAFETY: loaded by us and unloaded once. After a hang the process must end, and the owner forgets the rig.
+        // SAFETY: loaded by us and unloaded once. After a hang the process must end, and the owner
+        // forgets the rig.
         let _ = unsafe { self.gpu.cuda().module_unload(self.module) };
     }
 }

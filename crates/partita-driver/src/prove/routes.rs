@@ -41,7 +41,8 @@ impl FromIterator<Route> for Routes {
     }
 }
 
-/// The most counters that a mask's launches take: two plain ones, two nodes of a graph, a cluster launch and a cooperative one.
+/// The most counters that a mask's launches take: two plain ones, two nodes of a graph, a cluster
+/// launch and a cooperative one.
 pub(super) const LAUNCHES_PER_MASK_MAX: u32 = 6;
 
 impl Route {

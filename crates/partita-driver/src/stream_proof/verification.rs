@@ -1,4 +1,5 @@
-//! Whether launches on a stream keep to a set: by where blocks ran, by how many ran at once, and by the descriptor.
+//! Whether launches on a stream keep to a set: by where blocks ran, by how many ran at once, and by
+//! the descriptor.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -26,7 +27,8 @@ pub(super) struct Verification<'g, 'a> {
 }
 
 impl Verification<'_, '_> {
-    /// Runs censuses on a stream that must keep to `set`, or to nothing. Returns how many blocks ran.
+    /// Runs censuses on a stream that must keep to `set`, or to nothing. Returns how many blocks
+    /// ran.
     pub(super) fn runs_on(&self, stream: StreamRef<'_>, set: Option<&TpcSet>) -> Result<u64, Error> {
         let topology = self.board.topology;
         let wanted = set.copied().unwrap_or(topology.all());

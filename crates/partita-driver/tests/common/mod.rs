@@ -1,7 +1,8 @@
 //! A simulated GPU of a test's own, and children of this test program that run on it.
 //!
-//! What a driver's structures are tried on may crash or be left in any state, so it is done in children: ignored tests of the same program,
-//! which the others start with the environment of a simulated driver.
+//! What a driver's structures are tried on may crash or be left in any state, so it is done in
+//! children: ignored tests of the same program, which the others start with the environment of a
+//! simulated driver.
 
 // Each test file uses a part of this.
 #![allow(dead_code)]
@@ -30,7 +31,8 @@ impl Sim {
         Self { machine: Machine::new(&BUILT, name), device: device.to_owned() }
     }
 
-    /// Runs an ignored test of this program as a child on this machine. Returns the lines that the child printed for its parent.
+    /// Runs an ignored test of this program as a child on this machine. Returns the lines that the
+    /// child printed for its parent.
     pub fn child_says(&self, test: &str, variables: &[(&str, String)]) -> Vec<String> {
         let mut command = ignored_test(test);
         self.machine.surround(&mut command, &self.device);
@@ -64,7 +66,8 @@ pub fn board(gpu: &Gpu<'_>) -> (Topology, &'static QmdLayout) {
     (Topology::new(probe.sms_per_tpc, tpcs).unwrap(), layout)
 }
 
-/// How often the simulated driver saw its own state changed by somebody else, in this process; `None` on a real one.
+/// How often the simulated driver saw its own state changed by somebody else, in this process;
+/// `None` on a real one.
 pub fn corruptions(cuda: &Cuda) -> Option<u64> {
     let address = cuda.symbol(c"partita_sim_corruptions")?;
     // SAFETY: the simulated driver exports it with this prototype.

@@ -19,7 +19,8 @@ pub struct Bench<'b, 'g> {
     pub mechanism: &'b dyn Mechanism<'g>,
 }
 
-/// Sets the mechanism up on a device and does `work` with it; or says why the device does not offer it.
+/// Sets the mechanism up on a device and does `work` with it; or says why the device does not offer
+/// it.
 pub fn with_mechanism<'g>(
     gpu: &'g Gpu<'g>,
     name: &str,
@@ -64,8 +65,8 @@ pub fn with_mechanism<'g>(
     Ok(())
 }
 
-/// The TPCs in logical order, without a probe: a simulated device's are those of the catalogue; every real device with green contexts has two
-/// SMs in a TPC. GPCs are not needed.
+/// The TPCs in logical order, without a probe: a simulated device's are those of the catalogue;
+/// every real device with green contexts has two SMs in a TPC. GPCs are not needed.
 fn unprobed(gpu: &Gpu<'_>) -> Topology {
     let simulated = std::env::var("PARTITA_SIM_DEVICE").ok();
     if let Some(spec) = simulated.and_then(|name| partita_sim::catalogue::device(&name).ok()) {
@@ -93,7 +94,8 @@ impl<'g> Bench<'_, 'g> {
         self.lane(wanted).set()
     }
 
-    /// Sets of every kind that the mechanism offers: halves, combs, runs, one TPC, all but one, everything.
+    /// Sets of every kind that the mechanism offers: halves, combs, runs, one TPC, all but one,
+    /// everything.
     pub fn sets(&self) -> Vec<TpcSet> {
         let (all, count) = (self.topology.all(), self.topology.tpc_count());
         let comb = |step: u8, at: u8| all.iter().filter(move |tpc| tpc % step == at).collect::<TpcSet>();
@@ -112,7 +114,8 @@ impl<'g> Bench<'_, 'g> {
         sets
     }
 
-    /// Two sets without a common TPC, each as large as the mechanism has them up to half of the device.
+    /// Two sets without a common TPC, each as large as the mechanism has them up to half of the
+    /// device.
     pub fn disjoint(&self) -> [TpcSet; 2] {
         let all = self.topology.all();
         // The smallest set from the bottom, and one that lies in the rest.
@@ -127,8 +130,8 @@ impl<'g> Bench<'_, 'g> {
         [low, high]
     }
 
-    /// Blocks of the largest cluster that surely starts inside a set. Where GPCs are not known (all TPCs would share one) or groups of SMs do
-    /// not keep together, that is what one TPC holds.
+    /// Blocks of the largest cluster that surely starts inside a set. Where GPCs are not known (all
+    /// TPCs would share one) or groups of SMs do not keep together, that is what one TPC holds.
     pub fn cluster_room(&self, set: &TpcSet) -> u32 {
         let is_known = self.topology.gpcs().len() > 1 && self.mechanism.name() != "green";
         if is_known { self.topology.max_cluster_sms(set) } else { self.topology.sms_per_tpc() }
@@ -170,11 +173,13 @@ impl<'g> Bench<'_, 'g> {
     ) -> Result<(), Error> {
         let grid = Grid { blocks: records.blocks, threads: 32, cluster_blocks };
         let arguments = [records.buffer.address(), CENSUS_NS];
-        // SAFETY: the kernel takes the address of a record for each block, and a duration; every case waits before it drops the records.
+        // SAFETY: the kernel takes the address of a record for each block, and a duration; every
+        // case waits before it drops the records.
         lane.within(|_| unsafe { lane.prepare(kernels::CENSUS, grid, &arguments)?.launch() })?
     }
 
-    /// Launches a census of blocks so large that one surely fits on an SM, all resident at one time; does not wait.
+    /// Launches a census of blocks so large that one surely fits on an SM, all resident at one
+    /// time; does not wait.
     ///
     /// # Errors
     /// The mechanism's refusal, or the driver's.

@@ -74,7 +74,8 @@ fn queued_work_keeps_its_set(bench: &Bench<'_, '_>) {
     let mut lane = bench.lane(&low);
     let kept = bench.lane(&high);
     let [first, second, after] = [(); 3].map(|()| bench.census());
-    // So long that the second is still queued when the set changes, unless this process is stopped meanwhile; what is asked for holds anyway.
+    // So long that the second is still queued when the set changes, unless this process is stopped
+    // meanwhile; what is asked for holds anyway.
     bench.launch(&lane, &first, 3_000_000);
     bench.launch(&lane, &second, 20_000);
     lane.retarget(&high).unwrap();
@@ -89,8 +90,9 @@ fn queued_work_keeps_its_set(bench: &Bench<'_, '_>) {
     drop(kept);
 }
 
-/// Every kernel of a stream begins after the one before it has ended, whatever their sets: figure 10 of the paper that stream masks
-/// come from (Bakita, Anderson, «Hardware Compute Partitioning on NVIDIA GPUs», RTAS 2023).
+/// Every kernel of a stream begins after the one before it has ended, whatever their sets: figure
+/// 10 of the paper that stream masks come from (Bakita, Anderson, «Hardware Compute Partitioning on
+/// NVIDIA GPUs», RTAS 2023).
 fn order_is_kept_across_sets(bench: &Bench<'_, '_>) {
     let sets = bench.sets();
     let kept: Vec<_> = sets.iter().map(|set| bench.lane(set)).collect();
@@ -113,7 +115,8 @@ fn order_is_kept_across_sets(bench: &Bench<'_, '_>) {
     drop(kept);
 }
 
-/// Two kernels on two halves overlap in time. The host may be kept from launching the second while the first runs, so there are several tries.
+/// Two kernels on two halves overlap in time. The host may be kept from launching the second while
+/// the first runs, so there are several tries.
 fn disjoint_lanes_run_at_the_same_time(bench: &Bench<'_, '_>) {
     let sets = bench.disjoint();
     let lanes = sets.map(|set| bench.lane(&set));
@@ -157,7 +160,8 @@ fn overlapping_lanes_both_run(bench: &Bench<'_, '_>) {
 /// Sizes of clusters that CUDA knows.
 const CLUSTERS: [u32; 4] = [2, 4, 8, 16];
 
-/// The largest clusters that a set has room for, up to the portable size, and their blocks side by side in one GPC.
+/// The largest clusters that a set has room for, up to the portable size, and their blocks side by
+/// side in one GPC.
 fn clusters_that_fit_run_inside(bench: &Bench<'_, '_>) {
     if !runs_clusters(bench.gpu) {
         return;
@@ -180,8 +184,9 @@ fn clusters_that_fit_run_inside(bench: &Bench<'_, '_>) {
     }
 }
 
-/// Larger clusters than any GPC gives the set SMs: the hardware would wait for ever, so the mechanism says no before it launches. A driver
-/// without clusters says so at the call. Either way the lane goes on.
+/// Larger clusters than any GPC gives the set SMs: the hardware would wait for ever, so the
+/// mechanism says no before it launches. A driver without clusters says so at the call. Either way
+/// the lane goes on.
 fn clusters_that_do_not_fit_are_refused(bench: &Bench<'_, '_>) {
     let has_clusters = runs_clusters(bench.gpu);
     for set in bench.sets() {
@@ -234,7 +239,8 @@ fn cooperative_grids_that_fit_run_inside(bench: &Bench<'_, '_>) {
     }
 }
 
-/// More blocks than the set holds: the driver's own check sees the whole device, and the hardware would wait for ever.
+/// More blocks than the set holds: the driver's own check sees the whole device, and the hardware
+/// would wait for ever.
 fn cooperative_grids_that_do_not_fit_are_refused(bench: &Bench<'_, '_>) {
     for set in bench.sets() {
         let (lane, sms) = (bench.lane(&set), bench.sms(&set));

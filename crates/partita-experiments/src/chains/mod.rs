@@ -1,7 +1,10 @@
-//! Chains of components on the model: what the optimizer's algorithms make of the paper's nine chain sets.
+//! Chains of components on the model: what the optimizer's algorithms make of the paper's nine
+//! chain sets.
 //!
-//! A chain's components are clients of one MPS service on a modelled GPU ([`ModelChain`]); it is an [`Objective`](partita_core::chain::Objective) and an
-//! [`Actuator`](partita_core::chain::Actuator), as a real one is, so the algorithms run on it unchanged. The oracle tries allocations ([`oracle`]).
+//! A chain's components are clients of one MPS service on a modelled GPU ([`ModelChain`]); it is an
+//! [`Objective`](partita_core::chain::Objective) and an
+//! [`Actuator`](partita_core::chain::Actuator), as a real one is, so the algorithms run on it
+//! unchanged. The oracle tries allocations ([`oracle`]).
 
 mod oracle;
 mod outcome;

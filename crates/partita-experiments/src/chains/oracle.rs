@@ -9,7 +9,8 @@ use partita_sim::{DeviceSpec, Footprint, KernelWork};
 
 use super::run::{ChainOptions, ModelChain};
 
-/// A chain on a device, to be run under one allocation after the other: each time a new one, so that nothing of one is left in the other.
+/// A chain on a device, to be run under one allocation after the other: each time a new one, so
+/// that nothing of one is left in the other.
 #[derive(Debug, Clone)]
 pub struct Rig {
     /// The device.
@@ -26,13 +27,15 @@ const WARM_UP: u64 = 20;
 const SHORT: u64 = 40;
 /// Frames of each run of a measurement that is reported.
 const LONG: u64 = 100;
-/// Rounds of them: in each, every component is disturbed once. More are run until the standard error is [`ERROR`].
+/// Rounds of them: in each, every component is disturbed once. More are run until the standard
+/// error is [`ERROR`].
 const ROUNDS: RangeInclusive<usize> = 3..=12;
 /// The standard error that is small enough, as a part of the mean.
 const ERROR: f64 = 0.005;
 /// What the length of blocks is left to, when allocations are judged.
 const JUDGE_SEED: u64 = 99;
-/// And when one of many is chosen: what is the largest of many numbers was lucky too, so the one chosen is judged by other runs.
+/// And when one of many is chosen: what is the largest of many numbers was lucky too, so the one
+/// chosen is judged by other runs.
 const CHOICE_SEED: u64 = 10_099;
 /// Allocations that looked best and are run after every disturbance.
 const SECOND_LOOKS: usize = 40;
@@ -57,12 +60,14 @@ impl Rig {
         Ok(chain)
     }
 
-    /// Throughput under an allocation, in frames per second: the mean of three to twelve runs for each component, as many as it takes until the standard
-    /// error is half a per cent.
+    /// Throughput under an allocation, in frames per second: the mean of three to twelve runs for
+    /// each component, as many as it takes until the standard error is half a per cent.
     ///
-    /// Components that wait for each other may fall into one rhythm or another and stay in it, whatever the allocation: with short kernels the same
-    /// one is up to a tenth faster after one beginning than after another. So each run begins with blocks of other lengths and after another disturbance, in
-    /// which one component had a fifth of the TPCs, each component as often as the others.
+    /// Components that wait for each other may fall into one rhythm or another and stay in it,
+    /// whatever the allocation: with short kernels the same one is up to a tenth faster after one
+    /// beginning than after another. So each run begins with blocks of other lengths and after
+    /// another disturbance, in which one component had a fifth of the TPCs, each component as often
+    /// as the others.
     ///
     /// # Errors
     /// A chain that does not move.
@@ -106,14 +111,17 @@ impl Rig {
         self.started(allocation, JUDGE_SEED)?.run_frames(SHORT)
     }
 
-    /// A throughput that no allocation with these sets exceeds, in frames per second, whatever the order in which blocks are placed.
+    /// A throughput that no allocation with these sets exceeds, in frames per second, whatever the
+    /// order in which blocks are placed.
     ///
-    /// * A kernel takes at least as long as the blocks that its busiest SM must take, one after the other where each wants the whole SM, and as many at a time
-    ///   as fit where not; and as its bytes take on the way to memory.
+    /// * A kernel takes at least as long as the blocks that its busiest SM must take, one after the
+    ///   other where each wants the whole SM, and as many at a time as fit where not; and as its
+    ///   bytes take on the way to memory.
     /// * What any group of components wants of SMs passes through the SMs that they have together.
     /// * All bytes pass through DRAM.
     ///
-    /// Blocks that vary are taken at their shortest for a kernel alone, and at their mean, which sums of many are near, less a fifth of a per cent for groups.
+    /// Blocks that vary are taken at their shortest for a kernel alone, and at their mean, which
+    /// sums of many are near, less a fifth of a per cent for groups.
     pub fn ceiling(&self, sets: &[TpcSet]) -> f64 {
         let sms_per_tpc = self.spec.topology.sms_per_tpc();
         let scheduler = &self.spec.scheduler;
@@ -169,12 +177,14 @@ pub struct Oracle {
 
 /// Looks for the best allocation.
 ///
-/// * Every combination of 20, 40, 60, 80 and 100 % for all components is run, but those whose [`Rig::ceiling`] says that they cannot beat what was found:
-///   highest ceilings first, so that what is left out is left out for good. Over these portions the search is complete.
-/// * From the best of them, and from `known` ones, every single component is given every portion of [`ladder`] in turn, until that brings
-///   nothing more.
-/// * The best forty of all are run after a disturbance of every component, the best dozen of these and `known` as long as what is reported, and the best of
-///   these counts: with what it brings in runs of its own.
+/// * Every combination of 20, 40, 60, 80 and 100 % for all components is run, but those whose
+///   [`Rig::ceiling`] says that they cannot beat what was found: highest ceilings first, so that
+///   what is left out is left out for good. Over these portions the search is complete.
+/// * From the best of them, and from `known` ones, every single component is given every portion of
+///   [`ladder`] in turn, until that brings nothing more.
+/// * The best forty of all are run after a disturbance of every component, the best dozen of these
+///   and `known` as long as what is reported, and the best of these counts: with what it brings in
+///   runs of its own.
 ///
 /// # Errors
 /// A chain that does not move.

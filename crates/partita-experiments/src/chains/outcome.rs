@@ -117,8 +117,9 @@ impl Row {
     }
 }
 
-/// Runs a set under some conditions with each algorithm, and looks for the oracle; or takes the best allocation from a row of the same set and conditions, if that is no worse
-/// than what the algorithms find.
+/// Runs a set under some conditions with each algorithm, and looks for the oracle; or takes the
+/// best allocation from a row of the same set and conditions, if that is no worse than what the
+/// algorithms find.
 ///
 /// # Errors
 /// [`ChainError`].
@@ -223,7 +224,8 @@ mod tests {
     use super::*;
     use crate::chains::{CHAIN_SETS, REGIMES};
 
-    /// The two sets in which ours gains most where blocks are exactly equal, and one in which nothing can be gained.
+    /// The two sets in which ours gains most where blocks are exactly equal, and one in which
+    /// nothing can be gained.
     #[test]
     fn ours_keeps_what_is_required_of_it() {
         // Longer kernels than in the experiment: the same in fewer frames.

@@ -25,7 +25,8 @@ pub struct Regime {
     pub period_ns: Time,
 }
 
-/// The complexity at which the largest component of every set is at the GPU for more than nine tenths of its time.
+/// The complexity at which the largest component of every set is at the GPU for more than nine
+/// tenths of its time.
 const RAISED: u32 = 16;
 /// Blocks of a kernel differ in length: ± 2 %.
 const VARIED: u16 = 20;
@@ -116,7 +117,8 @@ impl Regime {
 /// What decides a chain's throughput while all its components see the whole GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// The SMs are busy for nine tenths of the time: nothing that moves work from one to another helps much.
+    /// The SMs are busy for nine tenths of the time: nothing that moves work from one to another
+    /// helps much.
     Gpu,
     /// A component has a kernel at the GPU for nine tenths of the time.
     Component,
@@ -125,7 +127,8 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// By the parts of the time for which the SMs are busy in the mean, and for which the component that is there most has a kernel at the GPU.
+    /// By the parts of the time for which the SMs are busy in the mean, and for which the component
+    /// that is there most has a kernel at the GPU.
     pub fn of(sms_busy: f64, component_busy: f64) -> Self {
         if sms_busy >= 0.9 {
             Self::Gpu

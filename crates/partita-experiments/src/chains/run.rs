@@ -10,10 +10,11 @@ use partita_sim::{DeviceSpec, Engine, EventKind, GroupKind, KernelWork, StreamId
 /// How a chain is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainOptions {
-    /// What a component's process spends on a frame beside its kernel, in nanoseconds: from the kernel's end until the next component can
-    /// launch, and this one can again.
+    /// What a component's process spends on a frame beside its kernel, in nanoseconds: from the
+    /// kernel's end until the next component can launch, and this one can again.
     pub hand_over_ns: Time,
-    /// Frames that there are: so many are on their way at most, and the first component waits for one that has come back.
+    /// Frames that there are: so many are on their way at most, and the first component waits for
+    /// one that has come back.
     pub frames: u32,
     /// The time over which throughput is measured, in nanoseconds.
     pub period_ns: Time,
@@ -47,8 +48,9 @@ enum State {
     HandsOver,
 }
 
-/// A chain on a device of its own. Its components are clients of one MPS service, a process each, with one kernel at a time; frames are there as fast as the
-/// first component takes them. Equal arguments give equal runs.
+/// A chain on a device of its own. Its components are clients of one MPS service, a process each,
+/// with one kernel at a time; frames are there as fast as the first component takes them. Equal
+/// arguments give equal runs.
 #[derive(Debug, Clone)]
 pub struct ModelChain {
     gpu: Engine,
@@ -66,8 +68,8 @@ pub struct ModelChain {
 }
 
 impl ModelChain {
-    /// A chain whose components launch these kernels, on the TPCs that the kernels name until an allocation says otherwise. `within` are
-    /// the TPCs of which allocations are made.
+    /// A chain whose components launch these kernels, on the TPCs that the kernels name until an
+    /// allocation says otherwise. `within` are the TPCs of which allocations are made.
     pub fn new(
         spec: &DeviceSpec,
         within: TpcSet,
@@ -132,8 +134,8 @@ impl ModelChain {
         self.stages.iter().map(|stage| stage.busy_ns).collect()
     }
 
-    /// Runs until so many more frames are finished, and returns the rate at which they were, in frames per second, counted from the frame
-    /// before the first of them.
+    /// Runs until so many more frames are finished, and returns the rate at which they were, in
+    /// frames per second, counted from the frame before the first of them.
     ///
     /// # Errors
     /// A chain that does not move.
@@ -215,8 +217,8 @@ fn rate(frames: u64, ns: Time) -> f64 {
 }
 
 impl Objective for ModelChain {
-    /// What was finished in the period, over the time from the last frame before it to the last one in it: so a long frame that has begun does not
-    /// make the number coarse.
+    /// What was finished in the period, over the time from the last frame before it to the last one
+    /// in it: so a long frame that has begun does not make the number coarse.
     fn throughput(&mut self) -> Result<f64, Stop> {
         let (first, first_ns) = (self.done, self.last_done_ns);
         let end = self.gpu.now() + self.options.period_ns;

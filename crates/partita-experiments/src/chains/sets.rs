@@ -1,6 +1,7 @@
 //! The paper's workload: matrix products of four sizes, and nine chains of five of them.
 //!
-//! J. Luo and X. Wei, «Dynamic GPU Resource Management in Component-Based Applications», 2023: tables 1 and 2, and what it reports of its figure 4.
+//! J. Luo and X. Wei, «Dynamic GPU Resource Management in Component-Based Applications», 2023:
+//! tables 1 and 2, and what it reports of its figure 4.
 
 use std::fmt;
 
@@ -45,8 +46,10 @@ impl Size {
         self.side() * self.side()
     }
 
-    /// Blocks of a grid that means on so many SMs what the printed one meant on the paper's: the same part of the device. Of all grids of
-    /// as many rows as columns, or one more, that with the nearest number of blocks. Rows and columns of a product stay as long as they are, so a block does as much.
+    /// Blocks of a grid that means on so many SMs what the printed one meant on the paper's: the
+    /// same part of the device. Of all grids of as many rows as columns, or one more, that with the
+    /// nearest number of blocks. Rows and columns of a product stay as long as they are, so a block
+    /// does as much.
     pub fn blocks_scaled(self, sms: u32) -> u32 {
         let wanted = f64::from(self.blocks_printed() * sms) / f64::from(PAPER_SMS);
         let grids = (1..=wanted as u32 + 1).flat_map(|side| [side * side, side * (side + 1)]);
@@ -114,7 +117,8 @@ impl ChainSet {
     }
 }
 
-/// The nine chains. Gains are what the text says of a class («up to»); the figure's own bars are not printed as numbers.
+/// The nine chains. Gains are what the text says of a class («up to»); the figure's own bars are
+/// not printed as numbers.
 pub const CHAIN_SETS: [ChainSet; 9] = {
     use Kind::Product;
     const S: Kind = Product(Size::S);
@@ -142,8 +146,8 @@ pub const CHAIN_SETS: [ChainSet; 9] = {
     ]
 };
 
-/// A chain of our own, of components that want different things of the GPU: decode and enhance move an image through DRAM, which a part of
-/// the SMs can keep busy, and detect computes.
+/// A chain of our own, of components that want different things of the GPU: decode and enhance move
+/// an image through DRAM, which a part of the SMs can keep busy, and detect computes.
 pub const IMAGE_CHAIN: ChainSet = ChainSet {
     name: "image",
     class: "decode, enhance, detect",
@@ -178,13 +182,16 @@ pub struct Workload {
 impl Workload {
     /// A component's kernel on a device.
     ///
-    /// A product's block of 1024 threads does 1024 × width multiply-adds, each of which loads two words of shared memory, and the port that loads them decides:
-    /// [`MATMUL_PEAK_PERMILLE`] of the peak that the catalogue's lanes and clock make, for however many blocks are on the SM. One block of 32 warps keeps the port
-    /// busy by itself, so two of them on an SM, of one component or of two, take twice as long each (the law by which [`crate::model`]
-    /// reproduces what the product took on an H200). The matrices cross the DRAM bus once, which hides behind that.
+    /// A product's block of 1024 threads does 1024 × width multiply-adds, each of which loads two
+    /// words of shared memory, and the port that loads them decides: [`MATMUL_PEAK_PERMILLE`] of
+    /// the peak that the catalogue's lanes and clock make, for however many blocks are on the SM.
+    /// One block of 32 warps keeps the port busy by itself, so two of them on an SM, of one
+    /// component or of two, take twice as long each (the law by which [`crate::model`] reproduces
+    /// what the product took on an H200). The matrices cross the DRAM bus once, which hides behind
+    /// that.
     ///
-    /// The kernels of [`IMAGE_CHAIN`] are as long at any complexity: two of their blocks at a time fill an SM for 20 µs drawing all the memory bandwidth that
-    /// it can, or 50 µs each computing.
+    /// The kernels of [`IMAGE_CHAIN`] are as long at any complexity: two of their blocks at a time
+    /// fill an SM for 20 µs drawing all the memory bandwidth that it can, or 50 µs each computing.
     pub fn kernel(&self, spec: &DeviceSpec, kind: Kind, enabled: TpcSet) -> KernelWork {
         let kernel = |blocks: u32, block_ns| KernelWork {
             jitter_permille: self.jitter_permille,

@@ -4,11 +4,13 @@ use std::fmt;
 
 use partita_core::{Topology, TpcSet};
 
-/// An `sm_mask`: a hexadecimal number in which a set bit disables its TPC; with `~` before it, a set bit enables it. Bits are logical TPCs.
+/// An `sm_mask`: a hexadecimal number in which a set bit disables its TPC; with `~` before it, a
+/// set bit enables it. Bits are logical TPCs.
 ///
-/// The original holds masks in 64 bits. So does this with a number of at most 16 digits, and its last bit stands for every TPC from 63 on, as
-/// in a signed number: disjoint masks stay disjoint on devices with more TPCs (`docs/libsmctrl.md`). A number of more digits, up to 64, names
-/// every TPC by itself; what it does not reach is not set.
+/// The original holds masks in 64 bits. So does this with a number of at most 16 digits, and its
+/// last bit stands for every TPC from 63 on, as in a signed number: disjoint masks stay disjoint on
+/// devices with more TPCs (`docs/libsmctrl.md`). A number of more digits, up to 64, names every TPC
+/// by itself; what it does not reach is not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmMask {
     /// The bits as written.
@@ -42,7 +44,8 @@ impl SmMask {
         Self { bits: set, enables: true, is_wide }
     }
 
-    /// The TPCs of a device that it leaves enabled; none, if it is a mask with which no launch could run.
+    /// The TPCs of a device that it leaves enabled; none, if it is a mask with which no launch
+    /// could run.
     pub fn enabled(&self, topology: &Topology) -> TpcSet {
         let mut bits = self.bits;
         if !self.is_wide && bits.contains(63) {

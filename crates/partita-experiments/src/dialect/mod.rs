@@ -1,7 +1,7 @@
 //! The JSON dialect of cuda_scheduling_examiner: configurations in, logs out.
 //!
-//! The format is the original's, so that its configurations run here and its viewers read what comes out. Written from the format alone. What
-//! is added to it:
+//! The format is the original's, so that its configurations run here and its viewers read what
+//! comes out. Written from the format alone. What is added to it:
 //!
 //! | key | where | meaning |
 //! |---|---|---|
@@ -36,7 +36,8 @@ pub struct Config {
     pub name: String,
     /// Iterations of each benchmark, unless it says otherwise; 0 for no limit.
     pub max_iterations: u64,
-    /// Seconds after which no benchmark begins another iteration, unless it says otherwise; 0 for no limit.
+    /// Seconds after which no benchmark begins another iteration, unless it says otherwise; 0 for
+    /// no limit.
     pub max_time_s: f64,
     /// CUDA's number of the device. `--gpu` decides here; the number is kept.
     pub cuda_device: u32,

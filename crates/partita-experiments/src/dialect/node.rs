@@ -131,7 +131,8 @@ impl<'t> Node<'t> {
         serde_json::from_str(self.raw).map_err(|_| self.refuse("true or false"))
     }
 
-    /// A whole number from `least` to `most`. `1e6` and `5.0` count as whole, as they do for the original.
+    /// A whole number from `least` to `most`. `1e6` and `5.0` count as whole, as they do for the
+    /// original.
     pub fn whole(&self, least: u64, most: u64) -> Result<u64, DialectError> {
         let number = serde_json::from_str::<u64>(self.raw).ok().or_else(|| {
             let float = serde_json::from_str::<f64>(self.raw).ok()?;

@@ -5,8 +5,9 @@ use partita_sim::{DeviceSpec, Footprint, KernelWork};
 
 use crate::dialect::{Benchmark, Config, Dims, Plugin, SmMask, Task};
 
-/// The configuration for another device: TPC i of n becomes the i-th of n parts of it, and a grid grows by as much as the SMs that it may use
-/// hold more of its blocks. What takes one wave there takes one here, and what was full is full.
+/// The configuration for another device: TPC i of n becomes the i-th of n parts of it, and a grid
+/// grows by as much as the SMs that it may use hold more of its blocks. What takes one wave there
+/// takes one here, and what was full is full.
 pub fn fit(config: &Config, home: &DeviceSpec, device: &DeviceSpec) -> Config {
     let mut fitted = config.clone();
     if home.id == device.id {

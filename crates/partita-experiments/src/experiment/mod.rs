@@ -1,7 +1,9 @@
-//! The experiments: each a file under `bench/experiments/`, with what the paper reports of it and how it is judged.
+//! The experiments: each a file under `bench/experiments/`, with what the paper reports of it and
+//! how it is judged.
 //!
-//! A file is an object of `experiment` (title, source, device, notes) and `scenarios`, each a configuration in the dialect. What a file cannot
-//! say, the experiment's module adds: a sweep, as many kernels as the device has task slots, a network's kernels.
+//! A file is an object of `experiment` (title, source, device, notes) and `scenarios`, each a
+//! configuration in the dialect. What a file cannot say, the experiment's module adds: a sweep, as
+//! many kernels as the device has task slots, a network's kernels.
 
 mod finding;
 mod fit;
@@ -77,7 +79,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The device that a program in the instance has: its TPCs and its part of the memory, nothing of anybody else's.
+    /// The device that a program in the instance has: its TPCs and its part of the memory, nothing
+    /// of anybody else's.
     pub fn of(self, device: &DeviceSpec) -> DeviceSpec {
         let tpcs = self.tpcs.clamp(1, device.topology.tpc_count());
         let mut part = device.with_tpcs(tpcs).expect("some of a device's TPCs are a device");

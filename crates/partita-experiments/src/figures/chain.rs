@@ -1,8 +1,9 @@
 //! A convolutional network as a chain of kernels: YOLOv2, layer by layer.
 //!
-//! Each convolution is a matrix product, as Darknet computes it: filters × (inputs · size²) times (inputs · size²) × positions. A block computes a
-//! tile of the result; so layers with few positions have few blocks, and more SMs are of no use to them. Layers between (pooling, activation) move
-//! memory, are short, and are left out.
+//! Each convolution is a matrix product, as Darknet computes it: filters × (inputs · size²) times
+//! (inputs · size²) × positions. A block computes a tile of the result; so layers with few
+//! positions have few blocks, and more SMs are of no use to them. Layers between (pooling,
+//! activation) move memory, are short, and are left out.
 
 use partita_sim::DeviceSpec;
 
@@ -20,8 +21,9 @@ const fn layer(filters: u64, size: u64, inputs: u64, side: u64) -> Layer {
     Layer { filters, size, inputs, side }
 }
 
-/// The convolutions of YOLOv2 for PASCAL VOC at 416 × 416 (J. Redmon and A. Farhadi, «YOLO9000», 2017, and Darknet's `yolov2-voc.cfg`): the
-/// layers that Darknet counts to 29.4 billion operations.
+/// The convolutions of YOLOv2 for PASCAL VOC at 416 × 416 (J. Redmon and A. Farhadi, «YOLO9000»,
+/// 2017, and Darknet's `yolov2-voc.cfg`): the layers that Darknet counts to 29.4 billion
+/// operations.
 #[rustfmt::skip]
 pub(crate) const YOLO_V2: [Layer; 23] = [
     layer(32, 3, 3, 416), layer(64, 3, 32, 208),
@@ -38,8 +40,8 @@ const TILE: [u64; 2] = [128, 64];
 const THREADS: u32 = 1024;
 /// Blocks that share an SM's lanes.
 const BLOCKS_PER_SM: u64 = 2;
-/// Part of the FP32 peak that a block's product reaches. The one number fitted to the paper: with it the network alone takes table III's 24 ms
-/// on eight TPCs of a Titan V.
+/// Part of the FP32 peak that a block's product reaches. The one number fitted to the paper: with
+/// it the network alone takes table III's 24 ms on eight TPCs of a Titan V.
 const PEAK_PERMILLE: u64 = 570;
 
 impl Layer {

@@ -23,7 +23,8 @@ pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpe
     for (index, scenario) in scenarios.iter_mut().enumerate() {
         if index > 0 && (index - 1) % KINDS == MIG {
             scenario.instance = Some(instance(device));
-            // Instances have their own SMs, caches and memory: what runs in the other one is nowhere in this one's model.
+            // Instances have their own SMs, caches and memory: what runs in the other one is
+            // nowhere in this one's model.
             scenario.config.benchmarks.truncate(1);
         }
     }

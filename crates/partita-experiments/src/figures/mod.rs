@@ -28,7 +28,8 @@ fn find<'r>(run: &'r Run, title: &str) -> Option<&'r BenchmarkRecord> {
     run.record.benchmarks.iter().find(|one| one.title == title)
 }
 
-/// First start and last end of a benchmark's kernels, in milliseconds; not a number where nothing ran.
+/// First start and last end of a benchmark's kernels, in milliseconds; not a number where nothing
+/// ran.
 fn span_ms(run: &Run, title: &str) -> [f64; 2] {
     let span = find(run, title).and_then(BenchmarkRecord::span_ns);
     span.map_or([f64::NAN; 2], |span| span.map(|ns| ns as f64 / MS))

@@ -1,4 +1,5 @@
-//! Figure 3: without partitions one kernel takes all SMs and the other waits; with them both begin at once.
+//! Figure 3: without partitions one kernel takes all SMs and the other waits; with them both begin
+//! at once.
 
 use partita_sim::DeviceSpec;
 

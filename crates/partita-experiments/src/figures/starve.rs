@@ -1,4 +1,5 @@
-//! Figure 12: a kernel in a partition of its own, starved by urgent kernels of another, and the two remedies.
+//! Figure 12: a kernel in a partition of its own, starved by urgent kernels of another, and the two
+//! remedies.
 
 use partita_sim::DeviceSpec;
 
@@ -7,7 +8,8 @@ use crate::dialect::{Config, Dims};
 use crate::experiment::{Judgement, Run, Scenario, capacity, fitted};
 use crate::plot::Picture;
 
-/// Waves that the crowd takes: in the paper's 32 blocks of half an SM's threads on four SMs, four to an SM.
+/// Waves that the crowd takes: in the paper's 32 blocks of half an SM's threads on four SMs, four
+/// to an SM.
 const CROWD_WAVES: u64 = 2;
 
 pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpec) -> Vec<Scenario> {
@@ -15,7 +17,8 @@ pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpe
     let slots = device.scheduler.task_slots;
     for (index, scenario) in scenarios.iter_mut().enumerate() {
         let Some(mut one) = scenario.config.benchmarks.pop() else { continue };
-        // With K33 itself that is one kernel more than slots, and in the first remedy as many as slots.
+        // With K33 itself that is one kernel more than slots, and in the first remedy as many as
+        // slots.
         let crowd = if index == 1 { slots - 1 } else { slots };
         let set = one.sm_mask.map_or(device.topology.all(), |mask| mask.enabled(&device.topology));
         let places = capacity(one.thread_count.count() as u32, set, device);
@@ -31,7 +34,8 @@ pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpe
     scenarios
 }
 
-/// From the release of the crowd to its first end, in milliseconds, and blocks of K33 begun in that time.
+/// From the release of the crowd to its first end, in milliseconds, and blocks of K33 begun in that
+/// time.
 fn meanwhile(run: &Run) -> (f64, f64, usize) {
     let mut crowd = run.record.benchmarks.iter().filter(|one| one.title != "K33").peekable();
     if crowd.peek().is_none() {

@@ -14,7 +14,8 @@ use crate::place;
 /// The name of the job.
 pub const JOB: &str = "bench";
 
-/// The job, and the line to print as its result: runs the benchmarks that it is told on the first GPU that this process sees.
+/// The job, and the line to print as its result: runs the benchmarks that it is told on the first
+/// GPU that this process sees.
 ///
 /// # Errors
 /// A request that is not the job's.
@@ -29,7 +30,8 @@ fn run() -> Result<Told, String> {
     let topology = order.measured.topology()?;
     let sets = place::sets(&config, &topology).map_err(|error| error.to_string())?;
     let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
-    // Threads that spin are timed best, but they keep the cores from those that have not launched yet.
+    // Threads that spin are timed best, but they keep the cores from those that have not launched
+    // yet.
     let waits_awake = order.members.len() <= cores();
     if !waits_awake {
         cuda.sleep_in_waits(0).map_err(describe)?;
@@ -37,8 +39,9 @@ fn run() -> Result<Told, String> {
     let layout = partita_abi::qmd::layout_for(order.measured.device_class, order.measured.qmd_version);
     let layout = layout.map_err(|error| error.to_string())?;
     let scene = Arc::new(Scene {
-        // A wait puts a marker into its stream's hardware queue, which holds whatever other streams launch behind it until the kernel ahead has
-        // ended; a launch holds nothing. On an H200 128 threads that launched and waited had 32 kernels running at once, one to a queue.
+        // A wait puts a marker into its stream's hardware queue, which holds whatever other streams
+        // launch behind it until the kernel ahead has ended; a launch holds nothing. On an H200 128
+        // threads that launched and waited had 32 kernels running at once, one to a queue.
         meeting: Meeting::new(order.members.len(), order.is_one_of_several, order.members.len() > queues()),
         config,
         topology,
@@ -85,7 +88,8 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Hardware queues that this process's streams are dealt to: what CUDA was told, or the two of a client of MPS, which is told nothing.
+/// Hardware queues that this process's streams are dealt to: what CUDA was told, or the two of a
+/// client of MPS, which is told nothing.
 fn queues() -> usize {
     std::env::var(connections::VARIABLE).ok().and_then(|value| value.parse().ok()).unwrap_or(2)
 }

@@ -1,4 +1,5 @@
-//! Where the threads of a process meet: before the first iteration, and before each if they are to begin it together.
+//! Where the threads of a process meet: before the first iteration, and before each if they are to
+//! begin it together.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,8 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// Of so many threads. If `launch_first`, nobody passes [`Self::launched`] before all are there.
+    /// Of so many threads. If `launch_first`, nobody passes [`Self::launched`] before all are
+    /// there.
     pub(super) fn new(threads: usize, is_one_of_several: bool, launch_first: bool) -> Self {
         let to_launch = if launch_first { threads } else { 0 };
         let state = Mutex::new(State { present: threads, to_launch, ..State::default() });

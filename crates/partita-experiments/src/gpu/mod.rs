@@ -1,8 +1,10 @@
 //! A GPU, or the simulated driver, as what scenarios run on.
 //!
-//! A scenario runs in child processes that live no longer than it: one for the threads of a process, one for each benchmark where the
-//! configuration asks for processes, as clients of an MPS service of their own where it asks for that. A mask that is wrong hangs its kernel for
-//! ever, so they have a limit, far above what the model predicts. This process only tells them when to begin and when to stop.
+//! A scenario runs in child processes that live no longer than it: one for the threads of a
+//! process, one for each benchmark where the configuration asks for processes, as clients of an MPS
+//! service of their own where it asks for that. A mask that is wrong hangs its kernel for ever, so
+//! they have a limit, far above what the model predicts. This process only tells them when to begin
+//! and when to stop.
 
 mod date;
 mod job;
@@ -31,7 +33,8 @@ use crate::place;
 pub use job::{JOB, work};
 use wire::{AT_BARRIER, Order, READY, Told, Word};
 
-/// What the model is given for a scenario, times this, is what a child process gets at most, beside the time that it needs to come up.
+/// What the model is given for a scenario, times this, is what a child process gets at most, beside
+/// the time that it needs to come up.
 const LIMIT_FACTOR: u32 = 10;
 const LIMIT_LEAST: Duration = Duration::from_secs(90);
 /// From the last child's readiness to the begin.
@@ -82,7 +85,8 @@ impl Device {
     fn job(&self, sandbox: Option<&mut Sandbox<'_>>, limit: Duration) -> Result<Job, String> {
         let told = |error: partita::Error| error.to_string();
         let job = match sandbox {
-            // With the hardware queues that MPS gives: four clients with 32 each were more than an H200 has (CUDA_ERROR_OUT_OF_MEMORY).
+            // With the hardware queues that MPS gives: four clients with 32 each were more than an
+            // H200 has (CUDA_ERROR_OUT_OF_MEMORY).
             Some(sandbox) => sandbox.client_job(JOB, &()).map_err(told)?,
             None => Job::new(&self.install, JOB, &())
                 .map_err(told)?
@@ -131,7 +135,8 @@ impl Device {
     /// What the children recorded, on one clock that begins with the scenario.
     fn record(&self, config: &Config, children: Vec<Child>, begin_ns: u64) -> Result<Record, String> {
         let all: Vec<Told> = children.into_iter().filter_map(|child| child.told).collect();
-        // Each child saw its kernels' ends a little late; who saw them soonest is nearest to the GPU's clock, which is one for all.
+        // Each child saw its kernels' ends a little late; who saw them soonest is nearest to the
+        // GPU's clock, which is one for all.
         let offset_ns = all.iter().map(|told| told.clock_offset_ns).min().unwrap_or(0);
         let mut hosts: Vec<Option<HostRecord>> = config.benchmarks.iter().map(|_| None).collect();
         for told in all {
@@ -253,7 +258,8 @@ impl Child {
     }
 }
 
-/// Lets all begin together and listens until the last has ended. Returns when they began, on the monotonic clock.
+/// Lets all begin together and listens until the last has ended. Returns when they began, on the
+/// monotonic clock.
 fn conduct(children: &mut [Child], config: &Config) -> Result<u64, String> {
     for child in children.iter_mut() {
         child.wait_until_ready()?;

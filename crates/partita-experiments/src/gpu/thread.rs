@@ -249,7 +249,8 @@ fn clock_offset_ns(workloads: &Workloads<'_, '_>, stream: &Stream<'_>, looks: u3
     Ok(nearest_ns)
 }
 
-/// Puts this thread on its core, if it is to have one: the `n`-th that this process may use. Returns the core that it is on.
+/// Puts this thread on its core, if it is to have one: the `n`-th that this process may use.
+/// Returns the core that it is on.
 fn pin(config: &Config, one: &Benchmark, index: usize) -> Result<u32, String> {
     let wanted = match one.cpu_core {
         _ if config.pin_cpus => Some(index as u32 + 1),

@@ -37,11 +37,13 @@ pub(super) enum Word {
     Go,
 }
 
-/// What a child did. Host times are the monotonic clock's, times of kernels and blocks the GPU's clock's.
+/// What a child did. Host times are the monotonic clock's, times of kernels and blocks the GPU's
+/// clock's.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Told {
     /// Its benchmarks by their place in the configuration.
     pub hosts: Vec<(usize, HostRecord)>,
-    /// What is added to a time of the GPU's clock to get one of the monotonic clock, in nanoseconds: at most this, and hardly less.
+    /// What is added to a time of the GPU's clock to get one of the monotonic clock, in
+    /// nanoseconds: at most this, and hardly less.
     pub clock_offset_ns: i64,
 }

@@ -2,11 +2,13 @@
 //!
 //! One law a kernel; the kernels' own numbers are [`Costs`]. Two rules for all of them:
 //!
-//! - A block's length is fixed when its kernel is launched. What an SM's lanes do in a time is shared by the blocks that are on it: an SM that
-//!   gets eleven blocks of a grid takes eleven times as long as one block alone, whether they come in pairs or not, and the last, which has the
-//!   SM for itself, takes half as long as each of a pair. That is spread evenly over the blocks here, so a kernel alone takes the right time, and
-//!   one beside others on the *same* SMs the time that it would take there alone. On disjoint sets, which is what partitions are, both are
-//!   the same.
+//! - A block's length is fixed when its kernel is launched. What an SM's lanes do in a time is
+//!   shared by the blocks that are on it: an SM that gets eleven blocks of a grid takes eleven
+//!   times as long as one block alone, whether they come in pairs or not, and the last, which has
+//!   the SM for itself, takes half as long as each of a pair. That is spread evenly over the blocks
+//!   here, so a kernel alone takes the right time, and one beside others on the *same* SMs the time
+//!   that it would take there alone. On disjoint sets, which is what partitions are, both are the
+//!   same.
 //! - What contends beyond SMs is DRAM bandwidth, by the engine's own law.
 
 use partita_abi::workloads::{MANDELBROT_INSIDE_PERMILLE, REGISTERS};
@@ -57,8 +59,9 @@ pub fn kernel(
             let multiplications = threads * u64::from(width);
             work.block_ns =
                 lanes(spec, multiplications as f64 * together * 1_000.0 / costs.matmul_peak_permille);
-            // Each matrix crosses the DRAM bus once, and tiles that are read again come from L2: so little in so long a time that it is hidden
-            // behind the arithmetic. On an H200 a compute-bound kernel beside a streaming copy took 1.005 to 1.010 times its time.
+            // Each matrix crosses the DRAM bus once, and tiles that are read again come from L2: so
+            // little in so long a time that it is hidden behind the arithmetic. On an H200 a
+            // compute-bound kernel beside a streaming copy took 1.005 to 1.010 times its time.
             work.bytes_per_block = 0;
         }
         Code::Walk { is_random: true, accesses, bytes } => {
@@ -78,12 +81,14 @@ pub fn kernel(
     work
 }
 
-/// How long the host's own walk takes: a read of DRAM behind a CPU's caches, or of the next word (assumptions).
+/// How long the host's own walk takes: a read of DRAM behind a CPU's caches, or of the next word
+/// (assumptions).
 pub fn cpu_walk_ns(is_random: bool, accesses: u64) -> Time {
     accesses.saturating_mul(if is_random { 90 } else { 1 })
 }
 
-/// Blocks of this kernel that share an SM, in the mean of the waves in which the busiest SM runs them.
+/// Blocks of this kernel that share an SM, in the mean of the waves in which the busiest SM runs
+/// them.
 fn together(spec: &DeviceSpec, work: &KernelWork) -> f64 {
     let sms = u64::from((work.enabled & spec.topology.all()).len()) * u64::from(spec.topology.sms_per_tpc());
     let most = u64::from(Footprint::of(work, &spec.sm).blocks_per_sm(&spec.sm));
@@ -111,8 +116,9 @@ fn time(ns: f64) -> Time {
     ns.min((u64::MAX >> 8) as f64) as Time
 }
 
-/// The TPCs of an MPS client with an active thread percentage: that part of the SMs, in whole TPCs and at least one, as an H200 rounds; which
-/// ones they are nobody promises, so clients begin at places spread over the device, and their sets overlap.
+/// The TPCs of an MPS client with an active thread percentage: that part of the SMs, in whole TPCs
+/// and at least one, as an H200 rounds; which ones they are nobody promises, so clients begin at
+/// places spread over the device, and their sets overlap.
 pub fn percentage_set(spec: &DeviceSpec, percentage: f64, client: usize) -> TpcSet {
     let tpcs = spec.tpc_count();
     let count = ((f64::from(tpcs) * percentage / 100.0 + 1e-6) as u32).clamp(1, tpcs);

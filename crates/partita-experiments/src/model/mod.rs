@@ -1,7 +1,8 @@
 //! Running a scenario on the model.
 //!
-//! Threads of one process are streams of one group, which run at the same time; processes are groups that take turns, or streams of one group
-//! where they share an MPS server. The host's threads are modelled as far as they matter to the GPU: they sleep, launch and wait. Equal
+//! Threads of one process are streams of one group, which run at the same time; processes are
+//! groups that take turns, or streams of one group where they share an MPS server. The host's
+//! threads are modelled as far as they matter to the GPU: they sleep, launch and wait. Equal
 //! configurations give equal records.
 
 mod host;
@@ -114,7 +115,8 @@ pub fn run(config: &Config, spec: &DeviceSpec, seed: u64, costs: &Costs) -> Resu
         let mut allowed = set.unwrap_or_else(|| spec.topology.all());
         if let Some(percentage) = one.mps_thread_percentage.filter(|&percentage| percentage < 100.0) {
             let part = percentage_set(spec, percentage, index);
-            // Where the two share nothing, the mask alone holds: hardware does not know the percentage's set.
+            // Where the two share nothing, the mask alone holds: hardware does not know the
+            // percentage's set.
             if !allowed.is_disjoint(&part) {
                 allowed &= part;
             }

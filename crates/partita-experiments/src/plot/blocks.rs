@@ -1,4 +1,5 @@
-//! Blocks by SM over time: a row for each SM, a rectangle for each block, as high as the part of the SM's threads that it has.
+//! Blocks by SM over time: a row for each SM, a rectangle for each block, as high as the part of
+//! the SM's threads that it has.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Pictures: blocks by SM over time, lines and distributions, bars.
 //!
-//! The one place of the crate that knows the plotting library. Scenes are put together here out of rectangles, lines and text, so that equal
-//! records give equal bytes, in SVG and in PNG.
+//! The one place of the crate that knows the plotting library. Scenes are put together here out of
+//! rectangles, lines and text, so that equal records give equal bytes, in SVG and in PNG.
 
 pub mod bars;
 pub mod blocks;

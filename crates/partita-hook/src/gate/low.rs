@@ -17,7 +17,8 @@ use crate::time::key_of;
 /// `cuStreamBatchMemOp_v2`.
 pub type Batch = unsafe extern "C" fn(*mut c_void, c_uint, *mut CUstreamBatchMemOpParams, c_uint) -> CuResult;
 
-/// The call that puts several waits into a stream, if the driver has it. They cost the GPU about 1 µs each so, and 2 µs one by one.
+/// The call that puts several waits into a stream, if the driver has it. They cost the GPU about 1
+/// µs each so, and 2 µs one by one.
 pub fn batch() -> Option<Batch> {
     let address = real::symbol(c"cuStreamBatchMemOp_v2");
     // SAFETY: the prototype of that name in cuda.h.
@@ -71,7 +72,8 @@ impl Gate {
         if is_graph { launch() } else { self.paces.measured(key, stream, launch) }
     }
 
-    /// What tells the lanes of a set that are closed now, each by what it holds, from others and from the same at another time; 0 if none is.
+    /// What tells the lanes of a set that are closed now, each by what it holds, from others and
+    /// from the same at another time; 0 if none is.
     fn closed(&self, claimed: u64) -> u32 {
         let states = lanes_of(claimed).map(|lane| (lane as u32, self.page.state(lane)));
         let closed = states.filter(|(_, state)| state & OPEN == 0);

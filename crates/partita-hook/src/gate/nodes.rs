@@ -1,27 +1,33 @@
 //! Waits inside long graphs of low priority.
 //!
-//! A graph is one launch, however long it is. So where a tenant of low priority makes an executable of a graph, nodes that wait for the lanes are
-//! put into it first, as far apart as waits in a stream are, and taken out again right after: the executable keeps them, and the program's
-//! graph is what it was. Handles of nodes stay good for every call on the executable, and a later `cuGraphExecUpdate`, for which the same is
-//! done with the other graph, finds the same shape.
+//! A graph is one launch, however long it is. So where a tenant of low priority makes an executable
+//! of a graph, nodes that wait for the lanes are put into it first, as far apart as waits in a
+//! stream are, and taken out again right after: the executable keeps them, and the program's graph
+//! is what it was. Handles of nodes stay good for every call on the executable, and a later
+//! `cuGraphExecUpdate`, for which the same is done with the other graph, finds the same shape.
 //!
 //! # How
-//! A new node comes behind all that the one that is to wait follows, and that one behind the new node. Where the two are joined by a single edge, and
-//! nothing else follows the first, the wait takes the edge's place, and the edge comes back before the wait goes: no node has another edge at that end, so every list
-//! of edges is in its order again. Elsewhere the wait is only added beside the edges. The driver gives a node that is made late and stands beside an edge another of its internal
-//! streams than that edge's two ends, and nodes in one such stream wait for each other. So waits are made level by level too, not one
-//! branch after the other: on an H200, before every eighth kernel of 20 µs, four branches lose 4 % so, and 47 % with waits beside the edges, branch by
-//! branch (`bench/results/hardware/graph_waits.txt`).
+//! A new node comes behind all that the one that is to wait follows, and that one behind the new
+//! node. Where the two are joined by a single edge, and nothing else follows the first, the wait
+//! takes the edge's place, and the edge comes back before the wait goes: no node has another edge
+//! at that end, so every list of edges is in its order again. Elsewhere the wait is only added
+//! beside the edges. The driver gives a node that is made late and stands beside an edge another of
+//! its internal streams than that edge's two ends, and nodes in one such stream wait for each
+//! other. So waits are made level by level too, not one branch after the other: on an H200, before
+//! every eighth kernel of 20 µs, four branches lose 4 % so, and 47 % with waits beside the edges,
+//! branch by branch (`bench/results/hardware/graph_waits.txt`).
 //!
 //! # Where
-//! In front of a kernel on every path on which [`Plan::every`] kernels have passed since the last wait or the beginning: the launch itself waits
-//! in front of those. That depends on nothing but the shape, so graphs of one shape get the same places. A graph
-//! inside counts with all of its kernels, and a conditional node as one; neither is changed. A kernel that begins before what it
+//! In front of a kernel on every path on which [`Plan::every`] kernels have passed since the last
+//! wait or the beginning: the launch itself waits in front of those. That depends on nothing but
+//! the shape, so graphs of one shape get the same places. A graph inside counts with all of its
+//! kernels, and a conditional node as one; neither is changed. A kernel that begins before what it
 //! follows has ended (a programmatic dependency) is passed over for the next one.
 //!
 //! # Left as they are
-//! Graphs that allocate or free memory: CUDA takes no node out of them. Graphs that are made an executable of while the tenant is not of low priority:
-//! their launches wait in front alone. Where the driver refuses, too, and that is told once.
+//! Graphs that allocate or free memory: CUDA takes no node out of them. Graphs that are made an
+//! executable of while the tenant is not of low priority: their launches wait in front alone. Where
+//! the driver refuses, too, and that is told once.
 
 use alloc::vec::Vec;
 use core::ffi::{c_uint, c_void};
@@ -61,12 +67,14 @@ type EdgesWithData = unsafe extern "C" fn(
     *mut usize,
 ) -> CuResult;
 
-/// Lanes that nodes always wait for. A lane that a stream claims later is among them as long as that few are claimed, since the
-/// lowest free one is claimed; each costs the GPU 1 µs a node, whether somebody has it or not. The launch waits for all.
+/// Lanes that nodes always wait for. A lane that a stream claims later is among them as long as
+/// that few are claimed, since the lowest free one is claimed; each costs the GPU 1 µs a node,
+/// whether somebody has it or not. The launch waits for all.
 const LANES: u64 = 0b1111;
 /// The most that they wait for, those that are claimed when the executable is made included.
 const LANES_MAX: u32 = 8;
-/// Kernels between two waits while no length is known: 200 µs of kernels of 25 µs, a little below the mean of a network's training.
+/// Kernels between two waits while no length is known: 200 µs of kernels of 25 µs, a little below
+/// the mean of a network's training.
 const EVERY_UNKNOWN: u32 = 8;
 /// How deep graphs may lie in one another.
 const DEPTH_MAX: u32 = 64;
@@ -102,7 +110,8 @@ impl Inserted {
         if core::mem::take(&mut self.is_in) {
             for wait in self.nodes.iter().rev() {
                 if let Some([from, to]) = wait.instead_of {
-                    // SAFETY: nodes that the driver named, of the graph from which that edge was taken.
+                    // SAFETY: nodes that the driver named, of the graph from which that edge was
+                    // taken.
                     let code = unsafe { (self.calls.connect)(self.graph, &from, &to, 1) };
                     if code.ok().is_err() {
                         // With the wait left in its place the order still holds.
@@ -137,7 +146,8 @@ fn every(lengths: Pacer) -> u32 {
 }
 
 impl Gate {
-    /// Puts waits into a graph of which an executable is about to be made; `None` if it is to stay as it is.
+    /// Puts waits into a graph of which an executable is about to be made; `None` if it is to stay
+    /// as it is.
     pub fn insert_nodes(&self, tenant: &Tenant, gpu: &Gpu, graph: *mut c_void) -> Option<Inserted> {
         if self.priority(gpu) != Priority::Low {
             return None;
@@ -170,7 +180,8 @@ impl Gate {
         places: &[Place],
         plan: Plan,
     ) -> Result<Inserted, CuResult> {
-        // Nothing waits where nobody would open it. A lane may be claimed while the graph runs, so the thread looks from now on.
+        // Nothing waits where nobody would open it. A lane may be claimed while the graph runs, so
+        // the thread looks from now on.
         self.watch()?;
         let (count, mut waits) = low::waits(plan.lanes, |lane| self.word(lane))?;
         let parameters = CUDA_BATCH_MEM_OP_NODE_PARAMS {
@@ -183,7 +194,8 @@ impl Gate {
             Inserted { plan, calls, graph, nodes: Vec::with_capacity(places.len()), is_in: true };
         for Place { node, after, is_in_row } in places {
             let mut wait = core::ptr::null_mut();
-            // SAFETY: valid pointers, nodes that the driver named, and as many of them as said; the driver copies the parameters.
+            // SAFETY: valid pointers, nodes that the driver named, and as many of them as said; the
+            // driver copies the parameters.
             unsafe {
                 (inserted.calls.add)(&mut wait, graph, after.as_ptr(), after.len(), &parameters).ok()?;
                 inserted.nodes.push(Wait { node: wait, instead_of: None });

@@ -1,10 +1,11 @@
 //! Which launches of low priority wait for the lanes: the first of each unit.
 //!
-//! How many launches make a unit follows from their measured lengths, for each stream ([`Pacer`]). One launch in about 32 is measured, by an
-//! event in front of it and one behind; a later launch in the stream reads them, once the GPU has passed them. Nobody waits for that, and
-//! what is captured is not measured. Where the tenant has a share of time as well, a launch that waits for that counts as long as it waits, so
-//! units are shorter. Both events lie in the launch's own stream, so they order nothing that the launch does not
-//! order; in the legacy stream, too.
+//! How many launches make a unit follows from their measured lengths, for each stream ([`Pacer`]).
+//! One launch in about 32 is measured, by an event in front of it and one behind; a later launch in
+//! the stream reads them, once the GPU has passed them. Nobody waits for that, and what is captured
+//! is not measured. Where the tenant has a share of time as well, a launch that waits for that
+//! counts as long as it waits, so units are shorter. Both events lie in the launch's own stream, so
+//! they order nothing that the launch does not order; in the legacy stream, too.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -27,17 +28,21 @@ calls! {
     elapsed = c"cuEventElapsedTime": fn(*mut f32, *mut c_void, *mut c_void);
 }
 
-/// Units of 200 µs: a hundred times what a wait costs the GPU, and what a lane that closes waits for at most.
+/// Units of 200 µs: a hundred times what a wait costs the GPU, and what a lane that closes waits
+/// for at most.
 const PACER: Pacer = Pacer::new(200_000, 64);
 /// Streams that are known at a time; every launch in others waits.
 const STREAMS: usize = 64;
 /// Places of the table that are tried for a stream.
 const TRIES: usize = 8;
-/// Launches from one that is measured to the next, in turns: no one of them divides what a program does in circles.
+/// Launches from one that is measured to the next, in turns: no one of them divides what a program
+/// does in circles.
 const INTERVALS: [u32; 4] = [29, 31, 37, 41];
-/// Measured launches of a stream that follow each other as closely as they can be read; the first of them does not count.
+/// Measured launches of a stream that follow each other as closely as they can be read; the first
+/// of them does not count.
 const FIRST: u32 = 5;
-/// Launches until one that is measured is looked for again, when the GPU has not come to it: twice as many each time.
+/// Launches until one that is measured is looked for again, when the GPU has not come to it: twice
+/// as many each time.
 const LOOK_AGAIN: u32 = 2;
 const LOOK_AGAIN_MAX: u32 = 64;
 /// Launches until the next try, where the driver would not measure one.
@@ -47,7 +52,8 @@ const TRY_AGAIN: u32 = 1024;
 struct Pace {
     /// What tells the stream apart; 0 for none.
     key: AtomicUsize,
-    /// Launches that the present unit still takes, below the lanes that were closed when it was begun.
+    /// Launches that the present unit still takes, below the lanes that were closed when it was
+    /// begun.
     unit: AtomicU64,
     /// Launches that make a unit.
     target: AtomicU32,
@@ -86,7 +92,8 @@ impl Sample {
             unsafe { (calls.create)(&mut event, 0) }.ok()?;
             self.events[which] = event.expose_provenance();
         }
-        // SAFETY: an event of the hook's own and the program's stream; the driver checks that they are of one context.
+        // SAFETY: an event of the hook's own and the program's stream; the driver checks that they
+        // are of one context.
         unsafe { (calls.record)(Self::handle(self.events[which]), stream) }.ok()
     }
 
@@ -107,7 +114,8 @@ impl Sample {
 
     fn discard(&mut self, calls: &EventCalls) {
         for event in core::mem::take(&mut self.events).into_iter().filter(|event| *event != 0) {
-            // SAFETY: an event of the hook's own, which nobody uses any more; the driver lets go of it when the GPU has.
+            // SAFETY: an event of the hook's own, which nobody uses any more; the driver lets go of
+            // it when the GPU has.
             let _ = unsafe { (calls.destroy)(Self::handle(event)) };
         }
         *self = Self { pacer: self.pacer, readings: self.readings, ..Self::new() };
@@ -165,9 +173,10 @@ impl Paces {
         })
     }
 
-    /// Whether a launch in the stream with this key is to wait for the lanes. `closed` tells those that are closed now from others that were
-    /// at another time, 0 for none: what is launched while a lane is closed that was open when the unit was begun begins another. `alone`: it
-    /// is a unit of its own.
+    /// Whether a launch in the stream with this key is to wait for the lanes. `closed` tells those
+    /// that are closed now from others that were at another time, 0 for none: what is launched
+    /// while a lane is closed that was open when the unit was begun begins another. `alone`: it is
+    /// a unit of its own.
     #[inline]
     pub fn begins_unit(&self, key: usize, closed: u32, alone: bool) -> bool {
         let Some(pace) = self.find_or_add(key) else { return true };
@@ -179,7 +188,8 @@ impl Paces {
             false if alone => (0, 0),
             false => (pace.target.load(Ordering::Relaxed).saturating_sub(1), closed),
         };
-        // Of two threads that launch in one stream at a time, one may not be counted: the unit is so much longer.
+        // Of two threads that launch in one stream at a time, one may not be counted: the unit is
+        // so much longer.
         pace.unit.store(u64::from(under) << 32 | u64::from(left), Ordering::Relaxed);
         !inside
     }
@@ -238,7 +248,8 @@ impl Paces {
         result
     }
 
-    /// Looks whether what is measured is over, and says in how many launches to measure or to look again.
+    /// Looks whether what is measured is over, and says in how many launches to measure or to look
+    /// again.
     fn look(&self, pace: &Pace, sample: &mut Sample) -> u32 {
         match sample.read(&self.calls) {
             Ok(Some(launch_ns)) => {
@@ -246,7 +257,8 @@ impl Paces {
                 sample.readings = sample.readings.wrapping_add(1);
                 // A stream's first launch brings its code to the GPU, and is as long as many.
                 if sample.readings > 1 {
-                    // The program may have been held up between the two events, and what is longer than a unit is gated alone anyway.
+                    // The program may have been held up between the two events, and what is longer
+                    // than a unit is gated alone anyway.
                     let launch_ns = launch_ns.min(2 * PACER.unit_ns);
                     sample.pacer.observe(launch_ns);
                     // One length more or less does not matter to the mean of all streams.

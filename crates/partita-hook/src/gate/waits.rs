@@ -1,5 +1,6 @@
-//! Calls by which the program waits, asks whether something is done, or ends a stream: the GPU opens the lanes of this process behind what
-//! is in its streams, and what is measured gets its end.
+//! Calls by which the program waits, asks whether something is done, or ends a stream: the GPU
+//! opens the lanes of this process behind what is in its streams, and what is measured gets its
+//! end.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -9,8 +10,8 @@ use partita_abi::CuResult;
 use super::{ASKED, HOLDS, MEASURES};
 use crate::{locate, pools, tenant};
 
-/// The program is about to wait, for a stream or for anything: has the GPU open every lane of this process behind what is in its streams, and
-/// mark the end of what is measured.
+/// The program is about to wait, for a stream or for anything: has the GPU open every lane of this
+/// process behind what is in its streams, and mark the end of what is measured.
 #[inline]
 fn before_waiting(stream: Option<*mut c_void>) {
     if HOLDS.load(Ordering::Relaxed) {
@@ -76,8 +77,8 @@ pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
     unsafe { real(stream) }
 }
 
-/// Wraps `cuEventQuery`. Who asks again without a launch in between waits, and so has whoever hears that it is over; who asks once and goes on
-/// to launch does not.
+/// Wraps `cuEventQuery`. Who asks again without a launch in between waits, and so has whoever hears
+/// that it is over; who asks once and goes on to launch does not.
 pub unsafe fn query_event(real: Synchronize, event: *mut c_void) -> CuResult {
     let holds = HOLDS.load(Ordering::Relaxed);
     let waits = holds && ASKED.swap(true, Ordering::Relaxed);
@@ -115,7 +116,8 @@ copies! {
     copy_as_told(what: A);
 }
 
-/// Of the stream alone that is asked about, and so is not being captured: other threads may begin a capture in others.
+/// Of the stream alone that is asked about, and so is not being captured: other threads may begin a
+/// capture in others.
 fn before_asking(stream: *mut c_void) {
     if HOLDS.load(Ordering::Relaxed) {
         release_each(|held| held == stream.addr() + 1);

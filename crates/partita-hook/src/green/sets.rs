@@ -1,4 +1,5 @@
-//! The sets of TPCs that the program has made green contexts of, and the driver's contexts behind them.
+//! The sets of TPCs that the program has made green contexts of, and the driver's contexts behind
+//! them.
 //!
 //! The driver makes a green context of the device's TPCs and knows nothing of the tenant's. So each
 //! of its contexts is made of all of the device's TPCs but one, and each set that the program asks
@@ -346,7 +347,8 @@ impl Maker {
         }
         let (mut described, mut handle, mut context) =
             (core::ptr::null_mut(), core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: valid pointers; the resources are of one split, and the descriptor is made of them.
+        // SAFETY: valid pointers; the resources are of one split, and the descriptor is made of
+        // them.
         unsafe {
             (calls.describe)(&mut described, others.as_mut_ptr(), others.len() as c_uint).ok()?;
             (calls.create)(&mut handle, described, gpu.index.into(), CU_GREEN_CTX_DEFAULT_STREAM).ok()?;

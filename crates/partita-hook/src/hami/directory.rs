@@ -1,4 +1,5 @@
-//! Directories of tenants, made and removed as the registry of the `partita` command does it, so that both can use one.
+//! Directories of tenants, made and removed as the registry of the `partita` command does it, so
+//! that both can use one.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -139,12 +140,14 @@ impl Path {
         }
     }
 
-    /// Whether it is a directory of root's or of this user's: what another user's says is not believed.
+    /// Whether it is a directory of root's or of this user's: what another user's says is not
+    /// believed.
     pub fn is_trusted(&self) -> bool {
         Open::at(libc::AT_FDCWD, &self.0).is_some_and(|open| open.is_own || open.is_roots)
     }
 
-    /// Opens it to remove what is in it, if it is root's or this user's: nobody else can exchange that then.
+    /// Opens it to remove what is in it, if it is root's or this user's: nobody else can exchange
+    /// that then.
     pub fn open(&self) -> Option<Open> {
         Open::at(libc::AT_FDCWD, &self.0).filter(|open| open.is_own || open.is_roots)
     }
@@ -189,7 +192,8 @@ impl Path {
     /// The names in a directory; none of one that cannot be read.
     pub fn names(&self) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
-        // SAFETY: a valid path; the stream is used by this thread alone and closed once; an entry is valid until the next call.
+        // SAFETY: a valid path; the stream is used by this thread alone and closed once; an entry
+        // is valid until the next call.
         unsafe {
             let stream = libc::opendir(self.0.as_ptr());
             if stream.is_null() {
@@ -206,7 +210,8 @@ impl Path {
         found
     }
 
-    /// Whether it is in memory. A GPU maps no page of another file system, which would write it back.
+    /// Whether it is in memory. A GPU maps no page of another file system, which would write it
+    /// back.
     pub fn is_in_memory(&self) -> bool {
         let mut about = MaybeUninit::<libc::statfs>::uninit();
         // SAFETY: a valid path, and room for the answer.
@@ -216,7 +221,8 @@ impl Path {
     }
 }
 
-/// An open directory. What is done in it is done from its descriptor, whatever its path leads to by then.
+/// An open directory. What is done in it is done from its descriptor, whatever its path leads to by
+/// then.
 pub struct Open {
     file: Descriptor,
     is_own: bool,
@@ -295,7 +301,8 @@ impl Open {
     }
 }
 
-/// The right to make and remove tenants, of this library and of the command alike; the kernel takes it from whoever dies.
+/// The right to make and remove tenants, of this library and of the command alike; the kernel takes
+/// it from whoever dies.
 pub struct Lock(#[expect(dead_code, reason = "holds the lock until it is closed")] Descriptor);
 
 impl Lock {
@@ -305,7 +312,8 @@ impl Lock {
     /// That somebody holds it for longer than anything takes, or the system's.
     pub fn take(root: &Path, is_needless: impl Fn() -> bool) -> Result<Option<Self>, String> {
         let path = root.join(b".lock");
-        // Without O_CREAT first: the kernel refuses that on another user's file in a sticky directory.
+        // Without O_CREAT first: the kernel refuses that on another user's file in a sticky
+        // directory.
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let open = |flags: i32| {
             // SAFETY: a valid path.

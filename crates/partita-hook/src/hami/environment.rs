@@ -1,8 +1,9 @@
 //! Which environment counts: the outermost that says anything.
 //!
-//! A process of a container cannot change what the container's first process was started with, nor what its own ancestors were. So a
-//! child that has other variables, or none, is held by those that its tenant was started with. What the kernel does not show (an ancestor
-//! that has ended, or is another user's) cannot count.
+//! A process of a container cannot change what the container's first process was started with, nor
+//! what its own ancestors were. So a child that has other variables, or none, is held by those that
+//! its tenant was started with. What the kernel does not show (an ancestor that has ended, or is
+//! another user's) cannot count.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -15,7 +16,8 @@ use partita_driver::files;
 
 /// More than an environment and its arguments may have.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
-/// Generations that are looked at, so that nothing that a process does to its ancestors makes this last.
+/// Generations that are looked at, so that nothing that a process does to its ancestors makes this
+/// last.
 const GENERATIONS_MAX: u32 = 64;
 
 /// What this process was started with; null where that says nothing.
@@ -52,8 +54,8 @@ pub fn own() -> Option<&'static Says> {
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
-/// Looks at the process's own environment while nobody can have changed it. Allocates only where it names
-/// something.
+/// Looks at the process's own environment while nobody can have changed it. Allocates only where it
+/// names something.
 pub fn look_at_load() {
     unsafe extern "C" {
         static environ: *const *const c_char;
@@ -70,7 +72,8 @@ pub fn look_at_load() {
     }
 }
 
-/// The process's ancestors as far as they are seen, from its parent on, and the first process of all.
+/// The process's ancestors as far as they are seen, from its parent on, and the first process of
+/// all.
 fn ancestors() -> Vec<u32> {
     // SAFETY: plain system calls.
     let (own, parent) = unsafe { (libc::getpid(), libc::getppid()) };

@@ -28,13 +28,15 @@ calls! {
 }
 
 calls! {
-    /// What tells MIG instances from GPUs: of an instance the first version of the call has its GPU's UUID, and the second its own.
+    /// What tells MIG instances from GPUs: of an instance the first version of the call has its
+    /// GPU's UUID, and the second its own.
     struct InstanceCalls;
     of_gpu = c"cuDeviceGetUuid": fn(*mut CUuuid, c_int);
     own = c"cuDeviceGetUuid_v2": fn(*mut CUuuid, c_int);
 }
 
-/// Whether a device is a MIG instance. Drivers that cannot tell (before CUDA 11.4) name instances by their GPU's UUID.
+/// Whether a device is a MIG instance. Drivers that cannot tell (before CUDA 11.4) name instances
+/// by their GPU's UUID.
 fn is_instance(ordinal: c_int) -> bool {
     let Ok(calls) = InstanceCalls::resolve() else { return false };
     let (mut of_gpu, mut own) = (CUuuid { bytes: [0; 16] }, CUuuid { bytes: [0; 16] });
@@ -122,7 +124,8 @@ impl Wanted {
     /// What `asked` says of the device with this number.
     pub fn of(asked: &Asked, number: usize, board: &Board) -> Self {
         Self {
-            // More than the device has is what its scheduler calls oversold; the device has no more for that.
+            // More than the device has is what its scheduler calls oversold; the device has no more
+            // for that.
             quota_bytes: asked.memory_bytes(number).map_or(NO_QUOTA, |bytes| bytes.min(board.memory_bytes)),
             percent: asked.cores_percent(number),
             spills: asked.spills(number),
@@ -152,8 +155,8 @@ impl Wanted {
             && (priority == self.priority || (self.priority == Priority::High && !gated))
     }
 
-    /// The limits of a new tenant beside those present, and what of it is not as asked. `hash` tells tenants apart; `in_memory` is whether
-    /// its directory is.
+    /// The limits of a new tenant beside those present, and what of it is not as asked. `hash`
+    /// tells tenants apart; `in_memory` is whether its directory is.
     ///
     /// # Errors
     /// Why a limit cannot be enforced, and what to do.

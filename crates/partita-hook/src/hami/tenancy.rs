@@ -1,10 +1,12 @@
 //! A tenant that nobody made beforehand: the first process makes it, the others find it.
 //!
-//! It lies in `partita` beside the file that `CUDA_DEVICE_MEMORY_SHARED_CACHE` names, or in `PARTITA_RUN_DIR`, in the form of the
-//! registry of the `partita` command. That file itself is HAMi-core's and is neither read nor written.
+//! It lies in `partita` beside the file that `CUDA_DEVICE_MEMORY_SHARED_CACHE` names, or in
+//! `PARTITA_RUN_DIR`, in the form of the registry of the `partita` command. That file itself is
+//! HAMi-core's and is neither read nor written.
 //!
-//! A tenant appears by one rename, under the directory's lock, which the kernel takes from whoever dies. A tenant without a living process
-//! keeps its TPCs until another needs them, or until the next process of it is asked to have other limits.
+//! A tenant appears by one rename, under the directory's lock, which the kernel takes from whoever
+//! dies. A tenant without a living process keeps its TPCs until another needs them, or until the
+//! next process of it is asked to have other limits.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -82,7 +84,8 @@ impl Tenancy {
             .collect()
     }
 
-    /// Makes this process one of the tenant's on a GPU, whose number among the container's is `number`.
+    /// Makes this process one of the tenant's on a GPU, whose number among the container's is
+    /// `number`.
     ///
     /// # Errors
     /// Why it cannot be, and what to do.
@@ -207,7 +210,8 @@ impl Tenancy {
     }
 }
 
-/// The file's name as far as a tenant's may hold it, and enough of the hash to tell namesakes apart.
+/// The file's name as far as a tenant's may hold it, and enough of the hash to tell namesakes
+/// apart.
 fn tenant_name(file: &[u8], hash: u64) -> String {
     let stem = file.strip_suffix(b".cache").unwrap_or(file);
     let kept =
@@ -227,8 +231,8 @@ fn tenants(of_gpu: &Path) -> Vec<Vec<u8>> {
     of_gpu.names().into_iter().filter(|name| !name.starts_with(b".")).collect()
 }
 
-/// The tenants with a partition of a GPU, whatever its directory is called (that of a simulated one tells which simulation it is of). What
-/// cannot be read holds none.
+/// The tenants with a partition of a GPU, whatever its directory is called (that of a simulated one
+/// tells which simulation it is of). What cannot be read holds none.
 fn present(root: &Path, uuid: &[u8; 16]) -> Vec<Present> {
     let partition = |of_gpu: &Path, name: &[u8]| {
         let (_, limits) = Limits::read(of_gpu.join(name).join(LIMITS_FILE_NAME.to_bytes()).as_c()).ok()?;
@@ -243,7 +247,8 @@ fn present(root: &Path, uuid: &[u8; 16]) -> Vec<Present> {
     found
 }
 
-/// Whether a process of a tenant lives, or may: `partita run` has a lock of its own, which is not looked at here.
+/// Whether a process of a tenant lives, or may: `partita run` has a lock of its own, which is not
+/// looked at here.
 fn is_alive(directory: &Path) -> bool {
     if directory.join(b"owner").exists() {
         return true;

@@ -7,19 +7,21 @@ use partita_abi::CuResult;
 use super::TimeCalls;
 use super::units::Pool;
 
-/// How often the mark is renewed, in nanoseconds: the driver tells differences in milliseconds as an `f32`, which
-/// are exact to 0.1 µs up to a second.
+/// How often the mark is renewed, in nanoseconds: the driver tells differences in milliseconds as
+/// an `f32`, which are exact to 0.1 µs up to a second.
 const MARK_NS: u64 = 1_000_000_000;
 
 /// Where the events of a context lie on the host's clock.
 ///
-/// Differences of events are the GPU's. Where they lie as a whole is bounded by what is known: no event is before its work was
-/// submitted, and none is after it was seen. So the clocks may drift apart.
+/// Differences of events are the GPU's. Where they lie as a whole is bounded by what is known: no
+/// event is before its work was submitted, and none is after it was seen. So the clocks may drift
+/// apart.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock {
     /// The context that it is of.
     context: usize,
-    /// The mark that counts; the other one is being renewed if `renewed_ns` is later than `marked_ns`.
+    /// The mark that counts; the other one is being renewed if `renewed_ns` is later than
+    /// `marked_ns`.
     mark: usize,
     /// When the mark was, on the host's clock; 0 while it is not known.
     marked_ns: u64,
@@ -36,7 +38,8 @@ impl Clock {
             *self = Self { context, mark: 1, marked_ns: 0, renewed_ns: recorded_ns, is_renewing: true };
         }
         let next = pool.mark(self.mark + 1);
-        // SAFETY: events and the stream of the hook's own, of a context that lives while it is inspected.
+        // SAFETY: events and the stream of the hook's own, of a context that lives while it is
+        // inspected.
         if self.is_renewing && unsafe { (calls.query_event)(next) } == CuResult::SUCCESS {
             self.marked_ns = match self.marked_ns {
                 0 => self.renewed_ns,

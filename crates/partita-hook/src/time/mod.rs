@@ -1,12 +1,16 @@
-//! Shares of time: what the GPU does for the tenant is measured, and waits when the tenant's budget is spent.
+//! Shares of time: what the GPU does for the tenant is measured, and waits when the tenant's budget
+//! is spent.
 //!
-//! Launches go in units ([`units`]): a wait for the tenant's gate, an event, some launches, an event. How many launches make a unit follows
-//! from their measured length ([`Pacer`](partita_core::time::Pacer)), so that most launches cost no call of the driver. A graph is a
-//! unit of its own. What is captured is not touched; its graph is charged when it is launched.
+//! Launches go in units ([`units`]): a wait for the tenant's gate, an event, some launches, an
+//! event. How many launches make a unit follows from their measured length
+//! ([`Pacer`](partita_core::time::Pacer)), so that most launches cost no call of the driver. A
+//! graph is a unit of its own. What is captured is not touched; its graph is charged when it is
+//! launched.
 //!
-//! A thread looks at the events now and then ([`watch`]), reports to the tenant's account when the GPU was busy, and opens or closes the gate as
-//! the account says. The account lies in shared memory, any process of the tenant changes it ([`TimeMap`]), and each has such a thread
-//! while it has work in flight; so it is nobody's task alone, and nobody's death stops the others.
+//! A thread looks at the events now and then ([`watch`]), reports to the tenant's account when the
+//! GPU was busy, and opens or closes the gate as the account says. The account lies in shared
+//! memory, any process of the tenant changes it ([`TimeMap`]), and each has such a thread while it
+//! has work in flight; so it is nobody's task alone, and nobody's death stops the others.
 
 mod clock;
 mod neighbours;
@@ -95,7 +99,8 @@ pub enum NoMeter {
 }
 
 impl Meter {
-    /// The meter of the tenant in `directory`, with this time file; `turns` if it has the whole GPU in turns with others.
+    /// The meter of the tenant in `directory`, with this time file; `turns` if it has the whole GPU
+    /// in turns with others.
     ///
     /// # Errors
     /// The first call that this driver does not have, or what is wrong with the file.
@@ -324,7 +329,8 @@ impl Meter {
         result
     }
 
-    /// Marks the end of a unit that got fewer launches than it was to have, in a stream that is held.
+    /// Marks the end of a unit that got fewer launches than it was to have, in a stream that is
+    /// held.
     fn end_before(&self, pool: &Pool, known: &Stream, before: Present, stream: *mut c_void, paused: bool) {
         let Some(number) = before.unit() else { return };
         if let Some(unit) = pool.get(number) {
@@ -363,7 +369,8 @@ impl Meter {
         unit.reported_ns.store(0, Ordering::Relaxed);
         unit.was_blocked.store(false, Ordering::Relaxed);
         let gate = pool.gate.load(Ordering::Relaxed);
-        // SAFETY: the program's stream, a word that stays mapped, and an event of the stream's context.
+        // SAFETY: the program's stream, a word that stays mapped, and an event of the stream's
+        // context.
         let begins = unsafe {
             match (self.calls.wait)(stream, gate, OPEN, CU_STREAM_WAIT_VALUE_AND) {
                 CuResult::SUCCESS => (self.calls.record)(unit.start(), stream),
@@ -388,7 +395,8 @@ impl Meter {
     /// Marks the end of a unit behind what is in the stream.
     fn end(&self, pool: &Pool, number: usize, stream: *mut c_void, how: u32) {
         let Some(unit) = pool.get(number) else { return };
-        // SAFETY: the program's stream, and an event of its context. Where it fails, the context runs nothing any more.
+        // SAFETY: the program's stream, and an event of its context. Where it fails, the context
+        // runs nothing any more.
         let _ = unsafe { (self.calls.record)(unit.end(), stream) };
         unit.state.store(how, Ordering::Release);
     }
@@ -424,7 +432,8 @@ impl Meter {
 
     fn mark_end(&self, tenant: &Tenant, known: &Stream, of_current: usize) {
         let key = known.key();
-        // The default stream of another context or thread is out of reach, and what is captured is not touched.
+        // The default stream of another context or thread is out of reach, and what is captured is
+        // not touched.
         let Some(handle) = streams::handle_of(key) else { return };
         if streams::is_legacy(key) && (key != of_current || capture::is_any()) {
             return;

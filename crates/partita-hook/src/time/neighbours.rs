@@ -9,7 +9,8 @@ use partita_ledger::{
 
 use crate::beside;
 
-/// How long an answer is good, in nanoseconds: a fraction of the period within which borrowed time is given back.
+/// How long an answer is good, in nanoseconds: a fraction of the period within which borrowed time
+/// is given back.
 const ANSWER_NS: u64 = 10_000_000;
 
 /// The other tenants, as far as a soft share of time looks at them.
@@ -25,8 +26,9 @@ impl Neighbours {
         Self { looked_ns: 0, want: true, launches: 0 }
     }
 
-    /// Whether any of those beside the tenant in `directory` wants the GPU: has work in flight that waits or runs, if it has a share of
-    /// time, and has launched of late if it has none. What cannot be read may want it.
+    /// Whether any of those beside the tenant in `directory` wants the GPU: has work in flight that
+    /// waits or runs, if it has a share of time, and has launched of late if it has none. What
+    /// cannot be read may want it.
     pub fn want(&mut self, directory: &CStr, now_ns: u64) -> bool {
         if self.looked_ns != 0 && now_ns.saturating_sub(self.looked_ns) < ANSWER_NS {
             return self.want;

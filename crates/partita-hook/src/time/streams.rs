@@ -1,4 +1,5 @@
-//! The streams of this process and the unit of launches that each is in. A launch inside of a unit takes no lock.
+//! The streams of this process and the unit of launches that each is in. A launch inside of a unit
+//! takes no lock.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -8,10 +9,12 @@ use crate::lock::{Guard, Mutex};
 pub const STREAMS: usize = 256;
 /// Places of the table that are tried for a stream.
 const TRIES: usize = 16;
-/// The longest pause between two launches of a unit, in nanoseconds. A longer one may be idle time, which nobody pays for.
+/// The longest pause between two launches of a unit, in nanoseconds. A longer one may be idle time,
+/// which nobody pays for.
 const GAP_NS: u64 = 100_000;
 
-/// The unit that a stream is in, as one word: 0 for none, or one more than its number above 32 bits.
+/// The unit that a stream is in, as one word: 0 for none, or one more than its number above 32
+/// bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Present(u64);
 
@@ -47,7 +50,8 @@ pub struct Stream {
     /// What tells it apart ([`key_of`]); 0 for none.
     key: AtomicUsize,
     present: AtomicU64,
-    /// Of those who begin or end a unit, the one whose turn it is. Others wait here, and lend it their priority.
+    /// Of those who begin or end a unit, the one whose turn it is. Others wait here, and lend it
+    /// their priority.
     turn: Mutex<()>,
     /// When the last launch was, by the clock of `now_ns`.
     launched_ns: AtomicU64,
@@ -63,7 +67,8 @@ pub enum Part<'s> {
     Inside,
     /// It is the last of the present unit: to be launched, then marked.
     Last(usize, Held<'s>),
-    /// It begins a unit. The unit before, if there is one, has no end yet. `paused`: it may have ended long ago.
+    /// It begins a unit. The unit before, if there is one, has no end yet. `paused`: it may have
+    /// ended long ago.
     First { before: Present, paused: bool, held: Held<'s> },
 }
 
@@ -93,8 +98,8 @@ impl Stream {
         }
     }
 
-    /// Takes a launch in. `alone`: it is a unit of its own. So is one after a pause, and one for which the gate has closed since its unit was
-    /// begun.
+    /// Takes a launch in. `alone`: it is a unit of its own. So is one after a pause, and one for
+    /// which the gate has closed since its unit was begun.
     #[inline]
     pub fn part(&self, now_ns: u64, alone: bool, open: bool) -> Part<'_> {
         let paused = now_ns.saturating_sub(self.launched_ns()) > GAP_NS;
@@ -127,7 +132,8 @@ impl Stream {
         }
     }
 
-    /// Holds the stream if it is in a unit, and in this one if one is named; not for one that another thread holds.
+    /// Holds the stream if it is in a unit, and in this one if one is named; not for one that
+    /// another thread holds.
     pub fn hold(&self, unit: Option<usize>) -> Option<(Present, Held<'_>)> {
         let turn = self.turn.try_lock()?;
         let present = Present(self.present.load(Ordering::Acquire));
@@ -220,8 +226,8 @@ const LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`.
 pub const PER_THREAD: usize = 2;
 
-/// What tells a stream from all others of the process: its handle, which is the address of something; and for the default
-/// streams the context's or the thread's, marked.
+/// What tells a stream from all others of the process: its handle, which is the address of
+/// something; and for the default streams the context's or the thread's, marked.
 #[inline]
 pub fn key_of(stream: usize, context: impl FnOnce() -> usize) -> usize {
     match stream {
@@ -232,7 +238,8 @@ pub fn key_of(stream: usize, context: impl FnOnce() -> usize) -> usize {
     }
 }
 
-/// Where in a table of `SIZE` streams, a power of two, that of a key is looked for, one place after the other.
+/// Where in a table of `SIZE` streams, a power of two, that of a key is looked for, one place after
+/// the other.
 #[inline]
 pub fn places<const SIZE: usize>(key: usize) -> impl Iterator<Item = usize> {
     const { assert!(SIZE.is_power_of_two()) };
@@ -240,7 +247,8 @@ pub fn places<const SIZE: usize>(key: usize) -> impl Iterator<Item = usize> {
     (0..SIZE).map(move |step| (first + step) % SIZE)
 }
 
-/// The handle by which any thread reaches the stream of a key in that stream's context; none for the default stream of another thread.
+/// The handle by which any thread reaches the stream of a key in that stream's context; none for
+/// the default stream of another thread.
 pub fn handle_of(key: usize) -> Option<usize> {
     match key & 7 {
         LEGACY => Some(LEGACY),

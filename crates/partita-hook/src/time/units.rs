@@ -1,7 +1,8 @@
 //! Units of launches, and the events that measure them.
 //!
-//! A unit is what a stream runs between a wait for the tenant's gate and the next one: the wait, an event, some launches, an event. The events
-//! are the GPU's own clock. They are made when they are first needed and used again and again.
+//! A unit is what a stream runs between a wait for the tenant's gate and the next one: the wait, an
+//! event, some launches, an event. The events are the GPU's own clock. They are made when they are
+//! first needed and used again and again.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -13,9 +14,11 @@ use super::TimeCalls;
 use crate::gate::now_ns;
 use crate::{futex, watcher};
 
-/// Units of a context at a time. A program that is further ahead of the GPU waits, as it does for the driver when its queue is full.
+/// Units of a context at a time. A program that is further ahead of the GPU waits, as it does for
+/// the driver when its queue is full.
 pub const UNITS: usize = 1024;
-/// How long a thread that waits for a unit sleeps before it has the hook's thread look for one again.
+/// How long a thread that waits for a unit sleeps before it has the hook's thread look for one
+/// again.
 const AGAIN_NS: u64 = 500_000;
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -198,7 +201,8 @@ impl Pool {
                 }
                 return Ok(number);
             }
-            // The look under way may have passed what has ended since. What the next one does not find runs.
+            // The look under way may have passed what has ended since. What the next one does not
+            // find runs.
             if round % 3 < 2 {
                 watcher::await_look();
             } else {

@@ -19,30 +19,34 @@ use crate::{capture, quiet};
 
 const _: () = assert!(ACCOUNT_WORDS == TIME_WORDS);
 
-/// The longest time between two looks while work is in flight, in nanoseconds: what a process that is killed leaves
-/// unreported, and how far the account is behind.
+/// The longest time between two looks while work is in flight, in nanoseconds: what a process that
+/// is killed leaves unreported, and how far the account is behind.
 const LOOK_NS_MAX: u64 = 5_000_000;
 /// The shortest, in nanoseconds.
 const LOOK_NS_MIN: u64 = 50_000;
-/// For how long the thread goes on looking when nothing is in flight any more, in nanoseconds: programs that launch again soon need not wake it.
+/// For how long the thread goes on looking when nothing is in flight any more, in nanoseconds:
+/// programs that launch again soon need not wake it.
 const LINGER_NS: u64 = 20_000_000;
 /// Who has reported nothing for so long and has work in flight may be dead.
 const ORPHAN_NS: u64 = 20_000_000;
-/// What a dead process is charged beyond its last report: a look's time and what a late one may add.
+/// What a dead process is charged beyond its last report: a look's time and what a late one may
+/// add.
 const ORPHAN_CHARGE_NS: u64 = 2 * LOOK_NS_MAX;
 
-/// For how long a unit in a stream that cannot be asked is thought of as unfinished, in nanoseconds.
+/// For how long a unit in a stream that cannot be asked is thought of as unfinished, in
+/// nanoseconds.
 const UNKNOWN_NS_MAX: u64 = 1_000_000_000;
 
-/// For how long a unit of unknown length is charged while the gate is closed and other units wait at
-/// it, in nanoseconds.
+/// For how long a unit of unknown length is charged while the gate is closed and other units wait
+/// at it, in nanoseconds.
 const BLOCKED_NS_MAX: u64 = 20_000_000;
 
-/// How long a turn lasts beyond the next look, which may be late, and how often others ask for theirs.
+/// How long a turn lasts beyond the next look, which may be late, and how often others ask for
+/// theirs.
 const TURN_SLACK_NS: u64 = 1_000_000;
 
-/// How long units of several launches are to be, in nanoseconds: half as long as a slice, since what passes after the gate has closed
-/// is a debt.
+/// How long units of several launches are to be, in nanoseconds: half as long as a slice, since
+/// what passes after the gate has closed is a debt.
 const UNIT_NS: u64 = 1_000_000;
 const PACER: Pacer = Pacer::new(UNIT_NS, 256);
 
@@ -118,7 +122,8 @@ enum Found {
 }
 
 impl Meter {
-    /// Looks, and says in how many nanoseconds to look again; none if there is nothing to look at until the program launches.
+    /// Looks, and says in how many nanoseconds to look again; none if there is nothing to look at
+    /// until the program launches.
     pub fn look(&self, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u64> {
         let unreported = self.map.in_flight_since(self.seat);
         let in_flight = self.in_flight.load(Ordering::SeqCst) > 0;
@@ -149,8 +154,9 @@ impl Meter {
                 self.inspect(&mut watch.inspection, now_ns);
                 look(&watch.inspection.busy.times, &watch.inspection.busy.idle)
             }
-            // The program ends something that this would ask about. What is in flight is taken to run if it may: what waits must be let go on in
-            // the end, for the program may be waiting for it.
+            // The program ends something that this would ask about. What is in flight is taken to
+            // run if it may: what waits must be let go on in the end, for the program may be
+            // waiting for it.
             None if in_flight && self.map.is_open() => look(&[(watch.looked_ns, now_ns)], &[]),
             None => look(&[], &[]),
         };
@@ -174,8 +180,9 @@ impl Meter {
         Some(look_in_ns)
     }
 
-    /// Whether the gate opens, and when to look again: of those who have the whole GPU, one at a time. What waits for its turn is no use of
-    /// time, and what two of them did at once would be charged to both. `others`: other processes of the tenant may need its turn.
+    /// Whether the gate opens, and when to look again: of those who have the whole GPU, one at a
+    /// time. What waits for its turn is no use of time, and what two of them did at once would be
+    /// charged to both. `others`: other processes of the tenant may need its turn.
     fn in_turn(
         &self,
         turns: &GateMap,
@@ -239,8 +246,8 @@ impl Meter {
         busy.idle.clear();
         behind.fill(false);
         if !*is_relaxed {
-            // Else a capture of another thread could forbid this one's questions, and be spoiled by them.
-            // SAFETY: a valid pointer.
+            // Else a capture of another thread could forbid this one's questions, and be spoiled by
+            // them. SAFETY: a valid pointer.
             *is_relaxed = unsafe { (self.calls.exchange_mode)(&mut { RELAXED }) }.is_ok();
         }
         let mut done = 0;
@@ -326,7 +333,8 @@ impl Meter {
             started_ns.saturating_add(mean_ns.unwrap_or(u64::MAX).saturating_mul(launches.into()))
         };
         let mut report_running = || {
-            // A unit is as long as is aimed at, or is one launch. Beyond that it waits more likely than it runs.
+            // A unit is as long as is aimed at, or is one launch. Beyond that it waits more likely
+            // than it runs.
             let length_ns = mean_ns.map_or(BLOCKED_NS_MAX, |mean_ns| mean_ns.max(UNIT_NS));
             let likely_ns = started_ns.saturating_add(length_ns);
             if !may_be_blocked || now_ns <= likely_ns {
@@ -378,7 +386,8 @@ impl Meter {
         let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1)?;
         let stream = self.streams.get(at).filter(|stream| stream.is_paused(now_ns))?;
         if stream.has_left(number) {
-            // The stream has ended, and nothing will mark the unit's end; unless that was done just now.
+            // The stream has ended, and nothing will mark the unit's end; unless that was done just
+            // now.
             let is_begun = unit.state.load(Ordering::Acquire) == BEGUN;
             return is_begun.then(|| Tail::Over(unit.launches.load(Ordering::Relaxed)));
         }
@@ -394,7 +403,8 @@ impl Meter {
             held.let_go(present);
             return Some(Tail::Unknown(launches));
         };
-        // SAFETY: a stream that is not ended while it is inspected, in its context, and no capture can begin.
+        // SAFETY: a stream that is not ended while it is inspected, in its context, and no capture
+        // can begin.
         match unsafe { (self.calls.query_stream)(core::ptr::with_exposed_provenance_mut(handle)) } {
             CuResult::NOT_READY => {
                 held.let_go(present);
@@ -413,7 +423,8 @@ impl Meter {
         }
     }
 
-    /// Has the stream's units take so many launches from now on; twice as many as before at most, for a burst may be over sooner.
+    /// Has the stream's units take so many launches from now on; twice as many as before at most,
+    /// for a burst may be over sooner.
     fn set_target(&self, unit: &Unit, launches: u32) {
         let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1);
         if let Some(stream) = at.and_then(|at| self.streams.get(at)) {

@@ -104,8 +104,8 @@ impl Fixture {
         self.command(source, arguments).output().expect("the program starts")
     }
 
-    /// Runs a program that asks on its standard output: `answer` has an answer to a line, or lets it be one of
-    /// the program's results.
+    /// Runs a program that asks on its standard output: `answer` has an answer to a line, or lets
+    /// it be one of the program's results.
     pub fn talk(
         &self,
         source: &str,

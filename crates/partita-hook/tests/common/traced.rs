@@ -3,7 +3,8 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Runs a program and returns the numbers of the system calls of its first thread, and its exit code.
+/// Runs a program and returns the numbers of the system calls of its first thread, and its exit
+/// code.
 ///
 /// # Panics
 /// If the program cannot be traced or is ended by a signal.
@@ -51,8 +52,8 @@ pub fn trace(command: &mut Command) -> (Vec<u64>, i32) {
     }
 }
 
-/// The calls from where the loader has relocated all libraries: from then on the code of libraries runs.
-/// Before, the loader maps and protects them, in an order that depends on their sizes.
+/// The calls from where the loader has relocated all libraries: from then on the code of libraries
+/// runs. Before, the loader maps and protects them, in an order that depends on their sizes.
 pub fn without_loading(calls: &[u64]) -> &[u64] {
     let is_loading = |call: &u64| {
         [libc::SYS_set_robust_list, libc::SYS_rseq, libc::SYS_mprotect, libc::SYS_mmap]

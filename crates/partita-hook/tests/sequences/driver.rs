@@ -29,8 +29,9 @@ macro_rules! calls {
         pub struct Driver { $($call: *mut c_void,)* }
 
         impl Driver {
-            /// Opens `libcuda.so.1`. A call that this driver lacks answers with CUDA_ERROR_NOT_SUPPORTED.
-            /// `per_thread`: the entry points to which the null stream is the thread's own, where there are such.
+            /// Opens `libcuda.so.1`. A call that this driver lacks answers with
+            /// CUDA_ERROR_NOT_SUPPORTED. `per_thread`: the entry points to which the null stream is
+            /// the thread's own, where there are such.
             pub fn open(per_thread: bool) -> Self {
                 // SAFETY: a valid name; the constructors of the library are what the program wants.
                 let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };

@@ -1,4 +1,5 @@
-//! Random sequences of graph and stream calls have the same results without the hook and as a tenant.
+//! Random sequences of graph and stream calls have the same results without the hook and as a
+//! tenant.
 //!
 //! The same codes of every call, the same values in memory, the same nodes and edges where they are
 //! asked for: for a mask, for each priority, and for a share of time. `PARTITA_SEQUENCES=100000`

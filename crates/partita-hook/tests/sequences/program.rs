@@ -20,7 +20,8 @@ use partita_abi::types::*;
 use crate::driver::{Code, Driver, Handle};
 use crate::plan::{Kind, Operation};
 
-/// Words of the device's memory: counters, cells of four words each, single words, and the sources of copies.
+/// Words of the device's memory: counters, cells of four words each, single words, and the sources
+/// of copies.
 const COUNTERS: u64 = 0;
 const CELLS: u64 = 64;
 const WORDS: u64 = 128;
@@ -999,8 +1000,8 @@ impl Program {
         pick(&self.nodes(self.graph_at(graph)?.handle), which)
     }
 
-    /// Runs `call` with the parameters of a node of a kind, as the general calls take them. `child` is
-    /// the graph that it may be of, 0 for none.
+    /// Runs `call` with the parameters of a node of a kind, as the general calls take them. `child`
+    /// is the graph that it may be of, 0 for none.
     fn with_parameters(
         &self,
         which: u8,
@@ -1069,7 +1070,8 @@ impl Program {
             reserved2: 0,
         };
         let filled = payload(kind);
-        // SAFETY: both are unions of the same size, and what is not written of the second is not read.
+        // SAFETY: both are unions of the same size, and what is not written of the second is not
+        // read.
         unsafe {
             let bytes = match kind {
                 CU_GRAPH_NODE_TYPE_KERNEL => size_of::<CUDA_KERNEL_NODE_PARAMS_v2>(),
@@ -1096,7 +1098,8 @@ impl Program {
         let (from, count) = (after.as_ptr(), after.len());
         let mut node = 0;
         let to = &mut node;
-        // SAFETY: a live graph and nodes of it, as many as said; parameters that live until the call returns.
+        // SAFETY: a live graph and nodes of it, as many as said; parameters that live until the
+        // call returns.
         let code = unsafe {
             let driver = &self.driver;
             match operation.kind {
@@ -1235,7 +1238,8 @@ impl Program {
             reserved2: 0,
         };
         let mut node = 0;
-        // SAFETY: the union has room for each of its members; the driver writes where the bodies are.
+        // SAFETY: the union has room for each of its members; the driver writes where the bodies
+        // are.
         let (code, body) = unsafe {
             (&raw mut parameters.payload).cast::<CUDA_CONDITIONAL_NODE_PARAMS>().write(conditional);
             let code = self.driver.graph_add_node_v2(
@@ -1526,7 +1530,8 @@ impl Program {
         let counters: Vec<_> = words[..16].to_vec();
         let cells: Vec<_> = words[CELLS as usize..WORDS as usize].chunks(4).map(|cell| cell[0]).collect();
         let written: Vec<_> = words[WORDS as usize..][..8].to_vec();
-        // SAFETY: the driver's memory of as many words, which nothing writes to after the synchronisation.
+        // SAFETY: the driver's memory of as many words, which nothing writes to after the
+        // synchronisation.
         let on_host =
             unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u32>(self.on_host), 32) };
         let on_host: Vec<_> = on_host.chunks(4).map(|cell| cell[0]).collect();

@@ -1,10 +1,10 @@
-//! Two processes in every order of their accesses that needs at most three switches from one to the other
-//! before its end.
+//! Two processes in every order of their accesses that needs at most three switches from one to the
+//! other before its end.
 //!
-//! This complements the loom models: loom knows weak memory, but considers only the last access to a word
-//! when it looks for orders worth trying, and so passes over some; here memory is sequentially consistent,
-//! and no order is passed over. Between any two accesses the books must be exact, for that is where a process
-//! may be killed.
+//! This complements the loom models: loom knows weak memory, but considers only the last access to
+//! a word when it looks for orders worth trying, and so passes over some; here memory is
+//! sequentially consistent, and no order is passed over. Between any two accesses the books must be
+//! exact, for that is where a process may be killed.
 
 use std::sync::Arc;
 use std::vec::Vec;
@@ -38,8 +38,8 @@ fn reserve(bytes: u64) -> Change {
     Change::Reserve { bytes, quota: QUOTA }
 }
 
-/// Runs processes 0 and 1 in every order, and `check`s what came out, with the bytes that were reaped if one
-/// `dies`. `totals` are all totals that may ever be seen.
+/// Runs processes 0 and 1 in every order, and `check`s what came out, with the bytes that were
+/// reaped if one `dies`. `totals` are all totals that may ever be seen.
 fn explore(
     start: [u64; 2],
     changes: [&[Change]; 2],
@@ -57,8 +57,8 @@ fn explore(
                 usage.book().transact(slot, reserve(bytes)).unwrap();
             }
             let leashes = [Arc::new(Leash::default()), Arc::new(Leash::default())];
-            // The turn in which the process had ended before its accesses were used up: longer turns change
-            // nothing.
+            // The turn in which the process had ended before its accesses were used up: longer
+            // turns change nothing.
             let mut ended_in = None;
             let mut reaped = 0;
             let outcomes = std::thread::scope(|scope| {
@@ -82,7 +82,8 @@ fn explore(
                     turn ^= 1;
                 }
                 if dies {
-                    // The one whose turn it was is killed where it stands; the other goes on to its end.
+                    // The one whose turn it was is killed where it stands; the other goes on to its
+                    // end.
                     assert!(!leashes[turn].advance(STEPS_MAX), "blocked by a dead process: {lengths:?}");
                     reaped = usage.book().bytes(turn ^ 1);
                     assert_eq!(usage.book().transact(turn ^ 1, Change::ReleaseAll), Ok(reaped));
@@ -133,8 +134,8 @@ fn what_fits_is_granted_in_every_order() {
     });
 }
 
-/// The other process holds 3, then 2, then 4, and dies somewhere. 7 do not fit beside 4, but only once that
-/// has taken effect.
+/// The other process holds 3, then 2, then 4, and dies somewhere. 7 do not fit beside 4, but only
+/// once that has taken effect.
 #[test]
 fn a_refusal_is_never_early() {
     let changes = [Change::Release(1), reserve(2)];
@@ -160,7 +161,8 @@ fn a_process_dies_in_every_order() {
     });
 }
 
-/// Process 0 passes bytes on to slot 2 while the other reserves what is left, and one of them dies somewhere.
+/// Process 0 passes bytes on to slot 2 while the other reserves what is left, and one of them dies
+/// somewhere.
 #[test]
 fn bytes_are_passed_on_in_every_order() {
     for dies in [false, true] {

@@ -1,5 +1,5 @@
-//! The accounting against a simple model, with processes that die, and against words that no operation ever
-//! wrote.
+//! The accounting against a simple model, with processes that die, and against words that no
+//! operation ever wrote.
 
 use std::vec::Vec;
 
@@ -55,8 +55,8 @@ fn an_undisturbed_operation_takes_few_accesses() {
     assert!((10..STEPS_MAX).contains(&needed), "{needed}");
 }
 
-/// An operation that dies before each of its accesses has happened or has not, and nobody can tell that it
-/// was not finished.
+/// An operation that dies before each of its accesses has happened or has not, and nobody can tell
+/// that it was not finished.
 #[test]
 fn death_at_every_access() {
     for change in [Change::Reserve { bytes: 5, quota: 100 }, Change::Release(3), Change::ReleaseAll] {

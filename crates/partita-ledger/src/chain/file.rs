@@ -32,8 +32,8 @@ impl ChainFile {
     /// Makes the file, of mode 0600, with frames that have no memory yet.
     ///
     /// # Errors
-    /// [`Problem::Chain`] for a plan that no chain can have, [`Problem::Exists`], or the system call that failed; then no file is
-    /// left behind.
+    /// [`Problem::Chain`] for a plan that no chain can have, [`Problem::Exists`], or the system
+    /// call that failed; then no file is left behind.
     pub fn create(path: &CStr, plan: &ChainPlan) -> Result<Self, LedgerError> {
         let fault = |fault| LedgerError::new(path, Problem::Chain(ChainFault::Plan(fault)));
         plan.check().map_err(fault)?;
@@ -63,8 +63,8 @@ impl ChainFile {
     }
 
     pub(super) fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is words; the mapping is
-        // writable.
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is
+        // words; the mapping is writable.
         unsafe { self.file.as_ref() }
     }
 
@@ -121,10 +121,12 @@ impl ChainFile {
         lock::is_locked(self.file.path(), &fd, start, bytes)
     }
 
-    /// Takes a role's lock on this file's description. Nothing of the role is touched before [`RoleClaim::take`].
+    /// Takes a role's lock on this file's description. Nothing of the role is touched before
+    /// [`RoleClaim::take`].
     ///
     /// # Errors
-    /// [`Problem::Chain`] if there is no such role or a living process has it; or the system call that failed.
+    /// [`Problem::Chain`] if there is no such role or a living process has it; or the system call
+    /// that failed.
     pub fn claim(self, role: u8) -> Result<RoleClaim, LedgerError> {
         self.known(role)?;
         let (start, bytes) = role_range(role);
@@ -135,8 +137,9 @@ impl ChainFile {
         Ok(RoleClaim { chain: self, role })
     }
 
-    /// Gives back what the dead owner of a role held; `None` if a living one has it. What it held is not used again before `rests_until_ns` by the
-    /// monotonic clock: the GPU may still work for it when the process is gone.
+    /// Gives back what the dead owner of a role held; `None` if a living one has it. What it held
+    /// is not used again before `rests_until_ns` by the monotonic clock: the GPU may still work for
+    /// it when the process is gone.
     ///
     /// # Errors
     /// As [`ChainFile::claim`]; [`Problem::Replaced`].
@@ -187,7 +190,8 @@ impl ChainFile {
         }
     }
 
-    /// Tells everybody to end: no frame begins any more, those on their way are passed on, and who waits for one that does not come is told.
+    /// Tells everybody to end: no frame begins any more, those on their way are passed on, and who
+    /// waits for one that does not come is told.
     pub fn stop(&self) {
         self.layout().common.stopping.0.store(1);
         self.wake_all();
@@ -203,11 +207,13 @@ impl ChainFile {
         self.layout().common.stopping.0.load() != 0
     }
 
-    /// Suggests a set of TPCs to a role, one bit each, logical numbering; it obeys from its next frame on. Returns the suggestion's epoch. `&mut`, because
-    /// two threads with one description would not exclude each other.
+    /// Suggests a set of TPCs to a role, one bit each, logical numbering; it obeys from its next
+    /// frame on. Returns the suggestion's epoch. `&mut`, because two threads with one description
+    /// would not exclude each other.
     ///
     /// # Errors
-    /// [`Problem::Chain`] if there is no such role; [`Problem::Locked`] if another one writes suggestions for longer than that can take.
+    /// [`Problem::Chain`] if there is no such role; [`Problem::Locked`] if another one writes
+    /// suggestions for longer than that can take.
     pub fn suggest(&mut self, role: u8, set: &[u64; 4]) -> Result<u64, LedgerError> {
         self.known(role)?;
         let mut waited_ms = 0;
@@ -237,7 +243,8 @@ pub struct RoleClaim {
 }
 
 impl RoleClaim {
-    /// Who had the role last. Its process may still be about to end: the kernel releases its locks early.
+    /// Who had the role last. Its process may still be about to end: the kernel releases its locks
+    /// early.
     pub fn former(&self) -> Option<Owner> {
         let cells = self.chain.role_cells(self.role);
         let pid = i32::try_from(cells.pid.load()).ok().filter(|pid| *pid > 0)?;

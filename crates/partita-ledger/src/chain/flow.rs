@@ -1,34 +1,41 @@
-//! Leases that pass through a chain: lock-free, and whole at every instruction at which a process may die.
+//! Leases that pass through a chain: lock-free, and whole at every instruction at which a process
+//! may die.
 //!
 //! # The state
-//! Each lease has a word that says where it is ([`State`]), with a version that grows with each move. That word is the
-//! truth: a lease is in exactly one place because a word has one value, and every move is one compare-and-swap of it.
-//! Between role *k* and role *k* + 1 there is a [`Ring`] of *tickets*: leases at a version. Tickets are hints. One whose lease has
-//! moved on since is stale, and is passed over.
+//! Each lease has a word that says where it is ([`State`]), with a version that grows with each
+//! move. That word is the truth: a lease is in exactly one place because a word has one value, and
+//! every move is one compare-and-swap of it. Between role *k* and role *k* + 1 there is a [`Ring`]
+//! of *tickets*: leases at a version. Tickets are hints. One whose lease has moved on since is
+//! stale, and is passed over.
 //!
 //! # Sending
-//! Role *k*, the only one who writes the tail: 1. writes into the slot at the tail the ticket that the lease will have; 2. moves
-//! the lease from `Held(k)` to `Queued(k)`; 3. increments the tail. Killed before 2, the lease is still held, and
-//! [`Flow::recover`] frees it. Killed between 2 and 3, it is queued and its ticket stands at the tail: there is no other place
-//! where an unfinished send can have left it, so whoever recovers the role looks there, and does 3.
+//! Role *k*, the only one who writes the tail: 1. writes into the slot at the tail the ticket that
+//! the lease will have; 2. moves the lease from `Held(k)` to `Queued(k)`; 3. increments the tail.
+//! Killed before 2, the lease is still held, and [`Flow::recover`] frees it. Killed between 2 and
+//! 3, it is queued and its ticket stands at the tail: there is no other place where an unfinished
+//! send can have left it, so whoever recovers the role looks there, and does 3.
 //!
 //! # Taking
-//! 1. Reads the head, the tail, the ticket at the head, *and the head again*; 2. moves the lease from `Queued(k)` to where it takes it;
+//! 1. Reads the head, the tail, the ticket at the head, *and the head again*; 2. moves the lease
+//!    from `Queued(k)` to where it takes it;
 //! 3. moves the head on by a compare-and-swap.
 //!
-//! The consumer takes, and so does a producer that drops the oldest. Killed
-//! between 2 and 3, the ticket is stale and the next one passes over it, as whoever recovers the role does.
+//! The consumer takes, and so does a producer that drops the oldest. Killed between 2 and 3, the
+//! ticket is stale and the next one passes over it, as whoever recovers the role does.
 //!
-//! **Why the head again.** A slot is written anew only after the head has passed it. A taker that slept between reading the head and
-//! reading the slot may have read a ticket of a later round, one whose send is not even finished. The writer of that ticket had
-//! seen a later head before it stored (release) the word that the taker has loaded (acquire), so the second look finds that later head. If it finds
-//! the same one, the ticket was that of this position, and the head does not move on without its lease having been taken.
+//! **Why the head again.** A slot is written anew only after the head has passed it. A taker that
+//! slept between reading the head and reading the slot may have read a ticket of a later round, one
+//! whose send is not even finished. The writer of that ticket had seen a later head before it
+//! stored (release) the word that the taker has loaded (acquire), so the second look finds that
+//! later head. If it finds the same one, the ticket was that of this position, and the head does
+//! not move on without its lease having been taken.
 //!
-//! **Why a stale ticket may be passed over.** Versions do not repeat, so a ticket that does not fit its lease never will.
+//! **Why a stale ticket may be passed over.** Versions do not repeat, so a ticket that does not fit
+//! its lease never will.
 //!
 //! # Hostile files
-//! Every index is checked or comes from a modulus, tries are counted ([`TRIES_MAX`]): bad words yield leases that are not found or
-//! [`Damaged`], never a panic or an endless loop.
+//! Every index is checked or comes from a modulus, tries are counted ([`TRIES_MAX`]): bad words
+//! yield leases that are not found or [`Damaged`], never a panic or an endless loop.
 
 use super::state::{Place, State, Ticket};
 use crate::sync::Word;
@@ -36,7 +43,8 @@ use crate::sync::Word;
 /// How often a move starts again because others moved first; far beyond what scheduling can do.
 pub const TRIES_MAX: u32 = 1 << 16;
 
-/// The words are none that operations have written, or something that is not Partita rewrites them without pause.
+/// The words are none that operations have written, or something that is not Partita rewrites them
+/// without pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damaged;
 
@@ -142,7 +150,8 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         Some(State(self.leases.get(lease)?.as_ref().load()))
     }
 
-    /// Moves the lease of a ticket, and returns its new one; `None` if it is not, or no longer, there.
+    /// Moves the lease of a ticket, and returns its new one; `None` if it is not, or no longer,
+    /// there.
     pub fn pass(&self, ticket: Ticket, from: Place, to: Place) -> Option<Ticket> {
         let word = self.leases.get(ticket.lease())?.as_ref();
         let state = State(word.load());
@@ -168,7 +177,8 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         })
     }
 
-    /// Takes a lease from the pool, the first from number `from` on (and then from 0) that is `ready`.
+    /// Takes a lease from the pool, the first from number `from` on (and then from 0) that is
+    /// `ready`.
     pub fn take_free(&self, from: usize, to: Place, ready: impl Fn(usize) -> bool) -> Option<Ticket> {
         let count = self.leases.len();
         (0..count).map(|n| (from % count.max(1) + n) % count).find_map(|lease| {
@@ -180,7 +190,8 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         })
     }
 
-    /// Queues a lease that `role` holds for the next one, if fewer than `depth_max` are queued. The caller is the only one who queues there.
+    /// Queues a lease that `role` holds for the next one, if fewer than `depth_max` are queued. The
+    /// caller is the only one who queues there.
     pub fn queue(&self, role: u8, ticket: Ticket, depth_max: u64) -> Result<(), NotQueued> {
         let ring = self.ring(role).ok_or(NotQueued::Damaged)?;
         let tail = ring.tail.0.load();
@@ -227,11 +238,13 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         Err(Damaged)
     }
 
-    /// As the new owner of `role`, sets right what its former one left when it died: finishes its last send, and frees what it held.
-    /// `freed` says where a lease that it held goes, [`Place::Free`] or [`Place::Vacant`].
+    /// As the new owner of `role`, sets right what its former one left when it died: finishes its
+    /// last send, and frees what it held. `freed` says where a lease that it held goes,
+    /// [`Place::Free`] or [`Place::Vacant`].
     pub fn recover(&self, role: u8, mut freed: impl FnMut(usize) -> Place) -> Recovered {
         let mut recovered = Recovered::default();
-        // It may have taken a lease, from before it or back from behind it, without moving the head on.
+        // It may have taken a lease, from before it or back from behind it, without moving the head
+        // on.
         role.checked_sub(1).into_iter().chain([role]).for_each(|edge| self.pass_over(edge));
         if let Some(ring) = self.ring(role) {
             let tail = ring.tail.0.load();
@@ -274,8 +287,8 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         }
     }
 
-    /// Whether a ticket that was queued just now is still in the ring. If it is not and its lease has not moved, it never will be: a lease
-    /// moves before the head does.
+    /// Whether a ticket that was queued just now is still in the ring. If it is not and its lease
+    /// has not moved, it never will be: a lease moves before the head does.
     fn is_in(ring: &Ring<N>, ticket: Ticket) -> bool {
         let head = ring.head.0.load();
         let depth = ring.tail.0.load().wrapping_sub(head).min(N as u64);

@@ -110,7 +110,8 @@ pub(super) struct FrameCells {
     pub(super) sequence: Word,
     pub(super) bytes: Word,
     pub(super) born_ns: Word,
-    /// Who had it last and noted when the GPU is done with it: role plus one, below the incarnation; 0 for nobody.
+    /// Who had it last and noted when the GPU is done with it: role plus one, below the
+    /// incarnation; 0 for nobody.
     pub(super) recorded_by: Word,
     /// [`Note::done_roles`](super::Note::done_roles).
     pub(super) done_roles: Word,

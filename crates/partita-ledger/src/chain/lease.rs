@@ -82,7 +82,8 @@ impl ChainFile {
         cells.meta.iter().zip(note.meta).for_each(|(cell, word)| cell.store(word));
     }
 
-    /// Who noted last when the GPU is done with a lease that the caller holds; nobody if nothing has to be waited for.
+    /// Who noted last when the GPU is done with a lease that the caller holds; nobody if nothing
+    /// has to be waited for.
     pub fn recorder(&self, lease: &Lease) -> Option<Recorder> {
         Recorder::from_word(self.frame_cells(lease.ticket.lease()).recorded_by.load())
     }
@@ -91,7 +92,8 @@ impl ChainFile {
         self.frame_cells(lease).recorded_by.store(Recorder::to_word(recorder));
     }
 
-    /// Notes for all leases, whoever holds them, that nothing that this one recorded has to be waited for any more.
+    /// Notes for all leases, whoever holds them, that nothing that this one recorded has to be
+    /// waited for any more.
     pub(super) fn clear_recorded(&self, recorder: Recorder) {
         let word = Recorder::to_word(Some(recorder));
         for cells in &self.layout().frames {
@@ -100,8 +102,8 @@ impl ChainFile {
         }
     }
 
-    /// The handle of the event that was recorded for a lease that the caller holds; `None` if that role has been taken by another process
-    /// since, or never left one.
+    /// The handle of the event that was recorded for a lease that the caller holds; `None` if that
+    /// role has been taken by another process since, or never left one.
     pub fn event_handle(&self, lease: &Lease, recorder: Recorder) -> Option<[u8; HANDLE_BYTES]> {
         let cells = &self.layout().events.get(usize::from(recorder.role))?[lease.ticket.lease() % FRAMES_MAX];
         let current = self.incarnation(recorder.role) == recorder.incarnation;

@@ -1,24 +1,31 @@
 //! The chain file: frames in GPU memory that pass from process to process by number.
 //!
-//! A chain is up to [`ROLES_MAX`] *roles* in a row, each a process; its frames are *leases* of device memory, which lie in a few
-//! allocations (*slabs*) that are known to all by a handle. [`ChainFile`] is the file as anybody of the chain's user has it; [`ChainSeat`] is a role in
-//! it, for the process that has the role's lock.
+//! A chain is up to [`ROLES_MAX`] *roles* in a row, each a process; its frames are *leases* of
+//! device memory, which lie in a few allocations (*slabs*) that are known to all by a handle.
+//! [`ChainFile`] is the file as anybody of the chain's user has it; [`ChainSeat`] is a role in it,
+//! for the process that has the role's lock.
 //!
 //! # What keeps it right
-//! * A lease is where its state word says, so each is in one place and none is lost, at whatever instruction a process dies (`flow.rs`).
-//! * A role belongs to whoever holds an open-file-description lock on it. The next owner, or anybody who sweeps, gives back what a dead one held.
-//! * Only who holds a lease writes what it stands for: its frame, its event. Only who has the first role writes the table of slabs.
-//! * A reference to a slab has its generation, so a lease of memory that is gone is never used again, wherever it comes to light.
+//! * A lease is where its state word says, so each is in one place and none is lost, at whatever
+//!   instruction a process dies (`flow.rs`).
+//! * A role belongs to whoever holds an open-file-description lock on it. The next owner, or
+//!   anybody who sweeps, gives back what a dead one held.
+//! * Only who holds a lease writes what it stands for: its frame, its event. Only who has the first
+//!   role writes the table of slabs.
+//! * A reference to a slab has its generation, so a lease of memory that is gone is never used
+//!   again, wherever it comes to light.
 //! * Suggestions are a double buffer with an epoch, as limits are.
 //!
 //! # GPU-side order
-//! Each role has an event of its own for each lease, whose handle it leaves here. Whoever passes a lease on records that event in its stream and notes
-//! who it is; whoever gets the lease next has its stream wait for that event. So an event is not recorded again before whoever must
-//! wait for it has taken it up: both have to hold the lease. The pool is no exception, so recycled memory is overwritten only when its last reader is done.
+//! Each role has an event of its own for each lease, whose handle it leaves here. Whoever passes a
+//! lease on records that event in its stream and notes who it is; whoever gets the lease next has
+//! its stream wait for that event. So an event is not recorded again before whoever must wait for
+//! it has taken it up: both have to hold the lease. The pool is no exception, so recycled memory is
+//! overwritten only when its last reader is done.
 //!
 //! # Who trusts whom
-//! The file is its user's alone (mode 0600), as the chain is. What is in it is checked all the same: no word of it makes anybody
-//! panic, loop or leave a mapping.
+//! The file is its user's alone (mode 0600), as the chain is. What is in it is checked all the
+//! same: no word of it makes anybody panic, loop or leave a mapping.
 
 /// The environment variable by which a component finds its chain: the chain's file.
 pub const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";

@@ -128,8 +128,8 @@ impl ChainPlan {
         Ok(())
     }
 
-    /// Where the stamps of a frame lie behind its beginning, in bytes: a number of four bytes for each role, which the GPU writes when it is
-    /// done with the role's work.
+    /// Where the stamps of a frame lie behind its beginning, in bytes: a number of four bytes for
+    /// each role, which the GPU writes when it is done with the role's work.
     pub fn stamps_offset_bytes(&self) -> u64 {
         self.frame_bytes.checked_next_multiple_of(ALIGNMENT_BYTES).unwrap_or(u64::MAX)
     }

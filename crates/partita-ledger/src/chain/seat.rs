@@ -25,7 +25,8 @@ pub enum Got {
     Frame(Lease),
     /// None until the deadline.
     Late,
-    /// None, everybody is to end, and no frame is on its way that living roles would pass on to here.
+    /// None, everybody is to end, and no frame is on its way that living roles would pass on to
+    /// here.
     Stopping,
 }
 
@@ -44,7 +45,8 @@ pub enum Sent {
     Stopping,
 }
 
-/// A role of a chain, for the process that took it. It is given back when this is dropped or the process ends.
+/// A role of a chain, for the process that took it. It is given back when this is dropped or the
+/// process ends.
 ///
 /// One thread at a time uses it. What it holds when it is dropped is given back by the next owner.
 #[derive(Debug)]
@@ -52,7 +54,8 @@ pub struct ChainSeat {
     chain: ChainFile,
     role: u8,
     process: Process,
-    /// Where the search for a free lease begins: behind the last one, so that memory rests as long as it can.
+    /// Where the search for a free lease begins: behind the last one, so that memory rests as long
+    /// as it can.
     next_free: core::cell::Cell<usize>,
 }
 
@@ -160,8 +163,8 @@ impl ChainSeat {
         Ok(None)
     }
 
-    /// As [`ChainSeat::take`], or [`ChainSeat::acquire`] as the first role, and waits until `deadline_ns` by the monotonic clock: `spin_ns` long
-    /// awake, then asleep.
+    /// As [`ChainSeat::take`], or [`ChainSeat::acquire`] as the first role, and waits until
+    /// `deadline_ns` by the monotonic clock: `spin_ns` long awake, then asleep.
     ///
     /// # Errors
     /// As [`ChainSeat::take`].
@@ -179,7 +182,8 @@ impl ChainSeat {
             if is_stopping && !self.is_fed()? && !self.has_frame() {
                 break Got::Stopping;
             }
-            // A frame that rests comes free by the clock alone, and nobody tells that a role before this one has gone.
+            // A frame that rests comes free by the clock alone, and nobody tells that a role before
+            // this one has gone.
             let now_ns = monotonic_ns();
             let rested_ns = if self.is_first() { self.resting_until(now_ns) } else { None };
             let until_ns = match rested_ns {
@@ -203,7 +207,8 @@ impl ChainSeat {
         Ok(got)
     }
 
-    /// Whether a frame is on its way here, which the living roles from where it is up to this one will pass on.
+    /// Whether a frame is on its way here, which the living roles from where it is up to this one
+    /// will pass on.
     fn is_fed(&self) -> Result<bool, LedgerError> {
         let mut from = self.role;
         while let Some(before) = from.checked_sub(1)
@@ -270,7 +275,8 @@ impl ChainSeat {
         Recorder { role: self.role, incarnation: self.incarnation(self.role) }
     }
 
-    /// Notes that this role's event was recorded for a lease that it holds; or that there is nothing to wait for.
+    /// Notes that this role's event was recorded for a lease that it holds; or that there is
+    /// nothing to wait for.
     ///
     /// # Errors
     /// As [`ChainSeat::describe`].
@@ -280,12 +286,14 @@ impl ChainSeat {
         Ok(())
     }
 
-    /// Notes that the GPU is done with all that this role has recorded: its events may go, and whoever has not opened them yet need not.
+    /// Notes that the GPU is done with all that this role has recorded: its events may go, and
+    /// whoever has not opened them yet need not.
     pub fn note_all_done(&self) {
         self.clear_recorded(self.recorder_of_own());
     }
 
-    /// Passes a frame on to the next role, as the chain's policy says; waits for room until `deadline_ns` where that is the policy.
+    /// Passes a frame on to the next role, as the chain's policy says; waits for room until
+    /// `deadline_ns` where that is the policy.
     ///
     /// # Errors
     /// [`Problem::Chain`] if the role does not hold it, or is the last one; [`Problem::Damaged`].
@@ -410,7 +418,8 @@ impl ChainSeat {
         self.enter_slab(plan)
     }
 
-    /// Takes memory away that is gone, as the first role. Returns how many frames were on their way in it.
+    /// Takes memory away that is gone, as the first role. Returns how many frames were on their way
+    /// in it.
     ///
     /// # Errors
     /// [`Problem::Chain`] for another role.
@@ -424,7 +433,8 @@ impl ChainSeat {
         Ok(dropped)
     }
 
-    /// As a new owner of the first role: what its former one allocated itself went with it, and what it had not finished to divide is finished.
+    /// As a new owner of the first role: what its former one allocated itself went with it, and
+    /// what it had not finished to divide is finished.
     pub(super) fn give_up_stale_slabs(&self) {
         if !self.is_first() {
             return;

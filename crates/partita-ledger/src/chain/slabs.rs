@@ -167,7 +167,8 @@ impl ChainFile {
         Ok(SlabRef { index: index as u8, generation: generation & (u64::MAX >> KIND_BITS) })
     }
 
-    /// As the first role, makes frames of what the slabs have room for, up to the plan's number. A dead owner may have left off in the middle.
+    /// As the first role, makes frames of what the slabs have room for, up to the plan's number. A
+    /// dead owner may have left off in the middle.
     pub(super) fn divide_slabs(&self) {
         let lease_bytes = self.plan().stride_bytes();
         let mut missing = self.frames_missing();
@@ -199,8 +200,9 @@ impl ChainFile {
         }
     }
 
-    /// As the first role, gives up an allocation whose memory is gone: nobody gets a frame of it any more. Returns how many were on their way;
-    /// those that a role holds go when it lets go of them.
+    /// As the first role, gives up an allocation whose memory is gone: nobody gets a frame of it
+    /// any more. Returns how many were on their way; those that a role holds go when it lets go of
+    /// them.
     pub(super) fn give_up_slab(&self, slab: SlabRef) -> u32 {
         let Some(info) = self.slab(slab).filter(|info| info.live) else { return 0 };
         self.slab_cells(info.slab.index.into()).state.store(slab.generation << KIND_BITS | RETIRED);

@@ -6,7 +6,8 @@ use super::file::ChainFile;
 use super::state::Place;
 use crate::error::LedgerError;
 
-/// What a role shows. Counts are since the file was made; one that was killed may have left out what it was just counting.
+/// What a role shows. Counts are since the file was made; one that was killed may have left out
+/// what it was just counting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleStatus {
     /// Its number.
@@ -41,7 +42,8 @@ pub struct RoleStatus {
     pub wait_out_ns: u64,
     /// Ages of the frames that it finished, as the last role, added up, in nanoseconds.
     pub latency_ns: u64,
-    /// When it last got or passed on a frame, or gave up waiting, by the monotonic clock, in nanoseconds.
+    /// When it last got or passed on a frame, or gave up waiting, by the monotonic clock, in
+    /// nanoseconds.
     pub seen_ns: u64,
     /// Frames that wait for the role; free ones for the first.
     pub queued: u32,
@@ -55,7 +57,8 @@ pub struct RoleStatus {
     pub applied_how: u64,
 }
 
-/// Where a chain's leases are. At rest, and with nobody dead who is not recovered, the sum is the number of frames that have memory.
+/// Where a chain's leases are. At rest, and with nobody dead who is not recovered, the sum is the
+/// number of frames that have memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Census {
     /// In the pool, those that rest included.
@@ -113,7 +116,8 @@ impl ChainFile {
         })
     }
 
-    /// Frames that the last role has finished so far: what a throughput is computed from. Two loads.
+    /// Frames that the last role has finished so far: what a throughput is computed from. Two
+    /// loads.
     pub fn frames_finished(&self) -> u64 {
         self.role_cells(self.roles() - 1).counters.frames_out.load()
     }

@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use crate::sync::{Word, see_each_other};
 
-/// The longest sleep without a look: what a waker that died between its change and the wake-up costs.
+/// The longest sleep without a look: what a waker that died between its change and the wake-up
+/// costs.
 const SLEEP_NS_MAX: u64 = 50_000_000;
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 64;
@@ -23,11 +24,12 @@ fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Sleeps while the low half of `word` is what it was, until `until_ns` at most; a signal may end it early.
+/// Sleeps while the low half of `word` is what it was, until `until_ns` at most; a signal may end
+/// it early.
 fn sleep(word: &Word, was: u32, until_ns: u64) {
     let until = timespec(until_ns);
-    // SAFETY: the word is mapped for the length of the borrow, and aligned; the kernel reads the time. No PRIVATE flag: the word is
-    // in shared memory.
+    // SAFETY: the word is mapped for the length of the borrow, and aligned; the kernel reads the
+    // time. No PRIVATE flag: the word is in shared memory.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -41,7 +43,8 @@ fn sleep(word: &Word, was: u32, until_ns: u64) {
     };
 }
 
-/// Wakes whoever sleeps on `word`, if `sleeping` says that somebody may. The change that it waits for has been made.
+/// Wakes whoever sleeps on `word`, if `sleeping` says that somebody may. The change that it waits
+/// for has been made.
 pub(super) fn wake(word: &Word, sleeping: &Word) {
     see_each_other();
     if sleeping.load() != 0 {
@@ -50,8 +53,8 @@ pub(super) fn wake(word: &Word, sleeping: &Word) {
     }
 }
 
-/// Waits while `idle`, which what changes `word` may end, and until `deadline_ns` at most: first `spin_ns` long awake, then asleep. Whether it ended
-/// before the deadline.
+/// Waits while `idle`, which what changes `word` may end, and until `deadline_ns` at most: first
+/// `spin_ns` long awake, then asleep. Whether it ended before the deadline.
 pub(super) fn while_idle(
     word: &Word,
     sleeping: &Word,

@@ -21,8 +21,9 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has children of `fork` say why they panic: the harness of the tests keeps what a test prints, and their copy of it
-/// will never show it. Done in the parent, because a child may have inherited a lock that nobody holds.
+/// Has children of `fork` say why they panic: the harness of the tests keeps what a test prints,
+/// and their copy of it will never show it. Done in the parent, because a child may have inherited
+/// a lock that nobody holds.
 fn children_speak() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -41,13 +42,14 @@ fn children_speak() {
 /// Runs `body` in a child process, which ends with its result, or with 101 if it panics.
 pub fn fork(body: impl FnOnce() -> i32) -> Child {
     children_speak();
-    // SAFETY: the child runs on in this thread alone. It allocates, which glibc makes safe after a fork, and
-    // takes no lock that another thread of the parent may have held.
+    // SAFETY: the child runs on in this thread alone. It allocates, which glibc makes safe after a
+    // fork, and takes no lock that another thread of the parent may have held.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
             let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
-            // SAFETY: ends the child without running what the parent has registered for its own end.
+            // SAFETY: ends the child without running what the parent has registered for its own
+            // end.
             unsafe { libc::_exit(code) }
         }
         pid => Child(pid),
@@ -113,7 +115,8 @@ pub fn shared_words<const N: usize>() -> &'static [AtomicU64; N] {
     }
 }
 
-/// Waits until `condition` holds; a test that waits for longer than any machine can need has failed.
+/// Waits until `condition` holds; a test that waits for longer than any machine can need has
+/// failed.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {

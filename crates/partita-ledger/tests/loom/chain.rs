@@ -33,7 +33,8 @@ impl Chain {
         Flow::new(&self.leases, &self.edges)
     }
 
-    /// Begins a frame and passes it on; the oldest goes for it where there is no room. The lease that was sent.
+    /// Begins a frame and passes it on; the oldest goes for it where there is no room. The lease
+    /// that was sent.
     fn send(&self) -> usize {
         let flow = self.flow();
         let ticket = flow.take_free(0, Place::Held(0), |_| true).expect("more leases than can be away");
@@ -103,7 +104,8 @@ fn a_consumer_gets_frames_in_order_whoever_steals() {
     model(3, || {
         let chain = Chain::new(4, 2);
         let number = |ticket: Ticket| ticket.lease();
-        // Leases are taken by number, and none comes back before all are sent: numbers are the order.
+        // Leases are taken by number, and none comes back before all are sent: numbers are the
+        // order.
         let taken: Vec<_> =
             (0..4).map(|lease| chain.flow().take_free(lease, Place::Held(0), |_| true).unwrap()).collect();
         let consumer = {
@@ -190,7 +192,8 @@ fn a_consumer_dies_at_each_step_while_the_sender_steals() {
     }
 }
 
-/// Of one who is about to sleep and one who has something for it, one at least sees the other: what a futex cannot do alone.
+/// Of one who is about to sleep and one who has something for it, one at least sees the other: what
+/// a futex cannot do alone.
 #[test]
 fn nobody_sleeps_through_a_change() {
     model(6, || {

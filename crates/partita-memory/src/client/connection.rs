@@ -61,12 +61,14 @@ impl Connection {
     /// Connects and greets: for a tenant, or to look and to administer.
     ///
     /// # Errors
-    /// [`Error::NoKeeper`], [`Error::Unattended`], [`Error::Stranger`], and what the keeper refuses.
+    /// [`Error::NoKeeper`], [`Error::Unattended`], [`Error::Stranger`], and what the keeper
+    /// refuses.
     pub fn connect(socket: &Path, tenant: Option<TenantName>, patience: Duration) -> Result<Self, Error> {
         let no_keeper = |reason| Error::NoKeeper { socket: socket.to_owned(), reason };
         let address = socket::address(socket).map_err(no_keeper)?;
         let connected = socket::packet_socket(SocketFlags::empty())?;
-        // Where as many wait as there is room for, whoever comes next is not even heard. Zero would be for ever.
+        // Where as many wait as there is room for, whoever comes next is not even heard. Zero would
+        // be for ever.
         let wait = patience.clamp(Duration::from_millis(1), WAIT_MAX);
         set_socket_timeout(&connected, Timeout::Send, Some(wait)).map_err(io::Error::from)?;
         match rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address)) {
@@ -105,7 +107,8 @@ impl Connection {
         };
         let hello = Request::Hello { version: VERSION, tenant };
         match connection.ask(&hello, None)?.0 {
-            // The kernel's word for its number, which is 0 for a process of a namespace that is not below ours.
+            // The kernel's word for its number, which is 0 for a process of a namespace that is not
+            // below ours.
             Reply::Welcome(welcome) => {
                 connection.welcome = Welcome { pid: if pid == 0 { welcome.pid } else { pid }, ..welcome };
             }
@@ -126,7 +129,8 @@ impl Connection {
         self.user
     }
 
-    /// Leases `count` blocks of at least `bytes`, all or none, for this connection or a chain that it has joined.
+    /// Leases `count` blocks of at least `bytes`, all or none, for this connection or a chain that
+    /// it has joined.
     ///
     /// # Errors
     /// [`Error`].
@@ -217,7 +221,8 @@ impl Connection {
     /// All leases, in the order in which they were given.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Answer`] for more than any keeper has, and [`Error::Silent`] if they take longer than the patience.
+    /// [`Error`]; [`Error::Answer`] for more than any keeper has, and [`Error::Silent`] if they
+    /// take longer than the patience.
     pub fn leases(&mut self) -> Result<Vec<LeaseRow>, Error> {
         let begin = Instant::now();
         let mut all: Vec<LeaseRow> = Vec::new();
@@ -283,7 +288,8 @@ impl Connection {
         }
     }
 
-    /// Ends a lease of anybody's before its time. Its memory rests until its owner has given it back, too, or has ended.
+    /// Ends a lease of anybody's before its time. Its memory rests until its owner has given it
+    /// back, too, or has ended.
     ///
     /// # Errors
     /// [`Error`]; [`Code::Unknown`]; [`Code::InUse`] if it has ended already.
@@ -291,7 +297,8 @@ impl Connection {
         self.done(&Request::Privileged(Privileged::TakeBack { lease }))
     }
 
-    /// Frees what an owner that has ended has left, although its process is not gone: whoever calls this says that it writes there no more.
+    /// Frees what an owner that has ended has left, although its process is not gone: whoever calls
+    /// this says that it writes there no more.
     ///
     /// # Errors
     /// [`Error`]; [`Code::Unknown`]; [`Code::InUse`] for an owner that lives.
@@ -312,11 +319,13 @@ impl Connection {
         request.encode(self.tag, &mut self.frame);
         // Until its answer has come, there is one too many on the way.
         self.is_out_of_step = true;
-        // A keeper that refuses a connection says why and closes it, perhaps before the greeting is sent.
+        // A keeper that refuses a connection says why and closes it, perhaps before the greeting is
+        // sent.
         let sent = socket::send(&self.socket, &self.frame, with, SendFlags::empty());
         self.wait(request.name())?;
         let received = socket::receive(&self.socket, &mut self.buffer, RecvFlags::empty());
-        // That the other end was closed with something unread Linux tells before it gives what was answered earlier.
+        // That the other end was closed with something unread Linux tells before it gives what was
+        // answered earlier.
         let received = if received.as_ref().is_err_and(is_gone) {
             drop(received);
             socket::receive(&self.socket, &mut self.buffer, RecvFlags::empty())

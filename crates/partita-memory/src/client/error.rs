@@ -86,7 +86,8 @@ pub enum Error {
         /// What it was asked.
         asked: &'static str,
     },
-    /// An earlier request was not answered in time; what its answer would be is not known, so nothing more is asked on this connection.
+    /// An earlier request was not answered in time; what its answer would be is not known, so
+    /// nothing more is asked on this connection.
     #[error(
         "this connection to the keeper is out of step since a request was not answered in time: connect anew"
     )]

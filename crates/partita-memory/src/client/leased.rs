@@ -7,7 +7,8 @@ use partita_driver::ipc::Span;
 
 use super::{Client, Error, OpenSlab};
 
-/// Leased memory, open in this process; it goes back when dropped, when what was launched on it must be done.
+/// Leased memory, open in this process; it goes back when dropped, when what was launched on it
+/// must be done.
 pub struct Leased<'c, 'a> {
     client: &'c Client<'a>,
     lease: Lease,

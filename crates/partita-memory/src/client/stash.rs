@@ -36,7 +36,8 @@ impl Stash {
         Some(lease)
     }
 
-    /// How many to ask for where none is kept: twice as many as the last time, as far as they may be kept.
+    /// How many to ask for where none is kept: twice as many as the last time, as far as they may
+    /// be kept.
     pub(super) fn batch(&mut self, bytes: u64) -> u32 {
         // What has no size is the keeper's to refuse.
         let Some(block) = block_bytes(bytes) else { return 1 };
@@ -47,7 +48,8 @@ impl Stash {
         u32::try_from(room).unwrap_or(u32::MAX).min(batch)
     }
 
-    /// Keeps a lease. Returns those that go back instead, because there are too many: half of the size's, so that the next ones find room.
+    /// Keeps a lease. Returns those that go back instead, because there are too many: half of the
+    /// size's, so that the next ones find room.
     pub(super) fn put(&mut self, lease: Lease) -> Vec<LeaseId> {
         if self.bytes + lease.bytes > self.bytes_max && !self.shelves.contains_key(&lease.bytes) {
             return vec![lease.id];

@@ -78,7 +78,8 @@ impl Chains {
     /// Ends the owners whose chains nobody runs any more.
     pub(super) fn sweep(&mut self, pool: &mut Pool, now_ms: u64) {
         self.by_file.retain(|_, chain| {
-            // What cannot be looked at counts as locked: nobody's memory is taken for an error of the keeper's.
+            // What cannot be looked at counts as locked: nobody's memory is taken for an error of
+            // the keeper's.
             let lives = is_locked(&chain.file).unwrap_or(true);
             if !lives {
                 let _ = pool.end(chain.owner, now_ms);
@@ -88,8 +89,8 @@ impl Chains {
     }
 }
 
-/// The file of a descriptor under a description of our own: with the sender's, its locks would look like ours, and would live as long as we
-/// hold it.
+/// The file of a descriptor under a description of our own: with the sender's, its locks would look
+/// like ours, and would live as long as we hold it.
 fn opened_anew(descriptor: OwnedFd) -> Result<File, ChainError> {
     let received = File::from(descriptor);
     // Before it is opened: to open something else may wait, or do something.

@@ -38,8 +38,8 @@ pub trait Memory {
     /// What the bytes of a slab must be a multiple of.
     fn granularity_bytes(&self) -> u64;
 
-    /// Makes a slab. `clear` asks for zeros, because the memory may have been another tenant's in this process; memory that was another
-    /// process's is the driver's matter.
+    /// Makes a slab. `clear` asks for zeros, because the memory may have been another tenant's in
+    /// this process; memory that was another process's is the driver's matter.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -56,7 +56,8 @@ pub struct GpuMemory<'a> {
     granularity_bytes: u64,
 }
 
-/// What `cuMemAlloc` is asked for in multiples of. Its own unit is not documented; with this one the slabs of both kinds are alike.
+/// What `cuMemAlloc` is asked for in multiples of. Its own unit is not documented; with this one
+/// the slabs of both kinds are alike.
 const IPC_GRANULARITY_BYTES: u64 = 2 << 20;
 
 impl<'a> GpuMemory<'a> {
@@ -132,7 +133,8 @@ fn is_full(error: &Error) -> bool {
     matches!(error, Error::Call { code: partita_abi::CuResult::OUT_OF_MEMORY, .. })
 }
 
-/// Memory of the host in the place of a GPU's: files without a name. For trying out the service where what is in the memory does not matter.
+/// Memory of the host in the place of a GPU's: files without a name. For trying out the service
+/// where what is in the memory does not matter.
 #[derive(Debug)]
 pub struct HostMemory {
     /// Bytes that are left.

@@ -22,8 +22,9 @@ pub struct Options {
     pub quota_bytes: u64,
     /// Connections at one time.
     pub clients_max: usize,
-    /// How long the memory of a process that is gone rests still, for work of its that the GPU has not been rid of yet; `None` to choose: none
-    /// where the driver ends a process's work before the process is gone, a second under MPS, whose server does it some time later.
+    /// How long the memory of a process that is gone rests still, for work of its that the GPU has
+    /// not been rid of yet; `None` to choose: none where the driver ends a process's work before
+    /// the process is gone, a second under MPS, whose server does it some time later.
     pub settle: Option<Duration>,
 }
 

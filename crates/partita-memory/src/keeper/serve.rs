@@ -21,13 +21,15 @@ use crate::millis;
 use crate::socket::{self, Buffer};
 use crate::wire::{Code, Reply};
 
-/// How long memory rests after a process's end under MPS, whose server clears up behind its clients by itself, by default.
+/// How long memory rests after a process's end under MPS, whose server clears up behind its clients
+/// by itself, by default.
 const SETTLE_MPS: Duration = Duration::from_secs(1);
 
 /// What [`Service::tick`] is called in between.
 const TICK_MS: u64 = 100;
 
-/// How long one wait is at most: kernels before Linux 5.11 know none of more than 31 bits of milliseconds.
+/// How long one wait is at most: kernels before Linux 5.11 know none of more than 31 bits of
+/// milliseconds.
 const WAIT_MS_MAX: u64 = 3_600_000;
 
 /// Events that are taken at one time.
@@ -72,8 +74,8 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> RunError 
     move |reason| RunError::System { what, reason: reason.into() }
 }
 
-/// Serves the memory of the GPU with this ordinal among those visible, until it is told to end, by a client or by `SIGTERM` or `SIGINT`, or
-/// nobody needs it.
+/// Serves the memory of the GPU with this ordinal among those visible, until it is told to end, by
+/// a client or by `SIGTERM` or `SIGINT`, or nobody needs it.
 ///
 /// # Errors
 /// [`RunError`].
@@ -93,7 +95,8 @@ pub fn run(cuda: &Cuda, ordinal: u32, options: &Options) -> Result<End, RunError
     serve(memory, gpu.facts().uuid, &options, Some(stopped.as_fd()))
 }
 
-/// As [`run`], with memory from anywhere, until it is told to end, by a client or by something to read on `stop`, or nobody needs it.
+/// As [`run`], with memory from anywhere, until it is told to end, by a client or by something to
+/// read on `stop`, or nobody needs it.
 ///
 /// # Errors
 /// [`RunError`].
@@ -338,7 +341,8 @@ fn process_of(pid: i32) -> Result<OwnedFd, String> {
     }
 }
 
-/// Each client has a socket and a process to watch, and each slab may have a descriptor: more than the usual limit.
+/// Each client has a socket and a process to watch, and each slab may have a descriptor: more than
+/// the usual limit.
 fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     // Without it there is room for fewer clients, who are told.
@@ -348,7 +352,8 @@ fn raise_descriptor_limit() {
     );
 }
 
-/// A number that no other keeper of this machine has had: the time in nanoseconds, and the process within its lowest bits.
+/// A number that no other keeper of this machine has had: the time in nanoseconds, and the process
+/// within its lowest bits.
 fn instance(pid: u32) -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (now.as_nanos() as u64 & !0x3f_ffff) | u64::from(pid & 0x3f_ffff)

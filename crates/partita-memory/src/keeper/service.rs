@@ -100,7 +100,8 @@ impl<M: Memory> Service<M> {
         self.clients.add(peer)
     }
 
-    /// A connection is closed. Returns whether nothing is left of it; if not, [`Service::gone`] is due when its process is gone.
+    /// A connection is closed. Returns whether nothing is left of it; if not, [`Service::gone`] is
+    /// due when its process is gone.
     pub fn leave(&mut self, client: ClientId, now_ms: u64) -> bool {
         self.clients.leave(&mut self.pool, client, now_ms)
     }
@@ -110,7 +111,8 @@ impl<M: Memory> Service<M> {
         self.clients.gone(&mut self.pool, client, now_ms);
     }
 
-    /// Answers a frame, in `out`. Returns the descriptor that goes with the answer. `lost_descriptors` says that more came than were taken up.
+    /// Answers a frame, in `out`. Returns the descriptor that goes with the answer.
+    /// `lost_descriptors` says that more came than were taken up.
     pub fn answer(
         &mut self,
         client: ClientId,
@@ -154,7 +156,8 @@ impl<M: Memory> Service<M> {
                     Ok(slab) => drop(self.enter(plan, slab, now_ms)),
                     Err(_) => match self.pool.superfluous(now_ms) {
                         Some(slab) => self.remove(slab),
-                        // Without memory to spare, requests find none ready, which they can do without.
+                        // Without memory to spare, requests find none ready, which they can do
+                        // without.
                         None => break,
                     },
                 },
@@ -347,7 +350,8 @@ impl<M: Memory> Service<M> {
         now_ms: u64,
     ) -> Result<Vec<Lease>, Fault> {
         loop {
-            // Each step brings a block that is missing, or takes a slab of which there are finitely many.
+            // Each step brings a block that is missing, or takes a slab of which there are finitely
+            // many.
             match self.pool.lease(owner, bytes, count, ttl_ms, now_ms) {
                 Ok(leases) => return Ok(leases),
                 Err(Denied::Refused(refusal)) => return Err(refusal.into()),
@@ -357,7 +361,8 @@ impl<M: Memory> Service<M> {
         }
     }
 
-    /// Makes a slab for a request: with less than planned, and with what lies idle given back, rather than not at all.
+    /// Makes a slab for a request: with less than planned, and with what lies idle given back,
+    /// rather than not at all.
     fn make_room(&mut self, plan: SlabPlan, now_ms: u64) -> Result<(), Fault> {
         let mut plan = plan;
         loop {

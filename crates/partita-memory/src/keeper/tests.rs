@@ -137,7 +137,8 @@ fn a_full_gpu_gives_what_lies_idle_and_less_than_planned_before_it_refuses() {
     // 8 MiB lie idle at another tenant's.
     assert!(matches!(world.lease(other, 12 * MIB, 1), Reply::Leased(_)));
     assert_eq!(world.service.status(0).totals.slabs_freed_ever, 1);
-    // Four at once do not fit, two by two neither; none is given, and what was made for them stays for later.
+    // Four at once do not fit, two by two neither; none is given, and what was made for them stays
+    // for later.
     assert_eq!(world.code(one, 2 * MIB, 4), Code::OutOfMemory);
     assert_eq!(world.service.status(0).totals.leases, 1);
     assert!(matches!(world.lease(one, 2 * MIB, 2), Reply::Leased(_)));

@@ -12,7 +12,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"partmem\x01");
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The greeting: for a tenant, or `None` to look and to administer. Answer: [`Reply::Welcome`](super::Reply::Welcome).
+    /// The greeting: for a tenant, or `None` to look and to administer. Answer:
+    /// [`Reply::Welcome`](super::Reply::Welcome).
     Hello {
         /// The version of the frames that the client speaks.
         version: u32,
@@ -35,7 +36,8 @@ pub enum Request {
         /// Which.
         leases: Vec<LeaseId>,
     },
-    /// Asks what to open a slab by; it is taken to be open from here on. Answer: [`Reply::Slab`](super::Reply::Slab).
+    /// Asks what to open a slab by; it is taken to be open from here on. Answer:
+    /// [`Reply::Slab`](super::Reply::Slab).
     Open {
         /// Which.
         slab: SlabId,
@@ -47,8 +49,8 @@ pub enum Request {
     },
     /// A sign of life. Answer: [`Reply::Beat`](super::Reply::Beat).
     Beat,
-    /// Joins the chain whose file comes with the frame, which then owns leases. Somebody must hold a lock on the file. Answer:
-    /// [`Reply::Owner`](super::Reply::Owner).
+    /// Joins the chain whose file comes with the frame, which then owns leases. Somebody must hold
+    /// a lock on the file. Answer: [`Reply::Owner`](super::Reply::Owner).
     Own,
     /// Asks for the keeper's state. Answer: [`Reply::Status`](super::Reply::Status).
     Status,
@@ -62,7 +64,8 @@ pub enum Request {
         /// How many were seen already.
         skip: u32,
     },
-    /// What only the keeper's own user and root may do. Answer: [`Reply::Done`](super::Reply::Done).
+    /// What only the keeper's own user and root may do. Answer:
+    /// [`Reply::Done`](super::Reply::Done).
     Privileged(Privileged),
 }
 
@@ -78,12 +81,14 @@ pub enum Privileged {
         /// All that it may have in slabs.
         bytes: u64,
     },
-    /// Ends a lease before its time, whoever holds it. Its memory rests until its owner has given it back, too, or has ended.
+    /// Ends a lease before its time, whoever holds it. Its memory rests until its owner has given
+    /// it back, too, or has ended.
     TakeBack {
         /// Which.
         lease: LeaseId,
     },
-    /// Frees what an owner that has ended has left, although its process is not gone: whoever asks says that it writes there no more.
+    /// Frees what an owner that has ended has left, although its process is not gone: whoever asks
+    /// says that it writes there no more.
     Disown {
         /// Which.
         owner: OwnerId,

@@ -153,7 +153,8 @@ proptest! {
         let at = at % frame.len();
         frame[at] ^= flip;
         if let Ok(other) = Request::decode(&frame) {
-            // Only the tag is not part of a request; whatever else is understood is written the same way again.
+            // Only the tag is not part of a request; whatever else is understood is written the
+            // same way again.
             prop_assert!((8..16).contains(&at) || other != request);
             let mut again = Vec::new();
             other.encode(tag_of(&frame), &mut again);

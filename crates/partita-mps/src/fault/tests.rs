@@ -25,7 +25,8 @@ fn the_four_clients_of_the_guide() {
     assert_eq!(domains(&clients), [hit, contain(&clients, &2)]);
 }
 
-/// The same four as processes 100 to 103 of server 7, followed through a fault that client A causes.
+/// The same four as processes 100 to 103 of server 7, followed through a fault that client A
+/// causes.
 fn log_of_the_four() -> String {
     let mut text = String::new();
     let mut line = |source: &str, pid: Pid, words: &str| {
@@ -183,7 +184,8 @@ fn a_terminated_client_is_no_fault_and_an_answer_counts_without_a_log() {
 }
 
 proptest! {
-    /// Domains part the clients that have devices: each in one, no device in two, and each domain is what a fault in it reaches.
+    /// Domains part the clients that have devices: each in one, no device in two, and each domain
+    /// is what a fault in it reaches.
     #[test]
     fn domains_are_a_partition(
         clients in prop::collection::btree_map(0u32..12, prop::collection::btree_set(0u8..8, 0..3), 0..12)
@@ -202,7 +204,8 @@ proptest! {
         }
     }
 
-    /// Whatever a log says in whatever order: those hit and those spared are never the same, and nobody stays who was not hit.
+    /// Whatever a log says in whatever order: those hit and those spared are never the same, and
+    /// nobody stays who was not hit.
     #[test]
     fn attributions_hold_together(picks in prop::collection::vec(0usize..64, 0..200)) {
         let all: Vec<Entry> = entries(&(log_of_the_four() + GUIDE));

@@ -1,7 +1,8 @@
 //! What the text of a line says.
 //!
-//! The words are those of the MPS guide (section 4.3) and of public logs of drivers from R450 to R610; what only newer ones
-//! write, or only older ones, stands beside each other. `Volta MPS: ` in front, which came and went, is ignored.
+//! The words are those of the MPS guide (section 4.3) and of public logs of drivers from R450 to
+//! R610; what only newer ones write, or only older ones, stands beside each other. `Volta MPS: ` in
+//! front, which came and went, is ignored.
 
 use serde::Serialize;
 
@@ -136,7 +137,8 @@ pub enum Event {
     },
     /// A fatal error of the GPU: the server is in the state `FAULT` from now on.
     FaultBegan,
-    /// The client whose work is said to have caused a fault. Servers name it for memory faults alone.
+    /// The client whose work is said to have caused a fault. Servers name it for memory faults
+    /// alone.
     FaultCaused {
         /// The client's process.
         client: Pid,
@@ -274,8 +276,9 @@ fn client(text: &str) -> Option<Event> {
     }
 }
 
-/// The guide says that the client is named that caused a fatal memory fault, and not with which words. Who `encountered a fatal GPU error` is not
-/// that one: a server of driver 580 (H200) wrote it of the client that had been there longest, whose work was sound.
+/// The guide says that the client is named that caused a fatal memory fault, and not with which
+/// words. Who `encountered a fatal GPU error` is not that one: a server of driver 580 (H200) wrote
+/// it of the client that had been there longest, whose work was sound.
 fn caused(did: &str, client: Pid) -> Option<Event> {
     let did = did.to_ascii_lowercase();
     let fatal = did.contains("fatal") || did.contains("fault");

@@ -91,8 +91,8 @@ impl Serialize for Stamp {
     }
 }
 
-/// The part of the service that wrote a line, as it calls itself. A server is `Other` until it is initialised, and on
-/// drivers before R535 for good.
+/// The part of the service that wrote a line, as it calls itself. A server is `Other` until it is
+/// initialised, and on drivers before R535 for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -113,7 +113,8 @@ pub struct Line<'a> {
     pub time: Stamp,
     /// Who wrote it.
     pub source: Source,
-    /// The process that wrote it. The line `Starting new server` of newer daemons has the server's number, not the daemon's.
+    /// The process that wrote it. The line `Starting new server` of newer daemons has the server's
+    /// number, not the daemon's.
     pub pid: Pid,
     /// What it says, without blanks around it.
     pub text: &'a str,

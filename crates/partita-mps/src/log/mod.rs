@@ -1,8 +1,9 @@
 //! What the control daemon and its servers write into their logs, as typed events.
 //!
-//! The logs are the only place where the service names the clients that a fault hit. Their words are free text that changed
-//! from driver to driver, so lines are recognised by the fragments that stayed, whatever stands around them; a line that is
-//! not recognised is an [`Entry`] without an event, and no error.
+//! The logs are the only place where the service names the clients that a fault hit. Their words
+//! are free text that changed from driver to driver, so lines are recognised by the fragments that
+//! stayed, whatever stands around them; a line that is not recognised is an [`Entry`] without an
+//! event, and no error.
 //!
 //! | module | holds |
 //! |---|---|

@@ -8,10 +8,12 @@ use super::event::{Event, List, Meaning, meaning};
 use super::line::{Line, Source, Stamp};
 use crate::Pid;
 
-/// The longest line that is kept, in bytes: lines of a log have some hundred. What is longer is none, and is passed over.
+/// The longest line that is kept, in bytes: lines of a log have some hundred. What is longer is
+/// none, and is passed over.
 pub const LINE_BYTES_MAX: usize = 16 * 1024;
 
-/// Writers whose lists are followed at the same time. A log has one writer, or a few servers one after the other.
+/// Writers whose lists are followed at the same time. A log has one writer, or a few servers one
+/// after the other.
 const WRITERS_MAX: usize = 64;
 
 /// One line of a log.

@@ -13,9 +13,10 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Follows the log at a path.
 ///
-/// A file that another one takes the place of (`logrotate` with `create`) is read to its end first; one that became shorter
-/// (`copytruncate`) is read from its beginning. What is written between a truncation and the next [`Tail::poll`] is lost if it is
-/// longer than what was there before: nothing in the file tells.
+/// A file that another one takes the place of (`logrotate` with `create`) is read to its end first;
+/// one that became shorter (`copytruncate`) is read from its beginning. What is written between a
+/// truncation and the next [`Tail::poll`] is lost if it is longer than what was there before:
+/// nothing in the file tells.
 #[derive(Debug)]
 pub struct Tail {
     path: PathBuf,

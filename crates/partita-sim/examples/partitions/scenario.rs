@@ -1,7 +1,9 @@
-//! Small experiments on a GTX 1060 3GB: nine SMs, each a TPC of its own, so that a mask's bit is an SM.
+//! Small experiments on a GTX 1060 3GB: nine SMs, each a TPC of its own, so that a mask's bit is an
+//! SM.
 //!
-//! They follow figures 3, 4, 11 and 12 of J. Bakita and J. H. Anderson, «Hardware Compute Partitioning on NVIDIA GPUs».
-//! The paper gives the pattern and not each kernel's size; sizes here are chosen to show the pattern in few columns.
+//! They follow figures 3, 4, 11 and 12 of J. Bakita and J. H. Anderson, «Hardware Compute
+//! Partitioning on NVIDIA GPUs». The paper gives the pattern and not each kernel's size; sizes here
+//! are chosen to show the pattern in few columns.
 
 use partita_core::TpcSet;
 use partita_sim::{BlockRecord, Engine, GroupKind, KernelWork, Time, catalogue};

@@ -1,8 +1,9 @@
-//! The victim's latency beside a neighbour under each way of sharing, on the model and as measured on an H200.
+//! The victim's latency beside a neighbour under each way of sharing, on the model and as measured
+//! on an H200.
 //!
-//! Not all of it is prediction: the slice and the cost of a turn in the catalogue, and the length of the neighbour's
-//! kernels here, were read off the same table. What follows from the model is the shape: who waits for whom, and that
-//! disjoint masks under one MPS server shield.
+//! Not all of it is prediction: the slice and the cost of a turn in the catalogue, and the length
+//! of the neighbour's kernels here, were read off the same table. What follows from the model is
+//! the shape: who waits for whom, and that disjoint masks under one MPS server shield.
 //!
 //! `cargo run --release -p partita-sim --example sharing`
 

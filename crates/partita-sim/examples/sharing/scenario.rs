@@ -1,4 +1,5 @@
-//! The sharing experiment that was measured on an H200: a tenant with short requests beside one that fills the GPU.
+//! The sharing experiment that was measured on an H200: a tenant with short requests beside one
+//! that fills the GPU.
 
 use std::collections::VecDeque;
 
@@ -59,7 +60,8 @@ impl Setting {
 const KERNELS: usize = 4;
 /// Length of one kernel of a request on the whole GPU, in nanoseconds.
 const KERNEL_NS: Time = 190_000;
-/// Waves of one kernel of the neighbour: with waves of [`KERNEL_NS`] 14.6 ms, a quarter of what requests took under MPS.
+/// Waves of one kernel of the neighbour: with waves of [`KERNEL_NS`] 14.6 ms, a quarter of what
+/// requests took under MPS.
 const AGGRESSOR_WAVES: u64 = 77;
 
 /// Latencies of `requests` requests, in nanoseconds, ascending.
@@ -115,8 +117,8 @@ pub fn percentile(sorted: &[Time], percent: usize) -> Time {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
 
-/// From the end of a request to the next one: a sleep of 2 ms, which a host overshoots by 50 to 70 µs and, once in
-/// fifty times, by 0.3 ms (assumption: the measurement did not record it).
+/// From the end of a request to the next one: a sleep of 2 ms, which a host overshoots by 50 to 70
+/// µs and, once in fifty times, by 0.3 ms (assumption: the measurement did not record it).
 fn pause_ns(request: u64) -> Time {
     let noise = request.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     2_050_000 + noise % 20_000 + if request % 50 == 49 { 300_000 } else { 0 }

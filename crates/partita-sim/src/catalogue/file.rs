@@ -19,17 +19,20 @@ use crate::spec::{
 /// The limits of SMs, by compute capability.
 const SMS: &str = include_str!("../../devices/sm.toml");
 
-/// Delays of the pipeline, alike for all devices until they are measured apart. The counts are those of no device.
+/// Delays of the pipeline, alike for all devices until they are measured apart. The counts are
+/// those of no device.
 const DELAYS: SchedulerSpec = SchedulerSpec {
     task_slots: 0,
     queues_default: 0,
     queues_max: 0,
     priority_least: 0,
     priority_greatest: 0,
-    // Published launch latencies of a null kernel lie between 2 and 5 µs from call to start; H200 took 3.3 µs for the
-    // call alone, part of which overlaps. Assumption: 2 µs in the host interface and front end.
+    // Published launch latencies of a null kernel lie between 2 and 5 µs from call to start; H200
+    // took 3.3 µs for the call alone, part of which overlaps. Assumption: 2 µs in the host
+    // interface and front end.
     launch_ns: 2_000,
-    // Back-to-back kernels of one stream leave about 1 µs (assumption, agrees with 4 kernels of 190 µs in 779 µs).
+    // Back-to-back kernels of one stream leave about 1 µs (assumption, agrees with 4 kernels of 190
+    // µs in 779 µs).
     kernel_gap_ns: 1_000,
     // A few hundred cycles from placement to first instruction (assumption).
     block_start_ns: 200,
@@ -37,13 +40,14 @@ const DELAYS: SchedulerSpec = SchedulerSpec {
     block_interval_ps: 500,
     // H200 under time slicing: the slowest request waited 2.02 ms longer than alone.
     slice_ns: 2_000_000,
-    // H200 under time slicing: the median request, which came as the other's slice ended, waited 0.31 ms longer than
-    // alone, in two experiments. How that divides is an assumption.
+    // H200 under time slicing: the median request, which came as the other's slice ended, waited
+    // 0.31 ms longer than alone, in two experiments. How that divides is an assumption.
     switch_ns: 35_000,
     preempt_ns: 150_000,
 };
 
-/// The H200's, taken for every device (assumption): the share of the data sheet's bandwidth that a kernel reaches …
+/// The H200's, taken for every device (assumption): the share of the data sheet's bandwidth that a
+/// kernel reaches …
 const REACHED_PERMILLE: u32 = 821;
 /// … and what one SM draws by itself, against its share of that (95.5 of 29.8 GB/s).
 const DRAWN_PERCENT: u64 = 320;
@@ -58,7 +62,8 @@ pub(super) fn load(path: &Path, seed: u64) -> Result<DeviceSpec, FileError> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
             let mut spec = parse(&name, &text, seed)?;
-            // Another device than the catalogue's of the same name, and than what the file said before.
+            // Another device than the catalogue's of the same name, and than what the file said
+            // before.
             let hash = partita_core::kept::fnv1a(text.as_bytes());
             spec.id = kept(format!("{}-{hash:016x}", spec.id));
             Ok(spec)
@@ -136,7 +141,8 @@ fn read(text: &str, seed: u64) -> Result<DeviceSpec, String> {
         clocks: ClockSpec { sm_khz: clocks.sm_mhz * 1_000, memory_khz: clocks.memory_mhz * 1_000 },
         copy: CopySpec {
             engines: copy.engines,
-            // A lane carries 1 GB/s in generation 3 and twice that in each later one; an integrated GPU copies in its memory.
+            // A lane carries 1 GB/s in generation 3 and twice that in each later one; an integrated
+            // GPU copies in its memory.
             link_bytes_per_s: match (copy.link_mb_per_s, copy.pcie_lanes) {
                 (Some(rate), _) => rate * 1_000_000,
                 (None, 0) => bandwidth / 200 * 85,
@@ -182,7 +188,8 @@ fn read(text: &str, seed: u64) -> Result<DeviceSpec, String> {
     })
 }
 
-/// Specs name things by strings that live for ever; each is kept once, however often a file is read.
+/// Specs name things by strings that live for ever; each is kept once, however often a file is
+/// read.
 fn kept(text: String) -> &'static str {
     static KEPT: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut kept = KEPT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

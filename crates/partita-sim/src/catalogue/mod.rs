@@ -1,15 +1,21 @@
 //! The devices that can be simulated, each figure with its source.
 //!
-//! Each device is a data file in `devices/` that says where every figure comes from, and what else is said elsewhere: the TPC counts of
-//! «Hardware Compute Partitioning on NVIDIA GPUs» (table II), for example, are SM counts for most parts with two SMs to a TPC. What nobody
-//! published is marked there as an assumption. The limits of an SM are in `devices/sm.toml`, by compute capability. For all devices:
+//! Each device is a data file in `devices/` that says where every figure comes from, and what else
+//! is said elsewhere: the TPC counts of «Hardware Compute Partitioning on NVIDIA GPUs» (table II),
+//! for example, are SM counts for most parts with two SMs to a TPC. What nobody published is marked
+//! there as an assumption. The limits of an SM are in `devices/sm.toml`, by compute capability. For
+//! all devices:
 //!
 //! - Which TPCs a board lost is assumed, spread evenly; [`board`] and `?seed=` make others.
-//! - Copies reach 0.8 of the link, and a copy inside device memory 0.85 of half its bandwidth (assumptions), unless the file says otherwise.
-//! - A kernel holds a task slot, and there are as many as resident grids in the CUDA C++ Programming Guide.
-//! - PCI device ids are those of pci.ids; a subsystem id of 0000:10de is nobody's, as boards of many makers exist.
+//! - Copies reach 0.8 of the link, and a copy inside device memory 0.85 of half its bandwidth
+//!   (assumptions), unless the file says otherwise.
+//! - A kernel holds a task slot, and there are as many as resident grids in the CUDA C++
+//!   Programming Guide.
+//! - PCI device ids are those of pci.ids; a subsystem id of 0000:10de is nobody's, as boards of
+//!   many makers exist.
 //!
-//! A file of one's own is a device, too: `sim:/path/to/device.toml`. It is written as those in `devices/` are; sources may be left out.
+//! A file of one's own is a device, too: `sim:/path/to/device.toml`. It is written as those in
+//! `devices/` are; sources may be left out.
 
 mod error;
 mod figures;
@@ -60,8 +66,9 @@ pub const DEFAULT: &str = "h200";
 /// What stands before the number of a board.
 const SEED: &str = "?seed=";
 
-/// The device of that name, with or without the prefix `sim:`: a name of [`NAMES`], case and `_` for `-` forgiven, or the path of a device
-/// file, which has a `/` in it. A bare `sim` is [`DEFAULT`]. `?seed=` and a number behind it name a board that lost other TPCs ([`board`]).
+/// The device of that name, with or without the prefix `sim:`: a name of [`NAMES`], case and `_`
+/// for `-` forgiven, or the path of a device file, which has a `/` in it. A bare `sim` is
+/// [`DEFAULT`]. `?seed=` and a number behind it name a board that lost other TPCs ([`board`]).
 ///
 /// ```
 /// use partita_sim::catalogue;
@@ -85,8 +92,9 @@ pub fn device(name: &str) -> Result<DeviceSpec, DeviceError> {
     }
 }
 
-/// As [`device`], a board that lost other TPCs: two boards of one model differ in which TPCs of which GPCs were fused off, and in nothing
-/// else. Seed 0 is the board that [`device`] gives; the id of another one tells its seed.
+/// As [`device`], a board that lost other TPCs: two boards of one model differ in which TPCs of
+/// which GPCs were fused off, and in nothing else. Seed 0 is the board that [`device`] gives; the
+/// id of another one tells its seed.
 ///
 /// # Errors
 /// As [`device`].

@@ -50,7 +50,8 @@ pub(super) enum Numbering {
 }
 
 impl Plan {
-    /// The topology of a board. Seed 0 spreads what is fused off evenly; every other seed is a board of its own.
+    /// The topology of a board. Seed 0 spreads what is fused off evenly; every other seed is a
+    /// board of its own.
     ///
     /// # Errors
     /// A plan that describes no device.
@@ -106,7 +107,8 @@ impl Plan {
     }
 }
 
-/// The next number of a sequence that a seed starts (Steele, Lea, Flood, «Fast splittable pseudorandom number generators», 2014).
+/// The next number of a sequence that a seed starts (Steele, Lea, Flood, «Fast splittable
+/// pseudorandom number generators», 2014).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;

@@ -36,7 +36,8 @@ fn the_h200_agrees_with_what_was_measured() {
     let mut high: Vec<u16> = bits.iter().copied().filter(|&b| b >= 64).collect();
     high.sort_unstable();
     assert_eq!(high, [64, 65, 66, 67, 68, 69, 70, 71, 75, 78, 81, 83]);
-    // The first eight logical TPCs lie in eight GPCs: one TPC's two SMs are the largest cluster there.
+    // The first eight logical TPCs lie in eight GPCs: one TPC's two SMs are the largest cluster
+    // there.
     assert_eq!(t.max_cluster_sms(&partita_core::TpcSet::first(8)), 2);
     // A cluster of 16 does not fit into logical 0 to 32, but does into the whole device.
     assert!(t.max_cluster_sms(&partita_core::TpcSet::first(33)) < 16);

@@ -55,7 +55,8 @@ fn sharing_has_the_measured_shape() {
         }
     }
     let p99 = |setting| percentile(&sharing::run(setting, REQUESTS), 99) as f64;
-    // Measured were 0.998 and 1.010. What is left in the model is the distributor, which serves both.
+    // Measured were 0.998 and 1.010. What is left in the model is the distributor, which serves
+    // both.
     for setting in [Setting::Disjoint, Setting::DisjointCopy] {
         let ratio = p99(setting) / p99(Setting::SoloHalf);
         assert!((0.999..1.001).contains(&ratio), "{}: {ratio}", setting.name());

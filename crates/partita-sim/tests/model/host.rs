@@ -1,4 +1,5 @@
-//! Streams, hardware queues, waits, external operations, copies, and what is left when they are removed.
+//! Streams, hardware queues, waits, external operations, copies, and what is left when they are
+//! removed.
 
 use partita_core::TpcSet;
 use partita_sim::{
@@ -38,7 +39,8 @@ fn a_shared_hardware_queue_makes_streams_wait_for_each_other() {
     assert_eq!(gpu.submit(a, Work::Marker), Err(SubmitError::UnknownStream));
 }
 
-/// When streams that are dealt to so many queues are done: each waits for 10 µs and then runs 10 µs on an SM of its own.
+/// When streams that are dealt to so many queues are done: each waits for 10 µs and then runs 10 µs
+/// on an SM of its own.
 fn dealt(device: &str, variable: Option<&str>, streams: u64) -> Vec<Time> {
     let spec = bare(device);
     let mut gpu = Engine::new(&spec, 0);
@@ -58,7 +60,8 @@ fn dealt(device: &str, variable: Option<&str>, streams: u64) -> Vec<Time> {
 
 #[test]
 fn a_process_has_as_many_queues_as_its_variable_says() {
-    // Eight by default: the ninth stream's first kernel waits behind the first's second, which waits for the first's first.
+    // Eight by default: the ninth stream's first kernel waits behind the first's second, which
+    // waits for the first's first.
     let mut expected = vec![20_000; 8];
     expected.push(30_000);
     assert_eq!(dealt("h200", None, 9), expected);
@@ -265,7 +268,8 @@ fn what_a_killed_kernel_kept_is_free_for_others() {
     let mut gpu = Engine::new(&spec, 0);
     let group = gpu.add_group(GroupKind::Mps);
     let [a, b, c] = [0, 0, 0].map(|priority| gpu.add_stream(group, priority).unwrap());
-    // Half of the SM is taken; the next kernel waits for all of it and keeps the third from the other half.
+    // Half of the SM is taken; the next kernel waits for all of it and keeps the third from the
+    // other half.
     submit(&mut gpu, a, KernelWork::new(1, 1024, 10_000, tpc));
     submit(&mut gpu, b, whole_sm(1, 5_000, tpc));
     let small = submit(&mut gpu, c, KernelWork::new(1, 32, 1_000, tpc));

@@ -84,7 +84,8 @@ fn a_kernel_keeps_an_sm_on_which_its_block_does_not_fit_yet() {
     let mut gpu = Engine::new(&spec, 0);
     let group = gpu.add_group(GroupKind::Own);
     let [a, b, c] = [0, 0, 0].map(|priority| gpu.add_stream(group, priority).unwrap());
-    // Half of the SM is taken; the next kernel needs all of it; the third would fit into the other half.
+    // Half of the SM is taken; the next kernel needs all of it; the third would fit into the other
+    // half.
     submit(&mut gpu, a, KernelWork::new(1, 1024, 10_000, tpc));
     let large = submit(&mut gpu, b, whole_sm(1, 5_000, tpc));
     let small = submit(&mut gpu, c, KernelWork::new(1, 32, 1_000, tpc));
@@ -97,8 +98,9 @@ fn a_kernel_keeps_an_sm_on_which_its_block_does_not_fit_yet() {
     );
 }
 
-/// As measured on an H200: 66 urgent kernels of two blocks, one block on each SM, let a kernel of low priority go on beside them; of 100 such
-/// kernels 34 wait for shared memory, hold far fewer than all task slots, and nothing of low priority begins.
+/// As measured on an H200: 66 urgent kernels of two blocks, one block on each SM, let a kernel of
+/// low priority go on beside them; of 100 such kernels 34 wait for shared memory, hold far fewer
+/// than all task slots, and nothing of low priority begins.
 #[test]
 fn an_urgent_kernel_that_waits_for_shared_memory_holds_back_the_less_urgent() {
     let spec = bare("h200");
@@ -160,7 +162,8 @@ fn the_urgent_go_first_but_nothing_running_is_stopped() {
 
 #[test]
 fn urgent_kernels_that_take_all_slots_starve_a_partition_they_do_not_use() {
-    // Figure 12 of the partitioning paper: 32 urgent kernels evict the 33rd, which has a partition of its own.
+    // Figure 12 of the partitioning paper: 32 urgent kernels evict the 33rd, which has a partition
+    // of its own.
     let spec = bare("gtx1060-3gb");
     let run = |urgent_priority: i32, urgent_count: u32| {
         let mut gpu = Engine::new(&spec, 0);

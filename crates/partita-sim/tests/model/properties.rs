@@ -255,9 +255,11 @@ fn check_occupancy(run: &Run) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// While a kernel has blocks left to place, no block of a less urgent one of its group starts on an SM that it may use.
+/// While a kernel has blocks left to place, no block of a less urgent one of its group starts on an
+/// SM that it may use.
 ///
-/// That holds from its first block on: before, it may lack a task slot, as those of kernels that have placed all their blocks are not taken away.
+/// That holds from its first block on: before, it may lack a task slot, as those of kernels that
+/// have placed all their blocks are not taken away.
 fn check_priorities(run: &Run) -> Result<(), TestCaseError> {
     let sms_per_tpc = run.spec.topology.sms_per_tpc();
     let starts = |work: &WorkId| run.outcome.blocks[work].iter().map(|block| block.start_ns);
@@ -295,7 +297,8 @@ proptest! {
         let done = done_times(&outcome.events);
         prop_assert!(outcome.events.is_sorted_by_key(|event| event.time));
 
-        // Every block of every completed kernel once, on an enabled SM that exists, within the kernel's time.
+        // Every block of every completed kernel once, on an enabled SM that exists, within the
+        // kernel's time.
         for (work, (_, kernel)) in &run.kernels {
             let Some(&end) = done.get(work) else {
                 prop_assert!(!outcome.blocks.contains_key(work));

@@ -147,7 +147,8 @@ fn who_comes_late_waits_for_the_end_of_the_slice() {
     gpu.advance(4_700_000);
     let late = submit(&mut gpu, b, whole_sm(132, 500_000, spec.topology.all()));
     let events = gpu.run_to_end();
-    // Out of turn at 6 ms; the long kernel's blocks are saved, the late one's have nothing to restore.
+    // Out of turn at 6 ms; the long kernel's blocks are saved, the late one's have nothing to
+    // restore.
     assert_eq!((started(&events, late), done(&events, late)), (Some(6_185_000), Some(6_685_000)));
     assert_eq!(done(&events, long), Some(9_000_000 + 185_000 + 500_000 + 185_000));
 }
@@ -168,7 +169,8 @@ fn memory_bound_blocks_share_the_bandwidth_and_others_do_not_care() {
         let events = gpu.run_to_end();
         works.map(|work| done(&events, work).unwrap())
     };
-    // The law: 66 blocks of 2 bytes/ns each ask for all that there is, two such halves for twice as much.
+    // The law: 66 blocks of 2 bytes/ns each ask for all that there is, two such halves for twice as
+    // much.
     let slower = |asked: f64| (1.0 + asked.powf(2.5)).powf(0.4);
     for (bytes, expected) in [
         ([20_000, 0], [40_000.0 * slower(1.0), 40_000.0]),
@@ -209,8 +211,8 @@ fn a_gpc_that_asks_for_more_than_its_sms_can_draw_slows_itself_alone() {
         submit(&mut gpu, stream, KernelWork { bytes_per_block, ..whole_sm(blocks, 10_000, set) })
     });
     let events = gpu.run_to_end();
-    // Two bytes per nanosecond and SM where each has one: twice as long. One is just what there is. The last nanosecond is DRAM's, of which
-    // hardly anything is asked for.
+    // Two bytes per nanosecond and SM where each has one: twice as long. One is just what there is.
+    // The last nanosecond is DRAM's, of which hardly anything is asked for.
     assert_eq!(works.map(|work| done(&events, work)), [Some(20_001), Some(10_001)]);
 }
 
@@ -226,8 +228,9 @@ fn a_copy_within_the_device_takes_bandwidth_from_kernels() {
     let kernel = submit(&mut gpu, a, kernel);
     let copy = gpu.submit(b, CopyWork { bytes: 660_000, direction: CopyDirection::Within }).unwrap();
     let events = gpu.run_to_end();
-    // Both ask for everything. The copy, which insists, has half of it: 20 µs. The kernel has (1 + 2^5/2)^-2/5 = 0.467 of its pace meanwhile,
-    // and 2^-2/5 = 0.758 of it for the last 0.66 µs of its 10.
+    // Both ask for everything. The copy, which insists, has half of it: 20 µs. The kernel has (1 +
+    // 2^5/2)^-2/5 = 0.467 of its pace meanwhile, and 2^-2/5 = 0.758 of it for the last 0.66 µs of
+    // its 10.
     assert_eq!(done(&events, copy), Some(20_000));
     let expected = 20_000.0 + (10_000.0 - 20_000.0 * (1.0 + 2f64.powf(2.5)).powf(-0.4)) / 2f64.powf(-0.4);
     let kernel = done(&events, kernel).unwrap() as f64;
@@ -300,7 +303,8 @@ fn blocks_that_want_all_of_an_sm_share_it_evenly_whosever_they_are() {
         let events = gpu.run_to_end();
         works.into_iter().map(|work| done(&events, work).unwrap()).collect::<Vec<Time>>()
     };
-    // Alone on its SM; in a pair; eleven on two SMs, six of them on one: six times as long as one, in pairs.
+    // Alone on its SM; in a pair; eleven on two SMs, six of them on one: six times as long as one,
+    // in pairs.
     assert_eq!(run(&[kernel(2, 9_000, 1_000)]), [9_000]);
     assert_eq!(run(&[kernel(4, 9_000, 1_000)]), [18_000]);
     assert_eq!(run(&[kernel(11, 9_000, 1_000)]), [54_000]);

@@ -1,4 +1,5 @@
-//! The simulated board. Started by the first program that opens the simulated device; ends by itself.
+//! The simulated board. Started by the first program that opens the simulated device; ends by
+//! itself.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -62,9 +63,11 @@ fn speed() -> Result<f64, String> {
     }
 }
 
-/// Closes what the client had open and did not mark to be closed: its locks and pipes must not outlive it here.
+/// Closes what the client had open and did not mark to be closed: its locks and pipes must not
+/// outlive it here.
 fn close_inherited() {
-    // SAFETY: only the standard streams are in use this early; where the call is unknown nothing is closed.
+    // SAFETY: only the standard streams are in use this early; where the call is unknown nothing is
+    // closed.
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
 }
 
@@ -98,7 +101,8 @@ fn detach() -> std::io::Result<Option<std::io::PipeWriter>> {
 
 /// Lets go of the starter's error output, so that nobody waits for the board to close it.
 fn silence() {
-    // SAFETY: opens a file and duplicates it over standard error; both are descriptors of this process.
+    // SAFETY: opens a file and duplicates it over standard error; both are descriptors of this
+    // process.
     unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
         if null >= 0 {

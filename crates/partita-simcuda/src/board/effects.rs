@@ -35,8 +35,8 @@ impl Reach<'_> {
             let (Piece::Here(_, bytes) | Piece::There(_, bytes)) = piece;
             let (part, left) = rest.split_at_mut(bytes as usize);
             match piece {
-                // SAFETY: the piece lies in a live mapping; the client may write there meanwhile, and a torn
-                // value is what hardware would read as well.
+                // SAFETY: the piece lies in a live mapping; the client may write there meanwhile,
+                // and a torn value is what hardware would read as well.
                 Piece::Here(from, _) => unsafe {
                     std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
                 },
@@ -111,7 +111,8 @@ impl Reach<'_> {
         Ok(())
     }
 
-    /// Zeroes a long range by giving its pages back, so that clearing gigabytes takes no memory of the host.
+    /// Zeroes a long range by giving its pages back, so that clearing gigabytes takes no memory of
+    /// the host.
     fn zero(&self, address: u64, bytes: u64) -> Result<(), CuResult> {
         let base = self.memory.map().base() as u64;
         for piece in self.pieces(address, bytes, true)? {
@@ -179,8 +180,8 @@ fn transfer(pid: u32, address: u64, local: Local<'_>) -> Result<(), CuResult> {
     let here = libc::iovec { iov_base: base.cast(), iov_len: length };
     let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length };
     let pid = pid as libc::pid_t;
-    // SAFETY: the local slice is valid for its length, for writing where it is written; the remote address is
-    // only used by the kernel, in the other process.
+    // SAFETY: the local slice is valid for its length, for writing where it is written; the remote
+    // address is only used by the kernel, in the other process.
     let moved = unsafe {
         if write {
             libc::process_vm_writev(pid, &here, 1, &there, 1, 0)

@@ -49,8 +49,8 @@ impl Events {
         self.secrets =
             self.secrets.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         if let Some(shared) = page.event(slot) {
-            // Counts go on from event to event in a slot, so that a recording of the previous one that is
-            // still under way means nothing to this one.
+            // Counts go on from event to event in a slot, so that a recording of the previous one
+            // that is still under way means nothing to this one.
             shared.completed.store(shared.recorded.load(Ordering::Acquire), Ordering::Release);
         }
         let event = Event { references: 1, secret: self.secrets, last: None, waiters: Vec::new() };
@@ -112,8 +112,8 @@ impl Events {
         done.into_iter().map(|(_, work)| work).collect()
     }
 
-    /// Whether a recording is complete; otherwise `work` is kept until it is. An event that is gone holds
-    /// nobody up.
+    /// Whether a recording is complete; otherwise `work` is kept until it is. An event that is gone
+    /// holds nobody up.
     pub fn reached(&mut self, page: &BoardPage, slot: u32, count: u64, work: WorkId) -> bool {
         let complete = page.event(slot).is_none_or(|s| s.completed.load(Ordering::Acquire) >= count);
         match self.get(slot) {

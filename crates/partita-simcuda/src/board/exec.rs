@@ -36,8 +36,8 @@ impl Board {
         any
     }
 
-    /// Lets virtual time catch up with real time, event by event, so that what the board completes itself
-    /// completes at the event's time and not at the end of the pass.
+    /// Lets virtual time catch up with real time, event by event, so that what the board completes
+    /// itself completes at the event's time and not at the end of the pass.
     fn catch_up(&mut self) -> bool {
         let now = self.page.now_ns();
         let mut any = false;
@@ -93,7 +93,8 @@ impl Board {
             }
             OnStart::Value { address, value, condition, wide } => {
                 let wait = ValueWait { client: id, work, address, value, condition, wide };
-                // A word that is right already holds up nothing; the others are looked at between passes.
+                // A word that is right already holds up nothing; the others are looked at between
+                // passes.
                 if self.is_met(&wait) {
                     self.end(work);
                 } else {
@@ -156,7 +157,8 @@ impl Board {
                 for waiter in self.events.record(&self.page, *slot, *count, time) {
                     self.end(waiter);
                 }
-                // The event may be shared with other processes, and waiters sleep on their own words.
+                // The event may be shared with other processes, and waiters sleep on their own
+                // words.
                 self.dirty.extend(self.clients.keys());
                 Ok(())
             }
@@ -458,8 +460,8 @@ impl Board {
         self.submit(stream, kernel, job)
     }
 
-    /// The logical TPCs that a disable mask leaves. Bits that belong to no TPC have no effect, and a TPC that
-    /// the mask is too short for cannot be disabled.
+    /// The logical TPCs that a disable mask leaves. Bits that belong to no TPC have no effect, and
+    /// a TPC that the mask is too short for cannot be disabled.
     fn enabled(&self, disable: Option<&[u32; 8]>) -> TpcSet {
         let all = self.spec.topology.all();
         let Some(disable) = disable else { return all };

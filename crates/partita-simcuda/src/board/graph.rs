@@ -21,8 +21,9 @@ pub struct Graph {
     pub last: Option<WorkId>,
 }
 
-/// On which lane each node runs. Lane 0 is the launching stream's own order; a node follows on the lane of a
-/// node that it waits for when nothing else has followed there, and opens a lane otherwise.
+/// On which lane each node runs. Lane 0 is the launching stream's own order; a node follows on the
+/// lane of a node that it waits for when nothing else has followed there, and opens a lane
+/// otherwise.
 pub fn assign_lanes(nodes: &BTreeMap<u32, GraphNode>) -> BTreeMap<u32, usize> {
     let mut lane_of = BTreeMap::new();
     let mut last_on: Vec<u32> = Vec::new();

@@ -192,7 +192,8 @@ impl Space {
         Ok(())
     }
 
-    /// Returns cached blocks, the longest first, until at most `keep` bytes are held or none is left.
+    /// Returns cached blocks, the longest first, until at most `keep` bytes are held or none is
+    /// left.
     fn trim(&mut self, memory: &mut PhysMemory, pool: &mut Pool, keep: u64) {
         while pool.status.reserved > keep {
             let Some((length, mut blocks)) = pool.cached.pop_last() else { break };

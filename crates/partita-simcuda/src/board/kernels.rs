@@ -88,7 +88,8 @@ fn unknown_ns() -> u64 {
 /// Completes the description of a launch with the kernel's cost, and says what it will do.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` when a known kernel was given fewer parameters than it reads: it would read beyond them.
+/// `ILLEGAL_ADDRESS` when a known kernel was given fewer parameters than it reads: it would read
+/// beyond them.
 pub fn prepare(
     spec: &DeviceSpec,
     name: &str,
@@ -150,8 +151,8 @@ pub fn prepare(
     Ok(Some(run))
 }
 
-/// How long a block takes for its memory traffic while nobody else asks for any: an SM draws so much by itself, and the blocks that are resident on
-/// it share that.
+/// How long a block takes for its memory traffic while nobody else asks for any: an SM draws so
+/// much by itself, and the blocks that are resident on it share that.
 pub(super) fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
     let sms = u64::from((kernel.enabled & spec.topology.all()).len() * spec.topology.sms_per_tpc()).max(1);
     let resident = u64::from(partita_sim::Footprint::of(kernel, &spec.sm).blocks_per_sm(&spec.sm)).max(1);
@@ -186,8 +187,8 @@ impl Run {
         matches!(self, Self::Census { .. } | Self::Count { .. })
     }
 
-    /// Does to memory what the kernel does. With `dense`, SMs are numbered anew from 0 in their order among
-    /// those that the launch may use, as MPS shows them.
+    /// Does to memory what the kernel does. With `dense`, SMs are numbered anew from 0 in their
+    /// order among those that the launch may use, as MPS shows them.
     ///
     /// # Errors
     /// `ILLEGAL_ADDRESS` when memory is touched that is not there.

@@ -1,8 +1,8 @@
 //! The simulated board: one process that owns the engine, the clock and the device's memory.
 //!
-//! One thread. A pass lets virtual time catch up with real time, takes what clients put into their rings, and
-//! answers their requests; between passes the thread sleeps until the engine's next event, a doorbell or a
-//! message, whichever comes first.
+//! One thread. A pass lets virtual time catch up with real time, takes what clients put into their
+//! rings, and answers their requests; between passes the thread sleeps until the engine's next
+//! event, a doorbell or a message, whichever comes first.
 
 mod client;
 mod effects;

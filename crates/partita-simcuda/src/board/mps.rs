@@ -80,7 +80,8 @@ impl Board {
     pub(super) fn disconnect(&mut self, id: ClientId) {
         self.observers.remove(&id);
         self.fault_watchers.retain(|(watcher, _)| *watcher != id);
-        // Commands that were published before the end count: whether work was in flight depends on them.
+        // Commands that were published before the end count: whether work was in flight depends on
+        // them.
         while self.drain(id, usize::MAX) {}
         let Some(mut client) = self.clients.remove(&id) else { return };
         let in_flight = client
@@ -95,15 +96,16 @@ impl Board {
                 self.mps_groups.remove(&identity.server);
                 let _ = self.engine.remove_group(client.group);
             }
-            // The server shares one address space: a client that vanishes under its running kernels takes the
-            // memory away from the hardware, and all clients see the fault.
+            // The server shares one address space: a client that vanishes under its running kernels
+            // takes the memory away from the hardware, and all clients see the fault.
             if in_flight && client.fault == 0 {
                 self.fail_all(identity.server, CuResult::ILLEGAL_ADDRESS);
             }
         }
     }
 
-    /// A fatal error of a client's work. The clients of an MPS server share what reports it: all of them fail.
+    /// A fatal error of a client's work. The clients of an MPS server share what reports it: all of
+    /// them fail.
     pub(super) fn fault(&mut self, id: ClientId, code: CuResult) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let server = client.mps.map(|mps| mps.server);
@@ -113,8 +115,9 @@ impl Board {
         }
     }
 
-    /// Fails every client of an MPS server that has contexts here and has not failed yet, and tells those who wait for it. A client with
-    /// contexts on other devices alone is none of those whom a fault is reported to.
+    /// Fails every client of an MPS server that has contexts here and has not failed yet, and tells
+    /// those who wait for it. A client with contexts on other devices alone is none of those whom a
+    /// fault is reported to.
     pub(super) fn fail_all(&mut self, server: u32, code: CuResult) {
         let mut clients = self.clients_of(server);
         clients.retain(|id| self.clients.get(id).is_some_and(|client| !client.ctxs.is_empty()));
@@ -177,7 +180,8 @@ impl Board {
         }
     }
 
-    /// Ends the GPU work of an MPS client (`terminate_client`). Its process lives on with error 810.
+    /// Ends the GPU work of an MPS client (`terminate_client`). Its process lives on with error
+    /// 810.
     pub(super) fn terminate(&mut self, server: u32, pid: u32) -> Result<(), CuResult> {
         let id = self
             .clients

@@ -1,4 +1,5 @@
-//! The device's memory: pages of one sparse file, handed out in blocks that several address spaces may share.
+//! The device's memory: pages of one sparse file, handed out in blocks that several address spaces
+//! may share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -10,8 +11,8 @@ use super::ranges;
 use crate::shared::protocol::{Extent, PAGE_BYTES};
 use crate::shared::sys::{SharedMap, memfd, punch_hole};
 
-/// The most pieces that one block may be scattered over. More would not fit a reply; memory so shredded
-/// counts as full.
+/// The most pieces that one block may be scattered over. More would not fit a reply; memory so
+/// shredded counts as full.
 const EXTENTS_MAX: usize = 4096;
 
 /// Some pages with a number.
@@ -112,8 +113,8 @@ impl PhysMemory {
         self.used += bytes;
         let phys = self.next;
         self.next += 1;
-        // A step of a linear congruential generator: secrets keep honest processes from opening the wrong
-        // memory by accident; they are no defence against a hostile one.
+        // A step of a linear congruential generator: secrets keep honest processes from opening the
+        // wrong memory by accident; they are no defence against a hostile one.
         self.secrets =
             self.secrets.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.blocks.insert(phys, Block { extents, bytes, references: 1, secret: self.secrets });
@@ -140,8 +141,8 @@ impl PhysMemory {
         if let Some(block) = self.blocks.remove(&phys) {
             self.used -= block.bytes;
             for extent in block.extents {
-                // A hole that cannot be punched costs host memory, nothing else: the next owner zeroes it
-                // no more than hardware would.
+                // A hole that cannot be punched costs host memory, nothing else: the next owner
+                // zeroes it no more than hardware would.
                 let _ = punch_hole(self.file.as_fd(), extent.offset, extent.bytes);
                 ranges::insert(&mut self.free, extent.offset, extent.bytes);
             }

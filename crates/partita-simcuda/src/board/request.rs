@@ -419,9 +419,9 @@ impl Board {
         plain(Reply::Phys { phys, bytes })
     }
 
-    /// The set that a client with an MPS percentage may use, and no limit for the others. Which TPCs a
-    /// percentage means is the driver's secret; here they start at a place that depends on the client, so two
-    /// clients of 50 % may share some, as on hardware.
+    /// The set that a client with an MPS percentage may use, and no limit for the others. Which
+    /// TPCs a percentage means is the driver's secret; here they start at a place that depends on
+    /// the client, so two clients of 50 % may share some, as on hardware.
     pub(super) fn percentage_set(&self, percentage: u32, client: u32) -> TpcSet {
         let count = self.spec.tpc_count();
         let per_tpc = self.spec.topology.sms_per_tpc();

@@ -14,12 +14,14 @@ use crate::shared::sys::{eventfd_clear, monotonic_ns, sharpen_timers};
 
 /// How long a board without clients waits for another one, in nanoseconds.
 const LINGER_NS: u64 = 300_000_000;
-/// The same for a board of all users, in nanoseconds: users cannot start it, so it is started before their programs.
+/// The same for a board of all users, in nanoseconds: users cannot start it, so it is started
+/// before their programs.
 const LINGER_FOR_ALL_NS: u64 = 30_000_000_000;
 /// How long a new board waits for its first client, in nanoseconds.
 const FIRST_CLIENT_NS: u64 = 5_000_000_000;
-/// How long the board keeps looking at the rings after something happened, in nanoseconds. Longer than the gap
-/// between two launches of a busy program, so that such a program rings the doorbell once and not each time.
+/// How long the board keeps looking at the rings after something happened, in nanoseconds. Longer
+/// than the gap between two launches of a busy program, so that such a program rings the doorbell
+/// once and not each time.
 const SPIN_NS: u64 = 30_000;
 /// How often waits on memory words are looked at, in nanoseconds.
 const VALUE_POLL_NS: u64 = 20_000;
@@ -40,7 +42,8 @@ extern "C" fn end(_signal: libc::c_int) {
 pub fn run(place: Place, speed: f64, ready: impl FnOnce()) -> io::Result<()> {
     sharpen_timers();
     place.make_dir()?;
-    // Whoever starts a board holds the lock, so a socket that is there belongs to a board that was killed.
+    // Whoever starts a board holds the lock, so a socket that is there belongs to a board that was
+    // killed.
     if place.connect().is_ok() {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another board listens there already"));
     }
@@ -61,7 +64,8 @@ pub fn run(place: Place, speed: f64, ready: impl FnOnce()) -> io::Result<()> {
     board.serve(&listener, if is_for_all { LINGER_FOR_ALL_NS } else { LINGER_NS });
     let _ = std::fs::remove_file(board.place.socket());
     let _ = std::fs::remove_file(board.place.lock());
-    // The directory stays when another device's board, or somebody's file, is in it, and where root made it for all.
+    // The directory stays when another device's board, or somebody's file, is in it, and where root
+    // made it for all.
     if !is_for_all {
         let _ = std::fs::remove_dir(&board.place.dir);
     }
@@ -121,15 +125,16 @@ impl Board {
         event.into_iter().chain(word).min()
     }
 
-    /// Whether nobody is coming: with the lock held no new board can start, and a client that connected
-    /// without the lock shows up in the listener's queue.
+    /// Whether nobody is coming: with the lock held no new board can start, and a client that
+    /// connected without the lock shows up in the listener's queue.
     fn may_end(&mut self, listener: &OwnedFd, at_once: bool) -> bool {
         if at_once {
             return true;
         }
         let lock = match self.place.try_lock() {
             Ok(lock) => Some(lock),
-            // Somebody has removed the directory. No client finds the board any more, and it makes none anew.
+            // Somebody has removed the directory. No client finds the board any more, and it makes
+            // none anew.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(_) => return false,
         };
@@ -137,7 +142,8 @@ impl Board {
             return false;
         }
         let _ = std::fs::remove_file(self.place.socket());
-        // The lock file is removed by `run`; until then its lock is held, and is released by exiting.
+        // The lock file is removed by `run`; until then its lock is held, and is released by
+        // exiting.
         std::mem::forget(lock);
         true
     }
@@ -162,7 +168,8 @@ impl Board {
             tv_sec: (limit_ns / 1_000_000_000).min(3600) as libc::time_t,
             tv_nsec: (limit_ns % 1_000_000_000) as libc::c_long,
         };
-        // SAFETY: the array has the given length, the timespec is a local, and no signal mask is given.
+        // SAFETY: the array has the given length, the timespec is a local, and no signal mask is
+        // given.
         let ready = unsafe {
             libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &limit, std::ptr::null())
         };
@@ -189,7 +196,8 @@ impl Board {
         true
     }
 
-    /// Tells each client whether one of its launches hangs, so that a watchdog can tell a hang from a queue.
+    /// Tells each client whether one of its launches hangs, so that a watchdog can tell a hang from
+    /// a queue.
     fn tell_stuck(&mut self) {
         let mut stuck = std::collections::HashSet::new();
         if !self.works.is_empty() {

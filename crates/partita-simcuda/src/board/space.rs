@@ -108,7 +108,8 @@ impl Space {
     /// Reserves addresses without memory.
     ///
     /// # Errors
-    /// `INVALID_VALUE` unless length and alignment are whole pages, `OUT_OF_MEMORY` when none are left.
+    /// `INVALID_VALUE` unless length and alignment are whole pages, `OUT_OF_MEMORY` when none are
+    /// left.
     pub fn reserve(&mut self, bytes: u64, align: u64, hint: u64) -> Result<u64, CuResult> {
         let align = align.max(PAGE_BYTES);
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || !align.is_power_of_two() || bytes > WINDOW_BYTES
@@ -138,7 +139,8 @@ impl Space {
     /// Maps a part of a block at reserved addresses. The mapping holds a reference.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for ranges that are not reserved, not free or not whole pages; `INVALID_HANDLE`.
+    /// `INVALID_VALUE` for ranges that are not reserved, not free or not whole pages;
+    /// `INVALID_HANDLE`.
     pub fn map(
         &mut self,
         memory: &mut PhysMemory,
@@ -237,7 +239,8 @@ impl Space {
     /// Makes host memory known; `shared` when the board can map it.
     ///
     /// # Errors
-    /// `HOST_MEMORY_ALREADY_REGISTERED` when the range overlaps a known one, `INVALID_VALUE` when it is no range.
+    /// `HOST_MEMORY_ALREADY_REGISTERED` when the range overlaps a known one, `INVALID_VALUE` when
+    /// it is no range.
     pub fn add_host(&mut self, address: u64, bytes: u64, shared: Option<SharedMap>) -> Result<(), CuResult> {
         let end = address.checked_add(bytes).filter(|_| bytes > 0).ok_or(CuResult::INVALID_VALUE)?;
         if self.mappings.range(..end).next_back().is_some_and(|(at, m)| at + m.bytes > address) {
@@ -292,8 +295,8 @@ impl Space {
         }
     }
 
-    /// Where the bytes of an address range lie, in order; `None` when some of it is not mapped or may not be
-    /// written (`write`) or read.
+    /// Where the bytes of an address range lie, in order; `None` when some of it is not mapped or
+    /// may not be written (`write`) or read.
     pub fn pieces(&self, memory: &PhysMemory, address: u64, bytes: u64, write: bool) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         let (mut at, mut left) = (address, bytes);

@@ -48,7 +48,8 @@ pub fn prepare(
     };
     let [first, second] = [(); 2].map(|()| next(8));
     let blocks = shape.blocks().max(1);
-    // FP32 multiply-adds that one SM does in a nanosecond; what else a thread does for a byte is about as much.
+    // FP32 multiply-adds that one SM does in a nanosecond; what else a thread does for a byte is
+    // about as much.
     let rate = f64::from(spec.sm.fp32_lanes) * f64::from(spec.clocks.sm_khz) / 1e6;
     let operations = |count: f64| LEAST_NS + (count / rate) as u64;
     let threads = f64::from(shape.threads());

@@ -1,4 +1,5 @@
-//! The kernels of experiments: what a block of each costs. They leave their blocks' records; what they compute, nobody reads.
+//! The kernels of experiments: what a block of each costs. They leave their blocks' records; what
+//! they compute, nobody reads.
 
 use partita_abi::CuResult;
 use partita_abi::workloads::{
@@ -12,7 +13,8 @@ use super::kernels::Run;
 /// A block that does nothing.
 const LEAST_NS: u64 = 1_000;
 
-/// Completes the description of a launch if its kernel is one of these: the outer option says so, the inner one what it will do.
+/// Completes the description of a launch if its kernel is one of these: the outer option says so,
+/// the inner one what it will do.
 ///
 /// # Errors
 /// `ILLEGAL_ADDRESS` when the kernel was given fewer parameters than it reads.
@@ -28,7 +30,8 @@ pub fn prepare(
     if params.len() < sizes.iter().sum() {
         return Err(CuResult::ILLEGAL_ADDRESS);
     }
-    // All parameters but a matrix's and a picture's width are eight bytes long, and those stand at multiples of eight.
+    // All parameters but a matrix's and a picture's width are eight bytes long, and those stand at
+    // multiples of eight.
     let word = |index: usize| {
         let mut bytes = [0; 8];
         let rest = params.get(8 * index..).unwrap_or_default();

@@ -281,7 +281,8 @@ pub fn invalidate(stream: &'static Stream) {
     });
 }
 
-/// Records an event in a capturing stream: a point to wait for, or a node when it is to happen outside.
+/// Records an event in a capturing stream: a point to wait for, or a node when it is to happen
+/// outside.
 ///
 /// # Errors
 /// Those of adding a node.
@@ -302,8 +303,8 @@ pub fn record_event(stream: &'static Stream, event: &'static Event, external: bo
 /// Makes a stream wait for an event where one of the two belongs to a capture.
 ///
 /// # Errors
-/// `STREAM_CAPTURE_ISOLATION` when a capturing stream is to wait for an event that was not captured,
-/// `STREAM_CAPTURE_MERGE` when the two belong to different captures.
+/// `STREAM_CAPTURE_ISOLATION` when a capturing stream is to wait for an event that was not
+/// captured, `STREAM_CAPTURE_MERGE` when the two belong to different captures.
 pub fn wait_event(stream: &'static Stream, event: &'static Event, external: bool) -> Result<(), CuResult> {
     if external && stream.capturing.load(Ordering::Relaxed) {
         return add(stream, NodeKind::Wait(event));

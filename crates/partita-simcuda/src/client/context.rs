@@ -71,7 +71,8 @@ thread_local! {
 /// The current context.
 ///
 /// # Errors
-/// `NOT_INITIALIZED`; `INVALID_CONTEXT` when none is current, `CONTEXT_IS_DESTROYED` when it was destroyed.
+/// `NOT_INITIALIZED`; `INVALID_CONTEXT` when none is current, `CONTEXT_IS_DESTROYED` when it was
+/// destroyed.
 #[inline]
 pub fn current() -> Result<&'static Context, CuResult> {
     let top = STACK.try_with(|stack| stack.borrow().last().copied()).ok().flatten();
@@ -115,7 +116,8 @@ pub fn check_device(device: CUdevice) -> Result<&'static Runtime, CuResult> {
 }
 
 fn default_limits() -> [usize; 10] {
-    // Stack, printf buffer, malloc heap, sync depth, pending launches, L2 fetch granularity, persisting L2.
+    // Stack, printf buffer, malloc heap, sync depth, pending launches, L2 fetch granularity,
+    // persisting L2.
     [1024, 7340032, 8388608, 2, 2048, 64, 0, 0, 0, 0]
 }
 
@@ -204,7 +206,8 @@ impl Context {
         self.mark.is(Self::KIND)
     }
 
-    /// Makes the memory for what a limit is beyond what it was at first, in place of what there was.
+    /// Makes the memory for what a limit is beyond what it was at first, in place of what there
+    /// was.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`; then there is what there was.
@@ -273,7 +276,8 @@ impl Context {
         self.finish()
     }
 
-    /// Waits for all work that its streams have been given, whether or not they capture or still exist.
+    /// Waits for all work that its streams have been given, whether or not they capture or still
+    /// exist.
     ///
     /// # Errors
     /// Those of [`Runtime::wait`].

@@ -1,8 +1,8 @@
 //! Copies.
 //!
-//! A copy between addresses that the board reaches is the board's. Where ordinary or registered host memory
-//! takes part, the board says when, and a thread of this process moves the bytes: the worker for asynchronous
-//! copies of pinned memory, the calling thread for all others.
+//! A copy between addresses that the board reaches is the board's. Where ordinary or registered
+//! host memory takes part, the board says when, and a thread of this process moves the bytes: the
+//! worker for asynchronous copies of pinned memory, the calling thread for all others.
 
 use partita_abi::CuResult;
 
@@ -54,8 +54,8 @@ pub struct Move {
     bytes: usize,
 }
 
-/// Finds where this process can touch both ends of a rectangle. Done when a copy is asked for, because the
-/// program may free the memory, in stream order, before it is carried out.
+/// Finds where this process can touch both ends of a rectangle. Done when a copy is asked for,
+/// because the program may free the memory, in stream order, before it is carried out.
 ///
 /// # Errors
 /// `INVALID_VALUE` when a row leaves the device memory that it starts in.
@@ -87,8 +87,8 @@ fn moves_between(to: &Runtime, from: &Runtime, rect: &Rect) -> Result<Vec<Move>,
 /// Moves bytes in this thread.
 pub fn perform(moves: &[Move]) {
     for step in moves {
-        // SAFETY: both ends are inside mappings that last as long as the process, or in host memory that the
-        // program promised for this copy; they may overlap where the program's ranges do.
+        // SAFETY: both ends are inside mappings that last as long as the process, or in host memory
+        // that the program promised for this copy; they may overlap where the program's ranges do.
         unsafe { std::ptr::copy(step.src as *const u8, step.dst as *mut u8, step.bytes) };
     }
 }
@@ -102,7 +102,8 @@ pub fn write_device(runtime: &Runtime, address: u64, bytes: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// Checks that device memory covers a rectangle's rows, as the driver does before it accepts a copy.
+/// Checks that device memory covers a rectangle's rows, as the driver does before it accepts a
+/// copy.
 fn check(runtime: &Runtime, rect: &Rect) -> Result<(), CuResult> {
     check_side(runtime, rect, rect.dst, rect.dst_pitch, rect.dst_slice)?;
     check_side(runtime, rect, rect.src, rect.src_pitch, rect.src_slice)
@@ -173,8 +174,8 @@ fn is_elsewhere(runtime: &Runtime, address: u64) -> bool {
     !runtime.has(address) && owner(address).is_some()
 }
 
-/// Copies where another GPU's memory takes part: this thread does, when the stream has come to it. No simulated time
-/// passes for it.
+/// Copies where another GPU's memory takes part: this thread does, when the stream has come to it.
+/// No simulated time passes for it.
 fn copy_across(stream: &'static Stream, rect: &Rect) -> Result<(), CuResult> {
     if capture::captures(stream)? {
         capture::invalidate(stream);

@@ -19,7 +19,8 @@ fn pci_bus_id(runtime: &Runtime) -> String {
     format!("0000:{:02x}:00.0", runtime.pci_bus)
 }
 
-/// Bytes of device memory that programs see in all: what the board has without what the driver keeps.
+/// Bytes of device memory that programs see in all: what the board has without what the driver
+/// keeps.
 pub fn total_bytes(runtime: &Runtime) -> u64 {
     crate::shared::place::usable_bytes(&runtime.spec)
 }
@@ -124,7 +125,8 @@ fn attribute(runtime: &Runtime, attribute: CUdevice_attribute) -> Result<c_int, 
         CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH => 131_072,
         CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT => 65_000,
         CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH => 2_097_120,
-        // What is left is absent, not supported or zero: no integrated, TCC, multi-board, fabric or CIG features.
+        // What is left is absent, not supported or zero: no integrated, TCC, multi-board, fabric or
+        // CIG features.
         attribute if device_attribute_name(attribute).is_some() => 0,
         _ => return Err(CuResult::INVALID_VALUE),
     };

@@ -122,7 +122,8 @@ impl Event {
     /// Those of publishing.
     pub fn record(&self, stream: &Stream) -> Result<(), CuResult> {
         let runtime = stream.runtime();
-        // An event can be waited for everywhere, and recorded in its own context (the reference of cuEventRecord).
+        // An event can be waited for everywhere, and recorded in its own context (the reference of
+        // cuEventRecord).
         let context = std::ptr::from_ref(stream.context().home());
         if !std::ptr::eq(runtime, self.runtime())
             || !std::ptr::eq(context, self.context.load(Ordering::Relaxed))

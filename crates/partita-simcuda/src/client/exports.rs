@@ -20,8 +20,8 @@ include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
 /// The address of this library's own function of a name.
 ///
-/// Not through `dlsym`: a library that was loaded before this one may define the same names, and programs ask
-/// the driver for the driver's functions.
+/// Not through `dlsym`: a library that was loaded before this one may define the same names, and
+/// programs ask the driver for the driver's functions.
 pub fn address(name: &str) -> Option<*const c_void> {
     let at = ENTRIES.binary_search_by(|entry| entry.name.cmp(name)).ok()?;
     Some(ENTRIES[at].address)

@@ -1,5 +1,5 @@
-//! Memory of other programming interfaces. There are none here; what such an interface would hand over is stood in
-//! for by a descriptor of physical memory that another process has exported.
+//! Memory of other programming interfaces. There are none here; what such an interface would hand
+//! over is stood in for by a descriptor of physical memory that another process has exported.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;

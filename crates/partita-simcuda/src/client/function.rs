@@ -123,7 +123,8 @@ impl Function {
         self.mark.kill(Self::KIND);
     }
 
-    /// The function of a handle, where a kernel's does not serve: as on an H200 (driver 580.159.04) that is an invalid handle.
+    /// The function of a handle, where a kernel's does not serve: as on an H200 (driver 580.159.04)
+    /// that is an invalid handle.
     ///
     /// # Safety
     /// As for [`object`].

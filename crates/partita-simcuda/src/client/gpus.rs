@@ -80,8 +80,8 @@ pub fn runtime_at(address: u64) -> Result<&'static Runtime, CuResult> {
 /// Connects, once.
 ///
 /// # Errors
-/// `NOT_INITIALIZED` in a forked child; `NO_DEVICE` when none is visible, and when no board can be reached, with
-/// the reason on stderr; an MPS error when the MPS server refuses.
+/// `NOT_INITIALIZED` in a forked child; `NO_DEVICE` when none is visible, and when no board can be
+/// reached, with the reason on stderr; an MPS error when the MPS server refuses.
 pub fn initialize() -> Result<(), CuResult> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CuResult::NOT_INITIALIZED);
@@ -128,18 +128,21 @@ extern "C" fn forget_after_fork() {
     if !RUNTIME.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null() {
         FORKED.store(true, Ordering::Relaxed);
     }
-    // The board sees a client's end by its socket; a child that kept it open would hide the parent's death.
+    // The board sees a client's end by its socket; a child that kept it open would hide the
+    // parent's death.
     for socket in &SOCKETS_TO_CLOSE {
         let socket = socket.swap(-1, Ordering::Relaxed);
         if socket >= 0 {
-            // SAFETY: the descriptor belongs to a runtime that was just forgotten and is used by nobody here.
+            // SAFETY: the descriptor belongs to a runtime that was just forgotten and is used by
+            // nobody here.
             unsafe { libc::close(socket) };
         }
     }
 }
 
 extern "C" fn say_goodbye() {
-    // A child of a bare clone(2) has it all, and was not told that it is another process: it speaks for nobody.
+    // A child of a bare clone(2) has it all, and was not told that it is another process: it speaks
+    // for nobody.
     if runtime().is_ok_and(|runtime| runtime.process == std::process::id()) {
         visible().iter().for_each(|runtime| runtime.say_goodbye());
     }

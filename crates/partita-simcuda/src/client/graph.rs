@@ -95,8 +95,8 @@ pub enum NodeKind {
     Conditional(Conditional),
 }
 
-// SAFETY: the raw pointers inside are the program's data, which only it looks at, and addresses of host memory
-// that is used on the program's word from whatever thread launches the graph.
+// SAFETY: the raw pointers inside are the program's data, which only it looks at, and addresses of
+// host memory that is used on the program's word from whatever thread launches the graph.
 unsafe impl Send for NodeKind {}
 // SAFETY: as above.
 unsafe impl Sync for NodeKind {}
@@ -155,7 +155,8 @@ pub struct Graph {
     pub nodes: Mutex<Vec<usize>>,
     /// Objects of the program that it holds, and how many references to each.
     pub objects: Mutex<Vec<(usize, u32)>>,
-    /// The values of its conditional nodes: their handles, and what they are at the beginning of a launch.
+    /// The values of its conditional nodes: their handles, and what they are at the beginning of a
+    /// launch.
     pub conditions: Mutex<Vec<(u64, u32)>>,
     /// Whether it belongs to a conditional node.
     pub is_body: bool,
@@ -283,7 +284,8 @@ fn add_copy_of(
     Ok(handle)
 }
 
-/// Whether one of a graph's nodes allocates or frees memory: nothing can be taken out of such a graph.
+/// Whether one of a graph's nodes allocates or frees memory: nothing can be taken out of such a
+/// graph.
 ///
 /// # Errors
 /// `INVALID_VALUE`.

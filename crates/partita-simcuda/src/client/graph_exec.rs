@@ -1,10 +1,11 @@
 //! Executable graphs.
 //!
-//! As measured on hardware: the debug callback sees a kernel node when the executable is first uploaded, and its
-//! answer is baked in. Later launches, and new parameters that are the old ones, keep the baked mask. A node that
-//! was disabled and enabled again, or whose parameters were changed, is shown anew at the next launch. An upload of
-//! the first kind calls the callback once more, for the launch itself. Nodes are named by the graph that the
-//! executable was made of, as long as it lives.
+//! As measured on hardware: the debug callback sees a kernel node when the executable is first
+//! uploaded, and its answer is baked in. Later launches, and new parameters that are the old ones,
+//! keep the baked mask. A node that was disabled and enabled again, or whose parameters were
+//! changed, is shown anew at the next launch. An upload of the first kind calls the callback once
+//! more, for the launch itself. Nodes are named by the graph that the executable was made of, as
+//! long as it lives.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,7 +42,8 @@ pub(super) struct ExecNode {
     pub(super) token: Option<u64>,
     /// What it called before its parameters were changed, which a launch may still be about to.
     pub(super) former: Vec<u64>,
-    /// A kernel's descriptor as the subscriber left it. The driver builds it once and shows it as it is when the node is armed anew.
+    /// A kernel's descriptor as the subscriber left it. The driver builds it once and shows it as
+    /// it is when the node is armed anew.
     image: Option<Box<Image>>,
 }
 
@@ -213,7 +215,8 @@ fn own(runtime: &Runtime, event: &Event) -> Result<(), CuResult> {
 }
 
 impl ExecNode {
-    /// Builds a kernel's descriptor, if it has none, and shows it; at the first upload that of a disabled node too.
+    /// Builds a kernel's descriptor, if it has none, and shows it; at the first upload that of a
+    /// disabled node too.
     fn describe(&mut self, runtime: &'static Runtime) -> Result<(), CuResult> {
         if let (NodeKind::Kernel(kernel), None) = (&self.kind, &self.image) {
             let KernelNode { function, confines, priority, .. } = kernel;
@@ -348,7 +351,8 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
         return Err(CuResult::INVALID_VALUE);
     }
     capture::refuse_captured(stream)?;
-    // A graph's nodes have the masks that they were given; the driver looks at the rest of the structure.
+    // A graph's nodes have the masks that they were given; the driver looks at the rest of the
+    // structure.
     stream.enter_launch()?;
     let mut state = lock(&exec.state);
     graph_memory::launch(&state.flat, exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0)?;
@@ -365,7 +369,8 @@ pub(super) fn place(state: &State, source: CUgraphNode) -> Result<usize, CuResul
     found.ok_or(CuResult::INVALID_VALUE)
 }
 
-/// Gives a node new parameters. A captured node keeps what the stream that it was captured on held it to.
+/// Gives a node new parameters. A captured node keeps what the stream that it was captured on held
+/// it to.
 fn replace(node: &mut ExecNode, new: NodeKind) {
     let new = match (&node.kind, new) {
         (NodeKind::Kernel(old), NodeKind::Kernel(new)) => {
@@ -462,7 +467,8 @@ pub(super) fn update(
     Ok(Ok(()))
 }
 
-/// Has the node that was made of `source` run another graph of the same shape: the nodes keep their names and take its parameters.
+/// Has the node that was made of `source` run another graph of the same shape: the nodes keep their
+/// names and take its parameters.
 ///
 /// # Errors
 /// `INVALID_VALUE` for a node that runs no graph, and for a graph of another shape.

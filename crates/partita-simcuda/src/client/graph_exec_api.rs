@@ -130,8 +130,8 @@ driver_api! {
 
     /// As `cuGraphExecUpdate_v2`, but it refuses graphs whose nodes wait for and write words.
     fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
-        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call reports of such a graph, and of
-        /// a graph with another number of nodes.
+        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call reports of such a graph, and
+        /// of a graph with another number of nodes.
         const NOT_SUPPORTED: u32 = 6;
         let updated = match has_batches(handle, graph)? {
             true => Err((CuResult::GRAPH_EXEC_UPDATE_FAILURE, NOT_SUPPORTED, 0)),

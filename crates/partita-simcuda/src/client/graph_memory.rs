@@ -16,8 +16,8 @@ use super::pool;
 use super::runtime::{Runtime, lock, runtime, runtime_at};
 use super::{get, put};
 
-/// Memory that a node allocates: there from the node on, at an address that never changes, until the node's graph and
-/// its executables are gone.
+/// Memory that a node allocates: there from the node on, at an address that never changes, until
+/// the node's graph and its executables are gone.
 #[derive(Debug)]
 pub struct GraphMemory {
     /// Its address.
@@ -62,10 +62,12 @@ pub fn check_free(owner: usize, address: u64) -> Result<(), CuResult> {
     if is_there && !nodes.iter().any(frees) { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
 }
 
-/// Allocates and frees what a launch does. `frees_first`: what the last launch left is freed before.
+/// Allocates and frees what a launch does. `frees_first`: what the last launch left is freed
+/// before.
 ///
 /// # Errors
-/// `INVALID_VALUE` for memory that is allocated already, and for a free of another graph's memory that is not.
+/// `INVALID_VALUE` for memory that is allocated already, and for a free of another graph's memory
+/// that is not.
 pub(super) fn launch(flat: &Flat, frees_first: bool) -> Result<(), CuResult> {
     let runs = || flat.nodes.iter().map(|node| &node.kind);
     let own: BTreeMap<u64, &Arc<GraphMemory>> = runs()
@@ -163,7 +165,8 @@ pub fn retain(handle: usize, count: u32) -> Result<(), CuResult> {
 }
 
 driver_api! {
-    /// Adds a node that allocates memory. Other than on hardware the memory is there before the first launch.
+    /// Adds a node that allocates memory. Other than on hardware the memory is there before the
+    /// first launch.
     fn cuGraphAddMemAllocNode(
         made: *mut CUgraphNode,
         owner: CUgraph,
@@ -219,8 +222,8 @@ driver_api! {
         put(params, found)
     }
 
-    /// Adds a node that frees what another one has allocated. The address stays the graph's, so that it can be
-    /// launched again.
+    /// Adds a node that frees what another one has allocated. The address stays the graph's, so
+    /// that it can be launched again.
     fn cuGraphAddMemFreeNode(
         made: *mut CUgraphNode,
         owner: CUgraph,

@@ -15,8 +15,8 @@ fn node(handle: CUgraphNode) -> Result<Arc<Node>, CuResult> {
     graph::node(handle.addr())
 }
 
-/// Gives a list to a program in CUDA's way: a null array asks for the length; else the array is filled, the rest
-/// with null, and the count set to what there is.
+/// Gives a list to a program in CUDA's way: a null array asks for the length; else the array is
+/// filled, the rest with null, and the count set to what there is.
 unsafe fn give(all: &[usize], to: *mut CUgraphNode, count: *mut usize) -> Result<(), CuResult> {
     // SAFETY: by the entry point's caller's word, here and below.
     unsafe {

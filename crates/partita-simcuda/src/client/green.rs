@@ -1,8 +1,9 @@
 //! Green contexts: the primary context, held to some of the device's SMs.
 //!
-//! As measured on an H200 (driver 580.159.04): launches on their streams come to the debug callback with a valid mask in the descriptor,
-//! the streams' structures show none, a mask of the stream's own takes the place of it, and no green context can be made in a process
-//! that has subscribed to the callback.
+//! As measured on an H200 (driver 580.159.04): launches on their streams come to the debug callback
+//! with a valid mask in the descriptor, the streams' structures show none, a mask of the stream's
+//! own takes the place of it, and no green context can be made in a process that has subscribed to
+//! the callback.
 
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -48,8 +49,8 @@ fn supported() -> Result<(), CuResult> {
     if version < CUDA_VERSION_MIN { Err(CuResult::NOT_SUPPORTED) } else { Ok(()) }
 }
 
-/// The words of a launch's mask: everything but the set disabled, fused-off numbers included, as far as words have a number that is
-/// live. On an H200 with numbers up to 83 the fourth word is 0.
+/// The words of a launch's mask: everything but the set disabled, fused-off numbers included, as
+/// far as words have a number that is live. On an H200 with numbers up to 83 the fourth word is 0.
 fn disable_words(runtime: &Runtime, set: &TpcSet) -> [u32; 8] {
     let topology = &runtime.spec.topology;
     let last = topology.physical_set(&topology.all()).last_tpc().unwrap_or(0);

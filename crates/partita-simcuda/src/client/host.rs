@@ -42,7 +42,8 @@ fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CuResult> {
     if base == libc::MAP_FAILED {
         return Err(CuResult::OUT_OF_MEMORY);
     }
-    // SAFETY: the range was just mapped. A child must not write into memory that the parent's device uses.
+    // SAFETY: the range was just mapped. A child must not write into memory that the parent's
+    // device uses.
     unsafe { libc::madvise(base, length, libc::MADV_DONTFORK) };
     let address = base as u64;
     let mut region = Region::new(address, bytes as u64, Kind::HostOwned);
@@ -56,7 +57,8 @@ fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CuResult> {
     Ok(base)
 }
 
-/// Tells the boards of host memory. As under unified addressing every GPU of the process can reach it.
+/// Tells the boards of host memory. As under unified addressing every GPU of the process can reach
+/// it.
 fn announce(region: &Region, length: u64, descriptors: &[BorrowedFd<'_>]) -> Result<(), CuResult> {
     let request = Request::HostMap { address: region.start, bytes: length };
     for (told, runtime) in visible().iter().enumerate() {
@@ -85,7 +87,8 @@ fn forget(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
     }
 }
 
-/// Lets the board read and write this process's memory, where the kernel asks for such a permission.
+/// Lets the board read and write this process's memory, where the kernel asks for such a
+/// permission.
 fn permit_board(runtime: &Runtime) {
     if let Some(board) = runtime.board_pid() {
         // SAFETY: takes no pointers. It fails where there is nothing to permit.

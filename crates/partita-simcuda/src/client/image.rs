@@ -49,8 +49,8 @@ const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 /// Reads an image of whatever kind at an address whose length only the image itself knows.
 ///
 /// # Errors
-/// `INVALID_VALUE` for null, `INVALID_IMAGE` and `INVALID_PTX` for what cannot be read, `NO_BINARY_FOR_GPU` for a
-/// fat binary whose parts are all packed in a way that is not known here.
+/// `INVALID_VALUE` for null, `INVALID_IMAGE` and `INVALID_PTX` for what cannot be read,
+/// `NO_BINARY_FOR_GPU` for a fat binary whose parts are all packed in a way that is not known here.
 ///
 /// # Safety
 /// The address is null or that of a whole image.
@@ -58,7 +58,8 @@ pub unsafe fn parse(image: *const u8) -> Result<Loaded, CuResult> {
     if image.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
-    // SAFETY: every kind of image is longer than its magic number, but for text, which ends with a zero.
+    // SAFETY: every kind of image is longer than its magic number, but for text, which ends with a
+    // zero.
     let magic = unsafe {
         let mut magic = [0u8; 4];
         for (index, byte) in magic.iter_mut().enumerate() {
@@ -113,7 +114,8 @@ const FLAG_LZ4: u64 = 0x2000;
 /// Packed with Zstandard.
 const FLAG_ZSTD: u64 = 0x8000;
 
-/// Reads the parts of a fat binary: cubins as they are and packed ones, and PTX where there is no cubin.
+/// Reads the parts of a fat binary: cubins as they are and packed ones, and PTX where there is no
+/// cubin.
 fn fatbin(bytes: &[u8]) -> Result<Loaded, CuResult> {
     let mut at = usize::from(u16_at(bytes, 6).ok_or(CuResult::INVALID_IMAGE)?);
     let (mut binary, mut source, mut skipped) = (Loaded::default(), Loaded::default(), 0);
@@ -195,7 +197,8 @@ fn lz4(packed: &[u8], length: usize) -> Option<Vec<u8>> {
 }
 
 mod elf {
-    //! Cubins: ELF files with a section `.text.NAME` for each kernel and its properties in `.nv.info.NAME`.
+    //! Cubins: ELF files with a section `.text.NAME` for each kernel and its properties in
+    //! `.nv.info.NAME`.
 
     use super::{CuResult, Global, KernelInfo, Loaded, u16_at, u32_at, u64_at};
 

@@ -45,7 +45,8 @@ fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<(*const c_void, u3
 }
 
 driver_api! {
-    /// Connects this process to the boards of the GPUs that it sees; they are started when they do not run.
+    /// Connects this process to the boards of the GPUs that it sees; they are started when they do
+    /// not run.
     fn cuInit(flags: u32) {
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);

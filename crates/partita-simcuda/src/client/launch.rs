@@ -52,7 +52,8 @@ impl Launch {
         LaunchShape { grid: self.grid, cluster: self.cluster, cooperative: Some(self.cooperative) }
     }
 
-    /// Checks it against function and device. What fits the device but not a mask hangs, as on hardware.
+    /// Checks it against function and device. What fits the device but not a mask hangs, as on
+    /// hardware.
     ///
     /// # Errors
     /// Those that `cuLaunchKernel` documents.
@@ -165,7 +166,8 @@ impl ParamBuffer {
     /// `INVALID_VALUE` when there are none where there must be, or too many.
     ///
     /// # Safety
-    /// `params` is null or holds a pointer to each parameter; `extra` is null or a list as `cuda.h` says.
+    /// `params` is null or holds a pointer to each parameter; `extra` is null or a list as `cuda.h`
+    /// says.
     #[inline]
     pub unsafe fn gather(
         function: &Function,
@@ -199,7 +201,8 @@ impl ParamBuffer {
             buffer.few.as_mut_ptr().cast::<u8>()
         };
         for (index, (offset, size)) in function.info.params.iter().enumerate() {
-            // SAFETY: the program gave a pointer for each parameter; offset and size lie inside `length`.
+            // SAFETY: the program gave a pointer for each parameter; offset and size lie inside
+            // `length`.
             unsafe {
                 let from = *params.add(index);
                 if from.is_null() {

@@ -1,4 +1,5 @@
-//! Launches in the way of the first CUDA: block shape and parameters are set on the function, one by one.
+//! Launches in the way of the first CUDA: block shape and parameters are set on the function, one
+//! by one.
 
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
@@ -68,8 +69,8 @@ fn launch(function: CUfunction, width: c_int, height: c_int, stream: CUstream) -
     ];
     let (width, height) = (dimension(width)?, dimension(height)?);
     let none = std::ptr::null_mut();
-    // SAFETY: the list names a buffer and its length, both of which live until the call returns; the handles are
-    // the program's.
+    // SAFETY: the list names a buffer and its length, both of which live until the call returns;
+    // the handles are the program's.
     unsafe {
         let extra = extra.as_mut_ptr();
         cuLaunchKernel(function, width, height, 1, x, y, z, settings.shared_bytes, stream, none, extra).ok()

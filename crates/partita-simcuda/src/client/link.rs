@@ -1,5 +1,5 @@
-//! The just-in-time linker. Nothing is compiled here, so PTX texts are put end to end, and a single image of
-//! another kind is passed on as it is.
+//! The just-in-time linker. Nothing is compiled here, so PTX texts are put end to end, and a single
+//! image of another kind is passed on as it is.
 
 use core::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex};

@@ -42,8 +42,8 @@ pub fn allocate(context: &'static Context, bytes: u64, kind: AllocKind) -> Resul
 fn open_view(runtime: &Runtime, region: &Region) -> Result<(), CuResult> {
     let mut at = region.start;
     for Extent { offset, bytes } in &region.extents {
-        // SAFETY: the range lies in the window that this library reserved, in pages that only this allocation
-        // has, so the mapping replaces nothing but the reservation.
+        // SAFETY: the range lies in the window that this library reserved, in pages that only this
+        // allocation has, so the mapping replaces nothing but the reservation.
         let mapped = unsafe {
             libc::mmap(
                 at as *mut c_void,
@@ -160,7 +160,8 @@ driver_api! {
         super::graph_memory::free(address).unwrap_or_else(|| free(runtime, address))
     }
 
-    /// Free and total device memory, or either alone: what there is no place for is left out (an H200 with driver 580.159.04).
+    /// Free and total device memory, or either alone: what there is no place for is left out (an
+    /// H200 with driver 580.159.04).
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         let runtime = current()?.runtime;
         let Reply::MemInfo { free: left, total: all } = runtime.call(&Request::MemInfo)? else {
@@ -293,7 +294,8 @@ driver_api! {
     }
 }
 
-/// Checks a batch that is to be moved. The locations begin at its first entry and follow one another.
+/// Checks a batch that is to be moved. The locations begin at its first entry and follow one
+/// another.
 fn check_moves(addresses: &[u64], sizes: &[usize], firsts: &[usize], flags: u64) -> Result<(), CuResult> {
     let follow = firsts.first() == Some(&0) && firsts.is_sorted_by(|one, next| one < next);
     if !follow || firsts.iter().any(|first| *first >= addresses.len()) {

@@ -34,7 +34,8 @@ impl Fill {
     /// The command that does it.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for memory that is not there, is not the device's, or is not aligned to the element.
+    /// `INVALID_VALUE` for memory that is not there, is not the device's, or is not aligned to the
+    /// element.
     pub fn command(&self) -> Result<Command, CuResult> {
         let runtime = runtime_at(self.dst)?;
         let size = u64::from(self.element_bytes);

@@ -1,7 +1,8 @@
 //! The driver API as programs see it: exported C functions, by family.
 //!
-//! Every entry point is defined with `driver_api!`, which gives it the C ABI, turns its `Result` into a
-//! result code and keeps panics out: the workspace aborts on a panic, so entry points are written not to.
+//! Every entry point is defined with `driver_api!`, which gives it the C ABI, turns its `Result`
+//! into a result code and keeps panics out: the workspace aborts on a panic, so entry points are
+//! written not to.
 
 macro_rules! driver_api {
     () => {};

@@ -168,7 +168,8 @@ pub fn kernel_function(kernel: CUkernel) -> Result<&'static Function, CuResult> 
     find(&module, &name)
 }
 
-/// The function of a handle that may be a kernel's: launches take both. `None` when it is no kernel's.
+/// The function of a handle that may be a kernel's: launches take both. `None` when it is no
+/// kernel's.
 #[inline]
 pub fn kernel_as_function(handle: CUfunction) -> Option<Result<&'static Function, CuResult>> {
     let at = handle.addr() as u64;

@@ -1,7 +1,8 @@
 //! Handles that are pointers: contexts, streams, events and functions.
 //!
-//! Such an object is never unmapped, so a stale handle is recognised by its mark and refused with an error
-//! where a real driver may crash. Streams and events, of which programs make many, are used again.
+//! Such an object is never unmapped, so a stale handle is recognised by its mark and refused with
+//! an error where a real driver may crash. Streams and events, of which programs make many, are
+//! used again.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,8 +61,8 @@ pub unsafe fn object<T: Object>(handle: *const std::ffi::c_void) -> Result<&'sta
     if object.addr() < 4096 || !object.is_aligned() {
         return Err(T::BAD);
     }
-    // SAFETY: the caller vouches for the address; objects are leaked, so a handle that this library gave out
-    // stays readable for ever.
+    // SAFETY: the caller vouches for the address; objects are leaked, so a handle that this library
+    // gave out stays readable for ever.
     let object = unsafe { &*object };
     if object.mark().is(T::KIND) { Ok(object) } else { Err(T::BAD) }
 }
@@ -93,7 +94,8 @@ impl<T> Used<T> {
     }
 }
 
-/// Handles that are numbers: everything that programs make few of. A handle is never given out twice.
+/// Handles that are numbers: everything that programs make few of. A handle is never given out
+/// twice.
 #[derive(Debug)]
 pub struct Registry<T>(Mutex<Vec<(usize, T)>>, AtomicU64);
 

@@ -1,5 +1,5 @@
-//! Occupancy. Like the real calls these look at function, device and green context only: a TPC mask is unknown to
-//! them.
+//! Occupancy. Like the real calls these look at function, device and green context only: a TPC mask
+//! is unknown to them.
 
 use core::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -92,8 +92,8 @@ fn cluster_limit(runtime: &Runtime, function: &Function) -> Result<u32, CuResult
     Ok(if consents { most } else { most.min(CLUSTER_PORTABLE_MAX) })
 }
 
-/// How many clusters of `size` blocks are resident at once, on all that a launch may use: a green context's SMs
-/// where its stream is one's, and the whole device otherwise.
+/// How many clusters of `size` blocks are resident at once, on all that a launch may use: a green
+/// context's SMs where its stream is one's, and the whole device otherwise.
 fn clusters(runtime: &Runtime, function: &Function, launch: &Launch, stream: &Stream, size: u32) -> u32 {
     let threads: u32 = launch.block.iter().product();
     if threads > function.threads_max(runtime) {

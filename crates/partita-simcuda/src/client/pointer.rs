@@ -95,14 +95,16 @@ unsafe fn store_nothing(data: *mut c_void, attribute: CUpointer_attribute) -> Re
 }
 
 driver_api! {
-    /// One attribute of an address. Ordinary memory has none. Without a current context nothing is told of any (as documented; not measured).
+    /// One attribute of an address. Ordinary memory has none. Without a current context nothing is
+    /// told of any (as documented; not measured).
     fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr) {
         context::current()?;
         let region = runtime_at(address)?.regions.find(address);
         store(data, attribute, region.as_ref(), address)
     }
 
-    /// Several attributes of an address; what ordinary memory has not is zero. They are told without a current context, too (an H200 with driver 580.159.04).
+    /// Several attributes of an address; what ordinary memory has not is zero. They are told
+    /// without a current context, too (an H200 with driver 580.159.04).
     fn cuPointerGetAttributes(
         count: u32,
         attributes: *const CUpointer_attribute,

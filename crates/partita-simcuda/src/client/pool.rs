@@ -90,8 +90,9 @@ fn pool(handle: CUmemoryPool) -> Result<Pool, CuResult> {
     POOLS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// Allocates from a pool. The memory can be used at once: every stream waits for nothing that has not
-/// happened on the board yet, because a freed block comes back only when its stream has reached the free.
+/// Allocates from a pool. The memory can be used at once: every stream waits for nothing that has
+/// not happened on the board yet, because a freed block comes back only when its stream has reached
+/// the free.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY`, `INVALID_VALUE`.

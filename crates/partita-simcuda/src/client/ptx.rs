@@ -1,4 +1,5 @@
-//! What PTX text says of its kernels: names, parameters, bounds and shared memory. Nothing is compiled.
+//! What PTX text says of its kernels: names, parameters, bounds and shared memory. Nothing is
+//! compiled.
 
 use partita_abi::CuResult;
 
@@ -78,7 +79,8 @@ fn version(text: &str, word: &str) -> u32 {
 /// Reads a module.
 ///
 /// # Errors
-/// `INVALID_PTX` for text that is no PTX: it names no version, or a kernel's parameters make no sense.
+/// `INVALID_PTX` for text that is no PTX: it names no version, or a kernel's parameters make no
+/// sense.
 pub fn parse(text: &str) -> Result<Loaded, CuResult> {
     let text = strip(text);
     if !text.contains(".version") || !text.contains(".target") {

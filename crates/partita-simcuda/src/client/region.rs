@@ -1,4 +1,5 @@
-//! What this process knows to be mapped at which address, so that host threads can move bytes themselves.
+//! What this process knows to be mapped at which address, so that host threads can move bytes
+//! themselves.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};

@@ -1,10 +1,12 @@
 //! The SMs of a device as resources, and how a driver splits them.
 //!
-//! Sizes are those that `cuda.h` documents for each generation; how many groups a split gives is as measured on an H200 (driver
-//! 580.159.04): of 132 SMs 15 groups of 8 with 12 left over, 8 of 16 with 4, 3 of 40 (34 asked for) with 12; without co-scheduling 66 of
-//! 2, 8 of 16, 3 of 34. What follows from that: each group has at least one unit of SMs of one GPC. What it has beyond that need not be
-//! of that GPC: the first group of 16 SMs had TPCs 0, 8, 16, 24 and 64 of one GPC, 32 and 39 of another and 47 of a third, and the first
-//! GPC had three left. By which rule is the driver's secret; here it is the first that no group has.
+//! Sizes are those that `cuda.h` documents for each generation; how many groups a split gives is as
+//! measured on an H200 (driver 580.159.04): of 132 SMs 15 groups of 8 with 12 left over, 8 of 16
+//! with 4, 3 of 40 (34 asked for) with 12; without co-scheduling 66 of 2, 8 of 16, 3 of 34. What
+//! follows from that: each group has at least one unit of SMs of one GPC. What it has beyond that
+//! need not be of that GPC: the first group of 16 SMs had TPCs 0, 8, 16, 24 and 64 of one GPC, 32
+//! and 39 of another and 47 of a third, and the first GPC had three left. By which rule is the
+//! driver's secret; here it is the first that no group has.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -38,7 +40,8 @@ pub struct SmSet {
     pub together_sms: u32,
 }
 
-/// The sizes of co-scheduled parts: the least, and the SMs of one GPC that each has, which is also the step.
+/// The sizes of co-scheduled parts: the least, and the SMs of one GPC that each has, which is also
+/// the step.
 fn sizes(spec: &DeviceSpec) -> (u32, u32) {
     match spec.compute_capability.major {
         ..=7 => (2, 2),
@@ -57,7 +60,8 @@ impl SmSet {
     /// Reads a resource.
     ///
     /// # Errors
-    /// `INVALID_RESOURCE_TYPE` for one that is not of SMs, `INVALID_VALUE` for one that this library did not fill.
+    /// `INVALID_RESOURCE_TYPE` for one that is not of SMs, `INVALID_VALUE` for one that this
+    /// library did not fill.
     pub fn of(resource: &CUdevResource) -> Result<Self, CuResult> {
         if resource.kind != CU_DEV_RESOURCE_TYPE_SM {
             return Err(CuResult::INVALID_RESOURCE_TYPE);
@@ -116,7 +120,8 @@ pub struct Split {
     pub rest: SmSet,
 }
 
-/// TPCs of each GPC in pieces of `tpcs`: the first of every GPC, then the second. Pieces that are not full are left out.
+/// TPCs of each GPC in pieces of `tpcs`: the first of every GPC, then the second. Pieces that are
+/// not full are left out.
 fn units(topology: &Topology, set: &TpcSet, tpcs: u32) -> Vec<TpcSet> {
     let mut units = Vec::new();
     for gpc in topology.gpcs() {
@@ -136,8 +141,8 @@ fn units(topology: &Topology, set: &TpcSet, tpcs: u32) -> Vec<TpcSet> {
 /// Splits SMs into groups of at least `wanted_sms`, at most `groups_max` of them.
 ///
 /// # Errors
-/// `INVALID_VALUE` for unknown flags and for more SMs than there are; `INVALID_RESOURCE_CONFIGURATION` for a part of another split, and
-/// where not even one group fits.
+/// `INVALID_VALUE` for unknown flags and for more SMs than there are;
+/// `INVALID_RESOURCE_CONFIGURATION` for a part of another split, and where not even one group fits.
 pub fn split(
     spec: &DeviceSpec,
     input: &SmSet,
@@ -187,7 +192,8 @@ pub fn split(
 /// Unites resources into what one context gets.
 ///
 /// # Errors
-/// `INVALID_VALUE` for none; `INVALID_RESOURCE_CONFIGURATION` for several that are not of one split, or one twice.
+/// `INVALID_VALUE` for none; `INVALID_RESOURCE_CONFIGURATION` for several that are not of one
+/// split, or one twice.
 pub fn unite(parts: &[SmSet]) -> Result<SmSet, CuResult> {
     let first = *parts.first().ok_or(CuResult::INVALID_VALUE)?;
     let mut all = first;

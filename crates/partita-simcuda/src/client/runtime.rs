@@ -28,14 +28,15 @@ use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Request, Rol
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 use crate::shared::sys::{SharedMap, eventfd_signal, futex_wait};
 
-/// Where device addresses start, if the addresses are free. A driver maps its own range in the same way.
+/// Where device addresses start, if the addresses are free. A driver maps its own range in the same
+/// way.
 const WINDOW_WISH: usize = 0x3000_0000_0000;
 /// How long a waiting thread looks before it sleeps.
 const SPIN: Duration = Duration::from_micros(3);
 /// How long a waiting thread sleeps before it makes sure that the board still lives.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// When set, a synchronising call that waits longer than this many milliseconds on work that can never run
-/// gives up with `CUDA_ERROR_LAUNCH_TIMEOUT`.
+/// When set, a synchronising call that waits longer than this many milliseconds on work that can
+/// never run gives up with `CUDA_ERROR_LAUNCH_TIMEOUT`.
 const ENV_WATCHDOG: &str = "PARTITA_SIM_WATCHDOG_MS";
 
 /// The connection and what comes with it.
@@ -102,8 +103,8 @@ pub fn own_path() -> Option<PathBuf> {
     if found == 0 {
         return None;
     }
-    // SAFETY: dladdr succeeded, so the struct is filled and the name is a C string that lives as long as the
-    // object is loaded.
+    // SAFETY: dladdr succeeded, so the struct is filled and the name is a C string that lives as
+    // long as the object is loaded.
     let name = unsafe {
         let info = info.assume_init();
         if info.dli_fname.is_null() {
@@ -166,8 +167,8 @@ pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
     exchange(socket.as_fd(), request, &[]).ok().map(|(reply, _)| reply)
 }
 
-/// Asks a board to say when a fault hits clients of an MPS server: then the returned connection has something to receive.
-/// `None` when no board runs.
+/// Asks a board to say when a fault hits clients of an MPS server: then the returned connection has
+/// something to receive. `None` when no board runs.
 pub fn await_fault(place: &Place, server: u32) -> Option<OwnedFd> {
     let socket = place.connect().ok()?;
     let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
@@ -181,7 +182,8 @@ impl Runtime {
     /// Connects to a board, which is started when none runs.
     ///
     /// # Errors
-    /// `NO_DEVICE` when it cannot be reached, with the reason on stderr; an MPS error when the MPS server refuses.
+    /// `NO_DEVICE` when it cannot be reached, with the reason on stderr; an MPS error when the MPS
+    /// server refuses.
     pub(super) fn connect(place: &Place, ordinal: i32) -> Result<Self, CuResult> {
         let attached = mps::client::attach(place)?;
         let (identity, mps_connection) = match attached {
@@ -389,8 +391,8 @@ impl Runtime {
 
     #[inline]
     fn ring(&self) {
-        // The board sets the word before it looks at the rings a last time; the fence orders this side's
-        // publication before the look at the word.
+        // The board sets the word before it looks at the rings a last time; the fence orders this
+        // side's publication before the look at the word.
         fence(Ordering::SeqCst);
         let asleep = &self.page.head().asleep.0;
         if asleep.load(Ordering::Relaxed) == 1 && asleep.swap(0, Ordering::Relaxed) == 1 {
@@ -398,7 +400,8 @@ impl Runtime {
         }
     }
 
-    /// Whether a stream's commands up to a number are complete. Numbers go on where a slot is used again.
+    /// Whether a stream's commands up to a number are complete. Numbers go on where a slot is used
+    /// again.
     pub fn reached(&self, slot: u32, seq: u64) -> bool {
         self.channel.head().streams[slot as usize].completed.load(Ordering::Acquire) >= seq
     }
@@ -406,7 +409,8 @@ impl Runtime {
     /// Waits until the board has made something true.
     ///
     /// # Errors
-    /// The sticky error; `LAUNCH_TIMEOUT` by the watchdog; `DEVICE_UNAVAILABLE` when the board is gone.
+    /// The sticky error; `LAUNCH_TIMEOUT` by the watchdog; `DEVICE_UNAVAILABLE` when the board is
+    /// gone.
     pub fn wait(&self, ready: impl Fn() -> bool) -> Result<(), CuResult> {
         let start = Instant::now();
         while start.elapsed() < SPIN {
@@ -443,8 +447,8 @@ impl Runtime {
 
     /// Tells the board that the process ends in order.
     pub(super) fn say_goodbye(&self) {
-        // The thread that ends the process may be the one that was interrupted in a call; then the board finds
-        // out by itself.
+        // The thread that ends the process may be the one that was interrupted in a call; then the
+        // board finds out by itself.
         for _ in 0..100 {
             if let Ok(socket) = self.socket.try_lock() {
                 let _ = exchange(socket.as_fd(), &Request::Bye, &[]);

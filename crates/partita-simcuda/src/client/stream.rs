@@ -20,8 +20,8 @@ use crate::shared::protocol::{Reply, Request, StreamKind};
 /// Words of streams' structures that somebody else than the driver wrote, in this process.
 static CORRUPTIONS: AtomicU64 = AtomicU64::new(0);
 
-/// A stream. Programs that know the driver's layout follow the first word to a private structure; everything
-/// after it is this library's own.
+/// A stream. Programs that know the driver's layout follow the first word to a private structure;
+/// everything after it is this library's own.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Stream {
@@ -143,7 +143,8 @@ impl Stream {
         unsafe { Structure::at(self.structure.load(Ordering::Relaxed)) }
     }
 
-    /// What a launch takes from the structure: the mask that a program wrote there, if it is in force.
+    /// What a launch takes from the structure: the mask that a program wrote there, if it is in
+    /// force.
     ///
     /// # Errors
     /// `UNKNOWN` when the driver's own words there were changed; the error is sticky.
@@ -188,7 +189,8 @@ impl Stream {
     }
 }
 
-/// Notes that the driver's state was destroyed. As on hardware nothing of this process's GPU work is good for anything then.
+/// Notes that the driver's state was destroyed. As on hardware nothing of this process's GPU work
+/// is good for anything then.
 #[cold]
 fn corrupted(runtime: &Runtime, foreign: Foreign) -> CuResult {
     // A process whose work has ended for this reason already is not told twice of one word.
@@ -202,7 +204,8 @@ fn corrupted(runtime: &Runtime, foreign: Foreign) -> CuResult {
          its own state; the mask of this driver lies at {:#x}",
         runtime.structure.mask_at()
     );
-    // A copy of the process that was made behind the driver's back shares the board with the original, whose state is sound.
+    // A copy of the process that was made behind the driver's back shares the board with the
+    // original, whose state is sound.
     if std::process::id() == runtime.process {
         let report = Request::Corrupted { offset_bytes: offset_bytes as u32, word };
         // Nothing more can be done if the board is gone.
@@ -211,7 +214,8 @@ fn corrupted(runtime: &Runtime, foreign: Foreign) -> CuResult {
     CuResult::UNKNOWN
 }
 
-/// How many words of its streams' structures the driver has found changed by somebody else, in this process.
+/// How many words of its streams' structures the driver has found changed by somebody else, in this
+/// process.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_sim_corruptions() -> u64 {
     CORRUPTIONS.load(Ordering::Relaxed)
@@ -220,8 +224,8 @@ pub extern "C" fn partita_sim_corruptions() -> u64 {
 /// The stream that a handle means in a call of either flavour.
 ///
 /// # Errors
-/// `INVALID_CONTEXT` for a default stream without a current context, `INVALID_HANDLE` for a bad handle,
-/// `CONTEXT_IS_DESTROYED` for a stream that its green context has left behind.
+/// `INVALID_CONTEXT` for a default stream without a current context, `INVALID_HANDLE` for a bad
+/// handle, `CONTEXT_IS_DESTROYED` for a stream that its green context has left behind.
 ///
 /// # Safety
 /// The handle came from this library.

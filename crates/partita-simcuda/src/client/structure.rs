@@ -1,9 +1,12 @@
-//! The driver's private structure behind a stream: what programs that know its layout follow the handle's first word to.
+//! The driver's private structure behind a stream: what programs that know its layout follow the
+//! handle's first word to.
 //!
-//! It holds the stream's mask at the driver's own place, and everything else that a driver keeps there. As on an H200 a launch reads
-//! some three dozen words scattered over it, of which many are zero and could be taken for a mask that is not in force; the words of
-//! the mask itself are read only if the first says that they count. What a launch reads it relies on, and everything is looked at when
-//! the stream is waited for or destroyed: a word that somebody else changed is a corruption of the driver's state.
+//! It holds the stream's mask at the driver's own place, and everything else that a driver keeps
+//! there. As on an H200 a launch reads some three dozen words scattered over it, of which many are
+//! zero and could be taken for a mask that is not in force; the words of the mask itself are read
+//! only if the first says that they count. What a launch reads it relies on, and everything is
+//! looked at when the stream is waited for or destroyed: a word that somebody else changed is a
+//! corruption of the driver's state.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,7 +23,8 @@ const STRIDE_BYTES: usize = STRUCTURE_BYTES as usize + 0x140;
 /// Structures mapped at a time.
 const CHUNK: usize = 28;
 
-/// Where a launch of an H200's driver 580.159.04 was seen to read, in order, without the mask at 0x51c.
+/// Where a launch of an H200's driver 580.159.04 was seen to read, in order, without the mask at
+/// 0x51c.
 const READ_AT_LAUNCH: [u16; 44] = [
     0x10, 0x58, 0x448, 0x580, 0x57c, 0x5c, 0x5d8, 0x3fc, 0x3e0, 0x3e8, 0xb8, 0x398, 0x80, 0x5f0, 0x620,
     0x638, 0x650, 0x668, 0x680, 0x560, 0x8b0, 0x8d0, 0x8e0, 0x8c0, 0x554, 0x7f4, 0x7fc, 0x6d4, 0x6c4, 0x724,
@@ -48,7 +52,8 @@ pub struct Shape {
     mask_at: usize,
     mask: StreamMaskLayout,
     counter_at: usize,
-    /// Words that every structure has alike; those of the mask, the counter and the address are zero.
+    /// Words that every structure has alike; those of the mask, the counter and the address are
+    /// zero.
     fresh: Box<[u32]>,
     /// Word numbers that a launch relies on.
     read: Box<[u16]>,
@@ -99,8 +104,8 @@ impl Shape {
 pub struct Structure(&'static [AtomicU32; WORDS]);
 
 impl Structure {
-    /// A new one, of pages that hold nothing else: whoever closes them for a moment to see who reads there closes nothing of the
-    /// program's own.
+    /// A new one, of pages that hold nothing else: whoever closes them for a moment to see who
+    /// reads there closes nothing of the program's own.
     pub fn new() -> Option<Self> {
         static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
         let mut free = lock(&FREE);
@@ -118,7 +123,8 @@ impl Structure {
             let pages = pages.expose_provenance();
             free.extend((0..CHUNK).rev().map(|index| pages + index * STRIDE_BYTES));
         }
-        // SAFETY: inside pages that are zeroed, aligned and never unmapped, and handed out once; plain atomics may hold anything.
+        // SAFETY: inside pages that are zeroed, aligned and never unmapped, and handed out once;
+        // plain atomics may hold anything.
         free.pop().map(|address| Self(unsafe { &*std::ptr::with_exposed_provenance(address) }))
     }
 
@@ -141,12 +147,13 @@ impl Structure {
     }
 
     fn pair(self, at: usize) -> &'static AtomicU64 {
-        // SAFETY: both places of pairs are multiples of 8 inside the structure, whose address is one, too; nobody uses their halves.
+        // SAFETY: both places of pairs are multiples of 8 inside the structure, whose address is
+        // one, too; nobody uses their halves.
         unsafe { &*self.0.as_ptr().cast::<u8>().add(at).cast() }
     }
 
-    /// Makes it that of a new stream: nothing launched. As on an H200 (driver 580.159.04) a mask stays that a former stream left here:
-    /// the new one has it from the start.
+    /// Makes it that of a new stream: nothing launched. As on an H200 (driver 580.159.04) a mask
+    /// stays that a former stream left here: the new one has it from the start.
     pub fn arm(self, shape: &Shape) {
         for (index, (word, fresh)) in self.0.iter().zip(&shape.fresh).enumerate() {
             if !shape.is_mask(index) {
@@ -164,7 +171,8 @@ impl Structure {
         }
     }
 
-    /// What a launch does: looks at the driver's own words, counts, and takes the stream's mask if one is in force.
+    /// What a launch does: looks at the driver's own words, counts, and takes the stream's mask if
+    /// one is in force.
     ///
     /// # Errors
     /// The first word found that is not the driver's.

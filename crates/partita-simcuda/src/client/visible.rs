@@ -32,7 +32,8 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     format!("GPU-{}", partita_abi::types::CUuuid { bytes: uuid })
 }
 
-/// The name by which lists mean the device of a place: `GPU-` or, of a MIG instance, `MIG-`, and its identifier.
+/// The name by which lists mean the device of a place: `GPU-` or, of a MIG instance, `MIG-`, and
+/// its identifier.
 pub fn name_of(place: &Place) -> String {
     let text = uuid_text(device_uuid(place));
     if place.instance().is_some() { text.replacen("GPU-", "MIG-", 1) } else { text }

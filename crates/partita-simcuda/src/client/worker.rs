@@ -1,5 +1,6 @@
-//! The one thread for each GPU that does a process's host work in stream order: host functions, stream callbacks and
-//! copies that touch pinned host memory. It is started when the first of these is asked for.
+//! The one thread for each GPU that does a process's host work in stream order: host functions,
+//! stream callbacks and copies that touch pinned host memory. It is started when the first of these
+//! is asked for.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -39,7 +40,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct HostWorks(Mutex<HashMap<u64, Entry>>);
 
-/// Names a piece of host work, so that a command can refer to it, once or, if it is `lasting`, for ever.
+/// Names a piece of host work, so that a command can refer to it, once or, if it is `lasting`, for
+/// ever.
 pub fn prepare(runtime: &'static Runtime, work: HostWork, lasting: bool) -> u64 {
     runtime.worker.call_once(|| {
         // A process that cannot make a thread cannot run a real driver either.

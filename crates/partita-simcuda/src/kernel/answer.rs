@@ -15,10 +15,12 @@ use super::{Gpu, put, put_u32, u32_at};
 const ID_INFO_BOARD_AT: usize = 20;
 const ID_INFO_INSTANCE_AT: usize = 24;
 const ID_INFO_NUMA_AT: usize = 28;
-/// Where `GR_GET_TPC_MASK` has the GPC, and the masks of it and of `GR_GET_GPC_MASK` lie: behind the route.
+/// Where `GR_GET_TPC_MASK` has the GPC, and the masks of it and of `GR_GET_GPC_MASK` lie: behind
+/// the route.
 const BEHIND_ROUTE: usize = 16;
 
-/// The SM order that a driver of a CUDA version was built with: 570 is 12.8, 575 is 12.9, 580 is 13.0.
+/// The SM order that a driver of a CUDA version was built with: 570 is 12.8, 575 is 12.9, 580 is
+/// 13.0.
 fn sm_order_layout(cuda_version: u32) -> SmOrderLayout {
     SmOrderLayout {
         fields: if cuda_version >= 13_000 {

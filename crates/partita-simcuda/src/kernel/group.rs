@@ -1,7 +1,8 @@
 //! Channel groups: what of a process takes turns on a GPU, and how long a turn is.
 //!
-//! libcuda makes them through the device nodes and sets their slices by an `ioctl` that others can stand in the way of. So does the simulated
-//! one: it really calls `ioctl`, on a descriptor of its own that stands for the node, and answers by itself what nobody else has.
+//! libcuda makes them through the device nodes and sets their slices by an `ioctl` that others can
+//! stand in the way of. So does the simulated one: it really calls `ioctl`, on a descriptor of its
+//! own that stands for the node, and answers by itself what nobody else has.
 
 use core::ffi::c_void;
 use std::fs::File;
@@ -68,7 +69,8 @@ pub fn begin(runtime: &Runtime) -> Result<(), CuResult> {
     if is_answered && u32_at(&argument, RM_STATUS_AT) == NV_OK { Ok(()) } else { Err(CuResult::UNKNOWN) }
 }
 
-/// Asks as libcuda does, so that others can stand in the way; answers by itself what nobody else has. Returns whether there is an answer.
+/// Asks as libcuda does, so that others can stand in the way; answers by itself what nobody else
+/// has. Returns whether there is an answer.
 ///
 /// # Safety
 /// Whatever the argument points to lives.

@@ -1,4 +1,5 @@
-//! A program's memory as a kernel reaches it: an address that is not mapped is an error and no crash.
+//! A program's memory as a kernel reaches it: an address that is not mapped is an error and no
+//! crash.
 
 use super::Errno;
 
@@ -9,7 +10,8 @@ fn transfer(address: u64, local: *mut u8, bytes: usize, write: bool) -> Result<(
     let here = libc::iovec { iov_base: local.cast(), iov_len: bytes };
     let there =
         libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: bytes };
-    // SAFETY: the local range is valid for `bytes`, for writing where it is written; the kernel checks the other one.
+    // SAFETY: the local range is valid for `bytes`, for writing where it is written; the kernel
+    // checks the other one.
     let moved = unsafe {
         if write {
             libc::process_vm_writev(libc::getpid(), &here, 1, &there, 1, 0)

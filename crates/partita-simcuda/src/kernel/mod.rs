@@ -1,9 +1,11 @@
-//! The kernel driver's device nodes, as far as they tell where SMs lie and how long turns last: `/dev/nvidiactl` and `/dev/nvidiaN`.
+//! The kernel driver's device nodes, as far as they tell where SMs lie and how long turns last:
+//! `/dev/nvidiactl` and `/dev/nvidiaN`.
 //!
-//! A process cannot be given device nodes without root, so the simulated libcuda brings them along as three functions that stand for
-//! `open`, `ioctl` and `close`. Requests, structures and answers are those of the published kernel modules (`partita_abi::control`);
-//! what an H200's driver 580.159.04 answered to them is answered here, its refusals included. As with the real nodes nothing depends
-//! on `cuInit` or on `CUDA_VISIBLE_DEVICES`.
+//! A process cannot be given device nodes without root, so the simulated libcuda brings them along
+//! as three functions that stand for `open`, `ioctl` and `close`. Requests, structures and answers
+//! are those of the published kernel modules (`partita_abi::control`); what an H200's driver
+//! 580.159.04 answered to them is answered here, its refusals included. As with the real nodes
+//! nothing depends on `cuInit` or on `CUDA_VISIBLE_DEVICES`.
 
 mod answer;
 pub mod group;
@@ -270,7 +272,8 @@ impl Kernel {
     }
 }
 
-/// Stands for `open` of `/dev/nvidiactl` or `/dev/nvidiaN`: a token of 0 or more, or the negative number of an error.
+/// Stands for `open` of `/dev/nvidiactl` or `/dev/nvidiaN`: a token of 0 or more, or the negative
+/// number of an error.
 ///
 /// # Safety
 /// The path is null or a string that ends with a zero byte.
@@ -284,8 +287,8 @@ pub unsafe extern "C" fn partita_sim_control_open(path: *const c_char) -> c_int 
     with_kernel(|kernel| kernel.open(path)).unwrap_or_else(|errno| -errno)
 }
 
-/// Stands for `ioctl` on such a node: 0, or the negative number of an error. As with the real call the argument's address is checked and
-/// not trusted, and so are the addresses inside.
+/// Stands for `ioctl` on such a node: 0, or the negative number of an error. As with the real call
+/// the argument's address is checked and not trusted, and so are the addresses inside.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_sim_control_ioctl(token: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     const READ_WRITE: c_ulong = 3;
@@ -302,7 +305,8 @@ pub extern "C" fn partita_sim_control_ioctl(token: c_int, request: c_ulong, argu
     answered.err().map_or(0, |errno| -errno)
 }
 
-/// Stands for `close` of such a node: 0, or the negative number of an error. What its clients made goes with it.
+/// Stands for `close` of such a node: 0, or the negative number of an error. What its clients made
+/// goes with it.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_sim_control_close(token: c_int) -> c_int {
     with_kernel(|kernel| kernel.close(token)).err().map_or(0, |errno| -errno)

@@ -1,6 +1,8 @@
-//! Device memory as libcuda asks the kernel driver for it: an object below the device, by an `ioctl` that others can stand in the way of.
+//! Device memory as libcuda asks the kernel driver for it: an object below the device, by an
+//! `ioctl` that others can stand in the way of.
 //!
-//! The memory itself is the board's. Only what no call of a program names is asked for here as well: contexts and the variables of modules.
+//! The memory itself is the board's. Only what no call of a program names is asked for here as
+//! well: contexts and the variables of modules.
 
 use partita_abi::CuResult;
 use partita_abi::control::{

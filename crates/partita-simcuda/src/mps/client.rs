@@ -15,15 +15,17 @@ use crate::shared::socket;
 const ENV_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
 const ENV_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-/// Makes this process a client of the service in its pipe directory. `None` where no daemon listens: as on
-/// hardware, the program then runs on its own, without a word.
+/// Makes this process a client of the service in its pipe directory. `None` where no daemon
+/// listens: as on hardware, the program then runs on its own, without a word.
 ///
-/// Waits for a server, for as long as another user has it. The connection is what makes the process a client;
-/// it is to be kept until the process ends.
+/// Waits for a server, for as long as another user has it. The connection is what makes the process
+/// a client; it is to be kept until the process ends.
 ///
 /// # Errors
-/// The daemon's refusal: `MPS_SERVER_NOT_READY` while a server recovers from a fault, `MPS_MAX_CLIENTS_REACHED`,
-/// `INVALID_RESOURCE_CONFIGURATION` without a static partition where one is needed; `NO_DEVICE` when the service is not for this device; `MPS_CONNECTION_FAILED` when it goes away meanwhile.
+/// The daemon's refusal: `MPS_SERVER_NOT_READY` while a server recovers from a fault,
+/// `MPS_MAX_CLIENTS_REACHED`, `INVALID_RESOURCE_CONFIGURATION` without a static partition where one
+/// is needed; `NO_DEVICE` when the service is not for this device; `MPS_CONNECTION_FAILED` when it
+/// goes away meanwhile.
 pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult> {
     let Ok(connection) = socket::connect(&dirs::control(&dirs::pipe())) else { return Ok(None) };
     let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
@@ -43,7 +45,8 @@ pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult>
     }
 }
 
-/// Tells the server of a context that this process made or ended, over the connection of [`attach`].
+/// Tells the server of a context that this process made or ended, over the connection of
+/// [`attach`].
 ///
 /// # Errors
 /// Those of the socket: the service is gone.

@@ -1,8 +1,9 @@
 //! Faults: whom one hits, what the logs say of it, and the way back.
 //!
-//! A board fails all clients of the server by itself and tells the daemon, which has asked to be told. The daemon finds the boards
-//! that are tied to that one by clients on several devices, fails those clients too, and writes what a server of driver 580 writes (H200,
-//! 2026-11-21): whose work was at fault is not in it.
+//! A board fails all clients of the server by itself and tells the daemon, which has asked to be
+//! told. The daemon finds the boards that are tied to that one by clients on several devices, fails
+//! those clients too, and writes what a server of driver 580 writes (H200, 2026-11-21): whose work
+//! was at fault is not in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,8 +74,8 @@ impl Daemon {
     fn contain(&mut self, server: u32, origin: &Place, status: &BoardStatus) {
         let faults = || status.processes.iter().filter(|process| is_fault(process, server));
         let Some(code) = faults().map(|process| process.fault).next() else { return };
-        // A program connects to the server for each device that it sees; it runs where it has contexts. The board may know of one that
-        // the daemon has not been told of yet.
+        // A program connects to the server for each device that it sees; it runs where it has
+        // contexts. The board may know of one that the daemon has not been told of yet.
         let hurt: BTreeSet<u32> = faults().map(|process| process.pid).collect();
         let runs_there = |pid: u32, member: &Member| {
             !member.contexts.is_empty() || member.place.socket() == origin.socket() && hurt.contains(&pid)

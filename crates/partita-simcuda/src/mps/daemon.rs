@@ -1,8 +1,8 @@
 //! The control daemon: connections, commands, and the server's life.
 //!
-//! One thread that sleeps in `poll`. What it waits for: signals, new connections, messages, the server's link,
-//! and the deaths of clients. A client is gone when its connection closes or its process ends, whichever
-//! comes first: a child that it forked may hold the connection open.
+//! One thread that sleeps in `poll`. What it waits for: signals, new connections, messages, the
+//! server's link, and the deaths of clients. A client is gone when its connection closes or its
+//! process ends, whichever comes first: a child that it forked may hold the connection open.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -68,8 +68,8 @@ enum Source {
 }
 
 impl Daemon {
-    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`; `for_all` takes every user's programs; with
-    /// `is_static` clients need a static partition.
+    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`; `for_all` takes
+    /// every user's programs; with `is_static` clients need a static partition.
     ///
     /// # Errors
     /// Those of `signalfd`.
@@ -242,7 +242,8 @@ impl Daemon {
             Some(Failure::Death) => {
                 // It may have said that it is ready before the signal came.
                 self.is_deaf = Some(pid);
-                // SAFETY: takes numbers; the process is this daemon's child and has not been waited for.
+                // SAFETY: takes numbers; the process is this daemon's child and has not been waited
+                // for.
                 unsafe { libc::kill(pid as i32, libc::SIGKILL) };
             }
             _ => {}

@@ -39,8 +39,8 @@ pub fn control(pipe: &Path) -> PathBuf {
     pipe.join("control")
 }
 
-/// What a running daemon keeps in its pipe directory. Removed when dropped, but for the directory and the lock:
-/// a lock on a removed file would keep nobody out.
+/// What a running daemon keeps in its pipe directory. Removed when dropped, but for the directory
+/// and the lock: a lock on a removed file would keep nobody out.
 #[derive(Debug)]
 pub struct PipeFiles {
     /// For programs and commands.
@@ -73,8 +73,8 @@ impl std::fmt::Display for PipeError {
 impl std::error::Error for PipeError {}
 
 impl PipeFiles {
-    /// Makes the directory if there is none, and everything in it; the rights are those that the real daemon
-    /// gives.
+    /// Makes the directory if there is none, and everything in it; the rights are those that the
+    /// real daemon gives.
     ///
     /// # Errors
     /// [`PipeError`].

@@ -7,8 +7,9 @@ const SMS_LEAST: u32 = 8;
 
 /// SMs that a client of `percentage` may use on a device of `sms`, made of TPCs of `sms_per_tpc`.
 ///
-/// Rounds down to whole TPCs. Measured on an H200 (132 SMs): 10 % gives 12, 25 % gives 32, 50 % gives 66; others
-/// report 8 for 1 to 7 %. That the least is four TPCs on other devices too is an assumption.
+/// Rounds down to whole TPCs. Measured on an H200 (132 SMs): 10 % gives 12, 25 % gives 32, 50 %
+/// gives 66; others report 8 for 1 to 7 %. That the least is four TPCs on other devices too is an
+/// assumption.
 #[must_use]
 pub fn percentage_sms(percentage: u32, sms: u32, sms_per_tpc: u32) -> u32 {
     let per_tpc = sms_per_tpc.max(1);
@@ -83,8 +84,8 @@ pub struct Limits {
     pub percentage: f32,
     /// Priority of clients: 0 normal, 1 below normal. Nothing follows from it here.
     pub priority: u32,
-    /// Limits of device memory by what the user called the device, in the order given: the last one counts. As
-    /// with the real daemon nobody checks that there is such a device.
+    /// Limits of device memory by what the user called the device, in the order given: the last one
+    /// counts. As with the real daemon nobody checks that there is such a device.
     memory: Vec<(String, MemoryLimit)>,
 }
 
@@ -95,7 +96,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What the daemon starts with. As the real daemon, it ignores values that it does not understand.
+    /// What the daemon starts with. As the real daemon, it ignores values that it does not
+    /// understand.
     #[must_use]
     pub fn from_values(percentage_text: Option<&str>, memory: Option<&str>) -> Self {
         let mut limits = Self::default();
@@ -134,8 +136,8 @@ impl Limits {
             .map(|(_, limit)| limit.bytes())
     }
 
-    /// The percentage of a client that asks for `own`: it can only lower the server's. A fraction counts as the
-    /// next whole percent.
+    /// The percentage of a client that asks for `own`: it can only lower the server's. A fraction
+    /// counts as the next whole percent.
     #[must_use]
     pub fn client_percentage(&self, own: Option<f32>) -> u32 {
         let own = own.filter(|own| *own > 0.0).unwrap_or(100.0);

@@ -1,14 +1,15 @@
-//! A stand-in for `nvidia-cuda-mps-control`: the control daemon, its server process, its commands and its
-//! logs, and the client's side of it.
+//! A stand-in for `nvidia-cuda-mps-control`: the control daemon, its server process, its commands
+//! and its logs, and the client's side of it.
 //!
-//! What MPS does to programs (running at the same time, sharing a fault) is the board's work; this service
-//! decides who belongs to which server and under which limits. A program finds it as with the real one: if
-//! something listens at `control` in `CUDA_MPS_PIPE_DIRECTORY`, the program attaches before it opens its
-//! device, and is a client of the server that it is told for as long as that connection lives.
+//! What MPS does to programs (running at the same time, sharing a fault) is the board's work; this
+//! service decides who belongs to which server and under which limits. A program finds it as with
+//! the real one: if something listens at `control` in `CUDA_MPS_PIPE_DIRECTORY`, the program
+//! attaches before it opens its device, and is a client of the server that it is told for as long
+//! as that connection lives.
 //!
-//! As with the control program of CUDA 13.0 ("v2") there is one server at a time, for one user; other users
-//! wait until its clients are gone. The server is a process of its own, so that it can be listed, shut down
-//! and killed; what it is to know the daemon knows.
+//! As with the control program of CUDA 13.0 ("v2") there is one server at a time, for one user;
+//! other users wait until its clients are gone. The server is a process of its own, so that it can
+//! be listed, shut down and killed; what it is to know the daemon knows.
 //!
 //! | module | |
 //! |---|---|

@@ -1,8 +1,9 @@
 //! Static SM partitions, of control programs from 13010 on and daemons that were started with `-S`.
 //!
-//! A client needs one then, by `CUDA_MPS_SM_PARTITION`, or is refused with error 915. A chunk has 8 SMs from compute capability 9.0 on and 4
-//! before; whoever has the last chunk of a device has what is left over too. The table has the seven columns of the manual. What is said in
-//! refusals is not published and is this module's own.
+//! A client needs one then, by `CUDA_MPS_SM_PARTITION`, or is refused with error 915. A chunk has 8
+//! SMs from compute capability 9.0 on and 4 before; whoever has the last chunk of a device has what
+//! is left over too. The table has the seven columns of the manual. What is said in refusals is not
+//! published and is this module's own.
 
 use std::fmt::Write;
 
@@ -137,7 +138,8 @@ impl Partitions {
         table
     }
 
-    /// The id, and the TPCs (the first, and how many), of the partition that a client of a device names by `CUDA_MPS_SM_PARTITION`.
+    /// The id, and the TPCs (the first, and how many), of the partition that a client of a device
+    /// names by `CUDA_MPS_SM_PARTITION`.
     pub fn find(&self, uuid: &str, name: Option<&str>) -> Option<(String, (u32, u32))> {
         let (of, id) = name?.split_once('/')?;
         let device = self.devices.iter().find(|device| device.uuid == uuid && of == uuid)?;

@@ -1,8 +1,8 @@
 //! What each command does, and its reply.
 //!
-//! Lists, percentages, unknown commands, and what is said of servers and clients that are not there: as driver
-//! 580.159.04 words them. The other refusals, and the forms of `get_device_client_list` and of memory limits,
-//! are not published and are this module's own.
+//! Lists, percentages, unknown commands, and what is said of servers and clients that are not
+//! there: as driver 580.159.04 words them. The other refusals, and the forms of
+//! `get_device_client_list` and of memory limits, are not published and are this module's own.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -197,7 +197,8 @@ impl Daemon {
         Ok(lines(std::iter::once(head).chain(rows)))
     }
 
-    /// Whether the command is one to a client that cannot react: then there is no answer, as on an H200 (CUDA 13.0).
+    /// Whether the command is one to a client that cannot react: then there is no answer, as on an
+    /// H200 (CUDA 13.0).
     pub(super) fn waits_for_a_stopped_client(&self, line: &str) -> bool {
         let Ok(Command::TerminateClient(_, client)) = Command::parse(line) else { return false };
         let stat = std::fs::read_to_string(format!("/proc/{client}/stat")).unwrap_or_default();
@@ -218,7 +219,8 @@ impl Daemon {
                 member.terminated = true;
                 Ok("0".to_owned())
             }
-            // It is attached, but is not on its board yet or any more: it has no work that could be ended.
+            // It is attached, but is not on its board yet or any more: it has no work that could be
+            // ended.
             _ => Err(missing()),
         }
     }

@@ -1,8 +1,9 @@
 //! Failures on demand: what a test wants the service to do wrong.
 //!
-//! `PARTITA_SIM_MPS_SCRIPT` names a file with a rule a line, `[N*]WHAT ACTION [TEXT]`. WHAT is a command's name, `attach` (a program
-//! that asks to be a client), `server` (a server that starts) or `start` (the daemon itself). With `N*` the rule counts for the first N
-//! times, without for all. The file is read anew each time, so that a test can change it while the daemon runs.
+//! `PARTITA_SIM_MPS_SCRIPT` names a file with a rule a line, `[N*]WHAT ACTION [TEXT]`. WHAT is a
+//! command's name, `attach` (a program that asks to be a client), `server` (a server that starts)
+//! or `start` (the daemon itself). With `N*` the rule counts for the first N times, without for
+//! all. The file is read anew each time, so that a test can change it while the daemon runs.
 //!
 //! | action | of a command | of `attach` | of `server` | of `start` |
 //! |---|---|---|---|---|

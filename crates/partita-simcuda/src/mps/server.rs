@@ -1,7 +1,7 @@
 //! The server process: a child of the daemon, tied to it by a socket on its standard input.
 //!
-//! It says that it is ready and then lives until the daemon lets go of its end. So it ends with the daemon
-//! however that ends, and its own death is seen by the daemon at once.
+//! It says that it is ready and then lives until the daemon lets go of its end. So it ends with the
+//! daemon however that ends, and its own death is seen by the daemon at once.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,7 +41,8 @@ impl ServerProcess {
     /// Starts a server that runs as `uid`.
     ///
     /// # Errors
-    /// Those of starting a process; `PermissionDenied` for another user's server without the right to it.
+    /// Those of starting a process; `PermissionDenied` for another user's server without the right
+    /// to it.
     pub fn start(uid: u32) -> io::Result<Self> {
         let (link, other) = UnixStream::pair()?;
         link.set_nonblocking(true)?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::shared::sys::{check, owned};
 
-/// A descriptor that becomes readable when one of the signals comes that end the daemon. Blocks them.
+/// A descriptor that becomes readable when one of the signals comes that end the daemon. Blocks
+/// them.
 pub(super) fn signals() -> io::Result<OwnedFd> {
     // SAFETY: all zeroes is a valid signal set, and the calls only write to this local one.
     let set = unsafe {

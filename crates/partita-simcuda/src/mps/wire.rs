@@ -1,4 +1,5 @@
-//! Messages between the daemon and those who connect to its socket, in postcard form, one packet each.
+//! Messages between the daemon and those who connect to its socket, in postcard form, one packet
+//! each.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,8 +13,8 @@ use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 /// What is said to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// A program starts to use CUDA. Answered with [`Answer::Attached`] or [`Answer::Refused`], when there is a
-    /// server for it.
+    /// A program starts to use CUDA. Answered with [`Answer::Attached`] or [`Answer::Refused`],
+    /// when there is a server for it.
     Attach(Attach),
     /// One command line. Answered with [`Answer::Text`].
     Command(String),
@@ -68,7 +69,8 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T) -> io::Result<()>
 /// Receives a message; `None` when the socket does not block and nothing is there.
 ///
 /// # Errors
-/// Those of the socket; `ConnectionReset` when the peer is gone; `InvalidData` for what is no message.
+/// Those of the socket; `ConnectionReset` when the peer is gone; `InvalidData` for what is no
+/// message.
 pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     match socket::receive(socket, &mut buffer)? {

@@ -134,7 +134,8 @@ nvml_getters! {
     fn nvmlDeviceGetDefaultEccMode -> u32 = |device| u32::from(ecc(&device)?);
     /// Who may use the device: anybody.
     fn nvmlDeviceGetComputeMode -> u32 = |_device| COMPUTE_MODE_DEFAULT;
-    /// Whether the driver stays loaded without clients. The board ends with its last one, so it does not.
+    /// Whether the driver stays loaded without clients. The board ends with its last one, so it
+    /// does not.
     fn nvmlDeviceGetPersistenceMode -> u32 = |_device| 0;
     /// Whether a display is connected.
     fn nvmlDeviceGetDisplayMode -> u32 = |_device| 0;

@@ -9,7 +9,8 @@ nvml_api! {
     fn nvmlInit_v2() { start() }
     /// Starts the library.
     fn nvmlInit() { start() }
-    /// Starts the library. The flags are about machines whose GPUs may be missing, so they change nothing here.
+    /// Starts the library. The flags are about machines whose GPUs may be missing, so they change
+    /// nothing here.
     fn nvmlInitWithFlags(_flags: u32) { start() }
     /// Ends the library.
     fn nvmlShutdown() { end() }
@@ -18,7 +19,8 @@ nvml_api! {
     fn nvmlSystemGetDriverVersion(version: *mut c_char, length: u32) {
         put_text(version, length, first_device()?.place.spec.driver.version)
     }
-    /// Version of this library: its own CUDA version before the driver's, as the real one prints it.
+    /// Version of this library: its own CUDA version before the driver's, as the real one prints
+    /// it.
     fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: u32) {
         let driver = first_device()?.place.spec.driver;
         put_text(version, length, &format!("{}.{}", driver.cuda_version / 1000, driver.version))

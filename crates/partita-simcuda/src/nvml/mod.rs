@@ -1,10 +1,10 @@
-//! The management library: the functions of `nvml.h` that monitoring programs call, exported with the C ABI
-//! from the same shared object as the driver API.
+//! The management library: the functions of `nvml.h` that monitoring programs call, exported with
+//! the C ABI from the same shared object as the driver API.
 //!
 //! The devices are those that `PARTITA_SIM_DEVICE` and `PARTITA_SIM_GPUS` name, whatever
-//! `CUDA_VISIBLE_DEVICES` shows. What they are comes from the catalogue; what happens on one comes from its
-//! board, asked anew by each call. Looking never starts a board: without one the device is idle, its memory is
-//! free and no process runs on it.
+//! `CUDA_VISIBLE_DEVICES` shows. What they are comes from the catalogue; what happens on one comes
+//! from its board, asked anew by each call. Looking never starts a board: without one the device is
+//! idle, its memory is free and no process runs on it.
 //!
 //! | module | functions |
 //! |---|---|

@@ -78,7 +78,8 @@ fn parse(id: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
-/// NVML's number for a PCIe generation's speed (`NVML_PCIE_LINK_MAX_SPEED_*`): the generation itself.
+/// NVML's number for a PCIe generation's speed (`NVML_PCIE_LINK_MAX_SPEED_*`): the generation
+/// itself.
 fn link_speed(device: &Device) -> u32 {
     device.place.spec.board.pcie_generation
 }
@@ -112,8 +113,8 @@ nvml_getters! {
 }
 
 nvml_api! {
-    /// Place on the bus. As the real library does, fills the same structure as the third version up to its
-    /// last field, which this version does not have.
+    /// Place on the bus. As the real library does, fills the same structure as the third version up
+    /// to its last field, which this version does not have.
     fn nvmlDeviceGetPciInfo_v2(handle: Handle, to: *mut PciInfo) {
         put(to.cast::<[u8; 36]>(), legacy(&PciInfo::of(&*device(handle)?)))
     }

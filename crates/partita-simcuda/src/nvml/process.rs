@@ -1,7 +1,8 @@
 //! Processes on the device.
 //!
-//! As the real library does, the list of compute processes names an MPS server in place of its clients, with
-//! all that they use; the clients themselves are in the list of MPS compute processes.
+//! As the real library does, the list of compute processes names an MPS server in place of its
+//! clients, with all that they use; the clients themselves are in the list of MPS compute
+//! processes.
 
 use super::{Handle, NvmlReturn, device, get, put};
 use crate::shared::protocol::ProcessStatus;
@@ -74,8 +75,8 @@ type Choice = fn(&[ProcessStatus]) -> Vec<ProcessV1>;
 /// Fills a program's array, or tells how long it must be.
 ///
 /// # Safety
-/// `count` is null or valid for reading and writing; `to` is null or valid for writing as many elements as it
-/// says.
+/// `count` is null or valid for reading and writing; `to` is null or valid for writing as many
+/// elements as it says.
 unsafe fn fill<T: From<ProcessV1>>(
     handle: Handle,
     count: *mut u32,

@@ -1,7 +1,8 @@
 //! Utilisation, clocks, power and temperature.
 //!
-//! The engine has no model of power: from the board's utilisation a linear one is made, between the idle
-//! figures below and the limits of the catalogue. Good enough to draw a line that moves; no measurement.
+//! The engine has no model of power: from the board's utilisation a linear one is made, between the
+//! idle figures below and the limits of the catalogue. Good enough to draw a line that moves; no
+//! measurement.
 
 use super::{Device, Handle, NvmlReturn, device, put};
 

@@ -1,5 +1,6 @@
-//! The memory that the board shares with one client: a ring of commands towards the board, the progress of
-//! each stream and a queue of host work back. One such block per client; nobody else sees it.
+//! The memory that the board shares with one client: a ring of commands towards the board, the
+//! progress of each stream and a queue of host work back. One such block per client; nobody else
+//! sees it.
 
 use std::io;
 use std::mem;
@@ -33,7 +34,8 @@ pub struct ChannelHead {
     pub tail: Apart<AtomicU64>,
     /// Bytes that the board has taken since the start.
     pub head: Apart<AtomicU64>,
-    /// Bumped by the board whenever something completes or room appears: the word that clients sleep on.
+    /// Bumped by the board whenever something completes or room appears: the word that clients
+    /// sleep on.
     pub progress: Apart<AtomicU32>,
     /// How many threads of the client sleep on `progress`.
     pub waiters: Apart<AtomicU32>,
@@ -41,7 +43,8 @@ pub struct ChannelHead {
     pub fault: Apart<AtomicI32>,
     /// 1 while the engine says that some launch of this client can never be dispatched.
     pub stuck: Apart<AtomicU32>,
-    /// Host work that the board has queued since the start; also the word that the worker sleeps on.
+    /// Host work that the board has queued since the start; also the word that the worker sleeps
+    /// on.
     pub host_tail: Apart<AtomicU32>,
     /// Host work that the worker has taken since the start.
     pub host_head: Apart<AtomicU32>,
@@ -101,8 +104,8 @@ impl Channel {
 
     /// The words that both sides use.
     pub fn head(&self) -> &ChannelHead {
-        // SAFETY: the mapping is page-aligned, longer than the head, and holds atomics only, for which every
-        // bit pattern is valid.
+        // SAFETY: the mapping is page-aligned, longer than the head, and holds atomics only, for
+        // which every bit pattern is valid.
         unsafe { &*self.map.base().cast::<ChannelHead>() }
     }
 
@@ -129,7 +132,8 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Writes one command whose body is `parts` end to end, or returns `false` when there is no room.
+    /// Writes one command whose body is `parts` end to end, or returns `false` when there is no
+    /// room.
     ///
     /// The caller rings the board's doorbell afterwards.
     pub fn publish(&mut self, channel: &Channel, kind: u32, stream: u32, seq: u64, parts: &[&[u8]]) -> bool {
@@ -143,14 +147,14 @@ impl Producer {
         let ring = channel.ring();
         if skip > 0 {
             let filler = RecordHead { bytes: skip as u32, kind: KIND_WRAP, stream: 0, body_bytes: 0, seq: 0 };
-            // SAFETY: `at` is a multiple of 64 below RING_BYTES, so a head fits, and the board does not read
-            // beyond `tail`.
+            // SAFETY: `at` is a multiple of 64 below RING_BYTES, so a head fits, and the board does
+            // not read beyond `tail`.
             unsafe { ring.add(at as usize).cast::<RecordHead>().write(filler) };
         }
         let at = (self.tail + skip) % RING_BYTES;
         let head = RecordHead { bytes: bytes as u32, kind, stream, body_bytes: body as u32, seq };
-        // SAFETY: `at + bytes` lies inside the ring (else it was skipped), the room was checked to be free,
-        // and the board does not read it before `tail` is stored below.
+        // SAFETY: `at + bytes` lies inside the ring (else it was skipped), the room was checked to
+        // be free, and the board does not read it before `tail` is stored below.
         unsafe {
             let mut to = ring.add(at as usize);
             to.cast::<RecordHead>().write(head);
@@ -191,7 +195,8 @@ impl Consumer {
         channel.head().tail.0.load(Ordering::Acquire) == self.head
     }
 
-    /// Takes the next command, copied out of the shared memory, so that the client cannot change it later.
+    /// Takes the next command, copied out of the shared memory, so that the client cannot change it
+    /// later.
     ///
     /// # Errors
     /// [`Corrupt`] when lengths contradict each other; the client is then to be cut off.
@@ -206,8 +211,8 @@ impl Consumer {
             if waiting > RING_BYTES || !waiting.is_multiple_of(64) {
                 return Err(Corrupt);
             }
-            // SAFETY: `at` is a multiple of 64 below RING_BYTES, so a head lies inside the ring. The bytes
-            // are plain data; a volatile read takes them once.
+            // SAFETY: `at` is a multiple of 64 below RING_BYTES, so a head lies inside the ring.
+            // The bytes are plain data; a volatile read takes them once.
             let record = unsafe { channel.ring().add(at as usize).cast::<RecordHead>().read_volatile() };
             let bytes = u64::from(record.bytes);
             if bytes == 0 || bytes % 64 != 0 || bytes > waiting || at + bytes > RING_BYTES {
@@ -222,8 +227,8 @@ impl Consumer {
                 return Err(Corrupt);
             }
             self.body.resize(body, 0);
-            // SAFETY: the body lies inside the record, which lies inside the ring; the copy goes to memory
-            // of this process alone.
+            // SAFETY: the body lies inside the record, which lies inside the ring; the copy goes to
+            // memory of this process alone.
             unsafe {
                 let from = channel.ring().add(at as usize + RECORD_HEAD_BYTES);
                 std::ptr::copy_nonoverlapping(from, self.body.as_mut_ptr(), body);

@@ -9,8 +9,8 @@ pub const KIND_LAUNCH: u32 = 1;
 /// A [`Command`] in postcard form.
 pub const KIND_COMMAND: u32 = 2;
 
-/// What the board must know of a launch beside the QMD. Grid, clusters, block, shared memory, registers,
-/// program and mask are read from the QMD itself.
+/// What the board must know of a launch beside the QMD. Grid, clusters, block, shared memory,
+/// registers, program and mask are read from the QMD itself.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchHead {
@@ -121,8 +121,8 @@ impl Rect {
 pub enum Command {
     /// Nothing: completes when its turn comes.
     Mark,
-    /// Takes the time of a copy; the client moves the bytes itself when it is over (`token`: its worker does,
-    /// in stream order; 0: the thread that waits for it).
+    /// Takes the time of a copy; the client moves the bytes itself when it is over (`token`: its
+    /// worker does, in stream order; 0: the thread that waits for it).
     HostCopy {
         /// Where the bytes travel.
         route: Route,

@@ -1,4 +1,5 @@
-//! Which driver is simulated: its versions, where it keeps streams' masks, and the version of its launch descriptors.
+//! Which driver is simulated: its versions, where it keeps streams' masks, and the version of its
+//! launch descriptors.
 
 use std::io;
 
@@ -6,14 +7,15 @@ use partita_abi::qmd::layout_for;
 use partita_abi::stream::{self, StreamPlatform};
 use partita_sim::{ComputeCapability, DeviceSpec, StreamMaskLayout, StreamMaskSpec};
 
-/// The CUDA version of the simulated driver, as `13.0`. Default: that of the device's own in the catalogue.
+/// The CUDA version of the simulated driver, as `13.0`. Default: that of the device's own in the
+/// catalogue.
 pub const ENV_DRIVER: &str = "PARTITA_SIM_DRIVER";
-/// Where this driver keeps a stream's mask, in bytes from the stream's structure, decimal or `0x…`. Default: the place that is known
-/// for the version, or one that the simulation invents.
+/// Where this driver keeps a stream's mask, in bytes from the stream's structure, decimal or `0x…`.
+/// Default: the place that is known for the version, or one that the simulation invents.
 pub const ENV_STREAM_OFFSET: &str = "PARTITA_SIM_STREAM_OFFSET";
 
-/// The version of this driver's launch descriptors, as `2.4`: one that the device's compute class knows and that has a mask. Default:
-/// that of the device in the catalogue.
+/// The version of this driver's launch descriptors, as `2.4`: one that the device's compute class
+/// knows and that has a mask. Default: that of the device in the catalogue.
 pub const ENV_QMD: &str = "PARTITA_SIM_QMD";
 
 /// Length of a stream's structure, in bytes. An H200's driver reads no further than 0x8e4.
@@ -21,8 +23,8 @@ pub const STRUCTURE_BYTES: u32 = 0x900;
 /// The structure's first bytes hold other things in every driver.
 const OFFSET_MIN: u32 = 0x40;
 
-/// CUDA version and driver build. Builds are those that offsets were tried on where there are such, else the first of their branch
-/// (CUDA toolkit release notes, table of driver versions).
+/// CUDA version and driver build. Builds are those that offsets were tried on where there are such,
+/// else the first of their branch (CUDA toolkit release notes, table of driver versions).
 const BUILDS: &[(u32, &str)] = &[
     (8000, "375.26"),
     (9000, "384.81"),
@@ -149,7 +151,8 @@ pub fn set_stream_offset(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> 
     }
 }
 
-/// Has a device launched with descriptors of another version. Where they have no fields for clusters, the device has none.
+/// Has a device launched with descriptors of another version. Where they have no fields for
+/// clusters, the device has none.
 ///
 /// # Errors
 /// `InvalidInput` for a version that is not one of the device's class, or that has no mask.

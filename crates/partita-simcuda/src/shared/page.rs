@@ -1,4 +1,5 @@
-//! The page that a board shares with all its clients: its clock, its doorbell's state and the table of events.
+//! The page that a board shares with all its clients: its clock, its doorbell's state and the table
+//! of events.
 
 use std::io;
 use std::mem;

@@ -1,8 +1,9 @@
-//! Where a board lives: which device, which directory, how to reach the process there and how to start it.
+//! Where a board lives: which device, which directory, how to reach the process there and how to
+//! start it.
 //!
-//! A board of device `h200` in directory `D` listens at `D/h200.sock`; `D/h200.lock` is held (flock) by whoever
-//! starts or ends it, so that there is never more than one and never a client between two. A machine's further
-//! GPUs have boards of their own there: `D/h200-1.sock` and so on.
+//! A board of device `h200` in directory `D` listens at `D/h200.sock`; `D/h200.lock` is held
+//! (flock) by whoever starts or ends it, so that there is never more than one and never a client
+//! between two. A machine's further GPUs have boards of their own there: `D/h200-1.sock` and so on.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -23,14 +24,15 @@ pub const ENV_DEVICE: &str = "PARTITA_SIM_DEVICE";
 pub const ENV_DIR: &str = "PARTITA_SIM_DIR";
 /// How many GPUs of that kind the machine has. Default 1. Each is a board of its own.
 pub const ENV_GPUS: &str = "PARTITA_SIM_GPUS";
-/// MIG instances into which every GPU of the machine is cut up: profiles with commas between them, as `3g.71gb,1g.18gb`. Each is a board of
-/// its own, with eighths of the GPU's TPCs and its own memory. Empty for none; not set where MIG is off.
+/// MIG instances into which every GPU of the machine is cut up: profiles with commas between them,
+/// as `3g.71gb,1g.18gb`. Each is a board of its own, with eighths of the GPU's TPCs and its own
+/// memory. Empty for none; not set where MIG is off.
 pub const ENV_MIG: &str = "PARTITA_SIM_MIG";
 /// The board's program. Default: `partita-simgpu` beside this library.
 pub const ENV_PROGRAM: &str = "PARTITA_SIMGPU";
 
-/// What the driver keeps of the device's memory for itself. An H200 of 143771 MiB shows programs 150109880320
-/// bytes; smaller boards are taken to keep as much, but no more than a sixty-fourth.
+/// What the driver keeps of the device's memory for itself. An H200 of 143771 MiB shows programs
+/// 150109880320 bytes; smaller boards are taken to keep as much, but no more than a sixty-fourth.
 const DRIVER_BYTES: u64 = (143_771 << 20) - 150_109_880_320;
 
 /// Bytes of device memory that programs see in all.
@@ -38,8 +40,9 @@ pub fn usable_bytes(spec: &DeviceSpec) -> u64 {
     spec.memory.capacity_bytes - DRIVER_BYTES.min(spec.memory.capacity_bytes / 64)
 }
 
-/// Bytes that a context takes for itself, of so many that programs see: code, stacks and queues. An H200 shows about 500 MiB per
-/// context; small boards much less, so it is a two-hundredth there and 528 MiB at most.
+/// Bytes that a context takes for itself, of so many that programs see: code, stacks and queues. An
+/// H200 shows about 500 MiB per context; small boards much less, so it is a two-hundredth there and
+/// 528 MiB at most.
 pub fn context_bytes(usable_bytes: u64) -> u64 {
     (usable_bytes / 200).min(528 << 20).next_multiple_of(PAGE_BYTES)
 }
@@ -103,8 +106,8 @@ impl Place {
         Ok((0..count).map(|index| Self { index, ..first.clone() }).collect())
     }
 
-    /// The place of a GPU of a named kind in `dir`, or in the default directory. Its driver is the one that the environment
-    /// names.
+    /// The place of a GPU of a named kind in `dir`, or in the default directory. Its driver is the
+    /// one that the environment names.
     ///
     /// # Errors
     /// An unknown device, a driver that cannot be.
@@ -197,8 +200,8 @@ impl Place {
         self.check_dir()
     }
 
-    /// Whether the directory is this user's, or root's. A board in any other one is whatever its user makes of it, for
-    /// root as well.
+    /// Whether the directory is this user's, or root's. A board in any other one is whatever its
+    /// user makes of it, for root as well.
     ///
     /// # Errors
     /// `PermissionDenied` when it belongs to somebody else; `NotFound`.
@@ -219,7 +222,8 @@ impl Place {
         ))
     }
 
-    /// Whether programs of every user are on this board: its directory is root's, and others can enter it.
+    /// Whether programs of every user are on this board: its directory is root's, and others can
+    /// enter it.
     pub fn is_for_all_users(&self) -> bool {
         fs::symlink_metadata(&self.dir).is_ok_and(|dir| dir.uid() == 0 && dir.mode() & 0o001 != 0)
     }
@@ -242,7 +246,8 @@ impl Place {
     /// Takes the lock if nobody has it.
     ///
     /// # Errors
-    /// Those of `open` and `flock`: `WouldBlock` when somebody has it, `NotFound` when the directory is not there.
+    /// Those of `open` and `flock`: `WouldBlock` when somebody has it, `NotFound` when the
+    /// directory is not there.
     pub fn try_lock(&self) -> io::Result<File> {
         self.lock_with(libc::LOCK_EX | libc::LOCK_NB)
     }
@@ -275,7 +280,8 @@ impl Place {
     /// Connects to the board, if one runs.
     ///
     /// # Errors
-    /// Those of `connect`; `NotFound` or `ConnectionRefused` when none runs; as [`Place::check_dir`].
+    /// Those of `connect`; `NotFound` or `ConnectionRefused` when none runs; as
+    /// [`Place::check_dir`].
     pub fn connect(&self) -> io::Result<OwnedFd> {
         self.check_dir()?;
         socket::connect(&self.socket())
@@ -308,8 +314,8 @@ impl Place {
         if let Some(at) = self.instance() {
             command.arg("--instance").arg(at.to_string());
         }
-        // The board outlives its first client and is no part of it: of the client's environment it gets what is
-        // meant for the simulation, and what says where things are.
+        // The board outlives its first client and is no part of it: of the client's environment it
+        // gets what is meant for the simulation, and what says where things are.
         command.env_clear().envs(std::env::vars_os().filter(|(name, _)| {
             let name = name.to_string_lossy();
             name.starts_with("PARTITA_SIM") || ["PATH", "HOME", "TMPDIR", "RUST_BACKTRACE"].contains(&&*name)
@@ -327,7 +333,8 @@ impl Place {
         // The program detaches itself and its first process ends when the board listens.
         match command.status() {
             Ok(status) if status.success() => Ok(()),
-            // A program that ignores SIGCHLD has no children to wait for; whether the board runs shows.
+            // A program that ignores SIGCHLD has no children to wait for; whether the board runs
+            // shows.
             Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
             Ok(status) => Err(explain(io::Error::other(status.to_string()))),
             Err(error) => Err(explain(error)),

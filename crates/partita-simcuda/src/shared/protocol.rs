@@ -1,7 +1,8 @@
-//! The slow path: requests and replies over the board's socket, one reply per request, in postcard form.
+//! The slow path: requests and replies over the board's socket, one reply per request, in postcard
+//! form.
 //!
-//! The board handles everything that waits in a client's ring before it answers that client's request, so
-//! the two paths cannot overtake one another.
+//! The board handles everything that waits in a client's ring before it answers that client's
+//! request, so the two paths cannot overtake one another.
 
 use serde::{Deserialize, Serialize};
 
@@ -125,8 +126,8 @@ pub enum NodeWork {
 /// What a client or an observer asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// The first message. A client's reply carries three descriptors: channel, device memory, doorbell; and
-    /// everybody's the board page first.
+    /// The first message. A client's reply carries three descriptors: channel, device memory,
+    /// doorbell; and everybody's the board page first.
     Hello {
         /// [`PROTOCOL_VERSION`].
         version: u32,
@@ -147,7 +148,8 @@ pub enum Request {
         /// Which.
         ctx: u32,
     },
-    /// Sets for how long the process's work runs before somebody else's has its turn, where it takes turns.
+    /// Sets for how long the process's work runs before somebody else's has its turn, where it
+    /// takes turns.
     SetSlice {
         /// In microseconds.
         slice_us: u64,
@@ -206,7 +208,8 @@ pub enum Request {
     },
     /// Reads the memory's state.
     MemInfo,
-    /// Names host memory that the device may reach: shared (with its descriptor) or this process's own.
+    /// Names host memory that the device may reach: shared (with its descriptor) or this process's
+    /// own.
     HostMap {
         /// First address.
         address: u64,
@@ -370,12 +373,14 @@ pub enum Request {
         /// The server.
         server: u32,
     },
-    /// Answered with [`Reply::Status`] when a fault has hit clients of an MPS server, however long that takes.
+    /// Answered with [`Reply::Status`] when a fault has hit clients of an MPS server, however long
+    /// that takes.
     AwaitFault {
         /// The server.
         server: u32,
     },
-    /// A fault on another board is contained together with this one: its clients of the MPS server fail too.
+    /// A fault on another board is contained together with this one: its clients of the MPS server
+    /// fail too.
     Contain {
         /// The server.
         server: u32,

@@ -30,7 +30,8 @@ pub fn shared_field_bytes(sm: &SmSpec, bytes: u32) -> u32 {
     (bytes + sm.shared_reserved_per_block_bytes).next_multiple_of(sm.shared_unit_bytes)
 }
 
-/// Writes a launch into a function's descriptor. `shared_bytes` is static and dynamic memory of a block.
+/// Writes a launch into a function's descriptor. `shared_bytes` is static and dynamic memory of a
+/// block.
 ///
 /// # Errors
 /// `INVALID_VALUE` when a dimension does not fit its field.
@@ -58,9 +59,9 @@ pub fn fill(
     if fits { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
 }
 
-/// For clusters of more than two blocks on a stream without a mask the driver itself disables every number
-/// beyond the GPCs of more than one TPC: words 2 and 3 of the mask read `ffffff00 ffffffff` on the H200 that
-/// was measured.
+/// For clusters of more than two blocks on a stream without a mask the driver itself disables every
+/// number beyond the GPCs of more than one TPC: words 2 and 3 of the mask read `ffffff00 ffffffff`
+/// on the H200 that was measured.
 pub fn leave_out_singletons(image: &mut Image, layout: &QmdLayout, topology: &Topology) {
     let last = topology
         .gpcs()
@@ -76,8 +77,8 @@ pub fn leave_out_singletons(image: &mut Image, layout: &QmdLayout, topology: &To
     merge(image, layout, &disable);
 }
 
-/// Merges a stream's mask (set bits disable, logical numbers) into a descriptor, as the driver does: numbers
-/// that belong to no TPC stay clear.
+/// Merges a stream's mask (set bits disable, logical numbers) into a descriptor, as the driver
+/// does: numbers that belong to no TPC stay clear.
 #[inline]
 pub fn merge_stream_mask(image: &mut Image, layout: &QmdLayout, disable: &[u32; 4], topology: &Topology) {
     let mut physical = [0; 8];
@@ -89,7 +90,8 @@ pub fn merge_stream_mask(image: &mut Image, layout: &QmdLayout, disable: &[u32; 
     merge(image, layout, &physical);
 }
 
-/// Merges physical disable words into a descriptor's mask. Every image here has the length of the longest descriptor.
+/// Merges physical disable words into a descriptor's mask. Every image here has the length of the
+/// longest descriptor.
 #[inline]
 pub fn merge(image: &mut Image, layout: &QmdLayout, disable: &[u32; 8]) {
     let merged = qmd::merge_disable_mask(image, layout, disable);

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use super::sys::{check, owned};
 
-/// The longest message, in bytes. Linux passes packets of this size under its default socket buffers.
+/// The longest message, in bytes. Linux passes packets of this size under its default socket
+/// buffers.
 pub const MESSAGE_BYTES_MAX: usize = 96 * 1024;
 /// The most descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 8;
@@ -128,8 +129,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: CMSG_SPACE computes a size.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(payload) } as _;
-        // SAFETY: the control buffer is larger than the space just claimed for it, so the first header and
-        // its data lie inside it.
+        // SAFETY: the control buffer is larger than the space just claimed for it, so the first
+        // header and its data lie inside it.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -196,8 +197,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
         }
     };
     let mut descriptors = Vec::new();
-    // SAFETY: the kernel filled the control buffer and set its length; the CMSG functions walk exactly that,
-    // and every descriptor in an SCM_RIGHTS message is new and owned by the receiver.
+    // SAFETY: the kernel filled the control buffer and set its length; the CMSG functions walk
+    // exactly that, and every descriptor in an SCM_RIGHTS message is new and owned by the receiver.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
         while !header.is_null() {

@@ -15,15 +15,16 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Waits until `word` is not `expected`, somebody wakes it, or the time is over. Spurious returns happen.
+/// Waits until `word` is not `expected`, somebody wakes it, or the time is over. Spurious returns
+/// happen.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let limit = timeout.map(|limit| libc::timespec {
         tv_sec: limit.as_secs() as libc::time_t,
         tv_nsec: limit.subsec_nanos() as libc::c_long,
     });
     let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word outlives the call; FUTEX_WAIT reads it and the optional timespec, nothing else. The
-    // word lies in memory that several processes share, hence no FUTEX_PRIVATE_FLAG.
+    // SAFETY: the word outlives the call; FUTEX_WAIT reads it and the optional timespec, nothing
+    // else. The word lies in memory that several processes share, hence no FUTEX_PRIVATE_FLAG.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, limit) };
 }
 
@@ -55,7 +56,8 @@ pub fn eventfd() -> io::Result<OwnedFd> {
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// Adds one to an event counter. A full counter is signalled already, so nothing can go wrong that matters.
+/// Adds one to an event counter. A full counter is signalled already, so nothing can go wrong that
+/// matters.
 pub fn eventfd_signal(fd: BorrowedFd<'_>) {
     let one = 1u64;
     // SAFETY: writes eight bytes from a local.
@@ -76,8 +78,8 @@ pub struct SharedMap {
     bytes: usize,
 }
 
-// SAFETY: the mapping is plain memory; what may be read and written concurrently is decided by its users,
-// who go through atomics or raw copies.
+// SAFETY: the mapping is plain memory; what may be read and written concurrently is decided by its
+// users, who go through atomics or raw copies.
 unsafe impl Send for SharedMap {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMap {}

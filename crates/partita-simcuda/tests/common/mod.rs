@@ -1,7 +1,7 @@
 //! A simulated GPU of a test's own, and C programs that run on it.
 //!
-//! The programs in `c/` declare what they use of the driver API themselves and are linked against the library
-//! under the name of the real one, as any program is.
+//! The programs in `c/` declare what they use of the driver API themselves and are linked against
+//! the library under the name of the real one, as any program is.
 
 // Each test file uses a part of this.
 #![allow(dead_code)]
@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 pub use partita_testing::eventually;
 use partita_testing::{Machine, succeed};
 
-/// The directory of this package's programs and of the shared object, which is a package of its own.
+/// The directory of this package's programs and of the shared object, which is a package of its
+/// own.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
 
 /// The shared object.
@@ -71,7 +72,8 @@ impl World {
         program
     }
 
-    /// Runs a program of `c/` with a case's name and expects it to succeed. Returns what it printed.
+    /// Runs a program of `c/` with a case's name and expects it to succeed. Returns what it
+    /// printed.
     pub fn run(&self, program: &str, case: &str) -> String {
         self.run_with(program, case, &[])
     }

@@ -1,7 +1,7 @@
 //! A service of the stand-in for `nvidia-cuda-mps-control`, its clients, and its boards.
 //!
-//! Clients are processes that attach as the driver's client does and then wait. A board is played by a thread, so that faults come when a
-//! test wants them.
+//! Clients are processes that attach as the driver's client does and then wait. A board is played
+//! by a thread, so that faults come when a test wants them.
 
 #![allow(dead_code)]
 

@@ -1,6 +1,8 @@
-//! C programs on a GPU of their own: compiled as their users would, run with nothing around them but what a test names.
+//! C programs on a GPU of their own: compiled as their users would, run with nothing around them
+//! but what a test names.
 //!
-//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU, where a test does not need a simulated one.
+//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU, where a test does not need a
+//! simulated one.
 
 // Each test file uses a part of this.
 #![allow(dead_code)]
@@ -53,7 +55,8 @@ impl World {
         Path::new(env!("CARGO_TARGET_TMPDIR")).join("kept")
     }
 
-    /// Compiles a program of `tests/c` or `examples`. Everything that a compiler complains about is an error.
+    /// Compiles a program of `tests/c` or `examples`. Everything that a compiler complains about is
+    /// an error.
     pub fn compile(&self, source: &str, link: Link) -> PathBuf {
         let folder = if source.starts_with("listing") { "examples" } else { "tests/c" };
         let extension = Path::new(source).extension().is_some();

@@ -1,8 +1,10 @@
 //! Who has the gate of a GPU open and is no tenant there.
 //!
-//! The gate (`partita_ledger::GateMap`) belongs to one user, and every process of that user can write it: hold the lanes that high
-//! priority needs, keep one closed for most of the time, or cut the file short under those who map it. So can root. A tenant's processes open it
-//! through the hook, with a slot in their ledger; `partita` closes it at once. Whoever else has it open is named.
+//! The gate (`partita_ledger::GateMap`) belongs to one user, and every process of that user can
+//! write it: hold the lanes that high priority needs, keep one closed for most of the time, or cut
+//! the file short under those who map it. So can root. A tenant's processes open it through the
+//! hook, with a slot in their ledger; `partita` closes it at once. Whoever else has it open is
+//! named.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -55,7 +57,8 @@ impl Identity {
         maps.lines().filter_map(Self::of_mapping).any(|mapped| mapped == self)
     }
 
-    /// That of a line of `/proc/PID/maps`: addresses, permissions, offset, device as `major:minor` in hexadecimal, inode, path.
+    /// That of a line of `/proc/PID/maps`: addresses, permissions, offset, device as `major:minor`
+    /// in hexadecimal, inode, path.
     fn of_mapping(line: &str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace().skip(3);
         let (major, minor) = fields.next()?.split_once(':')?;
@@ -65,7 +68,8 @@ impl Identity {
     }
 }
 
-/// Every process that has a gate open and no slot in a ledger of its GPU, as far as the caller may look at processes: root sees all.
+/// Every process that has a gate open and no slot in a ledger of its GPU, as far as the caller may
+/// look at processes: root sees all.
 ///
 /// # Errors
 /// What reading the registry ends with.

@@ -23,7 +23,8 @@ impl Account {
     /// The account of a job's owner.
     ///
     /// # Errors
-    /// The reason, if there is no such user, or it is another than the caller's and the caller is not root.
+    /// The reason, if there is no such user, or it is another than the caller's and the caller is
+    /// not root.
     pub fn of(owner: &Owner) -> Result<Self, Trouble> {
         let (found, who) = match owner {
             Owner::Ids { user, .. } => (User::from_uid(Uid::from_raw(*user)), format!("user {user}")),

@@ -1,7 +1,7 @@
 //! What is done as the job's user: its service, its tenant, its clients.
 //!
-//! In a child process that has nothing of root's and a time limit: the driver and the control program may hang, and the
-//! directories are the user's to fill with links.
+//! In a child process that has nothing of root's and a time limit: the driver and the control
+//! program may hang, and the directories are the user's to fill with links.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -31,8 +31,8 @@ use crate::{kill, mps};
 
 /// The job's name.
 pub const JOB: &str = "batch";
-/// The hidden subcommand of `partita` that does nothing until it is ended: it keeps a job's tenant alive between the
-/// job's programs.
+/// The hidden subcommand of `partita` that does nothing until it is ended: it keeps a job's tenant
+/// alive between the job's programs.
 pub const HOLD_SUBCOMMAND: &str = "internal-hold";
 
 /// Batch systems call their scripts without one.
@@ -158,7 +158,8 @@ pub fn ask(
     let job = if rustix::process::geteuid().as_raw() == account.user {
         job
     } else {
-        // The jobs' users share a run directory of root's: one that was the first user's would serve nobody else.
+        // The jobs' users share a run directory of root's: one that was the first user's would
+        // serve nobody else.
         Registry::open().map_err(Trouble::node)?;
         job.as_user(account.user, account.group)
     };
@@ -186,7 +187,8 @@ pub fn ask(
 /// # Errors
 /// What is the node's fault.
 pub fn work(order: &Order) -> Result<Outcome, String> {
-    // A caller that died before this process asked to die with it: its job may have another script by now.
+    // A caller that died before this process asked to die with it: its job may have another script
+    // by now.
     if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32) != Some(order.caller) {
         return Err("whoever asked for it is gone".to_owned());
     }

@@ -1,7 +1,7 @@
 //! Taking the node out of service by a command of the batch system.
 //!
-//! Slurm drains a node whose Prolog or Epilog fails, and its documentation asks scripts not to call its commands; the
-//! exit code is enough there. A PBS epilogue has no such exit code.
+//! Slurm drains a node whose Prolog or Epilog fails, and its documentation asks scripts not to call
+//! its commands; the exit code is enough there. A PBS epilogue has no such exit code.
 
 use std::io;
 use std::process::{Command, Stdio};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// What the names of MPS's variables begin with. Those that the job brings along are limits beside ours; a
-/// percentage even changes the SM count that libraries see, and with it their results.
+/// What the names of MPS's variables begin with. Those that the job brings along are limits beside
+/// ours; a percentage even changes the SM count that libraries see, and with it their results.
 const MPS_PREFIX: &str = "CUDA_MPS_";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// Slurm's global numbers of a step's GPUs.
@@ -64,11 +64,11 @@ impl JobEnvironment {
         Ok(Changes { set, unset })
     }
 
-    /// The UUIDs of the GPUs that a task is to see. An index would mean another GPU under MPS, where the service numbers
-    /// what it serves.
+    /// The UUIDs of the GPUs that a task is to see. An index would mean another GPU under MPS,
+    /// where the service numbers what it serves.
     ///
-    /// Numbers in the task's own variable count the node's GPUs, or those of the step where the batch system hides the
-    /// others from it; which of the two cannot be told.
+    /// Numbers in the task's own variable count the node's GPUs, or those of the step where the
+    /// batch system hides the others from it; which of the two cannot be told.
     fn visible(&self, step: Option<&str>, task: Option<&str>) -> Result<String, String> {
         let words = |text: Option<&str>| -> Vec<String> {
             let text = text.unwrap_or_default();
@@ -113,7 +113,8 @@ impl JobEnvironment {
         }
     }
 
-    /// The same for a shell to read with `.`: for batch systems that cannot change the environment of a job.
+    /// The same for a shell to read with `.`: for batch systems that cannot change the environment
+    /// of a job.
     pub fn shell(&self) -> String {
         if let Some(reason) = &self.refused {
             return format!("printf 'partita: %s\\n' {} >&2\nexit 1\n", quoted(reason));
@@ -143,7 +144,8 @@ impl JobEnvironment {
     }
 }
 
-/// Whether two names of a GPU are the same; one of a simulated machine (`sim:h200:1`) has its number last.
+/// Whether two names of a GPU are the same; one of a simulated machine (`sim:h200:1`) has its
+/// number last.
 fn same(gpu: &str, name: &str) -> bool {
     gpu == name
         || gpu

@@ -15,8 +15,8 @@ use super::{Deadline, Options, Trouble, boot, now_unix_s};
 use crate::install::{self, Install};
 use crate::process::ProcessId;
 
-/// The longest that ending a job's work through MPS may take, beside its tenant's grace: a service that does not answer
-/// is no reason to keep the job's processes.
+/// The longest that ending a job's work through MPS may take, beside its tenant's grace: a service
+/// that does not answer is no reason to keep the job's processes.
 const LEAVE_LIMIT: Duration = Duration::from_secs(15);
 
 /// Undoes what the prolog did for the job. Twice, or without a prolog, is no error.
@@ -99,8 +99,8 @@ pub(super) fn others(store: &Store, without: Option<&JobId>) -> Result<(Vec<Reco
     Ok((records, damaged.len()))
 }
 
-/// Undoes what a record says, as far as it is there. Returns whether nothing is left; what is left is in the report as
-/// the node's trouble. The caller holds the locks of the job and of its group.
+/// Undoes what a record says, as far as it is there. Returns whether nothing is left; what is left
+/// is in the report as the node's trouble. The caller holds the locks of the job and of its group.
 pub(super) fn clean(
     install: &Install,
     options: &Options,
@@ -150,7 +150,8 @@ impl Cleaning<'_> {
         ask(self.install, self.account, &self.record.job, order, deadline)
     }
 
-    /// Ends the job's work on the GPUs, its tenant, and its processes. What is left of processes is in the report.
+    /// Ends the job's work on the GPUs, its tenant, and its processes. What is left of processes is
+    /// in the report.
     ///
     /// # Errors
     /// Why the tenant may still be there.

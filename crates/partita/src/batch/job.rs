@@ -102,7 +102,8 @@ pub struct Job {
     pub id: JobId,
     /// Whose.
     pub owner: Owner,
-    /// Its GPUs on this node, as `--gpu` takes each, in the order of the batch system. May be empty.
+    /// Its GPUs on this node, as `--gpu` takes each, in the order of the batch system. May be
+    /// empty.
     pub gpus: Vec<String>,
     /// What it asked for, or what is wrong with how it asked.
     pub request: Result<Option<Request>, String>,
@@ -146,7 +147,8 @@ impl Job {
         Self::of_pbs(arguments, 4, 6)
     }
 
-    /// The job of an epilogue: id, user, group, name, session, requested resources, used resources, queue, account.
+    /// The job of an epilogue: id, user, group, name, session, requested resources, used resources,
+    /// queue, account.
     ///
     /// # Errors
     /// Which argument is missing or wrong.

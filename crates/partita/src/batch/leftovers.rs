@@ -1,7 +1,7 @@
 //! Processes that outlived their job.
 //!
-//! Batch systems end a job's processes themselves, with SIGKILL, as far as they know them. What is left has hidden in a
-//! session of its own, or hangs in the driver.
+//! Batch systems end a job's processes themselves, with SIGKILL, as far as they know them. What is
+//! left has hidden in a session of its own, or hangs in the driver.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,9 +22,9 @@ const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
 /// The process that Slurm runs each step under.
 const STEP_DAEMON: &str = "slurmstepd";
 
-/// Every living process of the job: those of its user that have its id in their environment or that Slurm has put into
-/// its control group. Never the caller or what the caller runs in, nor a simulated GPU (`board`), which is the machine's
-/// although the first program on it starts it.
+/// Every living process of the job: those of its user that have its id in their environment or that
+/// Slurm has put into its control group. Never the caller or what the caller runs in, nor a
+/// simulated GPU (`board`), which is the machine's although the first program on it starts it.
 pub fn find(job: &JobId, user: u32, board: Option<&Path>) -> BTreeSet<ProcessId> {
     let callers = callers();
     pids()
@@ -80,8 +80,8 @@ pub struct Ended {
     pub left: Vec<ProcessId>,
 }
 
-/// Ends what `find` finds, until it finds nothing more: SIGTERM, and SIGKILL after `grace`. `before` is called with the
-/// processes that are new, before they get their first signal.
+/// Ends what `find` finds, until it finds nothing more: SIGTERM, and SIGKILL after `grace`.
+/// `before` is called with the processes that are new, before they get their first signal.
 pub fn end(
     find: impl Fn() -> BTreeSet<ProcessId>,
     mut before: impl FnMut(&BTreeSet<ProcessId>),

@@ -1,8 +1,9 @@
 //! Jobs of batch systems: what their prolog and epilog do on a node.
 //!
-//! The batch system calls `partita batch prolog` as root before a job and `partita batch epilog` after it. The prolog
-//! reads what the job asked for, starts the MPS service of the job's user for the job's GPUs, or makes the whole job one
-//! tenant, and notes what the job's programs are to see. The epilog undoes exactly that.
+//! The batch system calls `partita batch prolog` as root before a job and `partita batch epilog`
+//! after it. The prolog reads what the job asked for, starts the MPS service of the job's user for
+//! the job's GPUs, or makes the whole job one tenant, and notes what the job's programs are to see.
+//! The epilog undoes exactly that.
 //!
 //! | module | holds | pure |
 //! |---|---|---|
@@ -19,8 +20,8 @@
 //! | [`task`] | what a task leaves, before Slurm kills it | |
 //! | [`drain`] | taking the node out of service | |
 //!
-//! A service is its user's and runs as that user, as `partita run` inside the job would have it: both find the same
-//! one, and root commands nothing that a user could have put in its place.
+//! A service is its user's and runs as that user, as `partita run` inside the job would have it:
+//! both find the same one, and root commands nothing that a user could have put in its place.
 
 pub mod account;
 pub mod as_user;

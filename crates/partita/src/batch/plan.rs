@@ -57,7 +57,8 @@ fn holds(record: &Record, boot: &str) -> bool {
     record.boot == boot && record.request.needs_service() && !matches!(record.phase, Phase::Refused { .. })
 }
 
-/// What is to become of the service of `leaving`, by the records that there are (its own among them or not).
+/// What is to become of the service of `leaving`, by the records that there are (its own among them
+/// or not).
 ///
 /// `damaged` records are of jobs that nobody knows: they may be of this group, and hold it.
 pub fn fate<'a>(
@@ -78,7 +79,8 @@ pub fn fate<'a>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
-    /// The job's: it asked for what there is not. The node is as good as before, and the next try fails too.
+    /// The job's: it asked for what there is not. The node is as good as before, and the next try
+    /// fails too.
     Job,
     /// The node's: the next job of this kind would fail as well.
     Node,
@@ -203,7 +205,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order in which jobs come and go: a service runs exactly while a job of its group is there.
+        /// Whatever the order in which jobs come and go: a service runs exactly while a job of its
+        /// group is there.
         #[test]
         fn a_service_lives_as_long_as_its_jobs(steps in prop::collection::vec((0u32..6, 0u32..3, any::<bool>()), 1..60)) {
             let mut records: BTreeMap<u32, Record> = BTreeMap::new();

@@ -85,7 +85,8 @@ fn try_prolog(
         // The job runs: it is for its epilog.
         Err(trouble) if was_ready => return Err(trouble),
         Err(trouble) => {
-            // As if the job had ended at once; what cannot be undone now is for the epilog, which has the record.
+            // As if the job had ended at once; what cannot be undone now is for the epilog, which
+            // has the record.
             let undone = epilog::clean(install, options, &store, &account, &record, deadline, report);
             drop(group);
             if trouble.blame == Blame::Job && undone {
@@ -132,8 +133,9 @@ fn start(
     ask(install, account, &record.job, Order::new(gpus, action), deadline.at_most(left - left / UNDO_PART))
 }
 
-/// A record of this job that is there already: of an earlier boot, of an earlier run of a job that was queued again
-/// (whose epilog never came), or of this very one. Returns whether this very one is ready: its prolog was called before.
+/// A record of this job that is there already: of an earlier boot, of an earlier run of a job that
+/// was queued again (whose epilog never came), or of this very one. Returns whether this very one
+/// is ready: its prolog was called before.
 ///
 /// # Errors
 /// What is in the way.

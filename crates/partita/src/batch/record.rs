@@ -221,8 +221,8 @@ impl Store {
                     Err(fs::TryLockError::WouldBlock) => thread::sleep(POLL),
                 }
             }
-            // The holder before us has removed the file: then this lock is on a file without a name, and keeps
-            // nobody out.
+            // The holder before us has removed the file: then this lock is on a file without a
+            // name, and keeps nobody out.
             let ours = file.metadata().map_err(place(&path))?;
             if path
                 .symlink_metadata()

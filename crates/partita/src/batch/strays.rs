@@ -1,7 +1,9 @@
-//! What was begun for a job or a service and never finished: processes that no record and no pid file names.
+//! What was begun for a job or a service and never finished: processes that no record and no pid
+//! file names.
 //!
-//! A prolog that is killed leaves what it had just started on its way: a daemon that does not listen yet, a tenant that is
-//! not there yet. The next look would miss them, so each is marked by its environment from its first instruction on.
+//! A prolog that is killed leaves what it had just started on its way: a daemon that does not
+//! listen yet, a tenant that is not there yet. The next look would miss them, so each is marked by
+//! its environment from its first instruction on.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -56,8 +58,9 @@ pub fn end(find: impl Fn() -> BTreeSet<ProcessId>, deadline: Deadline) -> Result
     }
 }
 
-/// Ends programs of MPS that were started for this service's directory and that its pid file does not name: a daemon
-/// that never came up, a server whose daemon was killed, a command without an answer.
+/// Ends programs of MPS that were started for this service's directory and that its pid file does
+/// not name: a daemon that never came up, a server whose daemon was killed, a command without an
+/// answer.
 ///
 /// # Errors
 /// As [`end`].
@@ -79,8 +82,8 @@ pub fn unfinished() -> BTreeSet<ProcessId> {
     found.into_iter().filter(|process| process.pid != own).collect()
 }
 
-/// Whether a command line is that of a program of MPS, of the interpreter of one that is a script, or of what will
-/// become one.
+/// Whether a command line is that of a program of MPS, of the interpreter of one that is a script,
+/// or of what will become one.
 fn is_mps(line: &[u8]) -> bool {
     let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
     let is_launcher = words.get(1).is_some_and(|word| *word == mps::DETACH_SUBCOMMAND.as_bytes());

@@ -1,8 +1,9 @@
 //! Before and after a task of a job, as the job's user.
 //!
-//! Before it: what its programs are to see, if it is there to be seen. After it: what it left on the GPU is ended through
-//! MPS while there is time. Slurm ends what a step leaves behind by SIGKILL, long before the epilog. A client that is killed while its kernels run
-//! takes the other clients of the service along, so its work is ended first.
+//! Before it: what its programs are to see, if it is there to be seen. After it: what it left on
+//! the GPU is ended through MPS while there is time. Slurm ends what a step leaves behind by
+//! SIGKILL, long before the epilog. A client that is killed while its kernels run takes the other
+//! clients of the service along, so its work is ended first.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,10 +24,11 @@ const TASK: [&str; 2] = ["SLURM_STEP_ID", "SLURM_PROCID"];
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const SOCKET: &str = "control";
 
-/// What is to change in the environment of a task that has `current`; nothing if no prolog did anything for the job.
+/// What is to change in the environment of a task that has `current`; nothing if no prolog did
+/// anything for the job.
 ///
-/// A program that cannot see the service's socket runs outside MPS without a word, so that is checked where the program
-/// will be: a task may have directories of its own.
+/// A program that cannot see the service's socket runs outside MPS without a word, so that is
+/// checked where the program will be: a task may have directories of its own.
 ///
 /// # Errors
 /// Why the task cannot run; for its owner.
@@ -50,8 +52,8 @@ pub fn task_prolog(dir: &Path, job: &JobId, current: &[(String, String)]) -> Res
     Ok(changes)
 }
 
-/// Ends the work on the GPU of every process of the job that has the calling process's step and rank. Returns whose work
-/// was ended. For the job's user.
+/// Ends the work on the GPU of every process of the job that has the calling process's step and
+/// rank. Returns whose work was ended. For the job's user.
 ///
 /// # Errors
 /// Why not, in one line.

@@ -1,7 +1,7 @@
 //! Calibrations for programs that mask themselves through the C library.
 //!
-//! That library runs in other people's processes, so it proves nothing there: where nothing is kept it asks this program to prove and keep
-//! it, and reads what it says.
+//! That library runs in other people's processes, so it proves nothing there: where nothing is kept
+//! it asks this program to prove and keep it, and reads what it says.
 
 use serde::{Deserialize, Serialize};
 

@@ -108,7 +108,8 @@ impl Control {
         self.shared.change(true, |state, _| state.phase = phase);
     }
 
-    /// Gives the components these TPCs and leaves it at that. Returns when something else is to be done.
+    /// Gives the components these TPCs and leaves it at that. Returns when something else is to be
+    /// done.
     fn hold(&mut self, tpcs: &[u32]) -> Stop {
         self.set_phase(Phase::Off);
         let applied = Allocation::new(tpcs)
@@ -131,7 +132,8 @@ impl Control {
     /// Has an algorithm divide the compute units. Returns when something else is to be done.
     fn optimize(&mut self, algorithm: core::Algorithm) -> Stop {
         let tpcs = self.chain.tpcs();
-        // What is in force, as far as there is as much; at first all for everybody, as with MPS alone.
+        // What is in force, as far as there is as much; at first all for everybody, as with MPS
+        // alone.
         let before = self.chain.applied.as_ref().map(|applied| applied.within(tpcs));
         let start = before.unwrap_or_else(|| Allocation::uniform(self.chain.components(), tpcs));
         self.set_phase(Phase::Waiting);

@@ -32,7 +32,8 @@ use crate::registry::check_name;
 
 /// Components of a chain at most; the chain file has so many places.
 pub const COMPONENTS_MAX: usize = ROLES_MAX;
-/// The shortest period, in milliseconds: below it a chain of thousand frames a second is counted to 1 % at best.
+/// The shortest period, in milliseconds: below it a chain of thousand frames a second is counted to
+/// 1 % at best.
 pub const PERIOD_MS_MIN: u32 = 10;
 /// The longest, in milliseconds.
 pub const PERIOD_MS_MAX: u32 = 60_000;
@@ -53,7 +54,8 @@ pub struct Definition {
     /// The GPU, as `--gpu` takes it; none for the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// The compute units of all components together, as `--sm` takes them; none for every TPC that is free.
+    /// The compute units of all components together, as `--sm` takes them; none for every TPC that
+    /// is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm: Option<String>,
     /// The memory of all components together, as `--mem` takes it; none for no quota.
@@ -61,8 +63,8 @@ pub struct Definition {
     pub mem: Option<String>,
     /// The size of a frame.
     pub frame: String,
-    /// Frames that there are in all; none for as many as fill all queues and keep each component busy: fewer
-    /// hold the first component back before a queue is full.
+    /// Frames that there are in all; none for as many as fill all queues and keep each component
+    /// busy: fewer hold the first component back before a queue is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames: Option<u32>,
     /// Frames that wait between two components at most.

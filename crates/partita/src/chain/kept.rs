@@ -1,4 +1,5 @@
-//! The chains that a user has defined: kept by the daemon where one runs, else a file for each, below the user's configuration.
+//! The chains that a user has defined: kept by the daemon where one runs, else a file for each,
+//! below the user's configuration.
 
 use std::fs;
 use std::io;
@@ -27,7 +28,8 @@ enum Place {
 }
 
 impl Definitions {
-    /// Those of the current user: with the daemon that serves the user if one runs, else in `$XDG_CONFIG_HOME/partita/chains`, or below `~/.config`.
+    /// Those of the current user: with the daemon that serves the user if one runs, else in
+    /// `$XDG_CONFIG_HOME/partita/chains`, or below `~/.config`.
     ///
     /// # Errors
     /// [`Error::Daemon`] as [`Client::find`]; [`Error::Chain`] if neither variable says where.
@@ -123,7 +125,8 @@ struct Defined {
 }
 
 impl Defined {
-    /// Whether this user, or root, has defined it. What others have is no program to run as this user.
+    /// Whether this user, or root, has defined it. What others have is no program to run as this
+    /// user.
     fn is_ours(&self) -> bool {
         self.owner == rustix::process::geteuid().as_raw() || self.owner == 0
     }

@@ -39,7 +39,8 @@ pub struct History {
     pub periods: Vec<Period>,
 }
 
-/// A log that is being written. A pipe that nobody empties holds the chain up neither at its beginning nor later: what it does not take is an error.
+/// A log that is being written. A pipe that nobody empties holds the chain up neither at its
+/// beginning nor later: what it does not take is an error.
 #[derive(Debug)]
 pub(super) struct Log {
     to: BufWriter<File>,
@@ -94,7 +95,8 @@ fn unread(error: io::Error) -> io::Error {
 /// Reads a log.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Chain`] with the first line that is not a log's. A last line that was not finished is left out.
+/// [`Error::Io`]; [`Error::Chain`] with the first line that is not a log's. A last line that was
+/// not finished is left out.
 pub fn read_log(path: &Path) -> Result<History, Error> {
     let failed = |error: io::Error| Error::io(path.display().to_string())(error);
     let mut lines = BufReader::new(File::open(path).map_err(failed)?);

@@ -1,11 +1,13 @@
 //! Chains: components that pass frames in GPU memory on, one to the next.
 //!
-//! A chain is a tenant, and a component is a process of that tenant. So its memory quota, its priority and its compute units are the
-//! tenant's, and everything that ends, lists or resizes tenants does so with chains. What a component may use of the tenant's TPCs is
-//! written into the chain's file, where the component's library (`partita-chain`) finds it at its next frame.
+//! A chain is a tenant, and a component is a process of that tenant. So its memory quota, its
+//! priority and its compute units are the tenant's, and everything that ends, lists or resizes
+//! tenants does so with chains. What a component may use of the tenant's TPCs is written into the
+//! chain's file, where the component's library (`partita-chain`) finds it at its next frame.
 //!
-//! One process runs a chain: [`supervise()`] starts the components, starts them anew when they fail, and has the compute units
-//! divided. It is in the tenant itself, as any program that `partita run` starts.
+//! One process runs a chain: [`supervise()`] starts the components, starts them anew when they
+//! fail, and has the compute units divided. It is in the tenant itself, as any program that
+//! `partita run` starts.
 
 mod control;
 mod definition;

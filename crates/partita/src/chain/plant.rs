@@ -16,9 +16,11 @@ use super::steer::Orders;
 use crate::error::Error;
 use crate::limits;
 
-/// Frames that a throughput is counted from, if need be by a longer period: one more or less is then 5 %.
+/// Frames that a throughput is counted from, if need be by a longer period: one more or less is
+/// then 5 %.
 const FRAMES_MIN: u64 = 20;
-/// The longest period, in periods: a slow chain is measured coarsely, one that stands still is found to.
+/// The longest period, in periods: a slow chain is measured coarsely, one that stands still is
+/// found to.
 const PERIODS_MAX: u32 = 50;
 /// The longest that nobody looks whether the chain is to stop.
 const LOOK: Duration = Duration::from_millis(20);
@@ -46,7 +48,8 @@ pub(super) struct RunningChain {
     ending: Arc<AtomicBool>,
     orders: Orders,
     period: Duration,
-    /// Frames that had passed, and when, at the end of the last period; none if something was changed since.
+    /// Frames that had passed, and when, at the end of the last period; none if something was
+    /// changed since.
     counted: Option<(u64, Instant)>,
     /// Why the last call stopped.
     pub(super) interruption: Option<Interruption>,
@@ -139,7 +142,8 @@ impl RunningChain {
 }
 
 impl RunningChain {
-    /// Lets a period pass, as long as it takes to count so many frames but no longer than [`PERIODS_MAX`], and returns its throughput in frames per second.
+    /// Lets a period pass, as long as it takes to count so many frames but no longer than
+    /// [`PERIODS_MAX`], and returns its throughput in frames per second.
     fn measure(&mut self, frames_min: u64) -> Result<f64, Stop> {
         // A period begins where the one before ended, or after a change or a pause now.
         let before = self.counted.take().filter(|(_, at)| at.elapsed() < LOOK);

@@ -118,7 +118,8 @@ pub struct ChainView {
     pub name: String,
     /// Its GPU's short name.
     pub gpu: String,
-    /// Whether that process lives. Otherwise what it knew is old, and components that fail are not started anew.
+    /// Whether that process lives. Otherwise what it knew is old, and components that fail are not
+    /// started anew.
     pub supervised: bool,
     /// What the process that runs it knows.
     #[serde(flatten)]
@@ -150,7 +151,8 @@ pub struct RoleView {
     pub queued: u32,
     /// Frames that it holds.
     pub held: u32,
-    /// Frames that were dropped because there was no room behind it, by itself, and because somebody died.
+    /// Frames that were dropped because there was no room behind it, by itself, and because
+    /// somebody died.
     pub dropped_full: u64,
     /// See above.
     pub dropped_by_owner: u64,
@@ -195,8 +197,8 @@ impl RoleView {
     }
 }
 
-/// Every chain of the current user that runs. Those of others are not looked into: a chain's file is mapped, and
-/// whoever cuts a mapped file short ends those who read it.
+/// Every chain of the current user that runs. Those of others are not looked into: a chain's file
+/// is mapped, and whoever cuts a mapped file short ends those who read it.
 ///
 /// # Errors
 /// [`Error::RunDirectory`], [`Error::Io`].
@@ -220,7 +222,8 @@ pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
 /// Has a running chain's compute units divided so from now on.
 ///
 /// # Errors
-/// As [`view`]; [`Error::NotYours`]; [`Error::Chain`] for numbers that the chain cannot have, and if the process that would do it has died.
+/// As [`view`]; [`Error::NotYours`]; [`Error::Chain`] for numbers that the chain cannot have, and
+/// if the process that would do it has died.
 pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(), Error> {
     let tenant = tenant(registry, name)?;
     tenant.check_yours()?;

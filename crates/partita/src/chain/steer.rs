@@ -1,4 +1,5 @@
-//! Who divides a running chain's compute units: a word from outside to the process that runs the chain.
+//! Who divides a running chain's compute units: a word from outside to the process that runs the
+//! chain.
 
 use std::fs;
 use std::io;

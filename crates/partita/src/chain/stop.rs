@@ -1,7 +1,8 @@
 //! `partita chain stop`: a chain ends in order, and by force only where that takes too long.
 //!
-//! The word to end is in the chain's file: components find it when they ask for their next frame, and the process that runs the chain finds it when
-//! it looks at them. `partita kill` would begin with their work on the GPU, whose loss is an error to each that is about to launch.
+//! The word to end is in the chain's file: components find it when they ask for their next frame,
+//! and the process that runs the chain finds it when it looks at them. `partita kill` would begin
+//! with their work on the GPU, whose loss is an error to each that is about to launch.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,8 +23,9 @@ use crate::registry::Registry;
 /// How often it is looked whether the chain has ended.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Has a chain end: no frame begins any more, those on their way are finished, and its components leave. What is left of it after `grace` is ended as
-/// [`kill::kill`] does it, with the same grace once more. `user` asks, who must be allowed to do it, as the current one must.
+/// Has a chain end: no frame begins any more, those on their way are finished, and its components
+/// leave. What is left of it after `grace` is ended as [`kill::kill`] does it, with the same grace
+/// once more. `user` asks, who must be allowed to do it, as the current one must.
 ///
 /// # Errors
 /// As [`super::view`], and those of [`kill::kill`].
@@ -43,7 +45,8 @@ pub fn stop(
     let here = Here::of(&first.dir).map_err(Error::io(first.dir.display().to_string()))?;
     let file = open_file(&first.dir)?;
     let processes = kill::processes(&tenant).len();
-    // Without a process that runs it nobody removes the tenant; then its components are all that can be waited for.
+    // Without a process that runs it nobody removes the tenant; then its components are all that
+    // can be waited for.
     let is_supervised = is_supervised(&first.dir);
     let has_ended = || -> Result<bool, Error> {
         if is_supervised { here.is_gone(registry) } else { has_nobody(&file, name) }

@@ -1,4 +1,5 @@
-//! The process that runs a chain: it starts the components, starts those anew that fail, and ends them in order.
+//! The process that runs a chain: it starts the components, starts those anew that fail, and ends
+//! them in order.
 
 mod keeper;
 mod left;
@@ -41,7 +42,8 @@ use crate::system;
 
 /// The hidden subcommand of `partita` that runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
-/// How long a component may take to end by itself once the chain is to end and no frame is on its way, before it is told by a signal.
+/// How long a component may take to end by itself once the chain is to end and no frame is on its
+/// way, before it is told by a signal.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// The same where a signal ends the chain: what is on its way is dropped.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
@@ -49,7 +51,8 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 const TERM_LIMIT: Duration = Duration::from_secs(5);
 /// How long nobody looks at the components, at most.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the memory of a dead component rests: the GPU may not have stopped yet when the process is gone.
+/// How long the memory of a dead component rests: the GPU may not have stopped yet when the process
+/// is gone.
 const REST: Duration = Duration::from_millis(20);
 
 /// A chain to be run.
@@ -61,8 +64,8 @@ pub struct Order {
     pub log: Option<PathBuf>,
 }
 
-/// Runs a chain as a tenant, to its end, and returns the exit code: 0 if every component ended well. What is left of the same chain whose
-/// process has died is ended first.
+/// Runs a chain as a tenant, to its end, and returns the exit code: 0 if every component ended
+/// well. What is left of the same chain whose process has died is ended first.
 ///
 /// # Errors
 /// Any [`Error`]; the chain was not started then, and nothing is left behind.
@@ -93,7 +96,8 @@ pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Res
     run(install, &request, say)
 }
 
-/// Runs the components; called in the chain's tenant, by the hidden subcommand `internal-chain`. `say` gets what is to be told on stderr.
+/// Runs the components; called in the chain's tenant, by the hidden subcommand `internal-chain`.
+/// `say` gets what is to be told on stderr.
 ///
 /// # Errors
 /// [`Error::Chain`], [`Error::Program`] and the system's. No component lives then.
@@ -123,9 +127,11 @@ enum Whose {
 struct Running {
     tenant: PathBuf,
     file: ChainFile,
-    /// What the components are clients of, if they are: one that dies with work in flight takes others along.
+    /// What the components are clients of, if they are: one that dies with work in flight takes
+    /// others along.
     service: Option<Service>,
-    /// The service has a fault, which lasts until everybody whom it hit has left. Nobody is started before.
+    /// The service has a fault, which lasts until everybody whom it hit has left. Nobody is started
+    /// before.
     in_fault: bool,
     keeper: Option<Keeper>,
     left: Left,
@@ -208,7 +214,8 @@ impl Running {
         Ok(this)
     }
 
-    /// Starts the components and keeps them running, until the chain is to end. Returns its exit code.
+    /// Starts the components and keeps them running, until the chain is to end. Returns its exit
+    /// code.
     fn attend(&mut self, say: &mut dyn FnMut(&str)) -> Result<u8, Error> {
         loop {
             if let Some(signal) = signals::ending() {
@@ -240,7 +247,8 @@ impl Running {
         }
     }
 
-    /// Starts a component whose time it is, or sees what became of it. Whether anything has changed.
+    /// Starts a component whose time it is, or sees what became of it. Whether anything has
+    /// changed.
     fn look_at(&mut self, at: usize, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
         let member = &mut self.members[at];
         let Some(status) = member.poll()? else {
@@ -272,8 +280,8 @@ impl Running {
         self.restart(Whose::Component(at), &format!("{text}; {} dropped", Count(frames, "frame")), say)
     }
 
-    /// If the service is in a fault, whoever of the chain lives has been hit by it, whether it knows or waits for frames: it ends, and begins anew
-    /// when the service takes clients again.
+    /// If the service is in a fault, whoever of the chain lives has been hit by it, whether it
+    /// knows or waits for frames: it ends, and begins anew when the service takes clients again.
     fn meet_fault(&mut self, say: &mut dyn FnMut(&str)) {
         let Some(service) =
             self.service.as_ref().filter(|service| !self.in_fault && ready::is_in_fault(service))
@@ -370,8 +378,8 @@ impl Running {
         self.shared.set_components(components.collect());
     }
 
-    /// Has everybody end: those who wait for frames find that none will come, those who do not heed it get a signal. `in_order`: what is on
-    /// its way is finished first.
+    /// Has everybody end: those who wait for frames find that none will come, those who do not heed
+    /// it get a signal. `in_order`: what is on its way is finished first.
     fn end(&mut self, in_order: bool, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
         self.ending.store(true, Ordering::Relaxed);
         self.file.stop();
@@ -429,14 +437,16 @@ impl Running {
         self.keeper.iter_mut().try_for_each(|keeper| keeper.process().poll().map(drop))
     }
 
-    /// Whether a component finds out that the chain ends: who has no place in it does not, and who has given it back has, and is leaving.
+    /// Whether a component finds out that the chain ends: who has no place in it does not, and who
+    /// has given it back has, and is leaving.
     fn knows_of_end(&self, at: usize) -> bool {
         let role = at as u8;
         self.file.is_held(role).unwrap_or(false)
             || self.file.incarnation(role) != self.members[at].incarnation_before
     }
 
-    /// Whether a component that has its place has frames, or will get some. One that has none takes no frame, however long it lives.
+    /// Whether a component that has its place has frames, or will get some. One that has none takes
+    /// no frame, however long it lives.
     fn has_frames_on_their_way(&self) -> bool {
         let census = self.file.census();
         let is_there = |role| self.file.is_held(role).unwrap_or(false);

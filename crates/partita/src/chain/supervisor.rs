@@ -1,9 +1,10 @@
 //! Who runs a chain: one process, by a lock that it holds for life.
 //!
-//! The lock is that of a file in the tenant's directory. The file gets its name when it is locked already, so whoever finds it unlocked finds a
-//! chain whose process has died: its components go on with nobody to start them anew. Such a chain is not adopted. How a component of a
-//! dead parent ends nobody is told, and what the definition says may be another thing by now: what is left of it is ended, and the chain
-//! begins anew.
+//! The lock is that of a file in the tenant's directory. The file gets its name when it is locked
+//! already, so whoever finds it unlocked finds a chain whose process has died: its components go on
+//! with nobody to start them anew. Such a chain is not adopted. How a component of a dead parent
+//! ends nobody is told, and what the definition says may be another thing by now: what is left of
+//! it is ended, and the chain begins anew.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -82,8 +83,8 @@ pub(super) fn is_supervised(tenant: &Path) -> bool {
         .is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }
 
-/// Ends what is left of a chain whose process has died, so that it can begin anew. Of two that try, one does it, and for the other the name is
-/// in use.
+/// Ends what is left of a chain whose process has died, so that it can begin anew. Of two that try,
+/// one does it, and for the other the name is in use.
 ///
 /// # Errors
 /// [`Error::Chain`] if the chain runs; those of [`kill::kill`].

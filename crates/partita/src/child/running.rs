@@ -102,7 +102,8 @@ impl RunningJob {
         self.finish_hearing(MARK, |_| {})
     }
 
-    /// As [`RunningJob::finish`]; `hear` gets the rest of each line before it that begins with `prefix`.
+    /// As [`RunningJob::finish`]; `hear` gets the rest of each line before it that begins with
+    /// `prefix`.
     ///
     /// # Errors
     /// [`JobError`].
@@ -137,7 +138,8 @@ impl RunningJob {
         }
     }
 
-    /// The next line of the job's stdout, if it comes in that time: for whoever listens to several jobs.
+    /// The next line of the job's stdout, if it comes in that time: for whoever listens to several
+    /// jobs.
     ///
     /// # Errors
     /// [`JobError`] if the job ends or its own time is up first.

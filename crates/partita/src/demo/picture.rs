@@ -37,9 +37,9 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// Brings the blocks of both actors, who had these sets, onto rows and one
-    /// time axis that begins at `window_ns` of the monotonic clock. The rows of the set `first` come first; within each part SMs
-    /// of a GPC stand together.
+    /// Brings the blocks of both actors, who had these sets, onto rows and one time axis that
+    /// begins at `window_ns` of the monotonic clock. The rows of the set `first` come first; within
+    /// each part SMs of a GPC stand together.
     pub(super) fn new(
         topology: &Topology,
         first: &TpcSet,
@@ -52,7 +52,8 @@ impl Panel {
         let rows: BTreeMap<u32, u32> = order.iter().flat_map(|&tpc| topology.sms_of(tpc)).zip(0..).collect();
 
         let parted = actors[0].1.is_disjoint(actors[1].1);
-        // Both saw the same clock of the GPU; who looked sooner after an end knows better where it stands.
+        // Both saw the same clock of the GPU; who looked sooner after an end knows better where it
+        // stands.
         let seen = actors.iter().filter(|(actor, _)| !actor.blocks.is_empty());
         let offset_ns = seen.map(|(actor, _)| actor.clock_offset_ns).min().unwrap_or(0);
         let wanted_ns = window_ns.wrapping_sub(offset_ns.cast_unsigned());

@@ -10,7 +10,8 @@ use crate::mps;
 use crate::process::ProcessId;
 use crate::registry::Registry;
 
-/// Every condition of the guide for this GPU's service. One that is broken leaves tenants that take turns.
+/// Every condition of the guide for this GPU's service. One that is broken leaves tenants that take
+/// turns.
 pub(super) fn checks(install: &Install, gpu: &Gpu) -> Vec<Check> {
     let gpus = std::slice::from_ref(gpu);
     let service = Registry::open().and_then(|registry| mps::service(install, &registry, gpus)).ok();
@@ -29,7 +30,8 @@ fn check(condition: Condition) -> Check {
     Check { name, state, detail, remedy }
 }
 
-/// Whether a server belongs to a service in a registry's directory: Partita's are called `.mps-USER`.
+/// Whether a server belongs to a service in a registry's directory: Partita's are called
+/// `.mps-USER`.
 fn is_ours(server: Pid) -> bool {
     let pipe = ProcessId::living(server).and_then(|process| process.variable("CUDA_MPS_PIPE_DIRECTORY"));
     pipe.is_some_and(|pipe| pipe.to_string_lossy().contains("/.mps-"))

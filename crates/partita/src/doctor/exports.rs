@@ -52,8 +52,8 @@ pub fn exports() -> Result<ExportsResult, String> {
     Ok(ExportsResult { count: names.len(), unknown: unknown.map(|&name| name.to_owned()).collect() })
 }
 
-/// Reports a driver's exports that the hook passes because it does not know them: one of them may be a new way to
-/// memory, or to a launch.
+/// Reports a driver's exports that the hook passes because it does not know them: one of them may
+/// be a new way to memory, or to a launch.
 pub fn check(install: &Install, gpu: &Gpu) -> Result<Check, Error> {
     const NAME: &str = "driver exports";
     let found: ExportsResult = match Job::new(install, JOB, &())?.envs(gpu.variables()).limit(LIMIT).run()? {

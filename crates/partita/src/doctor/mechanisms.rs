@@ -1,4 +1,5 @@
-//! Which ways of holding a tenant this build has on a GPU. The checks that prove them come after it.
+//! Which ways of holding a tenant this build has on a GPU. The checks that prove them come after
+//! it.
 
 use super::Check;
 use crate::offered::Via;

@@ -30,8 +30,8 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
     let mut compared = 0;
     let mut worst = 0f64;
     let mut version = String::new();
-    // The sizes at which a reduced SM count was seen to break products. With `--sm-count partition` the job is told a reduced one, and
-    // the library must not be.
+    // The sizes at which a reduced SM count was seen to break products. With `--sm-count partition`
+    // the job is told a reduced one, and the library must not be.
     let each = [20, 40, 60].map(|percent| [(percent, SmCount::Device), (percent, SmCount::Partition)]);
     for (percent, sm_count) in each.into_iter().flatten() {
         let wanted = (topology.tpc_count() * percent / 100).max(1);
@@ -92,8 +92,8 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
     ))
 }
 
-/// The vendor's products under thread percentages. Wrong ones are no failure of Partita, which has masks, but a reason to refuse
-/// percentages.
+/// The vendor's products under thread percentages. Wrong ones are no failure of Partita, which has
+/// masks, but a reason to refuse percentages.
 pub(super) fn under_percentages(install: &Install, gpu: &Gpu, service: &Service) -> Result<Check, Error> {
     const NAME: &str = "products (mps)";
     let mut right = Vec::new();

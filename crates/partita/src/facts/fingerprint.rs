@@ -1,5 +1,6 @@
-//! What the kernel and the file system tell cheaply of everything that decides what NVML answers: which start of the machine this is, the
-//! kernel module, the GPUs, which of them this process may open, their MIG instances, and which management library is found.
+//! What the kernel and the file system tell cheaply of everything that decides what NVML answers:
+//! which start of the machine this is, the kernel module, the GPUs, which of them this process may
+//! open, their MIG instances, and which management library is found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -57,8 +58,8 @@ pub struct GpuSeen {
 pub struct Node {
     /// The device's number.
     pub device: u64,
-    /// Whether this process may open it. The kernel asks the control group, too, so jobs of a batch system that are given other GPUs differ
-    /// here.
+    /// Whether this process may open it. The kernel asks the control group, too, so jobs of a batch
+    /// system that are given other GPUs differ here.
     pub may_open: bool,
 }
 
@@ -73,8 +74,8 @@ pub struct Stamp {
 }
 
 impl Fingerprint {
-    /// Reads it below `root`, which is `/` for the machine. None where the kernel does not tell enough: there is no driver, it is simulated,
-    /// or a container hides it.
+    /// Reads it below `root`, which is `/` for the machine. None where the kernel does not tell
+    /// enough: there is no driver, it is simulated, or a container hides it.
     #[must_use]
     pub fn read(root: &Path, library_path: Option<OsString>) -> Option<Self> {
         let driver = root.join("proc/driver/nvidia");
@@ -114,8 +115,8 @@ impl Fingerprint {
         })
     }
 
-    /// Whether an inventory can be of these GPUs and this driver at all: it is of some, each is one of the kernel's that may be opened, and
-    /// they are numbered as NVML numbers them.
+    /// Whether an inventory can be of these GPUs and this driver at all: it is of some, each is one
+    /// of the kernel's that may be opened, and they are numbered as NVML numbers them.
     #[must_use]
     pub fn fits(&self, inventory: &Inventory) -> bool {
         let is_ours = |uuid: &str| {
@@ -174,7 +175,8 @@ fn names(path: &Path) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The paths of everything in a directory, below `prefix`. None if something cannot be read, or there is no end to it.
+/// The paths of everything in a directory, below `prefix`. None if something cannot be read, or
+/// there is no end to it.
 fn list(path: &Path, prefix: &str, depth: usize, found: &mut BTreeSet<String>) -> Option<()> {
     for name in names(path)? {
         if depth == 0 || found.len() == ENTRIES_MAX {

@@ -1,11 +1,13 @@
 //! The last answer of NVML, for a program that is about to start.
 //!
-//! To start NVML takes two thirds of what `partita run` adds to a program's start: 22 to 24 of 33 ms (H200, driver 580.159.04, 2026-11-22;
-//! `nvidia-smi -L` takes as long). So the answer is kept, with what the kernel told at that time, and taken again as long as the kernel
-//! tells the same and it is [not old](AGE_MAX). What decides nothing but changes all the time is not kept: how much memory is in use.
+//! To start NVML takes two thirds of what `partita run` adds to a program's start: 22 to 24 of 33
+//! ms (H200, driver 580.159.04, 2026-11-22; `nvidia-smi -L` takes as long). So the answer is kept,
+//! with what the kernel told at that time, and taken again as long as the kernel tells the same and
+//! it is [not old](AGE_MAX). What decides nothing but changes all the time is not kept: how much
+//! memory is in use.
 //!
-//! Nothing is enforced by it. The answer chooses a GPU; the hook compares the UUIDs of the GPUs that the driver gives a program with
-//! those in its tenant's limits, and refuses any other.
+//! Nothing is enforced by it. The answer chooses a GPU; the hook compares the UUIDs of the GPUs
+//! that the driver gives a program with those in its tenant's limits, and refuses any other.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,9 +25,11 @@ use crate::calibration::{self, Cache};
 use crate::error::Error;
 use crate::files::{self, Durable};
 
-/// An answer that is older is not taken. The kernel does not tell the compute mode, nor that MIG is on while there are no instances.
+/// An answer that is older is not taken. The kernel does not tell the compute mode, nor that MIG is
+/// on while there are no instances.
 pub const AGE_MAX: Duration = Duration::from_secs(5 * 60);
-/// Files that are so much older than a new one go. They are those of other starts of the machine, and of environments not met again.
+/// Files that are so much older than a new one go. They are those of other starts of the machine,
+/// and of environments not met again.
 const REMAINS_MAX: Duration = Duration::from_secs(60 * 60);
 const MAGIC: &str = "partita-devices";
 const VERSION: u32 = 1;
@@ -45,7 +49,8 @@ struct Record {
 }
 
 impl Record {
-    /// What is kept of an answer. None if it does not fit what the kernel tells: then they do not mean the same GPUs.
+    /// What is kept of an answer. None if it does not fit what the kernel tells: then they do not
+    /// mean the same GPUs.
     fn of(fingerprint: Fingerprint, asked: Duration, inventory: &Inventory) -> Option<Self> {
         let mut inventory = inventory.clone();
         for gpu in &mut inventory.gpus {
@@ -149,7 +154,8 @@ impl Recent {
         self.sweep(path)
     }
 
-    /// Removes what nobody takes any more. Files are compared with each other, as they may be another machine's, with another clock.
+    /// Removes what nobody takes any more. Files are compared with each other, as they may be
+    /// another machine's, with another clock.
     fn sweep(&self, fresh: &Path) -> io::Result<()> {
         let now = fresh.metadata()?.modified()?;
         for entry in fs::read_dir(&self.dir)?.flatten() {

@@ -24,14 +24,16 @@ use crate::system;
 /// How often a pause looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long processes that a fault hit may take to end by themselves, before they are ended: the server waits for them.
+/// How long processes that a fault hit may take to end by themselves, before they are ended: the
+/// server waits for them.
 const LEFTOVERS_GRACE: Duration = Duration::from_secs(5);
 
 /// Faults that follow each other by less have to do with each other.
 const LOOP_TIME: Duration = Duration::from_secs(120);
 
-/// How long a program waits before it is started anew, after so many restarts just now: the first time not at all, then longer and longer.
-/// Nobody tells whose work a fault was, so it may be the one that causes them.
+/// How long a program waits before it is started anew, after so many restarts just now: the first
+/// time not at all, then longer and longer. Nobody tells whose work a fault was, so it may be the
+/// one that causes them.
 fn pause_after(restarts: usize) -> Duration {
     match restarts {
         0 => Duration::ZERO,
@@ -48,7 +50,8 @@ pub enum Restart {
     /// Never.
     #[default]
     Never,
-    /// When a fault that a neighbour caused, or a neighbour's end, took its work on the GPU, and as often as that happens.
+    /// When a fault that a neighbour caused, or a neighbour's end, took its work on the GPU, and as
+    /// often as that happens.
     OnNeighbourFault,
 }
 
@@ -76,15 +79,17 @@ pub(crate) fn end_work_before(service: &Service, signal: Signal, process: Proces
 }
 
 impl Attended<'_> {
-    /// To be called before `process` gets a signal: if it would die of it at once, its work on the GPU is ended first, because a client
-    /// that dies with work in flight takes its neighbours along. A program with a handler of its own is left to it: it may want to save
-    /// what it has computed.
+    /// To be called before `process` gets a signal: if it would die of it at once, its work on the
+    /// GPU is ended first, because a client that dies with work in flight takes its neighbours
+    /// along. A program with a handler of its own is left to it: it may want to save what it has
+    /// computed.
     pub fn before(&self, signal: Signal, process: ProcessId) {
         end_work_before(self.watch.service(), signal, process);
     }
 
-    /// To be called after the program has ended: says why, if the service has to do with it, writes it down, and tells whether the
-    /// program is to be started anew; then the service takes clients again.
+    /// To be called after the program has ended: says why, if the service has to do with it, writes
+    /// it down, and tells whether the program is to be started anew; then the service takes clients
+    /// again.
     ///
     /// # Errors
     /// [`Error::Mps`] if the service is not ready in time; [`Error::Interrupted`].
@@ -129,7 +134,8 @@ impl Attended<'_> {
         Ok(self.pause(ended))
     }
 
-    /// Says and writes down why the program failed, if the service has to do with it. Returns whether it was a neighbour.
+    /// Says and writes down why the program failed, if the service has to do with it. Returns
+    /// whether it was a neighbour.
     fn tell(&self, ended: Instant, say: &mut dyn FnMut(&str)) -> bool {
         let name = self.name;
         match self.watch.blame(ended) {

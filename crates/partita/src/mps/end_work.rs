@@ -6,7 +6,8 @@ use rustix::process::Signal;
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
 
-/// Refuses to end the work of another user's process, for all but root: everybody can reach a service for all users.
+/// Refuses to end the work of another user's process, for all but root: everybody can reach a
+/// service for all users.
 ///
 /// # Errors
 /// [`Error::NotOffered`].
@@ -21,9 +22,11 @@ pub fn check_may_end(client: Pid) -> Result<(), Error> {
     }
 }
 
-/// Has the server end a client's work. Returns whether there was any: false for a client that has left.
+/// Has the server end a client's work. Returns whether there was any: false for a client that has
+/// left.
 ///
-/// A stopped process is woken first: the server waits for it, and answers nobody meanwhile (seen on an H200, CUDA 13.0).
+/// A stopped process is woken first: the server waits for it, and answers nobody meanwhile (seen on
+/// an H200, CUDA 13.0).
 ///
 /// # Errors
 /// What the command ends with.

@@ -23,7 +23,8 @@ pub fn set(service: &Service, gpus: &[Gpu]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets everybody in again, if [`set`] has changed it. To be called before the service's directories are removed.
+/// Lets everybody in again, if [`set`] has changed it. To be called before the service's
+/// directories are removed.
 ///
 /// # Errors
 /// As [`set`].

@@ -1,6 +1,8 @@
-//! What happened to tenants of a service beside the service's own logs: one line of JSON each, next to them.
+//! What happened to tenants of a service beside the service's own logs: one line of JSON each, next
+//! to them.
 //!
-//! Written by the `partita run` that saw it, or in system mode by `partitad` for it; read by others' to know why their program failed, by `partita mps logs` and by the metrics.
+//! Written by the `partita run` that saw it, or in system mode by `partitad` for it; read by
+//! others' to know why their program failed, by `partita mps logs` and by the metrics.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::escape::escape;
 use crate::files::open_regular;
 
-/// The most that is read of the file: the newest incidents are at its end. A longer file is set aside.
+/// The most that is read of the file: the newest incidents are at its end. A longer file is set
+/// aside.
 const READ_BYTES_MAX: u64 = 1 << 20;
 /// The most that another user's process may say of one incident.
 const CAUSE_CHARACTERS_MAX: usize = 200;
@@ -37,7 +40,8 @@ pub struct Incident {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "incident", rename_all = "snake_case")]
 pub enum What {
-    /// A process of it that was a client was killed from outside, and not through Partita: work in flight may have hurt the others.
+    /// A process of it that was a client was killed from outside, and not through Partita: work in
+    /// flight may have hurt the others.
     Killed {
         /// The process.
         pid: Pid,
@@ -95,7 +99,8 @@ fn file(service: &Service) -> PathBuf {
     service.dirs().log().join("incidents.jsonl")
 }
 
-/// Writes an incident down. What cannot be written is lost: nothing depends on it but what people are told.
+/// Writes an incident down. What cannot be written is lost: nothing depends on it but what people
+/// are told.
 pub fn note(service: &Service, incident: &Incident) {
     let Ok(mut line) = serde_json::to_vec(incident) else { return };
     line.push(b'\n');

@@ -32,7 +32,8 @@ pub fn machine(gpus: &[Gpu], multi_user: bool, own: impl Fn(u32) -> bool) -> Mac
     }
 }
 
-/// What a daemon that is started now would lack of what it and its clients share, each with its remedy: open files, and `/dev/shm`.
+/// What a daemon that is started now would lack of what it and its clients share, each with its
+/// remedy: open files, and `/dev/shm`.
 #[must_use]
 pub fn shortages(gpus: &[Gpu]) -> Vec<String> {
     let machine =

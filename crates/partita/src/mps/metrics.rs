@@ -31,7 +31,8 @@ pub struct Family {
     pub samples: Vec<(Labels, f64)>,
 }
 
-/// Everything that is measured of these services. Each family is there once, whatever there is of it.
+/// Everything that is measured of these services. Each family is there once, whatever there is of
+/// it.
 #[must_use]
 pub fn families(services: &[ServiceStatus]) -> Vec<Family> {
     let of_service = |of: &dyn Fn(&ServiceStatus) -> Option<f64>| {

@@ -1,7 +1,8 @@
 //! Static SM partitions of a service: SMs that one client has for itself, by MPS's own means.
 //!
-//! Control programs have them from CUDA 13.1 on, which is found by trying; a daemon, if it was started with them, and then every client needs
-//! one. A client sees only its SMs. Since some libraries compute wrong products when they are told of fewer SMs than there are
+//! Control programs have them from CUDA 13.1 on, which is found by trying; a daemon, if it was
+//! started with them, and then every client needs one. A client sees only its SMs. Since some
+//! libraries compute wrong products when they are told of fewer SMs than there are
 //! (docs/hardware.md), products are proved in each new partition, as for percentages.
 
 use partita_mps::partition::{PARTITION_VARIABLE, PartitionName, PartitionRow};
@@ -83,11 +84,12 @@ pub struct Made {
     pub products: Products,
 }
 
-/// Makes a partition of so many chunks and proves products in it; takes it back where they are wrong, or where nobody knows and
-/// `trusted` does not say that this is well.
+/// Makes a partition of so many chunks and proves products in it; takes it back where they are
+/// wrong, or where nobody knows and `trusted` does not say that this is well.
 ///
 /// # Errors
-/// As [`check_offered`]; [`Error::Mps`] with the daemon's words where it does not fit; [`Error::NotOffered`] naming wrong products.
+/// As [`check_offered`]; [`Error::Mps`] with the daemon's words where it does not fit;
+/// [`Error::NotOffered`] naming wrong products.
 pub fn add(
     install: &Install,
     gpu: &Gpu,
@@ -126,7 +128,8 @@ pub fn remove(service: &Service, name: &PartitionName) -> Result<(), Error> {
     Ok(service.control().remove_sm_partition(name)?)
 }
 
-/// Refuses a tenant that names a partition where there is none, and one that names none where each client needs one.
+/// Refuses a tenant that names a partition where there is none, and one that names none where each
+/// client needs one.
 pub(crate) fn check_named(
     service: &Service,
     gpus: &[Gpu],
@@ -153,7 +156,8 @@ pub(crate) fn check_named(
     }
 }
 
-/// Refuses a partition that is not there: a program that names one is limited by the service alone, and not at all by one without partitions.
+/// Refuses a partition that is not there: a program that names one is limited by the service alone,
+/// and not at all by one without partitions.
 pub(crate) fn check_there(service: &Service, name: &PartitionName) -> Result<(), Error> {
     let is_it = |row: &PartitionRow| {
         row.id.as_ref() == Some(&name.id) && name.gpu_uuid.starts_with(row.gpu.trim_end_matches(['.', '…']))

@@ -1,7 +1,9 @@
-//! Active thread percentages of a service: by policy, and only where the vendor's products come out right.
+//! Active thread percentages of a service: by policy, and only where the vendor's products come out
+//! right.
 //!
-//! A percentage lowers the SM count that libraries are told. On some devices their matrix products are wrong then, without an error
-//! (docs/hardware.md), so each percentage that is to be set is proved first: a client of the service with just that percentage multiplies.
+//! A percentage lowers the SM count that libraries are told. On some devices their matrix products
+//! are wrong then, without an error (docs/hardware.md), so each percentage that is to be set is
+//! proved first: a client of the service with just that percentage multiplies.
 
 use std::time::Duration;
 
@@ -60,8 +62,8 @@ impl Products {
     }
 }
 
-/// Multiplies matrices in a client of the service that has this percentage. Whatever the service's own percentage is, the client's
-/// can only lower it.
+/// Multiplies matrices in a client of the service that has this percentage. Whatever the service's
+/// own percentage is, the client's can only lower it.
 ///
 /// # Errors
 /// [`Error::Child`] if the client fails.

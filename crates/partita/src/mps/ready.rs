@@ -14,8 +14,8 @@ use crate::signals;
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Refuses a program for which there is no room. `tenants` are those that share the service, the new one counted: those that have
-/// started and are no clients yet have a place too.
+/// Refuses a program for which there is no room. `tenants` are those that share the service, the
+/// new one counted: those that have started and are no clients yet have a place too.
 ///
 /// # Errors
 /// [`Error::Mps`].
@@ -26,15 +26,17 @@ pub fn admit(service: &Service, gpus: &[Gpu], tenants: usize) -> Result<(), Erro
     Ok(capacity(service, gpus).admit(others)?)
 }
 
-/// Whether a server of the service is in a fault, until everybody whom that hit has left. One that cannot be asked is not known to be.
+/// Whether a server of the service is in a fault, until everybody whom that hit has left. One that
+/// cannot be asked is not known to be.
 pub fn is_in_fault(service: &Service) -> bool {
     let control = service.control();
     let servers = control.server_list().unwrap_or_default();
     servers.into_iter().any(|server| matches!(control.server_status(server), Ok(ServerStatus::Fault)))
 }
 
-/// Waits until every server of the service takes clients: a newcomer would fail with error 807 instead. A service without a server is
-/// ready, for the next client starts one. Returns how long that took.
+/// Waits until every server of the service takes clients: a newcomer would fail with error 807
+/// instead. A service without a server is ready, for the next client starts one. Returns how long
+/// that took.
 ///
 /// # Errors
 /// [`MpsError::NotReady`] when `limit` is over; [`Error::Interrupted`].
@@ -48,7 +50,8 @@ pub fn wait(service: &Service, limit: Duration) -> Result<Duration, Error> {
             match control.server_status(server) {
                 Ok(ServerStatus::Active) => {}
                 Ok(status) => waits_for = Some((server, status)),
-                // It ended meanwhile, or this driver does not tell: then the newcomer sees for itself.
+                // It ended meanwhile, or this driver does not tell: then the newcomer sees for
+                // itself.
                 Err(
                     MpsError::NoSuchServer { .. }
                     | MpsError::UnknownCommand { .. }

@@ -74,7 +74,8 @@ pub struct DefaultLimits {
     pub thread_percentage: f64,
     /// Priority of clients; none where this driver does not tell.
     pub priority: Option<ClientPriority>,
-    /// Limit of device memory for each client, in bytes, by the GPU's UUID; only those that are set.
+    /// Limit of device memory for each client, in bytes, by the GPU's UUID; only those that are
+    /// set.
     pub memory_bytes: BTreeMap<String, u64>,
 }
 
@@ -166,8 +167,9 @@ const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// The longest log that is counted, in bytes.
 const LOG_BYTES_MAX: u64 = 256 << 20;
 
-/// The current user's service of each of these GPUs, and those of the tenants there. They are asked at the same time, with one deadline for all:
-/// one that does not answer, as another user's may not, is told as if it did not run, and delays nobody.
+/// The current user's service of each of these GPUs, and those of the tenants there. They are asked
+/// at the same time, with one deadline for all: one that does not answer, as another user's may
+/// not, is told as if it did not run, and delays nobody.
 ///
 /// # Errors
 /// As [`Registry::lock`]; [`Error::Mps`] where there is no control program.
@@ -254,7 +256,8 @@ fn default_limits(service: &Service, gpus: &[Gpu]) -> Result<DefaultLimits, Erro
     let mut memory_bytes = BTreeMap::new();
     for gpu in gpus {
         let uuid = &gpu.facts.uuid;
-        // The form of this answer is published nowhere: where it is not understood, nothing is said of it.
+        // The form of this answer is published nowhere: where it is not understood, nothing is said
+        // of it.
         if let Ok(Some(bytes)) = control.default_device_memory_limit(&DeviceName::Uuid(uuid.clone())) {
             memory_bytes.insert(uuid.clone(), bytes);
         }

@@ -1,7 +1,9 @@
-//! What `partita run` sees of the service while its program is a client: whom faults hit, and who vanished.
+//! What `partita run` sees of the service while its program is a client: whom faults hit, and who
+//! vanished.
 //!
-//! A thread of `partita run`, not of the tenant. It reads the service's logs and notes which clients are the tenant's own while they
-//! live: when a fault is reported their processes may be gone already.
+//! A thread of `partita run`, not of the tenant. It reads the service's logs and notes which
+//! clients are the tenant's own while they live: when a fault is reported their processes may be
+//! gone already.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,9 +28,11 @@ const PERIOD: Duration = Duration::from_millis(50);
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
 /// How long another tenant may take to own up to a fault that the log says is somebody's.
 const NAME_LIMIT: Duration = Duration::from_millis(200);
-/// As [`NAME_LIMIT`], where the log names nobody. Only one whose process was killed can tell then, and does at once.
+/// As [`NAME_LIMIT`], where the log names nobody. Only one whose process was killed can tell then,
+/// and does at once.
 const KILLED_LIMIT: Duration = Duration::from_millis(50);
-/// How long before a program's end another tenant's incident may be to have to do with it: who is hurt fails at the next call.
+/// How long before a program's end another tenant's incident may be to have to do with it: who is
+/// hurt fails at the next call.
 const INCIDENT_AGE_MAX: Duration = Duration::from_secs(10);
 /// As [`LAST_WORDS_LIMIT`], for one that was none, as far as is known.
 const NO_CLIENT_LIMIT: Duration = Duration::from_millis(100);
@@ -106,8 +110,8 @@ impl Watch {
         }
     }
 
-    /// Takes that this process is the tenant's: one that lives for a moment alone cannot be asked any more when its line in the log is
-    /// read.
+    /// Takes that this process is the tenant's: one that lives for a moment alone cannot be asked
+    /// any more when its line in the log is read.
     pub fn expect(&self, pid: Pid) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).expected.insert(pid);
     }
@@ -118,8 +122,8 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).ours.clone()
     }
 
-    /// Takes that a process of the tenant was killed from outside. Returns the clients that were there beside it; none if it was no
-    /// client, or alone.
+    /// Takes that a process of the tenant was killed from outside. Returns the clients that were
+    /// there beside it; none if it was no client, or alone.
     #[must_use]
     pub fn killed(&self, pid: Pid) -> Vec<Pid> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,8 +145,9 @@ impl Watch {
         neighbours
     }
 
-    /// Whether a neighbour's fault, or end, took the program's work, as far as that is known: whose it was may be told a moment later.
-    /// Waits for the service's words, for as long after the program's end as [`Watch::blame`] does.
+    /// Whether a neighbour's fault, or end, took the program's work, as far as that is known: whose
+    /// it was may be told a moment later. Waits for the service's words, for as long after the
+    /// program's end as [`Watch::blame`] does.
     #[must_use]
     pub fn is_hit(&self, ended: Instant) -> bool {
         loop {
@@ -155,8 +160,8 @@ impl Watch {
         }
     }
 
-    /// Why the program failed, if the service has to do with it: what its log says, or others' incidents. Waits for either, a moment from
-    /// the program's end on.
+    /// Why the program failed, if the service has to do with it: what its log says, or others'
+    /// incidents. Waits for either, a moment from the program's end on.
     #[must_use]
     pub fn blame(&self, ended: Instant) -> Option<Blame> {
         let limit = self.last_words_limit();
@@ -186,7 +191,8 @@ impl Watch {
         if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT }
     }
 
-    /// What the log says, and how long after the program's end another tenant may still have more to say.
+    /// What the log says, and how long after the program's end another tenant may still have more
+    /// to say.
     fn fault_blame(&self) -> Option<(Blame, Duration)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let servers: Vec<Pid> = seen.tracker.states().map(|(server, _)| server).collect();
@@ -212,7 +218,8 @@ impl Watch {
         incidents.filter(move |one| one.time_unix_ms >= oldest_unix_ms && one.tenant != self.tenant)
     }
 
-    /// Whether another tenant's process was killed from outside just now, with one of this tenant's beside it.
+    /// Whether another tenant's process was killed from outside just now, with one of this tenant's
+    /// beside it.
     fn was_killed_beside(&self) -> bool {
         let ours = self.ours();
         self.others_incidents().any(|one| match one.what {
@@ -232,7 +239,8 @@ impl Watch {
         })
     }
 
-    /// What the server has written of itself since the program was started: that it could not do its work.
+    /// What the server has written of itself since the program was started: that it could not do
+    /// its work.
     #[must_use]
     pub fn server_failure(&self) -> Option<String> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).server_failure.clone()
@@ -344,7 +352,8 @@ mod tests {
 
     use super::*;
 
-    /// A service of which there is only a directory, and a watch over it for tenant `me` with process 100.
+    /// A service of which there is only a directory, and a watch over it for tenant `me` with
+    /// process 100.
     struct Fixture {
         temp: tempfile::TempDir,
         watch: Watch,

@@ -1,8 +1,8 @@
 //! Directories that are open, and what is done in them.
 //!
-//! Users share the run directory, so a path in it may lead somewhere else a moment after it was looked at. A
-//! directory is opened once, the kernel says whose the open one is, and everything else is done from its
-//! descriptor, with one name at a time.
+//! Users share the run directory, so a path in it may lead somewhere else a moment after it was
+//! looked at. A directory is opened once, the kernel says whose the open one is, and everything
+//! else is done from its descriptor, with one name at a time.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
@@ -54,7 +54,8 @@ impl Dir {
         self.user == own_user()
     }
 
-    /// Opens what has this name here: no link, and nothing on another file system, whose server may never answer.
+    /// Opens what has this name here: no link, and nothing on another file system, whose server may
+    /// never answer.
     fn enter(&self, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
         if name.as_bytes().contains(&b'/') || name == ".." {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -63,8 +64,8 @@ impl Dir {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         loop {
             match rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), resolve) {
-                // Not EAGAIN, which a single name gives for one reason only: the file's owner holds a lease on it, and
-                // may take it anew for ever.
+                // Not EAGAIN, which a single name gives for one reason only: the file's owner holds
+                // a lease on it, and may take it anew for ever.
                 Err(Errno::INTR) => {}
                 // Linux before 5.6, or a filter of system calls that does not know it.
                 Err(Errno::NOSYS | Errno::PERM) => break,
@@ -81,13 +82,15 @@ impl Dir {
         Self::of(self.enter(name.as_ref(), DIRECTORY)?, self.path.join(name))
     }
 
-    /// Opens a directory in it, if it has the same owner: nobody else makes entries there or exchanges them.
+    /// Opens a directory in it, if it has the same owner: nobody else makes entries there or
+    /// exchanges them.
     pub fn sub_of_owner(&self, name: &str) -> io::Result<Self> {
         let dir = self.sub(name)?;
         if dir.user == self.user { Ok(dir) } else { Err(Errno::PERM.into()) }
     }
 
-    /// Makes a directory in it that everybody may look into, or opens the one that is there, whoever it belongs to.
+    /// Makes a directory in it that everybody may look into, or opens the one that is there,
+    /// whoever it belongs to.
     pub fn make(&self, name: &str) -> io::Result<Self> {
         let made = match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => true,
@@ -110,7 +113,8 @@ impl Dir {
 
     /// Lets one other user enter it and list it, and nobody else.
     pub fn open_to(&self, user: u32) -> io::Result<()> {
-        // An entry of `struct posix_acl_xattr_entry`, linux/posix_acl_xattr.h: tag, permissions, user.
+        // An entry of `struct posix_acl_xattr_entry`, linux/posix_acl_xattr.h: tag, permissions,
+        // user.
         const VERSION: u32 = 2;
         const NOBODY: u32 = u32::MAX;
         const OWNER: u16 = 0x01;
@@ -240,7 +244,8 @@ impl Dir {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes an entry with all that is in it. Directories of other users stay, and so what they are in.
+    /// Removes an entry with all that is in it. Directories of other users stay, and so what they
+    /// are in.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         match self.unlink(name) {
             Err(error) if error.raw_os_error() == Some(Errno::ISDIR.raw_os_error()) => {}

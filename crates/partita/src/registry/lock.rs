@@ -26,7 +26,8 @@ use crate::run::LEDGER_VARIABLE;
 
 /// Holders need milliseconds; this covers a machine that swaps.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
-/// How long those who plan wait for planners of other users. Whoever holds that lock for longer does not plan.
+/// How long those who plan wait for planners of other users. Whoever holds that lock for longer
+/// does not plan.
 const OTHERS_LIMIT: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(1);
 const LOCK: &str = ".lock";
@@ -92,7 +93,8 @@ impl<'a> RegistryLock<'a> {
         }
     }
 
-    /// The lock of system mode: one for all users. `is_making`: makes the acting user's directory if it is missing.
+    /// The lock of system mode: one for all users. `is_making`: makes the acting user's directory
+    /// if it is missing.
     fn of_planner(registry: &'a Registry, root: Dir, is_making: bool) -> Result<Self, Error> {
         let lock = Self::of_home(registry, root)?;
         let user = registry.user;
@@ -118,8 +120,8 @@ impl<'a> RegistryLock<'a> {
         )))
     }
 
-    /// Removes what dead tenants and killed commands of the current user left, and returns the living tenants of
-    /// every user by GPU and name.
+    /// Removes what dead tenants and killed commands of the current user left, and returns the
+    /// living tenants of every user by GPU and name.
     ///
     /// # Errors
     /// [`Error::Io`] if the registry cannot be read.
@@ -168,7 +170,8 @@ impl<'a> RegistryLock<'a> {
         Ok(living)
     }
 
-    /// The directories that this process cleans: the acting user's, or those of all users if that is root in system mode.
+    /// The directories that this process cleans: the acting user's, or those of all users if that
+    /// is root in system mode.
     fn kept(&self) -> Result<Vec<Home>, Error> {
         let user = self.registry.user;
         if self.registry.role == Role::Planner && user == 0 {
@@ -177,11 +180,13 @@ impl<'a> RegistryLock<'a> {
         Ok(self.home.iter().map(|dir| Home { dir: Arc::clone(dir), user }).collect())
     }
 
-    /// The living tenant of this name: what it is on each of its GPUs, in the order in which its programs see
-    /// them. Never empty. Of several users' tenants of one name, the current user's is meant.
+    /// The living tenant of this name: what it is on each of its GPUs, in the order in which its
+    /// programs see them. Never empty. Of several users' tenants of one name, the current user's is
+    /// meant.
     ///
     /// # Errors
-    /// [`Error::NoSuchTenant`]; [`Error::SeveralTenants`] if the current user has none of them; [`Error::Io`].
+    /// [`Error::NoSuchTenant`]; [`Error::SeveralTenants`] if the current user has none of them;
+    /// [`Error::Io`].
     pub fn tenant(&self, name: &str) -> Result<Vec<Tenant>, Error> {
         self.tenant_of_user(name, self.registry.user)
     }
@@ -215,8 +220,9 @@ impl<'a> RegistryLock<'a> {
         Err(Error::NoSuchTenant { name: name.to_owned(), present })
     }
 
-    /// The living tenant that a process is of: the program that `partita run` started, any descendant of it that
-    /// kept its environment, or `partita run` itself. As [`RegistryLock::tenant`].
+    /// The living tenant that a process is of: the program that `partita run` started, any
+    /// descendant of it that kept its environment, or `partita run` itself. As
+    /// [`RegistryLock::tenant`].
     ///
     /// # Errors
     /// [`Error::NoTenantOfProcess`]; [`Error::Io`].
@@ -225,7 +231,8 @@ impl<'a> RegistryLock<'a> {
         let Some(process) = ProcessId::living(pid) else {
             return Err(refuse("there is no such process".to_owned()));
         };
-        // The environment is readable for its owner alone; the slots of those that use CUDA are for all.
+        // The environment is readable for its owner alone; the slots of those that use CUDA are for
+        // all.
         let ledger = process.variable(LEDGER_VARIABLE);
         let is_of = |tenant: &Tenant| {
             let by_slot = tenant.usage().is_ok_and(|usage| {
@@ -250,9 +257,10 @@ impl<'a> RegistryLock<'a> {
     /// The tenants of one GPU as the planner takes them.
     ///
     /// # Errors
-    /// [`Error::DamagedTenant`] if the limits of a living tenant of the current user cannot be read: what it
-    /// holds is then unknown, and giving it away would break its promise. Another user's that cannot be read is
-    /// promised nothing: its owner alone writes there, and must not be able to stop everyone else.
+    /// [`Error::DamagedTenant`] if the limits of a living tenant of the current user cannot be
+    /// read: what it holds is then unknown, and giving it away would break its promise. Another
+    /// user's that cannot be read is promised nothing: its owner alone writes there, and must not
+    /// be able to stop everyone else.
     pub fn present(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<Present>, Error> {
         let here = || tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.counts());
         let mut own = TpcSet::EMPTY;
@@ -268,8 +276,8 @@ impl<'a> RegistryLock<'a> {
             .collect()
     }
 
-    /// Makes a tenant that the calling process owns, on the GPUs of its parts, in the order in which its programs
-    /// see them.
+    /// Makes a tenant that the calling process owns, on the GPUs of its parts, in the order in
+    /// which its programs see them.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::NameInUse`], [`Error::Io`], [`Error::RunDirectory`];
@@ -337,8 +345,8 @@ impl<'a> RegistryLock<'a> {
         })
     }
 
-    /// Makes the current user's directory of one GPU, if it is missing. An empty one goes with the next command
-    /// that holds the lock.
+    /// Makes the current user's directory of one GPU, if it is missing. An empty one goes with the
+    /// next command that holds the lock.
     ///
     /// # Errors
     /// [`Error::RunDirectory`].
@@ -363,8 +371,8 @@ impl<'a> RegistryLock<'a> {
         Ok(())
     }
 
-    /// Removes a tenant of the current user, and its GPU's directory if that is empty then. False if the tenant is
-    /// another user's, or a process has it still.
+    /// Removes a tenant of the current user, and its GPU's directory if that is empty then. False
+    /// if the tenant is another user's, or a process has it still.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -376,7 +384,8 @@ impl<'a> RegistryLock<'a> {
     }
 }
 
-/// Makes the directory of a user in a run directory in system mode: root's, and only that user can enter it.
+/// Makes the directory of a user in a run directory in system mode: root's, and only that user can
+/// enter it.
 fn make_home(root: &Dir, user: u32) -> Result<Dir, Error> {
     let name = home_name(user);
     let failed = || Error::io(root.path().join(&name).display().to_string());
@@ -389,13 +398,15 @@ fn make_home(root: &Dir, user: u32) -> Result<Dir, Error> {
     home_of(root, user, true).ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))
 }
 
-/// Removes a tenant's directory, and its GPU's if that is empty then. False if a process has it still.
+/// Removes a tenant's directory, and its GPU's if that is empty then. False if a process has it
+/// still.
 fn remove_dir(home: &Dir, gpu_key: &str, name: &str) -> Result<bool, Error> {
     let Ok(gpu) = home.sub_of_owner(gpu_key) else { return Ok(true) };
     let gone = format!(".dead-{name}-{}", std::process::id());
     let failed = || Error::io(gpu.path().join(name).display().to_string());
     match gpu.rename(name, &gone) {
-        // A process needs no `partita run` to enter a tenant that an environment names. One that has has it back.
+        // A process needs no `partita run` to enter a tenant that an environment names. One that
+        // has has it back.
         Ok(())
             if gpu.sub_of_owner(&gone).is_ok_and(|dir| has_live_slot(&dir))
                 && gpu.rename(&gone, name).is_ok() =>
@@ -410,7 +421,8 @@ fn remove_dir(home: &Dir, gpu_key: &str, name: &str) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Opens the lock file of a user's directory, which that user alone can open, and makes it if it is missing.
+/// Opens the lock file of a user's directory, which that user alone can open, and makes it if it is
+/// missing.
 pub(super) fn open_lock(home: &Dir) -> io::Result<File> {
     let file = match home.file(LOCK) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => match home.create(LOCK, 0o600) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /dev/shm/partita/               root's, sticky, or one user's alone; PARTITA_RUN_DIR overrides
-//!   .lock                         held while its owner's tenants are planned, made, changed or removed
+//!   .lock                         held while its owner's tenants are planned or changed
 //!   GPU-1b2c…/                    its owner's tenants on a GPU
 //!     .mps-0/                     its owner's MPS service of this GPU
 //!     train/                      a tenant
@@ -21,13 +21,14 @@
 //!   .lock                         held while tenants are planned, made, changed or removed
 //!   GPU-1b2c…/.mps-0/             the MPS service of this GPU, for every user
 //!   user-1000/                    root's too; only user 1000 can enter it, and cannot write in it
-//!     GPU-1b2c…/train/            a tenant of user 1000: root's are all files but `usage`, `time` and `owner`
+//!     GPU-1b2c…/train/            of user 1000, who owns `usage`, `time` and `owner`
 //! ```
 //!
-//! A directory belongs to one user with all that is in it, and only that user makes, changes and removes
-//! entries there: root too leaves alone what is another user's. Whose a directory is the kernel says of the
-//! open one (`dir`). Others may read `limits`, `meta.json` and `owner`, to plan beside the tenant and to see
-//! that it lives. They cannot open what the tenant's processes lock and map.
+//! A directory belongs to one user with all that is in it, and only that user makes, changes and
+//! removes entries there: root too leaves alone what is another user's. Whose a directory is the
+//! kernel says of the open one (`dir`). Others may read `limits`, `meta.json` and `owner`, to plan
+//! beside the tenant and to see that it lives. They cannot open what the tenant's processes lock
+//! and map.
 //!
 //! A tenant lives while its `owner` file is locked for writing or a process holds a slot
 //! of its ledger. The kernel drops both with the last process, so what a
@@ -89,14 +90,16 @@ enum Role {
     User,
     /// `partitad` all of them, and this process asks it: a user's command in system mode.
     Client,
-    /// This process, which is root's, all of them: `partitad`, what it starts, and root's commands in system mode.
+    /// This process, which is root's, all of them: `partitad`, what it starts, and root's commands
+    /// in system mode.
     Planner,
 }
 
 /// The user for whom this process, which is root's, makes and changes tenants.
 static ACTS_FOR: OnceLock<u32> = OnceLock::new();
 
-/// Makes this process, which is root's, act for a user from now on: tenants that it makes are that user's.
+/// Makes this process, which is root's, act for a user from now on: tenants that it makes are that
+/// user's.
 pub(crate) fn act_for(user: u32) {
     // A second call would be for the same connection.
     let _ = ACTS_FOR.set(user);
@@ -119,7 +122,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens the directory that `PARTITA_RUN_DIR` or the default names, and makes it if it is missing.
+    /// Opens the directory that `PARTITA_RUN_DIR` or the default names, and makes it if it is
+    /// missing.
     ///
     /// # Errors
     /// [`Error::RunDirectory`].
@@ -137,8 +141,8 @@ impl Registry {
         }
     }
 
-    /// Opens the run directory in system mode, as root, and makes it if it is missing: the one that `PARTITA_RUN_DIR`
-    /// names, or [`SYSTEM_ROOT`].
+    /// Opens the run directory in system mode, as root, and makes it if it is missing: the one that
+    /// `PARTITA_RUN_DIR` names, or [`SYSTEM_ROOT`].
     ///
     /// # Errors
     /// [`Error::RunDirectory`] if this process is not root's, or if the directory is in user mode.
@@ -177,8 +181,8 @@ impl Registry {
         Err(refuse_root(root, reason))
     }
 
-    /// Opens the directory `root`, and makes it if it is missing: root for every user, anyone else for
-    /// themselves.
+    /// Opens the directory `root`, and makes it if it is missing: root for every user, anyone else
+    /// for themselves.
     ///
     /// # Errors
     /// [`Error::RunDirectory`].
@@ -238,8 +242,8 @@ impl Registry {
         self.home.join(gpu_key)
     }
 
-    /// The current user's directory of one GPU, or root's, if it is there and really that user's: then nobody else
-    /// can exchange it.
+    /// The current user's directory of one GPU, or root's, if it is there and really that user's:
+    /// then nobody else can exchange it.
     ///
     /// # Errors
     /// [`Error::RunDirectory`].
@@ -272,8 +276,8 @@ impl Registry {
         Ok(found)
     }
 
-    /// The directories that could be tenants', living or not: the GPU's name for directories, the tenant's name,
-    /// the path, and the user whom it belongs to.
+    /// The directories that could be tenants', living or not: the GPU's name for directories, the
+    /// tenant's name, the path, and the user whom it belongs to.
     ///
     /// # Errors
     /// [`Error::RunDirectory`], [`Error::Io`].
@@ -293,7 +297,8 @@ impl Registry {
         Ok(found)
     }
 
-    /// Waits for the current user's lock: nobody else of this user makes, changes or removes tenants meanwhile.
+    /// Waits for the current user's lock: nobody else of this user makes, changes or removes
+    /// tenants meanwhile.
     ///
     /// # Errors
     /// [`Error::RunDirectory`] if somebody holds it for longer than anything takes.
@@ -301,8 +306,8 @@ impl Registry {
         RegistryLock::take(self)
     }
 
-    /// The same for those who change what tenants have: as long as all users mean each other well, none of them
-    /// plans meanwhile.
+    /// The same for those who change what tenants have: as long as all users mean each other well,
+    /// none of them plans meanwhile.
     ///
     /// # Errors
     /// As [`Registry::lock`].
@@ -310,7 +315,8 @@ impl Registry {
         RegistryLock::take_to_plan(self, false)
     }
 
-    /// The same for those who make tenants or services. Makes the current user's directory if it is missing.
+    /// The same for those who make tenants or services. Makes the current user's directory if it is
+    /// missing.
     ///
     /// # Errors
     /// As [`Registry::lock`], and [`Error::RunDirectory`] if that directory cannot be made.
@@ -323,8 +329,8 @@ fn refuse_root(path: &Path, reason: String) -> Error {
     Error::RunDirectory { path: path.to_owned(), reason }
 }
 
-/// Opens the run directory, and checks that nobody but its owner removes or exchanges what is in it, and that its
-/// owner is root or the current user.
+/// Opens the run directory, and checks that nobody but its owner removes or exchanges what is in
+/// it, and that its owner is root or the current user.
 fn open_root(path: &Path) -> Result<Dir, Error> {
     let dir = Dir::open(path).map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOTDIR | Errno::LOOP) => {
@@ -368,8 +374,8 @@ struct Home {
     user: u32,
 }
 
-/// The directory of a user in a run directory that is another user's. Anybody may take any name: the kernel says
-/// whose it is.
+/// The directory of a user in a run directory that is another user's. Anybody may take any name:
+/// the kernel says whose it is.
 fn home_of(root: &Dir, user: u32, is_system: bool) -> Option<Dir> {
     let keeper = if is_system { 0 } else { user };
     root.sub(&home_name(user)).ok().filter(|home| home.user == keeper)
@@ -388,7 +394,8 @@ fn homes(root: Dir) -> Result<Vec<Home>, Error> {
     Ok([Home { dir: Arc::new(root), user }].into_iter().chain(others).collect())
 }
 
-/// Whether a run directory is in system mode: `partitad` makes, changes and removes all tenants in it.
+/// Whether a run directory is in system mode: `partitad` makes, changes and removes all tenants in
+/// it.
 fn is_system(root: &Dir) -> bool {
     root.user == 0 && root.mode & 0o022 == 0 && root.file(SYSTEM_MARK).is_ok()
 }
@@ -407,7 +414,8 @@ fn is_gpu_key(name: &str) -> bool {
         && !name.starts_with(USER_PREFIX)
 }
 
-/// Makes or opens a directory in a run directory, or in the current user's part of it: it must be that user's, too.
+/// Makes or opens a directory in a run directory, or in the current user's part of it: it must be
+/// that user's, too.
 fn make_own(parent: &Dir, name: &str) -> Result<Dir, Error> {
     let path = parent.path().join(name);
     let refuse = |reason| Error::RunDirectory { path: path.clone(), reason };
@@ -489,8 +497,8 @@ impl OwnedTenant {
         Ok(())
     }
 
-    /// The tenant that `partitad` has made for this process: for each of its GPUs the directory, what is known of it,
-    /// and the locked file that keeps it alive.
+    /// The tenant that `partitad` has made for this process: for each of its GPUs the directory,
+    /// what is known of it, and the locked file that keeps it alive.
     pub(crate) fn received(parts: impl IntoIterator<Item = (PathBuf, Meta, File)>) -> Self {
         let part = |(path, meta, owner): (PathBuf, Meta, File)| OwnedPart {
             dir: None,
@@ -527,9 +535,11 @@ fn is_scratch(name: &str) -> bool {
     name.starts_with(".new-") || name.starts_with(".dead-")
 }
 
-/// Makes everything of a tenant on one GPU in `dir`, which is new and its owner's alone. `links` lead to its other GPUs'.
+/// Makes everything of a tenant on one GPU in `dir`, which is new and its owner's alone. `links`
+/// lead to its other GPUs'.
 ///
-/// In system mode the tenant's user gets the files that its processes lock and write. The others stay root's.
+/// In system mode the tenant's user gets the files that its processes lock and write. The others
+/// stay root's.
 fn make(dir: &Dir, meta: &Meta, limits: &Limits, links: &[PathBuf], user: u32) -> Result<File, Error> {
     let describe = || dir.path().display().to_string();
     let owner = dir.create(OWNER, 0o644).map_err(Error::io(describe()))?;
@@ -541,7 +551,8 @@ fn make(dir: &Dir, meta: &Meta, limits: &Limits, links: &[PathBuf], user: u32) -
         }
     }
     let ledger = |error: LedgerError| Error::io("the ledger")(io::Error::other(error.to_string()));
-    // Others read the limits to plan beside the tenant. What its processes lock and map is theirs alone.
+    // Others read the limits to plan beside the tenant. What its processes lock and map is theirs
+    // alone.
     LimitsFile::create(dir.at(LIMITS_FILE_NAME), limits, 0o644).map_err(ledger)?;
     UsageMap::create(dir.at(USAGE_FILE_NAME), 0o600).map_err(ledger)?;
     if limits.flags & FLAG_TIMED != 0 {
@@ -568,7 +579,8 @@ fn make(dir: &Dir, meta: &Meta, limits: &Limits, links: &[PathBuf], user: u32) -
 
 /// Refuses a directory whose files no GPU maps, where tenants are to be given what needs that.
 ///
-/// The driver is to map them, and long-lasting pins are for memory: the kernel refuses them for pages that a file system writes back.
+/// The driver is to map them, and long-lasting pins are for memory: the kernel refuses them for
+/// pages that a file system writes back.
 fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
     if dir.is_on(TMPFS).map_err(Error::io(dir.path().display().to_string()))? {
         return Ok(());
@@ -582,8 +594,8 @@ fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
     })
 }
 
-/// Makes the gate between the tenants of a user on a GPU, if it is missing. It is that user's alone: whoever could write it
-/// could end every process that has it mapped.
+/// Makes the gate between the tenants of a user on a GPU, if it is missing. It is that user's
+/// alone: whoever could write it could end every process that has it mapped.
 fn make_gate(gpu: &Dir, user: u32) -> Result<(), Error> {
     check_memory(gpu, "no priority and no share of time")?;
     let made = match GateMap::create(gpu.at(GATE_FILE_NAME), 0o600) {

@@ -27,7 +27,8 @@ const LIMITS: &str = "limits";
 /// The most that is read of a `meta.json`, in bytes: a long command line fits.
 const META_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// What is still read of a user's tenants in one look. Whoever looks pays for the reading, so that of others is bounded.
+/// What is still read of a user's tenants in one look. Whoever looks pays for the reading, so that
+/// of others is bounded.
 #[derive(Debug)]
 pub(super) struct Patience {
     tenants: usize,
@@ -103,8 +104,8 @@ impl GpuMeta {
         }
     }
 
-    /// Whether `--gpu` with this value means it. An index is also that of a simulated machine: the tenant's other
-    /// GPUs are of the same one.
+    /// Whether `--gpu` with this value means it. An index is also that of a simulated machine: the
+    /// tenant's other GPUs are of the same one.
     pub fn is(&self, selector: &Selector) -> bool {
         match selector {
             Selector::Index(index) => self.index == Some(*index),
@@ -156,14 +157,16 @@ impl Meta {
     }
 }
 
-/// A tenant of this machine on one GPU; one on several GPUs is one of these for each, of the same name.
+/// A tenant of this machine on one GPU; one on several GPUs is one of these for each, of the same
+/// name.
 #[derive(Debug, Clone)]
 pub struct Tenant {
     /// Its name.
     pub name: String,
     /// The name of its GPU's directory.
     pub gpu_key: String,
-    /// Its directory's path, for messages and as its processes know it. What is in there is reached from `home`.
+    /// Its directory's path, for messages and as its processes know it. What is in there is reached
+    /// from `home`.
     pub dir: PathBuf,
     /// The open directory of its user.
     pub(super) home: Arc<Dir>,
@@ -180,8 +183,8 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Reads the tenant in `dir`. Nothing in it is mapped, and what another user wrote is believed only as far as it
-    /// concerns that user's processes.
+    /// Reads the tenant in `dir`. Nothing in it is mapped, and what another user wrote is believed
+    /// only as far as it concerns that user's processes.
     pub(super) fn read(home: &Home, gpu_key: &str, name: &str, dir: &Dir, patience: &mut Patience) -> Self {
         let user = home.user;
         let limits = Limits::read(dir.at(LIMITS_FILE_NAME)).map(|(_, limits)| limits);
@@ -199,21 +202,23 @@ impl Tenant {
             home: Arc::clone(&home.dir),
             user,
             keeper: dir.user,
-            // The slots of others' tenants only root can read. A program that has closed its lock is a child still.
+            // The slots of others' tenants only root can read. A program that has closed its lock
+            // is a child still.
             alive: is_owned(dir) || has_live_slot(dir) || (!dir.is_own() && has_child()),
             meta,
             limits: limits.map_err(|error| error.to_string()),
         }
     }
 
-    /// Whether this process may change it: it is the user's for whom the process acts, or any in root's own commands in
-    /// system mode.
+    /// Whether this process may change it: it is the user's for whom the process acts, or any in
+    /// root's own commands in system mode.
     pub fn is_own(&self) -> bool {
         let (own, acting) = (own_user(), acting_user());
         self.keeper == own && (acting == own || acting == self.user)
     }
 
-    /// Whether plans reckon with it: another user's whose limits cannot be read is promised nothing.
+    /// Whether plans reckon with it: another user's whose limits cannot be read is promised
+    /// nothing.
     pub(crate) fn counts(&self) -> bool {
         self.is_own() || self.limits.is_ok()
     }

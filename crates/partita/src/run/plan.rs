@@ -1,4 +1,5 @@
-//! Which partitions a program gets, beside the tenants that are there, and the tenant that has them.
+//! Which partitions a program gets, beside the tenants that are there, and the tenant that has
+//! them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -33,7 +34,8 @@ struct PlannedPart {
     limits: Limits,
 }
 
-/// Plans the partitions; the registry stays locked. `name` is none for a tenant that is not to be made.
+/// Plans the partitions; the registry stays locked. `name` is none for a tenant that is not to be
+/// made.
 fn plan<'a>(
     install: &Install,
     request: &RunRequest,
@@ -76,7 +78,8 @@ fn plan_on(
     let key = gpu.key();
     let present = RegistryLock::present(tenants, &key)?;
     let is_whole = request.is_whole();
-    // Those who take turns have every TPC, and are in nobody's way who does. What MPS gives is planned by MPS.
+    // Those who take turns have every TPC, and are in nobody's way who does. What MPS gives is
+    // planned by MPS.
     let is_in_way = |tenant: &&Tenant| match request.mps_partition {
         Some(_) => false,
         None => !(is_whole && time::is_whole(tenant)),
@@ -126,8 +129,8 @@ fn plan_on(
     Ok(PlannedPart { topology, chosen, limits })
 }
 
-/// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's lock.
-/// `run` is the `partita run` that the tenant is for.
+/// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's
+/// lock. `run` is the `partita run` that the tenant is for.
 pub(crate) fn make(
     install: &Install,
     request: &RunRequest,

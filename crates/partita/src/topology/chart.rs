@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::calibration::Measured;
 use crate::gpu::Gpu;
 
-/// The version of the JSON. A field that goes or changes its meaning changes it; a field that is added does not.
+/// The version of the JSON. A field that goes or changes its meaning changes it; a field that is
+/// added does not.
 pub const SCHEMA: u32 = 1;
 
 /// Where the units of a GPU lie, who holds them, and how that is known.

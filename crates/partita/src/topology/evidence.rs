@@ -1,4 +1,5 @@
-//! [`Evidence`]: what a calibration learnt of where units lie, beside what the probe saw, in the form in which it is kept.
+//! [`Evidence`]: what a calibration learnt of where units lie, beside what the probe saw, in the
+//! form in which it is kept.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,8 @@ use crate::calibration::Measured;
 /// Where the kernel driver describes its GPUs, one directory each by PCI address.
 const PROC_GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// What the sources beside the probe said when the GPU was calibrated. Kept as they said it, and compared anew at every use.
+/// What the sources beside the probe said when the GPU was calibrated. Kept as they said it, and
+/// compared anew at every use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
@@ -109,7 +111,8 @@ impl Measured {
 
 /// The GPC of each TPC of a probe, whether that is proved, and what it rests on.
 ///
-/// Asks the control interface, and lets clusters prove the GPCs that it names where the device has clusters and the probe knew none.
+/// Asks the control interface, and lets clusters prove the GPCs that it names where the device has
+/// clusters and the probe knew none.
 ///
 /// # Errors
 /// The driver's words.

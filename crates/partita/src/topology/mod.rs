@@ -1,7 +1,8 @@
 //! `partita topology`: where the units of a GPU lie, who holds them, and how that is known.
 //!
-//! The calibration asks the driver's control interface, tries every bit of a launch mask and runs clusters; what each said is kept
-//! ([`Evidence`]). Here it is compared ([`partita_core::survey`]), together with the files of `nvdebug` where they are, and drawn.
+//! The calibration asks the driver's control interface, tries every bit of a launch mask and runs
+//! clusters; what each said is kept ([`Evidence`]). Here it is compared ([`partita_core::survey`]),
+//! together with the files of `nvdebug` where they are, and drawn.
 
 mod chart;
 mod evidence;
@@ -39,8 +40,8 @@ impl Chart {
     }
 }
 
-/// Charts `gpu`. Its calibration is the kept one, or a new one if there is none or `fresh` is set. The time that the chart says it took
-/// counts from `begin`.
+/// Charts `gpu`. Its calibration is the kept one, or a new one if there is none or `fresh` is set.
+/// The time that the chart says it took counts from `begin`.
 ///
 /// # Errors
 /// [`Error::Unproved`] if the GPU cannot be measured; [`Error::RunDirectory`].
@@ -115,7 +116,8 @@ pub(crate) mod tests {
         Evidence { control, clusters: Ok(()), runs_clusters: true }
     }
 
-    /// As measured, with two tenants and a name that means something to a terminal and to a picture.
+    /// As measured, with two tenants and a name that means something to a terminal and to a
+    /// picture.
     pub(crate) fn h200() -> Chart {
         let sms = boards::h200();
         let bit = |sm: &SmPlace| {

@@ -1,7 +1,7 @@
 //! The files of the `nvdebug` kernel module, where somebody has loaded it.
 //!
-//! They lie below `/proc/gpuN`; N counts the GPUs in the order of their PCI addresses, as NVML does. What they say is read in
-//! `partita_core::survey`.
+//! They lie below `/proc/gpuN`; N counts the GPUs in the order of their PCI addresses, as NVML
+//! does. What they say is read in `partita_core::survey`.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

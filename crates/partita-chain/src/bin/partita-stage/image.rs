@@ -1,7 +1,7 @@
 //! A chain that looks for bright spots: decode, enhance, detect.
 //!
-//! A frame is two pictures of bytes and, behind them, the eight bytes of the result. The coded picture comes in the first, is decoded into the second
-//! and sharpened back into the first.
+//! A frame is two pictures of bytes and, behind them, the eight bytes of the result. The coded
+//! picture comes in the first, is decoded into the second and sharpened back into the first.
 
 use partita_abi::stages::reference;
 use partita_chain::{Component, Error, Frame};

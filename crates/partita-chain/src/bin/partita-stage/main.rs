@@ -5,8 +5,9 @@
 //! partita-stage decode|enhance|detect WIDTHxHEIGHT [--frames N] [--check]
 //! ```
 //!
-//! Which chain, and which place in it, is in `PARTITA_CHAIN` and `PARTITA_COMPONENT`, as `partita chain` sets them. `--frames` ends the first component
-//! after so many. With `--check` the last one compares each result with the host's own, and ends with 1 at the first that differs.
+//! Which chain, and which place in it, is in `PARTITA_CHAIN` and `PARTITA_COMPONENT`, as `partita
+//! chain` sets them. `--frames` ends the first component after so many. With `--check` the last one
+//! compares each result with the host's own, and ends with 1 at the first that differs.
 
 mod image;
 mod matrix;

@@ -1,10 +1,13 @@
-//! The chain of the paper: each component multiplies the frame's matrix by one of its own (seed's table 1: 120, 240, 360, 480 for S, M, L, XL).
+//! The chain of the paper: each component multiplies the frame's matrix by one of its own (seed's
+//! table 1: 120, 240, 360, 480 for S, M, L, XL).
 //!
-//! A frame is two halves, each as large as the chain's largest matrix. A component multiplies what stands in front of the one half into the front of
-//! the other; the first word of the frame's note says which half holds the result.
+//! A frame is two halves, each as large as the chain's largest matrix. A component multiplies what
+//! stands in front of the one half into the front of the other; the first word of the frame's note
+//! says which half holds the result.
 //!
-//! The first component's inputs lie ready in page-locked memory, and the last one's results come back into such memory, both by copies on the component's
-//! stream. What lies behind a matrix that is smaller than the next component's is the same for every frame.
+//! The first component's inputs lie ready in page-locked memory, and the last one's results come
+//! back into such memory, both by copies on the component's stream. What lies behind a matrix that
+//! is smaller than the next component's is the same for every frame.
 
 use partita_abi::stages::reference;
 use partita_chain::{Component, Error, Frame};

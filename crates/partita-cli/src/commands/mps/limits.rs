@@ -98,7 +98,8 @@ fn show(of: &Of, json: bool) -> Result<(), Failure> {
     print(&text)
 }
 
-/// The percentages that are asked for, on the GPU whose SMs they are divided on: the first. MPS has one percentage for all its GPUs.
+/// The percentages that are asked for, on the GPU whose SMs they are divided on: the first. MPS has
+/// one percentage for all its GPUs.
 fn allotments(of: &Of, arguments: &MpsLimits) -> Result<Vec<Allotment>, Failure> {
     let refuse = |words: &str| Err(Failure::Told(words.to_owned()));
     let Some(gpu) = of.gpus.first() else { return Ok(Vec::new()) };

@@ -30,7 +30,8 @@ fn list(arguments: &MpsShow) -> Result<(), Failure> {
     if arguments.json {
         return print_json(&rows);
     }
-    // Which numbers there are differs from driver to driver: the daemon's own heads stand above them.
+    // Which numbers there are differs from driver to driver: the daemon's own heads stand above
+    // them.
     let table = of.service.control().command("lspart").map_err(partita::Error::from)?;
     print(&format!("{}\n", table.trim_end()))
 }

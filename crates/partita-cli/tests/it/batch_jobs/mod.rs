@@ -135,7 +135,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The machine has one set of job numbers: an epilog ends the processes of its job, whichever test they are of.
+/// The machine has one set of job numbers: an epilog ends the processes of its job, whichever test
+/// they are of.
 pub fn number_of(world: &World) -> u32 {
     // FNV-1a of what no other test has.
     let bytes = world.dir().as_os_str().as_encoded_bytes();

@@ -68,7 +68,8 @@ impl<'w> Container<'w> {
         (lines, text(&output.stderr))
     }
 
-    /// One line of why the program has no GPU: it goes on, with an error that cuInit documents and nothing on stdout.
+    /// One line of why the program has no GPU: it goes on, with an error that cuInit documents and
+    /// nothing on stdout.
     pub fn refused(&self) -> String {
         let (lines, said) = self.allocates("a 1\n");
         assert!(lines.is_empty(), "{lines:?}");

@@ -83,11 +83,13 @@ pub struct World {
     pub system: Option<System>,
 }
 
-/// Variables that make a machine another one: another simulated GPU, other parts of the installation.
+/// Variables that make a machine another one: another simulated GPU, other parts of the
+/// installation.
 pub type Variables = Vec<(&'static str, OsString)>;
 
 /// Whether the tests of this program run in system mode: as a user, with `partitad` as root. With
-/// `PARTITA_TEST_SYSTEM=1` those of every program do. Prints why if this machine cannot run them so.
+/// `PARTITA_TEST_SYSTEM=1` those of every program do. Prints why if this machine cannot run them
+/// so.
 pub fn is_system() -> bool {
     static IS_SYSTEM: LazyLock<bool> = LazyLock::new(|| {
         let is_wanted = env!("CARGO_CRATE_NAME") == "system"
@@ -117,8 +119,8 @@ impl Plan {
         Self { parent: "/dev/shm", ..self }
     }
 
-    /// Its run directory is the user's own, for what partitad does for nobody: where tests run in system mode, this is
-    /// what its refusals tell users to do.
+    /// Its run directory is the user's own, for what partitad does for nobody: where tests run in
+    /// system mode, this is what its refusals tell users to do.
     pub fn own(self) -> Self {
         Self { is_own: true, ..self }
     }
@@ -158,7 +160,8 @@ impl Plan {
     }
 }
 
-/// Says so and tells to stop in system mode, for a test of what is not there, or is of other users, for this reason.
+/// Says so and tells to stop in system mode, for a test of what is not there, or is of other users,
+/// for this reason.
 pub fn needs_user_mode(reason: &str) -> bool {
     if is_system() {
         eprintln!("skipped in system mode: {reason}");
@@ -186,7 +189,8 @@ impl World {
         self.system.as_mut().expect("a test of system mode")
     }
 
-    /// `partita` with these arguments, as the user who runs the tests: root, where they can be several users.
+    /// `partita` with these arguments, as the user who runs the tests: root, where they can be
+    /// several users.
     pub fn as_root<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(program());
         command.args(arguments);
@@ -260,7 +264,8 @@ impl World {
         command
     }
 
-    /// `partita` with the words of this line, as the user who keeps the MPS services: root in system mode.
+    /// `partita` with the words of this line, as the user who keeps the MPS services: root in
+    /// system mode.
     pub fn keeper(&self, line: &str) -> Command {
         let words = line.split_whitespace();
         if self.system.is_some() { self.as_root(words) } else { self.partita(words) }
@@ -381,8 +386,8 @@ impl World {
         dirs[0].clone()
     }
 
-    /// Everything in the run directory but its lock, users' own directories and what belongs to a daemon that runs, and
-    /// every process of this world but that daemon.
+    /// Everything in the run directory but its lock, users' own directories and what belongs to a
+    /// daemon that runs, and every process of this world but that daemon.
     pub fn remains(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut dirs = vec![self.run_dir()];
@@ -596,7 +601,8 @@ impl Answering {
         std::iter::from_fn(|| Some(self.tenant.next_line()).filter(|line| line != "done")).collect()
     }
 
-    /// Has the program end by itself, and returns what it, or the library in it, has written to standard error.
+    /// Has the program end by itself, and returns what it, or the library in it, has written to
+    /// standard error.
     pub fn complaints(self) -> String {
         let Self { mut tenant, input } = self;
         drop(input);
@@ -671,7 +677,8 @@ pub fn tpcs(ranges: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The same command as the user who runs the tests, run by a shell script that ends with `exec "$@"`.
+/// The same command as the user who runs the tests, run by a shell script that ends with `exec
+/// "$@"`.
 pub fn through_shell(base: &Command, script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(base.get_program()).args(base.get_args());

@@ -40,7 +40,8 @@ pub const ACTS: &[Act] = &[
         .then(ASK),
 ];
 
-/// Plays the acts with a daemon of root's, which then serves still and has told no control character.
+/// Plays the acts with a daemon of root's, which then serves still and has told no control
+/// character.
 pub fn play() {
     let Some(mut scene) = Scene::new() else { return };
     common::chain_programs();

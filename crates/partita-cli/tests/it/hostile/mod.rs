@@ -1,8 +1,10 @@
 //! What user B tries against user A and against root, in the run directory that they share.
 //!
-//! Each family of acts is a list (name, what B's shell does, what victims do then). After each act the victims' commands must have ended in
-//! their bound with the right answer, and what A and root have must be as it was (`scene.rs`). More acts, with what each once did, are in
-//! `boundary.rs` here and in `partita-daemon`. Two users need root; without it the tests say that they are skipped.
+//! Each family of acts is a list (name, what B's shell does, what victims do then). After each act
+//! the victims' commands must have ended in their bound with the right answer, and what A and root
+//! have must be as it was (`scene.rs`). More acts, with what each once did, are in `boundary.rs`
+//! here and in `partita-daemon`. Two users need root; without it the tests say that they are
+//! skipped.
 
 mod daemon;
 mod environment;

@@ -1,4 +1,5 @@
-//! Modes and owners: what is A's or root's cannot be written, moved or removed, and what B closes off stops nobody.
+//! Modes and owners: what is A's or root's cannot be written, moved or removed, and what B closes
+//! off stops nobody.
 
 use super::scene::{Act, End, Step, Who};
 

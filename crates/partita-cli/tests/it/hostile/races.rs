@@ -1,4 +1,5 @@
-//! Names that are exchanged without pause while root and A look at them, and files that are cut short while they are read.
+//! Names that are exchanged without pause while root and A look at them, and files that are cut
+//! short while they are read.
 
 use super::scene::{Act, End, Step, Who};
 

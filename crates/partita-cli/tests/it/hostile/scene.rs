@@ -16,12 +16,14 @@ use serde_json::Value;
 
 use crate::common::{self, Answering, PATIENCE, World, gpu_program, text, with_env_of};
 
-/// The bound of each command of a victim. They take milliseconds, and wait a second for a lock of others.
+/// The bound of each command of a victim. They take milliseconds, and wait a second for a lock of
+/// others.
 const BOUND: Duration = Duration::from_secs(30);
 /// What only root can read.
 const SECRET: &str = "root's secret";
-/// What B's scripts begin with. `fake NAME EDIT` makes a tenant of that name that lives, in B's part of the run directory, and `$D` is its
-/// directory; EDIT is sed's, and changes its `meta.json`.
+/// What B's scripts begin with. `fake NAME EDIT` makes a tenant of that name that lives, in B's
+/// part of the run directory, and `$D` is its directory; EDIT is sed's, and changes its
+/// `meta.json`.
 const B_BEGINS: &str = r#"
 exec 2>/dev/null
 umask 022
@@ -61,7 +63,8 @@ pub struct Step(pub Who, pub &'static str, pub End);
 pub struct Act {
     /// What it is called.
     pub name: &'static str,
-    /// B's script. It prints `won …` if B got what B must not get, and `cannot …` if the attack could not start.
+    /// B's script. It prints `won …` if B got what B must not get, and `cannot …` if the attack
+    /// could not start.
     pub does: &'static str,
     /// What victims do beside what they always do.
     pub then: &'static [Step],
@@ -296,7 +299,8 @@ impl Scene {
         }
     }
 
-    /// What the tenants of A and root have, as their programs and every user find it, and what is in the directories that are nobody else's.
+    /// What the tenants of A and root have, as their programs and every user find it, and what is
+    /// in the directories that are nobody else's.
     fn state(&mut self) -> Vec<String> {
         let mut state = self.work();
         for user in [0, VICTIM] {
@@ -360,7 +364,8 @@ fn sample(world: &World) -> PathBuf {
     sample
 }
 
-/// Notes what is at a path: whose, how long, and what is in it, but for what tenants write as they go.
+/// Notes what is at a path: whose, how long, and what is in it, but for what tenants write as they
+/// go.
 fn note(path: &Path, notes: &mut Vec<String>) {
     let meta = path.symlink_metadata().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut told = format!("{} {:o} {}", path.display(), meta.mode(), meta.uid());

@@ -1,5 +1,6 @@
-//! A Slurm cluster of one node: `munged`, `slurmctld` and `slurmd` of the distribution, with key, sockets, ports and files
-//! of its own, and with the example files of `examples/batch/slurm` as the node's scripts.
+//! A Slurm cluster of one node: `munged`, `slurmctld` and `slurmd` of the distribution, with key,
+//! sockets, ports and files of its own, and with the example files of `examples/batch/slurm` as the
+//! node's scripts.
 
 use std::fs::{self, File};
 use std::net::TcpListener;

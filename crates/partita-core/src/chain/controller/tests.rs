@@ -104,7 +104,8 @@ fn what_turns_out_badly_is_taken_back_in_the_second_period() {
 /// A search that ends with what is worse than what there was.
 #[test]
 fn the_published_algorithm_is_guarded() {
-    /// Any restriction of the first three costs half, and the paper's start restricts them; no single step back helps.
+    /// Any restriction of the first three costs half, and the paper's start restricts them; no
+    /// single step back helps.
     struct Punishes(Allocation);
     impl Objective for Punishes {
         fn throughput(&mut self) -> Result<f64, Stop> {
@@ -172,7 +173,8 @@ fn records_are_forgotten_in_order() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever the chain does: no more searches than shifts and rollbacks ask for, and the rests keep them apart.
+    /// Whatever the chain does: no more searches than shifts and rollbacks ask for, and the rests
+    /// keep them apart.
     #[test]
     fn searches_have_reasons(
         first in laws(),

@@ -35,7 +35,8 @@ fn allocations(trials: &[Trial]) -> Vec<Vec<u32>> {
     trials.iter().map(|trial| trial.allocation.tpcs().to_vec()).collect()
 }
 
-/// Ten TPCs, so ten portions of 1 to 10 (5 % is below one TPC), and three components: the middle one is the bottleneck, the others have R_C = 50 %.
+/// Ten TPCs, so ten portions of 1 to 10 (5 % is below one TPC), and three components: the middle
+/// one is the bottleneck, the others have R_C = 50 %.
 #[test]
 fn an_example_worked_by_hand_line_by_line() {
     let whole = Allocation::uniform(3, 10);
@@ -53,11 +54,13 @@ fn an_example_worked_by_hand_line_by_line() {
     let options = PublishedOptions { settle_periods: 0, ..PublishedOptions::default() };
     let (found, bottlenecks) = published(&mut plant, &whole, 10, &options).unwrap();
 
-    // 3.1.1: equal parts, then each component on the smallest portion; the middle one costs 50 of 60.
+    // 3.1.1: equal parts, then each component on the smallest portion; the middle one costs 50 of
+    // 60.
     assert_eq!(allocations(&found.trials[..4]), [[6, 6, 6], [1, 6, 6], [6, 1, 6], [6, 6, 1]]);
     assert_eq!(bottlenecks.components, [1]);
     assert_eq!(bottlenecks.losses, [0.0, 1.0 - 10.0 / 60.0, 0.0]);
-    // 3.1.2: the bottleneck has all, the others 50 % each. performance = 60 × 98 / 100 = 58.8, D_thr = 2 % of it: better means above 59.976.
+    // 3.1.2: the bottleneck has all, the others 50 % each. performance = 60 × 98 / 100 = 58.8,
+    // D_thr = 2 % of it: better means above 59.976.
     assert_eq!(found.trials[4].allocation.tpcs(), [5, 10, 5]);
     let firsts = [
         // 8 to 12: C_min = 1, C_max = 10, C_RC = 5; C_A = 10 gives 94.08, which is better.
@@ -76,7 +79,8 @@ fn an_example_worked_by_hand_line_by_line() {
     }
     // The last component. performance = 98 now, better means above 99.96.
     let lasts = [
-        // 11 and 12: C_A = 10 gives 93, not better. 17 and 18: what is above C_RC = 5 goes; left 1 2 3 4, C_A = 2.
+        // 11 and 12: C_A = 10 gives 93, not better. 17 and 18: what is above C_RC = 5 goes; left 1
+        // 2 3 4, C_A = 2.
         (10, 93.0),
         // 20: 97, not better. 25 and 26: what is above 2 goes; left 1.
         (2, 97.0),
@@ -96,7 +100,8 @@ fn an_example_worked_by_hand_line_by_line() {
 
 #[test]
 fn it_ends_after_as_many_trials_as_the_paper_says() {
-    // Whatever is answered: N_C components of ⌊log₂ 20⌋ + 1 rounds at most and the largest portion, N + 1 trials before, and one of the start.
+    // Whatever is answered: N_C components of ⌊log₂ 20⌋ + 1 rounds at most and the largest portion,
+    // N + 1 trials before, and one of the start.
     for seed in 0..200_u64 {
         let whole = Allocation::uniform(5, 66);
         let answer = move |tpcs: &[u32]| {
@@ -143,7 +148,8 @@ fn one_that_is_stopped_leaves_what_there_was() {
         }
     }
     let before = Allocation::new([4, 6, 50]).unwrap();
-    // Equal throughputs: the first is taken for the bottleneck, and the others are tried on 100, 25, 10 and 5 %.
+    // Equal throughputs: the first is taken for the bottleneck, and the others are tried on 100,
+    // 25, 10 and 5 %.
     for periods in 1..20 {
         let mut plant = Stops(before.clone(), periods);
         assert_eq!(published(&mut plant, &before, 66, &PublishedOptions::default()), Err(Stop::Asked));

@@ -1,16 +1,24 @@
 //! Chains that have rhythms: allocations compared by what they come to after a disturbance.
 //!
-//! Components that wait for each other fall into a rhythm: whose kernel meets whose, and where the frames queue. One allocation may have several, one of them faster than
-//! the others, and may stay for ever in the one that it came into. Two allocations that are alike in one rhythm may differ in the others, or in which they fall into, and no comparison
-//! within that rhythm shows it. What a chain has in the long run is the mean over the rhythms that its disturbances lead to.
+//! Components that wait for each other fall into a rhythm: whose kernel meets whose, and where the
+//! frames queue. One allocation may have several, one of them faster than the others, and may stay
+//! for ever in the one that it came into. Two allocations that are alike in one rhythm may differ
+//! in the others, or in which they fall into, and no comparison within that rhythm shows it. What a
+//! chain has in the long run is the mean over the rhythms that its disturbances lead to.
 //!
-//! A disturbance is a *pile*: for a period one component has a single TPC, so that the frames gather in front of it and the others run dry. A pile before the first
-//! component is how a chain begins, and how it goes on when its input was away; before another one, how it goes on when that one was held up.
+//! A disturbance is a *pile*: for a period one component has a single TPC, so that the frames
+//! gather in front of it and the others run dry. A pile before the first component is how a chain
+//! begins, and how it goes on when its input was away; before another one, how it goes on when that
+//! one was held up.
 //!
-//! So where the incumbent's throughput was seen to change by itself, it is measured after a pile before each component. If that makes a difference, the chain has
-//! rhythms. What the incumbent has replaced is compared with it, in turns, after the same piles: what it came to before may have been in a rhythm that does not last. Then each component that did not mind a fifth less is held to a twentieth of the TPCs for good, as far out of the others' way as it may stay, and compared
-//! with the incumbent, in turns, after the same piles; until there is one that comes to the same after all of them. At the end comes once more the pile after which the
-//! incumbent did best: the better rhythm stays.
+//! So where the incumbent's throughput was seen to change by itself, it is measured after a pile
+//! before each component. If that makes a difference, the chain has rhythms. What the incumbent has
+//! replaced is compared with it, in turns, after the same piles: what it came to before may have
+//! been in a rhythm that does not last. Then each component that did not mind a fifth less is held
+//! to a twentieth of the TPCs for good, as far out of the others' way as it may stay, and compared
+//! with the incumbent, in turns, after the same piles; until there is one that comes to the same
+//! after all of them. At the end comes once more the pile after which the incumbent did best: the
+//! better rhythm stays.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -22,7 +30,8 @@ use crate::chain::compare::Sample;
 /// Looks after which a candidate that is mostly like the incumbent's worst is no better.
 const LOOKS_ON_RHYTHM: usize = 3;
 
-/// What an allocation came to after a pile before each component, in the chain's order, in frames per second.
+/// What an allocation came to after a pile before each component, in the chain's order, in frames
+/// per second.
 struct Rhythms(Vec<f64>);
 
 impl Rhythms {
@@ -49,21 +58,24 @@ impl Rhythms {
 }
 
 impl<P: Plant + ?Sized> Search<'_, P> {
-    /// Looks whether the incumbent has rhythms, and if it has, for an allocation that falls into better ones. `needs` says who minded a fifth less.
+    /// Looks whether the incumbent has rhythms, and if it has, for an allocation that falls into
+    /// better ones. `needs` says who minded a fifth less.
     pub(super) fn ask_rhythms(&mut self, needs: &[Needs]) -> Result<(), Stop> {
         let mut rhythms = Rhythms(Vec::new());
         for component in 0..needs.len() {
             let incumbent = self.incumbent.clone();
             rhythms.0.push(self.after_pile(&incumbent, component, Purpose::Reference)?);
         }
-        // What it came to side by side with the beginning may have been in a rhythm that does not last.
+        // What it came to side by side with the beginning may have been in a rhythm that does not
+        // last.
         for former in self.formers() {
             self.compare_rhythms(&former, &mut rhythms)?;
         }
         if !rhythms.differ(self.counts()) {
             return self.trials.apply(&self.incumbent);
         }
-        // Of several measurements the highest and the lowest differ anyway. Where it is not by much, what each comes to in the mean of two says it.
+        // Of several measurements the highest and the lowest differ anyway. Where it is not by
+        // much, what each comes to in the mean of two says it.
         if !rhythms.differ_by(4.0 * self.counts()) {
             let incumbent = self.incumbent.clone();
             let mut both = [rhythms.best(), rhythms.worst()];
@@ -92,7 +104,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         last.chain(self.replaced.first()).filter(|former| **former != self.incumbent).cloned().collect()
     }
 
-    /// Has the frames gather in front of a component, and measures what an allocation comes to after that.
+    /// Has the frames gather in front of a component, and measures what an allocation comes to
+    /// after that.
     fn after_pile(
         &mut self,
         allocation: &Allocation,
@@ -103,11 +116,13 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         self.trials.measure(allocation, purpose)
     }
 
-    /// Compares a candidate with the incumbent after the same piles; makes it the incumbent if it is better. `rhythms` are the incumbent's.
+    /// Compares a candidate with the incumbent after the same piles; makes it the incumbent if it
+    /// is better. `rhythms` are the incumbent's.
     fn compare_rhythms(&mut self, candidate: &Allocation, rhythms: &mut Rhythms) -> Result<(), Stop> {
         let components = candidate.components();
         let looks_max = 2 * components;
-        // How exact it is, it says itself: what is known of the noise has jumps between rhythms in it.
+        // How exact it is, it says itself: what is known of the noise has jumps between rhythms in
+        // it.
         let counts = worth(self.options);
         let deviation_min = supposed_deviation(self.options);
         let variance_min = deviation_min * deviation_min;
@@ -124,7 +139,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             looked.push(then);
             let worst = rhythms.worst().1;
             slow += usize::from(then < worst * (1.0 + counts));
-            // Nothing is gained by what is worse than the incumbent's worst, and little by what is mostly like it.
+            // Nothing is gained by what is worse than the incumbent's worst, and little by what is
+            // mostly like it.
             if self.is_over()
                 || 2 * slow > looked.len().max(LOOKS_ON_RHYTHM)
                 || then < worst * (1.0 - self.counts())

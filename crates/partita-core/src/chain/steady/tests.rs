@@ -63,7 +63,8 @@ proptest! {
         prop_assert!(rates.is_sorted(), "{:?}", rates);
     }
 
-    /// Measurements that differ by up to 3 %: what it ends with may be worse by less than it can see.
+    /// Measurements that differ by up to 3 %: what it ends with may be worse by less than it can
+    /// see.
     #[test]
     fn noise_does_not_lead_it_astray(
         (law, start) in laws().prop_flat_map(start_of),
@@ -80,7 +81,8 @@ proptest! {
         prop_assert!(looks <= options.looks_max_in_all as usize);
     }
 
-    /// The chain's own throughput changes in the midst of the search, once or twice: it ends with what is no worse *now* than where it began.
+    /// The chain's own throughput changes in the midst of the search, once or twice: it ends with
+    /// what is no worse *now* than where it began.
     #[test]
     fn a_shift_during_the_search_does_not_leave_it_worse(
         (first, start) in laws().prop_flat_map(start_of),
@@ -209,8 +211,9 @@ fn found_by(components: usize, frames_per_s: fn(&[u32], u32) -> f64) -> Found {
     steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap()
 }
 
-/// As the chain SC-1 in the paper's sizes on an H200 (`bench/results/chain_live.md`): one component sets the pace when it is held to a few TPCs, two of them less, and
-/// no fifth less says anything of it.
+/// As the chain SC-1 in the paper's sizes on an H200 (`bench/results/chain_live.md`): one component
+/// sets the pace when it is held to a few TPCs, two of them less, and no fifth less says anything
+/// of it.
 #[test]
 fn whoever_helps_only_with_very_few_is_found_and_the_best_of_them_kept() {
     let found = found_by(5, |tpcs, _| {
@@ -276,8 +279,9 @@ fn what_was_better_in_a_rhythm_that_does_not_last_is_taken_back() {
 
 #[test]
 fn a_place_that_no_single_step_leads_to_is_found() {
-    // The two that stream are best apart from each other, and the one between them everywhere: what the model of the image chain measured at these allocations and,
-    // in between, what lies nearest.
+    // The two that stream are best apart from each other, and the one between them everywhere: what
+    // the model of the image chain measured at these allocations and, in between, what lies
+    // nearest.
     let found = found_by(3, |tpcs, _| {
         let is_apart = tpcs[0] + tpcs[2] <= 66 && tpcs[1] > 60;
         let is_starved = tpcs.iter().any(|tpcs| *tpcs < 20);
@@ -291,7 +295,8 @@ fn a_place_that_no_single_step_leads_to_is_found() {
     assert_eq!(found.frames_per_s, 1160.0, "{}", found.allocation);
 }
 
-/// A chain with two rhythms. Where the frames pile up says in which one it goes on, if the allocation allows both.
+/// A chain with two rhythms. Where the frames pile up says in which one it goes on, if the
+/// allocation allows both.
 #[derive(Clone, Debug)]
 struct TwoRhythms {
     in_force: Allocation,
@@ -369,7 +374,8 @@ fn two_rhythms() -> impl Strategy<Value = TwoRhythms> {
 }
 
 proptest! {
-    /// Chains that jump from one rhythm into another: no worse in the mean over what piles lead to, and no long stay in what is worse than the worst rhythm.
+    /// Chains that jump from one rhythm into another: no worse in the mean over what piles lead to,
+    /// and no long stay in what is worse than the worst rhythm.
     #[test]
     fn rhythms_do_not_lead_it_astray(mut plant in two_rhythms()) {
         let whole = plant.in_force.clone();
@@ -397,7 +403,8 @@ proptest! {
     }
 }
 
-/// The model's chain MC-3 as printed: the second component at its tenth leaves no room for the slower rhythm; within the faster one that makes no difference.
+/// The model's chain MC-3 as printed: the second component at its tenth leaves no room for the
+/// slower rhythm; within the faster one that makes no difference.
 fn with_a_slow_rhythm() -> TwoRhythms {
     TwoRhythms {
         in_force: Allocation::uniform(5, 66),
@@ -414,7 +421,8 @@ fn with_a_slow_rhythm() -> TwoRhythms {
 
 #[test]
 fn what_has_no_slow_rhythm_is_found_from_within_the_fast_one() {
-    // The chain jumps into the faster rhythm when the one that it needs is held; then all allocations that do not starve it are alike.
+    // The chain jumps into the faster rhythm when the one that it needs is held; then all
+    // allocations that do not starve it are alike.
     let mut plant = with_a_slow_rhythm();
     plant.makes_room = Some(3);
     let whole = plant.in_force.clone();
@@ -436,7 +444,8 @@ fn the_faster_rhythm_stays_where_no_allocation_has_it_alone() {
 
 #[test]
 fn a_chain_that_goes_to_and_fro_is_searched_to_the_end() {
-    // Between two throughputs, unless the last component has less than all: then it is faster than either.
+    // Between two throughputs, unless the last component has less than all: then it is faster than
+    // either.
     let found = found_by(4, |tpcs, periods| match (tpcs[3] < 60, (periods / 7).is_multiple_of(2)) {
         (true, _) => 130.0,
         (false, true) => 100.0,

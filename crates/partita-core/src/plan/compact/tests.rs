@@ -36,7 +36,8 @@ fn price(own: TpcSet, free: TpcSet, set: TpcSet) -> u32 {
     leaves + (set - own - free).len()
 }
 
-/// Makes the moves: everybody keeps his number of TPCs, nobody overlaps at any store, and all end where they should.
+/// Makes the moves: everybody keeps his number of TPCs, nobody overlaps at any store, and all end
+/// where they should.
 fn check_moves(
     topology: &Topology,
     tenants: &[Present],
@@ -71,7 +72,8 @@ fn check_moves(
     }
 }
 
-/// Small devices whose tenants are scattered over the GPCs, so that plans without moves are seldom packed.
+/// Small devices whose tenants are scattered over the GPCs, so that plans without moves are seldom
+/// packed.
 fn scattered() -> impl Strategy<Value = (Topology, Vec<Present>)> {
     let sizes = prop::collection::vec(2..=4u16, 2..=5)
         .prop_filter("what can be tried out", |sizes| sizes.iter().sum::<u16>() <= 13);

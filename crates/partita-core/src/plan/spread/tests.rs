@@ -46,7 +46,8 @@ proptest! {
         }
     }
 
-    /// A tenant keeps all that it has, or gets a part of it, and of all such sets one of the most even.
+    /// A tenant keeps all that it has, or gets a part of it, and of all such sets one of the most
+    /// even.
     #[test]
     fn a_spread_tenant_keeps_what_it_can((topology, tenants) in occupied(4, 4), who: Index, wanted in 1..=12u32) {
         if tenants.is_empty() {

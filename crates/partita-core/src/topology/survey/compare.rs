@@ -41,7 +41,8 @@ pub enum Disagreement {
         /// Another and its.
         other: (Source, u32),
     },
-    /// The SMs that probing found in one TPC are of several, or not all of one, for the control interface.
+    /// The SMs that probing found in one TPC are of several, or not all of one, for the control
+    /// interface.
     Together {
         /// The logical TPC.
         tpc: u8,
@@ -236,7 +237,8 @@ fn gpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
     let chip = control_gpcs(survey, |place| place.gpc);
     if let (Some(chip), Ok(nvdebug)) = (&chip, &survey.nvdebug) {
         if !nvdebug.places.is_empty() {
-            // Its registers are numbered by TPC of the device, as the control interface counts them.
+            // Its registers are numbered by TPC of the device, as the control interface counts
+            // them.
             let place = |tpc: usize| {
                 let global = survey.place_of(tpc).map(|place| usize::from(place.tpc));
                 global.and_then(|global| nvdebug.places.get(global))
@@ -260,7 +262,8 @@ fn gpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
         }
     }
     if let (Some(scheduled), Ok(groups)) = (scheduled_gpcs(survey), &survey.clusters) {
-        // That a cluster ran proves its TPCs together; that two groups are apart is not proved by clusters.
+        // That a cluster ran proves its TPCs together; that two groups are apart is not proved by
+        // clusters.
         let groups = partition((0..tpcs).map(|tpc| groups.get(tpc).map(|&group| group.into())));
         for tpc in strays(&groups, &scheduled) {
             let (together, control) = (groups[usize::from(tpc)], scheduled[usize::from(tpc)]);
@@ -290,8 +293,9 @@ fn neighbours(found: &mut Vec<Disagreement>, one: (Source, &[TpcSet]), other: (S
     }
 }
 
-/// The TPCs that are not in the same set of `other` as most of their set of `one`. Both tell of each TPC the set that it is in; what
-/// is named is the TPC that went astray, and not all that it left behind.
+/// The TPCs that are not in the same set of `other` as most of their set of `one`. Both tell of
+/// each TPC the set that it is in; what is named is the TPC that went astray, and not all that it
+/// left behind.
 fn strays(one: &[TpcSet], other: &[TpcSet]) -> BTreeSet<u8> {
     let most = |set: &TpcSet| {
         let theirs = set.iter().filter_map(|tpc| other.get(usize::from(tpc)));
@@ -301,7 +305,8 @@ fn strays(one: &[TpcSet], other: &[TpcSet]) -> BTreeSet<u8> {
     (0u8..=u8::MAX).zip(one.iter().zip(other)).filter(apart).map(|(tpc, _)| tpc).collect()
 }
 
-/// For each TPC the set of those that the control interface places in the same GPC of the chip, or of whatever `key` tells.
+/// For each TPC the set of those that the control interface places in the same GPC of the chip, or
+/// of whatever `key` tells.
 fn control_gpcs(survey: &Survey, key: impl Fn(&super::SmPlace) -> u16) -> Option<Vec<TpcSet>> {
     survey.control.as_ref().ok()?;
     Some(partition((0..survey.probe.bits.len()).map(|tpc| survey.place_of(tpc).map(&key))))

@@ -1,7 +1,8 @@
 //! The files of the `nvdebug` kernel module, which are registers of the chip.
 //!
-//! Each is a hexadecimal number. A set bit of a mask is a unit that is switched off. `CWD_GPC_TPC_ID<i>` has a byte for each of four
-//! TPCs of the device: the GPC in the upper half, the number inside it in the lower.
+//! Each is a hexadecimal number. A set bit of a mask is a unit that is switched off.
+//! `CWD_GPC_TPC_ID<i>` has a byte for each of four TPCs of the device: the GPC in the upper half,
+//! the number inside it in the lower.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -16,10 +17,12 @@ const GPCS_MAX: u64 = 32;
 const TPCS_PER_GPC_MAX: u64 = 16;
 
 impl NvdebugClaims {
-    /// How much of a file is to be read, in bytes. A number is 18 characters; a file that is longer is another one.
+    /// How much of a file is to be read, in bytes. A number is 18 characters; a file that is longer
+    /// is another one.
     pub const FILE_BYTES_MAX: u64 = 64;
 
-    /// What the files of one GPU say. `file` gives the text of the file of a name, none if there is no such file.
+    /// What the files of one GPU say. `file` gives the text of the file of a name, none if there is
+    /// no such file.
     ///
     /// # Errors
     /// Why there is nothing to be read, or what `file` says.

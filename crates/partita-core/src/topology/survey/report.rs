@@ -12,7 +12,8 @@ use crate::{Topology, TpcSet};
 /// What one source says of one TPC, in its own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The control interface's entry of its first SM, and the mask bit that follows from it where a rule is known.
+    /// The control interface's entry of its first SM, and the mask bit that follows from it where a
+    /// rule is known.
     Control {
         /// The entry.
         place: SmPlace,
@@ -146,11 +147,13 @@ impl Report {
 }
 
 impl Survey {
-    /// The GPC of each TPC as plans may use it, and what that rests on. All are 0 where nothing is proved.
+    /// The GPC of each TPC as plans may use it, and what that rests on. All are 0 where nothing is
+    /// proved.
     ///
-    /// Clusters are proof by themselves: blocks ran. Where there are none, the control interface is believed if everything that
-    /// probing can check of it is right; but on devices that run clusters only clusters prove that they can, because a cluster that
-    /// cannot be placed never ends.
+    /// Clusters are proof by themselves: blocks ran. Where there are none, the control interface is
+    /// believed if everything that probing can check of it is right; but on devices that run
+    /// clusters only clusters prove that they can, because a cluster that cannot be placed never
+    /// ends.
     #[must_use]
     pub fn gpcs(&self) -> (Vec<u8>, Grouping) {
         let unproved = || (alloc::vec![0; self.probe.bits.len()], Grouping::Unproved);
@@ -167,9 +170,11 @@ impl Survey {
         }
     }
 
-    /// The GPC of each TPC as the control interface has it, if probing contradicts nothing of it: what clusters should then prove.
+    /// The GPC of each TPC as the control interface has it, if probing contradicts nothing of it:
+    /// what clusters should then prove.
     ///
-    /// GPCs are numbered from 0 as they first occur; where the control interface's own numbers are such, they are those.
+    /// GPCs are numbered from 0 as they first occur; where the control interface's own numbers are
+    /// such, they are those.
     #[must_use]
     pub fn control_groups(&self) -> Option<Vec<u8>> {
         if disagreements(self).iter().any(|disagreement| disagreement.concerns(Source::Control)) {
@@ -200,7 +205,8 @@ impl Survey {
         if let Some(&group) = self.clusters.as_ref().ok().and_then(|groups| groups.get(tpc)) {
             claims.push(Claim::Clusters { group });
         }
-        // Its registers count the TPCs of the device; that this is the logical order is what the control interface says.
+        // Its registers count the TPCs of the device; that this is the logical order is what the
+        // control interface says.
         let global = place.map_or(tpc, |place| usize::from(place.tpc));
         if let Some(&(gpc, tpc_in_gpc)) = self.nvdebug.as_ref().ok().and_then(|n| n.places.get(global)) {
             claims.push(Claim::Nvdebug { gpc, tpc_in_gpc });

@@ -17,13 +17,15 @@ pub enum Cell {
 /// One GPC of the chip.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The GPC's number as plans use it (`gpc:N`); none where GPCs are not proved, and for rows that are singletons only.
+    /// The GPC's number as plans use it (`gpc:N`); none where GPCs are not proved, and for rows
+    /// that are singletons only.
     pub gpc: Option<u8>,
     /// The GPC's number as the control interface counts the chip's.
     pub chip_gpc: Option<u16>,
     /// The half of the chip.
     pub ugpu: Option<u16>,
-    /// Its CPCs, each with its number and places; a single one without a number where CPCs are not known.
+    /// Its CPCs, each with its number and places; a single one without a number where CPCs are not
+    /// known.
     pub cpcs: Vec<(Option<u16>, Vec<Cell>)>,
     /// Its TPCs that are scheduled as GPCs of their own.
     pub singletons: Vec<u8>,
@@ -42,7 +44,8 @@ impl Row {
     }
 }
 
-/// The rows, and the places of a whole GPC with whether that is known or only the size of the largest.
+/// The rows, and the places of a whole GPC with whether that is known or only the size of the
+/// largest.
 pub(super) fn rows(survey: &Survey, units: &[Unit]) -> (Vec<Row>, (u32, bool)) {
     // By place on the chip where that is known, else by the GPC that plans use, else all in one.
     let mut gpcs: BTreeMap<(Option<u16>, Option<u8>), Vec<&Unit>> = BTreeMap::new();
@@ -91,7 +94,8 @@ fn is_singleton(survey: &Survey, unit: &Unit) -> bool {
     unit.place.is_some_and(|place| survey.is_singleton(&place))
 }
 
-/// Parts the TPCs of a GPC by CPC, and fills up with holes to `places` in all. `numbers` are the CPCs that GPCs of this chip have.
+/// Parts the TPCs of a GPC by CPC, and fills up with holes to `places` in all. `numbers` are the
+/// CPCs that GPCs of this chip have.
 fn cpcs(units: &[&Unit], numbers: &BTreeSet<Option<u16>>, places: usize) -> Vec<(Option<u16>, Vec<Cell>)> {
     let mut parted: BTreeMap<Option<u16>, Vec<Cell>> =
         numbers.iter().map(|&number| (number, Vec::new())).collect();

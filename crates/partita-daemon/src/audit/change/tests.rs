@@ -130,7 +130,8 @@ fn what_cannot_be_seen_is_neither_new_nor_over() {
     let mut kept = Kept::default();
     kept.ends(&saw(&[one.clone(), other.clone(), stranger(0, 3)]));
     kept.ends(&saw(&[one.clone(), other.clone(), stranger(0, 3)]));
-    // One GPU is silent, which is told at once: the other's processes are seen, and so are the gates.
+    // One GPU is silent, which is told at once: the other's processes are seen, and so are the
+    // gates.
     assert_eq!(kept.ends(&saw(&[blind(Some(0))])), [Some(End::Left), Some(End::Left), None]);
     assert_eq!(kept.ends(&saw(&[blind(Some(0))])), []);
     assert_eq!(kept.open.len(), 2);
@@ -166,8 +167,8 @@ fn states() -> impl Strategy<Value = Vec<State>> {
     prop::collection::vec(state, 4)
 }
 
-/// Rounds: what four processes on two GPUs do, how many of them have ended for good, which GPU is silent (2: all), whether the daemon has
-/// been started anew before.
+/// Rounds: what four processes on two GPUs do, how many of them have ended for good, which GPU is
+/// silent (2: all), whether the daemon has been started anew before.
 fn rounds() -> impl Strategy<Value = Vec<(Vec<State>, usize, Option<u8>, bool)>> {
     let silent = prop_oneof![3 => Just(None), 1 => (0..3u8).prop_map(Some)];
     prop::collection::vec((states(), 0..5usize, silent, prop::bool::weighted(0.2)), 1..40)
@@ -227,7 +228,8 @@ proptest! {
             // What is open is what has begun and not ended.
             let count = is_open.values().filter(|open| **open).count();
             prop_assert_eq!(kept.open.len(), count);
-            // What is seen and has been seen in the look before is open, and what the dead did is over.
+            // What is seen and has been seen in the look before is open, and what the dead did is
+            // over.
             for finding in &look.findings {
                 let is_open = kept.open.iter().any(|open| open.finding.key() == finding.key());
                 prop_assert_eq!(is_open, !kept.suspected.contains(finding), "{:?}", finding);

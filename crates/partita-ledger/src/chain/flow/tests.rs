@@ -1,4 +1,5 @@
-//! Any sequence of operations and deaths, against a model: each lease is where the model says, and in one place.
+//! Any sequence of operations and deaths, against a model: each lease is where the model says, and
+//! in one place.
 
 extern crate std;
 use std::collections::{BTreeMap, VecDeque};
@@ -193,8 +194,9 @@ proptest! {
         }
     }
 
-    /// The process that does the operation dies before one of its accesses, and its role is recovered: it has happened, or it has not, and what
-    /// the role held is free. Nobody else's lease has moved.
+    /// The process that does the operation dies before one of its accesses, and its role is
+    /// recovered: it has happened, or it has not, and what the role held is free. Nobody else's
+    /// lease has moved.
     #[test]
     fn whoever_dies_has_done_it_or_has_not(
         operations in prop::collection::vec((operations(), prop::option::weighted(0.3, 0..30u32)), 1..80)
@@ -246,7 +248,8 @@ proptest! {
     }
 }
 
-/// A taker that slept through a whole round of the ring, woken in each place: it takes the oldest, not the one that it happens to see.
+/// A taker that slept through a whole round of the ring, woken in each place: it takes the oldest,
+/// not the one that it happens to see.
 #[test]
 fn a_taker_that_slept_does_not_take_out_of_order() {
     use crate::sync::schedule::Leash;

@@ -1,4 +1,5 @@
-//! The keeper of a chain's memory: a process of the tenant that owns the frames, so that no component's death takes them away.
+//! The keeper of a chain's memory: a process of the tenant that owns the frames, so that no
+//! component's death takes them away.
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
@@ -47,7 +48,8 @@ impl Keeper {
         self.process.lives() && self.socket.exists()
     }
 
-    /// Starts it if it is time and it may be started, and returns how it has ended if it has since the last call.
+    /// Starts it if it is time and it may be started, and returns how it has ended if it has since
+    /// the last call.
     pub(super) fn look(&mut self, may_start: bool) -> Result<Option<ExitStatus>, Error> {
         let ended = self.process.poll()?;
         if ended.is_some() {

@@ -21,7 +21,8 @@ impl Left {
         Self { install: install.clone(), registry, name: name.to_owned(), tenant }
     }
 
-    /// Ends what a component that has ended itself has left behind: it may still have the component's place, and its frames.
+    /// Ends what a component that has ended itself has left behind: it may still have the
+    /// component's place, and its frames.
     pub(super) fn end_of(&self, component: usize, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
         let number = component.to_string();
         self.end(say, |process| process.variable(COMPONENT_VARIABLE).is_some_and(|of| *of == *number))

@@ -47,7 +47,8 @@ fn a100() -> Survey {
     }
 }
 
-/// The registers of that board as nvdebug shows them: the chip has eight GPCs of eight TPCs, the fourth is off.
+/// The registers of that board as nvdebug shows them: the chip has eight GPCs of eight TPCs, the
+/// fourth is off.
 fn a100_registers() -> NvdebugClaims {
     let survey = a100();
     let sms = survey.control.unwrap().sms;
