@@ -51,8 +51,8 @@
 //! second look of a refusal or of an observer, finds that later name.
 //!
 //! **Never above the quota by a byte, never refused what fits.** Step 5 takes effect only if `last`
-//! is still the name whose `used` was checked: at that instant the total goes from `used` to `used
-//! + bytes`, which is at most the quota. A refusal looks at `last` again; if it is unchanged,
+//! is still the name whose `used` was checked: at that instant the total goes from `used` to
+//! `used + bytes`, which is at most the quota. A refusal looks at `last` again; if it is unchanged,
 //! `used` was the total at that instant and the request did not fit; otherwise it starts again.
 //! What a dead process holds is part of the total until it is reaped; the caller reaps before it
 //! believes a refusal.

@@ -180,8 +180,8 @@ impl Board {
         }
     }
 
-    /// Ends the GPU work of an MPS client (`terminate_client`). Its process lives on with error
-    /// 810.
+    /// Ends the GPU work of an MPS client (`terminate_client`). Its process lives on
+    /// with error 810.
     pub(super) fn terminate(&mut self, server: u32, pid: u32) -> Result<(), CuResult> {
         let id = self
             .clients

@@ -194,7 +194,7 @@ impl Place {
     /// Makes the directory, for this user alone.
     ///
     /// # Errors
-    /// Those of `mkdir`; as [`Place::check_dir`].
+    /// Those of `mkdir`; as `Place::check_dir`.
     pub fn make_dir(&self) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         self.check_dir()
@@ -281,7 +281,7 @@ impl Place {
     ///
     /// # Errors
     /// Those of `connect`; `NotFound` or `ConnectionRefused` when none runs; as
-    /// [`Place::check_dir`].
+    /// `Place::check_dir`.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         self.check_dir()?;
         socket::connect(&self.socket())

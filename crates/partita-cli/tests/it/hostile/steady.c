@@ -1,6 +1,6 @@
 /* A tenant's program that nothing may happen to. It holds 16 MiB of its quota, and answers each line with the code of an allocation of the
  * whole quota, the free bytes in MiB, and the SMs that its blocks run on. */
-#include "../hook/census.h"
+#include "../../hook/census.h"
 
 #define BLOCKS 264
 

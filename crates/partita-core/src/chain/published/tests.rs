@@ -54,8 +54,8 @@ fn an_example_worked_by_hand_line_by_line() {
     let options = PublishedOptions { settle_periods: 0, ..PublishedOptions::default() };
     let (found, bottlenecks) = published(&mut plant, &whole, 10, &options).unwrap();
 
-    // 3.1.1: equal parts, then each component on the smallest portion; the middle one costs 50 of
-    // 60.
+    // 3.1.1: equal parts, then each component on the smallest portion; the middle one
+    // costs 50 of 60.
     assert_eq!(allocations(&found.trials[..4]), [[6, 6, 6], [1, 6, 6], [6, 1, 6], [6, 6, 1]]);
     assert_eq!(bottlenecks.components, [1]);
     assert_eq!(bottlenecks.losses, [0.0, 1.0 - 10.0 / 60.0, 0.0]);
