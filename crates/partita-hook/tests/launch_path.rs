@@ -44,9 +44,9 @@ fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
     let limits = partita_ledger::Limits { flags: FLAG_TIMED, time_permille: 990, ..limits() };
     let fixture = Fixture::new(&limits);
     TimeMap::create(&fixture.file("time"), 0o600).expect("the time file");
-    // A machine that holds the program up makes its units shorter: one undisturbed run in a few is
-    // asked for.
-    let mut disturbed = Vec::new();
+    // A machine that holds the program up makes its units shorter, so one run in a few has to be
+    // right, and only runs that kept their processor are judged.
+    let mut runs = Vec::new();
     let is_seen = (0..5).any(|_| {
         let output = fixture.run("timed_path.c", &[]);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -54,17 +54,22 @@ fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
         let text = String::from_utf8_lossy(&output.stdout);
         let words = text.split_whitespace().map(|word| word.parse().expect("a number"));
         let numbers: Vec<u64> = words.collect();
-        let [allocations, locks, waits, records] = numbers[..] else { panic!("{text}") };
+        let [allocations, locks, waits, records, switches] = numbers[..] else { panic!("{text}") };
         assert_eq!(allocations, 0, "allocations on the launch path");
-        disturbed.push([locks, waits, records]);
+        runs.push([locks, waits, records, switches]);
         // It waits for a lock where the hook's thread was held up with the stream in its hands.
         locks == 0 && are_few(waits, records)
     });
-    assert!(
-        is_seen,
-        "waits for locks, units of 20000 launches, and events for them, in each run: {disturbed:?}"
-    );
+    let told = "waits for locks, units of 20000 launches, events for them, and switches, in each run";
+    if !is_seen && runs.iter().all(|[.., switches]| *switches > UNDISTURBED_MAX) {
+        eprintln!("skipped: others took the processor in every run; {told}: {runs:?}");
+        return;
+    }
+    assert!(is_seen, "{told}: {runs:?}");
 }
+
+/// Switches to other processes in a run that counts as undisturbed.
+const UNDISTURBED_MAX: u64 = 4;
 
 /// Kernels of 10 µs in units of a millisecond: a hundred in each, where nobody interrupts the
 /// program. An event where each begins, and one where it ends unless it was found to be over.
