@@ -50,8 +50,8 @@ pub const STAGES_MODULE: &CStr =
 pub mod reference {
     /// As [`MATRIX`](super::MATRIX): `c` of `a` and `b`.
     ///
-    /// `mul_add` must round once, as the standard library's does; without it there is none in
-    /// `core`, so it is passed in.
+    /// The caller passes `mul_add` in, because `core` has none. It must round once, as the standard
+    /// library's does.
     pub fn matrix(
         c: &mut [f32],
         a: &[f32],

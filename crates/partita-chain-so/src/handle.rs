@@ -1,5 +1,5 @@
-//! Handles that C code holds. Each thread knows its own, so a pointer that is none, or none any
-//! more, is told before anybody looks behind it.
+//! Handles that C code holds. Each thread keeps a list of its own, so it recognizes a wrong or a
+//! released pointer without reading what it points to.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -117,7 +117,7 @@ impl<'g> Attach<'g> {
     }
 
     /// Holds frames back until the GPU is done with them, instead of having the stream wait:
-    /// slower, and nobody's death can stop the stream.
+    /// slower, but a process that dies cannot stop the stream.
     #[must_use]
     pub fn on_host(mut self, on_host: bool) -> Self {
         self.on_host = on_host;

@@ -284,8 +284,8 @@ impl<'g> Component<'g> {
         Ok(outcome)
     }
 
-    /// Has whoever is given the frame next be in order behind this component's work on it, and be
-    /// able to tell that it was done.
+    /// Orders the next user of the frame behind this component's work on it, and records for that
+    /// user that the work is done.
     fn let_go(&self, frame: &mut Frame<'_, 'g>) -> Result<(), Error> {
         let is_done = self.order.is_done_now(self.gpu, self.stream());
         // It may have been let go of before, and come back.

@@ -87,7 +87,7 @@ impl Frame<'_, '_> {
 }
 
 impl Frame<'_, '_> {
-    /// Waits on the host until whoever had the frame before is done with it, and copies to its
+    /// Waits on the host until the last user of the frame has finished, and copies to its
     /// beginning. For the first component.
     ///
     /// # Errors

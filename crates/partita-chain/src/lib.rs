@@ -30,9 +30,9 @@
 //! # }
 //! ```
 //!
-//! [`Chain`] is the whole, for whoever makes it, starts its processes and watches it; [`Component`]
-//! is one role in it. Whatever happens to a process, no frame's memory is lost: see
-//! [`partita_ledger::chain`].
+//! [`Chain`] is the whole chain, for the process that makes it, starts its processes and watches
+//! it. [`Component`] is one role in it. Whatever happens to a process, no frame's memory is lost:
+//! see [`partita_ledger::chain`].
 //!
 //! # Whose the memory is
 //! Where there is a memory manager ([`KeeperSlabs`]; `partita chain` starts one), frames are its,

@@ -130,10 +130,7 @@ pub unsafe fn update(
     bad_node: *mut *mut c_void,
     result: *mut c_uint,
 ) -> CuResult {
-    let later = match has_waits(executable) && !result.is_null() {
-        true => later_update(),
-        false => None,
-    };
+    let later = (has_waits(executable) && !result.is_null()).then(later_update).flatten();
     updated(executable, graph, |updated| {
         if let Some(later) = later
             && updated == executable

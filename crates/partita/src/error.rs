@@ -146,7 +146,8 @@ pub enum Error {
     },
     /// Several users have a tenant of this name, and the user who asks has none.
     #[error(
-        "users {users} have a tenant {name} each; run this as the user whose tenant is meant: `sudo -u '#{first}' partita kill {name}`"
+        "users {users} have a tenant {name} each; run this as the user whose tenant is meant: \
+         `sudo -u '#{first}' partita kill {name}`"
     )]
     SeveralTenants {
         /// The name.

@@ -65,8 +65,9 @@ pub fn check_may_change(registry: &Registry) -> Result<(), Error> {
     }
     Err(Error::RunDirectory {
         path: registry.root().to_owned(),
-        reason: "it is in system mode, where the MPS services belong to root: the first shared tenant of a GPU starts \
-                 its service; to change one, ask root, or set PARTITA_RUN_DIR to a directory of your own"
+        reason: "it is in system mode, where the MPS services belong to root: the first shared tenant of a \
+                 GPU starts its service; to change one, ask root, or set PARTITA_RUN_DIR to a directory of \
+                 your own"
             .to_owned(),
     })
 }

@@ -1,8 +1,8 @@
 //! One component of a chain that is measured.
 //!
-//! It says `ready`, makes its transport at the first line that it is told, and runs at the second,
-//! `go MILLISECONDS`. Then it answers with how many frames it has passed on and when (nanoseconds
-//! from the first to the last), and with the times of its hand-overs.
+//! It says `ready`, makes its transport when it reads the first line, runs when it reads the
+//! second, `go MILLISECONDS`. Then it answers with how many frames it has passed on and when
+//! (nanoseconds from the first to the last), and with the times of its hand-overs.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,7 +1,6 @@
 /* Pools that are destroyed before their memory is back: while a free waits in its stream, and while memory is in use. At each step, what is
  * charged must be what the device has given, by the word of a process without the hook. Prints a line for each difference, and `done`. */
-#include "cuda.h"
-#include <sys/socket.h>
+#include "observer.h"
 
 #define MIB ((size_t)1 << 20)
 #define PIECE (64 * MIB)
@@ -16,14 +15,8 @@ static int (*give)(address, void *);
 static int (*settle)(void *);
 static address word; /* what a stream waits for */
 
-static size_t ask(void) {
-    size_t left;
-    if (write(observer, "?", 1) != 1 || read(observer, &left, sizeof left) != sizeof left) die("the observer", -1);
-    return left;
-}
-
 static void check(const char *step, size_t expected) {
-    size_t charged = quota - free_bytes(), given = device - ask();
+    size_t charged = quota - free_bytes(), given = device - ask(observer);
     if (charged != expected || given != expected) printf("%s: charged %zu, given %zu, expected %zu\n", step, charged, given, expected);
 }
 
@@ -47,37 +40,11 @@ static void let_go(void *other) {
 }
 static void destroy(void *pool) { OK("destroy", CALL(fn_p, "cuMemPoolDestroy")(pool)); }
 
-static int observe(int socket) {
-    char what;
-    start(0);
-    while (read(socket, &what, 1) == 1) {
-        size_t left = free_bytes();
-        if (write(socket, &left, sizeof left) != sizeof left) return 1;
-    }
-    return 0;
-}
-
-static void begin_observer(const char *program) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) die("socketpair", -1);
-    if (fork() == 0) {
-        char number[16];
-        close(ends[0]);
-        snprintf(number, sizeof number, "%d", ends[1]);
-        unsetenv("LD_PRELOAD");
-        unsetenv("PARTITA_LEDGER");
-        execl(program, program, number, NULL);
-        _exit(1);
-    }
-    close(ends[1]);
-    observer = ends[0];
-}
-
 int main(int count, char **arguments) {
-    if (count == 2) return observe(atoi(arguments[1]));
+    if (count == 3) return observe(atoi(arguments[2]));
     void *stream, *other, *pool, *present;
     address p, q;
-    begin_observer(arguments[0]);
+    observer = begin_observer(arguments[0]);
     start(0);
     from = CALL(int (*)(address *, size_t, void *, void *), "cuMemAllocFromPoolAsync");
     give = CALL(int (*)(address, void *), "cuMemFreeAsync");
@@ -87,7 +54,7 @@ int main(int count, char **arguments) {
     OK("stream", new_stream(&other, 1));
     OK("word", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&word, 4));
     quota = free_bytes();
-    device = ask();
+    device = ask(observer);
 
     pool = new_pool();
     OK("alloc", from(&p, PIECE, pool, stream));
@@ -107,12 +74,12 @@ int main(int count, char **arguments) {
     OK("settle", settle(stream));
     check("what a pool keeps", 2 * PIECE);
     destroy(pool);
-    size_t charged = quota - free_bytes(), given = device - ask();
+    size_t charged = quota - free_bytes(), given = device - ask(observer);
     /* Whether the driver keeps what is unused until the last is freed is its own affair. */
     if (charged != given || charged < PIECE) printf("a pool that is destroyed while memory is in use: charged %zu, given %zu\n", charged, given);
     hold(stream);
     OK("free", give(q, stream));
-    charged = quota - free_bytes(), given = device - ask();
+    charged = quota - free_bytes(), given = device - ask(observer);
     if (charged != given || charged < PIECE) printf("while its last free waits: charged %zu, given %zu\n", charged, given);
     let_go(other);
     OK("settle", settle(stream));

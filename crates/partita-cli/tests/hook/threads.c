@@ -2,9 +2,8 @@
  * nobody moves, and three accounts must agree to the byte: the program's own, the tenant's, and the device's, which a
  * process without the hook asks the driver for. All sizes are whole pages of the device, or whole chunks of its pool.
  * Prints what disagrees, or that nothing does. */
-#include "cuda.h"
+#include "observer.h"
 #include <pthread.h>
-#include <sys/socket.h>
 
 #define MIB ((size_t)1 << 20)
 #define PAGE (2 * MIB)
@@ -96,42 +95,14 @@ static size_t idle(void) {
     return reserved - used;
 }
 
-/* Tells how many bytes of the device are free each time it is asked. */
-static int observe(int socket) {
-    char byte;
-    start(0);
-    while (read(socket, &byte, 1) == 1) {
-        size_t left = free_bytes();
-        if (write(socket, &left, sizeof left) != sizeof left) return 1;
-    }
-    return 0;
-}
-
-static size_t ask(int socket) {
-    size_t left;
-    if (write(socket, "?", 1) != 1 || read(socket, &left, sizeof left) != sizeof left) die("the observer", -1);
-    return left;
-}
-
 int main(int count, char **arguments) {
     alarm(100);
     if (count == 3) return observe(atoi(arguments[2]));
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) die("socketpair", -1);
-    if (fork() == 0) {
-        char number[16];
-        close(ends[0]);
-        snprintf(number, sizeof number, "%d", ends[1]);
-        unsetenv("LD_PRELOAD");
-        unsetenv("PARTITA_LEDGER");
-        execl(arguments[0], arguments[0], "observe", number, NULL);
-        _exit(1);
-    }
-    close(ends[1]);
+    int observer = begin_observer(arguments[0]);
     start(0);
     quota = free_bytes();
     OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
-    size_t device = ask(ends[0]);
+    size_t device = ask(observer);
     for (int round = 0; round < ROUNDS; round++) {
         pthread_t threads[THREADS];
         for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, (void *)(i + 1 + (unsigned)round * THREADS));
@@ -139,7 +110,7 @@ int main(int count, char **arguments) {
         OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
         size_t held = 0;
         for (int i = 0; i < PLACES; i++) held += places[i].taken == 1 ? places[i].bytes : 0;
-        size_t charged = quota - free_bytes() - idle(), taken = device - ask(ends[0]);
+        size_t charged = quota - free_bytes() - idle(), taken = device - ask(observer);
         /* A real device has other clients, and a driver that keeps some for itself. */
         const char *gpu = getenv("PARTITA_GPU");
         if (!gpu || strncmp(gpu, "sim", 3)) taken = held;
@@ -154,7 +125,7 @@ int main(int count, char **arguments) {
     OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
     const char *gpu = getenv("PARTITA_GPU");
     int simulated = gpu && !strncmp(gpu, "sim", 3);
-    if (free_bytes() != quota || (simulated && ask(ends[0]) != device)) { printf("not all came back\n"); wrong++; }
+    if (free_bytes() != quota || (simulated && ask(observer) != device)) { printf("not all came back\n"); wrong++; }
     if (!refused) { printf("the quota was never reached\n"); wrong++; }
     if (!wrong) printf("every account agrees\n");
     return wrong != 0;

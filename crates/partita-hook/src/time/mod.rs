@@ -285,7 +285,7 @@ impl Meter {
         launch: impl FnOnce() -> CuResult,
     ) -> CuResult {
         let pool = (known.pool.load(Ordering::Acquire) as usize).checked_sub(1).and_then(|at| self.pool(at));
-        let (before, paused, held) = match (part, pool) {
+        let (pool, before, paused, held) = match (part, pool) {
             (Part::Inside, _) => return launch(),
             (Part::Last(_, held) | Part::First { held, .. }, None) => {
                 held.let_go(Present::NONE);
@@ -302,9 +302,8 @@ impl Meter {
                 held.let_go(Present::NONE);
                 return result;
             }
-            (Part::First { before, paused, held }, Some(_)) => (before, paused, held),
+            (Part::First { before, paused, held }, Some(pool)) => (pool, before, paused, held),
         };
-        let Some(pool) = pool else { return launch() };
         if is_captured(tenant, stream) {
             held.let_go(before);
             return launch();

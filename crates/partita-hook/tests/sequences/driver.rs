@@ -107,7 +107,8 @@ calls! {
         block_z: c_uint, shared_bytes: c_uint, stream: Handle, parameters: *mut *mut c_void,
     );
     fn launch_ex = "cuLaunchKernelEx"(
-        config: *const CUlaunchConfig, function: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+        config: *const CUlaunchConfig, function: Handle,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void,
     );
     fn launch_host = "cuLaunchHostFunc"(stream: Handle, function: CUhostFn, data: *mut c_void);
     fn event_create = "cuEventCreate"(event: *mut Handle, flags: c_uint);
@@ -211,7 +212,9 @@ calls! {
     fn node_find_in_clone = "cuGraphNodeFindInClone"(found: *mut Handle, node: Handle, copy: Handle);
     fn node_child = "cuGraphChildGraphNodeGetGraph"(node: Handle, graph: *mut Handle);
     fn node_kernel = "cuGraphKernelNodeGetParams_v2"(node: Handle, parameters: *mut CUDA_KERNEL_NODE_PARAMS_v2);
-    fn node_set_kernel_v1 = "cuGraphKernelNodeSetParams"(node: Handle, parameters: *const CUDA_KERNEL_NODE_PARAMS_v1);
+    fn node_set_kernel_v1 = "cuGraphKernelNodeSetParams"(
+        node: Handle, parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    );
     fn node_set_kernel = "cuGraphKernelNodeSetParams_v2"(node: Handle, parameters: *const CUDA_KERNEL_NODE_PARAMS_v2);
     fn node_kernel_attribute = "cuGraphKernelNodeGetAttribute"(
         node: Handle, attribute: c_uint, value: *mut CUlaunchAttributeValue,

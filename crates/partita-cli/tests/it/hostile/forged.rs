@@ -24,7 +24,8 @@ pub const ACTS: &[Act] = &[
     Act::new("a meta.json of noise", r#"fake beta; head -c 1000 /dev/urandom > "$D/meta.json""#).then(LOOK),
     Act::new("a meta.json of other types", r#"fake beta; echo '{"version":[],"name":7,"gpu":null,"run":"1","child":{}}' > "$D/meta.json""#).then(LOOK),
     Act::new("a meta.json of a later version", r#"fake beta 's/"version": 1/"version": 4294967295/'"#).then(LOOK),
-    Act::new("process numbers that do not exist", r#"fake beta 's/"pid": [0-9]*/"pid": 4294967295/;s/"start_ticks": [0-9]*/"start_ticks": 18446744073709551615/'"#)
+    Act::new("process numbers that do not exist", r#"fake beta 's/"pid": [0-9]*/"pid": 4294967295/;
+s/"start_ticks": [0-9]*/"start_ticks": 18446744073709551615/'"#)
         .then(AUDIT),
     Act::new("numbers of processes that are too large", r#"fake beta 's/"pid": [0-9]*/"pid": 99999999999999999999/'"#).then(AUDIT),
     Act::new("the name of another tenant in meta.json", r#"fake beta; sed -i 's/"beta"/"alpha"/' "$D/meta.json""#).then(LOOK),
