@@ -29,7 +29,7 @@ demo:
 
 # The page of experiments, from the models and from what was measured.
 experiments:
-    cargo run --release --bin partita -- bench all --gpu sim --out bench/results/experiments --page docs/experiments.md
+    cargo run --release --bin partita -- bench all --gpu sim --out research/bench/results/experiments --page docs/experiments.md
 
 # What parses, fed with anything for a while: `just fuzz words 60`; targets are words, environment, json, ledger, descriptor, mps_log and memory_frames. The coverage pass is
 # the compiler's own, so that no tool has to be installed; cargo-fuzz runs the same targets.

@@ -2,23 +2,22 @@
 
 mod args;
 mod commands;
-mod fail;
-mod output;
-mod table;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::CommandFactory;
+use partita_console::Failure;
 
 use args::{Arguments, Cmd};
-use fail::Failure;
+use commands::other;
 
 fn main() -> ExitCode {
-    let command = Arguments::command().version(env!("PARTITA_VERSION"));
-    let parsed = command.try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
-    let arguments = match parsed {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let program = Arguments::command().version(env!("PARTITA_VERSION"));
+    let arguments: Arguments = match partita_console::parse(&program, &words) {
         Ok(arguments) => arguments,
-        Err(error) => return fail::usage(&error),
+        Err(code) => return code,
     };
     let forwarded = commands::system::forward(&arguments.command);
     let done = forwarded.and_then(|code| code.map_or_else(|| dispatch(&arguments.command), Ok));
@@ -36,18 +35,15 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Doctor(arguments) => commands::doctor::doctor(arguments),
         Cmd::Demo(arguments) => commands::demo::demo(arguments),
         Cmd::Prove(arguments) => commands::prove::prove(arguments),
-        Cmd::Bench(arguments) => commands::bench::bench(arguments),
+        Cmd::Bench(arguments) => other::BENCH.become_it(arguments.words.clone()),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
-        Cmd::Chain(arguments) => commands::chain::chain(arguments),
+        Cmd::Chain(arguments) => other::CHAIN.become_it(arguments.words.clone()),
         Cmd::Batch(arguments) => commands::batch::batch(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),
         Cmd::Completions(arguments) => commands::generate::completions(arguments),
         Cmd::Man(arguments) => commands::generate::man(arguments),
         Cmd::Generate(arguments) => commands::generate::generate(arguments),
-        Cmd::InternalJob(arguments) => commands::internal::job(arguments),
-        Cmd::InternalChain(arguments) => commands::chain::supervise(arguments),
-        Cmd::InternalDetach(arguments) => commands::internal::detach(arguments),
         Cmd::InternalSystem => commands::system::answer(),
-        Cmd::InternalHold => commands::internal::hold(),
+        Cmd::Internal(internal) => internal.run(Arguments::command(), partita::jobs::run),
     }
 }

@@ -27,7 +27,7 @@ use crate::report;
 
 /// The slice of those who give way, in microseconds. On an H200 ResNet-50 beside training has a p99
 /// of 1.09 × alone with 20 µs, 1.10 × with 50 and 1.15 × with 100 and 200
-/// (`bench/results/hardware/slices.txt`).
+/// (`research/bench/results/hardware/slices.txt`).
 const SHORT_US: u64 = 50;
 
 /// `NVOS54_PARAMETERS`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use super::gpu::GpuOption;
+use partita_console::GpuOption;
 
 /// Arguments of `demo`.
 #[derive(Debug, Args)]

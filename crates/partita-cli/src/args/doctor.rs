@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::gpu::GpuOption;
+use partita_console::GpuOption;
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]

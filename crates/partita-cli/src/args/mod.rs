@@ -1,16 +1,12 @@
 //! The arguments of the command line, and nothing else.
 //!
-//! The build script reads this module too, for completions and man pages, so it
-//! uses clap alone. Values stay text here; the commands parse them, so that
-//! every wrong value is answered in the same way.
+//! Values stay text here; the commands parse them, so that every wrong value is answered in the
+//! same way.
 
 mod batch;
-mod bench;
-mod chain;
 mod demo;
+mod devices;
 mod doctor;
-mod gpu;
-mod internal;
 mod limits;
 mod mps;
 mod prove;
@@ -20,15 +16,15 @@ mod sim;
 mod tenants;
 mod topology;
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{Args, Parser, Subcommand};
+use partita_console::Internal;
 
 pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
-pub use bench::{Bench, OnArg};
-pub use chain::{AlgorithmArg, Chain, ChainDefine, ChainPlot, ChainStart, ChainSteer, ChainWatch};
 pub use demo::Demo;
+pub use devices::Devices;
 pub use doctor::Doctor;
-pub use gpu::{Devices, GpuOption, GpusOption};
-pub use internal::{InternalChain, InternalDetach, InternalJob};
 pub use limits::{
     IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SmCountArg, SpillArg, TimePolicyArg, ViaArg,
 };
@@ -38,7 +34,7 @@ pub use mps::{
 };
 pub use prove::{Prove, RouteArg};
 pub use run::Run;
-pub use shell::{Completions, Generate, Man, ShellArg};
+pub use shell::{Completions, Generate, Man};
 pub use sim::Sim;
 pub use tenants::{Kill, Ps, Set};
 pub use topology::Topology;
@@ -91,13 +87,12 @@ pub enum Cmd {
     /// Prove that masks hold: random masks, and every block's SM recorded
     Prove(Prove),
     /// Run the experiments on a GPU or on the model, beside what the paper reports
-    Bench(Bench),
+    Bench(Other),
     /// The Multi-Process Service that lets tenants run at the same time
     #[command(subcommand)]
     Mps(Mps),
     /// Chains of components that pass frames in GPU memory on
-    #[command(subcommand)]
-    Chain(Chain),
+    Chain(Other),
     /// Jobs of Slurm, Torque and PBS: what their prolog and epilog do
     #[command(subcommand)]
     Batch(Batch),
@@ -111,19 +106,19 @@ pub enum Cmd {
     /// Write all completions and manual pages into a directory
     #[command(hide = true)]
     Generate(Generate),
-    /// Runs a risky job for another partita process
-    #[command(name = "internal-job", hide = true)]
-    InternalJob(InternalJob),
-    /// Runs the components of a chain in its tenant
-    #[command(name = "internal-chain", hide = true)]
-    InternalChain(InternalChain),
-    /// Becomes a daemon in a session of its own
-    #[command(name = "internal-detach", hide = true)]
-    InternalDetach(InternalDetach),
     /// Answers one request of a user's command, for partitad
     #[command(name = "internal-system", hide = true)]
     InternalSystem,
-    /// Does nothing until it is ended
-    #[command(name = "internal-hold", hide = true)]
-    InternalHold,
+    /// What every program of Partita runs itself with
+    #[command(flatten)]
+    Internal(Internal),
+}
+
+/// The arguments of a command that is a program of its own.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct Other {
+    /// The program's arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub words: Vec<OsString>,
 }

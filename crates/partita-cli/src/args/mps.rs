@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::gpu::GpusOption;
+use partita_console::GpusOption;
 
 /// Subcommands of `mps`.
 #[derive(Debug, Subcommand)]

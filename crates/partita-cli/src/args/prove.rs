@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::gpu::GpuOption;
+use partita_console::GpuOption;
 
 /// Arguments of `prove`.
 #[derive(Debug, Args)]

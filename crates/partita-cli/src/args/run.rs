@@ -4,10 +4,10 @@ use std::ffi::OsString;
 
 use clap::{Args, ValueHint};
 
-use super::gpu::GpusOption;
 use super::limits::{
     IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SmCountArg, SpillArg, TimePolicyArg, ViaArg,
 };
+use partita_console::GpusOption;
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
+use partita_console::pages::ShellArg;
 
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
@@ -15,17 +16,6 @@ pub struct Completions {
     /// The shell
     #[arg(value_enum)]
     pub shell: ShellArg,
-}
-
-/// A shell that completions are made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ShellArg {
-    /// bash
-    Bash,
-    /// zsh
-    Zsh,
-    /// fish
-    Fish,
 }
 
 /// Arguments of `man`.

@@ -11,11 +11,10 @@ use partita::batch::plan::{Blame, Stage, verdict};
 use partita::batch::request::Request;
 use partita::batch::{Deadline, Options, Report, Step, epilog, prolog, task};
 use partita::install::Install;
+use partita_console::{Failure, print, print_json, tell};
 use serde::Serialize;
 
 use crate::args::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
-use crate::fail::{Failure, tell};
-use crate::output::{print, print_json};
 
 /// Runs one of the scripts.
 pub fn batch(arguments: &Batch) -> Result<ExitCode, Failure> {

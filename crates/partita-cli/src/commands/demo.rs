@@ -5,11 +5,9 @@ use std::process::ExitCode;
 
 use partita::demo;
 use partita::install::Install;
+use partita_console::{Failure, print, print_json, select};
 
 use crate::args::Demo;
-use crate::commands::select;
-use crate::fail::Failure;
-use crate::output::{print, print_json};
 
 /// Plays the demo, prints it, and writes its picture.
 pub fn demo(arguments: &Demo) -> Result<ExitCode, Failure> {

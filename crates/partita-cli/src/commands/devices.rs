@@ -6,13 +6,11 @@ use partita::calibration::Cache;
 use partita::facts::InstanceFacts;
 use partita::gpu::{self, Gpu};
 use partita::install::Install;
+use partita_console::{Failure, Table, print, print_json, selector, tell};
 use serde::Serialize;
 
 use crate::args::Devices;
-use crate::commands::{bytes, selector};
-use crate::fail::{Failure, tell};
-use crate::output::{print, print_json};
-use crate::table::Table;
+use crate::commands::bytes;
 
 /// A GPU as `devices` shows it.
 #[derive(Debug, Serialize)]

@@ -5,11 +5,9 @@ use std::process::ExitCode;
 
 use partita::doctor::{self, State};
 use partita::install::Install;
+use partita_console::{Failure, print, print_json, select};
 
 use crate::args::Doctor;
-use crate::commands::select;
-use crate::fail::Failure;
-use crate::output::{print, print_json};
 
 /// Makes the checks and prints what they found.
 pub fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {

@@ -6,11 +6,10 @@ use std::time::Duration;
 use partita::install::Install;
 use partita::kill;
 use partita::registry::Registry;
+use partita_console::{Failure, print, tell};
 use partita_core::Count;
 
 use crate::args::Kill;
-use crate::fail::{Failure, tell};
-use crate::output::print;
 
 /// Ends the tenants, one after the other.
 pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {

@@ -1,15 +1,13 @@
 //! One file a command: arguments to requests, results to text.
 
 pub mod batch;
-pub mod bench;
-pub mod chain;
 pub mod demo;
 pub mod devices;
 pub mod doctor;
 pub mod generate;
-pub mod internal;
 pub mod kill;
 pub mod mps;
+pub mod other;
 pub mod prove;
 pub mod ps;
 pub mod run;
@@ -18,49 +16,14 @@ pub mod sim;
 pub mod system;
 pub mod topology;
 
-use partita::gpu::{self, Gpu, Selector};
-use partita::gpus::{self, Selectors};
-use partita::install::Install;
 use partita::limits::{OnMisfit, Spill};
 use partita::offered::TimeShare;
 use partita::partition::{ClusterRow, MoveRow, Place};
 use partita_core::time::{Policy, Priority};
 use partita_core::{ByteSize, Share};
 
-use crate::args::{GpuOption, GpusOption, OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg};
-use crate::fail::{Failure, tell};
-
-/// The selector of `--gpu`, if it was given.
-fn selector(option: &GpuOption) -> Result<Option<Selector>, Failure> {
-    let given = option.gpu.as_deref().filter(|text| !text.is_empty());
-    if let Some(list) = given.filter(|text| text.contains(',') || *text == "all") {
-        return Err(Failure::Told(format!("--gpu {list}: this command is about one GPU; name one of them")));
-    }
-    Ok(given.map(str::parse).transpose()?)
-}
-
-/// The selectors of `--gpu` where it takes several, if it was given.
-fn selectors(text: Option<&str>) -> Result<Option<Selectors>, Failure> {
-    Ok(text.filter(|text| !text.is_empty()).map(str::parse).transpose()?)
-}
-
-/// The GPUs of `--gpu`; says so if it is a simulated one that nobody asked for.
-fn select_several(install: &Install, option: &GpusOption) -> Result<Vec<Gpu>, Failure> {
-    let selected = gpus::select(install, selectors(option.gpu.as_deref())?.as_ref())?;
-    if let Some(notice) = &selected.notice {
-        tell(notice);
-    }
-    Ok(selected.gpus)
-}
-
-/// The GPU of `--gpu`; says so if it is a simulated one that nobody asked for.
-fn select(install: &Install, option: &GpuOption) -> Result<Gpu, Failure> {
-    let selected = gpu::select(install, selector(option)?.as_ref())?;
-    if let Some(notice) = &selected.notice {
-        tell(notice);
-    }
-    Ok(selected.gpu)
-}
+use crate::args::{OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg};
+use partita_console::Failure;
 
 fn share(text: Option<&str>) -> Result<Option<Share>, Failure> {
     let parse = |text: &str| text.parse().map_err(|error| Failure::Told(format!("--sm: {error}")));

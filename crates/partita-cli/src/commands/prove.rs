@@ -7,12 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use partita::install::Install;
 use partita::prove::{self, ProveRequest, Report};
+use partita_console::{Failure, Table, print, print_json, select};
 
 use crate::args::{Prove, RouteArg};
-use crate::commands::select;
-use crate::fail::Failure;
-use crate::output::{print, print_json};
-use crate::table::Table;
 
 /// Runs the proof and prints what it found.
 pub fn prove(arguments: &Prove) -> Result<ExitCode, Failure> {

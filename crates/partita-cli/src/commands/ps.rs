@@ -7,12 +7,10 @@ use partita::install::Install;
 use partita::ps::{self, GpcRow, TenantRow};
 use partita::registry::{Isolation, Registry};
 use partita::time::TimeRow;
+use partita_console::{Failure, Table, print, print_json, shorten, tell};
 
 use crate::args::Ps;
 use crate::commands::bytes;
-use crate::fail::{Failure, tell};
-use crate::output::{print, print_json};
-use crate::table::{Table, shorten};
 
 /// Lists the tenants.
 pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {

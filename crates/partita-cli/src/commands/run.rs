@@ -9,16 +9,15 @@ use partita::mps::attend::Restart;
 use partita::offered::{self, Via};
 use partita::registry::Isolation;
 use partita::run::{self, DryRun, RunRequest};
+use partita_console::{Failure, print, print_json, selectors, tell};
 use partita_core::time::Priority;
 
 use crate::args::{IsolationArg, RestartArg, Run, SmCountArg, ViaArg};
 use crate::commands::mps::partition;
 use crate::commands::{
-    cluster_text, driver_allowance, memory, move_text, on_misfit, place, priority, selectors, share, spill,
-    time, time_policy,
+    cluster_text, driver_allowance, memory, move_text, on_misfit, place, priority, share, spill, time,
+    time_policy,
 };
-use crate::fail::{Failure, tell};
-use crate::output::{print, print_json};
 
 /// Runs the program and ends with its exit code.
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {

@@ -4,14 +4,12 @@ use std::process::ExitCode;
 
 use partita::registry::Registry;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
+use partita_console::{Failure, print, selectors, tell};
 
 use crate::args::Set;
 use crate::commands::{
-    bytes, driver_allowance, memory, move_text, on_misfit, place, priority, selectors, share, spill, time,
-    time_policy,
+    bytes, driver_allowance, memory, move_text, on_misfit, place, priority, share, spill, time, time_policy,
 };
-use crate::fail::{Failure, tell};
-use crate::output::print;
 
 /// Changes a tenant's limits and says what they are now.
 pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {

@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use partita::gpu::Selector;
 use partita::install::Install;
 use partita::simenv::SimEnvironment;
+use partita_console::{Failure, print};
 
 use crate::args::Sim;
-use crate::fail::Failure;
-use crate::output::print;
 
 /// Prints the lines that put programs of a shell on the simulated GPU.
 pub fn sim(arguments: &Sim) -> Result<ExitCode, Failure> {

@@ -1,19 +1,19 @@
 //! Commands in system mode: what a user's command has `partitad` do, and what does it there.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::CommandFactory;
 use partita::Error;
 use partita::install::{self, Install};
 use partita::registry::Registry;
 use partita::system::{self, Printed};
+use partita_console::{Failure, print, tell};
 
 use crate::args::{Arguments, Cmd};
-use crate::fail::{Failure, tell};
-use crate::output::print;
 
 /// Has `partitad` run the command, if the run directory is in system mode and the command reads or
 /// changes what only `partitad` may. None if this process is to run it.
@@ -71,15 +71,16 @@ pub fn answer() -> Result<ExitCode, Failure> {
 }
 
 fn run(arguments: &[String]) -> u8 {
-    let words = ["partita"].into_iter().chain(arguments.iter().map(String::as_str));
-    let code = match Arguments::try_parse_from(words) {
+    let words: Vec<OsString> =
+        ["partita"].into_iter().chain(arguments.iter().map(String::as_str)).map(Into::into).collect();
+    let code = match partita_console::parse::<Arguments>(&Arguments::command(), &words) {
         Ok(arguments) if is_forwarded(&arguments.command) => {
             crate::dispatch(&arguments.command).unwrap_or_else(Failure::report)
         }
         Ok(_) => {
             Failure::Told("partitad runs only ps, set, kill and run --dry-run for users".to_owned()).report()
         }
-        Err(error) => crate::fail::usage(&error),
+        Err(code) => code,
     };
     (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(install::OWN_ERROR)
 }

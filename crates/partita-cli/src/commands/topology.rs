@@ -7,11 +7,9 @@ use std::time::Instant;
 
 use partita::install::Install;
 use partita::topology::{self, Ink};
+use partita_console::{Failure, print, print_json, select};
 
 use crate::args::Topology;
-use crate::commands::select;
-use crate::fail::Failure;
-use crate::output::{print, print_json};
 
 /// Charts the GPU, prints it, and writes its picture if one is asked for.
 pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {

@@ -281,10 +281,10 @@ fn give_all(world: &World, dir: &Path) {
 #[test]
 fn the_committed_page_and_results_are_what_the_tool_makes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let committed = root.join("bench/results/experiments");
+    let committed = root.join("research/bench/results/experiments");
     let world = World::new();
     let (results, page) =
-        (world.dir().join("bench/results/experiments"), world.dir().join("docs/experiments.md"));
+        (world.dir().join("research/bench/results/experiments"), world.dir().join("docs/experiments.md"));
     // What was measured cannot be made; everything else can.
     for (name, bytes) in files(&committed) {
         if name.ends_with("/measured.json") {
@@ -298,7 +298,7 @@ fn the_committed_page_and_results_are_what_the_tool_makes() {
     let output = world.line(&line);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
     assert_eq!(text(&output.stderr), "");
-    let again = "make it again: partita bench all --gpu sim --out bench/results/experiments --page docs/experiments.md";
+    let again = "make it again: partita bench all --gpu sim --out research/bench/results/experiments --page docs/experiments.md";
     let stale = |name: &str| panic!("{name} is stale; {again}");
     let (made, kept) = (files(&results), files(&committed));
     for ((one, bytes), (other, others)) in made.iter().zip(&kept) {

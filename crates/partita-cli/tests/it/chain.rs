@@ -377,7 +377,7 @@ fn a_chain_whose_process_has_died_is_shown_so_and_begins_anew() {
     let ledger = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let ledger = ledger.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"PARTITA_LEDGER="));
     let order = serde_json::json!({ "definition": before["definition"], "log": null }).to_string();
-    let mut second = chains.command(&["internal-chain", &order]);
+    let mut second = chains.command(&["chain", "internal-chain", &order]);
     second.env("PARTITA_LEDGER", std::ffi::OsStr::from_bytes(ledger.unwrap()));
     let refused = common::refusal(&mut second);
     assert!(refused.contains("has died") && refused.contains("partita chain start toy"), "{refused}");
@@ -394,7 +394,7 @@ fn a_chain_whose_process_has_died_is_shown_so_and_begins_anew() {
     assert!(!common::lives(pid), "what was left has ended");
     let refused = common::refusal(
         chains
-            .command(&["internal-chain", &order])
+            .command(&["chain", "internal-chain", &order])
             .env("PARTITA_LEDGER", std::ffi::OsStr::from_bytes(ledger.unwrap())),
     );
     assert!(refused.contains("another process runs it"), "{refused}");

@@ -12,9 +12,10 @@ use partita_testing::succeed;
 fn help_and_manuals_are_complete() {
     let world = World::new();
     let help = world.ok("--help");
-    for command in
-        ["devices", "topology", "run", "set", "ps", "kill", "doctor", "demo", "mps", "sim", "completions"]
-    {
+    for command in [
+        "devices", "topology", "run", "set", "ps", "kill", "doctor", "demo", "mps", "sim", "completions",
+        "bench", "chain",
+    ] {
         assert!(help.contains(command), "{command} is not in {help}");
         let own = world.ok(&format!("{command} --help"));
         assert!(own.contains("Usage: partita"), "{own}");
@@ -25,11 +26,17 @@ fn help_and_manuals_are_complete() {
     }
     assert!(world.ok("man").contains(".TH partita 1"));
     assert!(world.ok("man mps stop").contains("partita\\-mps\\-stop"));
+    assert!(world.ok("man chain start").contains("partita\\-chain\\-start"));
+    assert!(world.ok("man bench").contains("partita\\-bench"));
+    assert!(world.refused("man chain nonsense").contains("partita-chain-nonsense"));
     assert!(world.refused("man nonsense").contains("partita-nonsense"));
     let dir = world.dir().join("prefix");
     world.ok(&format!("generate {}", dir.display()));
     let page = fs::read_to_string(dir.join("share/man/man1/partita-run.1")).unwrap();
     assert!(page.contains("partita") && page.contains("isolation"));
+    for page in ["partita-bench.1", "partita-chain-start.1"] {
+        assert!(dir.join("share/man/man1").join(page).exists(), "{page}");
+    }
     assert!(dir.join("share/bash-completion/completions/partita").exists());
     let version = format!("partita {}", env!("CARGO_PKG_VERSION"));
     let said = world.ok("--version");
@@ -38,6 +45,22 @@ fn help_and_manuals_are_complete() {
     let number = commit.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
     let is_commit = |text: &str| text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(commit.is_empty() || number.is_some_and(is_commit), "{said}");
+}
+
+/// `partita bench` and `partita chain` are programs of their own.
+#[test]
+fn a_command_whose_program_is_not_installed_is_named() {
+    let world = World::new();
+    let mut command = world.partita(["chain", "ps"]);
+    let output = command.env("PARTITA_LIB_DIR", world.dir()).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let said = text(&output.stderr);
+    assert!(said.contains("partita-chain") && said.contains(world.dir().to_str().unwrap()), "{said}");
+    for words in ["bench --seed x", "chain ps --nonsense", "chain"] {
+        let said = world.refused(words);
+        let program = words.split(' ').next().unwrap();
+        assert!(said.contains(&format!("partita {program}")), "{said}");
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@
 //! step sizes only fall. So it ends, after [`SteadyOptions::looks_max_in_all`] measurements of
 //! candidates at the latest. At the end none of the steps last asked about was better by what
 //! counts: a local optimum of the finest steps, in the directions that matter. A better one
-//! elsewhere is not excluded; on the model the shortfall is in `bench/results/chains.md`.
+//! elsewhere is not excluded; on the model the shortfall is in `research/bench/results/chains.md`.
 //!
 //! # Why it never leaves a chain worse off
 //! * A candidate that looks worse is in force for [`SteadyOptions::settle_periods`] + 1 periods at

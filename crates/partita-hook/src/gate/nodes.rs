@@ -15,7 +15,7 @@
 //! its internal streams than that edge's two ends, and nodes in one such stream wait for each
 //! other. So waits are made level by level too, not one branch after the other: on an H200, before
 //! every eighth kernel of 20 µs, four branches lose 4 % so, and 47 % with waits beside the edges,
-//! branch by branch (`bench/results/hardware/graph_waits.txt`).
+//! branch by branch (`research/bench/results/hardware/graph_waits.txt`).
 //!
 //! # Where
 //! In front of a kernel on every path on which [`Plan::every`] kernels have passed since the last

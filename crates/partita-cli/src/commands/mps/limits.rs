@@ -11,10 +11,10 @@ use partita_mps::{ClientPriority, DeviceName, MemoryLimit};
 use serde::Serialize;
 
 use super::Of;
+use partita_console::{Failure, print, print_json};
+
 use crate::args::{ClientPriorityArg, MpsLimits, PolicyArg};
 use crate::commands::{bytes, memory};
-use crate::fail::Failure;
-use crate::output::{print, print_json};
 
 /// What was set, or would be.
 #[derive(Serialize)]

@@ -8,9 +8,9 @@ use partita_mps::Service;
 use partita_mps::log::{Entry, Tail};
 
 use super::Of;
+use partita_console::{Failure, pause, print_on};
+
 use crate::args::MpsLogs;
-use crate::fail::Failure;
-use crate::output::{pause, print_on};
 
 /// How often the files are looked at.
 const PERIOD: Duration = Duration::from_millis(100);

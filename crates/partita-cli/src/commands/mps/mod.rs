@@ -19,10 +19,9 @@ use partita_mps::{MpsError, Service, State};
 use serde::Serialize;
 
 pub use self::partitions::partition;
-use crate::args::{GpusOption, Mps, MpsStart, MpsStop, MpsTerminate};
-use crate::commands::select_several;
-use crate::fail::{Failure, tell};
-use crate::output::{print, print_json};
+use partita_console::{Failure, GpusOption, print, print_json, select_several, tell};
+
+use crate::args::{Mps, MpsStart, MpsStop, MpsTerminate};
 
 /// A service and what it is of.
 struct Of {

@@ -6,9 +6,9 @@ use partita_mps::partition::{PARTITION_VARIABLE, PartitionName};
 use serde::Serialize;
 
 use super::Of;
+use partita_console::{Failure, print, print_json};
+
 use crate::args::{MpsPartitions, MpsPartitionsAdd, MpsPartitionsRemove, MpsShow, PartitionsVerb};
-use crate::fail::Failure;
-use crate::output::{print, print_json};
 
 pub fn partitions(arguments: &MpsPartitions) -> Result<(), Failure> {
     match &arguments.verb {

@@ -7,11 +7,10 @@ use partita_mps::{Pid, ServerStatus};
 use serde::Serialize;
 
 use super::Of;
+use partita_console::{Failure, Table, print, print_json};
+
 use crate::args::{MpsShow, MpsStatus};
 use crate::commands::bytes;
-use crate::fail::Failure;
-use crate::output::{print, print_json};
-use crate::table::Table;
 
 pub fn status(arguments: &MpsStatus) -> Result<(), Failure> {
     let of = Of::find(&arguments.gpu)?;

@@ -6,8 +6,12 @@ use std::path::{Path, PathBuf};
 /// The file that `cli/hook.rs` means.
 fn file(named: &str) -> Option<PathBuf> {
     let (part, rest) = named.split_once('/')?;
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../partita-{part}/tests"));
-    [tests.join(rest), tests.join("it").join(rest)].into_iter().find(|file| file.is_file())
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let tests = |folder| root.join(format!("{folder}/partita-{part}/tests"));
+    ["crates", "chains", "simulator", "research"]
+        .into_iter()
+        .flat_map(|folder| [tests(folder).join(rest), tests(folder).join("it").join(rest)])
+        .find(|file| file.is_file())
 }
 
 /// Whether a file has a test of this name.

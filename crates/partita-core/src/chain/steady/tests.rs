@@ -212,7 +212,7 @@ fn found_by(components: usize, frames_per_s: fn(&[u32], u32) -> f64) -> Found {
     steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap()
 }
 
-/// As the chain SC-1 in the paper's sizes on an H200 (`bench/results/chain_live.md`): one component
+/// As the chain SC-1 in the paper's sizes on an H200 (`research/bench/results/chain_live.md`): one component
 /// sets the pace when it is held to a few TPCs, two of them less, and no fifth less says anything
 /// of it.
 #[test]

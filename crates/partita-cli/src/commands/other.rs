@@ -1,0 +1,60 @@
+//! Commands that are programs of their own, as git and cargo have them: `partita bench` runs
+//! `partita-bench` of the same installation.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use partita::Error;
+use partita::install::Install;
+use partita_console::{Failure, tell};
+
+/// Such a command.
+#[derive(Clone, Copy)]
+pub struct Other {
+    /// As users type it.
+    pub name: &'static str,
+    program: &'static str,
+}
+
+/// `partita bench`.
+pub const BENCH: Other = Other { name: "bench", program: "partita-bench" };
+/// `partita chain`.
+pub const CHAIN: Other = Other { name: "chain", program: "partita-chain" };
+/// All of them.
+pub const ALL: [Other; 2] = [BENCH, CHAIN];
+
+/// The command of this name, if it is one of them.
+pub fn find(name: &str) -> Option<Other> {
+    ALL.into_iter().find(|other| other.name == name)
+}
+
+impl Other {
+    fn command(self) -> Result<Command, Error> {
+        Ok(Command::new(Install::of_this_program()?.part(self.program)?))
+    }
+
+    /// Becomes the program. Returns only if that fails.
+    pub fn become_it(self, words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
+        let error = self.command()?.args(words).exec();
+        Err(Failure::Told(format!("{}: {error}", self.program)))
+    }
+
+    /// Has the program write its manual pages below the directory.
+    pub fn generate(self, dir: &Path) -> Result<(), Failure> {
+        let mut command = match self.command() {
+            Ok(command) => command,
+            Err(error @ Error::PartMissing { .. }) => {
+                tell(&format!("no manual pages of `partita {}`: {error}", self.name));
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match command.arg("internal-generate").arg(dir).status() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(Failure::Told(format!("{} internal-generate: {status}", self.program))),
+            Err(error) => Err(Failure::Told(format!("{}: {error}", self.program))),
+        }
+    }
+}

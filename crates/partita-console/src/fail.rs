@@ -1,0 +1,140 @@
+//! Failing: one line on stderr, exit code 125.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Command, FromArgMatches};
+use partita::escape::escape;
+use partita::install::OWN_ERROR;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// To be told in one line.
+    Told(String),
+    /// A signal ended it before the program that it was to run had started.
+    Signal(i32),
+    /// The reader of output without end has closed it.
+    OutputClosed,
+}
+
+impl Failure {
+    /// Tells it.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Self::Told(line) => {
+                tell(&line);
+                ExitCode::from(OWN_ERROR)
+            }
+            Self::Signal(signal) => {
+                let code = u8::try_from(128 + signal).unwrap_or(OWN_ERROR);
+                tell(&format!("ended by signal {signal} before the program was started"));
+                ExitCode::from(code)
+            }
+            Self::OutputClosed => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl From<partita::Error> for Failure {
+    fn from(error: partita::Error) -> Self {
+        match error {
+            partita::Error::Interrupted { signal } => Self::Signal(signal),
+            error => Self::Told(error.to_string()),
+        }
+    }
+}
+
+impl From<partita_mps::MpsError> for Failure {
+    fn from(error: partita_mps::MpsError) -> Self {
+        Self::Told(error.to_string())
+    }
+}
+
+/// Writes one line to stderr, whatever line breaks the message has.
+pub fn tell(message: &str) {
+    let line = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    // Without a stderr there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "partita: {}", escape(&line));
+}
+
+/// Parses the arguments of `program`.
+///
+/// # Errors
+/// The exit code, after a line about what is wrong with them, or the help that they ask for.
+pub fn parse<A: FromArgMatches>(program: &Command, words: &[OsString]) -> Result<A, ExitCode> {
+    let parsed = program.clone().try_get_matches_from(words);
+    let arguments = parsed.and_then(|matches| A::from_arg_matches(&matches));
+    arguments.map_err(|error| {
+        let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        usage(&error, program, &words)
+    })
+}
+
+fn usage(error: &clap::Error, program: &Command, words: &[String]) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(OWN_ERROR)
+        }
+        _ => {
+            let rendered = error.to_string();
+            let first = rendered.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let mut line = first.trim_end_matches(':').to_owned();
+            // Which arguments are missing, and what clap thinks was meant, stands on further lines.
+            if let Some(missing) = error.get(ContextKind::InvalidArg)
+                && error.kind() == ErrorKind::MissingRequiredArgument
+            {
+                line = format!("{line}: {missing}");
+            }
+            let valid = error.get(ContextKind::ValidValue).map(ToString::to_string);
+            if let Some(valid) = valid.filter(|valid| !valid.is_empty()) {
+                line = format!("{line}; possible are {valid}");
+            } else if let Some(meant) =
+                error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand))
+            {
+                line = format!("{line}; did you mean {meant}?");
+            }
+            tell(&format!("{line}; see `{}`", help_command(program, words)));
+            ExitCode::from(OWN_ERROR)
+        }
+    }
+}
+
+/// The `--help` of the subcommand that these arguments begin with.
+fn help_command(program: &Command, arguments: &[String]) -> String {
+    let mut command = program;
+    let mut words = program.get_bin_name().unwrap_or(program.get_name()).to_owned();
+    for argument in arguments {
+        let Some(sub) = command.find_subcommand(argument) else { break };
+        words = format!("{words} {argument}");
+        command = sub;
+    }
+    format!("{words} --help")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_is_that_of_the_subcommand() {
+        let mps = Command::new("mps").subcommand(Command::new("stop"));
+        let program = Command::new("partita").subcommand(Command::new("run")).subcommand(mps);
+        for (arguments, expected) in [
+            ("", "partita"),
+            ("run --sm x", "partita run"),
+            ("mps stop x", "partita mps stop"),
+            ("x run", "partita"),
+        ] {
+            let words: Vec<_> = arguments.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(help_command(&program, &words), format!("{expected} --help"));
+        }
+    }
+}

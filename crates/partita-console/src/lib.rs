@@ -1,0 +1,15 @@
+//! What Partita's programs have in common on a terminal: failures in one line, tables, JSON,
+//! `--gpu`, manual pages, and the hidden commands by which a program runs itself.
+
+mod fail;
+mod gpu;
+mod internal;
+mod output;
+pub mod pages;
+mod table;
+
+pub use fail::{Failure, parse, tell};
+pub use gpu::{GpuOption, GpusOption, select, select_several, selector, selectors};
+pub use internal::Internal;
+pub use output::{pause, print, print_json, print_on};
+pub use table::{Table, shorten};

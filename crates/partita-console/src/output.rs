@@ -1,0 +1,60 @@
+//! Writing to stdout.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+
+use crate::Failure;
+
+/// Writes text to stdout. A reader that has gone (`partita ps | head -0`) is no error: the command
+/// does what it is to do all the same, and ends as if it had been read.
+pub fn print(text: &str) -> Result<(), Failure> {
+    match print_on(text) {
+        Err(Failure::OutputClosed) => Ok(()),
+        told => told,
+    }
+}
+
+/// As [`print`], for what is printed without end: it ends with its reader.
+pub fn print_on(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+        _ => Failure::Told(format!("stdout: {error}")),
+    })
+}
+
+/// Pauses before more is printed with [`print_on`]. Whoever waits for a line that does not come,
+/// and goes, is noticed.
+pub fn pause(period: Duration) -> Result<(), Failure> {
+    let end = Instant::now() + period;
+    let stdout = io::stdout();
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        // Nothing is asked for: that the other end of a pipe is closed is told in any case.
+        let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+        let told = Timespec::try_from(left).map(|left| poll(&mut polled, Some(&left)));
+        let events = polled[0].revents();
+        if events.intersects(PollFlags::ERR | PollFlags::HUP) {
+            return Err(Failure::OutputClosed);
+        }
+        match told {
+            // A signal came, and may have been meant for this: what is left is waited for.
+            Ok(Err(rustix::io::Errno::INTR)) if !left.is_zero() => {}
+            Ok(Ok(_)) if events.is_empty() => return Ok(()),
+            // It cannot be asked for.
+            _ => {
+                std::thread::sleep(left);
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Writes a value as JSON to stdout, as [`print`].
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(value).map_err(|error| Failure::Told(error.to_string()))?;
+    print(&format!("{json}\n"))
+}

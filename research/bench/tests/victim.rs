@@ -1,0 +1,10 @@
+//! What the Python of `research/bench/victim` computes and prints has tests of its own.
+
+mod common;
+
+use std::path::Path;
+
+#[test]
+fn the_tests_of_the_victims_benchmark_pass() {
+    common::unittest(&Path::new(env!("CARGO_MANIFEST_DIR")).join("victim"));
+}

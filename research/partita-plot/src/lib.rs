@@ -1,0 +1,47 @@
+//! Pictures: lines and distributions, bars, and what other pictures are drawn with.
+//!
+//! Scenes consist of rectangles, lines and text, so that equal data give equal bytes, in SVG and
+//! in PNG.
+
+pub mod bars;
+#[allow(missing_docs)] // Drawing, for the scenes of this workspace alone.
+pub mod canvas;
+pub mod grouped;
+pub mod lines;
+
+use kuva::backend::png::PngBackend;
+use kuva::backend::svg::SvgBackend;
+use kuva::render::render::Scene;
+
+/// A picture.
+pub struct Picture {
+    /// Its file's name without an extension.
+    pub name: &'static str,
+    scene: Scene,
+}
+
+impl std::fmt::Debug for Picture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Picture").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Picture {
+    /// A scene under a name.
+    pub fn of(name: &'static str, scene: Scene) -> Self {
+        Self { name, scene }
+    }
+
+    /// The picture as SVG.
+    pub fn svg(&self) -> String {
+        SvgBackend::new().render_scene(&self.scene)
+    }
+
+    /// The picture as PNG.
+    ///
+    /// # Errors
+    /// The library's words.
+    pub fn png(&self) -> Result<Vec<u8>, String> {
+        PngBackend::new().with_scale(1.5).render_scene(&self.scene)
+    }
+}
