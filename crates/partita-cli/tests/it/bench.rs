@@ -293,7 +293,7 @@ fn the_committed_page_and_results_are_what_the_tool_makes() {
         }
     }
     std::fs::create_dir_all(page.parent().unwrap()).unwrap();
-    ["bench", "docs"].iter().for_each(|dir| give_all(&world, &world.dir().join(dir)));
+    ["research", "docs"].iter().for_each(|dir| give_all(&world, &world.dir().join(dir)));
     let line = format!("bench all --gpu sim --out {} --page {}", results.display(), page.display());
     let output = world.line(&line);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");

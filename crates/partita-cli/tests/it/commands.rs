@@ -56,7 +56,7 @@ fn a_command_whose_program_is_not_installed_is_named() {
     assert_eq!(output.status.code(), Some(125));
     let said = text(&output.stderr);
     assert!(said.contains("partita-chain") && said.contains(world.dir().to_str().unwrap()), "{said}");
-    for words in ["bench --seed x", "chain ps --nonsense", "chain"] {
+    for words in ["bench --seed x", "chain ps --nonsense", "chain nonsense"] {
         let said = world.refused(words);
         let program = words.split(' ').next().unwrap();
         assert!(said.contains(&format!("partita {program}")), "{said}");
