@@ -17,11 +17,11 @@ check:
 
 # The ledger's lock-free parts, every interleaving.
 loom:
-    RUSTFLAGS="--cfg loom" cargo test -p partita-ledger --release --test loom --target-dir target/loom
+    RUSTFLAGS="--cfg loom" cargo test -p partita-ledger -p partita-frames --release --test loom --target-dir target/loom
 
 # What of the ledger and of the driver's structures needs no kernel, under Miri (a nightly toolchain with that component).
 miri:
-    MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=2 cargo +nightly miri test -p partita-abi -p partita-ledger --lib
+    MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=2 cargo +nightly miri test -p partita-abi -p partita-ledger -p partita-frames --lib
 
 # Two tenants on one GPU, with and without partitions.
 demo:

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use partita_core::pool::Totals;
+use partita_memory::pool::Totals;
 use partita_memory::keeper::{ClientId, Facts, Handle, Memory, MemoryError, Options, Peer, Service};
 use partita_memory::wire::{HEADER_BYTES, HandleKind, Reply, Request, VERSION};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use partita_driver::Gpu;
-use partita_ledger::chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
+use partita_frames::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
 use partita_memory::BadName;
 
 use crate::chain::{REST, c_path};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use partita_core::TpcSet;
-use partita_ledger::chain::{Census, ChainFile, ChainPlan, Recovered, RoleStatus, monotonic_ns};
+use partita_frames::{Census, ChainFile, ChainPlan, Recovered, RoleStatus, monotonic_ns};
 
 use crate::error::Error;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use partita_core::TpcSet;
 use partita_driver::ipc::SharedEvent;
 use partita_driver::{Gpu, KERNEL_DEADLINE_MS, Stream, StreamRef};
-use partita_ledger::chain::{ChainPlan, ChainSeat, Got, Lease, Sent, monotonic_ns};
+use partita_frames::{ChainPlan, ChainSeat, Got, Lease, Sent, monotonic_ns};
 
 use crate::chain::REST;
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! What can go wrong with a chain.
 
-use partita_ledger::LedgerError;
+use partita_frames::ChainError;
 
 /// An error of a chain or a component: what it was about, why, and what helps.
 #[derive(Debug, thiserror::Error)]
@@ -8,7 +8,7 @@ use partita_ledger::LedgerError;
 pub enum Error {
     /// The chain's file.
     #[error("{0}")]
-    File(#[from] LedgerError),
+    File(#[from] ChainError),
     /// A call of the driver.
     #[error("{what}: {source}")]
     Driver {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use partita_driver::ipc::Span;
 use partita_driver::{KERNEL_DEADLINE_MS, StreamRef};
-use partita_ledger::chain::{Lease, META_WORDS, Note, ROLES_MAX, monotonic_ns};
+use partita_frames::{Lease, META_WORDS, Note, ROLES_MAX, monotonic_ns};
 
 use crate::component::Component;
 use crate::error::Error;

@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use partita_core::pool::{LeaseId, OwnerId, SlabId};
 use partita_driver::Gpu;
-use partita_ledger::chain::{HANDLE_BYTES, SlabOwner, SlabPlan};
+use partita_frames::{HANDLE_BYTES, SlabOwner, SlabPlan};
 use partita_memory::TenantName;
 use partita_memory::client::{Connection, OpenSlab};
+use partita_memory::pool::{LeaseId, OwnerId, SlabId};
 
 use crate::error::Error;
 use crate::memory::{Granted, Memory, Slabs};

@@ -32,7 +32,7 @@
 //!
 //! [`Chain`] is the whole chain, for the process that makes it, starts its processes and watches
 //! it. [`Component`] is one role in it. Whatever happens to a process, no frame's memory is lost:
-//! see [`partita_ledger::chain`].
+//! see [`partita_frames`].
 //!
 //! # Whose the memory is
 //! Where there is a memory manager ([`KeeperSlabs`]; `partita chain` starts one), frames are its,
@@ -73,7 +73,7 @@ pub use frame::Frame;
 pub use keeper::KeeperSlabs;
 pub use memory::{Granted, Memory, OwnSlabs, Slabs};
 pub use order::Waits;
-pub use partita_ledger::chain::{
+pub use partita_frames::{
     CHAIN_VARIABLE, COMPONENT_VARIABLE, Census, ChainPlan, KEEPER_VARIABLE, Policy, RoleStatus, SlabOwner,
 };
 pub use steer::{AffinityContexts, GreenContexts, Masks, Steer};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use partita_driver::ipc::{HANDLE_BYTES, MemoryHandle, OpenedMemory, Span};
 use partita_driver::{Buffer, Gpu};
-use partita_ledger::chain::{ChainSeat, KEEPER_VARIABLE, Lease, SlabOwner, SlabPlan, SlabRef};
+use partita_frames::{ChainSeat, KEEPER_VARIABLE, Lease, SlabOwner, SlabPlan, SlabRef};
 use partita_memory::client::OpenSlab;
 
 use crate::error::Error;

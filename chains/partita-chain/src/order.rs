@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use partita_driver::ipc::{EventHandle, SharedEvent};
 use partita_driver::{Gpu, StreamRef};
-use partita_ledger::chain::{ChainSeat, Lease, Recorder, monotonic_ns};
+use partita_frames::{ChainSeat, Lease, Recorder, monotonic_ns};
 
 use crate::error::Error;
 

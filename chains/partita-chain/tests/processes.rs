@@ -9,11 +9,11 @@ use common::{Memory, World};
 use partita_chain::{
     Attach, CHAIN_VARIABLE, Error, KEEPER_VARIABLE, KeeperSlabs, OwnSlabs, Policy, Role, Slabs,
 };
-use partita_core::pool::{LeaseId, Limits};
 use partita_driver::{Cuda, Gpu};
-use partita_ledger::chain::{SlabOwner, SlabPlan};
+use partita_frames::{SlabOwner, SlabPlan};
 use partita_memory::client::Connection;
 use partita_memory::keeper;
+use partita_memory::pool::{LeaseId, Limits};
 use partita_memory::wire::HandleKind;
 use partita_testing::{eventually, ignored_test, succeed};
 

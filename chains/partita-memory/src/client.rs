@@ -16,7 +16,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId};
+use crate::pool::{Lease, LeaseId, OwnerId, SlabId};
 use partita_driver::Gpu;
 
 pub use connection::{Connection, Opened, OpenedBy};

@@ -5,7 +5,7 @@
 //! leases those to whoever connects to its Unix socket. A [`client`] opens each slab once, by a
 //! CUDA IPC handle of 64 bytes or by a file descriptor, and from then on a lease costs one round
 //! trip, or none where the client has kept one. What is whose, and when memory may be used again,
-//! is [`partita_core::pool`]; the frames between the two are [`wire`].
+//! is [`crate::pool`]; the frames between the two are [`wire`].
 //!
 //! # Who trusts whom
 //! A client trusts the keeper. The keeper trusts no client: who it is the kernel says (user and
@@ -18,6 +18,7 @@ pub mod client;
 pub mod keeper;
 mod name;
 mod place;
+pub mod pool;
 mod socket;
 pub mod wire;
 

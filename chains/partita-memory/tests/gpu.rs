@@ -7,10 +7,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use partita_core::pool::{Limits, SlabId};
 use partita_driver::{Cuda, Gpu};
 use partita_memory::client::{Client, Connection, Error, Options};
 use partita_memory::keeper::{self, HostMemory};
+use partita_memory::pool::{Limits, SlabId};
 use partita_memory::wire::{Code, HandleKind, Status};
 use partita_testing::{Machine, eventually, ignored_test, is_real};
 

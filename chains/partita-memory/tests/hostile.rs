@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use common::{Keeper, MIB};
-use partita_core::pool::{LeaseId, OwnerId, SlabId};
 use partita_memory::TenantName;
 use partita_memory::keeper::{ClientId, Facts, Handle, Memory, MemoryError, Options, Peer, Service};
+use partita_memory::pool::{LeaseId, OwnerId, SlabId};
 use partita_memory::wire::{Code, FRAME_BYTES_MAX, HandleKind, Privileged, Reply, Request, VERSION};
 use partita_testing::eventually;
 use proptest::prelude::*;
@@ -280,7 +280,7 @@ proptest! {
                 let after = service.status(0).totals;
                 // Memory may have been made or given back for it; nobody's leases, tenants or
                 // connections have changed.
-                let kept = |totals: partita_core::pool::Totals| {
+                let kept = |totals: partita_memory::pool::Totals| {
                     (totals.leases, totals.resting, totals.used_bytes, totals.owners, totals.leased_ever)
                 };
                 prop_assert_eq!(kept(before), kept(after), "{}", text);

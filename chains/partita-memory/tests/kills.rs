@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::Keeper;
-use partita_core::pool::LeaseId;
+use partita_memory::pool::LeaseId;
 
 /// How many live at one time.
 const AT_ONCE: usize = 4;

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Keeper, MIB, PATIENCE};
-use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId};
 use partita_memory::client::{Connection, Error, OpenedBy};
 use partita_memory::keeper::End;
+use partita_memory::pool::{Lease, LeaseId, OwnerId, SlabId};
 use partita_memory::wire::Code;
 use partita_testing::eventually;
 

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId};
 use partita_memory::client::{Connection, Error};
+use partita_memory::pool::{Lease, LeaseId, OwnerId, SlabId};
 use partita_memory::wire::{
     FRAME_BYTES_MAX, HandleKind, LeaseRow, ROWS_MAX, Reply, Request, TenantRow, VERSION, Welcome, tag_of,
 };

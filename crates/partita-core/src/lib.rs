@@ -17,9 +17,7 @@
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
 //! | [`kept`] | the names under which calibrations are kept |
 //! | [`hami`] | limits as HAMi-core is given them, by variables of the environment |
-//! | [`chain`] | which part of the GPU each component of a chain may use, found online |
 //! | [`time`] | shares of the GPU's time, and who waits for whom |
-//! | [`pool`] | device memory on lease: pools, deadlines, quotas, and when memory may be used again |
 //! | [`Count`] | a number of things in words: `1 TPC`, `2 TPCs` |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
@@ -29,13 +27,11 @@ extern crate alloc;
 extern crate std;
 
 mod calendar;
-pub mod chain;
 mod count;
 mod gpc_set;
 pub mod hami;
 pub mod kept;
 mod plan;
-pub mod pool;
 mod residence;
 mod share;
 mod size;

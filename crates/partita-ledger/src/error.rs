@@ -4,8 +4,6 @@ use alloc::ffi::CString;
 use core::ffi::CStr;
 use core::fmt;
 
-use crate::chain::ChainFault;
-
 /// A ledger file could not be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerError {
@@ -14,7 +12,8 @@ pub struct LedgerError {
 }
 
 impl LedgerError {
-    pub(crate) fn new(path: &CStr, problem: Problem) -> Self {
+    /// The problem of a file.
+    pub fn new(path: &CStr, problem: Problem) -> Self {
         Self { path: path.into(), problem }
     }
 
@@ -95,8 +94,6 @@ pub enum Problem {
     },
     /// Its words are out of range, or something that is not Partita rewrites them without pause.
     Damaged,
-    /// A chain refuses.
-    Chain(ChainFault),
     /// An owner with the process number 0 or below.
     BadOwner {
         /// The process number.
@@ -231,7 +228,6 @@ impl fmt::Display for LedgerError {
             Problem::Damaged => {
                 write!(f, "was damaged from outside; end the tenant's processes and start it again")
             }
-            Problem::Chain(fault) => write!(f, "{fault}"),
             Problem::BadOwner { pid } => {
                 write!(f, "process number {pid} cannot own a slot; pass the caller's own number")
             }

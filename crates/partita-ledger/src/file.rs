@@ -38,14 +38,14 @@ impl<'a> From<&'a CString> for At<'a> {
 
 /// A place of its own: it keeps its directory open.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     /// None for paths seen from the working directory.
     directory: Option<Fd>,
-    pub(crate) path: CString,
+    pub path: CString,
 }
 
 impl Place {
-    pub(crate) fn of(at: At<'_>) -> Result<Self, LedgerError> {
+    pub fn of(at: At<'_>) -> Result<Self, LedgerError> {
         let directory = match at.directory {
             libc::AT_FDCWD => None,
             // SAFETY: a plain system call.
@@ -57,30 +57,30 @@ impl Place {
         Ok(Self { directory, path: at.path.into() })
     }
 
-    pub(crate) fn at(&self) -> At<'_> {
+    pub fn at(&self) -> At<'_> {
         self.beside(&self.path)
     }
 
     /// Another path, seen from the same directory.
-    pub(crate) fn beside<'a>(&self, path: &'a CStr) -> At<'a> {
+    pub fn beside<'a>(&self, path: &'a CStr) -> At<'a> {
         At { directory: self.directory.as_ref().map_or(libc::AT_FDCWD, Fd::raw), path }
     }
 }
 
 /// An open file; closed when dropped.
 #[derive(Debug)]
-pub(crate) struct Fd(c_int);
+pub struct Fd(c_int);
 
 /// What makes a file the same file, whatever its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileId {
+pub struct FileId {
     device: u64,
     inode: u64,
 }
 
 impl FileId {
     /// Its number in its file system.
-    pub(crate) fn inode(self) -> u64 {
+    pub fn inode(self) -> u64 {
         self.inode
     }
 }
@@ -88,15 +88,17 @@ impl FileId {
 /// What `fstat` tells of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Status {
-    pub(crate) id: FileId,
-    pub(crate) bytes: u64,
-    pub(crate) regular: bool,
+    pub id: FileId,
+    pub bytes: u64,
+    pub regular: bool,
 }
 
 /// Whether a file is opened and mapped for writing as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
+    /// For reading.
     ReadOnly,
+    /// For reading and writing.
     ReadWrite,
 }
 
@@ -107,7 +109,7 @@ pub(crate) fn failed(path: &CStr, call: &'static str) -> LedgerError {
 impl Fd {
     /// Opens an existing file. Neither follows a symbolic link in the last component nor waits for
     /// the other end of a pipe.
-    pub(crate) fn open(at: At<'_>, access: Access) -> Result<Self, LedgerError> {
+    pub fn open(at: At<'_>, access: Access) -> Result<Self, LedgerError> {
         let mode = match access {
             Access::ReadOnly => libc::O_RDONLY,
             Access::ReadWrite => libc::O_RDWR,
@@ -128,7 +130,7 @@ impl Fd {
     /// Makes a new file of `bytes` zeros with its blocks allocated, so that a full file system is
     /// an error now and not a SIGBUS at a later write. Its permissions are `mode` exactly, whatever
     /// the umask.
-    pub(crate) fn create(at: At<'_>, bytes: u64, mode: u32) -> Result<Self, LedgerError> {
+    pub fn create(at: At<'_>, bytes: u64, mode: u32) -> Result<Self, LedgerError> {
         let fd = match Self::open_raw(at, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
             Err(e) if matches!(e.problem(), Problem::System { errno: libc::EEXIST, .. }) => {
                 return Err(LedgerError::new(at.path, Problem::Exists));
@@ -141,7 +143,7 @@ impl Fd {
 
     /// Opens a file that holds locks and nothing else, and makes it if it is missing: nobody else
     /// can open it.
-    pub(crate) fn for_locks(at: At<'_>) -> Result<Self, LedgerError> {
+    pub fn for_locks(at: At<'_>) -> Result<Self, LedgerError> {
         Self::open_raw(at, libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK, 0o600)
     }
 
@@ -179,7 +181,7 @@ impl Fd {
     }
 
     /// The descriptor's number.
-    pub(crate) fn raw(&self) -> c_int {
+    pub fn raw(&self) -> c_int {
         self.0
     }
 
@@ -199,7 +201,7 @@ impl Fd {
     }
 
     /// Reads exactly `buffer.len()` bytes at `offset`; false if the file ends before.
-    pub(crate) fn read_at(&self, path: &CStr, offset: u64, buffer: &mut [u8]) -> Result<bool, LedgerError> {
+    pub fn read_at(&self, path: &CStr, offset: u64, buffer: &mut [u8]) -> Result<bool, LedgerError> {
         let mut done = 0;
         while done < buffer.len() {
             let rest = &mut buffer[done..];
@@ -224,12 +226,12 @@ impl Fd {
 
     /// Whether the descriptor is (still) open on the file `id`. A program that closes descriptors
     /// that it does not know may have reused the number for a file of its own.
-    pub(crate) fn is(&self, id: FileId) -> bool {
+    pub fn is(&self, id: FileId) -> bool {
         self.status(c"").is_ok_and(|status| status.id == id)
     }
 
     /// Forgets the number without closing it.
-    pub(crate) fn disown(&mut self) {
+    pub fn disown(&mut self) {
         self.0 = -1;
     }
 }
@@ -246,14 +248,14 @@ impl Drop for Fd {
 
 /// Removes a file that could not be finished; its error is the one to report, so this one's is
 /// dropped.
-pub(crate) fn unlink(at: At<'_>) {
+pub fn unlink(at: At<'_>) {
     // SAFETY: the path is a C string.
     unsafe { libc::unlinkat(at.directory, at.path.as_ptr(), 0) };
 }
 
 /// A shared mapping of a whole file; unmapped when dropped.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -265,7 +267,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `bytes` bytes of the file, which the caller has checked to be there.
-    pub(crate) fn new(path: &CStr, fd: &Fd, bytes: usize, access: Access) -> Result<Self, LedgerError> {
+    pub fn new(path: &CStr, fd: &Fd, bytes: usize, access: Access) -> Result<Self, LedgerError> {
         let protection = match access {
             Access::ReadOnly => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
@@ -285,7 +287,7 @@ impl Mapping {
     /// mapping and no more aligned than a page; of a mapping that is read-only, the words are only
     /// peeked at.
     #[inline]
-    pub(crate) unsafe fn as_ref<T>(&self) -> &T {
+    pub unsafe fn as_ref<T>(&self) -> &T {
         debug_assert!(size_of::<T>() <= self.bytes);
         // SAFETY: the caller vouches for size and alignment; any bytes are valid atomics, and other
         // processes' writes to atomics are no race.

@@ -10,22 +10,24 @@ use crate::sync::{Word, acquire};
 /// The header as it lies at the start of a file.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Header {
+pub struct Header {
     magic: Word,
     version_and_bytes: Word,
 }
 
 /// What tells one kind of file from another.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kind {
-    pub(crate) magic: [u8; 8],
-    pub(crate) bytes: u32,
+pub struct Kind {
+    /// The first bytes of the file.
+    pub magic: [u8; 8],
+    /// Its size in bytes.
+    pub bytes: u32,
 }
 
 impl Header {
     /// Marks a file as complete: the magic comes last, so that nobody takes a half-made file for a
     /// whole one.
-    pub(crate) fn finish(&self, kind: Kind) {
+    pub fn finish(&self, kind: Kind) {
         self.version_and_bytes.store(u64::from(LAYOUT_VERSION) | u64::from(kind.bytes) << 32);
         self.magic.store(u64::from_ne_bytes(kind.magic));
     }
@@ -33,7 +35,7 @@ impl Header {
 
 impl Kind {
     /// Opens a file and checks that it is a complete one of this kind, without mapping it.
-    pub(crate) fn open(self, at: At<'_>, access: Access) -> Result<(Fd, FileId), LedgerError> {
+    pub fn open(self, at: At<'_>, access: Access) -> Result<(Fd, FileId), LedgerError> {
         let path = at.path;
         let fd = Fd::open(at, access)?;
         let status = fd.status(path)?;
@@ -69,13 +71,7 @@ impl Kind {
 
     /// Reads from a file of this kind without mapping it, so that one that is shortened meanwhile
     /// is an error and not a SIGBUS.
-    pub(crate) fn read(
-        self,
-        path: &CStr,
-        fd: &Fd,
-        offset: usize,
-        bytes: &mut [u8],
-    ) -> Result<(), LedgerError> {
+    pub fn read(self, path: &CStr, fd: &Fd, offset: usize, bytes: &mut [u8]) -> Result<(), LedgerError> {
         if fd.read_at(path, offset as u64, bytes)? {
             return Ok(());
         }
@@ -84,7 +80,7 @@ impl Kind {
     }
 
     /// As [`Kind::read`], words.
-    pub(crate) fn read_words<const N: usize>(
+    pub fn read_words<const N: usize>(
         self,
         path: &CStr,
         fd: &Fd,

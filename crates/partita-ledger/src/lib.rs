@@ -6,7 +6,6 @@
 //! every process of the tenant maps it writable ([`UsageMap`]), claims a [`Slot`] and accounts its
 //! memory there, and anybody who may read the file observes it without mapping it ([`UsageView`]).
 //!
-//! A chain of processes that pass frames on has a file of its own, [`chain`].
 //!
 //! A tenant with a share of the GPU's time has a third one, [`time`](TIME_FILE_NAME): its gate and
 //! its account of time ([`TimeMap`]).
@@ -36,7 +35,6 @@ extern crate std;
 pub mod account;
 #[cfg(not(loom))]
 mod account;
-pub mod chain;
 #[cfg(loom)]
 pub mod epoch;
 #[cfg(not(loom))]
@@ -89,7 +87,6 @@ mod view;
 #[cfg(not(loom))]
 pub use self::{
     account::{SLOTS, Totals},
-    chain::{ChainFile, ChainPlan, ChainSeat},
     error::{Errno, LedgerError, LimitsFault, Problem},
     file::At,
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
@@ -107,6 +104,18 @@ pub use self::{
     usage::{LAUNCH_COUNTERS, PROCESS_SLOTS, USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},
     view::{SlotInfo, UsageView},
 };
+
+/// What other files that several processes map are made of, too.
+#[cfg(not(loom))]
+pub mod shared {
+    pub use crate::epoch::DoubleBuffer;
+    pub use crate::file::{Access, Fd, unlink};
+    pub use crate::forked::Process;
+    pub use crate::header::{Header, Kind};
+    pub use crate::lock::{is_locked, sleep, try_lock, unlock};
+    pub use crate::mapped::MappedFile;
+    pub use crate::sync::{Word, acquire, see_each_other};
+}
 
 /// A tenant on several GPUs has a directory with both files for each. In that of its first GPU lie
 /// links to the others, whose names are this and 1, 2 and so on.

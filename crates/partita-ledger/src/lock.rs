@@ -42,7 +42,7 @@ fn set(path: &CStr, fd: &Fd, kind: c_int, start: usize, bytes: usize) -> Result<
 
 /// Locks a range for this description alone, in place of whatever lock it has on it; false, without
 /// waiting, if another one holds any byte of it.
-pub(crate) fn try_lock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+pub fn try_lock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
     set(path, fd, libc::F_WRLCK, start, bytes)
 }
 
@@ -94,19 +94,19 @@ impl Drop for Byte<'_> {
 }
 
 /// Sleeps for less than a second; a signal may cut it short, which does no harm.
-pub(crate) fn sleep(time: Duration) {
+pub fn sleep(time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
     // SAFETY: the argument is read only.
     unsafe { libc::nanosleep(&time, core::ptr::null_mut()) };
 }
 
 /// Gives a range back.
-pub(crate) fn unlock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<(), LedgerError> {
+pub fn unlock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<(), LedgerError> {
     set(path, fd, libc::F_UNLCK, start, bytes).map(|_| ())
 }
 
 /// Whether another description holds any byte of the range. Needs no permission to write.
-pub(crate) fn is_locked(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+pub fn is_locked(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
     let mut lock = range(libc::F_WRLCK, start, bytes);
     // SAFETY: the argument is the structure that this command reads and writes.
     if unsafe { libc::fcntl(fd.raw(), libc::F_OFD_GETLK, &mut lock) } != 0 {

@@ -9,13 +9,13 @@ use crate::header::Kind;
 
 /// A whole file, mapped, and its descriptor.
 #[derive(Debug)]
-pub(crate) struct MappedFile {
+pub struct MappedFile {
     /// As it was opened.
-    pub(crate) place: Place,
+    pub place: Place,
     id: FileId,
     /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep a
     /// lock.
-    pub(crate) fd: Fd,
+    pub fd: Fd,
     mapping: Mapping,
     kind: Kind,
 }
@@ -24,14 +24,14 @@ impl MappedFile {
     /// Makes a file of this kind, all zero, and maps it;
     /// [`Header::finish`](crate::header::Header::finish) completes it. `mode` is its permissions.
     /// On an error no file is left behind.
-    pub(crate) fn create(kind: Kind, at: At<'_>, mode: u32) -> Result<Self, LedgerError> {
+    pub fn create(kind: Kind, at: At<'_>, mode: u32) -> Result<Self, LedgerError> {
         let fd = Fd::create(at, u64::from(kind.bytes), mode)?;
         let id = fd.status(at.path).map(|status| status.id);
         id.and_then(|id| Self::map(kind, at, fd, id)).inspect_err(|_| unlink(at))
     }
 
     /// Opens a complete file of this kind and maps it.
-    pub(crate) fn open(kind: Kind, at: At<'_>) -> Result<Self, LedgerError> {
+    pub fn open(kind: Kind, at: At<'_>) -> Result<Self, LedgerError> {
         let (fd, id) = kind.open(at, Access::ReadWrite)?;
         Self::map(kind, at, fd, id)
     }
@@ -42,7 +42,7 @@ impl MappedFile {
     }
 
     /// As it was opened, for messages.
-    pub(crate) fn path(&self) -> &CStr {
+    pub fn path(&self) -> &CStr {
         &self.place.path
     }
 
@@ -51,13 +51,13 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`Problem::Replaced`] if the path leads to another file by now, or what is wrong with it.
-    pub(crate) fn opened_anew(&self, access: Access) -> Result<Fd, LedgerError> {
+    pub fn opened_anew(&self, access: Access) -> Result<Fd, LedgerError> {
         let (fd, id) = self.kind.open(self.place.at(), access)?;
         if id == self.id { Ok(fd) } else { Err(LedgerError::new(self.path(), Problem::Replaced)) }
     }
 
     /// The file's number in its file system.
-    pub(crate) fn inode(&self) -> u64 {
+    pub fn inode(&self) -> u64 {
         self.id.inode()
     }
 
@@ -66,7 +66,7 @@ impl MappedFile {
     /// # Safety
     /// As [`Mapping::as_ref`].
     #[inline]
-    pub(crate) unsafe fn as_ref<T>(&self) -> &T {
+    pub unsafe fn as_ref<T>(&self) -> &T {
         // SAFETY: passed on to the caller.
         unsafe { self.mapping.as_ref() }
     }

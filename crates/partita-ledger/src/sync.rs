@@ -60,7 +60,7 @@ impl Word {
 
     /// The half of the word that changes with every increment, for a futex.
     #[cfg(not(loom))]
-    pub(crate) fn low_half(&self) -> *const u32 {
+    pub fn low_half(&self) -> *const u32 {
         let halves = self.0.as_ptr().cast::<u32>().cast_const();
         if cfg!(target_endian = "little") { halves } else { halves.wrapping_add(1) }
     }

@@ -8,124 +8,21 @@ mod common;
 
 use std::cell::Cell;
 use std::ffi::CStr;
-use std::ptr;
 use std::time::{Duration, Instant};
 
-use common::process::{Child, End, alone, fork};
+use common::process::alone;
+use common::steps::{KILLS_MAX, Step, at_every, end, stopped};
 use common::{dir, owner, sample_limits};
-use partita_ledger::chain::{ChainFile, ChainPlan, ChainSeat, Lease, Policy, Sent, SlabOwner, SlabPlan};
 use partita_ledger::{Key, Limits, LimitsFile, LimitsMap, Slot, UsageMap, UsageView};
 
 const QUOTA: u64 = 1000;
 /// What the one that lives holds.
 const OWN: u64 = 200;
 const VICTIM_BEFORE: u64 = 300;
-/// Kills are spread over all instructions; an unoptimised build has thousands.
-const KILLS_MAX: usize = 80;
-/// Steps that all victims of a test make; each takes microseconds.
-const STEPS_MAX: usize = 200_000;
 const KEY: Key = Key([7, 9]);
 
 fn claim(usage: &CStr) -> Slot {
     UsageMap::open(usage).unwrap().claim(owner()).unwrap()
-}
-
-/// A process that prepares, and stopped before it does the operation under test; `None` where no
-/// process may trace another.
-fn stopped<P>(prepare: impl FnOnce() -> P, operation: impl FnOnce(P)) -> Option<Child> {
-    let child = fork(|| {
-        // SAFETY: asks to be traced by the parent, and stops for it.
-        unsafe {
-            if libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) != 0 {
-                libc::_exit(77);
-            }
-        }
-        let prepared = prepare();
-        // SAFETY: stops this process until its parent resumes it.
-        unsafe { libc::raise(libc::SIGSTOP) };
-        operation(prepared);
-        // SAFETY: ends the child as it is, so nothing is given back on the way.
-        unsafe { libc::_exit(0) }
-    });
-    match wait_stop(&child) {
-        Some(libc::SIGSTOP) => Some(child),
-        other => {
-            assert_eq!(other, None, "stopped by another signal");
-            None
-        }
-    }
-}
-
-/// The signal that stopped it, or `None` if it has ended.
-fn wait_stop(child: &Child) -> Option<i32> {
-    let mut status = 0;
-    // SAFETY: the status is where the call writes.
-    let waited = unsafe { libc::waitpid(child.0, &mut status, 0) };
-    assert_eq!(waited, child.0);
-    libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
-}
-
-/// How far a step goes.
-#[derive(Clone, Copy)]
-enum Step {
-    /// One instruction.
-    Instruction,
-    /// To the next entry to the kernel or return from it.
-    SystemCall,
-}
-
-/// Lets it make one step; false if that ended it.
-fn step(child: &Child, step: Step) -> bool {
-    let request = match step {
-        Step::Instruction => libc::PTRACE_SINGLESTEP,
-        Step::SystemCall => libc::PTRACE_SYSCALL,
-    };
-    // SAFETY: the child is stopped and traced by this thread.
-    let result = unsafe { libc::ptrace(request, child.0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-    wait_stop(child).is_some_and(|signal| {
-        assert_eq!(signal, libc::SIGTRAP);
-        true
-    })
-}
-
-/// Counts the steps of an operation, looking at each, and kills it after some of them. Returns
-/// false where no process may trace another.
-fn at_every(
-    unit: Step,
-    start: impl Fn() -> Option<Child>,
-    mut at_each: impl FnMut(usize),
-    mut at_kill: impl FnMut(usize, Child),
-) -> bool {
-    let Some(victim) = start() else {
-        eprintln!("skipped: this system does not let a process trace its child");
-        return false;
-    };
-    let mut steps = 0;
-    while step(&victim, unit) {
-        steps += 1;
-        at_each(steps);
-    }
-    // It was waited for.
-    std::mem::forget(victim);
-    // On average each makes half of them.
-    let kills = KILLS_MAX.min(2 * STEPS_MAX / steps);
-    assert!(kills > 10, "{steps} steps are too many to try enough of them");
-    for kill in (0..steps).step_by(1 + steps / kills) {
-        let victim = start().unwrap();
-        if (0..kill).all(|_| step(&victim, unit)) {
-            at_kill(kill, victim);
-        } else {
-            // A few instructions fewer than the first one: it has ended, and was waited for.
-            std::mem::forget(victim);
-        }
-    }
-    true
-}
-
-fn end(victim: Child) {
-    victim.kill();
-    assert_eq!(victim.wait(), End::Signal(libc::SIGKILL));
 }
 
 /// An operation on bytes of one who holds [`VICTIM_BEFORE`], and what it may leave.
@@ -309,137 +206,4 @@ fn of_a_change_of_limits() {
     if ran {
         assert_eq!(seen.get(), [true; 2]);
     }
-}
-
-/// A role of a chain.
-fn seat(path: &CStr, role: u8) -> ChainSeat {
-    ChainFile::open(path).unwrap().claim(role).unwrap().take(owner(), 0).unwrap().0
-}
-
-/// An operation on a frame of a chain by the role in the middle, which holds one, beside one that
-/// waits for it and one that it has sent. Wherever it is killed, each of the three is in one place,
-/// and what it held is free again once its role is taken anew. `left` are the numbers of free
-/// frames and of those that wait for the last role, that there may be then.
-fn try_frames(unit: Step, policy: Policy, operation: fn(&ChainSeat, &Lease), left: &[(u32, u32)]) {
-    const FRAMES: u32 = 3;
-    let dir = dir();
-    let path = dir.file("chain");
-    let roles = ["first", "middle", "last"].map(str::to_owned).to_vec();
-    let plan = ChainPlan {
-        name: "steps".into(),
-        roles,
-        frame_bytes: 1,
-        frames: FRAMES,
-        queue_max: if policy == Policy::Wait { 2 } else { 1 },
-        policy,
-        gpu_uuid: [0; 16],
-    };
-    let chain = ChainFile::create(&path, &plan).unwrap();
-    let last = seat(&path, 2);
-    let slab =
-        SlabPlan { handle: [0; 64], begins_at: 0, bytes: 4096, owner: SlabOwner::Keeper(1), tag: [0; 2] };
-    seat(&path, 0).add_slab(&slab).unwrap();
-    let start = || {
-        chain.recover(1, 0).unwrap().unwrap();
-        // Everything back to the pool, whatever was left.
-        while let Some(lease) = last.take().unwrap() {
-            last.finish(&lease).unwrap();
-        }
-        let rest = seat(&path, 1);
-        while let Some(lease) = rest.take().unwrap() {
-            rest.discard(&lease).unwrap();
-        }
-        drop(rest);
-        assert_eq!((chain.census().free, chain.census().lost), (FRAMES, 0));
-        let prepare = || {
-            // Here, because a seat is its own process's alone.
-            let [first, middle] = [0, 1].map(|role| seat(&path, role));
-            let pass = |from: &ChainSeat| {
-                let lease = from.take().unwrap().unwrap();
-                assert_eq!(from.send_until(&lease, 0, 0).unwrap(), Sent::Queued);
-            };
-            pass(&first);
-            pass(&middle);
-            pass(&first);
-            let held = middle.take().unwrap().unwrap();
-            pass(&first);
-            drop(first);
-            (middle, held)
-        };
-        stopped(prepare, |(middle, held)| {
-            operation(&middle, &held);
-            std::mem::forget(middle);
-        })
-    };
-    let seen = Cell::new(0u32);
-    let ran = at_every(
-        unit,
-        start,
-        |step| {
-            let census = chain.census();
-            assert_eq!((census.total(), census.lost), (FRAMES, 0), "step {step}: {census:?}");
-        },
-        |kill, victim| {
-            end(victim);
-            let recovered = chain.recover(1, 0).unwrap().unwrap();
-            let census = chain.census();
-            assert_eq!(recovered.stranded, 0, "step {kill}: {census:?}");
-            assert_eq!(
-                (census.total(), census.lost, census.held[1]),
-                (FRAMES, 0, 0),
-                "step {kill}: {census:?}"
-            );
-            let now = left.iter().position(|left| *left == (census.free, census.queued[1]));
-            let now = now.unwrap_or_else(|| panic!("step {kill}: {census:?}, {recovered:?}"));
-            seen.set(seen.get() | 1 << now);
-            // What is queued can be had, in order and once.
-            let got =
-                std::iter::from_fn(|| last.take().unwrap()).inspect(|lease| last.finish(lease).unwrap());
-            assert_eq!(got.count() as u32, census.queued[1]);
-        },
-    );
-    if ran {
-        assert_eq!(seen.get(), (1 << left.len()) - 1, "each of {left:?}");
-    }
-}
-
-#[test]
-fn of_a_frame_that_is_sent() {
-    let _alone = alone();
-    // Dropped with its sender, or on its way with the one before it.
-    let left = [(1, 1), (0, 2)];
-    try_frames(
-        Step::Instruction,
-        Policy::Wait,
-        |seat, held| assert_eq!(seat.send_until(held, 0, 0).unwrap(), Sent::Queued),
-        &left,
-    );
-}
-
-#[test]
-fn of_a_frame_that_is_sent_in_place_of_an_older_one() {
-    let _alone = alone();
-    // The older one is still there; neither is; the newer one is.
-    let left = [(1, 1), (2, 0)];
-    try_frames(
-        Step::Instruction,
-        Policy::DropOldest,
-        |seat, held| assert_eq!(seat.send_until(held, 0, 0).unwrap(), Sent::DroppedOldest(1)),
-        &left,
-    );
-}
-
-#[test]
-fn of_a_frame_that_is_given_back_and_of_the_next_one() {
-    let _alone = alone();
-    let left = [(1, 1), (2, 1)];
-    try_frames(
-        Step::Instruction,
-        Policy::Wait,
-        |seat, held| {
-            seat.discard(held).unwrap();
-            seat.take().unwrap().unwrap();
-        },
-        &left,
-    );
 }

@@ -11,9 +11,6 @@
 //! of its accesses to shared memory, tried for each access.
 #![cfg(loom)]
 
-#[path = "loom/chain.rs"]
-mod chain;
-
 use loom::sync::Arc;
 use loom::thread;
 use partita_ledger::account::{Account, Book, Change, Fault};

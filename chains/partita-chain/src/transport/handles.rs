@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use partita_driver::ipc::{HANDLE_BYTES, MemoryHandle, OpenedMemory};
 use partita_driver::{Buffer, Gpu, KERNEL_DEADLINE_MS, Stream};
-use partita_ledger::chain::monotonic_ns;
+use partita_frames::monotonic_ns;
 
 use super::place::{Place, meet};
 use super::{Item, Passed, Transport, Work, system};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use partita_ledger::chain::monotonic_ns;
+use partita_frames::monotonic_ns;
 
 use super::{Item, Passed, Transport, Work};
 use crate::component::{Component, Outcome, Received};

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use partita_driver::{Buffer, Gpu, KERNEL_DEADLINE_MS, Stream};
-use partita_ledger::chain::monotonic_ns;
+use partita_frames::monotonic_ns;
 
 use super::handles::is_late;
 use super::place::Place;

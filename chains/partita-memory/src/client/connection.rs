@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId};
+use crate::pool::{Lease, LeaseId, OwnerId, SlabId};
 use partita_ledger::SocketPeer;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use partita_core::pool::Lease;
+use crate::pool::Lease;
 use partita_driver::ipc::Span;
 
 use super::{Client, Error, OpenSlab};

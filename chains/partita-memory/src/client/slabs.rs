@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
-use partita_core::pool::SlabId;
+use crate::pool::SlabId;
 use partita_driver::Gpu;
 use partita_driver::ipc::{MappedMemory, MemoryHandle, OpenedMemory, Physical, Span};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use partita_core::pool::{Lease, LeaseId, block_bytes};
+use crate::pool::{Lease, LeaseId, block_bytes};
 
 /// Blocks of one size.
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl Stash {
 
 #[cfg(test)]
 mod tests {
-    use partita_core::pool::SlabId;
+    use crate::pool::SlabId;
     use proptest::prelude::*;
 
     use super::*;

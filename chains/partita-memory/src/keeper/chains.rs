@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use partita_core::pool::{OwnerId, Pool, Refusal, TenantId};
+use crate::pool::{OwnerId, Pool, Refusal, TenantId};
 use thiserror::Error;
 
 /// Why a file is not taken for a chain's.

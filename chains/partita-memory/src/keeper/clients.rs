@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use partita_core::pool::{OwnerId, Pool, TenantId};
+use crate::pool::{OwnerId, Pool, TenantId};
 
 use super::service::{ClientId, Peer};
 

@@ -1,6 +1,6 @@
 //! Why the keeper does not do what a frame asks.
 
-use partita_core::pool::Refusal;
+use crate::pool::Refusal;
 
 use super::chains::ChainError;
 use super::memory::MemoryError;

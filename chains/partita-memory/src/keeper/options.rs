@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use partita_core::pool::Limits;
+use crate::pool::Limits;
 
 use crate::wire::HandleKind;
 

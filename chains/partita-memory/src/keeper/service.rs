@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use partita_core::pool::{Denied, Lease, LeaseId, OwnerId, Pool, Refusal, SlabId, SlabPlan, Step};
+use crate::pool::{Denied, Lease, LeaseId, OwnerId, Pool, Refusal, SlabId, SlabPlan, Step};
 
 use super::Options;
 use super::chains::Chains;
@@ -48,7 +48,7 @@ pub struct Facts {
 /// Who has given slabs back since the keeper began: their memory may come back with what was in it.
 enum Former {
     Nobody,
-    One(partita_core::pool::TenantId),
+    One(crate::pool::TenantId),
     Several,
 }
 
@@ -456,7 +456,7 @@ impl<M: Memory> Service<M> {
 
     fn lease_rows(&self, after: LeaseId, now_ms: u64) -> Vec<LeaseRow> {
         let pids = self.clients.pids();
-        let row = |lease: partita_core::pool::LeaseView| {
+        let row = |lease: crate::pool::LeaseView| {
             let (uid, tenant) = self.tenants.key_of(lease.tenant)?;
             Some(LeaseRow {
                 lease: Lease {

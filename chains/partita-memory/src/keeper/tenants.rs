@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use partita_core::pool::{Pool, Refusal, TenantId};
+use crate::pool::{Pool, Refusal, TenantId};
 
 use crate::name::TenantName;
 

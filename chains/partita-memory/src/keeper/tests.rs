@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use partita_core::pool::LeaseId;
+use crate::pool::LeaseId;
 
 use super::*;
 use crate::wire::{Code, HandleKind, Privileged, Reply, Request, VERSION};

@@ -1,6 +1,6 @@
 //! What the keeper answers.
 
-use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId, Totals};
+use crate::pool::{Lease, LeaseId, OwnerId, SlabId, Totals};
 
 use super::bytes::{Reader, Writer};
 use super::fault::Code;

@@ -1,6 +1,6 @@
 //! What clients ask.
 
-use partita_core::pool::{LeaseId, OwnerId, SlabId};
+use crate::pool::{LeaseId, OwnerId, SlabId};
 
 use super::bytes::{Reader, Writer};
 use super::{BadFrame, ITEMS_MAX};

@@ -1,6 +1,6 @@
 //! Every frame comes back as it was, and any other bytes are refused without a panic.
 
-use partita_core::pool::{Lease, LeaseId, OwnerId, SlabId, Totals};
+use crate::pool::{Lease, LeaseId, OwnerId, SlabId, Totals};
 use proptest::prelude::*;
 
 use super::*;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use partita_core::pool::Limits;
 use partita_memory::client::Connection;
 use partita_memory::keeper::{self, End, HostMemory, Options};
+use partita_memory::pool::Limits;
 use partita_memory::wire::{HandleKind, Status};
 
 pub const MIB: u64 = 1 << 20;

@@ -13,8 +13,19 @@ fn help_and_manuals_are_complete() {
     let world = World::new();
     let help = world.ok("--help");
     for command in [
-        "devices", "topology", "run", "set", "ps", "kill", "doctor", "demo", "mps", "sim", "completions",
-        "bench", "chain",
+        "devices",
+        "topology",
+        "run",
+        "set",
+        "ps",
+        "kill",
+        "doctor",
+        "demo",
+        "mps",
+        "sim",
+        "completions",
+        "bench",
+        "chain",
     ] {
         assert!(help.contains(command), "{command} is not in {help}");
         let own = world.ok(&format!("{command} --help"));

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use partita::process::ProcessId;
 use partita::registry::Registry;
-use partita_core::pool::{LeaseId, OwnerId};
 use partita_memory::Place;
 use partita_memory::client::{Connection, Error};
+use partita_memory::pool::{LeaseId, OwnerId};
 use partita_memory::wire::Code;
 
 use super::{Keeper, Lease, Memory};

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod process;
+pub mod steps;
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;

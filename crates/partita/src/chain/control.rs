@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use partita_core::Count;
-use partita_core::chain::{
+use partita_frames::ChainFile;
+use partita_steering::{
     self as core, Actuator, Allocation, Controller, ControllerOptions, Happening, PublishedOptions, Record,
     SteadyOptions, Stop,
 };
-use partita_ledger::chain::ChainFile;
 
 use super::plant::{Interruption, RunningChain};
 use super::shared::Shared;

@@ -23,7 +23,7 @@
 //! ```
 
 use partita_core::{ByteSize, Count, Share};
-use partita_ledger::chain::{CHAIN_NAME_BYTES_MAX, ChainPlan, FRAMES_MAX, Policy, ROLES_MAX};
+use partita_frames::{CHAIN_NAME_BYTES_MAX, ChainPlan, FRAMES_MAX, Policy, ROLES_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use partita_core::chain::{Actuator, Allocation, Objective, Stop, place};
 use partita_core::{Topology, TpcSet};
+use partita_frames::ChainFile;
 use partita_ledger::LimitsMap;
-use partita_ledger::chain::ChainFile;
+use partita_steering::{Actuator, Allocation, Objective, Stop, place};
 
 use super::shared::Shared;
 use super::state::of_file;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use partita_core::chain::Allocation;
+use partita_steering::Allocation;
 
 use super::log::{Log, Period};
 use super::state::{ChainState, ComponentState, Phase};

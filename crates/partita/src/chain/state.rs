@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use partita_ledger::chain::{CHAIN_FILE_NAME, ChainFile, RoleStatus, monotonic_ns};
+use partita_frames::{CHAIN_FILE_NAME, ChainFile, RoleStatus, monotonic_ns};
 use serde::{Deserialize, Serialize};
 
 use super::supervisor::is_supervised;
@@ -303,6 +303,6 @@ pub(super) fn open_file(tenant: &Path) -> Result<ChainFile, Error> {
 }
 
 /// What a chain's file refused.
-pub(super) fn of_file(chain: &str, error: &partita_ledger::LedgerError) -> Error {
+pub(super) fn of_file(chain: &str, error: &dyn std::error::Error) -> Error {
     Error::Chain { what: format!("chain {chain}"), reason: error.to_string() }
 }

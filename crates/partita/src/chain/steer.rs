@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use partita_core::Count;
-use partita_core::chain::Allocation;
+use partita_steering::Allocation;
 use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, show};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use partita_ledger::chain::ChainFile;
+use partita_frames::ChainFile;
 
 use super::state::{of_file, open_file, parts};
 use super::supervisor::is_supervised;

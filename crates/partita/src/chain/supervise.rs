@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use partita_core::Count;
-use partita_ledger::chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
+use partita_frames::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
 use partita_mps::Service;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};

@@ -23,10 +23,10 @@ use clap::Parser;
 use partita_bench::scratch::Scratch;
 use partita_bench::side::{Side, bare};
 use partita_core::Samples;
-use partita_core::pool::LeaseId;
 use partita_driver::{Cuda, Gpu};
 use partita_memory::client::{self, Client, Connection};
 use partita_memory::keeper;
+use partita_memory::pool::LeaseId;
 
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -2,8 +2,8 @@
 //! chain sets.
 //!
 //! A chain's components are clients of one MPS service on a modelled GPU ([`ModelChain`]); it is an
-//! [`Objective`](partita_core::chain::Objective) and an
-//! [`Actuator`](partita_core::chain::Actuator), as a real one is, so the algorithms run on it
+//! [`Objective`](partita_steering::Objective) and an
+//! [`Actuator`](partita_steering::Actuator), as a real one is, so the algorithms run on it
 //! unchanged. The oracle tries allocations ([`oracle`]).
 
 mod oracle;

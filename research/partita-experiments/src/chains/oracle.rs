@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use partita_core::TpcSet;
-use partita_core::chain::{Actuator, Allocation, Stop, ladder, place};
 use partita_sim::{DeviceSpec, Footprint, KernelWork};
+use partita_steering::{Actuator, Allocation, Stop, ladder, place};
 
 use super::run::{ChainOptions, ModelChain};
 

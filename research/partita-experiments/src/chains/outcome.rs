@@ -1,7 +1,7 @@
 //! What each algorithm makes of a set, measured alike.
 
-use partita_core::chain::{Allocation, Found, PublishedOptions, SteadyOptions, Stop, published, steady};
 use partita_sim::catalogue::DeviceError;
+use partita_steering::{Allocation, Found, PublishedOptions, SteadyOptions, Stop, published, steady};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

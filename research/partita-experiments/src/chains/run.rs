@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use partita_core::TpcSet;
-use partita_core::chain::{Actuator, Allocation, Objective, Stop, place};
 use partita_sim::{DeviceSpec, Engine, EventKind, GroupKind, KernelWork, StreamId, Time, WorkId};
+use partita_steering::{Actuator, Allocation, Objective, Stop, place};
 
 /// How a chain is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,8 +252,8 @@ impl Actuator for ModelChain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_core::chain::{Controller, ControllerOptions, Happening};
     use partita_sim::catalogue;
+    use partita_steering::{Controller, ControllerOptions, Happening};
 
     /// Kernels that fill the SMs of so many TPCs once, each block for as long.
     fn chain(tpcs_and_us: &[(u32, Time)], options: ChainOptions) -> ModelChain {

@@ -43,8 +43,14 @@ pub fn lives(pid: u64) -> bool {
 
 /// Builds the keeper of chains' memory and the components of the examples, beside the libraries.
 pub fn chain_programs() {
-    static BUILT: LazyLock<PathBuf> =
-        LazyLock::new(|| partita_testing::build(&["partita-daemon", "partita-chain", "partita-chain-cli", "partita-experiments"]));
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+        partita_testing::build(&[
+            "partita-daemon",
+            "partita-chain",
+            "partita-chain-cli",
+            "partita-experiments",
+        ])
+    });
     LazyLock::force(&BUILT);
 }
 

@@ -1,6 +1,6 @@
 //! What components have started and left behind: processes of the tenant whose parent has ended.
 
-use partita_ledger::chain::COMPONENT_VARIABLE;
+use partita_frames::COMPONENT_VARIABLE;
 
 use crate::error::Error;
 use crate::install::Install;

@@ -1,0 +1,300 @@
+//! Leases that pass through a chain: lock-free, and whole at every instruction at which a process
+//! may die.
+//!
+//! # The state
+//! Each lease has a word that says where it is ([`State`]), with a version that grows with each
+//! move. That word is the truth: a lease is in exactly one place because a word has one value, and
+//! every move is one compare-and-swap of it. Between role *k* and role *k* + 1 there is a [`Ring`]
+//! of *tickets*: leases at a version. Tickets are hints. One whose lease has moved on since is
+//! stale, and is passed over.
+//!
+//! # Sending
+//! Role *k*, the only one who writes the tail: 1. writes into the slot at the tail the ticket that
+//! the lease will have; 2. moves the lease from `Held(k)` to `Queued(k)`; 3. increments the tail.
+//! Killed before 2, the lease is still held, and [`Flow::recover`] frees it. Killed between 2 and
+//! 3, it is queued and its ticket stands at the tail: there is no other place where an unfinished
+//! send can have left it, so whoever recovers the role looks there, and does 3.
+//!
+//! # Taking
+//! 1. Reads the head, the tail, the ticket at the head, *and the head again*; 2. moves the lease
+//!    from `Queued(k)` to where it takes it;
+//! 3. moves the head on by a compare-and-swap.
+//!
+//! The consumer takes, and so does a producer that drops the oldest. Killed between 2 and 3, the
+//! ticket is stale and the next one passes over it, as whoever recovers the role does.
+//!
+//! **Why the head again.** A slot is written anew only after the head has passed it. A taker that
+//! slept between reading the head and reading the slot may have read a ticket of a later round, one
+//! whose send is not even finished. The writer of that ticket had seen a later head before it
+//! stored (release) the word that the taker has loaded (acquire), so the second look finds that
+//! later head. If it finds the same one, the ticket was that of this position, and the head does
+//! not move on without its lease having been taken.
+//!
+//! **Why a stale ticket may be passed over.** Versions do not repeat, so a ticket that does not fit
+//! its lease never will.
+//!
+//! # Hostile files
+//! Every index is checked or comes from a modulus, tries are counted ([`TRIES_MAX`]): bad words
+//! yield leases that are not found or [`Damaged`], never a panic or an endless loop.
+
+use crate::state::{Place, State, Ticket};
+use crate::sync::Word;
+
+/// How often a move starts again because others moved first; far beyond what scheduling can do.
+pub const TRIES_MAX: u32 = 1 << 16;
+
+/// The words are none that operations have written, or something that is not Partita rewrites them
+/// without pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damaged;
+
+/// A word with a cache line of its own.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Line(pub Word);
+
+impl AsRef<Word> for Line {
+    fn as_ref(&self) -> &Word {
+        &self.0
+    }
+}
+
+/// What lies between two roles.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Ring<const N: usize> {
+    /// How many tickets were ever taken or passed over.
+    pub head: Line,
+    /// How many were ever put in.
+    pub tail: Line,
+    slots: [Word; N],
+}
+
+#[cfg(any(test, loom))]
+impl<const N: usize> Ring<N> {
+    /// An empty one.
+    pub fn new() -> Self {
+        let line = || Line(Word::new(0));
+        Self { head: line(), tail: line(), slots: core::array::from_fn(|_| Word::new(0)) }
+    }
+}
+
+#[cfg(any(test, loom))]
+impl<const N: usize> Default for Ring<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Ring<N> {
+    fn slot(&self, position: u64) -> &Word {
+        &self.slots[(position % N as u64) as usize]
+    }
+
+    /// How many tickets are in it, stale ones included.
+    pub fn depth(&self) -> u64 {
+        let tail = self.tail.0.load();
+        tail.wrapping_sub(self.head.0.load()).min(N as u64)
+    }
+}
+
+/// Why a lease was not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotQueued {
+    /// As many as may be are queued already.
+    Full,
+    /// The ticket is not one of a lease that the role holds.
+    NotHeld,
+    /// See [`Damaged`].
+    Damaged,
+}
+
+/// What was found of a dead owner of a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recovered {
+    /// Sends that the dead one had not finished, and that are finished now.
+    pub completed: u32,
+    /// Leases that it held, back in the pool.
+    pub dropped: u32,
+    /// Leases that were queued and in no ring: never, but for a file that was damaged from outside.
+    pub stranded: u32,
+}
+
+/// The leases and rings of a chain, in (shared) memory.
+#[derive(Debug)]
+pub struct Flow<'m, L, E, const N: usize> {
+    leases: &'m [L],
+    edges: &'m [E],
+}
+
+impl<L, E, const N: usize> Clone for Flow<'_, L, E, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L, E, const N: usize> Copy for Flow<'_, L, E, N> {}
+
+impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
+    /// The chain whose edge *k* leads from role *k* to role *k* + 1.
+    pub fn new(leases: &'m [L], edges: &'m [E]) -> Self {
+        Self { leases, edges }
+    }
+
+    fn ring(&self, edge: u8) -> Option<&'m Ring<N>> {
+        self.edges.get(usize::from(edge)).map(AsRef::as_ref)
+    }
+
+    /// The state of a lease.
+    pub fn state(&self, lease: usize) -> Option<State> {
+        Some(State(self.leases.get(lease)?.as_ref().load()))
+    }
+
+    /// Moves the lease of a ticket, and returns its new one; `None` if it is not, or no longer,
+    /// there.
+    pub fn pass(&self, ticket: Ticket, from: Place, to: Place) -> Option<Ticket> {
+        let word = self.leases.get(ticket.lease())?.as_ref();
+        let state = State(word.load());
+        if state.version() != ticket.version() || state.place() != Some(from) {
+            return None;
+        }
+        let moved = state.moved_to(to);
+        word.replace(state.0, moved.0).then(|| Ticket::new(ticket.lease(), moved))
+    }
+
+    /// Whether the lease of a ticket is there.
+    pub fn is_at(&self, ticket: Ticket, place: Place) -> bool {
+        let state = self.state(ticket.lease());
+        state.is_some_and(|state| state.version() == ticket.version() && state.place() == Some(place))
+    }
+
+    /// Every lease in a place, at an instant of its own.
+    pub fn all_at(&self, place: Place) -> impl Iterator<Item = Ticket> + use<'m, L, E, N> {
+        let flow = *self;
+        (0..self.leases.len()).filter_map(move |lease| {
+            let state = flow.state(lease)?;
+            (state.place() == Some(place)).then(|| Ticket::new(lease, state))
+        })
+    }
+
+    /// Takes a lease from the pool, the first from number `from` on (and then from 0) that is
+    /// `ready`.
+    pub fn take_free(&self, from: usize, to: Place, ready: impl Fn(usize) -> bool) -> Option<Ticket> {
+        let count = self.leases.len();
+        (0..count).map(|n| (from % count.max(1) + n) % count).find_map(|lease| {
+            let state = self.state(lease)?;
+            if state.place() != Some(Place::Free) || !ready(lease) {
+                return None;
+            }
+            self.pass(Ticket::new(lease, state), Place::Free, to)
+        })
+    }
+
+    /// Queues a lease that `role` holds for the next one, if fewer than `depth_max` are queued. The
+    /// caller is the only one who queues there.
+    pub fn queue(&self, role: u8, ticket: Ticket, depth_max: u64) -> Result<(), NotQueued> {
+        let ring = self.ring(role).ok_or(NotQueued::Damaged)?;
+        let tail = ring.tail.0.load();
+        let depth = tail.wrapping_sub(ring.head.0.load());
+        if depth > N as u64 {
+            return Err(NotQueued::Damaged);
+        }
+        if depth >= depth_max.min(N as u64) {
+            return Err(NotQueued::Full);
+        }
+        if !self.is_at(ticket, Place::Held(role)) {
+            return Err(NotQueued::NotHeld);
+        }
+        let state = self.state(ticket.lease()).ok_or(NotQueued::NotHeld)?;
+        ring.slot(tail).store(Ticket::new(ticket.lease(), state.moved_to(Place::Queued(role))).0);
+        self.pass(ticket, Place::Held(role), Place::Queued(role)).ok_or(NotQueued::NotHeld)?;
+        ring.tail.0.store(tail.wrapping_add(1));
+        Ok(())
+    }
+
+    /// Takes the oldest lease of an edge; `None` if there is none.
+    pub fn take(&self, edge: u8, to: Place) -> Result<Option<Ticket>, Damaged> {
+        let ring = self.ring(edge).ok_or(Damaged)?;
+        for _ in 0..TRIES_MAX {
+            let head = ring.head.0.load();
+            let depth = ring.tail.0.load().wrapping_sub(head);
+            if depth == 0 {
+                return Ok(None);
+            }
+            let ticket = Ticket(ring.slot(head).load());
+            if ring.head.0.load() != head {
+                continue;
+            }
+            if depth > N as u64 {
+                return Err(Damaged);
+            }
+            let taken = self.pass(ticket, Place::Queued(edge), to);
+            // If it fails, another one has done it.
+            let _ = ring.head.0.replace(head, head.wrapping_add(1));
+            if taken.is_some() {
+                return Ok(taken);
+            }
+        }
+        Err(Damaged)
+    }
+
+    /// As the new owner of `role`, sets right what its former one left when it died: finishes its
+    /// last send, and frees what it held. `freed` says where a lease that it held goes,
+    /// [`Place::Free`] or [`Place::Vacant`].
+    pub fn recover(&self, role: u8, mut freed: impl FnMut(usize) -> Place) -> Recovered {
+        let mut recovered = Recovered::default();
+        // It may have taken a lease, from before it or back from behind it, without moving the head
+        // on.
+        role.checked_sub(1).into_iter().chain([role]).for_each(|edge| self.pass_over(edge));
+        if let Some(ring) = self.ring(role) {
+            let tail = ring.tail.0.load();
+            let depth = tail.wrapping_sub(ring.head.0.load());
+            let last = Ticket(ring.slot(tail).load());
+            if depth < N as u64 && self.is_at(last, Place::Queued(role)) {
+                ring.tail.0.store(tail.wrapping_add(1));
+                recovered.completed = 1;
+            }
+            for ticket in self.all_at(Place::Queued(role)) {
+                if !Self::is_in(ring, ticket)
+                    && self.pass(ticket, Place::Queued(role), freed(ticket.lease())).is_some()
+                {
+                    recovered.stranded += 1;
+                }
+            }
+        }
+        for ticket in self.all_at(Place::Held(role)) {
+            if self.pass(ticket, Place::Held(role), freed(ticket.lease())).is_some() {
+                recovered.dropped += 1;
+            }
+        }
+        recovered
+    }
+
+    /// Moves the head of an edge on past stale tickets.
+    fn pass_over(&self, edge: u8) {
+        let Some(ring) = self.ring(edge) else { return };
+        for _ in 0..N {
+            let head = ring.head.0.load();
+            let depth = ring.tail.0.load().wrapping_sub(head);
+            let ticket = Ticket(ring.slot(head).load());
+            let genuine = ring.head.0.load() == head;
+            if genuine && (depth == 0 || self.is_at(ticket, Place::Queued(edge))) {
+                return;
+            }
+            if genuine {
+                let _ = ring.head.0.replace(head, head.wrapping_add(1));
+            }
+        }
+    }
+
+    /// Whether a ticket that was queued just now is still in the ring. If it is not and its lease
+    /// has not moved, it never will be: a lease moves before the head does.
+    fn is_in(ring: &Ring<N>, ticket: Ticket) -> bool {
+        let head = ring.head.0.load();
+        let depth = ring.tail.0.load().wrapping_sub(head).min(N as u64);
+        (0..depth).any(|at| ring.slot(head.wrapping_add(at)).load() == ticket.0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

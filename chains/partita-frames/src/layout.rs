@@ -1,0 +1,172 @@
+//! The chain file as it lies in memory: words only.
+
+use core::ffi::CStr;
+use core::mem::{offset_of, size_of};
+
+use crate::flow::{Line, Ring};
+use partita_ledger::shared::{DoubleBuffer, Header, Kind};
+
+use crate::sync::Word;
+
+/// The chain file's name in the tenant's directory.
+pub const CHAIN_FILE_NAME: &CStr = c"chain";
+/// The chain file's size in bytes.
+pub const CHAIN_FILE_BYTES: usize = size_of::<Layout>();
+/// Roles of a chain, at most.
+pub const ROLES_MAX: usize = 16;
+/// Frames of a chain, at most.
+pub const FRAMES_MAX: usize = 256;
+/// Allocations that the frames of a chain lie in, at most.
+pub const SLABS_MAX: usize = 32;
+/// Words that whoever has a frame may leave in it for the next one.
+pub const META_WORDS: usize = 4;
+/// Bytes of a handle, of memory or of an event, between processes (`CU_IPC_HANDLE_SIZE`).
+pub const HANDLE_BYTES: usize = 64;
+
+pub(crate) const KIND: Kind = Kind { magic: *b"PARTITAC", bytes: CHAIN_FILE_BYTES as u32 };
+
+/// A handle between processes.
+pub(crate) type Handle = [Word; HANDLE_BYTES / 8];
+
+/// The chain's plan.
+#[repr(C)]
+pub(crate) struct PlanCells {
+    /// Roles, frames, queue, policy, frame bytes.
+    pub(crate) numbers: [Word; 5],
+    pub(crate) gpu_uuid: [Word; 2],
+    /// The chain's, and those of the roles.
+    pub(crate) names: [[Word; 4]; ROLES_MAX + 1],
+}
+
+/// What belongs to no role.
+#[repr(C)]
+pub(crate) struct Common {
+    /// Not zero once everybody is to end.
+    pub(crate) stopping: Line,
+    /// How many frames were ever begun.
+    pub(crate) begun: Line,
+    /// How often a lease came back to the pool.
+    pub(crate) freed: Line,
+    /// Locked by whoever writes suggestions.
+    pub(crate) suggesting: Line,
+}
+
+/// A role. Its owner, who holds a lock on these bytes, writes all but `suggestion`.
+#[repr(C, align(64))]
+pub(crate) struct RoleCells {
+    pub(crate) pid: Word,
+    pub(crate) start_ticks: Word,
+    /// How often it was attached to.
+    pub(crate) incarnation: Word,
+    /// Not zero while its owner sleeps, or died sleeping.
+    pub(crate) sleeping: Word,
+    pub(crate) counters: Counters,
+    /// The suggestion that it obeys, and how, in words of the client library.
+    pub(crate) applied_epoch: Word,
+    pub(crate) applied_how: Word,
+    pub(crate) suggestion: DoubleBuffer<4>,
+}
+
+/// Of a role, since the file was made.
+#[repr(C)]
+pub(crate) struct Counters {
+    pub(crate) frames_in: Word,
+    pub(crate) frames_out: Word,
+    pub(crate) dropped_newest: Word,
+    pub(crate) dropped_oldest: Word,
+    pub(crate) dropped_by_owner: Word,
+    pub(crate) dropped_of_dead: Word,
+    pub(crate) completed_of_dead: Word,
+    pub(crate) busy_ns: Word,
+    pub(crate) wait_in_ns: Word,
+    pub(crate) wait_out_ns: Word,
+    pub(crate) latency_ns: Word,
+    pub(crate) seen_ns: Word,
+}
+
+/// An allocation. The first role's owner writes it.
+#[repr(C, align(64))]
+pub(crate) struct SlabCells {
+    /// Generation above 8 bits of what it is.
+    pub(crate) state: Word,
+    pub(crate) begins_at: Word,
+    pub(crate) bytes: Word,
+    pub(crate) lease_bytes: Word,
+    /// Whose it is: the keeper's number, or the incarnation of the first role.
+    pub(crate) owner: Word,
+    /// Two words of the owner's.
+    pub(crate) tag: [Word; 2],
+    pub(crate) handle: Handle,
+}
+
+/// What a lease stands for, and the frame in it. Whoever holds the lease writes it.
+#[repr(C, align(64))]
+pub(crate) struct FrameCells {
+    /// Its slab's number, below its slab's generation.
+    pub(crate) slab: Word,
+    pub(crate) offset: Word,
+    /// When it may be used again after its owner died.
+    pub(crate) rests_until_ns: Word,
+    pub(crate) sequence: Word,
+    pub(crate) bytes: Word,
+    pub(crate) born_ns: Word,
+    /// Who had it last and noted when the GPU is done with it: role plus one, below the
+    /// incarnation; 0 for nobody.
+    pub(crate) recorded_by: Word,
+    /// [`Note::done_roles`](super::Note::done_roles).
+    pub(crate) done_roles: Word,
+    pub(crate) meta: [Word; META_WORDS],
+}
+
+/// The event that a role records for a lease.
+#[repr(C)]
+pub(crate) struct EventCells {
+    pub(crate) incarnation: Word,
+    pub(crate) handle: Handle,
+}
+
+/// An edge.
+#[repr(C, align(64))]
+pub(crate) struct Edge(pub(crate) Ring<FRAMES_MAX>);
+
+impl AsRef<Ring<FRAMES_MAX>> for Edge {
+    fn as_ref(&self) -> &Ring<FRAMES_MAX> {
+        &self.0
+    }
+}
+
+#[repr(C)]
+pub(crate) struct Layout {
+    pub(crate) header: Header,
+    pub(crate) plan: PlanCells,
+    pub(crate) common: Common,
+    pub(crate) roles: [RoleCells; ROLES_MAX],
+    pub(crate) slabs: [SlabCells; SLABS_MAX],
+    pub(crate) edges: [Edge; ROLES_MAX - 1],
+    pub(crate) leases: [Line; FRAMES_MAX],
+    pub(crate) frames: [FrameCells; FRAMES_MAX],
+    pub(crate) events: [[EventCells; FRAMES_MAX]; ROLES_MAX],
+}
+
+/// The bytes that the owner of a role locks.
+pub(crate) fn role_range(role: u8) -> (usize, usize) {
+    let at = offset_of!(Layout, roles) + usize::from(role) % ROLES_MAX * size_of::<RoleCells>();
+    (at, size_of::<RoleCells>())
+}
+
+/// The byte that whoever writes suggestions locks.
+pub(crate) const SUGGESTING_OFFSET: usize = offset_of!(Layout, common) + offset_of!(Common, suggesting);
+
+pub(crate) fn store_bytes(cells: &[Word], bytes: &[u8]) {
+    for (cell, word) in cells.iter().zip(bytes.as_chunks::<8>().0) {
+        cell.store(u64::from_ne_bytes(*word));
+    }
+}
+
+pub(crate) fn load_handle(cells: &Handle) -> [u8; HANDLE_BYTES] {
+    let mut bytes = [0; HANDLE_BYTES];
+    for (word, cell) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(cells) {
+        *word = cell.load().to_ne_bytes();
+    }
+    bytes
+}

@@ -1,0 +1,96 @@
+//! The chain file: frames in GPU memory that pass from process to process by number.
+//!
+//! A chain is up to [`ROLES_MAX`] *roles* in a row, each a process; its frames are *leases* of
+//! device memory, which lie in a few allocations (*slabs*) that are known to all by a handle.
+//! [`ChainFile`] is the file as anybody of the chain's user has it; [`ChainSeat`] is a role in it,
+//! for the process that has the role's lock.
+//!
+//! # What keeps it right
+//! * A lease is where its state word says, so each is in one place and none is lost, at whatever
+//!   instruction a process dies (`flow.rs`).
+//! * A role belongs to whoever holds an open-file-description lock on it. The next owner, or
+//!   anybody who sweeps, gives back what a dead one held.
+//! * Only who holds a lease writes what it stands for: its frame, its event. Only who has the first
+//!   role writes the table of slabs.
+//! * A reference to a slab has its generation, so a lease of memory that is gone is never used
+//!   again, wherever it comes to light.
+//! * Suggestions are a double buffer with an epoch, as limits are.
+//!
+//! # GPU-side order
+//! Each role has an event of its own for each lease, whose handle it leaves here. Whoever passes a
+//! lease on records that event in its stream and notes who it is; whoever gets the lease next has
+//! its stream wait for that event. So an event is not recorded again before whoever must wait for
+//! it has taken it up: both have to hold the lease. The pool is no exception, so recycled memory is
+//! overwritten only when its last reader is done.
+//!
+//! # Who trusts whom
+//! The file is its user's alone (mode 0600), as the chain is. What is in it is checked all the
+//! same: no word of it makes anybody panic, loop or leave a mapping.
+
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+#[cfg(not(any(test, loom)))]
+use partita_ledger::shared as sync;
+#[cfg(loom)]
+use partita_ledger::sync;
+// Unit tests end an operation before each of its accesses to shared memory.
+#[cfg(all(test, not(loom)))]
+#[allow(dead_code)]
+#[path = "../../../crates/partita-ledger/src/sync.rs"]
+mod sync;
+
+/// The environment variable by which a component finds its chain: the chain's file.
+pub const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
+/// That which says which component it is: the number of its role.
+pub const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
+/// That which names the socket of the keeper of its frames' memory; unset without one.
+pub const KEEPER_VARIABLE: &str = "PARTITA_KEEPER";
+
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod fault;
+#[cfg(not(loom))]
+mod file;
+#[cfg(loom)]
+pub mod flow;
+#[cfg(not(loom))]
+mod flow;
+#[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
+mod lease;
+#[cfg(not(loom))]
+mod plan;
+#[cfg(not(loom))]
+mod seat;
+#[cfg(not(loom))]
+mod slabs;
+#[cfg(loom)]
+pub mod state;
+#[cfg(not(loom))]
+mod state;
+#[cfg(not(loom))]
+mod status;
+#[cfg(not(loom))]
+mod wait;
+
+#[cfg(not(loom))]
+pub use self::{
+    error::ChainError,
+    fault::ChainFault,
+    file::{ChainFile, RoleClaim},
+    flow::Recovered,
+    layout::{CHAIN_FILE_BYTES, CHAIN_FILE_NAME, FRAMES_MAX, HANDLE_BYTES, META_WORDS, ROLES_MAX, SLABS_MAX},
+    lease::{Lease, Note, Recorder},
+    plan::{CHAIN_NAME_BYTES_MAX, ChainPlan, PlanFault, Policy},
+    seat::{ChainSeat, Got, Sent},
+    slabs::{SlabInfo, SlabOwner, SlabPlan, SlabRef},
+    state::Ticket,
+    status::{Census, RoleStatus},
+    wait::monotonic_ns,
+};
