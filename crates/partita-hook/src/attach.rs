@@ -17,7 +17,7 @@ use partita_abi::CuResult;
 use partita_abi::types::CUuuid;
 use partita_ledger::{
     FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GPUS_MAX, GateMap, HookState, LIMITS_FILE_NAME, Limits,
-    LimitsMap, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT, Owner, TIME_FILE_NAME, TimeMap,
+    LimitsMap, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT, TIME_FILE_NAME, TimeMap,
     USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
@@ -25,14 +25,15 @@ use crate::driver::{DriverCalls, export_table};
 use crate::gate::Gate;
 use crate::gpu::Gpu;
 use crate::locate::{self, PlaceCalls};
-use crate::lock::Mutex;
 use crate::mask::{self, LaunchMask};
+use crate::origin::{Origin, is_tenant};
 use crate::tenant::{self, Tenant};
 use crate::time::{Meter, NoMeter};
 use crate::{
-    Origin, capture, counter, driver_memory, gate, graph_memory, graph_nodes, graph_place, green, hami,
-    is_tenant, multicast, nvml, quiet, real, report, slices, spill, subscribers, watcher,
+    capture, counter, driver_memory, gate, graph_memory, graph_nodes, graph_place, green, hami, multicast,
+    nvml, origin, quiet, real, report, slices, spill, subscribers, sys, watcher,
 };
+use partita_ledger::mutex::Mutex;
 
 static ATTACHING: Mutex<()> = Mutex::new(());
 static FORK_HANDLER: AtomicBool = AtomicBool::new(false);
@@ -112,7 +113,7 @@ fn attach() -> Result<&'static Tenant, String> {
         .gpu_uuids()
         .map_err(|code| format!("the driver does not tell which GPUs there are ({code})"))?;
 
-    let (gpus, compute_capability) = match crate::origin() {
+    let (gpus, compute_capability) = match origin::origin() {
         Origin::Environment => hami::enter(&uuids)?,
         _ => Parts::open(&ledger_directory()?)?.of(&uuids)?,
     };
@@ -155,7 +156,7 @@ fn attach() -> Result<&'static Tenant, String> {
 /// # Errors
 /// Why they cannot be opened.
 pub fn views() -> Result<Vec<(LimitsMap, UsageView)>, String> {
-    match crate::origin() {
+    match origin::origin() {
         Origin::Environment => hami::views(),
         _ => Parts::open(&ledger_directory()?)?.0.into_iter().map(Part::view).collect(),
     }
@@ -243,7 +244,7 @@ impl Part {
         let mask = self.mask()?;
         let usage =
             UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
-        let slot = usage.claim(this_process()).map_err(|error| format!("{error}"))?;
+        let slot = usage.claim(sys::this_process()).map_err(|error| format!("{error}"))?;
         let gate = self.gate()?;
         let meter = self.meter()?;
         Ok(Gpu { index, limits: self.map, slot, mask, gate, meter })
@@ -311,7 +312,7 @@ impl Part {
             ),
             NoMeter::File(error) => format!("{error}"),
         })?;
-        meter.settle_seat(&self.limits, gate::now_ns());
+        meter.settle_seat(&self.limits, sys::now_ns());
         Ok(Some(meter))
     }
 }
@@ -336,32 +337,7 @@ fn ledger_directory() -> Result<CString, String> {
     let none = || {
         String::from("PARTITA_LEDGER is empty or too long for a path; start the program with `partita run`")
     };
-    crate::ledger_directory().map(CString::from).ok_or_else(none)
-}
-
-/// This process.
-pub fn this_process() -> Owner {
-    // SAFETY: plain system calls; the buffer is written up to `read` bytes.
-    unsafe {
-        let pid = libc::getpid();
-        let mut text = [0u8; 1024];
-        let file = libc::open(c"/proc/self/stat".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if file < 0 {
-            return Owner { pid, start_ticks: 0 };
-        }
-        let read = libc::read(file, text.as_mut_ptr().cast(), text.len());
-        libc::close(file);
-        let text = text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
-        Owner { pid, start_ticks: start_ticks(text).unwrap_or(0) }
-    }
-}
-
-/// Field 22 of `/proc/PID/stat`. The second field, a command's name in
-/// brackets, may hold blanks and brackets itself, so fields count from its end.
-fn start_ticks(stat: &[u8]) -> Option<u64> {
-    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
-    let field = stat.get(after_name..)?.split(|&byte| byte == b' ').nth(19)?;
-    core::str::from_utf8(field).ok()?.parse().ok()
+    origin::ledger_directory().map(CString::from).ok_or_else(none)
 }
 
 /// Has a forked child leave its parent's slot to the parent.

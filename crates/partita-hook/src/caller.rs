@@ -10,7 +10,7 @@
 use core::ffi::{c_int, c_void};
 
 use crate::elf;
-use crate::linker::real_dlsym;
+use crate::sys::real_dlsym;
 
 /// How the names of the files begin. Each brings its own CUDA runtime, or calls the shared one.
 const LIBRARIES: [&[u8]; 18] = [

@@ -8,7 +8,7 @@
 
 use hashbrown::HashMap;
 
-use crate::lock::Mutex;
+use partita_ledger::mutex::Mutex;
 
 type Words = [u32; 8];
 

@@ -31,11 +31,11 @@ use partita_abi::control::{
 use partita_ledger::DRIVER_ALLOWANCES;
 
 use crate::gpu::Gpu;
-use crate::ioctl::ask;
-use crate::lock::Mutex;
+use crate::real::ask;
 use crate::report;
 use crate::tenant::{self, Tenant};
 use crate::thread_word::ThreadWord;
+use partita_ledger::mutex::Mutex;
 
 /// One object of device memory.
 #[derive(Debug, Clone, Copy)]

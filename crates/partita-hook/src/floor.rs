@@ -9,7 +9,8 @@
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::{elf, linker};
+use crate::elf;
+use crate::sys::real_dlsym;
 
 /// Defines hidden functions that are plain system calls. On x86-64 the kernel's `struct stat` is
 /// the C library's.
@@ -129,6 +130,6 @@ found_later! {
 /// systems load libpthread with libcuda, which a program may have opened for itself alone.
 fn anywhere(name: &CStr) -> *mut c_void {
     // SAFETY: a constant name.
-    let found = unsafe { linker::real_dlsym(libc::RTLD_DEFAULT, name) };
+    let found = unsafe { real_dlsym(libc::RTLD_DEFAULT, name) };
     if found.is_null() { elf::in_c_library(name) } else { found }
 }

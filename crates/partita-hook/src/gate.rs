@@ -31,10 +31,11 @@ use self::low::Batch;
 use self::pace::Paces;
 use crate::driver::calls;
 use crate::gpu::Gpu;
-use crate::lock::Mutex;
 use crate::page::PageCalls;
+use crate::sys::now_ns;
 use crate::tenant::Tenant;
 use crate::{beside, capture, executables, report, watcher};
+use partita_ledger::mutex::Mutex;
 
 pub use nodes::{Inserted, Plan, refused as refused_inside};
 pub use waits::{
@@ -319,15 +320,6 @@ impl Gate {
 /// time.
 fn closed_after(opening: u32) -> u32 {
     opening.wrapping_add(1) & !OPEN
-}
-
-/// The clock of those who close, wait and measure: `CLOCK_MONOTONIC`, in nanoseconds.
-#[inline]
-pub fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid pointer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 /// Whether a launch in the stream is captured rather than run: null may mean the thread's own.

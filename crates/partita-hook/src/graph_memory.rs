@@ -16,9 +16,9 @@ use partita_abi::CuResult;
 
 use crate::allocations::Kind;
 use crate::gpu::{Charge, Gpu};
-use crate::lock::{Guard, Mutex};
 use crate::pools::Source;
 use crate::tenant::{self, Tenant};
+use partita_ledger::mutex::{Guard, Mutex};
 
 /// The addresses of the memory of a graph's nodes, and what is charged for each.
 type Held = Vec<(u64, Charge)>;

@@ -12,9 +12,9 @@ use partita_abi::types::{
 
 use crate::executables::KernelNode;
 use crate::graph_place::{self, Gpus};
-use crate::lock::Mutex;
 use crate::misfit::{Shape, volume};
 use crate::tenant::Tenant;
+use partita_ledger::mutex::Mutex;
 
 /// Bodies of the conditional nodes that the program has made: the driver tells
 /// them to whoever adds the node, and to nobody later.

@@ -16,8 +16,8 @@ use partita_abi::types::{
 pub use partita_ledger::GPUS_MAX;
 
 use crate::gpu::Gpu;
-use crate::lock::Mutex;
 use crate::tenant;
+use partita_ledger::mutex::Mutex;
 
 /// GPUs, a bit for each [`Gpu::index`].
 pub type Gpus = u32;

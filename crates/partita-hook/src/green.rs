@@ -19,9 +19,9 @@ use partita_core::{Topology, TpcSet};
 use partita_ledger::Limits;
 
 use crate::gpu::Gpu;
-use crate::lock::Mutex;
 use crate::tenant::{self, Tenant};
 use crate::{caller, report};
+use partita_ledger::mutex::Mutex;
 use resource::Sms;
 use sets::{Asked, NotMade};
 

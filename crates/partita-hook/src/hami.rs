@@ -5,7 +5,7 @@
 //! tenant lies, and who makes it.
 
 mod directory;
-mod environment;
+pub mod environment;
 mod limits;
 mod meta;
 mod tenancy;
@@ -20,19 +20,11 @@ use partita_abi::types::CUuuid;
 use partita_core::hami::{Asked, Says, names, ordinals};
 use partita_ledger::{LimitsMap, UsageView};
 
-pub use environment::look_at_load;
-
 use self::limits::Board;
 use self::tenancy::Tenancy;
 use crate::attach::Part;
 use crate::gpu::Gpu;
 use crate::{nvml, report};
-
-/// Whether this process belongs to a tenant that an environment names, if only by what nobody
-/// understands.
-pub fn is_tenant() -> bool {
-    matches!(environment::says(), Says::Asks(_) | Says::Unclear(_))
-}
 
 /// What is asked for.
 ///

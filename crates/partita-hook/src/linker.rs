@@ -7,49 +7,12 @@
 //! for the next `malloc` would find its own.
 
 use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::{elf, namespaces, nvml, real, table};
+use crate::sys::{REAL_DLSYM, REAL_DLVSYM, find_real, real_dlsym};
+use crate::{elf, namespaces, nvml, origin, real, table};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the dlsym trampolines are written for x86_64 only");
-
-/// The C library's `dlsym`; the trampoline jumps through it.
-static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// The C library's `dlvsym`.
-static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The C library's `dlsym`, called without going through the filter.
-///
-/// # Safety
-/// As for dlsym(3).
-pub unsafe fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    find_real();
-    let address = REAL_DLSYM.load(Ordering::Acquire);
-    // SAFETY: the address is that of dlsym, whose type this is.
-    let dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
-        unsafe { core::mem::transmute(address) };
-    // SAFETY: passed on to the caller.
-    unsafe { dlsym(handle, name.as_ptr()) }
-}
-
-fn find_real() {
-    if !REAL_DLSYM.load(Ordering::Acquire).is_null() {
-        return;
-    }
-    // Two threads that come here at once find and store the same addresses. The first of them is
-    // stored last, since it is the one that is looked at.
-    for (real, name) in [(&REAL_DLVSYM, c"dlvsym"), (&REAL_DLSYM, c"dlsym")] {
-        let found = elf::in_c_library(name);
-        let found = if found.is_null() { not_found as *mut c_void } else { found };
-        real.store(found, Ordering::Release);
-    }
-}
-
-/// Stands in where the C library exports no such function.
-extern "C" fn not_found() -> *mut c_void {
-    core::ptr::null_mut()
-}
 
 /// Interposed dlsym(3).
 ///
@@ -153,7 +116,7 @@ fn linkers_own(handle: *mut c_void, name: &CStr, caller: *const c_void) -> Optio
 
 /// The function for an export of libcuda, if that is what the handle leads to.
 fn of_driver(handle: *mut c_void, row: &table::Row) -> Option<*mut c_void> {
-    if !crate::is_tenant() {
+    if !origin::is_tenant() {
         return None;
     }
     if handle == libc::RTLD_NEXT {

@@ -7,8 +7,8 @@ use partita_abi::CuResult;
 
 use crate::allocations::Kind;
 use crate::gpu::Charge;
-use crate::lock::Mutex;
 use crate::tenant::{self, Tenant};
+use partita_ledger::mutex::Mutex;
 
 /// Memory bound to a multicast object.
 struct Bound {

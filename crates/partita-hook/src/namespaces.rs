@@ -10,7 +10,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::elf;
+use crate::{elf, origin};
 
 /// `RTLD_DEEPBIND` of glibc's dlfcn.h.
 const DEEPBIND: c_int = 8;
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn dlopen_of_c_library(name: *const c_char, flags: c_int) 
 
 extern "C" fn flags_of_dlopen(flags: c_int) -> c_int {
     find(c"dlopen", &NEXT_DLOPEN, &C_LIBRARYS_DLOPEN);
-    if flags & DEEPBIND != 0 && crate::is_tenant() { flags & !DEEPBIND } else { flags }
+    if flags & DEEPBIND != 0 && origin::is_tenant() { flags & !DEEPBIND } else { flags }
 }
 
 /// Interposed dlmopen(3).
@@ -132,5 +132,5 @@ pub unsafe extern "C" fn dlmopen_of_c_library(
 /// The name to open instead, null for the one that was asked for.
 extern "C" fn refusal_of_dlmopen(namespace: isize) -> *const c_char {
     find(c"dlmopen", &NEXT_DLMOPEN, &C_LIBRARYS_DLMOPEN);
-    if namespace != BASE && crate::is_tenant() { REFUSED.as_ptr() } else { core::ptr::null() }
+    if namespace != BASE && origin::is_tenant() { REFUSED.as_ptr() } else { core::ptr::null() }
 }

@@ -11,10 +11,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use partita_ledger::{LimitsMap, NO_QUOTA, UsageView};
 
-use crate::linker::real_dlsym;
-use crate::lock::Mutex;
 use crate::row::Row;
-use crate::{attach, hami};
+use crate::sys::real_dlsym;
+use crate::{attach, hami, origin};
+use partita_ledger::mutex::Mutex;
 
 /// `nvmlReturn_t`.
 #[repr(transparent)]
@@ -92,7 +92,7 @@ macro_rules! hooks {
                 // SAFETY: the address was resolved under this very name, whose prototype in nvml.h
                 // this is.
                 let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
-                if !crate::is_tenant() {
+                if !origin::is_tenant() {
                     // SAFETY: the caller keeps the contract.
                     return unsafe { real($($argument),*) };
                 }
@@ -177,7 +177,7 @@ fn found_in(row: &Row, handle: *mut c_void) -> *mut c_void {
 
 /// The hook for a name that `dlsym` is asked for; none where the C library should answer.
 pub fn hook_for(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    let row = ROWS.iter().find(|row| row.name == name).filter(|_| crate::is_tenant())?;
+    let row = ROWS.iter().find(|row| row.name == name).filter(|_| origin::is_tenant())?;
     // The hook's export stands first in the global scope anyway; another library's handle is asked
     // for its own.
     let real = match handle {
@@ -317,7 +317,7 @@ fn within_quota(device: Device, total: u64, free: u64) -> Option<(u64, u64, u64)
         Some((NO_QUOTA, _)) => return None,
         Some(seen) => seen,
         // What it will be.
-        None if crate::origin() == crate::Origin::Environment => (hami::quota_bytes(&uuid)?, 0),
+        None if origin::origin() == origin::Origin::Environment => (hami::quota_bytes(&uuid)?, 0),
         None => return None,
     };
     Some((total.min(quota), free.min(quota.saturating_sub(used)), used))

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::lock::{Guard, Mutex};
+use partita_ledger::mutex::{Guard, Mutex};
 
 static ASKING: Mutex<()> = Mutex::new(());
 /// Whether the process exits: the lock is held for ever, and nobody else needs it.

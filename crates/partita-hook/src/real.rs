@@ -1,11 +1,11 @@
 //! The driver's own libcuda, which the hook's functions call.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::linker::real_dlsym;
-use crate::lock::Mutex;
+use crate::sys::{Ioctl, next_ioctl, real_dlsym};
 use crate::{elf, table};
+use partita_ledger::mutex::Mutex;
 
 /// The library's handle; null until it is loaded and every row is resolved.
 static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -79,6 +79,24 @@ pub fn symbol_if_loaded(name: &CStr) -> *mut c_void {
     }
     // SAFETY: a live handle, and the name is valid.
     unsafe { real_dlsym(handle, name) }
+}
+
+/// Passes a request on to the kernel: a simulated libcuda brings it along, as everywhere
+/// (`partita-driver`, `control::nodes`).
+///
+/// # Safety
+/// As for ioctl(2), with a request of the driver's.
+pub unsafe fn ask(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
+    const SIMULATED: &CStr = c"partita_sim_control_ioctl";
+    let simulated = symbol_if_loaded(SIMULATED);
+    if simulated.is_null() {
+        // SAFETY: passed on to the caller.
+        return unsafe { next_ioctl(node, wanted, argument) };
+    }
+    // SAFETY: the simulated libcuda's function has this type.
+    let simulated: Ioctl = unsafe { core::mem::transmute(simulated) };
+    // SAFETY: passed on to the caller.
+    unsafe { simulated(node, wanted, argument) }
 }
 
 /// Makes the loader's lock usable in a forked child.

@@ -12,7 +12,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 
 use partita_abi::CuResult;
 
-use crate::{real, table};
+use crate::{origin, real, table};
 
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CuResult;
 type GetProcAddressV2 =
@@ -48,7 +48,7 @@ pub unsafe fn get_proc_address_v2(
 }
 
 unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *mut c_void) -> CuResult {
-    if result.is_ok() && !name.is_null() && !function.is_null() && crate::is_tenant() {
+    if result.is_ok() && !name.is_null() && !function.is_null() && origin::is_tenant() {
         // SAFETY: the call succeeded, so the name is a string, and `function` is valid and written.
         unsafe {
             if let Some(hook) = hook_for(CStr::from_ptr(name), *function) {

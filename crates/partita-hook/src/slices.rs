@@ -19,11 +19,15 @@
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_ulong, c_void};
 
-use partita_abi::control::{NV_OK, RM_CONTROL_BYTES, SET_TIMESLICE, TIMESLICE_BYTES};
+use partita_abi::control::{NV_OK, RM_CONTROL, RM_CONTROL_BYTES, SET_TIMESLICE, TIMESLICE_BYTES, request};
 
-use crate::ioctl::{CONTROL, ask, next};
-use crate::lock::Mutex;
+use crate::real::ask;
 use crate::report;
+use crate::sys::next_ioctl;
+use partita_ledger::mutex::Mutex;
+
+/// The request of a command.
+pub const CONTROL: u32 = request(RM_CONTROL, RM_CONTROL_BYTES);
 
 /// The slice of those who give way, in microseconds. On an H200 ResNet-50 beside training has a p99
 /// of 1.09 × alone with 20 µs, 1.10 × with 50 and 1.15 × with 100 and 200
@@ -69,7 +73,7 @@ pub unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut c_void) ->
     let control = unsafe { &mut *argument };
     if control.command != SET_TIMESLICE || control.parameter_bytes as usize != TIMESLICE_BYTES {
         // SAFETY: passed on to the caller.
-        return unsafe { next(node, wanted, argument.cast()) };
+        return unsafe { next_ioctl(node, wanted, argument.cast()) };
     }
     let mut groups = GROUPS.lock();
     // SAFETY: the command's parameters are a number of microseconds.

@@ -24,8 +24,9 @@ use partita_abi::callback::{
 use partita_abi::types::CUuuid;
 use partita_driver::callback::{GetExportTable, SubscribeError, Table};
 
-use crate::lock::Mutex;
-use crate::{is_tenant, mask, tenant};
+use crate::origin::is_tenant;
+use crate::{mask, tenant};
+use partita_ledger::mutex::Mutex;
 
 /// A subscriber of the program. Never freed: a callback may be about to call it.
 struct Tool {

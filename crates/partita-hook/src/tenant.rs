@@ -32,10 +32,10 @@ use crate::executables::{self, Executables};
 use crate::gate::Gate;
 use crate::gpu::{Account, Charge, Gpu};
 use crate::locate::{self, PlaceCalls};
-use crate::lock::{Guard, Mutex};
 use crate::pools::{Pools, Source};
 use crate::shares::Shares;
 use crate::spill;
+use partita_ledger::mutex::{Guard, Mutex};
 
 /// Null before attaching, [`refused`] after a refusal, else the tenant.
 static TENANT: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use alloc::vec::Vec;
 use partita_abi::CuResult;
 
-use crate::gate::now_ns;
-use crate::lock::Mutex;
+use crate::sys::now_ns;
 use crate::time::Watch;
 use crate::{futex, slices, tenant};
+use partita_ledger::mutex::Mutex;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 /// Changes when the thread is to look now.

@@ -14,9 +14,9 @@ use partita_abi::CuResult;
 use partita_core::time::Pacer;
 
 use crate::driver::calls;
-use crate::lock::Mutex;
 use crate::time::places;
 use crate::{capture, quiet};
+use partita_ledger::mutex::Mutex;
 
 calls! {
     /// Entry points that measure a launch.

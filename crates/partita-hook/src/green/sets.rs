@@ -26,7 +26,7 @@ use crate::capture;
 use crate::carried::Carried;
 use crate::driver::{Kept, calls as driver_calls};
 use crate::gpu::Gpu;
-use crate::lock::Mutex;
+use partita_ledger::mutex::Mutex;
 
 /// The driver itself disables TPCs with this number and above for clusters of more than 2 blocks
 /// (`docs/hardware.md`), so they cannot tell contexts apart.

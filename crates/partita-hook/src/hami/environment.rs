@@ -48,6 +48,12 @@ pub fn says() -> &'static Says {
     }
 }
 
+/// Whether this process belongs to a tenant that an environment names, if only by what nobody
+/// understands.
+pub fn is_tenant() -> bool {
+    matches!(says(), Says::Asks(_) | Says::Unclear(_))
+}
+
 /// What this process itself was started with, if that says anything.
 pub fn own() -> Option<&'static Says> {
     // SAFETY: null, or stored at load and never freed.

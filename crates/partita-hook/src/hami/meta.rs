@@ -5,7 +5,7 @@ use alloc::string::String;
 
 use partita_driver::files;
 
-use crate::attach::this_process;
+use crate::sys::this_process;
 
 /// A command line longer than this is cut, in bytes.
 const COMMAND_BYTES_MAX: u64 = 4096;

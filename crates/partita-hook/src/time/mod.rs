@@ -32,12 +32,12 @@ pub use self::streams::{key_of, places};
 use self::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool};
 pub use self::watch::Watch;
 use crate::driver::calls;
-use crate::gate::now_ns;
 use crate::gpu::Gpu;
-use crate::lock::Mutex;
 use crate::page::PageCalls;
+use crate::sys::now_ns;
 use crate::tenant::Tenant;
 use crate::{capture, quiet, report, watcher};
+use partita_ledger::mutex::Mutex;
 
 calls! {
     /// Entry points of shares of time, complete from CUDA 11.7 on.

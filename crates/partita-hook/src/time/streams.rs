@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::lock::{Guard, Mutex};
+use partita_ledger::mutex::{Guard, Mutex};
 
 /// Streams that are known at a time; launches in others are measured one by one.
 pub const STREAMS: usize = 256;

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use partita_abi::CuResult;
 
 use super::TimeCalls;
-use crate::gate::now_ns;
+use crate::sys::now_ns;
 use crate::{futex, watcher};
 
 /// Units of a context at a time. A program that is further ahead of the GPU waits, as it does for

@@ -1,0 +1,112 @@
+//! What this library calls of the system behind its own exports.
+//!
+//! The library exports `dlsym`, `dlvsym` and `ioctl` ([`linker`](crate::linker),
+//! [`ioctl`](crate::ioctl)). Its own code must reach the functions behind them.
+
+use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use partita_ledger::Owner;
+
+use crate::elf;
+
+/// The C library's `dlsym`; the trampoline jumps through it.
+pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// The C library's `dlvsym`.
+pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The C library's `dlsym`, called without going through the filter.
+///
+/// # Safety
+/// As for dlsym(3).
+pub unsafe fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    find_real();
+    let address = REAL_DLSYM.load(Ordering::Acquire);
+    // SAFETY: the address is that of dlsym, whose type this is.
+    let dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+        unsafe { core::mem::transmute(address) };
+    // SAFETY: passed on to the caller.
+    unsafe { dlsym(handle, name.as_ptr()) }
+}
+
+/// Finds both, once.
+pub fn find_real() {
+    if !REAL_DLSYM.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    // Two threads that come here at once find and store the same addresses. The first of them is
+    // stored last, since it is the one that is looked at.
+    for (real, name) in [(&REAL_DLVSYM, c"dlvsym"), (&REAL_DLSYM, c"dlsym")] {
+        let found = elf::in_c_library(name);
+        let found = if found.is_null() { not_found as *mut c_void } else { found };
+        real.store(found, Ordering::Release);
+    }
+}
+
+/// Stands in where the C library exports no such function.
+extern "C" fn not_found() -> *mut c_void {
+    core::ptr::null_mut()
+}
+
+/// ioctl(2).
+pub type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
+
+/// The next `ioctl` behind this library's; null before it is known.
+static NEXT_IOCTL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Finds what `ioctl` passes on to. At load: later a forked child may be the first to ask, without
+/// the linker's lock.
+pub fn find_next_ioctl() {
+    NEXT_IOCTL.store(elf::behind_this_library(c"ioctl"), Ordering::Release);
+}
+
+/// Passes a request on to what the process has behind this library.
+///
+/// # Safety
+/// As for ioctl(2).
+pub unsafe fn next_ioctl(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
+    let next = NEXT_IOCTL.load(Ordering::Acquire);
+    if next.is_null() {
+        // Before this library was initialised, or without a C library that has it.
+        // SAFETY: passed on to the caller.
+        return unsafe { libc::syscall(libc::SYS_ioctl, node, wanted, argument) as c_int };
+    }
+    // SAFETY: the address is that of an ioctl, which is called like this on x86-64.
+    let next: Ioctl = unsafe { core::mem::transmute(next) };
+    // SAFETY: passed on to the caller.
+    unsafe { next(node, wanted, argument) }
+}
+
+/// The clock of everything that is measured: `CLOCK_MONOTONIC`, in nanoseconds.
+#[inline]
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid pointer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// This process.
+pub fn this_process() -> Owner {
+    // SAFETY: plain system calls; the buffer is written up to `read` bytes.
+    unsafe {
+        let pid = libc::getpid();
+        let mut text = [0u8; 1024];
+        let file = libc::open(c"/proc/self/stat".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return Owner { pid, start_ticks: 0 };
+        }
+        let read = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        let text = text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
+        Owner { pid, start_ticks: start_ticks(text).unwrap_or(0) }
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`. The second field, a command's name in
+/// brackets, may hold blanks and brackets itself, so fields count from its end.
+fn start_ticks(stat: &[u8]) -> Option<u64> {
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
+    let field = stat.get(after_name..)?.split(|&byte| byte == b' ').nth(19)?;
+    core::str::from_utf8(field).ok()?.parse().ok()
+}
