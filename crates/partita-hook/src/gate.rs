@@ -32,6 +32,7 @@ use self::pace::Paces;
 use crate::driver::calls;
 use crate::gpu::Gpu;
 use crate::page::PageCalls;
+use crate::stream::{LEGACY, PER_THREAD};
 use crate::sys::now_ns;
 use crate::tenant::Tenant;
 use crate::{beside, capture, executables, report, watcher};
@@ -50,10 +51,6 @@ calls! {
     write = c"cuStreamWriteValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
 }
 
-/// `CU_STREAM_PER_THREAD`.
-const PER_THREAD: usize = 2;
-/// `CU_STREAM_LEGACY`; null is the legacy stream too.
-const LEGACY: usize = 1;
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs
 /// others.
 const WATCH_NS: u64 = 5_000_000;
@@ -379,9 +376,4 @@ fn gated(
         gate.open_behind(tenant, holder);
     }
     result
-}
-
-/// The stream that a null one means to calls of the per-thread variant.
-pub fn per_thread(stream: *mut c_void) -> *mut c_void {
-    if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream }
 }

@@ -24,7 +24,8 @@ use self::limits::Board;
 use self::tenancy::Tenancy;
 use crate::attach::Part;
 use crate::gpu::Gpu;
-use crate::{nvml, report};
+use crate::nvml::library;
+use crate::report;
 
 /// What is asked for.
 ///
@@ -109,7 +110,7 @@ fn numbers(asked: &Asked, uuids: &[[u8; 16]]) -> Result<Vec<usize>, String> {
         };
         return uuids.iter().map(number).collect();
     }
-    let managed = nvml::uuids();
+    let managed = library::uuids();
     let number = |uuid: &[u8; 16]| managed.iter().position(|managed| managed == uuid);
     if let Some(numbers) = uuids.iter().map(number).collect() {
         return Ok(numbers);

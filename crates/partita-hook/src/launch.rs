@@ -8,7 +8,7 @@ use partita_abi::types::{
 };
 
 use crate::misfit::{self, Shape, Verdict, volume};
-use crate::{functions, gate, report, tenant, widen};
+use crate::{functions, gate, report, stream, tenant, widen};
 
 /// Runs `launch` in `stream` as the tenant's partition allows for the shape.
 fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnce() -> CuResult) -> CuResult {
@@ -155,7 +155,7 @@ pub unsafe fn kernel_ex_per_thread(
     extra: *mut *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    unsafe { kernel_ex_in(real, config, gate::per_thread, function, parameters, extra) }
+    unsafe { kernel_ex_in(real, config, stream::per_thread, function, parameters, extra) }
 }
 
 /// `meant` says which stream the configuration's is.

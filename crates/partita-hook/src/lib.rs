@@ -77,6 +77,7 @@ mod row;
 mod shares;
 mod slices;
 mod spill;
+mod stream;
 mod subscribers;
 mod sys;
 mod table;

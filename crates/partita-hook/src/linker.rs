@@ -120,7 +120,7 @@ fn of_driver(handle: *mut c_void, row: &table::Row) -> Option<*mut c_void> {
         return None;
     }
     if handle == libc::RTLD_NEXT {
-        return (real::load() && !row.real().is_null()).then_some(row.hook);
+        return (table::load() && !row.real().is_null()).then_some(row.hook);
     }
     // The hook's export stands first in the global scope.
     let found = match handle {
@@ -131,7 +131,7 @@ fn of_driver(handle: *mut c_void, row: &table::Row) -> Option<*mut c_void> {
     if found == row.hook {
         return stand_in(row);
     }
-    let is_driver = !found.is_null() && real::load() && (found == row.real() || real::is_copy(found));
+    let is_driver = !found.is_null() && table::load() && (found == row.real() || real::is_copy(found));
     is_driver.then_some(row.hook)
 }
 
@@ -140,5 +140,5 @@ fn of_driver(handle: *mut c_void, row: &table::Row) -> Option<*mut c_void> {
 /// The program calls the stand-in, and the stand-in's calls of the driver come to the hook.
 fn stand_in(row: &table::Row) -> Option<*mut c_void> {
     let behind = elf::behind_this_library(row.name);
-    (!behind.is_null() && real::load() && behind != row.real() && !real::is_copy(behind)).then_some(behind)
+    (!behind.is_null() && table::load() && behind != row.real() && !real::is_copy(behind)).then_some(behind)
 }

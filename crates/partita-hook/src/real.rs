@@ -3,27 +3,29 @@
 use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::elf;
+use crate::row::Row;
 use crate::sys::{Ioctl, next_ioctl, real_dlsym};
-use crate::{elf, table};
 use partita_ledger::mutex::Mutex;
 
 /// The library's handle; null until it is loaded and every row is resolved.
 static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static LOADING: Mutex<()> = Mutex::new(());
+/// The rows that were resolved in it. Locked while it is loaded.
+static ROWS: Mutex<&'static [&'static Row]> = Mutex::new(&[]);
 
 /// The name by which programs ask the linker for the driver, which it also gives itself.
 const NAME: &CStr = c"libcuda.so.1";
 
-/// Resolves every wrapped name once, in the library that the linker finds by the driver's name: the
+/// Resolves every row once, in the library that the linker finds by the driver's name: the
 /// one that the program has opened by whatever path, if it calls itself so. A library that merely
 /// exports a `cuInit` is not the driver.
 ///
 /// Returns whether a driver was found.
-pub fn load() -> bool {
+pub fn load(rows: &'static [&'static Row]) -> bool {
     if !HANDLE.load(Ordering::Acquire).is_null() {
         return true;
     }
-    let _loading = LOADING.lock();
+    let mut known = ROWS.lock();
     if !HANDLE.load(Ordering::Acquire).is_null() {
         return true;
     }
@@ -38,22 +40,23 @@ pub fn load() -> bool {
         let dlopen = core::mem::transmute::<*mut c_void, Dlopen>(dlopen);
         dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL)
     };
-    if handle.is_null() || !is_driver(handle) {
+    if handle.is_null() || !is_driver(handle, rows) {
         return false;
     }
-    for row in table::ROWS {
+    for row in rows {
         // SAFETY: a live handle and a constant name.
         row.set_real(unsafe { real_dlsym(handle, row.name) });
     }
+    *known = rows;
     HANDLE.store(handle, Ordering::Release);
     true
 }
 
 /// Whether the handle gives a `cuInit` that is not the hook's own.
-fn is_driver(handle: *mut c_void) -> bool {
+fn is_driver(handle: *mut c_void, rows: &[&Row]) -> bool {
     // SAFETY: the handle came from dlopen, here or in the program.
     let init = unsafe { real_dlsym(handle, c"cuInit") };
-    !init.is_null() && table::row(b"cuInit").is_some_and(|row| row.hook != init)
+    !init.is_null() && rows.iter().any(|row| row.name == c"cuInit" && row.hook != init)
 }
 
 /// Whether an address that is not the driver's lies in another copy of it. Two drivers in one
@@ -62,13 +65,19 @@ pub fn is_copy(address: *const c_void) -> bool {
     elf::holder(address).is_some_and(|object| object.soname() == Some(NAME))
 }
 
-/// The address of a driver function that the hook calls but does not wrap.
+/// The rows whose function in the driver is at an address.
+pub fn rows_at(address: *mut c_void) -> impl Iterator<Item = &'static Row> {
+    let rows = *ROWS.lock();
+    rows.iter().copied().filter(move |row| !address.is_null() && row.real() == address)
+}
+
+/// The address of a driver function that the hook calls but does not wrap. The caller is called by
+/// a row's function, so the driver is loaded, or another thread is about to have loaded it.
 pub fn symbol(name: &CStr) -> *mut c_void {
-    if !load() {
-        return core::ptr::null_mut();
+    if HANDLE.load(Ordering::Acquire).is_null() {
+        drop(ROWS.lock());
     }
-    // SAFETY: load() has stored a live handle, and the name is valid.
-    unsafe { real_dlsym(HANDLE.load(Ordering::Acquire), name) }
+    symbol_if_loaded(name)
 }
 
 /// The same, null where no wrapped call has needed the driver yet.
@@ -105,5 +114,5 @@ pub unsafe fn ask(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int 
 /// Called in the only thread of a forked child.
 pub unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
-    unsafe { LOADING.reset_after_fork() };
+    unsafe { ROWS.reset_after_fork() };
 }

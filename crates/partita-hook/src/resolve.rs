@@ -12,7 +12,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 
 use partita_abi::CuResult;
 
-use crate::{origin, real, table};
+use crate::{origin, real};
 
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CuResult;
 type GetProcAddressV2 =
@@ -61,7 +61,7 @@ unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *mut 
 
 /// The hook for the address that the driver answers a name with.
 fn hook_for(name: &CStr, address: *mut c_void) -> Option<*mut c_void> {
-    let rows = || table::at(address);
+    let rows = || real::rows_at(address);
     let first = rows().next()?;
     let of_name = rows().find(|row| row.name == name);
     if let Some(row) = of_name.or_else(|| rows().find(|row| is_variant(row.name, name.to_bytes()))) {

@@ -25,7 +25,8 @@ pub use crate::row::Row;
 use crate::tenant::{self, Tenant};
 use crate::{
     attach, capture, gate, graph, graph_change, graph_exec, graph_memory, graph_place, green, imports,
-    launch, locate, managed, memory, multicast, occupancy, pools, query, resolve, subscribers, vmm,
+    launch, locate, managed, memory, multicast, occupancy, pools, query, real, resolve, stream, subscribers,
+    vmm,
 };
 
 /// What a row's function does: its body, or the driver's call alone.
@@ -79,7 +80,7 @@ macro_rules! hooks {
             pub unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
                 let mut real = rows::$name.real_to_call();
                 if real.is_null() {
-                    if !crate::real::load() {
+                    if !load() {
                         return CuResult::NOT_INITIALIZED;
                     }
                     real = rows::$name.real();
@@ -102,7 +103,7 @@ macro_rules! hooks {
                     Policy::Context => tenant::current().map(Tenant::contexts),
                     _ => None,
                 };
-                $(let $stream = gate::per_thread($stream);)?
+                $(let $stream = stream::per_thread($stream);)?
                 let _charging = Charging::begin(match Policy::$policy {
                     Policy::Charge => true,
                     // What nodes allocate is charged when they are made, and comes with some
@@ -511,7 +512,8 @@ pub fn row(name: &[u8]) -> Option<&'static Row> {
     ROWS.iter().copied().find(|row| row.name.to_bytes() == name)
 }
 
-/// The rows whose function in the driver is at an address.
-pub fn at(address: *mut c_void) -> impl Iterator<Item = &'static Row> {
-    ROWS.iter().copied().filter(move |row| !address.is_null() && row.real() == address)
+/// Loads the driver, unless that was done before; whether it is there.
+#[cold]
+pub fn load() -> bool {
+    real::load(ROWS)
 }

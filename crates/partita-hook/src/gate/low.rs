@@ -11,8 +11,8 @@ use partita_ledger::{GATE_LANES, OPEN};
 
 use super::Gate;
 use crate::real;
+use crate::stream::key_of;
 use crate::tenant::Tenant;
-use crate::time::key_of;
 
 /// `cuStreamBatchMemOp_v2`.
 pub type Batch = unsafe extern "C" fn(*mut c_void, c_uint, *mut CUstreamBatchMemOpParams, c_uint) -> CuResult;

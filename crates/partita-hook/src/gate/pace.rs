@@ -14,7 +14,7 @@ use partita_abi::CuResult;
 use partita_core::time::Pacer;
 
 use crate::driver::calls;
-use crate::time::places;
+use crate::stream::places;
 use crate::{capture, quiet};
 use partita_ledger::mutex::Mutex;
 

@@ -28,7 +28,6 @@ use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
 use partita_ledger::{GateMap, LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
 
 use self::streams::{Part, Present, Stream, Streams};
-pub use self::streams::{key_of, places};
 use self::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool};
 pub use self::watch::Watch;
 use crate::driver::calls;
@@ -36,7 +35,7 @@ use crate::gpu::Gpu;
 use crate::page::PageCalls;
 use crate::sys::now_ns;
 use crate::tenant::Tenant;
-use crate::{capture, quiet, report, watcher};
+use crate::{capture, quiet, report, stream, watcher};
 use partita_ledger::mutex::Mutex;
 
 calls! {
@@ -233,7 +232,7 @@ impl Meter {
         if self.share_permille(gpu) >= WHOLE_PERMILLE {
             return launch();
         }
-        let key = streams::key_of(stream.addr(), || tenant.driver().current_context());
+        let key = stream::key_of(stream.addr(), || tenant.driver().current_context());
         let known = self.streams.find(key).and_then(|at| self.streams.get(at));
         let Some(known) = known else { return self.run_in_new(tenant, stream, key, alone, launch) };
         match known.part(now_ns(), alone, self.map.is_open()) {
@@ -419,8 +418,8 @@ impl Meter {
             return;
         }
         let context = || tenant.driver().current_context();
-        let of_current = streams::key_of(0, context);
-        match stream.map(|stream| streams::key_of(stream.addr(), context)) {
+        let of_current = stream::key_of(0, context);
+        match stream.map(|stream| stream::key_of(stream.addr(), context)) {
             Some(key) => {
                 let known = self.streams.find(key).and_then(|at| self.streams.get(at));
                 known.into_iter().for_each(|known| self.mark_end(tenant, known, of_current));
@@ -433,8 +432,8 @@ impl Meter {
         let key = known.key();
         // The default stream of another context or thread is out of reach, and what is captured is
         // not touched.
-        let Some(handle) = streams::handle_of(key) else { return };
-        if streams::is_legacy(key) && (key != of_current || capture::is_any()) {
+        let Some(handle) = stream::handle_of(key) else { return };
+        if stream::is_legacy(key) && (key != of_current || capture::is_any()) {
             return;
         }
         let stream = core::ptr::with_exposed_provenance_mut(handle);

@@ -11,11 +11,11 @@ use partita_ledger::{FLAG_TIME_SOFT, GateMap, Limits, TIME_WORDS};
 
 use super::clock::Clock;
 use super::neighbours::Neighbours;
-use super::streams::{self, Present, STREAMS};
+use super::streams::{Present, STREAMS};
 use super::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool, Unit};
 use super::{Meter, POOLS};
 use crate::gpu::Gpu;
-use crate::{capture, quiet};
+use crate::{capture, quiet, stream};
 
 const _: () = assert!(ACCOUNT_WORDS == TIME_WORDS);
 
@@ -394,7 +394,7 @@ impl Meter {
         let (present, held) = stream.hold(Some(number))?;
         let launches = unit.launches.load(Ordering::Relaxed).saturating_sub(present.left());
         let key = stream.key();
-        let Some(handle) = streams::handle_of(key).filter(|_| !capture::is_any()) else {
+        let Some(handle) = stream::handle_of(key).filter(|_| !capture::is_any()) else {
             // The default stream of a thread that has ended would never be heard of again.
             if now_ns.saturating_sub(unit.begun_ns.load(Ordering::Relaxed)) > UNKNOWN_NS_MAX {
                 held.let_go(Present::NONE);
