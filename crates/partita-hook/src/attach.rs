@@ -11,7 +11,6 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::CUuuid;
@@ -22,6 +21,7 @@ use partita_ledger::{
 };
 
 use crate::driver::{DriverCalls, export_table};
+use crate::fork::in_child;
 use crate::gate::Gate;
 use crate::gpu::Gpu;
 use crate::locate::{self, PlaceCalls};
@@ -29,14 +29,21 @@ use crate::mask::{self, LaunchMask};
 use crate::origin::{Origin, is_tenant};
 use crate::tenant::{self, Tenant};
 use crate::time::{Meter, NoMeter};
-use crate::{
-    capture, counter, driver_memory, gate, graph_memory, graph_nodes, graph_place, green, hami, multicast,
-    nvml, origin, quiet, real, report, slices, spill, subscribers, sys, watcher,
-};
+use crate::{counter, driver_memory, fork, gate, hami, origin, quiet, real, report, subscribers, sys};
 use partita_ledger::mutex::Mutex;
 
 static ATTACHING: Mutex<()> = Mutex::new(());
-static FORK_HANDLER: AtomicBool = AtomicBool::new(false);
+
+in_child!(reset_after_fork);
+
+/// Lets a child attach.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { ATTACHING.reset_after_fork() };
+}
 
 /// Wraps `cuInit`.
 pub unsafe fn init(real: unsafe extern "C" fn(c_uint) -> CuResult, flags: c_uint) -> CuResult {
@@ -126,7 +133,7 @@ fn attach() -> Result<&'static Tenant, String> {
     if places.is_some() {
         locate::prepare()?;
     }
-    follow_forks()?;
+    fork::follow().map_err(|code| format!("pthread_atfork failed (error {code}): out of memory?"))?;
     counter::prepare();
     driver_memory::prepare()?;
     if gpus.iter().any(|gpu| gpu.meter.is_some()) {
@@ -338,41 +345,4 @@ fn ledger_directory() -> Result<CString, String> {
         String::from("PARTITA_LEDGER is empty or too long for a path; start the program with `partita run`")
     };
     origin::ledger_directory().map(CString::from).ok_or_else(none)
-}
-
-/// Has a forked child leave its parent's slot to the parent.
-fn follow_forks() -> Result<(), String> {
-    if FORK_HANDLER.swap(true, Ordering::AcqRel) {
-        return Ok(());
-    }
-    // SAFETY: the handler only stores to atomics and closes a descriptor.
-    match unsafe { libc::pthread_atfork(None, None, Some(in_fork_child)) } {
-        0 => Ok(()),
-        code => Err(format!("pthread_atfork failed (error {code}): out of memory?")),
-    }
-}
-
-unsafe extern "C" fn in_fork_child() {
-    // SAFETY: the handler runs in the child's only thread.
-    unsafe {
-        ATTACHING.reset_after_fork();
-        real::reset_after_fork();
-        subscribers::reset_after_fork();
-        mask::reset_after_fork();
-        graph_nodes::reset_after_fork();
-        green::reset_after_fork();
-        graph_memory::reset_after_fork();
-        multicast::reset_after_fork();
-        graph_place::reset_after_fork();
-        nvml::reset_after_fork();
-        slices::reset_after_fork();
-        driver_memory::reset_after_fork();
-        spill::reset_after_fork();
-        locate::forget_contexts();
-        counter::reset_after_fork();
-        capture::reset_after_fork();
-        quiet::reset_after_fork();
-        watcher::reset_after_fork();
-        tenant::forget_after_fork();
-    }
 }

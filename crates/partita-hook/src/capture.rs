@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use partita_abi::CuResult;
 
+use crate::fork::in_child;
 use crate::{driver, quiet};
 
 static CAPTURES: AtomicU32 = AtomicU32::new(0);
@@ -33,8 +34,13 @@ pub fn relaxed<R>(run: impl FnOnce() -> R) -> R {
     result
 }
 
+in_child!(reset_after_fork);
+
 /// Forgets the parent's captures, which a child cannot end.
-pub fn reset_after_fork() {
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
     CAPTURES.store(0, Ordering::SeqCst);
 }
 

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use partita_ledger::LAUNCH_COUNTERS;
 
+use crate::fork::in_child;
 use crate::thread_word::{ThreadWord, this_thread};
 
 /// Counters that threads have for themselves.
@@ -66,11 +67,13 @@ unsafe extern "C" fn give_back(_: *mut c_void) {
     }
 }
 
+in_child!(reset_after_fork);
+
 /// Gives back what the parent's threads had, and what this one had.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     OWNERS.iter().for_each(|owner| owner.store(0, Ordering::Relaxed));
     HAS_COUNTER.set(core::ptr::null());
 }

@@ -30,6 +30,7 @@ use partita_abi::control::{
 
 use partita_ledger::DRIVER_ALLOWANCES;
 
+use crate::fork::{in_child, renew};
 use crate::gpu::Gpu;
 use crate::real::ask;
 use crate::report;
@@ -65,8 +66,7 @@ struct Memory {
     charged: Vec<Charged>,
 }
 
-static MEMORY: Mutex<Memory> =
-    Mutex::new(Memory { taken: Vec::new(), devices: Vec::new(), charged: Vec::new() });
+static MEMORY: Mutex<Memory> = Mutex::new(Memory::NONE);
 
 /// Bytes that are charged for contexts' limits (`cuCtxSetLimit`), which the driver takes later, at
 /// a launch.
@@ -280,6 +280,8 @@ fn learn(tenant: &Tenant, request: &Request, gpu: u8) {
 }
 
 impl Memory {
+    const NONE: Self = Self { taken: Vec::new(), devices: Vec::new(), charged: Vec::new() };
+
     /// The GPU that an object's memory is of, if that is known.
     fn gpu_of<'t>(&self, tenant: &'t Tenant, taken: Taken) -> Option<&'t Gpu> {
         if let [only] = tenant.gpus() {
@@ -345,18 +347,15 @@ fn told_refusal(bytes: u64) {
     );
 }
 
+in_child!(reset_after_fork);
+
 /// A forked child has no objects of the driver's: CUDA cannot be used in it.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
-    unsafe { MEMORY.reset_after_fork() };
-    let mut memory = MEMORY.lock();
-    // Not dropped: the allocator may be as another thread left it.
-    core::mem::forget(core::mem::take(&mut memory.taken));
-    core::mem::forget(core::mem::take(&mut memory.devices));
-    core::mem::forget(core::mem::take(&mut memory.charged));
+    unsafe { renew(&MEMORY, Memory::NONE) };
     LIMITS_BYTES.store(0, Ordering::Relaxed);
     set_about(0);
 }

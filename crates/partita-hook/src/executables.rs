@@ -14,6 +14,7 @@ use hashbrown::HashMap;
 use partita_ledger::GPUS_MAX;
 
 use crate::carried::Carried;
+use crate::fork::in_child;
 use crate::gate::Plan;
 use crate::misfit::{Needs, Shape};
 
@@ -84,8 +85,13 @@ pub fn any_waits() -> bool {
     WAITING.load(Ordering::Relaxed) != 0
 }
 
+in_child!(reset_after_fork);
+
 /// A forked child has none of its parent's.
-pub fn reset_after_fork() {
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
     WAITING.store(0, Ordering::Relaxed);
 }
 

@@ -15,6 +15,7 @@ use hashbrown::HashMap;
 use partita_abi::CuResult;
 
 use crate::allocations::Kind;
+use crate::fork::{in_child, renew};
 use crate::gpu::{Charge, Gpu};
 use crate::pools::Source;
 use crate::tenant::{self, Tenant};
@@ -52,17 +53,18 @@ fn note(tenant: &Tenant, graph: usize, address: u64, charge: Charge) {
     GRAPHS.lock().get_or_insert_default().entry(graph).or_default().push((address, charge));
 }
 
+in_child!(reset_after_fork);
+
 /// Forgets all in a child of `fork`.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
     unsafe {
         ORDER.reset_after_fork();
-        GRAPHS.reset_after_fork();
+        renew(&GRAPHS, None);
     }
-    *GRAPHS.lock() = None;
 }
 
 /// Makes a node that allocates `bytes` on the device of an ordinal.

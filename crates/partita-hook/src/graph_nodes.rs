@@ -11,6 +11,7 @@ use partita_abi::types::{
 };
 
 use crate::executables::KernelNode;
+use crate::fork::{in_child, renew};
 use crate::graph_place::{self, Gpus};
 use crate::misfit::{Shape, volume};
 use crate::tenant::Tenant;
@@ -28,13 +29,15 @@ pub fn note_bodies(node: usize, bodies: Vec<usize>) {
     BODIES.lock().get_or_insert_default().insert(node, bodies);
 }
 
+in_child!(reset_after_fork);
+
 /// Forgets them in a child of `fork`.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
-    unsafe { BODIES.reset_after_fork() };
+    unsafe { renew(&BODIES, None) };
 }
 
 /// Every kernel node of a graph, or `None` if not all of them can be found: a

@@ -15,6 +15,7 @@ use partita_abi::types::{
 };
 pub use partita_ledger::GPUS_MAX;
 
+use crate::fork::{in_child, renew};
 use crate::gpu::Gpu;
 use crate::tenant;
 use partita_ledger::mutex::Mutex;
@@ -54,14 +55,15 @@ pub fn forget(graph: usize) {
     }
 }
 
+in_child!(reset_after_fork);
+
 /// Forgets all in a child of `fork`.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
-    unsafe { GRAPHS.reset_after_fork() };
-    *GRAPHS.lock() = None;
+    unsafe { renew(&GRAPHS, None) };
 }
 
 /// Notes the GPU of a kernel that was added to a graph: that of `context`, null for the current

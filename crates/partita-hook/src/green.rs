@@ -18,6 +18,7 @@ use partita_abi::types::{CU_DEV_RESOURCE_TYPE_SM, CU_GREEN_CTX_DEFAULT_STREAM, C
 use partita_core::{Topology, TpcSet};
 use partita_ledger::Limits;
 
+use crate::fork::{in_child, renew};
 use crate::gpu::Gpu;
 use crate::tenant::{self, Tenant};
 use crate::{caller, report};
@@ -36,16 +37,15 @@ const DESCRIPTOR_STEP: usize = 16;
 /// What the program's descriptors stand for, in the order in which they were made.
 static DESCRIPTORS: Mutex<Vec<Sms>> = Mutex::new(Vec::new());
 
+in_child!(reset_after_fork);
+
 /// Leaves the parent's contexts to the parent.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
-    unsafe {
-        DESCRIPTORS.reset_after_fork();
-        sets::reset_after_fork();
-    }
+    unsafe { renew(&DESCRIPTORS, Vec::new()) };
 }
 
 /// The tenant, where its launches are masked and the process sees one GPU. Elsewhere the driver

@@ -39,6 +39,7 @@ mod driver_memory;
 mod elf;
 mod executables;
 mod floor;
+mod fork;
 mod functions;
 mod futex;
 mod gate;

@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use partita_abi::CuResult;
 
 use crate::driver::calls;
+use crate::fork::in_child;
 use crate::gpu::Gpu;
 use crate::graph_place;
 use crate::quiet;
@@ -75,6 +76,8 @@ pub fn forget_contexts() {
     STREAMS.forget();
     CONTEXTS.forget();
 }
+
+in_child!(forget_contexts);
 
 /// Wraps `cuStreamDestroy`: another stream may be given its address.
 pub unsafe fn destroy_stream(

@@ -12,6 +12,7 @@ use partita_ledger::{HookState, Limits};
 
 use crate::calls::{self, Call};
 use crate::counter;
+use crate::fork::in_child;
 use crate::gpu::Gpu;
 use crate::green::sets;
 use crate::locate;
@@ -64,8 +65,13 @@ pub fn begin(tenant: &'static Tenant) {
     }
 }
 
+in_child!(reset_after_fork);
+
 /// Forgets the parent's tenant.
-pub fn reset_after_fork() {
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
     ONE.store(core::ptr::null_mut(), Ordering::Release);
     SEVERAL.store(core::ptr::null_mut(), Ordering::Release);
 }

@@ -6,6 +6,7 @@ use core::ffi::c_int;
 use partita_abi::CuResult;
 
 use crate::allocations::Kind;
+use crate::fork::{in_child, renew};
 use crate::gpu::Charge;
 use crate::tenant::{self, Tenant};
 use partita_ledger::mutex::Mutex;
@@ -20,14 +21,15 @@ struct Bound {
 
 static BOUND: Mutex<alloc::vec::Vec<Bound>> = Mutex::new(alloc::vec::Vec::new());
 
+in_child!(reset_after_fork);
+
 /// Forgets all in a child of `fork`.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
-    unsafe { BOUND.reset_after_fork() };
-    BOUND.lock().clear();
+    unsafe { renew(&BOUND, alloc::vec::Vec::new()) };
 }
 
 /// Notes that the memory behind a handle was bound.

@@ -13,6 +13,7 @@ use core::ffi::{CStr, c_uint, c_void};
 use partita_ledger::{LimitsMap, NO_QUOTA, UsageView};
 
 use self::library::{Device, NvmlReturn, library, uuid_of};
+use crate::fork::in_child;
 use crate::row::Row;
 use crate::sys::real_dlsym;
 use crate::{attach, hami, origin};
@@ -172,11 +173,13 @@ struct Part {
 /// Opened when the library is first asked something; empty where that failed.
 static PARTS: Mutex<Option<Vec<Part>>> = Mutex::new(None);
 
+in_child!(reset_after_fork);
+
 /// Has the lock be usable in a forked child.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
     unsafe { PARTS.reset_after_fork() };
 }

@@ -9,6 +9,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_ledger::mutex::{Guard, Mutex};
 
+use crate::fork::in_child;
+
 static ASKING: Mutex<()> = Mutex::new(());
 /// Whether the process exits: the lock is held for ever, and nobody else needs it.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -30,11 +32,13 @@ pub extern "C" fn for_ever() {
     ENDING.store(true, Ordering::Release);
 }
 
+in_child!(reset_after_fork);
+
 /// Makes it usable in a child of `fork`.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     ENDING.store(false, Ordering::Release);
     // SAFETY: passed on to the caller.
     unsafe { ASKING.reset_after_fork() };

@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::elf;
+use crate::fork::in_child;
 use crate::row::Row;
 use crate::sys::{Ioctl, next_ioctl, real_dlsym};
 use partita_ledger::mutex::Mutex;
@@ -108,11 +109,13 @@ pub unsafe fn ask(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int 
     unsafe { simulated(node, wanted, argument) }
 }
 
+in_child!(reset_after_fork);
+
 /// Makes the loader's lock usable in a forked child.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
     unsafe { ROWS.reset_after_fork() };
 }

@@ -21,6 +21,7 @@ use core::ffi::{CStr, c_int, c_ulong, c_void};
 
 use partita_abi::control::{NV_OK, RM_CONTROL, RM_CONTROL_BYTES, SET_TIMESLICE, TIMESLICE_BYTES, request};
 
+use crate::fork::{in_child, renew};
 use crate::real::ask;
 use crate::report;
 use crate::sys::next_ioctl;
@@ -63,7 +64,11 @@ struct Groups {
     short: bool,
 }
 
-static GROUPS: Mutex<Groups> = Mutex::new(Groups { all: Vec::new(), short: false });
+impl Groups {
+    const NONE: Self = Self { all: Vec::new(), short: false };
+}
+
+static GROUPS: Mutex<Groups> = Mutex::new(Groups::NONE);
 
 /// # Safety
 /// As for ioctl(2), with a `Control` as the argument.
@@ -149,15 +154,13 @@ fn takes_turns() -> bool {
     !directory.is_null() && unsafe { CStr::from_ptr(directory) }.to_bytes().starts_with(b"/dev/null/")
 }
 
+in_child!(reset_after_fork);
+
 /// A forked child has no channel group: CUDA cannot be used in it.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
-    unsafe { GROUPS.reset_after_fork() };
-    let mut groups = GROUPS.lock();
-    // Not dropped: the allocator may be as another thread left it.
-    core::mem::forget(core::mem::take(&mut groups.all));
-    groups.short = false;
+    unsafe { renew(&GROUPS, Groups::NONE) };
 }

@@ -27,6 +27,7 @@ use partita_ledger::{FLAG_SPILL_HOST, GPUS_MAX};
 
 use crate::allocations::Kind;
 use crate::driver::calls;
+use crate::fork::in_child;
 use crate::gpu::{Account, Charge, Gpu};
 use crate::tenant::Tenant;
 
@@ -168,7 +169,12 @@ pub fn ended(gpu: &Gpu, bytes: u64) {
     }
 }
 
+in_child!(reset_after_fork);
+
 /// Forgets the parent's in a child of `fork`.
-pub fn reset_after_fork() {
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
     BYTES.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
 }

@@ -24,6 +24,7 @@ use partita_abi::callback::{
 use partita_abi::types::CUuuid;
 use partita_driver::callback::{GetExportTable, SubscribeError, Table};
 
+use crate::fork::in_child;
 use crate::origin::is_tenant;
 use crate::{mask, tenant};
 use partita_ledger::mutex::Mutex;
@@ -70,11 +71,13 @@ static TOOL_SEES_LAUNCHES: AtomicBool = AtomicBool::new(false);
 /// Whether that has declared that it supports green contexts.
 static TOOL_SUPPORTS_GREEN: AtomicBool = AtomicBool::new(false);
 
+in_child!(reset_after_fork);
+
 /// Makes the lock usable in a forked child.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     // SAFETY: passed on to the caller.
     unsafe { PLACES.reset_after_fork() };
 }

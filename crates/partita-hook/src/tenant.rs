@@ -28,7 +28,8 @@ use partita_abi::CuResult;
 use crate::allocations::{Allocations, Kind};
 use crate::driver::{DriverCalls, GraphCalls, ModuleCalls};
 use crate::driver_memory::Charging;
-use crate::executables::{self, Executables};
+use crate::executables::Executables;
+use crate::fork::in_child;
 use crate::gate::Gate;
 use crate::gpu::{Account, Charge, Gpu};
 use crate::locate::{self, PlaceCalls};
@@ -93,12 +94,14 @@ pub fn refuse() {
     TENANT.store(refused(), Ordering::Release);
 }
 
+in_child!(forget_after_fork);
+
 /// Forgets the parent's tenant in a forked child, which attaches anew if it
 /// uses CUDA.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn forget_after_fork() {
+unsafe fn forget_after_fork() {
     if let Some(tenant) = current() {
         // SAFETY: passed on to the caller.
         unsafe {
@@ -108,7 +111,6 @@ pub unsafe fn forget_after_fork() {
             tenant.allocations.reset_after_fork();
             tenant.shares.reset_after_fork();
             tenant.executables.reset_after_fork();
-            executables::reset_after_fork();
             // The copies are the only use from here on: nobody finds the tenant again.
             tenant
                 .gpus

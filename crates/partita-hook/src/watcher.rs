@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use alloc::vec::Vec;
 use partita_abi::CuResult;
 
+use crate::fork::in_child;
 use crate::sys::now_ns;
 use crate::time::Watch;
 use crate::{futex, slices, tenant};
@@ -24,11 +25,13 @@ static LOOKING: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
 /// How many looks have ended: this one's turn in [`LOOKING`] is the present one.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
+in_child!(reset_after_fork);
+
 /// A forked child has no such thread.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     STARTED.store(false, Ordering::Relaxed);
     DOZES.store(false, Ordering::Relaxed);
     // SAFETY: passed on to the caller.

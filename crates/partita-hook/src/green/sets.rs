@@ -25,6 +25,7 @@ use crate::calls::{self, Call};
 use crate::capture;
 use crate::carried::Carried;
 use crate::driver::{Kept, calls as driver_calls};
+use crate::fork::{in_child, renew};
 use crate::gpu::Gpu;
 use partita_ledger::mutex::Mutex;
 
@@ -186,19 +187,19 @@ pub fn forget_all() {
     MAKER.lock().kernel = core::ptr::null_mut();
 }
 
+in_child!(reset_after_fork);
+
 /// Leaves the parent's contexts to the parent.
 ///
 /// # Safety
 /// Called in the only thread of a forked child.
-pub unsafe fn reset_after_fork() {
+unsafe fn reset_after_fork() {
     COUNT.store(0, Ordering::Release);
     // SAFETY: passed on to the caller.
     unsafe {
-        CONTEXTS.reset_after_fork();
-        MAKER.reset_after_fork();
+        renew(&CONTEXTS, Vec::new());
+        renew(&MAKER, Maker::NEW);
     }
-    CONTEXTS.lock().clear();
-    *MAKER.lock() = Maker::NEW;
 }
 
 /// Why there is no green context.
