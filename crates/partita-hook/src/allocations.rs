@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+use crate::account::Charge;
 use crate::driver_memory;
-use crate::gpu::Charge;
 
 /// What kind of driver object holds the memory; handles of different kinds are
 /// numbered apart.

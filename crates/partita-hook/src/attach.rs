@@ -20,16 +20,18 @@ use partita_ledger::{
     USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
+use crate::account::Gpu;
 use crate::driver::{DriverCalls, export_table};
 use crate::fork::in_child;
-use crate::gate::Gate;
-use crate::gpu::Gpu;
-use crate::locate::{self, PlaceCalls};
-use crate::mask::{self, LaunchMask};
+use crate::gate::lanes::{self, Gate};
+use crate::launch_mask::LaunchMask;
+use crate::locate;
+use crate::mask;
 use crate::origin::{Origin, is_tenant};
+use crate::places::PlaceCalls;
 use crate::tenant::{self, Tenant};
-use crate::time::{Meter, NoMeter};
-use crate::{counter, driver_memory, fork, gate, hami, origin, quiet, real, report, subscribers, sys};
+use crate::time::meter::{self, Meter, NoMeter};
+use crate::{counter, driver_memory, fork, gate, hami, look, origin, quiet, real, report, subscribers, sys};
 use partita_ledger::mutex::Mutex;
 
 static ATTACHING: Mutex<()> = Mutex::new(());
@@ -120,11 +122,11 @@ fn attach() -> Result<&'static Tenant, String> {
         .gpu_uuids()
         .map_err(|code| format!("the driver does not tell which GPUs there are ({code})"))?;
 
-    let (gpus, compute_capability) = match origin::origin() {
+    let (claimed, compute_capability) = match origin::origin() {
         Origin::Environment => hami::enter(&uuids)?,
         _ => Parts::open(&ledger_directory()?)?.of(&uuids)?,
     };
-    let places = match gpus.len() {
+    let places = match claimed.len() {
         1 => None,
         _ => Some(PlaceCalls::resolve().map_err(|name| {
             format!("{}; give the program one GPU (--gpu 0, or CUDA_VISIBLE_DEVICES)", no_call(name))
@@ -136,14 +138,23 @@ fn attach() -> Result<&'static Tenant, String> {
     fork::follow().map_err(|code| format!("pthread_atfork failed (error {code}): out of memory?"))?;
     counter::prepare();
     driver_memory::prepare()?;
-    if gpus.iter().any(|gpu| gpu.meter.is_some()) {
-        gate::measure();
+    if claimed.iter().any(|claim| claim.meter.is_some()) {
         // SAFETY: a function that lives as long as the process. Registered after the driver's own,
         // so called before.
         unsafe { libc::atexit(quiet::for_ever) };
     }
+    let mut gpus = Vec::new();
+    for Claim { gpu, gate, meter } in claimed {
+        if gate.is_some() || meter.is_some() {
+            gate::begin();
+        }
+        gate.into_iter().for_each(|gate| lanes::install(gpu.index, gate));
+        meter.into_iter().for_each(|meter| meter::install(gpu.index, meter));
+        gpus.push(gpu);
+    }
     // Kept for ever: launches on any thread read it.
     let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(gpus, compute_capability, driver, places)));
+    look::prepare(tenant);
     if !tenant.is_masked() {
         // Nothing is written into launches, and the driver's one subscription stays free.
         tenant.report(HookState::ATTACHED);
@@ -180,6 +191,16 @@ pub struct Part {
     pub limits: Limits,
 }
 
+/// What this process has claimed of its tenant on one GPU.
+pub struct Claim {
+    /// The account, with a slot of this process.
+    pub gpu: Gpu,
+    /// The gate, if the tenant has a priority.
+    gate: Option<Gate>,
+    /// The meter, if the tenant has a share of time.
+    meter: Option<Meter>,
+}
+
 impl Parts {
     /// Opens the ledger in `first` and those that it links to.
     fn open(first: &CStr) -> Result<Self, String> {
@@ -196,7 +217,7 @@ impl Parts {
     }
 
     /// The tenant on each of these GPUs, with a slot of this process, and their compute capability.
-    fn of(mut self, uuids: &[[u8; 16]]) -> Result<(Vec<Gpu>, u32), String> {
+    fn of(mut self, uuids: &[[u8; 16]]) -> Result<(Vec<Claim>, u32), String> {
         let mut gpus = Vec::new();
         let mut compute_capability = None;
         for (uuid, index) in uuids.iter().zip(0..) {
@@ -247,14 +268,14 @@ impl Part {
     ///
     /// # Errors
     /// Why its limits cannot be enforced.
-    pub fn claim(self, index: u8) -> Result<Gpu, String> {
+    pub fn claim(self, index: u8) -> Result<Claim, String> {
         let mask = self.mask()?;
         let usage =
             UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let slot = usage.claim(sys::this_process()).map_err(|error| format!("{error}"))?;
         let gate = self.gate()?;
         let meter = self.meter()?;
-        Ok(Gpu { index, limits: self.map, slot, mask, gate, meter })
+        Ok(Claim { gpu: Gpu { index, limits: self.map, slot, mask }, gate, meter })
     }
 
     /// What launches need for the tenant's mechanism: where another one would be made ready. One

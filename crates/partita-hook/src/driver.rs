@@ -20,7 +20,7 @@ macro_rules! calls {
      $($(#[$doc:meta])* $field:ident = $name:literal $(or $older:literal)?: fn($($type:ty),*);)*) => {
         $(#[$about])*
         pub struct $calls {
-            $($(#[$doc])* $field: unsafe extern "C" fn($($type),*) -> CuResult,)*
+            $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($type),*) -> CuResult,)*
         }
 
         impl $calls {

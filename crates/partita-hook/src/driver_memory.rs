@@ -30,8 +30,8 @@ use partita_abi::control::{
 
 use partita_ledger::DRIVER_ALLOWANCES;
 
+use crate::account::Gpu;
 use crate::fork::{in_child, renew};
-use crate::gpu::Gpu;
 use crate::real::ask;
 use crate::report;
 use crate::tenant::{self, Tenant};

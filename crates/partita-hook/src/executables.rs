@@ -8,14 +8,13 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use partita_ledger::GPUS_MAX;
 
 use crate::carried::Carried;
-use crate::fork::in_child;
-use crate::gate::Plan;
+use crate::gate::nodes::Waits;
 use crate::misfit::{Needs, Shape};
 
 /// A kernel node and what it asks for, where that can be too much.
@@ -50,49 +49,6 @@ pub enum Armed {
     Masked([u32; 8]),
     /// Nobody knows: the limits changed during the upload, or it failed.
     Unknown,
-}
-
-/// Executables of this process with waits inside.
-static WAITING: AtomicU32 = AtomicU32::new(0);
-
-/// The waits inside an executable, for as long as it lives.
-#[derive(Debug)]
-pub struct Waits(Plan);
-
-impl Waits {
-    /// Where they are.
-    pub fn plan(&self) -> Plan {
-        self.0
-    }
-}
-
-impl From<Plan> for Waits {
-    fn from(plan: Plan) -> Self {
-        WAITING.fetch_add(1, Ordering::Relaxed);
-        Self(plan)
-    }
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Whether executables of this process have waits inside.
-#[inline]
-pub fn any_waits() -> bool {
-    WAITING.load(Ordering::Relaxed) != 0
-}
-
-in_child!(reset_after_fork);
-
-/// A forked child has none of its parent's.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    WAITING.store(0, Ordering::Relaxed);
 }
 
 /// One executable graph.

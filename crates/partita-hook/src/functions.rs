@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::driver::{DriverCalls, ModuleCalls};
+use crate::gate;
 use crate::tenant::Tenant;
 
 /// The first compute capability with clusters (Hopper).
@@ -84,7 +85,7 @@ impl Traits {
         let launches = launched.holds_device_runtime(tenant);
         // A launch of a process with several GPUs or a priority has more to ask than this, and must
         // not be known as plain.
-        let several = if tenant.places().is_some() || tenant.has_gate() { SEVERAL_GPUS } else { 0 };
+        let several = if tenant.places().is_some() || gate::is_any() { SEVERAL_GPUS } else { 0 };
         let launching = if launches { LAUNCHES } else { 0 };
         entry.store(address << 16 | u64::from(cluster_blocks | launching | several), Ordering::Relaxed);
         Self { cluster_blocks, launches }

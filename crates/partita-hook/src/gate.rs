@@ -14,318 +14,45 @@
 //! sleeps, and every few milliseconds opens the lanes of those that have died and of those that
 //! hold others for too long.
 
+pub mod lanes;
 mod low;
-mod nodes;
+pub mod nodes;
 mod pace;
-mod waits;
 
-use alloc::ffi::CString;
-use core::ffi::{CStr, c_uint, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_abi::CuResult;
-use partita_core::time::{Hold, Priority};
-use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
+use partita_core::time::Priority;
 
-use self::low::Batch;
-use self::pace::Paces;
-use crate::driver::calls;
-use crate::gpu::Gpu;
-use crate::page::PageCalls;
-use crate::stream::{LEGACY, PER_THREAD};
-use crate::sys::now_ns;
+use self::lanes::Gate;
+use crate::account::Gpu;
+use crate::fork::in_child;
 use crate::tenant::Tenant;
-use crate::{beside, capture, executables, report, watcher};
-use partita_ledger::mutex::Mutex;
+use crate::time::meter;
 
-pub use nodes::{Inserted, Plan, refused as refused_inside};
-pub use waits::{
-    copy, copy_array, copy_as_told, copy_peer, destroy_stream, measure, query_event, query_stream,
-    synchronize, synchronize_current, synchronize_stream,
-};
+/// Whether launches of this process pass a gate, or are measured.
+static ANY: AtomicBool = AtomicBool::new(false);
 
-calls! {
-    /// Entry points of gates, complete from CUDA 11.7 on.
-    struct GateCalls;
-    wait = c"cuStreamWaitValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
-    write = c"cuStreamWriteValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
+in_child!(reset_after_fork);
+
+/// Leaves the parent's gates and meters to the parent.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    ANY.store(false, Ordering::Relaxed);
 }
 
-/// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs
-/// others.
-const WATCH_NS: u64 = 5_000_000;
-/// The same while nobody of high priority is there: what else it costs who comes, and dies, between
-/// two looks.
-const IDLE_WATCH_NS: u64 = 25_000_000;
-/// How often it looks who else has low priority, in nanoseconds: it reads a few files for that.
-const CROWD_NS: u64 = 100_000_000;
-
-/// Whether any stream of this process has closed a lane, so that calls that wait have something to
-/// do.
-static HOLDS: AtomicBool = AtomicBool::new(false);
-/// Whether launches of this process are measured, so that they have.
-static MEASURES: AtomicBool = AtomicBool::new(false);
-/// Whether the program has asked for an event since its last launch in a lane.
-static ASKED: AtomicBool = AtomicBool::new(false);
-
-/// A stream of this process and its lane.
-struct Holder {
-    /// One more than the stream's handle; 0 for none.
-    stream: AtomicUsize,
-    /// One more than the lane's number; 0 before there is one. Stays when the stream goes.
-    lane: AtomicU32,
-    /// Whether the lane is closed and nothing in the stream opens it yet.
-    closed: AtomicBool,
-    /// What the last write in the stream leaves in the lane, an odd number; 0 before there was one.
-    opening: AtomicU32,
+/// Has [`through`] look for gates and meters: some are installed.
+pub fn begin() {
+    ANY.store(true, Ordering::Release);
 }
 
-/// This process's part in the gate of one GPU.
-pub struct Gate {
-    page: GateMap,
-    /// The tenant's.
-    directory: CString,
-    /// When it was looked who else has low priority, and whether anybody has.
-    crowd_looked_ns: AtomicU64,
-    is_crowded: AtomicBool,
-    page_calls: PageCalls,
-    calls: GateCalls,
-    /// Where the GPU has the page; 0 before it is mapped.
-    device: AtomicU64,
-    /// The limits' epoch above two bits of the priority in them.
-    priority: AtomicU64,
-    holders: [Holder; GATE_LANES],
-    making: Mutex<()>,
-    watched: AtomicBool,
-    paces: Paces,
-    /// Several waits in one call, where the driver has that.
-    batch: Option<Batch>,
-    /// Whether the driver has refused it.
-    batch_fails: AtomicBool,
-}
-
-impl Gate {
-    /// The gate in this file, of the tenant in `directory`.
-    ///
-    /// # Errors
-    /// The first call that this driver does not have.
-    pub fn new(page: GateMap, directory: CString) -> Result<Self, &'static CStr> {
-        Ok(Self {
-            page,
-            directory,
-            crowd_looked_ns: AtomicU64::new(0),
-            is_crowded: AtomicBool::new(false),
-            page_calls: PageCalls::resolve()?,
-            calls: GateCalls::resolve()?,
-            device: AtomicU64::new(0),
-            priority: AtomicU64::new(u64::MAX),
-            holders: [const {
-                Holder {
-                    stream: AtomicUsize::new(0),
-                    lane: AtomicU32::new(0),
-                    closed: AtomicBool::new(false),
-                    opening: AtomicU32::new(0),
-                }
-            }; GATE_LANES],
-            making: Mutex::new(()),
-            watched: AtomicBool::new(false),
-            paces: Paces::new()?,
-            batch: low::batch(),
-            batch_fails: AtomicBool::new(false),
-        })
-    }
-
-    /// Leaves the gate to the parent.
-    ///
-    /// # Safety
-    /// Called in the only thread of a forked child, once; nobody uses the gate afterwards.
-    pub unsafe fn abandon_in_fork_child(&self) {
-        HOLDS.store(false, Ordering::Relaxed);
-        MEASURES.store(false, Ordering::Relaxed);
-        // SAFETY: passed on to the caller.
-        unsafe { core::ptr::read(&self.page) }.abandon_in_fork_child();
-    }
-
-    /// The GPU forgets the page with the context in which it was mapped.
-    pub fn context_ended(&self) {
-        self.device.store(0, Ordering::Relaxed);
-        self.paces.context_ended();
-    }
-
-    fn priority(&self, gpu: &Gpu) -> Priority {
-        let (known, epoch) = (self.priority.load(Ordering::Relaxed), gpu.limits.epoch());
-        if known != u64::MAX && known >> 2 == epoch {
-            return Priority::from_number((known & 3) as u32);
-        }
-        match gpu.limits.load() {
-            Ok((epoch, limits)) => {
-                let now = Priority::from_number(limits.priority);
-                self.priority.store(epoch << 2 | u64::from(now as u32), Ordering::Relaxed);
-                now
-            }
-            // They are being written over and over: as before.
-            Err(_) => Priority::from_number((known & 3) as u32),
-        }
-    }
-
-    /// The word of a lane, as the GPU reaches it.
-    fn word(&self, lane: usize) -> Result<u64, CuResult> {
-        let offset = GateMap::offset_of(lane) as u64;
-        match self.device.load(Ordering::Acquire) {
-            0 => self.map().map(|base| base + offset),
-            base => Ok(base + offset),
-        }
-    }
-
-    #[cold]
-    fn map(&self) -> Result<u64, CuResult> {
-        let _making = self.making.lock();
-        let base = self.page_calls.map(self.page.address(), GATE_FILE_BYTES)?;
-        self.device.store(base, Ordering::Release);
-        Ok(base)
-    }
-
-    /// The holder of a stream and its lane; none where all lanes of the GPU are taken.
-    fn holder(&self, stream: *mut c_void) -> Option<(&Holder, usize)> {
-        let key = stream.addr() + 1;
-        let holder = match self.holders.iter().find(|holder| holder.stream.load(Ordering::Relaxed) == key) {
-            Some(holder) => holder,
-            None => self.make_holder(key)?,
-        };
-        let lane = holder.lane.load(Ordering::Acquire).checked_sub(1)?;
-        Some((holder, lane as usize))
-    }
-
-    #[cold]
-    fn make_holder(&self, key: usize) -> Option<&Holder> {
-        let _making = self.making.lock();
-        let holder = self.holders.iter().find(|holder| holder.stream.load(Ordering::Relaxed) == 0)?;
-        if holder.lane.load(Ordering::Relaxed) == 0 {
-            let lane: Option<Lane> = self.page.claim().ok().flatten();
-            if lane.is_none() {
-                report::once!(
-                    "more than {GATE_LANES} streams of high priority use this GPU: tenants of low priority do not wait for the others"
-                );
-            }
-            holder.lane.store(lane.map_or(0, |lane| lane.index() as u32 + 1), Ordering::Release);
-        }
-        holder.stream.store(key, Ordering::Relaxed);
-        Some(holder)
-    }
-
-    /// Closes the stream's lane before a launch in it.
-    fn hold_others(&self, stream: *mut c_void) -> Result<(), CuResult> {
-        let Some((holder, lane)) = self.holder(stream) else { return Ok(()) };
-        // Most launches find it so, and write nothing that others read.
-        if ASKED.load(Ordering::Relaxed) {
-            ASKED.store(false, Ordering::Relaxed);
-        }
-        let (state, opening) = (self.page.state(lane), holder.opening.load(Ordering::Relaxed));
-        let closed = closed_after(opening);
-        let was_closed = holder.closed.swap(true, Ordering::Relaxed);
-        if was_closed && state & OPEN == 0 {
-            return Ok(());
-        }
-        HOLDS.store(true, Ordering::Relaxed);
-        self.page.close_lane(lane, closed, now_ns());
-        // What opened it for the work before may still be on its way, and would open it for this as
-        // well: the stream closes it again right behind.
-        if !was_closed && opening != 0 && state != opening {
-            let word = self.word(lane)?;
-            // SAFETY: the program's stream, and a word that stays mapped.
-            unsafe { (self.calls.write)(stream, word, closed, 0) }.ok()?;
-        }
-        Ok(())
-    }
-
-    /// Has the GPU open a stream's lane behind what is in the stream.
-    fn open_behind(&self, tenant: &Tenant, holder: &Holder) {
-        let Some(key) = holder.stream.load(Ordering::Relaxed).checked_sub(1) else { return };
-        let stream = core::ptr::with_exposed_provenance_mut::<c_void>(key);
-        let Some(lane) = holder.lane.load(Ordering::Relaxed).checked_sub(1) else { return };
-        if !holder.closed.load(Ordering::Relaxed) || is_captured(tenant, stream) {
-            return;
-        }
-        // A write into the legacy stream would spoil the captures of blocking streams. The lane
-        // stays closed until a later call, or until those who wait for it relent.
-        if key <= LEGACY && capture::is_any() {
-            return;
-        }
-        if !holder.closed.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        let open = closed_after(holder.opening.load(Ordering::Relaxed)) | OPEN;
-        holder.opening.store(open, Ordering::Relaxed);
-        // SAFETY: as in hold_others().
-        let written = self
-            .word(lane as usize)
-            .and_then(|word| unsafe { (self.calls.write)(stream, word, open, 0) }.ok());
-        if written.is_err() {
-            // Nothing of the stream will open it: a failed context runs nothing either.
-            self.page.open_lane(lane as usize, open);
-        }
-    }
-
-    /// The result of a launch that cannot pass, told once.
-    #[cold]
-    fn refuse(&self, code: CuResult) -> CuResult {
-        let stage = match self.device.load(Ordering::Relaxed) {
-            0 => "the driver did not map its page; leave PARTITA_RUN_DIR unset or put it below /dev/shm",
-            _ => "the driver refused the wait or the write in the stream",
-        };
-        report::once!("a launch could not pass the gate of tenants with priorities ({code}): {stage}");
-        code
-    }
-
-    /// Has the thread open what nobody else would, from now on. Nothing waits without it.
-    fn watch(&self) -> Result<(), CuResult> {
-        if self.watched.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let first = !self.watched.swap(true, Ordering::Relaxed);
-        watcher::start(first).inspect_err(|_| self.watched.store(false, Ordering::Relaxed))
-    }
-
-    /// Whether this process has low priority now, one of high priority is about, and no other one
-    /// has low priority: between two of them short slices would be spent on switches.
-    pub fn gives_way(&self, gpu: &Gpu, now_ns: u64) -> bool {
-        let may = self.watched.load(Ordering::Relaxed)
-            && self.page.claimed() != 0
-            && self.priority(gpu) == Priority::Low;
-        if may && now_ns.saturating_sub(self.crowd_looked_ns.load(Ordering::Relaxed)) > CROWD_NS {
-            self.crowd_looked_ns.store(now_ns, Ordering::Relaxed);
-            self.is_crowded.store(beside::are_several_low(&self.directory), Ordering::Relaxed);
-        }
-        may && !self.is_crowded.load(Ordering::Relaxed)
-    }
-
-    /// Opens what nobody else would, and says in how many nanoseconds to do so again; none if
-    /// nobody of this process waits.
-    pub fn look(&self, now_ns: u64) -> Option<u64> {
-        if !self.watched.load(Ordering::Relaxed) {
-            return None;
-        }
-        let hold = Hold::default();
-        // What fails now is tried again; the limit below needs no file.
-        let _ = self.page.open_orphans();
-        self.page.relent(|closed_ns| hold.passes_until(closed_ns, now_ns));
-        Some(if self.page.claimed() == 0 { IDLE_WATCH_NS } else { WATCH_NS })
-    }
-}
-
-/// What a lane holds while it is closed after that was written to open it: even, and another each
-/// time.
-fn closed_after(opening: u32) -> u32 {
-    opening.wrapping_add(1) & !OPEN
-}
-
-/// Whether a launch in the stream is captured rather than run: null may mean the thread's own.
-fn is_captured(tenant: &Tenant, stream: *mut c_void) -> bool {
-    if !capture::is_any() {
-        return false;
-    }
-    let asked = if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream };
-    tenant.driver().is_capturing(asked)
+/// Whether launches of this process pass a gate on any GPU, or are measured.
+#[inline]
+pub fn is_any() -> bool {
+    ANY.load(Ordering::Relaxed)
 }
 
 /// Runs a launch on `gpu` once its tenant's priority and share of time have been seen to.
@@ -338,11 +65,14 @@ pub fn through(
     is_graph: bool,
     launch: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    let measured = || match &gpu.meter {
+    if !is_any() {
+        return launch();
+    }
+    let measured = || match meter::of(gpu) {
         None => launch(),
         Some(meter) => meter.run(tenant, gpu, stream, is_graph, launch),
     };
-    match &gpu.gate {
+    match lanes::of(gpu) {
         None => measured(),
         Some(gate) => gated(gate, tenant, gpu, stream, is_graph, measured),
     }
@@ -357,14 +87,14 @@ fn gated(
     launch: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let priority = gate.priority(gpu);
-    if priority == Priority::Normal || is_captured(tenant, stream) {
+    if priority == Priority::Normal || lanes::is_captured(tenant, stream) {
         return launch();
     }
     if priority == Priority::Low {
-        return gate.launch_low(tenant, stream, is_graph, launch);
+        return low::launch(gate, tenant, stream, is_graph, launch);
     }
     // They would wait for the lanes of this very process.
-    if executables::any_waits() {
+    if nodes::any_waits() {
         nodes::holds_nobody();
         return launch();
     }

@@ -9,7 +9,9 @@ use partita_abi::types::{
 };
 
 use crate::executables::{self, Armed, Executable};
-use crate::gate::Inserted;
+use crate::gate::lanes;
+use crate::gate::nodes::{self, Inserted};
+use crate::locate;
 use crate::tenant::{self, Tenant};
 use crate::{graph_nodes, real};
 
@@ -117,8 +119,8 @@ fn waits_of(executable: *mut c_void, graph: *mut c_void) -> Option<Inserted> {
         let executable = table.get(executable as usize)?;
         (executable.waits.as_ref()?.plan(), executable.gpu)
     };
-    let gpu = tenant.gpu_of_device(gpu.into()).ok()?;
-    gpu.gate.as_ref()?.insert_as(tenant, gpu, graph, plan)
+    let gpu = locate::gpu_of_device(tenant, gpu.into()).ok()?;
+    nodes::insert_as(lanes::of(gpu)?, tenant, gpu, graph, plan)
 }
 
 /// Wraps `cuGraphExecUpdate` of CUDA 10 and 11. That call refuses graphs with waits inside

@@ -14,14 +14,17 @@ use partita_abi::CuResult;
 use partita_abi::types::CUDA_GRAPH_INSTANTIATE_PARAMS;
 use partita_ledger::Limits;
 
+use crate::account::Gpu;
 use crate::calls::{self, Call};
 use crate::carried::Carried;
 use crate::driver::GraphCalls;
-use crate::executables::{self, Armed, Destroy, Executable, Waits};
-use crate::gpu::Gpu;
+use crate::executables::{self, Armed, Destroy, Executable};
+use crate::gate::lanes;
+use crate::gate::nodes::{self, Waits};
+use crate::locate;
 use crate::misfit::{self, Verdict};
 use crate::tenant::{self, Tenant};
-use crate::{gate, graph_memory, graph_nodes, graph_place, green, report, widen};
+use crate::{gate, graph_gpus, graph_memory, graph_nodes, green, report, widen};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
 const FLAG_UPLOAD: u64 = 2;
@@ -59,8 +62,8 @@ fn ready_or_prepared(
     };
     let epoch_of = |index: usize| tenant.gpus().get(index).map(|gpu| gpu.limits.epoch());
     match executables::ready_on(executable as usize, epoch_of).and_then(|index| tenant.gpus().get(index)) {
-        Some(gpu) if is_launch => gate::through(tenant, gpu, stream, true, || tenant.on(gpu, call)),
-        Some(gpu) => tenant.on(gpu, call),
+        Some(gpu) if is_launch => gate::through(tenant, gpu, stream, true, || locate::on(tenant, gpu, call)),
+        Some(gpu) => locate::on(tenant, gpu, call),
         None => prepared(tenant, executable, stream, is_launch, call),
     }
 }
@@ -80,8 +83,9 @@ fn prepared(
         Err(code) => return code,
     };
     let noted = Call { unmasked: wide, carried: Some(&carried) };
-    let armed =
-        || tenant.on(gpu, || calls::within(&noted, call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
+    let armed = || {
+        locate::on(tenant, gpu, || calls::within(&noted, call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES)
+    };
     let result = if is_launch { gate::through(tenant, gpu, stream, true, armed) } else { armed() };
     // Each kernel was uploaded with the mask of its own moment.
     if result.is_err() || gpu.limits.epoch() != epoch {
@@ -116,7 +120,7 @@ fn prepare<'t>(
     let (Some(executable), Some(driver)) = (table.get(handle as usize), tenant.graph_calls()) else {
         return Ok(None);
     };
-    let gpu = tenant.gpu_of_device(executable.gpu.into())?;
+    let gpu = locate::gpu_of_device(tenant, executable.gpu.into())?;
     let (epoch, limits) = gpu.limits.load().map_err(|_| CuResult::LAUNCH_OUT_OF_RESOURCES)?;
     if gpu.mask.is_none() {
         executables::note_ready(handle as usize, gpu.index, epoch);
@@ -125,7 +129,7 @@ fn prepare<'t>(
     let wide = judge(tenant, driver, &limits, handle, executable)?;
     let wanted = Armed::Masked(limits.qmd_disable);
     if executable.armed != wanted || executable.wide != wide {
-        match tenant.on(gpu, || arm(driver, handle, stream, executable, wide)) {
+        match locate::on(tenant, gpu, || arm(driver, handle, stream, executable, wide)) {
             Ok(()) => (executable.armed, executable.wide) = (wanted, wide),
             Err(_) => run_on(executable, &limits, wide)?,
         }
@@ -247,7 +251,7 @@ unsafe fn made(
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { real() };
     };
-    if flags & FLAG_DEVICE_LAUNCH != 0 && (tenant.is_masked() || tenant.has_gate()) {
+    if flags & FLAG_DEVICE_LAUNCH != 0 && (tenant.is_masked() || gate::is_any()) {
         // Launched by a kernel, it would keep its mask for ever and never be judged.
         report::once!(
             "{}: a graph for launch from the device was refused: no mask and no gate reaches what the GPU launches by itself; run it \
@@ -264,8 +268,8 @@ unsafe fn made(
     let before = gpu.limits.disable_words();
     let carried = Arc::new(Carried::new());
     let noted = Call { unmasked: false, carried: Some(&carried) };
-    let make = || tenant.on(gpu, || calls::within(&noted, &real)).unwrap_or(CuResult::OUT_OF_MEMORY);
-    let inserted = gpu.gate.as_ref().and_then(|gate| gate.insert_nodes(tenant, gpu, graph));
+    let make = || locate::on(tenant, gpu, || calls::within(&noted, &real)).unwrap_or(CuResult::OUT_OF_MEMORY);
+    let inserted = lanes::of(gpu).and_then(|gate| nodes::insert(gate, tenant, gpu, graph));
     let mut plan = inserted.as_ref().map(|inserted| inserted.plan);
     let mut result = make();
     // From here on the graph is the program's own again.
@@ -274,7 +278,7 @@ unsafe fn made(
         let code = result;
         result = make();
         if result.is_ok() {
-            gate::refused_inside(code);
+            nodes::refused(code);
         }
     }
     if result.is_err() {
@@ -316,8 +320,8 @@ fn graph_gpu(tenant: &Tenant, graph: usize) -> Result<&Gpu, CuResult> {
         return Ok(tenant.first());
     }
     match graph_nodes::gpus(tenant, graph) {
-        0 => tenant.gpu_now(),
-        gpus if gpus.is_power_of_two() => tenant.gpu_of_device(gpus.trailing_zeros() as c_int),
+        0 => locate::gpu_now(tenant),
+        gpus if gpus.is_power_of_two() => locate::gpu_of_device(tenant, gpus.trailing_zeros() as c_int),
         _ => {
             report::line(format_args!(
                 "a graph with kernels for several GPUs cannot be held to their partitions, and is refused; make one for each GPU"
@@ -408,7 +412,7 @@ pub unsafe fn destroy_graph(
 ) -> CuResult {
     let _order = graph_memory::order();
     let end = tenant::current().map(|tenant| tenant.executables().destroy(graph as usize));
-    graph_place::forget(graph as usize);
+    graph_gpus::forget(graph as usize);
     match end {
         Some(Destroy::Later) => CuResult::SUCCESS,
         Some(Destroy::Twice) => CuResult::INVALID_VALUE,

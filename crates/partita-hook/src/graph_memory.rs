@@ -14,9 +14,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use hashbrown::HashMap;
 use partita_abi::CuResult;
 
+use crate::account::{Charge, Gpu};
 use crate::allocations::Kind;
 use crate::fork::{in_child, renew};
-use crate::gpu::{Charge, Gpu};
+use crate::locate;
 use crate::pools::Source;
 use crate::tenant::{self, Tenant};
 use partita_ledger::mutex::{Guard, Mutex};
@@ -79,7 +80,7 @@ pub fn add_node(
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { add() };
     };
     // Of a device that is not there the driver says so.
-    let Ok(gpu) = tenant.gpu_of_device(device) else { return add() };
+    let Ok(gpu) = locate::gpu_of_device(tenant, device) else { return add() };
     if !tenant.reserve(gpu, bytes) {
         return CuResult::OUT_OF_MEMORY;
     }

@@ -12,7 +12,7 @@ use partita_abi::types::{
 
 use crate::executables::KernelNode;
 use crate::fork::{in_child, renew};
-use crate::graph_place::{self, Gpus};
+use crate::graph_gpus::{self, Gpus};
 use crate::misfit::{Shape, volume};
 use crate::tenant::Tenant;
 use partita_ledger::mutex::Mutex;
@@ -56,7 +56,7 @@ pub fn gpus(tenant: &Tenant, graph: usize) -> Gpus {
 
 fn gpus_within(tenant: &Tenant, graph: usize, depth: u32) -> Option<Gpus> {
     let driver = tenant.graph_calls()?;
-    let mut gpus = graph_place::of(graph);
+    let mut gpus = graph_gpus::of(graph);
     for node in driver.nodes(graph as *mut c_void)? {
         let parts = match driver.node_type(node)? {
             CU_GRAPH_NODE_TYPE_GRAPH => alloc::vec![driver.child(node)? as usize],

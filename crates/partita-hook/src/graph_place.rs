@@ -1,77 +1,22 @@
-//! On which of the tenant's GPUs the kernels of a graph run.
-//!
-//! The driver tells it to nobody later, so it is noted when a kernel enters a
-//! graph: captured, or added. An executable is armed with one GPU's mask; a graph
-//! with kernels of several is refused when it is instantiated. A process that
-//! sees one GPU notes nothing.
+//! Calls that add kernels to graphs: on which GPU each runs is noted ([`graph_gpus`](crate::graph_gpus)).
 
 use core::ffi::c_void;
 
-use hashbrown::HashMap;
 use partita_abi::CuResult;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1,
     CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeParams,
 };
-pub use partita_ledger::GPUS_MAX;
 
-use crate::fork::{in_child, renew};
-use crate::gpu::Gpu;
-use crate::tenant;
-use partita_ledger::mutex::Mutex;
-
-/// GPUs, a bit for each [`Gpu::index`].
-pub type Gpus = u32;
-
-const _: () = assert!(GPUS_MAX <= Gpus::BITS as usize);
-
-static GRAPHS: Mutex<Option<HashMap<usize, Gpus>>> = Mutex::new(None);
-
-/// Notes that a graph has a kernel on a GPU.
-pub fn note(graph: usize, gpu: &Gpu) {
-    add(graph, 1 << gpu.index);
-}
-
-fn add(graph: usize, gpus: Gpus) {
-    if gpus != 0 {
-        *GRAPHS.lock().get_or_insert_default().entry(graph).or_default() |= gpus;
-    }
-}
-
-/// Notes that a graph has a copy of all kernels of another.
-pub fn join(graph: usize, other: usize) {
-    add(graph, of(other));
-}
-
-/// The GPUs of a graph's kernels, as far as they are noted.
-pub fn of(graph: usize) -> Gpus {
-    GRAPHS.lock().as_ref().and_then(|graphs| graphs.get(&graph)).copied().unwrap_or(0)
-}
-
-/// Forgets a graph that ends.
-pub fn forget(graph: usize) {
-    if let Some(graphs) = GRAPHS.lock().as_mut() {
-        graphs.remove(&graph);
-    }
-}
-
-in_child!(reset_after_fork);
-
-/// Forgets all in a child of `fork`.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&GRAPHS, None) };
-}
+use crate::graph_gpus::{join, note};
+use crate::{locate, tenant};
 
 /// Notes the GPU of a kernel that was added to a graph: that of `context`, null for the current
 /// one.
 fn note_in(graph: *mut c_void, context: *mut c_void) {
     if let Some(tenant) = tenant::current()
         && tenant.places().is_some()
-        && let Ok(gpu) = tenant.gpu_of_context(context)
+        && let Ok(gpu) = locate::gpu_of_context(tenant, context)
     {
         note(graph as usize, gpu);
     }

@@ -18,8 +18,8 @@ use partita_abi::types::{CU_DEV_RESOURCE_TYPE_SM, CU_GREEN_CTX_DEFAULT_STREAM, C
 use partita_core::{Topology, TpcSet};
 use partita_ledger::Limits;
 
+use crate::account::Gpu;
 use crate::fork::{in_child, renew};
-use crate::gpu::Gpu;
 use crate::tenant::{self, Tenant};
 use crate::{caller, report};
 use partita_ledger::mutex::Mutex;

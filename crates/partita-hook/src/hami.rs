@@ -22,8 +22,7 @@ use partita_ledger::{LimitsMap, UsageView};
 
 use self::limits::Board;
 use self::tenancy::Tenancy;
-use crate::attach::Part;
-use crate::gpu::Gpu;
+use crate::attach::{Claim, Part};
 use crate::nvml::library;
 use crate::report;
 
@@ -46,27 +45,27 @@ fn asked() -> Result<&'static Asked, String> {
 ///
 /// # Errors
 /// Why it cannot be, and what to do.
-pub fn enter(uuids: &[[u8; 16]]) -> Result<(Vec<Gpu>, u32), String> {
+pub fn enter(uuids: &[[u8; 16]]) -> Result<(Vec<Claim>, u32), String> {
     let asked = asked()?;
     tell_of_own(asked);
     let tenancy = Tenancy::of(asked)?;
     let numbers = numbers(asked, uuids)?;
-    let (mut gpus, mut classes) = (Vec::new(), Vec::new());
+    let (mut claimed, mut classes) = (Vec::new(), Vec::new());
     for (ordinal, (&uuid, number)) in uuids.iter().zip(numbers).enumerate() {
         let board = Board::of(ordinal, uuid)?;
         let index = u8::try_from(ordinal).map_err(|_| "this program sees too many GPUs".to_string())?;
-        let gpu = tenancy.enter(asked, &board, number, index)?;
+        let claim = tenancy.enter(asked, &board, number, index)?;
         classes.push(board.compute_capability);
-        gpus.push(gpu);
+        claimed.push(claim);
     }
     let compute_capability = *classes.first().ok_or("this program sees no GPU")?;
-    let is_masked = gpus.iter().any(|gpu| gpu.mask.is_some());
+    let is_masked = claimed.iter().any(|claim| claim.gpu.mask.is_some());
     if is_masked && classes.iter().any(|&class| class != compute_capability) {
         return Err("the tenant's GPUs are of different kinds, and it has a core limit; give the program one of them \
                     with CUDA_VISIBLE_DEVICES"
             .to_string());
     }
-    Ok((gpus, compute_capability))
+    Ok((claimed, compute_capability))
 }
 
 /// The tenant's ledgers that are there, to look at.

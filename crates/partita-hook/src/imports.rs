@@ -5,8 +5,9 @@ use core::ffi::{c_int, c_uint, c_void};
 use partita_abi::CuResult;
 use partita_abi::types::{CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUipcMemHandle};
 
+use crate::account::Charge;
 use crate::allocations::Kind;
-use crate::gpu::Charge;
+use crate::locate;
 use crate::shares;
 use crate::tenant::{self, Tenant};
 use crate::{driver_memory, memory};
@@ -74,7 +75,7 @@ pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags:
 
 fn charge_opened(tenant: &Tenant, given: u64, key: partita_ledger::Key) -> Result<Charge, CuResult> {
     let (_, bytes) = tenant.driver().range_of(given).ok_or(CuResult::MAP_FAILED)?;
-    let gpu = tenant.gpu_of_pointer(given).ok_or(CuResult::MAP_FAILED)?;
+    let gpu = locate::gpu_of_pointer(tenant, given).ok_or(CuResult::MAP_FAILED)?;
     tenant.with_room(gpu, || tenant.join(gpu, key, bytes))
 }
 
@@ -198,7 +199,9 @@ pub unsafe fn set_limit(
     // Two threads that set it at once would both pay, or be credited, for the difference to the
     // same value.
     let _contexts = tenant.contexts();
-    let (Some(now), Ok(gpu)) = (tenant.driver().context_limit(limit), tenant.gpu_now()) else { return set() };
+    let (Some(now), Ok(gpu)) = (tenant.driver().context_limit(limit), locate::gpu_now(tenant)) else {
+        return set();
+    };
     let context = tenant.driver().current_context();
     let (first, held) = tenant.allocations().context_limit(context, limit, now);
     let wanted = (value as u64).saturating_sub(first);

@@ -7,6 +7,7 @@ use partita_abi::types::{
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CUlaunchAttribute, CUlaunchConfig,
 };
 
+use crate::locate;
 use crate::misfit::{self, Shape, Verdict, volume};
 use crate::{functions, gate, report, stream, tenant, widen};
 
@@ -15,14 +16,16 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnc
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { launch() };
     };
-    let gpu = match tenant.gpu_of_stream(stream) {
+    let gpu = match locate::gpu_of_stream(tenant, stream) {
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
     let result = match misfit::judge(tenant, gpu, stream, &shape()) {
-        Verdict::Fits => gate::through(tenant, gpu, stream, false, || tenant.launch_on(gpu, stream, launch)),
+        Verdict::Fits => {
+            gate::through(tenant, gpu, stream, false, || locate::launch_on(tenant, gpu, stream, launch))
+        }
         Verdict::Widen => gate::through(tenant, gpu, stream, false, || {
-            widen::run(gpu, || tenant.launch_on(gpu, stream, launch))
+            widen::run(gpu, || locate::launch_on(tenant, gpu, stream, launch))
         }),
         Verdict::Refuse(code) => code,
     };

@@ -11,7 +11,7 @@
 //! ([`query`]), launches that could never fit are refused ([`launch`], [`misfit`]),
 //! every kernel's descriptor gets the tenant's mask ([`mask`]), and those of
 //! executable graphs get it anew when it changes ([`graph_exec`]). A tenant's process that sees
-//! several GPUs obeys the limits of each ([`gpu`], [`locate`]).
+//! several GPUs obeys the limits of each ([`account`], [`locate`]).
 //!
 //! The process stays the tenant's: no thread (but one for
 //! tenants with a priority or a share of time, [`watcher`]), no signal handler, nothing on
@@ -26,6 +26,7 @@
 
 extern crate alloc;
 
+mod account;
 mod allocations;
 mod attach;
 mod beside;
@@ -43,10 +44,10 @@ mod fork;
 mod functions;
 mod futex;
 mod gate;
-mod gpu;
 mod graph;
 mod graph_change;
 mod graph_exec;
+mod graph_gpus;
 mod graph_memory;
 mod graph_nodes;
 mod graph_place;
@@ -56,8 +57,10 @@ mod heap;
 mod imports;
 mod ioctl;
 mod launch;
+mod launch_mask;
 mod linker;
 mod locate;
+mod look;
 mod managed;
 mod mask;
 mod memory;
@@ -68,6 +71,8 @@ mod nvml;
 mod occupancy;
 mod origin;
 mod page;
+mod per_gpu;
+mod places;
 mod pools;
 mod query;
 mod quiet;
@@ -87,6 +92,7 @@ mod thread_word;
 mod time;
 mod unwind;
 mod vmm;
+mod waits;
 mod watcher;
 mod widen;
 

@@ -8,38 +8,22 @@
 //! driver does not say in which context it calls.
 
 use core::cell::Cell;
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 
-use crate::driver::calls;
+use crate::account::Gpu;
 use crate::fork::in_child;
-use crate::gpu::Gpu;
-use crate::graph_place;
+use crate::graph_gpus;
+use crate::places::PlaceCalls;
 use crate::quiet;
 use crate::tenant::Tenant;
 use crate::thread_word::ThreadWord;
 
-calls! {
-    /// Entry points that tell contexts and streams apart, complete from CUDA 11.3 on.
-    struct PlaceCalls;
-    current_device = c"cuCtxGetDevice": fn(*mut c_int);
-    push_context = c"cuCtxPushCurrent_v2": fn(*mut c_void);
-    pop_context = c"cuCtxPopCurrent_v2": fn(*mut *mut c_void);
-    stream_context = c"cuStreamGetCtx": fn(*mut c_void, *mut *mut c_void);
-    capture_info = c"cuStreamGetCaptureInfo_v2": fn(*mut c_void, *mut c_uint, *mut u64, *mut *mut c_void, *mut *const c_void, *mut usize);
-    pointer_attribute = c"cuPointerGetAttribute": fn(*mut c_void, c_int, u64);
-}
-
 /// The last of the handles that stand for a default stream: null, `CU_STREAM_LEGACY`,
 /// `CU_STREAM_PER_THREAD`.
 const DEFAULT_STREAM_MAX: usize = 2;
-/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
-const CAPTURE_ACTIVE: c_uint = 1;
-/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
-const POINTER_DEVICE_ORDINAL: c_int = 9;
-
 /// The GPUs of streams and contexts seen lately: a handle above 16 bits that hold one more than the
 /// GPU's index. A collision only costs asking the driver again.
 struct Seen<const N: usize>([AtomicU64; N]);
@@ -147,163 +131,129 @@ fn within<R>(gpu: &Gpu, run: impl FnOnce() -> R) -> (R, bool) {
     (result, note.called.get())
 }
 
-impl Tenant {
-    /// Runs a call that is for `gpu`.
-    #[inline]
-    pub fn on<R>(&self, gpu: &Gpu, run: impl FnOnce() -> R) -> R {
-        if self.places().is_none() { run() } else { within(gpu, run).0 }
-    }
+/// Runs a call that is for `gpu`.
+#[inline]
+pub fn on<R>(tenant: &Tenant, gpu: &Gpu, run: impl FnOnce() -> R) -> R {
+    if tenant.places().is_none() { run() } else { within(gpu, run).0 }
+}
 
-    /// Runs a launch on `gpu`. If the stream captures it, its graph is noted as that GPU's.
-    #[inline]
-    pub fn launch_on(&self, gpu: &Gpu, stream: *mut c_void, launch: impl FnOnce() -> CuResult) -> CuResult {
-        let Some(places) = self.places() else { return launch() };
-        let (result, called) = within(gpu, launch);
-        if !called && result.is_ok() {
-            note_captured(places, gpu, stream);
-        }
-        result
+/// Runs a launch on `gpu`. If the stream captures it, its graph is noted as that GPU's.
+#[inline]
+pub fn launch_on(
+    tenant: &Tenant,
+    gpu: &Gpu,
+    stream: *mut c_void,
+    launch: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let Some(places) = tenant.places() else { return launch() };
+    let (result, called) = within(gpu, launch);
+    if !called && result.is_ok() {
+        note_captured(places, gpu, stream);
     }
+    result
+}
 
-    /// The GPU with an ordinal.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_DEVICE`.
-    pub fn gpu_of_device(&self, device: c_int) -> Result<&Gpu, CuResult> {
-        let index = usize::try_from(device).map_err(|_| CuResult::INVALID_DEVICE)?;
-        self.gpus().get(index).ok_or(CuResult::INVALID_DEVICE)
-    }
+/// The GPU with an ordinal.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_DEVICE`.
+pub fn gpu_of_device(tenant: &Tenant, device: c_int) -> Result<&Gpu, CuResult> {
+    let index = usize::try_from(device).map_err(|_| CuResult::INVALID_DEVICE)?;
+    tenant.gpus().get(index).ok_or(CuResult::INVALID_DEVICE)
+}
 
-    /// The GPU of the thread's current context.
-    ///
-    /// # Errors
-    /// Why the driver tells none.
-    #[inline]
-    pub fn gpu_now(&self) -> Result<&Gpu, CuResult> {
-        match self.places() {
-            None => Ok(self.first()),
-            Some(places) => self.gpu_of_current(places),
-        }
-    }
-
-    fn gpu_of_current(&self, places: &PlaceCalls) -> Result<&Gpu, CuResult> {
-        let context = self.driver().current_context();
-        if let Some(gpu) = CONTEXTS.get(context).and_then(|index| self.gpus().get(index)) {
-            return Ok(gpu);
-        }
-        let gpu = self.gpu_of_device(places.current_device()?)?;
-        CONTEXTS.note(context, gpu);
-        Ok(gpu)
-    }
-
-    /// The GPU on which work in a stream runs.
-    ///
-    /// # Errors
-    /// Why the driver tells none.
-    #[inline]
-    pub fn gpu_of_stream(&self, stream: *mut c_void) -> Result<&Gpu, CuResult> {
-        let Some(places) = self.places() else { return Ok(self.first()) };
-        if stream as usize <= DEFAULT_STREAM_MAX {
-            return self.gpu_of_current(places);
-        }
-        match STREAMS.get(stream as usize).and_then(|index| self.gpus().get(index)) {
-            Some(gpu) => Ok(gpu),
-            None => self.ask_of_stream(places, stream),
-        }
-    }
-
-    #[cold]
-    fn ask_of_stream(&self, places: &PlaceCalls, stream: *mut c_void) -> Result<&Gpu, CuResult> {
-        let gpu = self.gpu_of_context(places.context_of(stream)?)?;
-        STREAMS.note(stream as usize, gpu);
-        Ok(gpu)
-    }
-
-    /// The GPU of a context, null for the current one.
-    ///
-    /// # Errors
-    /// Why the driver tells none.
-    pub fn gpu_of_context(&self, context: *mut c_void) -> Result<&Gpu, CuResult> {
-        let Some(places) = self.places() else { return Ok(self.first()) };
-        if context.is_null() {
-            return self.gpu_of_current(places);
-        }
-        if let Some(gpu) = CONTEXTS.get(context as usize).and_then(|index| self.gpus().get(index)) {
-            return Ok(gpu);
-        }
-        let gpu = self.gpu_of_device(places.in_context(context, || places.current_device())??)?;
-        CONTEXTS.note(context as usize, gpu);
-        Ok(gpu)
-    }
-
-    /// Asks the driver something of a launch, in the context that it is for.
-    pub fn in_context_of<R>(&self, stream: *mut c_void, ask: impl FnOnce() -> R) -> Result<R, CuResult> {
-        match self.places() {
-            Some(places) if stream as usize > DEFAULT_STREAM_MAX => {
-                places.in_context(places.context_of(stream)?, ask)
-            }
-            _ => Ok(ask()),
-        }
-    }
-
-    /// The GPU that memory lies on, where the driver tells it.
-    pub fn gpu_of_pointer(&self, pointer: u64) -> Option<&Gpu> {
-        match self.places() {
-            None => Some(self.first()),
-            Some(places) => self.gpu_of_device(places.device_of(pointer)?).ok(),
-        }
+/// The GPU of the thread's current context.
+///
+/// # Errors
+/// Why the driver tells none.
+#[inline]
+pub fn gpu_now(tenant: &Tenant) -> Result<&Gpu, CuResult> {
+    match tenant.places() {
+        None => Ok(tenant.first()),
+        Some(places) => gpu_of_current(tenant, places),
     }
 }
 
+fn gpu_of_current<'t>(tenant: &'t Tenant, places: &PlaceCalls) -> Result<&'t Gpu, CuResult> {
+    let context = tenant.driver().current_context();
+    if let Some(gpu) = CONTEXTS.get(context).and_then(|index| tenant.gpus().get(index)) {
+        return Ok(gpu);
+    }
+    let gpu = gpu_of_device(tenant, places.current_device()?)?;
+    CONTEXTS.note(context, gpu);
+    Ok(gpu)
+}
+
+/// The GPU on which work in a stream runs.
+///
+/// # Errors
+/// Why the driver tells none.
+#[inline]
+pub fn gpu_of_stream(tenant: &Tenant, stream: *mut c_void) -> Result<&Gpu, CuResult> {
+    let Some(places) = tenant.places() else { return Ok(tenant.first()) };
+    if stream as usize <= DEFAULT_STREAM_MAX {
+        return gpu_of_current(tenant, places);
+    }
+    match STREAMS.get(stream as usize).and_then(|index| tenant.gpus().get(index)) {
+        Some(gpu) => Ok(gpu),
+        None => ask_of_stream(tenant, places, stream),
+    }
+}
+
+#[cold]
+fn ask_of_stream<'t>(
+    tenant: &'t Tenant,
+    places: &PlaceCalls,
+    stream: *mut c_void,
+) -> Result<&'t Gpu, CuResult> {
+    let gpu = gpu_of_context(tenant, places.context_of(stream)?)?;
+    STREAMS.note(stream as usize, gpu);
+    Ok(gpu)
+}
+
+/// The GPU of a context, null for the current one.
+///
+/// # Errors
+/// Why the driver tells none.
+pub fn gpu_of_context(tenant: &Tenant, context: *mut c_void) -> Result<&Gpu, CuResult> {
+    let Some(places) = tenant.places() else { return Ok(tenant.first()) };
+    if context.is_null() {
+        return gpu_of_current(tenant, places);
+    }
+    if let Some(gpu) = CONTEXTS.get(context as usize).and_then(|index| tenant.gpus().get(index)) {
+        return Ok(gpu);
+    }
+    let gpu = gpu_of_device(tenant, places.in_context(context, || places.current_device())??)?;
+    CONTEXTS.note(context as usize, gpu);
+    Ok(gpu)
+}
+
+/// Asks the driver something of a launch, in the context that it is for.
+pub fn in_context_of<R>(
+    tenant: &Tenant,
+    stream: *mut c_void,
+    ask: impl FnOnce() -> R,
+) -> Result<R, CuResult> {
+    match tenant.places() {
+        Some(places) if stream as usize > DEFAULT_STREAM_MAX => {
+            places.in_context(places.context_of(stream)?, ask)
+        }
+        _ => Ok(ask()),
+    }
+}
+
+/// The GPU that memory lies on, where the driver tells it.
+pub fn gpu_of_pointer(tenant: &Tenant, pointer: u64) -> Option<&Gpu> {
+    match tenant.places() {
+        None => Some(tenant.first()),
+        Some(places) => gpu_of_device(tenant, places.device_of(pointer)?).ok(),
+    }
+}
 #[cold]
 fn note_captured(places: &PlaceCalls, gpu: &Gpu, stream: *mut c_void) {
     // The legacy stream cannot capture; null means the thread's own where it does.
     let stream = if stream.is_null() { DEFAULT_STREAM_MAX as *mut c_void } else { stream };
     if let Some(graph) = places.captured_into(stream) {
-        graph_place::note(graph as usize, gpu);
-    }
-}
-
-impl PlaceCalls {
-    fn current_device(&self) -> Result<c_int, CuResult> {
-        let mut device = -1;
-        // SAFETY: a valid pointer.
-        unsafe { (self.current_device)(&mut device) }.ok()?;
-        Ok(device)
-    }
-
-    fn context_of(&self, stream: *mut c_void) -> Result<*mut c_void, CuResult> {
-        let mut context = core::ptr::null_mut();
-        // SAFETY: a valid pointer, and the stream that the program gives the driver next.
-        unsafe { (self.stream_context)(stream, &mut context) }.ok()?;
-        Ok(context)
-    }
-
-    fn in_context<R>(&self, context: *mut c_void, ask: impl FnOnce() -> R) -> Result<R, CuResult> {
-        // SAFETY: a context that the driver gave.
-        unsafe { (self.push_context)(context) }.ok()?;
-        let answer = ask();
-        // SAFETY: a valid pointer; what was pushed is on top.
-        let _ = unsafe { (self.pop_context)(&mut core::ptr::null_mut()) };
-        Ok(answer)
-    }
-
-    fn captured_into(&self, stream: *mut c_void) -> Option<*mut c_void> {
-        let (mut status, mut id, mut graph) = (0, 0, core::ptr::null_mut());
-        let (mut nodes, mut count) = (core::ptr::null(), 0);
-        // SAFETY: valid pointers, and a stream in which the driver has just launched.
-        unsafe { (self.capture_info)(stream, &mut status, &mut id, &mut graph, &mut nodes, &mut count) }
-            .ok()
-            .ok()?;
-        (status == CAPTURE_ACTIVE && !graph.is_null()).then_some(graph)
-    }
-
-    fn device_of(&self, pointer: u64) -> Option<c_int> {
-        let mut device: c_int = -1;
-        // SAFETY: room for the attribute, an int.
-        unsafe { (self.pointer_attribute)((&raw mut device).cast(), POINTER_DEVICE_ORDINAL, pointer) }
-            .ok()
-            .ok()?;
-        Some(device)
+        graph_gpus::note(graph as usize, gpu);
     }
 }

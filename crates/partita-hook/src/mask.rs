@@ -6,50 +6,18 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use partita_abi::qmd::{self, QmdError, QmdLayout};
+use partita_abi::qmd;
 use partita_driver::callback;
-use partita_ledger::{HookState, Limits};
+use partita_ledger::HookState;
 
+use crate::account::Gpu;
 use crate::calls::{self, Call};
 use crate::counter;
 use crate::fork::in_child;
-use crate::gpu::Gpu;
 use crate::green::sets;
+use crate::launch_mask::LaunchMask;
 use crate::locate;
 use crate::tenant::{self, Tenant};
-
-/// What the callback needs beside the ledger.
-pub struct LaunchMask {
-    /// Where this device's descriptors keep their mask.
-    layout: &'static QmdLayout,
-    /// The physical numbers that carry a TPC on this board.
-    live: [u32; 8],
-    /// The disable words when the process attached, for a launch that finds the
-    /// limits being rewritten over and over.
-    at_start: [u32; 8],
-}
-
-impl LaunchMask {
-    /// Prepares the mask of a tenant with these limits.
-    ///
-    /// # Errors
-    /// If descriptors of this device and version cannot be masked.
-    pub fn new(limits: &Limits) -> Result<Self, QmdError> {
-        let layout = qmd::layout_for(limits.device_class, limits.qmd_version)?;
-        let mut live = [0; 8];
-        for &physical in limits.physical_of_logical.iter().take(limits.tpc_count as usize) {
-            if let Some(word) = live.get_mut(usize::from(physical / 32)) {
-                *word |= 1 << (physical % 32);
-            }
-        }
-        Ok(Self { layout, live, at_start: limits.qmd_disable })
-    }
-
-    /// The physical numbers that carry a TPC on this board.
-    pub fn live(&self) -> &[u32; 8] {
-        &self.live
-    }
-}
 
 /// The GPU of a process that sees one; null for another process.
 static ONE: AtomicPtr<Gpu> = AtomicPtr::new(core::ptr::null_mut());
@@ -107,7 +75,7 @@ unsafe fn on_launch_of_several(parameters: *const c_void) {
     let gpu = match noted {
         Some(gpu) => gpu,
         // The driver launches of its own accord, to fill memory for one.
-        None => match tenant.gpu_now() {
+        None => match locate::gpu_now(tenant) {
             Ok(gpu) if ends_on_all(tenant, gpu) => gpu,
             // SAFETY: the driver's own arguments.
             Ok(gpu) => return unsafe { mask_for_any(tenant, gpu, parameters) },

@@ -13,10 +13,10 @@ use partita_abi::types::{
     CUDA_ARRAY3D_SPARSE, array_bytes, mipmapped_array_bytes,
 };
 
+use crate::account::{Account, Charge, Form, Gpu};
 use crate::allocations::Kind;
-use crate::gpu::{Account, Charge, Gpu};
 use crate::query::Word;
-use crate::spill::{self, Form};
+use crate::spill;
 use crate::tenant::{self, Tenant};
 use crate::{green, locate, quiet};
 
@@ -31,7 +31,7 @@ pub fn charged(
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { allocate() };
     };
-    let gpu = match tenant.gpu_now() {
+    let gpu = match locate::gpu_now(tenant) {
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
@@ -100,8 +100,8 @@ unsafe fn or_spilled<P: Word>(result: CuResult, pointer: *mut P, bytes: u64, for
     if result != CuResult::OUT_OF_MEMORY || size_of::<P>() < size_of::<u64>() || pointer.is_null() {
         return result;
     }
-    let given =
-        tenant::current().and_then(|tenant| spill::allocate(tenant, tenant.gpu_now().ok()?, bytes, form));
+    let given = tenant::current()
+        .and_then(|tenant| spill::allocate(tenant, locate::gpu_now(tenant).ok()?, bytes, form));
     given.map_or(result, |given| {
         // SAFETY: the caller's word.
         unsafe { *pointer = P::from_u64(given) };
@@ -140,7 +140,7 @@ pub unsafe fn alloc_pitch<P: Word, S: Word>(
     // SAFETY: the caller's arguments, passed on.
     let allocate = || unsafe { real(pointer, pitch, width, height, element) };
     let Some(tenant) = tenant::current() else { return charged(Kind::Pointer, 0, allocate, || 0) };
-    let gpu = match tenant.gpu_now() {
+    let gpu = match locate::gpu_now(tenant) {
         Ok(gpu) => gpu,
         Err(code) => return code,
     };

@@ -12,9 +12,10 @@ use core::fmt;
 use partita_abi::CuResult;
 use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, Limits};
 
+use crate::account::Gpu;
 use crate::functions::Traits;
-use crate::gpu::Gpu;
 use crate::green;
+use crate::locate;
 use crate::report::{self, Once};
 use crate::tenant::Tenant;
 
@@ -102,7 +103,7 @@ pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> 
         return Verdict::Fits;
     }
     // What it is and what an SM holds of it, the driver tells of functions of the current context.
-    let needs = match tenant.in_context_of(stream, || shape.needs(tenant)) {
+    let needs = match locate::in_context_of(tenant, stream, || shape.needs(tenant)) {
         Ok(needs) if needs.nothing() => return Verdict::Fits,
         Ok(needs) => needs,
         Err(code) => return Verdict::Refuse(code),
@@ -121,7 +122,8 @@ pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> 
     let Some(limits) = gpu.limits_now() else {
         return Verdict::Refuse(CuResult::LAUNCH_OUT_OF_RESOURCES);
     };
-    tenant.in_context_of(stream, || judge_by(tenant, &limits, &needs, shape)).unwrap_or_else(Verdict::Refuse)
+    locate::in_context_of(tenant, stream, || judge_by(tenant, &limits, &needs, shape))
+        .unwrap_or_else(Verdict::Refuse)
 }
 
 /// Judges a launch with its needs by given limits.

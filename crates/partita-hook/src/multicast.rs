@@ -5,9 +5,9 @@ use core::ffi::c_int;
 
 use partita_abi::CuResult;
 
+use crate::account::Charge;
 use crate::allocations::Kind;
 use crate::fork::{in_child, renew};
-use crate::gpu::Charge;
 use crate::tenant::{self, Tenant};
 use partita_ledger::mutex::Mutex;
 

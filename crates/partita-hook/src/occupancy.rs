@@ -15,6 +15,7 @@ use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
 
 use crate::green;
 use crate::launch;
+use crate::locate;
 use crate::misfit::{self, Shape};
 use crate::tenant::{self, Tenant};
 
@@ -23,7 +24,7 @@ type Query = unsafe extern "C" fn(*mut c_int, *mut c_void, *const CUlaunchConfig
 /// The limits of the current context's GPU, where the tenant has a partition of it, as they are for
 /// a stream.
 fn partition_now(tenant: &Tenant, stream: *mut c_void) -> Option<Limits> {
-    let gpu = tenant.gpu_now().ok().filter(|gpu| gpu.mask.is_some())?;
+    let gpu = locate::gpu_now(tenant).ok().filter(|gpu| gpu.mask.is_some())?;
     green::limits_in(tenant, gpu, stream).or_else(|| gpu.limits_now())
 }
 

@@ -21,10 +21,11 @@ use partita_abi::types::{
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CUmemLocation,
 };
 
+use crate::account::{Account, Charge, Form, Gpu};
 use crate::allocations::Kind;
 use crate::driver::calls;
-use crate::gpu::{Account, Charge, Gpu};
-use crate::spill::{self, Form};
+use crate::locate;
+use crate::spill;
 use crate::tenant::{self, Tenant};
 use crate::{graph_memory, memory};
 
@@ -384,7 +385,7 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
         let Some(tenant) = tenant::current() else {
             return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { (self.allocate)() };
         };
-        let gpu = match tenant.gpu_of_stream(self.stream) {
+        let gpu = match locate::gpu_of_stream(tenant, self.stream) {
             Ok(gpu) => gpu,
             Err(code) => return code,
         };
@@ -452,7 +453,7 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
     fn hold(&self, tenant: &Tenant, gpu: &Gpu, pool: u64, pools: &mut Pools) -> CuResult {
         let given = (self.given)();
         let there = match tenant.places() {
-            Some(_) => tenant.gpu_of_pointer(given).unwrap_or(gpu),
+            Some(_) => locate::gpu_of_pointer(tenant, given).unwrap_or(gpu),
             None => gpu,
         };
         if there.index != gpu.index {

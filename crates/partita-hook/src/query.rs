@@ -7,7 +7,8 @@ use partita_abi::CuResult;
 use partita_abi::attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use partita_ledger::{FLAG_SM_COUNT_PARTITION, Limits};
 
-use crate::gpu::Gpu;
+use crate::account::Gpu;
+use crate::locate;
 use crate::{caller, misfit, tenant};
 
 /// An unsigned integer of the driver's interface: 32 bits wide in the calls of
@@ -55,7 +56,7 @@ pub unsafe fn mem_info<W: Word>(
 ) -> CuResult {
     // SAFETY: the caller's pointers, passed on.
     let result = unsafe { real(free, total) };
-    let Some(gpu) = tenant::current().and_then(|tenant| tenant.gpu_now().ok()) else { return result };
+    let Some(gpu) = tenant::current().and_then(|tenant| locate::gpu_now(tenant).ok()) else { return result };
     let Some(quota_bytes) = gpu.quota_bytes() else { return result };
     if result.is_ok() {
         if let Some(tenant) = tenant::current() {
@@ -83,7 +84,7 @@ pub unsafe fn total_mem<W: Word>(
     // SAFETY: the caller's pointer, passed on.
     let result = unsafe { real(bytes, device) };
     if result.is_ok()
-        && let Some(gpu) = tenant::current().and_then(|tenant| tenant.gpu_of_device(device).ok())
+        && let Some(gpu) = tenant::current().and_then(|tenant| locate::gpu_of_device(tenant, device).ok())
         && let Some(quota_bytes) = gpu.quota_bytes()
     {
         // SAFETY: the driver has just written through the pointer.
@@ -114,8 +115,9 @@ pub unsafe fn device_attribute(
     let result = unsafe { real(value, attribute, device) };
     if attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as c_int
         && result.is_ok()
-        && let Some(limits) =
-            tenant::current().and_then(|tenant| tenant.gpu_of_device(device).ok()).and_then(partition_told)
+        && let Some(limits) = tenant::current()
+            .and_then(|tenant| locate::gpu_of_device(tenant, device).ok())
+            .and_then(partition_told)
     {
         let sms = c_int::try_from(misfit::sms(&limits)).unwrap_or(c_int::MAX);
         // SAFETY: the driver has just written through the pointer.
@@ -180,7 +182,7 @@ pub unsafe fn potential_block_size_with_flags(
 unsafe fn told_of_partition(result: CuResult, grid_blocks: *mut c_int) -> CuResult {
     if result.is_ok()
         && let Some(limits) =
-            tenant::current().and_then(|tenant| tenant.gpu_now().ok()).and_then(partition_told)
+            tenant::current().and_then(|tenant| locate::gpu_now(tenant).ok()).and_then(partition_told)
     {
         // SAFETY: as the caller says.
         let grid_blocks = unsafe { &mut *grid_blocks };

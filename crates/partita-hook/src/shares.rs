@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use partita_abi::CuResult;
 use partita_ledger::{AccountError, Key, NO_QUOTA, Share};
 
-use crate::gpu::{Account, Charge, Gpu};
+use crate::account::{Account, Charge, Gpu};
 use crate::tenant::Tenant;
 
 /// The first word of the keys of marked descriptors.

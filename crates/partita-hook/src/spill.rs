@@ -25,10 +25,10 @@ use partita_abi::attribute::{
 };
 use partita_ledger::{FLAG_SPILL_HOST, GPUS_MAX};
 
+use crate::account::{Account, Charge, Form, Gpu};
 use crate::allocations::Kind;
 use crate::driver::calls;
 use crate::fork::in_child;
-use crate::gpu::{Account, Charge, Gpu};
 use crate::tenant::Tenant;
 
 calls! {
@@ -52,15 +52,6 @@ const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 
 /// Bytes on each GPU.
 static BYTES: [AtomicU64; GPUS_MAX] = [const { AtomicU64::new(0) }; GPUS_MAX];
-
-/// Whether calls that move managed memory are to find it where it was allocated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// As device memory: such calls fail.
-    Device,
-    /// As managed memory: they do nothing.
-    Managed,
-}
 
 fn show(gpu: &Gpu, bytes: u64) {
     gpu.slot.show_spilled(bytes);

@@ -24,9 +24,9 @@ use crate::driver_memory::Charging;
 pub use crate::row::Row;
 use crate::tenant::{self, Tenant};
 use crate::{
-    attach, capture, gate, graph, graph_change, graph_exec, graph_memory, graph_place, green, imports,
-    launch, locate, managed, memory, multicast, occupancy, pools, query, real, resolve, stream, subscribers,
-    vmm,
+    attach, capture, graph, graph_change, graph_exec, graph_memory, graph_place, green, imports, launch,
+    locate, managed, memory, multicast, occupancy, pools, query, real, resolve, stream, subscribers, vmm,
+    waits,
 };
 
 /// What a row's function does: its body, or the driver's call alone.
@@ -333,42 +333,42 @@ hooks! {
         location: *const CUmemLocation, kind: c_uint, pool: *mut c_void,
     ) = pools::set_present_of;
     Release fn cuDeviceGraphMemTrim(device: c_int) = pools::trim_graphs;
-    Release fn cuCtxSynchronize() = gate::synchronize_current;
-    Release fn cuCtxSynchronize_v2(context: *mut c_void) = gate::synchronize;
-    Release fn cuStreamSynchronize(stream: *mut c_void) = gate::synchronize_stream;
-    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = gate::synchronize_stream, per_thread stream;
-    Release fn cuStreamQuery(stream: *mut c_void) = gate::query_stream;
-    Release fn cuStreamQuery_ptsz(stream: *mut c_void) = gate::query_stream, per_thread stream;
-    Release fn cuEventSynchronize(event: *mut c_void) = gate::synchronize;
-    Release fn cuEventQuery(event: *mut c_void) = gate::query_event;
-    Release fn cuMemcpy(to: u64, from: u64, bytes: usize) = gate::copy;
-    Release fn cuMemcpy_ptds(to: u64, from: u64, bytes: usize) = gate::copy;
-    Release fn cuMemcpy2DUnaligned_v2(what: *const c_void) = gate::copy_as_told;
-    Release fn cuMemcpy2DUnaligned_v2_ptds(what: *const c_void) = gate::copy_as_told;
-    Release fn cuMemcpy2D_v2(what: *const c_void) = gate::copy_as_told;
-    Release fn cuMemcpy2D_v2_ptds(what: *const c_void) = gate::copy_as_told;
-    Release fn cuMemcpy3DPeer(what: *const c_void) = gate::copy_as_told;
-    Release fn cuMemcpy3DPeer_ptds(what: *const c_void) = gate::copy_as_told;
-    Release fn cuMemcpy3D_v2(what: *const c_void) = gate::copy_as_told;
-    Release fn cuMemcpy3D_v2_ptds(what: *const c_void) = gate::copy_as_told;
-    Release fn cuMemcpyAtoA_v2(to: *mut c_void, offset: usize, from: *mut c_void, of: usize, bytes: usize) = gate::copy_peer;
-    Release fn cuMemcpyAtoA_v2_ptds(to: *mut c_void, offset: usize, from: *mut c_void, of: usize, bytes: usize) = gate::copy_peer;
-    Release fn cuMemcpyAtoD_v2(to: u64, from: *mut c_void, offset: usize, bytes: usize) = gate::copy_array;
-    Release fn cuMemcpyAtoD_v2_ptds(to: u64, from: *mut c_void, offset: usize, bytes: usize) = gate::copy_array;
-    Release fn cuMemcpyAtoH_v2(to: *mut c_void, from: *mut c_void, offset: usize, bytes: usize) = gate::copy_array;
-    Release fn cuMemcpyAtoH_v2_ptds(to: *mut c_void, from: *mut c_void, offset: usize, bytes: usize) = gate::copy_array;
-    Release fn cuMemcpyDtoA_v2(to: *mut c_void, offset: usize, from: u64, bytes: usize) = gate::copy_array;
-    Release fn cuMemcpyDtoA_v2_ptds(to: *mut c_void, offset: usize, from: u64, bytes: usize) = gate::copy_array;
-    Release fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) = gate::copy;
-    Release fn cuMemcpyDtoD_v2_ptds(to: u64, from: u64, bytes: usize) = gate::copy;
-    Release fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) = gate::copy;
-    Release fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: u64, bytes: usize) = gate::copy;
-    Release fn cuMemcpyHtoA_v2(to: *mut c_void, offset: usize, from: *const c_void, bytes: usize) = gate::copy_array;
-    Release fn cuMemcpyHtoA_v2_ptds(to: *mut c_void, offset: usize, from: *const c_void, bytes: usize) = gate::copy_array;
-    Release fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) = gate::copy;
-    Release fn cuMemcpyHtoD_v2_ptds(to: u64, from: *const c_void, bytes: usize) = gate::copy;
-    Release fn cuMemcpyPeer(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = gate::copy_peer;
-    Release fn cuMemcpyPeer_ptds(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = gate::copy_peer;
+    Release fn cuCtxSynchronize() = waits::synchronize_current;
+    Release fn cuCtxSynchronize_v2(context: *mut c_void) = waits::synchronize;
+    Release fn cuStreamSynchronize(stream: *mut c_void) = waits::synchronize_stream;
+    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = waits::synchronize_stream, per_thread stream;
+    Release fn cuStreamQuery(stream: *mut c_void) = waits::query_stream;
+    Release fn cuStreamQuery_ptsz(stream: *mut c_void) = waits::query_stream, per_thread stream;
+    Release fn cuEventSynchronize(event: *mut c_void) = waits::synchronize;
+    Release fn cuEventQuery(event: *mut c_void) = waits::query_event;
+    Release fn cuMemcpy(to: u64, from: u64, bytes: usize) = waits::copy;
+    Release fn cuMemcpy_ptds(to: u64, from: u64, bytes: usize) = waits::copy;
+    Release fn cuMemcpy2DUnaligned_v2(what: *const c_void) = waits::copy_as_told;
+    Release fn cuMemcpy2DUnaligned_v2_ptds(what: *const c_void) = waits::copy_as_told;
+    Release fn cuMemcpy2D_v2(what: *const c_void) = waits::copy_as_told;
+    Release fn cuMemcpy2D_v2_ptds(what: *const c_void) = waits::copy_as_told;
+    Release fn cuMemcpy3DPeer(what: *const c_void) = waits::copy_as_told;
+    Release fn cuMemcpy3DPeer_ptds(what: *const c_void) = waits::copy_as_told;
+    Release fn cuMemcpy3D_v2(what: *const c_void) = waits::copy_as_told;
+    Release fn cuMemcpy3D_v2_ptds(what: *const c_void) = waits::copy_as_told;
+    Release fn cuMemcpyAtoA_v2(to: *mut c_void, offset: usize, from: *mut c_void, of: usize, bytes: usize) = waits::copy_peer;
+    Release fn cuMemcpyAtoA_v2_ptds(to: *mut c_void, offset: usize, from: *mut c_void, of: usize, bytes: usize) = waits::copy_peer;
+    Release fn cuMemcpyAtoD_v2(to: u64, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
+    Release fn cuMemcpyAtoD_v2_ptds(to: u64, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
+    Release fn cuMemcpyAtoH_v2(to: *mut c_void, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
+    Release fn cuMemcpyAtoH_v2_ptds(to: *mut c_void, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
+    Release fn cuMemcpyDtoA_v2(to: *mut c_void, offset: usize, from: u64, bytes: usize) = waits::copy_array;
+    Release fn cuMemcpyDtoA_v2_ptds(to: *mut c_void, offset: usize, from: u64, bytes: usize) = waits::copy_array;
+    Release fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) = waits::copy;
+    Release fn cuMemcpyDtoD_v2_ptds(to: u64, from: u64, bytes: usize) = waits::copy;
+    Release fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) = waits::copy;
+    Release fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: u64, bytes: usize) = waits::copy;
+    Release fn cuMemcpyHtoA_v2(to: *mut c_void, offset: usize, from: *const c_void, bytes: usize) = waits::copy_array;
+    Release fn cuMemcpyHtoA_v2_ptds(to: *mut c_void, offset: usize, from: *const c_void, bytes: usize) = waits::copy_array;
+    Release fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) = waits::copy;
+    Release fn cuMemcpyHtoD_v2_ptds(to: u64, from: *const c_void, bytes: usize) = waits::copy;
+    Release fn cuMemcpyPeer(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = waits::copy_peer;
+    Release fn cuMemcpyPeer_ptds(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = waits::copy_peer;
     Release fn cuCtxDetach(context: *mut c_void) = locate::detach_context;
     Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
     Release fn cuCtxDestroy_v2(context: *mut c_void) = memory::destroy_context;
@@ -414,8 +414,8 @@ hooks! {
     Launch fn cuKernelSetAttribute(
         attribute: c_int, value: c_int, kernel: *mut c_void, device: c_int,
     ) = launch::set_kernel_attribute;
-    Launch fn cuStreamDestroy(stream: *mut c_void) = gate::destroy_stream;
-    Launch fn cuStreamDestroy_v2(stream: *mut c_void) = gate::destroy_stream;
+    Launch fn cuStreamDestroy(stream: *mut c_void) = waits::destroy_stream;
+    Launch fn cuStreamDestroy_v2(stream: *mut c_void) = waits::destroy_stream;
     Launch fn cuModuleUnload(module: *mut c_void) = launch::unload;
     Launch fn cuLibraryUnload(library: *mut c_void) = launch::unload;
 

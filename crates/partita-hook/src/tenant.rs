@@ -25,17 +25,19 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use partita_abi::CuResult;
 
+use crate::account::{Account, Charge, Gpu};
 use crate::allocations::{Allocations, Kind};
 use crate::driver::{DriverCalls, GraphCalls, ModuleCalls};
 use crate::driver_memory::Charging;
 use crate::executables::Executables;
 use crate::fork::in_child;
-use crate::gate::Gate;
-use crate::gpu::{Account, Charge, Gpu};
-use crate::locate::{self, PlaceCalls};
+use crate::gate::lanes;
+use crate::locate;
+use crate::places::PlaceCalls;
 use crate::pools::{Pools, Source};
 use crate::shares::Shares;
 use crate::spill;
+use crate::time::meter;
 use partita_ledger::mutex::{Guard, Mutex};
 
 /// Null before attaching, [`refused`] after a refusal, else the tenant.
@@ -112,16 +114,6 @@ unsafe fn forget_after_fork() {
             tenant.shares.reset_after_fork();
             tenant.executables.reset_after_fork();
             // The copies are the only use from here on: nobody finds the tenant again.
-            tenant
-                .gpus
-                .iter()
-                .filter_map(|gpu| gpu.gate.as_ref())
-                .for_each(|gate| gate.abandon_in_fork_child());
-            tenant
-                .gpus
-                .iter()
-                .filter_map(|gpu| gpu.meter.as_ref())
-                .for_each(|meter| meter.abandon_in_fork_child());
             tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
         }
     }
@@ -227,11 +219,6 @@ impl Tenant {
         self.gpus.iter().any(|gpu| gpu.mask.is_some())
     }
 
-    /// Whether launches of the tenant go through a gate, or are measured.
-    pub fn has_gate(&self) -> bool {
-        self.gpus.iter().any(|gpu| gpu.gate.is_some() || gpu.meter.is_some())
-    }
-
     /// Whether the tenant has a memory quota on any of its GPUs.
     pub fn has_quota(&self) -> bool {
         self.gpus.iter().any(|gpu| gpu.quota_bytes().is_some())
@@ -322,8 +309,8 @@ impl Tenant {
     /// has [`contexts`](Self::contexts), so that no other context has its address yet.
     pub fn end_context(&self, context: usize) {
         locate::forget_contexts();
-        self.gpus.iter().filter_map(|gpu| gpu.gate.as_ref()).for_each(Gate::context_ended);
-        self.gpus.iter().filter_map(|gpu| gpu.meter.as_ref()).for_each(|meter| meter.context_ended(context));
+        lanes::context_ended();
+        meter::context_ended(context);
         // Before the table is looked through: what is recorded later looks by itself.
         self.contexts_ended.fetch_add(1, Ordering::AcqRel);
         let mut allocations = self.allocations();

@@ -13,8 +13,9 @@ use partita_abi::types::{
     CUmemAllocationHandleType, CUmemAllocationProp,
 };
 
+use crate::account::{Account, Charge};
 use crate::allocations::Kind;
-use crate::gpu::{Account, Charge};
+use crate::locate;
 use crate::shares::{self, Mark};
 use crate::tenant::{self, Tenant};
 
@@ -40,7 +41,7 @@ pub unsafe fn create(
     let location = unsafe { properties.as_ref() }.map(|wanted| wanted.location);
     let on_device = location.filter(|location| location.kind == CU_MEM_LOCATION_TYPE_DEVICE);
     // Of a device that is not there the driver says so.
-    let Some(gpu) = on_device.and_then(|location| tenant.gpu_of_device(location.id).ok()) else {
+    let Some(gpu) = on_device.and_then(|location| locate::gpu_of_device(tenant, location.id).ok()) else {
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real(handle, bytes, properties, flags) };
     };
@@ -222,7 +223,7 @@ pub unsafe fn import(
         return result;
     }
     let Some(gpu) =
-        tenant.driver().device_of_handle(given).and_then(|device| tenant.gpu_of_device(device).ok())
+        tenant.driver().device_of_handle(given).and_then(|device| locate::gpu_of_device(tenant, device).ok())
     else {
         // Host memory.
         return result;

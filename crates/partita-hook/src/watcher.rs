@@ -2,16 +2,25 @@
 //! it, asleep for most of the time.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use alloc::vec::Vec;
 use partita_abi::CuResult;
 
 use crate::fork::in_child;
-use crate::sys::now_ns;
-use crate::time::Watch;
-use crate::{futex, slices, tenant};
+use crate::futex;
 use partita_ledger::mutex::Mutex;
+
+/// What the thread does again and again: says in how many nanoseconds there is something to look at,
+/// if ever.
+pub type Look = fn() -> Option<u64>;
+
+/// The [`Look`]; null before the process attaches.
+static LOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Sets what the thread does, before anything can start it.
+pub fn prepare(look: Look) {
+    LOOK.store(look as *mut (), Ordering::Release);
+}
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 /// Changes when the thread is to look now.
@@ -102,17 +111,21 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
     // Slices of time are milliseconds: the default slack of 50 µs would be a few percent of them.
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000, 0, 0, 0) };
-    let Some(tenant) = tenant::current() else { return core::ptr::null_mut() };
-    let mut watches: Vec<Watch> = tenant.gpus().iter().map(|_| Watch::new()).collect();
+    let look = LOOK.load(Ordering::Acquire);
+    if look.is_null() {
+        return look.cast();
+    }
+    // SAFETY: prepare() stored a function of this type.
+    let look = unsafe { core::mem::transmute::<*mut (), Look>(look) };
     let mut looks = LOOKS.load(Ordering::Relaxed);
     let mut looking = turn_of(looks).lock();
     loop {
         let heard = BELL.load(Ordering::SeqCst);
-        let mut next = look(tenant, &mut watches);
+        let mut next = look();
         if next.is_none() {
             DOZES.store(true, Ordering::SeqCst);
             // Whoever launches either sees that it dozes, or is seen here.
-            next = look(tenant, &mut watches);
+            next = look();
         }
         looks = looks.wrapping_add(1);
         let next_turn = turn_of(looks).lock();
@@ -121,20 +134,4 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
         futex::wait(&BELL, heard, next);
         DOZES.store(false, Ordering::SeqCst);
     }
-}
-
-/// In how many nanoseconds there is something to look at again, if ever.
-fn look(tenant: &tenant::Tenant, watches: &mut [Watch]) -> Option<u64> {
-    let looks = tenant.gpus().iter().zip(watches).flat_map(|(gpu, watch)| {
-        let now = now_ns();
-        let of_gate = gpu.gate.as_ref().and_then(|gate| gate.look(now));
-        let of_time = gpu.meter.as_ref().and_then(|meter| meter.look(gpu, watch, now));
-        [of_gate, of_time]
-    });
-    let next = looks.flatten().min();
-    // A process has its slices on all of its GPUs together.
-    slices::shorten(
-        tenant.gpus().iter().any(|gpu| gpu.gate.as_ref().is_some_and(|gate| gate.gives_way(gpu, now_ns()))),
-    );
-    next
 }

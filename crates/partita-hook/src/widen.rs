@@ -3,8 +3,8 @@
 
 use partita_abi::CuResult;
 
+use crate::account::Gpu;
 use crate::calls::{self, Call};
-use crate::gpu::Gpu;
 use crate::report;
 
 /// Runs a launch on the whole GPU and counts it.

@@ -31,6 +31,7 @@
 
 use alloc::vec::Vec;
 use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
 use partita_abi::CuResult;
@@ -41,9 +42,12 @@ use partita_abi::types::{
 };
 use partita_core::time::{GraphShape, Pacer, Priority};
 
-use super::{Gate, low};
+use super::lanes::Gate;
+use super::low;
+use crate::account::Gpu;
 use crate::driver::{GraphCalls, calls};
-use crate::gpu::Gpu;
+use crate::fork::in_child;
+use crate::locate;
 use crate::tenant::Tenant;
 use crate::{real, report};
 
@@ -86,6 +90,49 @@ pub struct Plan {
     every: u32,
     /// The lanes that each waits for, a bit for each.
     lanes: u64,
+}
+
+/// Executables of this process with waits inside.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// The waits inside an executable, for as long as it lives.
+#[derive(Debug)]
+pub struct Waits(Plan);
+
+impl Waits {
+    /// Where they are.
+    pub fn plan(&self) -> Plan {
+        self.0
+    }
+}
+
+impl From<Plan> for Waits {
+    fn from(plan: Plan) -> Self {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Self(plan)
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether executables of this process have waits inside.
+#[inline]
+pub fn any_waits() -> bool {
+    WAITING.load(Ordering::Relaxed) != 0
+}
+
+in_child!(reset_after_fork);
+
+/// A forked child has none of its parent's.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    WAITING.store(0, Ordering::Relaxed);
 }
 
 /// Nodes in a graph of the program, until they are taken out or this is dropped.
@@ -145,72 +192,74 @@ fn every(lengths: Pacer) -> u32 {
     if lengths.mean_ns().is_some() { lengths.launches() } else { EVERY_UNKNOWN }
 }
 
-impl Gate {
-    /// Puts waits into a graph of which an executable is about to be made; `None` if it is to stay
-    /// as it is.
-    pub fn insert_nodes(&self, tenant: &Tenant, gpu: &Gpu, graph: *mut c_void) -> Option<Inserted> {
-        if self.priority(gpu) != Priority::Low {
-            return None;
-        }
-        let claimed = self.page.claimed() | LANES;
-        let lanes = low::lanes_of(claimed).take(LANES_MAX as usize).fold(0, |all, lane| all | 1 << lane);
-        self.insert_as(tenant, gpu, graph, Plan { every: every(self.paces.lengths()), lanes })
+/// Puts waits into a graph of which an executable is about to be made; `None` if it is to stay
+/// as it is.
+pub fn insert(gate: &Gate, tenant: &Tenant, gpu: &Gpu, graph: *mut c_void) -> Option<Inserted> {
+    if gate.priority(gpu) != Priority::Low {
+        return None;
     }
-
-    /// Puts waits into a graph, those of an executable that is about to be updated by it for one.
-    pub fn insert_as(&self, tenant: &Tenant, gpu: &Gpu, graph: *mut c_void, plan: Plan) -> Option<Inserted> {
-        // They run in the current context, which must be of the graph's GPU.
-        let context = tenant.driver().current_context();
-        if context == 0 || tenant.gpu_now().ok()?.index != gpu.index {
-            return None;
-        }
-        let calls = NodeCalls::resolve().inspect_err(|_| refused(CuResult::NOT_SUPPORTED)).ok()?;
-        let places = places(tenant.graph_calls()?, &calls, graph, plan.every)?;
-        if places.is_empty() {
-            return None;
-        }
-        self.insert_at(calls, context, graph, &places, plan).inspect_err(|code| refused(*code)).ok()
-    }
-
-    fn insert_at(
-        &self,
-        calls: NodeCalls,
-        context: usize,
-        graph: *mut c_void,
-        places: &[Place],
-        plan: Plan,
-    ) -> Result<Inserted, CuResult> {
-        // Nothing waits where nobody would open it. A lane may be claimed while the graph runs, so
-        // the thread looks from now on.
-        self.watch()?;
-        let (count, mut waits) = low::waits(plan.lanes, |lane| self.word(lane))?;
-        let parameters = CUDA_BATCH_MEM_OP_NODE_PARAMS {
-            ctx: CUcontext(core::ptr::with_exposed_provenance_mut(context)),
-            count: count as c_uint,
-            param_array: waits.as_mut_ptr(),
-            flags: 0,
-        };
-        let mut inserted =
-            Inserted { plan, calls, graph, nodes: Vec::with_capacity(places.len()), is_in: true };
-        for Place { node, after, is_in_row } in places {
-            let mut wait = core::ptr::null_mut();
-            // SAFETY: valid pointers, nodes that the driver named, and as many of them as said; the
-            // driver copies the parameters.
-            unsafe {
-                (inserted.calls.add)(&mut wait, graph, after.as_ptr(), after.len(), &parameters).ok()?;
-                inserted.nodes.push(Wait { node: wait, instead_of: None });
-                (inserted.calls.connect)(graph, &wait, node, 1).ok()?;
-            }
-            if let (true, [before], Some(wait)) = (is_in_row, after.as_slice(), inserted.nodes.last_mut()) {
-                // SAFETY: an edge that the driver named.
-                unsafe { (inserted.calls.disconnect)(graph, before, node, 1).ok()? };
-                wait.instead_of = Some([*before, *node]);
-            }
-        }
-        Ok(inserted)
-    }
+    let claimed = gate.page.claimed() | LANES;
+    let lanes = low::lanes_of(claimed).take(LANES_MAX as usize).fold(0, |all, lane| all | 1 << lane);
+    insert_as(gate, tenant, gpu, graph, Plan { every: every(gate.paces.lengths()), lanes })
 }
 
+/// Puts waits into a graph, those of an executable that is about to be updated by it for one.
+pub fn insert_as(
+    gate: &Gate,
+    tenant: &Tenant,
+    gpu: &Gpu,
+    graph: *mut c_void,
+    plan: Plan,
+) -> Option<Inserted> {
+    // They run in the current context, which must be of the graph's GPU.
+    let context = tenant.driver().current_context();
+    if context == 0 || locate::gpu_now(tenant).ok()?.index != gpu.index {
+        return None;
+    }
+    let calls = NodeCalls::resolve().inspect_err(|_| refused(CuResult::NOT_SUPPORTED)).ok()?;
+    let places = places(tenant.graph_calls()?, &calls, graph, plan.every)?;
+    if places.is_empty() {
+        return None;
+    }
+    insert_at(gate, calls, context, graph, &places, plan).inspect_err(|code| refused(*code)).ok()
+}
+
+fn insert_at(
+    gate: &Gate,
+    calls: NodeCalls,
+    context: usize,
+    graph: *mut c_void,
+    places: &[Place],
+    plan: Plan,
+) -> Result<Inserted, CuResult> {
+    // Nothing waits where nobody would open it. A lane may be claimed while the graph runs, so
+    // the thread looks from now on.
+    gate.watch()?;
+    let (count, mut waits) = low::waits(plan.lanes, |lane| gate.word(lane))?;
+    let parameters = CUDA_BATCH_MEM_OP_NODE_PARAMS {
+        ctx: CUcontext(core::ptr::with_exposed_provenance_mut(context)),
+        count: count as c_uint,
+        param_array: waits.as_mut_ptr(),
+        flags: 0,
+    };
+    let mut inserted = Inserted { plan, calls, graph, nodes: Vec::with_capacity(places.len()), is_in: true };
+    for Place { node, after, is_in_row } in places {
+        let mut wait = core::ptr::null_mut();
+        // SAFETY: valid pointers, nodes that the driver named, and as many of them as said; the
+        // driver copies the parameters.
+        unsafe {
+            (inserted.calls.add)(&mut wait, graph, after.as_ptr(), after.len(), &parameters).ok()?;
+            inserted.nodes.push(Wait { node: wait, instead_of: None });
+            (inserted.calls.connect)(graph, &wait, node, 1).ok()?;
+        }
+        if let (true, [before], Some(wait)) = (is_in_row, after.as_slice(), inserted.nodes.last_mut()) {
+            // SAFETY: an edge that the driver named.
+            unsafe { (inserted.calls.disconnect)(graph, before, node, 1).ok()? };
+            wait.instead_of = Some([*before, *node]);
+        }
+    }
+    Ok(inserted)
+}
 /// Says once why a process of high priority holds nobody.
 #[cold]
 pub fn holds_nobody() {

@@ -21,12 +21,12 @@ use partita_abi::types::{
 };
 use partita_core::TpcSet;
 
+use crate::account::Gpu;
 use crate::calls::{self, Call};
 use crate::capture;
 use crate::carried::Carried;
 use crate::driver::{Kept, calls as driver_calls};
 use crate::fork::{in_child, renew};
-use crate::gpu::Gpu;
 use partita_ledger::mutex::Mutex;
 
 /// The driver itself disables TPCs with this number and above for clusters of more than 2 blocks
@@ -223,7 +223,7 @@ impl From<CuResult> for NotMade {
 /// # Errors
 /// Why there is none.
 pub fn make(gpu: &Gpu, set: &TpcSet, disable: &Words) -> Result<*mut c_void, NotMade> {
-    let Some(live) = gpu.mask.as_ref().map(|mask| mask.live()) else {
+    let Some(live) = gpu.mask.as_ref().map(|mask| &mask.live) else {
         return Err(CuResult::NOT_SUPPORTED.into());
     };
     let mut maker = MAKER.lock();

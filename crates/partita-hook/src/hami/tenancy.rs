@@ -23,8 +23,7 @@ use partita_ledger::{
 use super::directory::{Lock, Open, Path};
 use super::limits::{Board, Made, Wanted};
 use super::meta;
-use crate::attach::Part;
-use crate::gpu::Gpu;
+use crate::attach::{Claim, Part};
 use crate::report;
 
 /// How often a tenant that goes while a process enters it is looked for again.
@@ -89,7 +88,7 @@ impl Tenancy {
     ///
     /// # Errors
     /// Why it cannot be, and what to do.
-    pub fn enter(&self, asked: &Asked, board: &Board, number: usize, index: u8) -> Result<Gpu, String> {
+    pub fn enter(&self, asked: &Asked, board: &Board, number: usize, index: u8) -> Result<Claim, String> {
         let wanted = Wanted::of(asked, number, board);
         let of_gpu = self.of_gpu(&board.name);
         let directory = of_gpu.join(self.name.as_bytes());
@@ -117,14 +116,16 @@ impl Tenancy {
                 part.claim(index).map(Some)
             });
             match entered {
-                Ok(Some(gpu)) if is_there() && gpu.slot.map().reap().is_ok() => {
-                    if asked.log_level >= 3 && !gpu.limits_now().is_some_and(|limits| wanted.is_in(&limits)) {
+                Ok(Some(claim)) if is_there() && claim.gpu.slot.map().reap().is_ok() => {
+                    if asked.log_level >= 3
+                        && !claim.gpu.limits_now().is_some_and(|limits| wanted.is_in(&limits))
+                    {
                         report::line(format_args!(
                             "{}: this process is held by the limits that its tenant has, not by those that it was started with",
                             board.name
                         ));
                     }
-                    return Ok(gpu);
+                    return Ok(claim);
                 }
                 Err(reason) if is_there() => return Err(reason),
                 Ok(None) => self.end(&of_gpu, &directory)?,

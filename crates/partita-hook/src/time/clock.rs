@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use partita_abi::CuResult;
 
-use super::TimeCalls;
+use super::calls::TimeCalls;
 use super::units::Pool;
 
 /// How often the mark is renewed, in nanoseconds: the driver tells differences in milliseconds as

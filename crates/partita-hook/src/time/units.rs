@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use alloc::vec::Vec;
 use partita_abi::CuResult;
 
-use super::TimeCalls;
+use super::calls::TimeCalls;
 use crate::sys::now_ns;
 use crate::{futex, watcher};
 

@@ -7,14 +7,18 @@ use core::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
 use partita_core::time::{ACCOUNT_WORDS, Law, Pacer, Policy, TimeAccount};
+use partita_ledger::mutex::Mutex;
 use partita_ledger::{FLAG_TIME_SOFT, GateMap, Limits, TIME_WORDS};
 
 use super::clock::Clock;
+use super::meter::{self, Meter, POOLS};
 use super::neighbours::Neighbours;
 use super::streams::{Present, STREAMS};
 use super::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool, Unit};
-use super::{Meter, POOLS};
-use crate::gpu::Gpu;
+use crate::account::Gpu;
+use crate::fork::{in_child, renew};
+use crate::sys::now_ns;
+use crate::tenant::Tenant;
 use crate::{capture, quiet, stream};
 
 const _: () = assert!(ACCOUNT_WORDS == TIME_WORDS);
@@ -91,7 +95,7 @@ impl Inspection {
 }
 
 /// What the thread remembers of one GPU.
-pub struct Watch {
+struct Watch {
     looked_ns: u64,
     flew_ns: u64,
     orphans_ns: u64,
@@ -100,7 +104,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn new() -> Self {
+    fn new() -> Self {
         Self {
             looked_ns: 0,
             flew_ns: 0,
@@ -109,6 +113,29 @@ impl Watch {
             inspection: Inspection::new(),
         }
     }
+}
+
+/// What the thread remembers of each GPU.
+static WATCHES: Mutex<Vec<Watch>> = Mutex::new(Vec::new());
+
+in_child!(reset_after_fork);
+
+/// A forked child has no such thread.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { renew(&WATCHES, Vec::new()) };
+}
+
+/// Looks at every GPU where the tenant has a share of time, and says in how many nanoseconds to look
+/// again; none if there is nothing to look at until the program launches.
+pub fn look(tenant: &Tenant) -> Option<u64> {
+    let mut watches = WATCHES.lock();
+    watches.resize_with(tenant.gpus().len(), Watch::new);
+    let gpus = tenant.gpus().iter().zip(watches.iter_mut());
+    gpus.filter_map(|(gpu, watch)| meter::of(gpu)?.look(gpu, watch, now_ns())).min()
 }
 
 /// How a unit stands.
@@ -124,7 +151,7 @@ enum Found {
 impl Meter {
     /// Looks, and says in how many nanoseconds to look again; none if there is nothing to look at
     /// until the program launches.
-    pub fn look(&self, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u64> {
+    fn look(&self, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u64> {
         let unreported = self.map.in_flight_since(self.seat);
         let in_flight = self.in_flight.load(Ordering::SeqCst) > 0;
         if in_flight {

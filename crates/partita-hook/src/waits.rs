@@ -3,47 +3,22 @@
 //! end.
 
 use core::ffi::c_void;
-use core::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
 
-use super::{ASKED, HOLDS, MEASURES};
-use crate::{locate, pools, tenant};
+use crate::gate::lanes;
+use crate::time::meter;
+use crate::{locate, pools};
 
 /// The program is about to wait, for a stream or for anything: has the GPU open every lane of this
 /// process behind what is in its streams, and mark the end of what is measured.
 #[inline]
 fn before_waiting(stream: Option<*mut c_void>) {
-    if HOLDS.load(Ordering::Relaxed) {
-        release_each(|_| true);
+    if lanes::holds() {
+        lanes::open_each(|_| true);
     }
-    if MEASURES.load(Ordering::Relaxed) {
-        mark_ends(stream);
-    }
-}
-
-#[cold]
-fn mark_ends(stream: Option<*mut c_void>) {
-    let Some(tenant) = tenant::current() else { return };
-    tenant
-        .gpus()
-        .iter()
-        .filter_map(|gpu| gpu.meter.as_ref())
-        .for_each(|meter| meter.mark_ends(tenant, stream));
-}
-
-/// Has calls with which the program waits mark the end of what is measured.
-pub fn measure() {
-    MEASURES.store(true, Ordering::Relaxed);
-}
-
-#[cold]
-fn release_each(which: impl Fn(usize) -> bool) {
-    let Some(tenant) = tenant::current() else { return };
-    for gate in tenant.gpus().iter().filter_map(|gpu| gpu.gate.as_ref()) {
-        for holder in gate.holders.iter().filter(|holder| which(holder.stream.load(Ordering::Relaxed))) {
-            gate.open_behind(tenant, holder);
-        }
+    if meter::measures() {
+        meter::mark_each_end(stream);
     }
 }
 
@@ -80,15 +55,15 @@ pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
 /// Wraps `cuEventQuery`. Who asks again without a launch in between waits, and so has whoever hears
 /// that it is over; who asks once and goes on to launch does not.
 pub unsafe fn query_event(real: Synchronize, event: *mut c_void) -> CuResult {
-    let holds = HOLDS.load(Ordering::Relaxed);
-    let waits = holds && ASKED.swap(true, Ordering::Relaxed);
+    let holds = lanes::holds();
+    let waits = holds && lanes::asked_before();
     if waits {
-        release_each(|_| true);
+        lanes::open_each(|_| true);
     }
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(event) };
     if holds && !waits && result.ok().is_ok() {
-        release_each(|_| true);
+        lanes::open_each(|_| true);
     }
     result
 }
@@ -119,11 +94,11 @@ copies! {
 /// Of the stream alone that is asked about, and so is not being captured: other threads may begin a
 /// capture in others.
 fn before_asking(stream: *mut c_void) {
-    if HOLDS.load(Ordering::Relaxed) {
-        release_each(|held| held == stream.addr() + 1);
+    if lanes::holds() {
+        lanes::open_each(|held| held == stream.addr() + 1);
     }
-    if MEASURES.load(Ordering::Relaxed) {
-        mark_ends(Some(stream));
+    if meter::measures() {
+        meter::mark_each_end(Some(stream));
     }
 }
 
@@ -132,26 +107,13 @@ pub unsafe fn destroy_stream(
     real: unsafe extern "C" fn(*mut c_void) -> CuResult,
     stream: *mut c_void,
 ) -> CuResult {
-    if HOLDS.load(Ordering::Relaxed) {
+    if lanes::holds() {
         let key = stream.addr() + 1;
-        release_each(|held| held == key);
-        let gates = tenant::current()
-            .into_iter()
-            .flat_map(|tenant| tenant.gpus())
-            .filter_map(|gpu| gpu.gate.as_ref());
-        for holder in gates.flat_map(|gate| &gate.holders) {
-            let _ = holder.stream.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        lanes::open_each(|held| held == key);
     }
-    if let Some(tenant) = tenant::current() {
-        let gates = tenant.gpus().iter().filter_map(|gpu| gpu.gate.as_ref());
-        gates.for_each(|gate| gate.paces.forget(stream.addr()));
-    }
-    if MEASURES.load(Ordering::Relaxed)
-        && let Some(tenant) = tenant::current()
-    {
-        let meters = tenant.gpus().iter().filter_map(|gpu| gpu.meter.as_ref());
-        meters.for_each(|meter| meter.end_stream(tenant, stream));
+    lanes::forget_stream(stream);
+    if meter::measures() {
+        meter::end_stream(stream);
     }
     // SAFETY: the caller's handle, passed on.
     unsafe { locate::destroy_stream(real, stream) }

@@ -2,10 +2,7 @@
 
 use partita_ledger::{HookState, Key, Limits, LimitsMap, NO_QUOTA, Slot};
 
-use crate::gate::Gate;
-use crate::mask::LaunchMask;
-use crate::spill::Form;
-use crate::time::Meter;
+use crate::launch_mask::LaunchMask;
 
 /// This process's part in its tenant on one GPU.
 ///
@@ -20,10 +17,6 @@ pub struct Gpu {
     pub slot: Slot,
     /// Its place among the GPUs that this process sees: the driver's ordinal.
     pub index: u8,
-    /// The gate between the GPU's tenants, if this one has a priority.
-    pub gate: Option<Gate>,
-    /// What measures the tenant's share of time, if it has one.
-    pub meter: Option<Meter>,
 }
 
 /// Bytes of device memory, the GPU on which they are charged, and to whom.
@@ -48,6 +41,15 @@ pub enum Account {
     Shared(Key),
     /// Nobody: it is host memory, beyond the quota.
     Host(Form),
+}
+
+/// Whether calls that move managed memory are to find it where it was allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As device memory: such calls fail.
+    Device,
+    /// As managed memory: they do nothing.
+    Managed,
 }
 
 impl Charge {
