@@ -4,8 +4,11 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+use partita_ledger::mutex::{Guard, Mutex};
+
 use crate::account::Charge;
 use crate::driver_memory;
+use crate::fork::{in_child, renew};
 
 /// What kind of driver object holds the memory; handles of different kinds are
 /// numbered apart.
@@ -46,6 +49,24 @@ pub struct Allocations {
     /// Limits of contexts that are memory: what each was at first, and what is charged for what it
     /// is beyond that.
     limits: Option<HashMap<(usize, u32), (u64, Charge)>>,
+}
+
+static ALLOCATIONS: Mutex<Allocations> = Mutex::new(Allocations::new());
+
+in_child!(reset_after_fork);
+
+/// Forgets the parent's.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { renew(&ALLOCATIONS, Allocations::new()) };
+}
+
+/// The process's holdings, locked.
+pub fn lock() -> Guard<'static, Allocations> {
+    ALLOCATIONS.lock()
 }
 
 impl Allocations {

@@ -13,7 +13,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashMap;
 use partita_ledger::GPUS_MAX;
 
+use partita_ledger::mutex::{Guard, Mutex};
+
 use crate::carried::Carried;
+use crate::fork::{in_child, renew};
 use crate::gate::nodes::Waits;
 use crate::misfit::{Needs, Shape};
 
@@ -106,6 +109,24 @@ pub enum Destroy {
     Later,
     /// It was destroyed before.
     Twice,
+}
+
+static EXECUTABLES: Mutex<Executables> = Mutex::new(Executables::new());
+
+in_child!(reset_after_fork);
+
+/// Forgets the parent's.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { renew(&EXECUTABLES, Executables::new()) };
+}
+
+/// The process's executable graphs, locked.
+pub fn lock() -> Guard<'static, Executables> {
+    EXECUTABLES.lock()
 }
 
 impl Executables {

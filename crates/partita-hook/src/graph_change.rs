@@ -30,7 +30,7 @@ fn changed(
         && let Some(tenant) = tenant::current()
     {
         executables::forget_ready(executable as usize);
-        if let Some(executable) = tenant.executables().get(executable as usize) {
+        if let Some(executable) = executables::lock().get(executable as usize) {
             record(tenant, executable);
             if executable.wide {
                 // What changed is uploaded by the next launch, which must not be without the mask
@@ -95,15 +95,14 @@ fn updated(
 
 /// Whether an executable has waits inside.
 fn has_waits(executable: *mut c_void) -> bool {
-    tenant::current().is_some_and(|tenant| {
-        tenant.executables().get(executable as usize).is_some_and(|it| it.waits.is_some())
-    })
+    tenant::current().is_some()
+        && executables::lock().get(executable as usize).is_some_and(|it| it.waits.is_some())
 }
 
 /// Updates an executable of the same graph that has no waits inside, and that nobody launches.
 fn without_waits(executable: *mut c_void, update: impl Fn(*mut c_void) -> CuResult) -> Option<CuResult> {
     let tenant = tenant::current()?;
-    let graph = tenant.executables().get(executable as usize)?.graph();
+    let graph = executables::lock().get(executable as usize)?.graph();
     let driver = tenant.graph_calls()?;
     let plain = driver.instantiate(graph)?;
     let code = update(plain);
@@ -115,7 +114,7 @@ fn without_waits(executable: *mut c_void, update: impl Fn(*mut c_void) -> CuResu
 fn waits_of(executable: *mut c_void, graph: *mut c_void) -> Option<Inserted> {
     let tenant = tenant::current()?;
     let (plan, gpu) = {
-        let mut table = tenant.executables();
+        let mut table = executables::lock();
         let executable = table.get(executable as usize)?;
         (executable.waits.as_ref()?.plan(), executable.gpu)
     };

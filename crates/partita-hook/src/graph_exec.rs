@@ -90,7 +90,7 @@ fn prepared(
     // Each kernel was uploaded with the mask of its own moment.
     if result.is_err() || gpu.limits.epoch() != epoch {
         executables::forget_ready(executable as usize);
-        if let Some(executable) = tenant.executables().get(executable as usize) {
+        if let Some(executable) = executables::lock().get(executable as usize) {
             executable.armed = Armed::Unknown;
         }
     }
@@ -116,7 +116,7 @@ fn prepare<'t>(
     handle: *mut c_void,
     stream: *mut c_void,
 ) -> Result<Option<Prepared<'t>>, CuResult> {
-    let mut table = tenant.executables();
+    let mut table = executables::lock();
     let (Some(executable), Some(driver)) = (table.get(handle as usize), tenant.graph_calls()) else {
         return Ok(None);
     };
@@ -302,7 +302,7 @@ unsafe fn made(
     };
     let mut made = Executable::new(graph as usize, gpu.index, kernels, armed, carried);
     made.waits = plan.map(Waits::from);
-    let unused = tenant.executables().insert(handle as usize, made);
+    let unused = executables::lock().insert(handle as usize, made);
     if let (Some(graph), Some(driver)) = (unused, tenant.graph_calls()) {
         driver.destroy(graph);
         graph_memory::ended(tenant, graph);
@@ -394,7 +394,7 @@ pub unsafe fn destroy_executable(
     let _order = graph_memory::order();
     // Forgotten first: once the driver has freed it, another thread may be given its address.
     executables::forget_ready(executable as usize);
-    let removed = tenant.executables().remove(executable as usize);
+    let removed = executables::lock().remove(executable as usize);
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(executable) };
     if let (Some(graph), Some(driver)) = (removed, tenant.graph_calls()) {
@@ -411,7 +411,7 @@ pub unsafe fn destroy_graph(
     graph: *mut c_void,
 ) -> CuResult {
     let _order = graph_memory::order();
-    let end = tenant::current().map(|tenant| tenant.executables().destroy(graph as usize));
+    let end = tenant::current().map(|_| executables::lock().destroy(graph as usize));
     graph_gpus::forget(graph as usize);
     match end {
         Some(Destroy::Later) => CuResult::SUCCESS,

@@ -17,8 +17,9 @@ use partita_abi::CuResult;
 use crate::account::{Charge, Gpu};
 use crate::allocations::Kind;
 use crate::fork::{in_child, renew};
+use crate::holdings;
 use crate::locate;
-use crate::pools::Source;
+use crate::pools::{self, Source};
 use crate::tenant::{self, Tenant};
 use partita_ledger::mutex::{Guard, Mutex};
 
@@ -49,8 +50,8 @@ fn begin() -> Guard<'static, ()> {
     ORDER.lock()
 }
 
-fn note(tenant: &Tenant, graph: usize, address: u64, charge: Charge) {
-    tenant.pools().hold(Source::Graphs(charge.gpu), charge.bytes);
+fn note(graph: usize, address: u64, charge: Charge) {
+    pools::lock().hold(Source::Graphs(charge.gpu), charge.bytes);
     GRAPHS.lock().get_or_insert_default().entry(graph).or_default().push((address, charge));
 }
 
@@ -81,13 +82,13 @@ pub fn add_node(
     };
     // Of a device that is not there the driver says so.
     let Ok(gpu) = locate::gpu_of_device(tenant, device) else { return add() };
-    if !tenant.reserve(gpu, bytes) {
+    if !holdings::reserve(tenant, gpu, bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
     let _order = begin();
     let result = add();
     if result.is_ok() {
-        note(tenant, graph as usize, address(), Charge::own(gpu.index, bytes));
+        note(graph as usize, address(), Charge::own(gpu.index, bytes));
     } else {
         gpu.credit(bytes);
     }
@@ -103,11 +104,11 @@ pub fn captured(
     allocate: impl FnOnce() -> CuResult,
     address: impl FnOnce() -> u64,
 ) -> CuResult {
-    if !tenant.reserve(gpu, bytes) {
+    if !holdings::reserve(tenant, gpu, bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
     let _order = begin();
-    let here = tenant.here();
+    let here = holdings::here(tenant);
     let result = allocate();
     if result.is_err() {
         gpu.credit(bytes);
@@ -115,9 +116,9 @@ pub fn captured(
     }
     let charge = Charge::own(gpu.index, bytes);
     match tenant.driver().captured_into(stream) {
-        Some(graph) => note(tenant, graph as usize, address(), charge),
+        Some(graph) => note(graph as usize, address(), charge),
         // Charged until it is freed, or for good.
-        None => tenant.hold(Kind::Pointer, address(), charge, here),
+        None => holdings::hold(tenant, Kind::Pointer, address(), charge, here),
     }
     result
 }
@@ -128,12 +129,12 @@ pub fn ended(tenant: &Tenant, graph: usize) {
     for (address, charge) in held {
         // What a launch allocated and nobody freed the program still frees as any other memory.
         // Noted before the driver is asked: another thread may be freeing it.
-        tenant.hold(Kind::Pointer, address, charge, tenant.here());
+        holdings::hold(tenant, Kind::Pointer, address, charge, holdings::here(tenant));
         let is_gone = tenant.driver().range_of(address).is_none();
-        match tenant.take_dead(Kind::Pointer, address, is_gone) {
-            Some(_) => tenant.pools().give_back(Source::Graphs(charge.gpu), charge.gpu, charge.bytes),
-            None => tenant.pools().let_go(Source::Graphs(charge.gpu), charge.bytes),
+        match holdings::take_dead(tenant, Kind::Pointer, address, is_gone) {
+            Some(_) => pools::lock().give_back(Source::Graphs(charge.gpu), charge.gpu, charge.bytes),
+            None => pools::lock().let_go(Source::Graphs(charge.gpu), charge.bytes),
         }
     }
-    tenant.look_after_pools();
+    pools::look_after(tenant);
 }

@@ -22,7 +22,7 @@ use partita_ledger::{LimitsMap, UsageView};
 
 use self::limits::Board;
 use self::tenancy::Tenancy;
-use crate::attach::{Claim, Part};
+use crate::claim::{Claim, Part};
 use crate::nvml::library;
 use crate::report;
 

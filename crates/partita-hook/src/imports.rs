@@ -6,7 +6,8 @@ use partita_abi::CuResult;
 use partita_abi::types::{CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUipcMemHandle};
 
 use crate::account::Charge;
-use crate::allocations::Kind;
+use crate::allocations::{self, Kind};
+use crate::holdings;
 use crate::locate;
 use crate::shares;
 use crate::tenant::{self, Tenant};
@@ -29,7 +30,7 @@ pub unsafe fn export(
     {
         // SAFETY: the driver has written the handle.
         let key = shares::key_of_bytes(unsafe { &(*handle).reserved });
-        tenant.allocations().change(Kind::Pointer, base, |charge| tenant.share(charge, key));
+        allocations::lock().change(Kind::Pointer, base, |charge| shares::share(tenant, charge, key));
     }
     result
 }
@@ -47,9 +48,9 @@ pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags:
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real(pointer, handle, flags) };
     };
-    let here = tenant.here();
+    let here = holdings::here(tenant);
     // Held across the call, so that no other thread closes it before it is noted.
-    let references = tenant.references();
+    let references = holdings::references();
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(pointer, handle, flags) };
     if result.is_err() {
@@ -57,12 +58,12 @@ pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags:
     }
     // SAFETY: the driver has written the pointer.
     let given = unsafe { *pointer };
-    if tenant.allocations().retain(Kind::Opened, given) {
+    if allocations::lock().retain(Kind::Opened, given) {
         return result;
     }
     match charge_opened(tenant, given, shares::key_of_bytes(&handle.reserved)) {
         Ok(charge) => {
-            tenant.hold(Kind::Opened, given, charge, here);
+            holdings::hold(tenant, Kind::Opened, given, charge, here);
             result
         }
         Err(_) => {
@@ -76,7 +77,7 @@ pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags:
 fn charge_opened(tenant: &Tenant, given: u64, key: partita_ledger::Key) -> Result<Charge, CuResult> {
     let (_, bytes) = tenant.driver().range_of(given).ok_or(CuResult::MAP_FAILED)?;
     let gpu = locate::gpu_of_pointer(tenant, given).ok_or(CuResult::MAP_FAILED)?;
-    tenant.with_room(gpu, || tenant.join(gpu, key, bytes))
+    holdings::with_room(tenant, gpu, || shares::join(gpu, key, bytes))
 }
 
 /// Wraps `cuIpcCloseMemHandle`.
@@ -85,12 +86,12 @@ pub unsafe fn close(real: unsafe extern "C" fn(u64) -> CuResult, pointer: u64) -
         // SAFETY: the caller's pointer, passed on.
         return unsafe { real(pointer) };
     };
-    let _references = tenant.references();
+    let _references = holdings::references();
     // SAFETY: the caller's pointer, passed on.
     let result = unsafe { real(pointer) };
     if result.is_ok() {
-        let freed = tenant.allocations().release(Kind::Opened, pointer);
-        freed.into_iter().for_each(|freed| tenant.credit(freed));
+        let freed = allocations::lock().release(Kind::Opened, pointer);
+        freed.into_iter().for_each(|freed| holdings::credit(tenant, freed));
     }
     result
 }
@@ -198,14 +199,14 @@ pub unsafe fn set_limit(
     };
     // Two threads that set it at once would both pay, or be credited, for the difference to the
     // same value.
-    let _contexts = tenant.contexts();
+    let _contexts = holdings::contexts();
     let (Some(now), Ok(gpu)) = (tenant.driver().context_limit(limit), locate::gpu_now(tenant)) else {
         return set();
     };
     let context = tenant.driver().current_context();
-    let (first, held) = tenant.allocations().context_limit(context, limit, now);
+    let (first, held) = allocations::lock().context_limit(context, limit, now);
     let wanted = (value as u64).saturating_sub(first);
-    if !tenant.reserve(gpu, wanted.saturating_sub(held)) {
+    if !holdings::reserve(tenant, gpu, wanted.saturating_sub(held)) {
         return CuResult::OUT_OF_MEMORY;
     }
     let result = set();
@@ -213,7 +214,7 @@ pub unsafe fn set_limit(
         gpu.credit(wanted.saturating_sub(held));
         return result;
     }
-    tenant.allocations().set_context_limit(context, limit, first, Charge::own(gpu.index, wanted));
+    allocations::lock().set_context_limit(context, limit, first, Charge::own(gpu.index, wanted));
     driver_memory::limits_charged(held, wanted);
     gpu.credit(held.saturating_sub(wanted));
     result

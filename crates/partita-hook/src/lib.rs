@@ -34,6 +34,8 @@ mod caller;
 mod calls;
 mod capture;
 mod carried;
+mod claim;
+mod contexts;
 mod counter;
 mod driver;
 mod driver_memory;
@@ -54,6 +56,7 @@ mod graph_place;
 mod green;
 mod hami;
 mod heap;
+mod holdings;
 mod imports;
 mod ioctl;
 mod launch;
@@ -83,7 +86,9 @@ mod row;
 mod shares;
 mod slices;
 mod spill;
+mod spilled;
 mod stream;
+mod stream_memory;
 mod subscribers;
 mod sys;
 mod table;
@@ -95,6 +100,7 @@ mod vmm;
 mod waits;
 mod watcher;
 mod widen;
+mod word;
 
 /// Looks at the environment as soon as the library is loaded, before the
 /// program can change it.

@@ -17,7 +17,6 @@ use crate::account::Gpu;
 use crate::fork::in_child;
 use crate::graph_gpus;
 use crate::places::PlaceCalls;
-use crate::quiet;
 use crate::tenant::Tenant;
 use crate::thread_word::ThreadWord;
 
@@ -73,17 +72,6 @@ pub unsafe fn destroy_stream(
     }
     // SAFETY: the caller's handle, passed on.
     unsafe { real(stream) }
-}
-
-/// Wraps `cuCtxDetach`, which ends a context that nobody else has attached.
-pub unsafe fn detach_context(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    context: *mut c_void,
-) -> CuResult {
-    forget_contexts();
-    let _quiet = quiet::keep();
-    // SAFETY: the caller's handle, passed on.
-    unsafe { real(context) }
 }
 
 /// The GPU of a call, for the launch callback; lies on the stack of the call.

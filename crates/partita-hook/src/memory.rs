@@ -5,7 +5,7 @@
 //! what `cuMemGetAddressRange` reports for it too. Over the quota the call
 //! returns `CUDA_ERROR_OUT_OF_MEMORY` and the driver is never asked.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
@@ -14,11 +14,13 @@ use partita_abi::types::{
 };
 
 use crate::account::{Account, Charge, Form, Gpu};
-use crate::allocations::Kind;
-use crate::query::Word;
+use crate::allocations::{self, Kind};
+use crate::holdings;
+use crate::locate;
+use crate::pools;
 use crate::spill;
 use crate::tenant::{self, Tenant};
-use crate::{green, locate, quiet};
+use crate::word::Word;
 
 /// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it gave;
 /// credits the bytes again if it failed. A request for nothing is left to the driver to judge.
@@ -35,13 +37,13 @@ pub fn charged(
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
-    if !tenant.reserve(gpu, bytes) {
+    if !holdings::reserve(tenant, gpu, bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
-    let here = tenant.here();
+    let here = holdings::here(tenant);
     let result = allocate();
     if result.is_ok() {
-        tenant.hold(kind, handle(), Charge::own(gpu.index, bytes), here);
+        holdings::hold(tenant, kind, handle(), Charge::own(gpu.index, bytes), here);
     } else {
         gpu.credit(bytes);
     }
@@ -54,19 +56,19 @@ pub fn charged(
 /// another thread may be given the same address.
 pub fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else { return free() };
-    let holding = tenant.allocations().remove(kind, handle);
+    let holding = allocations::lock().remove(kind, handle);
     let is_host = holding.is_some_and(|holding| matches!(holding.charge.account, Account::Host(_)));
     let result = if is_host { spill::free(handle) } else { free() };
     match holding {
-        Some(holding) if result.is_ok() => tenant.credit(holding.charge),
+        Some(holding) if result.is_ok() => holdings::credit(tenant, holding.charge),
         Some(holding) => {
-            let freed = tenant.allocations().restore(kind, handle, holding);
-            freed.into_iter().for_each(|freed| tenant.credit(freed));
+            let freed = allocations::lock().restore(kind, handle, holding);
+            freed.into_iter().for_each(|freed| holdings::credit(tenant, freed));
             // Another thread may have freed it meanwhile, or its context ended.
-            tenant.bury(kind, handle, result == CuResult::INVALID_HANDLE);
+            holdings::bury(tenant, kind, handle, result == CuResult::INVALID_HANDLE);
         }
         // Another thread may have had the holding out, and put it back.
-        None if result.is_ok() => tenant.bury(kind, handle, false),
+        None if result.is_ok() => holdings::bury(tenant, kind, handle, false),
         None => {}
     }
     result
@@ -173,10 +175,10 @@ fn charged_rows(
     given: impl FnOnce() -> (u64, u64),
 ) -> CuResult {
     let asked_bytes = width.saturating_mul(height);
-    if !tenant.reserve(gpu, asked_bytes) {
+    if !holdings::reserve(tenant, gpu, asked_bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
-    let here = tenant.here();
+    let here = holdings::here(tenant);
     let result = allocate();
     if result.is_err() {
         gpu.credit(asked_bytes);
@@ -184,8 +186,14 @@ fn charged_rows(
     }
     let (address, pitch_bytes) = given();
     let padding_bytes = pitch_bytes.saturating_mul(height).saturating_sub(asked_bytes);
-    if tenant.reserve(gpu, padding_bytes) {
-        tenant.hold(Kind::Pointer, address, Charge::own(gpu.index, asked_bytes + padding_bytes), here);
+    if holdings::reserve(tenant, gpu, padding_bytes) {
+        holdings::hold(
+            tenant,
+            Kind::Pointer,
+            address,
+            Charge::own(gpu.index, asked_bytes + padding_bytes),
+            here,
+        );
         result
     } else {
         gpu.credit(asked_bytes);
@@ -202,7 +210,7 @@ pub unsafe fn free<P: Word>(real: unsafe extern "C" fn(P) -> CuResult, pointer: 
     if result.is_ok()
         && let Some(tenant) = tenant::current()
     {
-        tenant.look_after_pools();
+        pools::look_after(tenant);
     }
     result
 }
@@ -262,53 +270,4 @@ pub unsafe fn destroy_mipmapped_array(
 ) -> CuResult {
     // SAFETY: the caller's handle, passed on.
     released(Kind::MipmappedArray, array as u64, || unsafe { real(array) })
-}
-
-/// Wraps `cuCtxDestroy`, which frees all memory of the context.
-pub unsafe fn destroy_context(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    context: *mut c_void,
-) -> CuResult {
-    let _contexts = tenant::current().map(Tenant::contexts);
-    // First: once the driver has freed it, another thread may be given its address on another GPU.
-    locate::forget_contexts();
-    let _quiet = quiet::keep();
-    // SAFETY: the caller's handle, passed on.
-    let result = unsafe { real(context) };
-    if result.is_ok()
-        && let Some(tenant) = tenant::current()
-    {
-        tenant.end_context(context as usize);
-    }
-    result
-}
-
-/// Wraps `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`: when the
-/// context is gone afterwards, so is its memory.
-pub unsafe fn leave_primary_context(
-    real: unsafe extern "C" fn(c_int) -> CuResult,
-    device: c_int,
-) -> CuResult {
-    let tenant = tenant::current();
-    let _contexts = tenant.map(Tenant::contexts);
-    let context = tenant.and_then(|tenant| primary_context(tenant, device));
-    locate::forget_contexts();
-    let _quiet = quiet::keep();
-    // SAFETY: the caller's device, passed on.
-    let result = unsafe { real(device) };
-    if let (Some(tenant), Some(context)) = (tenant, context)
-        && result.is_ok()
-        && !tenant.driver().primary_context_is_active(device)
-    {
-        tenant.end_context(context);
-        green::sets::forget_all();
-    }
-    result
-}
-
-/// The handle of a device's primary context while it exists.
-fn primary_context(tenant: &Tenant, device: c_int) -> Option<usize> {
-    let driver = tenant.driver();
-    // Asked only of a context that exists: to retain another would create it.
-    driver.primary_context_is_active(device).then(|| driver.primary_context(device)).flatten()
 }

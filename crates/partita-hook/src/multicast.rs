@@ -6,9 +6,10 @@ use core::ffi::c_int;
 use partita_abi::CuResult;
 
 use crate::account::Charge;
-use crate::allocations::Kind;
+use crate::allocations::{self, Kind};
 use crate::fork::{in_child, renew};
-use crate::tenant::{self, Tenant};
+use crate::holdings;
+use crate::tenant;
 use partita_ledger::mutex::Mutex;
 
 /// Memory bound to a multicast object.
@@ -38,8 +39,10 @@ fn note(
     offset: usize,
     memory: impl FnOnce(&mut crate::allocations::Allocations) -> Option<u64>,
 ) {
-    let Some(tenant) = tenant::current() else { return };
-    let mut allocations = tenant.allocations();
+    if tenant::current().is_none() {
+        return;
+    }
+    let mut allocations = allocations::lock();
     if let Some(memory) = memory(&mut allocations)
         && let Some(Charge { gpu, .. }) = allocations.charge(Kind::Physical, memory)
         && allocations.add_mapping(memory)
@@ -58,7 +61,7 @@ pub unsafe fn bind_memory(
     bytes: usize,
     flags: u64,
 ) -> CuResult {
-    let _references = tenant::current().map(Tenant::references);
+    let _references = tenant::current().map(|_| holdings::references());
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, offset, memory, memory_offset, bytes, flags) };
     if result.is_ok() {
@@ -76,7 +79,7 @@ pub unsafe fn bind_address(
     bytes: usize,
     flags: u64,
 ) -> CuResult {
-    let _references = tenant::current().map(Tenant::references);
+    let _references = tenant::current().map(|_| holdings::references());
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, offset, address, bytes, flags) };
     if result.is_ok() {
@@ -97,7 +100,7 @@ pub unsafe fn bind_memory_on(
     bytes: usize,
     flags: u64,
 ) -> CuResult {
-    let _references = tenant::current().map(Tenant::references);
+    let _references = tenant::current().map(|_| holdings::references());
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, device, offset, memory, memory_offset, bytes, flags) };
     if result.is_ok() {
@@ -116,7 +119,7 @@ pub unsafe fn bind_address_on(
     bytes: usize,
     flags: u64,
 ) -> CuResult {
-    let _references = tenant::current().map(Tenant::references);
+    let _references = tenant::current().map(|_| holdings::references());
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, device, offset, address, bytes, flags) };
     if result.is_ok() {
@@ -133,11 +136,11 @@ pub unsafe fn unbind(
     offset: usize,
     bytes: usize,
 ) -> CuResult {
-    let _references = tenant::current().map(Tenant::references);
+    let _references = tenant::current().map(|_| holdings::references());
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(object, device, offset, bytes) };
     let Some(tenant) = tenant::current().filter(|_| result.is_ok()) else { return result };
-    let mut allocations = tenant.allocations();
+    let mut allocations = allocations::lock();
     let mut freed = alloc::vec::Vec::new();
     let end = offset.saturating_add(bytes);
     BOUND.lock().retain(|bound| {
@@ -150,6 +153,6 @@ pub unsafe fn unbind(
         !gone
     });
     drop(allocations);
-    freed.into_iter().for_each(|freed| tenant.credit(freed));
+    freed.into_iter().for_each(|freed| holdings::credit(tenant, freed));
     result
 }

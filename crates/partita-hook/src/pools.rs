@@ -21,13 +21,12 @@ use partita_abi::types::{
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CUmemLocation,
 };
 
-use crate::account::{Account, Charge, Form, Gpu};
-use crate::allocations::Kind;
+use partita_ledger::mutex::{Guard, Mutex};
+
+use crate::account::{Charge, Gpu};
 use crate::driver::calls;
-use crate::locate;
-use crate::spill;
+use crate::fork::{in_child, renew};
 use crate::tenant::{self, Tenant};
-use crate::{graph_memory, memory};
 
 calls! {
     /// Entry points that tell of pools, complete from CUDA 11.4 on.
@@ -69,6 +68,24 @@ pub struct Pools {
 /// Whether there are idle bytes: synchronisations have nothing to look for otherwise.
 static ANY: AtomicBool = AtomicBool::new(false);
 
+static POOLS: Mutex<Pools> = Mutex::new(Pools::new());
+
+in_child!(reset_after_fork);
+
+/// Forgets the parent's.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { renew(&POOLS, Pools::new()) };
+}
+
+/// What the process's pools keep, locked.
+pub fn lock() -> Guard<'static, Pools> {
+    POOLS.lock()
+}
+
 impl Pools {
     /// None.
     pub const fn new() -> Self {
@@ -105,7 +122,8 @@ impl Pools {
         self.put(source, gpu, bytes);
     }
 
-    fn put(&mut self, source: Source, gpu: u8, bytes: u64) {
+    /// Notes that `bytes`, which are charged, are idle.
+    pub fn put(&mut self, source: Source, gpu: u8, bytes: u64) {
         if bytes > 0 {
             self.idle.get_or_insert_default().entry(source).or_insert((gpu, 0)).1 += bytes;
             ANY.store(true, Ordering::Release);
@@ -113,7 +131,7 @@ impl Pools {
     }
 
     /// Takes up to `bytes` of what is idle on that GPU.
-    fn take(&mut self, source: Source, gpu: u8, bytes: u64) -> u64 {
+    pub fn take(&mut self, source: Source, gpu: u8, bytes: u64) -> u64 {
         let idle = self.idle.get_or_insert_default();
         let Some((of, kept)) = idle.get_mut(&source) else { return 0 };
         if *of != gpu {
@@ -128,7 +146,7 @@ impl Pools {
     }
 
     /// The pool that a device allocates from.
-    fn present(&mut self, gpu: u8) -> Option<u64> {
+    pub fn present(&mut self, gpu: u8) -> Option<u64> {
         if let Some(&pool) = self.present.get_or_insert_default().get(&gpu) {
             return Some(pool);
         }
@@ -141,7 +159,7 @@ impl Pools {
     }
 
     /// Bytes that the driver keeps for a source, in use or not.
-    fn reserved(&mut self, source: Source) -> Option<u64> {
+    pub fn reserved(&mut self, source: Source) -> Option<u64> {
         let calls = self.calls()?;
         let mut value = 0u64;
         let to = (&raw mut value).cast::<c_void>();
@@ -159,6 +177,14 @@ impl Pools {
         .ok()
         .ok()?;
         Some(value)
+    }
+
+    /// Frees what the driver has just given, in the order of a stream.
+    pub fn undo(&mut self, given: u64, stream: *mut c_void) {
+        if let Some(calls) = self.calls() {
+            // SAFETY: what the driver has just given, on the stream that was given.
+            let _ = unsafe { (calls.free_async)(given, stream) };
+        }
     }
 
     fn trim(&mut self, source: Source) {
@@ -248,27 +274,31 @@ impl Pools {
     }
 }
 
-impl Tenant {
-    fn settle(&self, trim: bool, which: impl Fn(Source, u8) -> bool) -> bool {
-        if !ANY.load(Ordering::Acquire) {
-            return false;
-        }
-        let freed = self.pools().settle(trim, which);
-        let bytes: u64 = freed.iter().map(|charge| charge.bytes).sum();
-        freed.into_iter().for_each(|charge| self.credit(charge));
-        bytes > 0
+fn settle(tenant: &Tenant, trim: bool, which: impl Fn(Source, u8) -> bool) -> bool {
+    if !ANY.load(Ordering::Acquire) {
+        return false;
     }
+    let freed = lock().settle(trim, which);
+    credit(tenant, &freed);
+    freed.iter().any(|charge| charge.bytes > 0)
+}
 
-    /// Has the process's pools on a GPU give back what they keep unused; whether any bytes were
-    /// credited.
-    pub fn reclaim(&self, gpu: &Gpu) -> bool {
-        self.settle(true, |_, of| of == gpu.index)
+/// Credits what pools kept, which is this process's own.
+fn credit(tenant: &Tenant, freed: &[Charge]) {
+    for charge in freed {
+        tenant.gpu(charge.gpu).into_iter().for_each(|gpu| gpu.credit(charge.bytes));
     }
+}
 
-    /// Credits what the driver has given up of its own accord.
-    pub fn look_after_pools(&self) {
-        self.settle(false, |_, _| true);
-    }
+/// Has the process's pools on a GPU give back what they keep unused; whether any bytes were
+/// credited.
+pub fn reclaim(tenant: &Tenant, gpu: &Gpu) -> bool {
+    settle(tenant, true, |_, of| of == gpu.index)
+}
+
+/// Credits what the driver has given up of its own accord.
+pub fn look_after(tenant: &Tenant) {
+    settle(tenant, false, |_, _| true);
 }
 
 /// Credits what pools have given up at a synchronisation.
@@ -277,7 +307,7 @@ fn synchronized(result: CuResult) -> CuResult {
         && result.is_ok()
         && let Some(tenant) = tenant::current()
     {
-        tenant.look_after_pools();
+        look_after(tenant);
     }
     result
 }
@@ -321,7 +351,7 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, pool:
     // SAFETY: the caller's handle, passed on.
     let destroy = || unsafe { real(pool) };
     let Some(tenant) = tenant::current() else { return destroy() };
-    let mut pools = tenant.pools();
+    let mut pools = lock();
     if pools.ending.contains(&(pool as u64)) {
         return CuResult::INVALID_VALUE;
     }
@@ -334,15 +364,13 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, pool:
         pools.present = None;
     }
     drop(pools);
-    freed.into_iter().for_each(|charge| tenant.credit(charge));
+    credit(tenant, &freed);
     result
 }
 
 fn present_changed(result: CuResult) -> CuResult {
-    if result.is_ok()
-        && let Some(tenant) = tenant::current()
-    {
-        tenant.pools().present = None;
+    if result.is_ok() && tenant::current().is_some() {
+        lock().present = None;
     }
     result
 }
@@ -366,157 +394,4 @@ pub unsafe fn set_present_of(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     present_changed(unsafe { real(location, kind, pool) })
-}
-
-/// An allocation from a pool.
-struct Wanted<A, G, T> {
-    /// The pool; the device's present one where the call names none.
-    pool: Option<u64>,
-    bytes: u64,
-    stream: *mut c_void,
-    allocate: A,
-    given: G,
-    /// Gives the program an address.
-    give: T,
-}
-
-impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
-    fn charged(self) -> CuResult {
-        let Some(tenant) = tenant::current() else {
-            return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { (self.allocate)() };
-        };
-        let gpu = match locate::gpu_of_stream(tenant, self.stream) {
-            Ok(gpu) => gpu,
-            Err(code) => return code,
-        };
-        if tenant.driver().is_capturing(self.stream) {
-            return graph_memory::captured(tenant, gpu, self.bytes, self.stream, self.allocate, self.given);
-        }
-        let result = match self.attempt(tenant, gpu) {
-            CuResult::OUT_OF_MEMORY if tenant.reclaim(gpu) => self.attempt(tenant, gpu),
-            result => result,
-        };
-        match result {
-            CuResult::OUT_OF_MEMORY => {
-                spill::allocate(tenant, gpu, self.bytes, Form::Device).map_or(result, |given| {
-                    (self.give)(given);
-                    CuResult::SUCCESS
-                })
-            }
-            _ => result,
-        }
-    }
-
-    /// Reserves what idle bytes do not pay, allocates, and pays for what the driver obtained though
-    /// bytes were idle. One thread at a time, so that what the driver obtained is this call's.
-    fn attempt(&self, tenant: &Tenant, gpu: &Gpu) -> CuResult {
-        let mut pools = tenant.pools();
-        let Some(pool) = self.pool.or_else(|| pools.present(gpu.index)) else {
-            drop(pools);
-            return memory::charged(Kind::Pointer, self.bytes, &self.allocate, &self.given);
-        };
-        let source = Source::Pool(pool);
-        let idle = pools.take(source, gpu.index, self.bytes);
-        let before = if idle > 0 { pools.reserved(source) } else { None };
-        let fresh = self.bytes - idle;
-        if !gpu.reserve(fresh) {
-            pools.put(source, gpu.index, idle);
-            return CuResult::OUT_OF_MEMORY;
-        }
-        let result = (self.allocate)();
-        if result.is_err() {
-            pools.put(source, gpu.index, idle);
-            gpu.credit(fresh);
-            return result;
-        }
-        if idle > 0 {
-            let after = pools.reserved(source);
-            let grown = before.zip(after).map_or(0, |(before, after)| after.saturating_sub(before));
-            // As long as that is not more than was reserved, the idle bytes are what it reused.
-            let unused = grown.saturating_sub(fresh).min(idle);
-            let paid = gpu.reserve(unused);
-            pools.put(source, gpu.index, if paid { unused } else { idle });
-            if !paid {
-                gpu.credit(fresh);
-                if let Some(calls) = pools.calls() {
-                    // SAFETY: what the driver has just given, on the stream that was given.
-                    let _ = unsafe { (calls.free_async)((self.given)(), self.stream) };
-                }
-                return CuResult::OUT_OF_MEMORY;
-            }
-        }
-        self.hold(tenant, gpu, pool, &mut pools)
-    }
-
-    /// Notes what was given. Where a pool lies, its first bytes tell: if that is not the stream's
-    /// GPU, the charge moves, and the call is undone if that GPU's quota has no room for it.
-    fn hold(&self, tenant: &Tenant, gpu: &Gpu, pool: u64, pools: &mut Pools) -> CuResult {
-        let given = (self.given)();
-        let there = match tenant.places() {
-            Some(_) => locate::gpu_of_pointer(tenant, given).unwrap_or(gpu),
-            None => gpu,
-        };
-        if there.index != gpu.index {
-            gpu.credit(self.bytes);
-            if !there.reserve(self.bytes) {
-                tenant.driver().free(given);
-                return CuResult::OUT_OF_MEMORY;
-            }
-        }
-        let charge = Charge { gpu: there.index, bytes: self.bytes, account: Account::Pool(pool) };
-        pools.hold(Source::Pool(pool), self.bytes);
-        let bytes = || tenant.driver().range_of(given).map(|(_, bytes)| bytes);
-        // A pool's memory ends with no context.
-        let stale = tenant.allocations().insert(Kind::Pointer, given, charge, 0, bytes);
-        if let Some(Charge { account: Account::Pool(former), bytes, .. }) = stale {
-            pools.let_go(Source::Pool(former), bytes);
-        }
-        // The pools are locked, and what is stale came from one that has it no more.
-        stale.into_iter().for_each(|stale| tenant.credit(Charge { account: Account::Own, ..stale }));
-        CuResult::SUCCESS
-    }
-}
-
-type Alloc = unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> CuResult;
-type AllocFromPool = unsafe extern "C" fn(*mut u64, usize, *mut c_void, *mut c_void) -> CuResult;
-type Free = unsafe extern "C" fn(u64, *mut c_void) -> CuResult;
-
-/// Wraps `cuMemAllocAsync`.
-pub unsafe fn alloc_async(real: Alloc, pointer: *mut u64, bytes: usize, stream: *mut c_void) -> CuResult {
-    // SAFETY: the caller's arguments.
-    let allocate = || unsafe { real(pointer, bytes, stream) };
-    // SAFETY: on success the driver has written the pointer.
-    let given = || unsafe { *pointer };
-    // SAFETY: the caller's word that it can be written to.
-    let give = |address| unsafe { *pointer = address };
-    Wanted { pool: None, bytes: bytes as u64, stream, allocate, given, give }.charged()
-}
-
-/// Wraps `cuMemAllocFromPoolAsync`.
-pub unsafe fn alloc_from_pool(
-    real: AllocFromPool,
-    pointer: *mut u64,
-    bytes: usize,
-    pool: *mut c_void,
-    stream: *mut c_void,
-) -> CuResult {
-    // SAFETY: the caller's arguments.
-    let allocate = || unsafe { real(pointer, bytes, pool, stream) };
-    // SAFETY: on success the driver has written the pointer.
-    let given = || unsafe { *pointer };
-    // SAFETY: the caller's word that it can be written to.
-    let give = |address| unsafe { *pointer = address };
-    Wanted { pool: Some(pool as u64), bytes: bytes as u64, stream, allocate, given, give }.charged()
-}
-
-/// Wraps `cuMemFreeAsync`. What a capture records frees nothing yet.
-pub unsafe fn free_async(real: Free, pointer: u64, stream: *mut c_void) -> CuResult {
-    // SAFETY: the caller's arguments, passed on.
-    let free = || unsafe { real(pointer, stream) };
-    let Some(tenant) = tenant::current() else { return free() };
-    if tenant.driver().is_capturing(stream) {
-        return free();
-    }
-    spill::settle(tenant, pointer, stream);
-    memory::released(Kind::Pointer, pointer, free)
 }

@@ -9,43 +9,9 @@ use partita_ledger::{FLAG_SM_COUNT_PARTITION, Limits};
 
 use crate::account::Gpu;
 use crate::locate;
+use crate::pools;
+use crate::word::Word;
 use crate::{caller, misfit, tenant};
-
-/// An unsigned integer of the driver's interface: 32 bits wide in the calls of
-/// CUDA 3.1 and before, 64 bits since.
-pub trait Word: Copy {
-    /// Widens the value.
-    fn to_u64(self) -> u64;
-    /// Narrows a value, saturating, as the driver's 32-bit calls do.
-    fn from_u64(value: u64) -> Self;
-}
-
-impl Word for u32 {
-    fn to_u64(self) -> u64 {
-        self.into()
-    }
-    fn from_u64(value: u64) -> Self {
-        u32::try_from(value).unwrap_or(u32::MAX)
-    }
-}
-
-impl Word for u64 {
-    fn to_u64(self) -> u64 {
-        self
-    }
-    fn from_u64(value: u64) -> Self {
-        value
-    }
-}
-
-impl Word for usize {
-    fn to_u64(self) -> u64 {
-        self as u64
-    }
-    fn from_u64(value: u64) -> Self {
-        value as usize
-    }
-}
 
 /// Wraps `cuMemGetInfo`: the total is the quota, and the free bytes are what is
 /// left of it or what the device can still give, whichever is less.
@@ -60,7 +26,7 @@ pub unsafe fn mem_info<W: Word>(
     let Some(quota_bytes) = gpu.quota_bytes() else { return result };
     if result.is_ok() {
         if let Some(tenant) = tenant::current() {
-            tenant.look_after_pools();
+            pools::look_after(tenant);
         }
         let left_bytes = quota_bytes.saturating_sub(gpu.used_bytes());
         // One of them may be asked for alone, as OptiX is said to (HAMi-core's issues 321 and 333);

@@ -14,7 +14,10 @@ use hashbrown::HashMap;
 use partita_abi::CuResult;
 use partita_ledger::{AccountError, Key, NO_QUOTA, Share};
 
+use partita_ledger::mutex::{Guard, Mutex};
+
 use crate::account::{Account, Charge, Gpu};
+use crate::fork::{in_child, renew};
 use crate::tenant::Tenant;
 
 /// The first word of the keys of marked descriptors.
@@ -23,13 +26,31 @@ const OF_DESCRIPTOR: u64 = u64::from_le_bytes(*b"descript");
 const MARK_BITS: u32 = 62;
 
 /// This process's shares, and how often it holds each.
-pub struct Shares {
+struct Shares {
     held: Option<HashMap<(u8, Key), (Share, u32)>>,
+}
+
+static SHARES: Mutex<Shares> = Mutex::new(Shares::new());
+
+in_child!(reset_after_fork);
+
+/// Forgets the parent's.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { renew(&SHARES, Shares::new()) };
+}
+
+/// The process's shares, locked.
+fn lock() -> Guard<'static, Shares> {
+    SHARES.lock()
 }
 
 impl Shares {
     /// None.
-    pub const fn new() -> Self {
+    const fn new() -> Self {
         Self { held: None }
     }
 }
@@ -135,65 +156,63 @@ impl core::fmt::Write for Line<'_> {
     }
 }
 
-impl Tenant {
-    /// Has what is charged to this process alone be shared under `key`. It stays this process's own
-    /// where the ledger has no room for another shared memory.
-    pub fn share(&self, charge: Charge, key: Key) -> Charge {
-        let Some(gpu) = self.gpus().get(usize::from(charge.gpu)) else { return charge };
-        if charge.account != Account::Own || charge.bytes == 0 {
-            return charge;
-        }
-        let mut shares = self.shares();
-        let held = shares.held.get_or_insert_default();
-        if held.contains_key(&(charge.gpu, key)) {
-            return charge;
-        }
-        match gpu.slot.share(key, charge.bytes) {
-            Ok(Some(share)) => {
-                held.insert((charge.gpu, key), (share, 1));
-                Charge { account: Account::Shared(key), ..charge }
-            }
-            Ok(None) | Err(_) => charge,
-        }
+/// Has what is charged to this process alone be shared under `key`. It stays this process's own
+/// where the ledger has no room for another shared memory.
+pub fn share(tenant: &Tenant, charge: Charge, key: Key) -> Charge {
+    let Some(gpu) = tenant.gpu(charge.gpu) else { return charge };
+    if charge.account != Account::Own || charge.bytes == 0 {
+        return charge;
     }
-
-    /// Charges `bytes` of memory that comes from another process, if no process of the tenant holds
-    /// it.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`; the caller words it as its call documents.
-    pub fn join(&self, gpu: &Gpu, key: Key, bytes: u64) -> Result<Charge, CuResult> {
-        let charge = Charge { gpu: gpu.index, bytes, account: Account::Shared(key) };
-        let mut shares = self.shares();
-        let held = shares.held.get_or_insert_default();
-        if let Some((_, count)) = held.get_mut(&(gpu.index, key)) {
-            *count += 1;
-            return Ok(charge);
-        }
-        let quota_bytes = gpu.quota_bytes().unwrap_or(NO_QUOTA);
-        match gpu.slot.join_or_reserve(key, bytes, quota_bytes) {
-            Ok(Some(share)) => {
-                held.insert((gpu.index, key), (share, 1));
-                Ok(charge)
-            }
-            // Without room for another shared memory it is charged to each of its processes: too
-            // much, not too little.
-            Ok(None) if gpu.reserve(bytes) => Ok(Charge { account: Account::Own, ..charge }),
-            Ok(None) | Err(AccountError::OverQuota { .. }) => Err(CuResult::OUT_OF_MEMORY),
-            Err(_) => Err(CuResult::OUT_OF_MEMORY),
-        }
+    let mut shares = lock();
+    let held = shares.held.get_or_insert_default();
+    if held.contains_key(&(charge.gpu, key)) {
+        return charge;
     }
-
-    /// Gives up one hold of a share.
-    pub fn leave(&self, gpu: &Gpu, key: Key) {
-        let mut shares = self.shares();
-        let held = shares.held.get_or_insert_default();
-        let Some((_, count)) = held.get_mut(&(gpu.index, key)) else { return };
-        *count -= 1;
-        if *count == 0
-            && let Some((share, _)) = held.remove(&(gpu.index, key))
-        {
-            gpu.slot.leave(share);
+    match gpu.slot.share(key, charge.bytes) {
+        Ok(Some(share)) => {
+            held.insert((charge.gpu, key), (share, 1));
+            Charge { account: Account::Shared(key), ..charge }
         }
+        Ok(None) | Err(_) => charge,
+    }
+}
+
+/// Charges `bytes` of memory that comes from another process, if no process of the tenant holds
+/// it.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY`; the caller words it as its call documents.
+pub fn join(gpu: &Gpu, key: Key, bytes: u64) -> Result<Charge, CuResult> {
+    let charge = Charge { gpu: gpu.index, bytes, account: Account::Shared(key) };
+    let mut shares = lock();
+    let held = shares.held.get_or_insert_default();
+    if let Some((_, count)) = held.get_mut(&(gpu.index, key)) {
+        *count += 1;
+        return Ok(charge);
+    }
+    let quota_bytes = gpu.quota_bytes().unwrap_or(NO_QUOTA);
+    match gpu.slot.join_or_reserve(key, bytes, quota_bytes) {
+        Ok(Some(share)) => {
+            held.insert((gpu.index, key), (share, 1));
+            Ok(charge)
+        }
+        // Without room for another shared memory it is charged to each of its processes: too
+        // much, not too little.
+        Ok(None) if gpu.reserve(bytes) => Ok(Charge { account: Account::Own, ..charge }),
+        Ok(None) | Err(AccountError::OverQuota { .. }) => Err(CuResult::OUT_OF_MEMORY),
+        Err(_) => Err(CuResult::OUT_OF_MEMORY),
+    }
+}
+
+/// Gives up one hold of a share.
+pub fn leave(gpu: &Gpu, key: Key) {
+    let mut shares = lock();
+    let held = shares.held.get_or_insert_default();
+    let Some((_, count)) = held.get_mut(&(gpu.index, key)) else { return };
+    *count -= 1;
+    if *count == 0
+        && let Some((share, _)) = held.remove(&(gpu.index, key))
+    {
+        gpu.slot.leave(share);
     }
 }

@@ -16,19 +16,19 @@
 //! ([`crate::managed`]).
 
 use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::attribute::{
     CU_DEVICE_ATTRIBUTE_MAX_PITCH, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT,
     CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, CUdevice_attribute,
 };
-use partita_ledger::{FLAG_SPILL_HOST, GPUS_MAX};
+use partita_ledger::FLAG_SPILL_HOST;
 
 use crate::account::{Account, Charge, Form, Gpu};
-use crate::allocations::Kind;
+use crate::allocations::{self, Kind};
 use crate::driver::calls;
-use crate::fork::in_child;
+use crate::holdings;
+use crate::spilled;
 use crate::tenant::Tenant;
 
 calls! {
@@ -50,18 +50,6 @@ calls! {
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
 const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 
-/// Bytes on each GPU.
-static BYTES: [AtomicU64; GPUS_MAX] = [const { AtomicU64::new(0) }; GPUS_MAX];
-
-fn show(gpu: &Gpu, bytes: u64) {
-    gpu.slot.show_spilled(bytes);
-}
-
-/// Bytes of host memory in place of the device's that this process has.
-fn bytes_held() -> u64 {
-    BYTES.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
-}
-
 /// Allocates host memory for a request that there is no room for; none if the tenant has no such
 /// thing.
 pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u64> {
@@ -70,7 +58,7 @@ pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u6
         return None;
     }
     let calls = HostCalls::resolve().ok()?;
-    let here = tenant.here();
+    let here = holdings::here(tenant);
     let (mut host, mut address) = (core::ptr::null_mut(), 0);
     // SAFETY: valid pointers.
     unsafe { (calls.allocate)(&mut host, usize::try_from(bytes).ok()?, PORTABLE_AND_MAPPED) }.ok().ok()?;
@@ -83,10 +71,9 @@ pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u6
         let _ = unsafe { (calls.free)(host) };
         return None;
     }
-    let all = BYTES.get(usize::from(gpu.index))?.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    show(gpu, all);
+    spilled::began(gpu, bytes);
     let charge = Charge { gpu: gpu.index, bytes, account: Account::Host(form) };
-    tenant.hold(Kind::Pointer, address, charge, here);
+    holdings::hold(tenant, Kind::Pointer, address, charge, here);
     Some(address)
 }
 
@@ -117,12 +104,12 @@ pub fn allocate_rows(tenant: &Tenant, gpu: &Gpu, width: u64, height: u64) -> Opt
 }
 
 /// Whether a range lies in one piece of host memory that the program was given as managed memory.
-pub fn is_managed(tenant: &Tenant, address: u64, bytes: u64) -> bool {
-    if bytes_held() == 0 {
+pub fn is_managed(address: u64, bytes: u64) -> bool {
+    if spilled::bytes() == 0 {
         return false;
     }
     let end = address.checked_add(bytes);
-    tenant.allocations().any(|kind, start, charge| {
+    allocations::lock().any(|kind, start, charge| {
         kind == Kind::Pointer
             && charge.account == Account::Host(Form::Managed)
             && address >= start
@@ -140,32 +127,15 @@ pub fn free(address: u64) -> CuResult {
 }
 
 /// Waits for a stream in whose order such memory is to be freed; host memory has no such order.
-pub fn settle(tenant: &Tenant, pointer: u64, stream: *mut c_void) {
-    if bytes_held() == 0 {
+pub fn settle(pointer: u64, stream: *mut c_void) {
+    if spilled::bytes() == 0 {
         return;
     }
-    let charge = tenant.allocations().charge(Kind::Pointer, pointer);
+    let charge = allocations::lock().charge(Kind::Pointer, pointer);
     if charge.is_some_and(|charge| matches!(charge.account, Account::Host(_)))
         && let Ok(calls) = HostCalls::resolve()
     {
         // SAFETY: the caller's stream; the driver checks it.
         let _ = unsafe { (calls.synchronize)(stream) };
     }
-}
-
-/// Notes that such memory is gone.
-pub fn ended(gpu: &Gpu, bytes: u64) {
-    if let Some(all) = BYTES.get(usize::from(gpu.index)) {
-        show(gpu, all.fetch_sub(bytes, Ordering::Relaxed).saturating_sub(bytes));
-    }
-}
-
-in_child!(reset_after_fork);
-
-/// Forgets the parent's in a child of `fork`.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    BYTES.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
 }

@@ -22,12 +22,11 @@ use partita_abi::types::{
 
 use crate::driver_memory::Charging;
 pub use crate::row::Row;
-use crate::tenant::{self, Tenant};
 use crate::{
     attach, capture, graph, graph_change, graph_exec, graph_memory, graph_place, green, imports, launch,
-    locate, managed, memory, multicast, occupancy, pools, query, real, resolve, stream, subscribers, vmm,
-    waits,
+    managed, memory, multicast, occupancy, pools, query, real, resolve, stream, subscribers, vmm, waits,
 };
+use crate::{contexts, holdings, stream_memory, tenant};
 
 /// What a row's function does: its body, or the driver's call alone.
 macro_rules! go_on {
@@ -100,7 +99,7 @@ macro_rules! hooks {
                 // Until it is made, what ended with a context at the same address is not looked
                 // for.
                 let _contexts = match Policy::$policy {
-                    Policy::Context => tenant::current().map(Tenant::contexts),
+                    Policy::Context => tenant::current().map(|_| holdings::contexts()),
                     _ => None,
                 };
                 $(let $stream = stream::per_thread($stream);)?
@@ -247,14 +246,14 @@ hooks! {
         pointer: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint,
     ) = memory::alloc_pitch;
     Charge fn cuMemAllocManaged(pointer: *mut u64, bytes: usize, flags: c_uint) = memory::alloc_managed;
-    Charge fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async;
-    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = pools::alloc_async, per_thread stream;
+    Charge fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: *mut c_void) = stream_memory::alloc_async;
+    Charge fn cuMemAllocAsync_ptsz(pointer: *mut u64, bytes: usize, stream: *mut c_void) = stream_memory::alloc_async, per_thread stream;
     Charge fn cuMemAllocFromPoolAsync(
         pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
-    ) = pools::alloc_from_pool;
+    ) = stream_memory::alloc_from_pool;
     Charge fn cuMemAllocFromPoolAsync_ptsz(
         pointer: *mut u64, bytes: usize, pool: *mut c_void, stream: *mut c_void,
-    ) = pools::alloc_from_pool, per_thread stream;
+    ) = stream_memory::alloc_from_pool, per_thread stream;
     Charge fn cuArrayCreate(array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR_v1) = memory::array;
     Charge fn cuArrayCreate_v2(
         array: *mut *mut c_void, shape: *const CUDA_ARRAY_DESCRIPTOR,
@@ -297,8 +296,8 @@ hooks! {
 
     Release fn cuMemFree(pointer: c_uint) = memory::free;
     Release fn cuMemFree_v2(pointer: u64) = memory::free;
-    Release fn cuMemFreeAsync(pointer: u64, stream: *mut c_void) = pools::free_async;
-    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = pools::free_async, per_thread stream;
+    Release fn cuMemFreeAsync(pointer: u64, stream: *mut c_void) = stream_memory::free_async;
+    Release fn cuMemFreeAsync_ptsz(pointer: u64, stream: *mut c_void) = stream_memory::free_async, per_thread stream;
     Release fn cuArrayDestroy(array: *mut c_void) = memory::destroy_array;
     Release fn cuMipmappedArrayDestroy(array: *mut c_void) = memory::destroy_mipmapped_array;
     Release fn cuMemRelease(handle: u64) = vmm::release;
@@ -369,13 +368,13 @@ hooks! {
     Release fn cuMemcpyHtoD_v2_ptds(to: u64, from: *const c_void, bytes: usize) = waits::copy;
     Release fn cuMemcpyPeer(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = waits::copy_peer;
     Release fn cuMemcpyPeer_ptds(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = waits::copy_peer;
-    Release fn cuCtxDetach(context: *mut c_void) = locate::detach_context;
-    Release fn cuCtxDestroy(context: *mut c_void) = memory::destroy_context;
-    Release fn cuCtxDestroy_v2(context: *mut c_void) = memory::destroy_context;
-    Release fn cuDevicePrimaryCtxRelease(device: c_int) = memory::leave_primary_context;
-    Release fn cuDevicePrimaryCtxRelease_v2(device: c_int) = memory::leave_primary_context;
-    Release fn cuDevicePrimaryCtxReset(device: c_int) = memory::leave_primary_context;
-    Release fn cuDevicePrimaryCtxReset_v2(device: c_int) = memory::leave_primary_context;
+    Release fn cuCtxDetach(context: *mut c_void) = contexts::detach_context;
+    Release fn cuCtxDestroy(context: *mut c_void) = contexts::destroy_context;
+    Release fn cuCtxDestroy_v2(context: *mut c_void) = contexts::destroy_context;
+    Release fn cuDevicePrimaryCtxRelease(device: c_int) = contexts::leave_primary_context;
+    Release fn cuDevicePrimaryCtxRelease_v2(device: c_int) = contexts::leave_primary_context;
+    Release fn cuDevicePrimaryCtxReset(device: c_int) = contexts::leave_primary_context;
+    Release fn cuDevicePrimaryCtxReset_v2(device: c_int) = contexts::leave_primary_context;
 
     Launch fn cuLaunchKernel(
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,

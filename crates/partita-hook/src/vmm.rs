@@ -14,10 +14,11 @@ use partita_abi::types::{
 };
 
 use crate::account::{Account, Charge};
-use crate::allocations::Kind;
+use crate::allocations::{self, Kind};
+use crate::holdings;
 use crate::locate;
 use crate::shares::{self, Mark};
-use crate::tenant::{self, Tenant};
+use crate::tenant;
 
 type Create = unsafe extern "C" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CuResult;
 
@@ -46,10 +47,10 @@ pub unsafe fn create(
         return unsafe { real(handle, bytes, properties, flags) };
     };
     let charge = Charge::own(gpu.index, bytes as u64);
-    if !tenant.reserve(gpu, charge.bytes) {
+    if !holdings::reserve(tenant, gpu, charge.bytes) {
         return CuResult::OUT_OF_MEMORY;
     }
-    let _references = tenant.references();
+    let _references = holdings::references();
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(handle, bytes, properties, flags) };
     if result.is_err() {
@@ -57,8 +58,8 @@ pub unsafe fn create(
     } else if charge.bytes > 0 {
         // Physical memory belongs to no context, so none is recorded.
         // SAFETY: the driver has written the handle.
-        let stale = tenant.allocations().insert(Kind::Physical, unsafe { *handle }, charge, 0, || None);
-        stale.into_iter().for_each(|stale| tenant.credit(stale));
+        let stale = allocations::lock().insert(Kind::Physical, unsafe { *handle }, charge, 0, || None);
+        stale.into_iter().for_each(|stale| holdings::credit(tenant, stale));
     }
     result
 }
@@ -69,12 +70,12 @@ pub unsafe fn release(real: unsafe extern "C" fn(u64) -> CuResult, handle: u64) 
         // SAFETY: the caller's handle, passed on.
         return unsafe { real(handle) };
     };
-    let _references = tenant.references();
+    let _references = holdings::references();
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(handle) };
     if result.is_ok() {
-        let freed = tenant.allocations().release_physical(handle);
-        freed.into_iter().for_each(|freed| tenant.credit(freed));
+        let freed = allocations::lock().release_physical(handle);
+        freed.into_iter().for_each(|freed| holdings::credit(tenant, freed));
     }
     result
 }
@@ -86,14 +87,12 @@ pub unsafe fn retain(
     address: *mut c_void,
 ) -> CuResult {
     let tenant = tenant::current();
-    let _references = tenant.map(Tenant::references);
+    let _references = tenant.map(|_| holdings::references());
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(handle, address) };
-    if result.is_ok()
-        && let Some(tenant) = tenant
-    {
+    if result.is_ok() && tenant.is_some() {
         // SAFETY: the driver has written the handle.
-        tenant.allocations().retain(Kind::Physical, unsafe { *handle });
+        allocations::lock().retain(Kind::Physical, unsafe { *handle });
     }
     result
 }
@@ -110,22 +109,22 @@ pub unsafe fn map(
     // SAFETY: the caller's arguments, passed on.
     let map = || unsafe { real(address, bytes, offset, handle, flags) };
     let Some(tenant) = tenant::current() else { return map() };
-    let _references = tenant.references();
-    let held = tenant.allocations().charge(Kind::Physical, handle);
+    let _references = holdings::references();
+    let held = allocations::lock().charge(Kind::Physical, handle);
     // Imported without a size, or with a mark that says less than there is: what is mapped beyond
     // the charge is charged, for as long as it is mapped.
     let end = (offset as u64).saturating_add(bytes as u64);
     let charge = held.filter(|held| held.bytes < end).map(|held| Charge::own(held.gpu, end - held.bytes));
     if let Some(charge) = charge
-        && !tenant.reserve_on(charge)
+        && !holdings::reserve_on(tenant, charge)
     {
         return CuResult::OUT_OF_MEMORY;
     }
     let result = map();
     if result.is_ok() {
-        tenant.allocations().map(address, handle, charge);
+        allocations::lock().map(address, handle, charge);
     } else if let Some(charge) = charge {
-        tenant.credit(charge);
+        holdings::credit(tenant, charge);
     }
     result
 }
@@ -140,12 +139,12 @@ pub unsafe fn unmap(
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real(address, bytes) };
     };
-    let _references = tenant.references();
+    let _references = holdings::references();
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(address, bytes) };
     if result.is_ok() {
-        let freed = tenant.allocations().unmap(address, bytes as u64);
-        freed.into_iter().for_each(|freed| tenant.credit(freed));
+        let freed = allocations::lock().unmap(address, bytes as u64);
+        freed.into_iter().for_each(|freed| holdings::credit(tenant, freed));
     }
     result
 }
@@ -162,11 +161,11 @@ pub unsafe fn export(
     flags: u64,
 ) -> CuResult {
     let tenant = tenant::current();
-    let _references = tenant.map(Tenant::references);
+    let _references = tenant.map(|_| holdings::references());
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(shareable, handle, kind, flags) };
     let Some(tenant) = tenant.filter(|_| result.is_ok()) else { return result };
-    let mut allocations = tenant.allocations();
+    let mut allocations = allocations::lock();
     let Some(charge) = allocations.charge(Kind::Physical, handle).filter(|charge| charge.bytes > 0) else {
         return result;
     };
@@ -186,7 +185,7 @@ pub unsafe fn export(
     };
     // Without a key the memory is charged to whoever imports it as well.
     if let Some(key) = key {
-        allocations.change(Kind::Physical, handle, |charge| tenant.share(charge, key));
+        allocations.change(Kind::Physical, handle, |charge| shares::share(tenant, charge, key));
     }
     result
 }
@@ -212,14 +211,14 @@ pub unsafe fn import(
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => c_int::try_from(shareable.addr()).ok().and_then(Mark::of),
         _ => None,
     };
-    let _references = tenant.references();
+    let _references = holdings::references();
     let result = import();
     if result.is_err() {
         return result;
     }
     // SAFETY: the driver has written the handle.
     let given = unsafe { *handle };
-    if tenant.allocations().retain(Kind::Physical, given) {
+    if allocations::lock().retain(Kind::Physical, given) {
         return result;
     }
     let Some(gpu) =
@@ -229,13 +228,13 @@ pub unsafe fn import(
         return result;
     };
     let charge = match mark {
-        Some(mark) => tenant.with_room(gpu, || tenant.join(gpu, mark.key(), mark.bytes)),
+        Some(mark) => holdings::with_room(tenant, gpu, || shares::join(gpu, mark.key(), mark.bytes)),
         None => Ok(Charge::own(gpu.index, 0)),
     };
     match charge {
         Ok(charge) => {
-            let stale = tenant.allocations().insert(Kind::Physical, given, charge, 0, || None);
-            stale.into_iter().for_each(|stale| tenant.credit(stale));
+            let stale = allocations::lock().insert(Kind::Physical, given, charge, 0, || None);
+            stale.into_iter().for_each(|stale| holdings::credit(tenant, stale));
             result
         }
         Err(_) => {

@@ -23,7 +23,7 @@ use partita_ledger::{
 use super::directory::{Lock, Open, Path};
 use super::limits::{Board, Made, Wanted};
 use super::meta;
-use crate::attach::{Claim, Part};
+use crate::claim::{Claim, Part};
 use crate::report;
 
 /// How often a tenant that goes while a process enters it is looked for again.

@@ -135,7 +135,7 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
     let mut watches = WATCHES.lock();
     watches.resize_with(tenant.gpus().len(), Watch::new);
     let gpus = tenant.gpus().iter().zip(watches.iter_mut());
-    gpus.filter_map(|(gpu, watch)| meter::of(gpu)?.look(gpu, watch, now_ns())).min()
+    gpus.filter_map(|(gpu, watch)| look_at(meter::of(gpu)?, gpu, watch, now_ns())).min()
 }
 
 /// How a unit stands.
@@ -148,319 +148,316 @@ enum Found {
     Done,
 }
 
-impl Meter {
-    /// Looks, and says in how many nanoseconds to look again; none if there is nothing to look at
-    /// until the program launches.
-    fn look(&self, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u64> {
-        let unreported = self.map.in_flight_since(self.seat);
-        let in_flight = self.in_flight.load(Ordering::SeqCst) > 0;
-        if in_flight {
-            watch.flew_ns = now_ns;
-        } else if now_ns.saturating_sub(watch.flew_ns) > LINGER_NS {
-            return None;
-        }
-        let Ok((_, limits)) = gpu.limits.load() else { return Some(LOOK_NS_MAX) };
-        let law = law_of(&limits);
-        if now_ns.saturating_sub(watch.orphans_ns) > ORPHAN_NS {
-            watch.orphans_ns = now_ns;
-            self.charge_dead(law, now_ns);
-        }
-        let others = self.map.others_in_flight(self.seat);
-        // Lingering, it stays as watchful as if something were in flight.
-        let others_want = law.policy == Policy::Hard || watch.neighbours.want(&self.directory, now_ns);
-        let look = |busy: &[(u64, u64)], idle: &[(u64, u64)]| {
-            self.map.update(self.seat, |words| {
-                let mut account = TimeAccount::from_words(law, now_ns, words);
-                let decision =
-                    account.look(now_ns, busy.iter().copied(), idle.iter().copied(), true, others_want);
-                (account.to_words(), decision)
-            })
-        };
-        let looked = match quiet::ask() {
-            Some(_asking) => {
-                self.inspect(&mut watch.inspection, now_ns);
-                look(&watch.inspection.busy.times, &watch.inspection.busy.idle)
-            }
-            // The program ends something that this would ask about. What is in flight is taken to
-            // run if it may: what waits must be let go on in the end, for the program may be
-            // waiting for it.
-            None if in_flight && self.map.is_open() => look(&[(watch.looked_ns, now_ns)], &[]),
-            None => look(&[], &[]),
-        };
-        watch.looked_ns = now_ns;
-        let is_flying = self.in_flight.load(Ordering::SeqCst) > 0;
-        self.map.want_until(if is_flying || others { now_ns + ORPHAN_NS } else { now_ns });
-        // A failure means that another unit was begun after a rest.
-        self.map.note_in_flight(self.seat, unreported, if is_flying { now_ns } else { 0 });
-        let Some((version, decision)) = looked else { return Some(LOOK_NS_MIN) };
-        let look_in_ns = decision.look_in_ns.unwrap_or(LOOK_NS_MAX).clamp(LOOK_NS_MIN, LOOK_NS_MAX);
-        let (open, look_in_ns) = match &self.turns {
-            Some(turns) => {
-                // What waits elsewhere than at the gate needs no turn yet.
-                let runs = !watch.inspection.busy.times.is_empty();
-                let wants = is_flying && (runs || !self.map.is_open());
-                self.in_turn(turns, decision.open, wants, others, now_ns, look_in_ns)
-            }
-            None => (decision.open, look_in_ns),
-        };
-        self.map.set_gate(version, open);
-        Some(look_in_ns)
+/// Looks, and says in how many nanoseconds to look again; none if there is nothing to look at
+/// until the program launches.
+fn look_at(meter: &Meter, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u64> {
+    let unreported = meter.map.in_flight_since(meter.seat);
+    let in_flight = meter.in_flight.load(Ordering::SeqCst) > 0;
+    if in_flight {
+        watch.flew_ns = now_ns;
+    } else if now_ns.saturating_sub(watch.flew_ns) > LINGER_NS {
+        return None;
     }
-
-    /// Whether the gate opens, and when to look again: of those who have the whole GPU, one at a
-    /// time. What waits for its turn is no use of time, and what two of them did at once would be
-    /// charged to both. `others`: other processes of the tenant may need its turn.
-    fn in_turn(
-        &self,
-        turns: &GateMap,
-        open: bool,
-        wants: bool,
-        others: bool,
-        now_ns: u64,
-        look_in_ns: u64,
-    ) -> (bool, u64) {
-        if !open || !wants {
-            if !open || !others {
-                turns.end_turn(self.map.who());
-            }
-            return (open, look_in_ns);
-        }
-        match turns.take_turn(self.map.who(), now_ns, now_ns + look_in_ns + TURN_SLACK_NS) {
-            Ok(()) => (true, look_in_ns),
-            Err(until_ns) => {
-                let wait_ns = until_ns.saturating_sub(now_ns).clamp(LOOK_NS_MIN, TURN_SLACK_NS);
-                (false, look_in_ns.min(wait_ns))
-            }
-        }
+    let Ok((_, limits)) = gpu.limits.load() else { return Some(LOOK_NS_MAX) };
+    let law = law_of(&limits);
+    if now_ns.saturating_sub(watch.orphans_ns) > ORPHAN_NS {
+        watch.orphans_ns = now_ns;
+        charge_dead(meter, law, now_ns);
     }
-
-    /// Has what was in flight of dead processes charged.
-    fn charge_dead(&self, law: Law, now_ns: u64) {
-        // What fails now is tried again.
-        let _ = self.map.charge_orphans(now_ns.saturating_sub(ORPHAN_NS), |since_ns| {
-            self.charge_left(law, since_ns, now_ns)
-        });
-    }
-
-    /// Charges what a process that is gone had in flight since then.
-    fn charge_left(&self, law: Law, since_ns: u64, now_ns: u64) {
-        let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
-        self.map.update(self.seat, |words| {
+    let others = meter.map.others_in_flight(meter.seat);
+    // Lingering, it stays as watchful as if something were in flight.
+    let others_want = law.policy == Policy::Hard || watch.neighbours.want(&meter.directory, now_ns);
+    let look = |busy: &[(u64, u64)], idle: &[(u64, u64)]| {
+        meter.map.update(meter.seat, |words| {
             let mut account = TimeAccount::from_words(law, now_ns, words);
-            account.look(now_ns, [(since_ns, until_ns)], None, true, true);
-            (account.to_words(), ())
-        });
-    }
+            let decision =
+                account.look(now_ns, busy.iter().copied(), idle.iter().copied(), true, others_want);
+            (account.to_words(), decision)
+        })
+    };
+    let looked = match quiet::ask() {
+        Some(_asking) => {
+            inspect(meter, &mut watch.inspection, now_ns);
+            look(&watch.inspection.busy.times, &watch.inspection.busy.idle)
+        }
+        // The program ends something that this would ask about. What is in flight is taken to
+        // run if it may: what waits must be let go on in the end, for the program may be
+        // waiting for it.
+        None if in_flight && meter.map.is_open() => look(&[(watch.looked_ns, now_ns)], &[]),
+        None => look(&[], &[]),
+    };
+    watch.looked_ns = now_ns;
+    let is_flying = meter.in_flight.load(Ordering::SeqCst) > 0;
+    meter.map.want_until(if is_flying || others { now_ns + ORPHAN_NS } else { now_ns });
+    // A failure means that another unit was begun after a rest.
+    meter.map.note_in_flight(meter.seat, unreported, if is_flying { now_ns } else { 0 });
+    let Some((version, decision)) = looked else { return Some(LOOK_NS_MIN) };
+    let look_in_ns = decision.look_in_ns.unwrap_or(LOOK_NS_MAX).clamp(LOOK_NS_MIN, LOOK_NS_MAX);
+    let (open, look_in_ns) = match &meter.turns {
+        Some(turns) => {
+            // What waits elsewhere than at the gate needs no turn yet.
+            let runs = !watch.inspection.busy.times.is_empty();
+            let wants = is_flying && (runs || !meter.map.is_open());
+            in_turn(meter, turns, decision.open, wants, others, now_ns, look_in_ns)
+        }
+        None => (decision.open, look_in_ns),
+    };
+    meter.map.set_gate(version, open);
+    Some(look_in_ns)
+}
 
-    /// Charges what the process before this one in its seat has left.
-    pub fn settle_seat(&self, limits: &Limits, now_ns: u64) {
-        let since_ns = self.map.in_flight_since(self.seat);
-        if since_ns != 0 {
-            self.charge_left(law_of(limits), since_ns, now_ns);
-            self.map.note_in_flight(self.seat, since_ns, 0);
+/// Whether the gate opens, and when to look again: of those who have the whole GPU, one at a
+/// time. What waits for its turn is no use of time, and what two of them did at once would be
+/// charged to both. `others`: other processes of the tenant may need its turn.
+fn in_turn(
+    meter: &Meter,
+    turns: &GateMap,
+    open: bool,
+    wants: bool,
+    others: bool,
+    now_ns: u64,
+    look_in_ns: u64,
+) -> (bool, u64) {
+    if !open || !wants {
+        if !open || !others {
+            turns.end_turn(meter.map.who());
         }
+        return (open, look_in_ns);
     }
-
-    /// Asks the driver how far the units in flight are.
-    fn inspect(&self, inspection: &mut Inspection, now_ns: u64) {
-        let Inspection { clocks, pacers, behind, units, busy, waited, is_relaxed } = inspection;
-        let is_closed = !self.map.is_open();
-        // A unit that has started may follow one that waits at the gate, through an event or the
-        // legacy stream. Charged for all that time, it would keep the gate closed for ever.
-        let may_be_blocked = is_closed && *waited;
-        *waited = false;
-        busy.times.clear();
-        busy.idle.clear();
-        behind.fill(false);
-        if !*is_relaxed {
-            // Else a capture of another thread could forbid this one's questions, and be spoiled by
-            // them. SAFETY: a valid pointer.
-            *is_relaxed = unsafe { (self.calls.exchange_mode)(&mut { RELAXED }) }.is_ok();
-        }
-        let mut done = 0;
-        for ((_, pool), clock) in self.open_pools().zip(clocks) {
-            units.clear();
-            let in_flight = pool.in_flight();
-            units.extend(in_flight.map(|(number, unit)| (unit.order.load(Ordering::Relaxed), number)));
-            if units.is_empty() {
-                continue;
-            }
-            units.sort_unstable();
-            let context = pool.context.load(Ordering::Acquire);
-            // SAFETY: a context that lives while the inspection is held.
-            let set = unsafe { (self.calls.set_context)(core::ptr::with_exposed_provenance_mut(context)) };
-            if set.is_err() || !clock.keep(&self.calls, pool, context, now_ns) {
-                continue;
-            }
-            for &(_, number) in units.iter() {
-                let Some(unit) = pool.get(number) else { continue };
-                let stream = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1);
-                if stream.is_some_and(|stream| behind.get(stream).is_some_and(|behind| *behind)) {
-                    continue;
-                }
-                let pacer = stream.and_then(|stream| pacers.get_mut(stream));
-                match self.inspect_unit(pool, number, unit, clock, pacer, busy, may_be_blocked, now_ns) {
-                    Found::Done => {
-                        pool.give_back(number);
-                        done += 1;
-                    }
-                    found => {
-                        *waited |= is_closed && matches!(found, Found::Waiting);
-                        if let Some(behind) = stream.and_then(|stream| behind.get_mut(stream)) {
-                            *behind = true;
-                        }
-                    }
-                }
-            }
-        }
-        if done > 0 {
-            self.leave(done);
-        }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "parts of one inspection")]
-    fn inspect_unit(
-        &self,
-        pool: &Pool,
-        number: usize,
-        unit: &Unit,
-        clock: &mut Clock,
-        pacer: Option<&mut Pacer>,
-        busy: &mut Busy,
-        may_be_blocked: bool,
-        now_ns: u64,
-    ) -> Found {
-        // SAFETY: an event of a context that lives while it is inspected.
-        let is_past = |event: *mut c_void| unsafe { (self.calls.query_event)(event) } == CuResult::SUCCESS;
-        let mut started_ns = unit.started_ns.load(Ordering::Relaxed);
-        if started_ns == 0 {
-            if !is_past(unit.start()) {
-                return Found::Waiting;
-            }
-            let begun_ns = unit.begun_ns.load(Ordering::Relaxed);
-            started_ns = clock.time_of(&self.calls, pool, unit.start(), begun_ns, now_ns);
-            unit.started_ns.store(started_ns, Ordering::Relaxed);
-            unit.reported_ns.store(started_ns, Ordering::Relaxed);
-        }
-        let was_blocked = unit.was_blocked.load(Ordering::Relaxed);
-        let mut report = |until_ns: u64| {
-            let from_ns = unit.reported_ns.load(Ordering::Relaxed);
-            match until_ns.checked_sub(from_ns) {
-                Some(_) => busy.times.push((from_ns, until_ns)),
-                // That time was not charged.
-                None if was_blocked => return,
-                // It was taken to run up to the look before, and had ended.
-                None => busy.idle.push((until_ns, from_ns)),
-            }
-            unit.reported_ns.store(until_ns, Ordering::Relaxed);
-        };
-        let launches = unit.launches.load(Ordering::Relaxed).max(1);
-        let mean_ns = pacer.as_ref().and_then(|pacer| pacer.mean_ns());
-        let expected = |launches: u32| {
-            started_ns.saturating_add(mean_ns.unwrap_or(u64::MAX).saturating_mul(launches.into()))
-        };
-        let mut report_running = || {
-            // A unit is as long as is aimed at, or is one launch. Beyond that it waits more likely
-            // than it runs.
-            let length_ns = mean_ns.map_or(BLOCKED_NS_MAX, |mean_ns| mean_ns.max(UNIT_NS));
-            let likely_ns = started_ns.saturating_add(length_ns);
-            if !may_be_blocked || now_ns <= likely_ns {
-                return report(now_ns);
-            }
-            report(likely_ns.max(unit.reported_ns.load(Ordering::Relaxed)));
-            unit.reported_ns.store(now_ns, Ordering::Relaxed);
-            unit.was_blocked.store(true, Ordering::Relaxed);
-        };
-        match unit.state.load(Ordering::Acquire) {
-            BEGUN => match self.is_over(unit, number, now_ns) {
-                Some(Tail::Over(launches)) => {
-                    report(expected(launches).max(unit.reported_ns.load(Ordering::Relaxed)).min(now_ns));
-                    Found::Done
-                }
-                Some(Tail::Unknown(launches)) => {
-                    report(expected(launches).min(now_ns));
-                    Found::Behind
-                }
-                None => {
-                    report_running();
-                    Found::Behind
-                }
-            },
-            ended @ (ENDED | ENDED_LATE) => {
-                if !is_past(unit.end()) {
-                    report_running();
-                    return Found::Behind;
-                }
-                let end_ns = clock.time_of(&self.calls, pool, unit.end(), started_ns, now_ns);
-                if ended == ENDED_LATE {
-                    // It was seen to run when it was last reported.
-                    report(end_ns.min(expected(launches).max(unit.reported_ns.load(Ordering::Relaxed))));
-                } else {
-                    report(end_ns);
-                    if let Some(pacer) = pacer.filter(|_| !was_blocked) {
-                        pacer.observe((end_ns - started_ns) / u64::from(launches));
-                        self.set_target(unit, pacer.launches());
-                    }
-                }
-                Found::Done
-            }
-            _ => Found::Behind,
-        }
-    }
-
-    /// What is known of a unit whose end nothing marks: nothing if it may still grow, or runs.
-    fn is_over(&self, unit: &Unit, number: usize, now_ns: u64) -> Option<Tail> {
-        let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1)?;
-        let stream = self.streams.get(at).filter(|stream| stream.is_paused(now_ns))?;
-        if stream.has_left(number) {
-            // The stream has ended, and nothing will mark the unit's end; unless that was done just
-            // now.
-            let is_begun = unit.state.load(Ordering::Acquire) == BEGUN;
-            return is_begun.then(|| Tail::Over(unit.launches.load(Ordering::Relaxed)));
-        }
-        let (present, held) = stream.hold(Some(number))?;
-        let launches = unit.launches.load(Ordering::Relaxed).saturating_sub(present.left());
-        let key = stream.key();
-        let Some(handle) = stream::handle_of(key).filter(|_| !capture::is_any()) else {
-            // The default stream of a thread that has ended would never be heard of again.
-            if now_ns.saturating_sub(unit.begun_ns.load(Ordering::Relaxed)) > UNKNOWN_NS_MAX {
-                held.let_go(Present::NONE);
-                return Some(Tail::Over(launches));
-            }
-            held.let_go(present);
-            return Some(Tail::Unknown(launches));
-        };
-        // SAFETY: a stream that is not ended while it is inspected, in its context, and no capture
-        // can begin.
-        match unsafe { (self.calls.query_stream)(core::ptr::with_exposed_provenance_mut(handle)) } {
-            CuResult::NOT_READY => {
-                held.let_go(present);
-                None
-            }
-            refused if refused.is_err() => {
-                held.let_go(present);
-                Some(Tail::Unknown(launches))
-            }
-            _ => {
-                // Bursts of as many launches are ended in time from now on.
-                stream.target.fetch_min(launches.max(1), Ordering::Relaxed);
-                held.let_go(Present::NONE);
-                Some(Tail::Over(launches))
-            }
-        }
-    }
-
-    /// Has the stream's units take so many launches from now on; twice as many as before at most,
-    /// for a burst may be over sooner.
-    fn set_target(&self, unit: &Unit, launches: u32) {
-        let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1);
-        if let Some(stream) = at.and_then(|at| self.streams.get(at)) {
-            let before = stream.target.load(Ordering::Relaxed);
-            stream.target.store(launches.min(before.saturating_mul(2)).max(1), Ordering::Relaxed);
+    match turns.take_turn(meter.map.who(), now_ns, now_ns + look_in_ns + TURN_SLACK_NS) {
+        Ok(()) => (true, look_in_ns),
+        Err(until_ns) => {
+            let wait_ns = until_ns.saturating_sub(now_ns).clamp(LOOK_NS_MIN, TURN_SLACK_NS);
+            (false, look_in_ns.min(wait_ns))
         }
     }
 }
 
+/// Has what was in flight of dead processes charged.
+fn charge_dead(meter: &Meter, law: Law, now_ns: u64) {
+    // What fails now is tried again.
+    let _ = meter.map.charge_orphans(now_ns.saturating_sub(ORPHAN_NS), |since_ns| {
+        charge_left(meter, law, since_ns, now_ns)
+    });
+}
+
+/// Charges what a process that is gone had in flight since then.
+fn charge_left(meter: &Meter, law: Law, since_ns: u64, now_ns: u64) {
+    let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
+    meter.map.update(meter.seat, |words| {
+        let mut account = TimeAccount::from_words(law, now_ns, words);
+        account.look(now_ns, [(since_ns, until_ns)], None, true, true);
+        (account.to_words(), ())
+    });
+}
+
+/// Charges what the process before this one in its seat has left.
+pub fn settle_seat(meter: &Meter, limits: &Limits, now_ns: u64) {
+    let since_ns = meter.map.in_flight_since(meter.seat);
+    if since_ns != 0 {
+        charge_left(meter, law_of(limits), since_ns, now_ns);
+        meter.map.note_in_flight(meter.seat, since_ns, 0);
+    }
+}
+
+/// Asks the driver how far the units in flight are.
+fn inspect(meter: &Meter, inspection: &mut Inspection, now_ns: u64) {
+    let Inspection { clocks, pacers, behind, units, busy, waited, is_relaxed } = inspection;
+    let is_closed = !meter.map.is_open();
+    // A unit that has started may follow one that waits at the gate, through an event or the
+    // legacy stream. Charged for all that time, it would keep the gate closed for ever.
+    let may_be_blocked = is_closed && *waited;
+    *waited = false;
+    busy.times.clear();
+    busy.idle.clear();
+    behind.fill(false);
+    if !*is_relaxed {
+        // Else a capture of another thread could forbid this one's questions, and be spoiled by
+        // them. SAFETY: a valid pointer.
+        *is_relaxed = unsafe { (meter.calls.exchange_mode)(&mut { RELAXED }) }.is_ok();
+    }
+    let mut done = 0;
+    for ((_, pool), clock) in meter.open_pools().zip(clocks) {
+        units.clear();
+        let in_flight = pool.in_flight();
+        units.extend(in_flight.map(|(number, unit)| (unit.order.load(Ordering::Relaxed), number)));
+        if units.is_empty() {
+            continue;
+        }
+        units.sort_unstable();
+        let context = pool.context.load(Ordering::Acquire);
+        // SAFETY: a context that lives while the inspection is held.
+        let set = unsafe { (meter.calls.set_context)(core::ptr::with_exposed_provenance_mut(context)) };
+        if set.is_err() || !clock.keep(&meter.calls, pool, context, now_ns) {
+            continue;
+        }
+        for &(_, number) in units.iter() {
+            let Some(unit) = pool.get(number) else { continue };
+            let stream = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1);
+            if stream.is_some_and(|stream| behind.get(stream).is_some_and(|behind| *behind)) {
+                continue;
+            }
+            let pacer = stream.and_then(|stream| pacers.get_mut(stream));
+            match inspect_unit(meter, pool, number, unit, clock, pacer, busy, may_be_blocked, now_ns) {
+                Found::Done => {
+                    pool.give_back(number);
+                    done += 1;
+                }
+                found => {
+                    *waited |= is_closed && matches!(found, Found::Waiting);
+                    if let Some(behind) = stream.and_then(|stream| behind.get_mut(stream)) {
+                        *behind = true;
+                    }
+                }
+            }
+        }
+    }
+    if done > 0 {
+        meter.leave(done);
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "parts of one inspection")]
+fn inspect_unit(
+    meter: &Meter,
+    pool: &Pool,
+    number: usize,
+    unit: &Unit,
+    clock: &mut Clock,
+    pacer: Option<&mut Pacer>,
+    busy: &mut Busy,
+    may_be_blocked: bool,
+    now_ns: u64,
+) -> Found {
+    // SAFETY: an event of a context that lives while it is inspected.
+    let is_past = |event: *mut c_void| unsafe { (meter.calls.query_event)(event) } == CuResult::SUCCESS;
+    let mut started_ns = unit.started_ns.load(Ordering::Relaxed);
+    if started_ns == 0 {
+        if !is_past(unit.start()) {
+            return Found::Waiting;
+        }
+        let begun_ns = unit.begun_ns.load(Ordering::Relaxed);
+        started_ns = clock.time_of(&meter.calls, pool, unit.start(), begun_ns, now_ns);
+        unit.started_ns.store(started_ns, Ordering::Relaxed);
+        unit.reported_ns.store(started_ns, Ordering::Relaxed);
+    }
+    let was_blocked = unit.was_blocked.load(Ordering::Relaxed);
+    let mut report = |until_ns: u64| {
+        let from_ns = unit.reported_ns.load(Ordering::Relaxed);
+        match until_ns.checked_sub(from_ns) {
+            Some(_) => busy.times.push((from_ns, until_ns)),
+            // That time was not charged.
+            None if was_blocked => return,
+            // It was taken to run up to the look before, and had ended.
+            None => busy.idle.push((until_ns, from_ns)),
+        }
+        unit.reported_ns.store(until_ns, Ordering::Relaxed);
+    };
+    let launches = unit.launches.load(Ordering::Relaxed).max(1);
+    let mean_ns = pacer.as_ref().and_then(|pacer| pacer.mean_ns());
+    let expected = |launches: u32| {
+        started_ns.saturating_add(mean_ns.unwrap_or(u64::MAX).saturating_mul(launches.into()))
+    };
+    let mut report_running = || {
+        // A unit is as long as is aimed at, or is one launch. Beyond that it waits more likely
+        // than it runs.
+        let length_ns = mean_ns.map_or(BLOCKED_NS_MAX, |mean_ns| mean_ns.max(UNIT_NS));
+        let likely_ns = started_ns.saturating_add(length_ns);
+        if !may_be_blocked || now_ns <= likely_ns {
+            return report(now_ns);
+        }
+        report(likely_ns.max(unit.reported_ns.load(Ordering::Relaxed)));
+        unit.reported_ns.store(now_ns, Ordering::Relaxed);
+        unit.was_blocked.store(true, Ordering::Relaxed);
+    };
+    match unit.state.load(Ordering::Acquire) {
+        BEGUN => match is_over(meter, unit, number, now_ns) {
+            Some(Tail::Over(launches)) => {
+                report(expected(launches).max(unit.reported_ns.load(Ordering::Relaxed)).min(now_ns));
+                Found::Done
+            }
+            Some(Tail::Unknown(launches)) => {
+                report(expected(launches).min(now_ns));
+                Found::Behind
+            }
+            None => {
+                report_running();
+                Found::Behind
+            }
+        },
+        ended @ (ENDED | ENDED_LATE) => {
+            if !is_past(unit.end()) {
+                report_running();
+                return Found::Behind;
+            }
+            let end_ns = clock.time_of(&meter.calls, pool, unit.end(), started_ns, now_ns);
+            if ended == ENDED_LATE {
+                // It was seen to run when it was last reported.
+                report(end_ns.min(expected(launches).max(unit.reported_ns.load(Ordering::Relaxed))));
+            } else {
+                report(end_ns);
+                if let Some(pacer) = pacer.filter(|_| !was_blocked) {
+                    pacer.observe((end_ns - started_ns) / u64::from(launches));
+                    set_target(meter, unit, pacer.launches());
+                }
+            }
+            Found::Done
+        }
+        _ => Found::Behind,
+    }
+}
+
+/// What is known of a unit whose end nothing marks: nothing if it may still grow, or runs.
+fn is_over(meter: &Meter, unit: &Unit, number: usize, now_ns: u64) -> Option<Tail> {
+    let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1)?;
+    let stream = meter.streams.get(at).filter(|stream| stream.is_paused(now_ns))?;
+    if stream.has_left(number) {
+        // The stream has ended, and nothing will mark the unit's end; unless that was done just
+        // now.
+        let is_begun = unit.state.load(Ordering::Acquire) == BEGUN;
+        return is_begun.then(|| Tail::Over(unit.launches.load(Ordering::Relaxed)));
+    }
+    let (present, held) = stream.hold(Some(number))?;
+    let launches = unit.launches.load(Ordering::Relaxed).saturating_sub(present.left());
+    let key = stream.key();
+    let Some(handle) = stream::handle_of(key).filter(|_| !capture::is_any()) else {
+        // The default stream of a thread that has ended would never be heard of again.
+        if now_ns.saturating_sub(unit.begun_ns.load(Ordering::Relaxed)) > UNKNOWN_NS_MAX {
+            held.let_go(Present::NONE);
+            return Some(Tail::Over(launches));
+        }
+        held.let_go(present);
+        return Some(Tail::Unknown(launches));
+    };
+    // SAFETY: a stream that is not ended while it is inspected, in its context, and no capture
+    // can begin.
+    match unsafe { (meter.calls.query_stream)(core::ptr::with_exposed_provenance_mut(handle)) } {
+        CuResult::NOT_READY => {
+            held.let_go(present);
+            None
+        }
+        refused if refused.is_err() => {
+            held.let_go(present);
+            Some(Tail::Unknown(launches))
+        }
+        _ => {
+            // Bursts of as many launches are ended in time from now on.
+            stream.target.fetch_min(launches.max(1), Ordering::Relaxed);
+            held.let_go(Present::NONE);
+            Some(Tail::Over(launches))
+        }
+    }
+}
+
+/// Has the stream's units take so many launches from now on; twice as many as before at most,
+/// for a burst may be over sooner.
+fn set_target(meter: &Meter, unit: &Unit, launches: u32) {
+    let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1);
+    if let Some(stream) = at.and_then(|at| meter.streams.get(at)) {
+        let before = stream.target.load(Ordering::Relaxed);
+        stream.target.store(launches.min(before.saturating_mul(2)).max(1), Ordering::Relaxed);
+    }
+}
 /// What is known of a unit whose end nothing marks, with its launches.
 enum Tail {
     /// The GPU is done with it, since when nobody knows.
