@@ -7,7 +7,7 @@ use core::ffi::CStr;
 
 use partita_ledger::{
     FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsMap, MECHANISM_MASK,
-    MECHANISM_NONE, MECHANISM_PERSISTENT, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
+    MECHANISM_NONE, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
 use crate::account::Gpu;
@@ -79,10 +79,6 @@ impl Part {
             MECHANISM_MASK => LaunchMask::new(&self.limits)
                 .map(Some)
                 .map_err(|error| format!("this GPU's launches cannot be masked: {error}")),
-            MECHANISM_PERSISTENT => Err(String::from(
-                "the tenant's kernels are to run as persistent blocks, and this library rewrites none; start it with --via mask or \
-                 --via time",
-            )),
             unknown => Err(format!(
                 "the tenant's limits name mechanism {unknown}, which this library does not know; use the `partita` and libpartita.so of \
                  one release"

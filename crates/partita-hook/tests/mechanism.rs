@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Fixture, limits};
-use partita_ledger::{HookState, Limits, MECHANISM_NONE, MECHANISM_PERSISTENT};
+use partita_ledger::{HookState, Limits, MECHANISM_NONE};
 
 /// What a program is told whose limits name this mechanism.
 fn refusal(mechanism: u32) -> String {
@@ -15,17 +15,8 @@ fn refusal(mechanism: u32) -> String {
 }
 
 #[test]
-fn a_mechanism_that_is_only_named_is_refused() {
-    let said = refusal(MECHANISM_PERSISTENT);
-    assert!(
-        said.contains("persistent blocks, and this library rewrites none; start it with --via mask"),
-        "{said}"
-    );
-}
-
-#[test]
 fn a_mechanism_of_a_later_release_is_refused() {
-    for unknown in [3, 7, u32::MAX] {
+    for unknown in [2, 3, 7, u32::MAX] {
         let said = refusal(unknown);
         assert!(
             said.contains(&format!("name mechanism {unknown}, which this library does not know")),

@@ -41,9 +41,6 @@ pub const FLAG_SM_COUNT_PARTITION: u32 = 64;
 pub const MECHANISM_NONE: u32 = 0;
 /// In [`Limits::mechanism`]: every launch carries the set, as a mask in its descriptor.
 pub const MECHANISM_MASK: u32 = 1;
-/// In [`Limits::mechanism`]: kernels are rewritten into persistent blocks that keep to the set.
-/// Nothing enforces it yet, and whoever reads it refuses.
-pub const MECHANISM_PERSISTENT: u32 = 2;
 
 /// Words that the limits take in the file.
 pub(crate) const WORDS: usize = 128;
@@ -93,8 +90,7 @@ pub struct Limits {
     /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
     /// [`FLAG_SM_COUNT_PARTITION`].
     pub flags: u32,
-    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`],
-    /// [`MECHANISM_PERSISTENT`].
+    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`].
     pub mechanism: u32,
     /// The tenant's name: UTF-8, ended and filled up by zero bytes.
     pub name: [u8; NAME_BYTES_MAX + 1],

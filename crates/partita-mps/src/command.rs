@@ -276,12 +276,7 @@ impl Control {
     /// if the answer is one of the daemon's refusals, [`MpsError::Timeout`], [`MpsError::Cut`], and
     /// [`MpsError::Spawn`] if the control program cannot be run.
     pub fn command(&self, line: &str) -> Result<String, MpsError> {
-        self.exchange(&[], line, &format!("{line}\n"))
-    }
-
-    /// Runs the control program with arguments instead of a line, as its third version wants it.
-    pub(crate) fn with_arguments(&self, arguments: &[OsString], line: &str) -> Result<String, MpsError> {
-        self.exchange(arguments, line, "")
+        self.exchange(line)
     }
 
     /// Waits until no other process of Partita's commands this daemon, but not for ever: one of
@@ -293,7 +288,7 @@ impl Control {
         lock_within(&directory, limit).is_ok_and(|locked| locked).then_some(directory)
     }
 
-    fn exchange(&self, arguments: &[OsString], line: &str, input: &str) -> Result<String, MpsError> {
+    fn exchange(&self, line: &str) -> Result<String, MpsError> {
         let start = Instant::now();
         let limit =
             self.deadline.map_or(self.limit, |end| self.limit.min(end.saturating_duration_since(start)));
@@ -305,10 +300,10 @@ impl Control {
         let _turn = self.turn(limit / 2);
         loop {
             let mut command = Command::new(self.binary.path());
-            command.args(arguments).env_remove("LD_PRELOAD").env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);
+            command.env_remove("LD_PRELOAD").env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe);
             command.envs(self.env.iter().map(|(key, value)| (key, value)));
             let left = deadline.saturating_duration_since(Instant::now());
-            let outcome = exec::run(&mut command, input, left)
+            let outcome = exec::run(&mut command, &format!("{line}\n"), left)
                 .map_err(|source| MpsError::Spawn { binary: self.binary.path().to_owned(), source })?;
             let (status, output) = match outcome {
                 Outcome::TimedOut => return Err(late()),

@@ -20,7 +20,6 @@
 //! | [`admission`] | whether a server has room for one more client |
 //! | [`provision`] | thread percentages by policy, and the SMs that they give |
 //! | [`partition`] | static SM partitions, where the daemon has them |
-//! | [`v3`] | named servers and namespaces, where the daemon has them |
 //! | [`values`] | what commands take: devices, limits, priorities |
 //! | [`reply`] | what commands answer |
 //! | [`log`] | what daemon and servers write into their logs, as events |
@@ -47,7 +46,6 @@ pub mod partition;
 pub mod provision;
 pub mod reply;
 pub mod service;
-pub mod v3;
 pub mod values;
 
 pub use binary::{ControlBinary, Version};

@@ -71,7 +71,7 @@ fn newer_commands_are_found_by_trying() {
         .with_env("PARTITA_SIM_MPS_SCRIPT", &script);
     let daemon = Daemon { dirs, pid: service.ensure().unwrap().pid };
     let control = service.control();
-    assert!(!control.offers_partitions().unwrap() && !control.speaks_v3().unwrap(), "binary 13000");
+    assert!(!control.offers_partitions().unwrap(), "binary 13000");
 
     let write = |text: &str| std::fs::write(&script, text).unwrap();
     write(
@@ -89,10 +89,6 @@ fn newer_commands_are_found_by_trying() {
     );
     write("sm_partition say Failed to fulfill the requested SM partition of 99 chunks");
     assert!(matches!(control.add_sm_partition("GPU-1a", 99).unwrap_err(), MpsError::Refused { .. }));
-
-    write("server say name,uid\\nserve,1000");
-    assert!(control.speaks_v3().unwrap());
-    assert_eq!(control.table("server", &[]).unwrap()[0]["uid"], "1000");
     drop(daemon);
 }
 

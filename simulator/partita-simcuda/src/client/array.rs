@@ -152,18 +152,6 @@ driver_api! {
     }
 
     /// An array's shape.
-    fn cuArrayGetDescriptor_v2(descriptor: *mut CUDA_ARRAY_DESCRIPTOR, handle: CUarray) {
-        let full = array(handle)?.descriptor;
-        let flat = CUDA_ARRAY_DESCRIPTOR {
-            width: full.width,
-            height: full.height,
-            format: full.format,
-            num_channels: full.num_channels,
-        };
-        put(descriptor, flat)
-    }
-
-    /// An array's shape.
     fn cuArray3DGetDescriptor_v2(descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR, handle: CUarray) {
         put(descriptor, array(handle)?.descriptor)
     }
@@ -240,13 +228,5 @@ driver_api! {
             ARRAYS.remove(*level);
         }
         free(found.address)
-    }
-
-    /// Bytes and alignment of the memory behind an array.
-    fn cuArrayGetMemoryRequirements(found: *mut [usize; 4], handle: CUarray, device: i32) {
-        super::context::check_device(device)?;
-        // Two sizes, then four reserved words of 32 bits.
-        let bytes = array(handle)?.shape.bytes()?;
-        put(found, [bytes, PITCH_BYTES, 0, 0])
     }
 }

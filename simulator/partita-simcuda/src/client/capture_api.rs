@@ -97,24 +97,6 @@ driver_api! {
         Ok(())
     }
 
-    /// As `cuStreamGetCaptureInfo_v2`; all edges are plain.
-    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz [per_thread] (
-        stream: CUstream,
-        status: *mut u32,
-        number: *mut u64,
-        owner: *mut CUgraph,
-        after: *mut *const CUgraphNode,
-        data: *mut *const CUgraphEdgeData,
-        count: *mut usize,
-    ) {
-        let found = state(stream, per_thread, status, number)?;
-        put_if(owner, CUgraph::from_addr(found.graph));
-        put_if(after, found.after);
-        put_if(data, std::ptr::null());
-        put_if(count, found.count);
-        Ok(())
-    }
-
     /// Sets what a capturing stream's next node waits for.
     fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz [per_thread] (
         stream: CUstream,
@@ -123,19 +105,6 @@ driver_api! {
         flags: u32,
     ) {
         runtime()?;
-        set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
-    }
-
-    /// As `cuStreamUpdateCaptureDependencies`; all edges are plain.
-    fn cuStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2_ptsz [per_thread] (
-        stream: CUstream,
-        after: *mut CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-        flags: u32,
-    ) {
-        runtime()?;
-        let _ = data;
         set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
     }
 

@@ -45,7 +45,6 @@ pub struct Context {
     memory: Mutex<Option<vidmem::Taken>>,
     /// Memory for what limits are beyond what they were at first, by limit.
     buffers: Mutex<[u64; 10]>,
-    pub(super) cache: AtomicU32,
     /// References of `cuCtxAttach`, with the creator's.
     pub(super) attached: AtomicU32,
 }
@@ -173,7 +172,6 @@ impl Context {
             limits: Mutex::new(default_limits()),
             memory: Mutex::new(Some(memory)),
             buffers: Mutex::new([0; 10]),
-            cache: AtomicU32::new(0),
             attached: AtomicU32::new(1),
         }));
         if runtime.mps.is_none() {

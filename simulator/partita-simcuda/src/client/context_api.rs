@@ -124,22 +124,12 @@ driver_api! {
         with_stack(|stack| stack.push(context))
     }
 
-    /// As `cuCtxPushCurrent_v2`.
-    fn cuCtxPushCurrent(context: CUcontext) {
-        cuCtxPushCurrent_v2(context).ok()
-    }
-
     /// Makes the context below the current one current.
     fn cuCtxPopCurrent_v2(context: *mut CUcontext) {
         runtime()?;
         let popped = with_stack(Vec::pop)?.ok_or(CuResult::INVALID_CONTEXT)?;
         put_if(context, popped.handle());
         Ok(())
-    }
-
-    /// As `cuCtxPopCurrent_v2`.
-    fn cuCtxPopCurrent(context: *mut CUcontext) {
-        cuCtxPopCurrent_v2(context).ok()
     }
 
     /// Replaces the current context; null removes it.
@@ -162,28 +152,6 @@ driver_api! {
     /// The current context's device.
     fn cuCtxGetDevice(device: *mut CUdevice) {
         put(device, current()?.runtime.ordinal)
-    }
-
-    /// A context's device.
-    fn cuCtxGetDevice_v2(device: *mut CUdevice, context: CUcontext) {
-        put(device, context_or_current(context)?.runtime.ordinal)
-    }
-
-    /// The current context's flags.
-    fn cuCtxGetFlags(flags: *mut u32) {
-        put(flags, current()?.flags.load(Ordering::Relaxed))
-    }
-
-    /// Sets the current context's flags.
-    fn cuCtxSetFlags(flags: u32) {
-        current()?.flags.store(check_flags(flags)?, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// A number that no other context of the process has.
-    fn cuCtxGetId(context: CUcontext, id: *mut u64) {
-        let found = context_or_current(context)?;
-        put(id, found.id)
     }
 
     /// Waits for all work of the current context.
@@ -215,20 +183,6 @@ driver_api! {
         put(value, found)
     }
 
-    /// The preferred split of cache and shared memory.
-    fn cuCtxGetCacheConfig(config: *mut u32) {
-        put(config, current()?.cache.load(Ordering::Relaxed))
-    }
-
-    /// Sets the preferred split of cache and shared memory: a hint.
-    fn cuCtxSetCacheConfig(config: u32) {
-        if config > 3 {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        current()?.cache.store(config, Ordering::Relaxed);
-        Ok(())
-    }
-
     /// The interface that a context was made with.
     fn cuCtxGetApiVersion(context: CUcontext, version: *mut u32) {
         context_or_current(context)?;
@@ -244,16 +198,6 @@ driver_api! {
         Ok(())
     }
 
-    /// Adds a reference to the current context, in the way of the first CUDA.
-    fn cuCtxAttach(context: *mut CUcontext, flags: u32) {
-        let found = current()?;
-        if flags != 0 {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        found.attached.fetch_add(1, Ordering::Relaxed);
-        put(context, found.handle())
-    }
-
     /// Drops a reference to the current context; the last one destroys it.
     fn cuCtxDetach(context: CUcontext) {
         let found = context_or_current(context)?;
@@ -261,30 +205,6 @@ driver_api! {
             return Ok(());
         }
         cuCtxDestroy_v2(found.handle()).ok()
-    }
-
-    /// The bank size of shared memory: fixed.
-    fn cuCtxGetSharedMemConfig(config: *mut u32) {
-        current()?;
-        put(config, 1)
-    }
-
-    /// Sets the bank size of shared memory: a hint of the past.
-    fn cuCtxSetSharedMemConfig(config: u32) {
-        current()?;
-        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
-    }
-
-    /// Waits until other devices see the device's writes: they always do here.
-    fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) {
-        current()?;
-        let _ = (target, scope);
-        Ok(())
-    }
-
-    /// Resets persisting lines of the L2 cache, which is not modelled.
-    fn cuCtxResetPersistingL2Cache() {
-        current().map(drop)
     }
 
     /// The SM count that the context was made with.

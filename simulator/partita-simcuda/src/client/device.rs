@@ -6,8 +6,7 @@ use partita_abi::CuResult;
 use partita_abi::attribute::*;
 use partita_abi::types::{
     CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
-    CU_EXEC_AFFINITY_TYPE_SM_COUNT, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUcontext, CUdevice,
-    CUexecAffinityType, CUuuid,
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUdevice, CUuuid,
 };
 
 use super::context::check_device;
@@ -171,13 +170,6 @@ driver_api! {
         put(value, attribute(check_device(device)?, wanted)?)
     }
 
-    /// The compute capability.
-    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: CUdevice) {
-        let capability = check_device(device)?.spec.compute_capability;
-        put(major, c_int::from(capability.major))?;
-        put(minor, c_int::from(capability.minor))
-    }
-
     /// The device at a place on the bus.
     fn cuDeviceGetByPCIBusId(device: *mut CUdevice, bus: *const c_char) {
         runtime()?;
@@ -197,15 +189,6 @@ driver_api! {
         put_text(bus, length, &pci_bus_id(check_device(device)?))
     }
 
-    /// Whether contexts can be limited to some SMs: under MPS.
-    fn cuDeviceGetExecAffinitySupport(supported: *mut c_int, kind: CUexecAffinityType, device: CUdevice) {
-        let runtime = check_device(device)?;
-        if kind != CU_EXEC_AFFINITY_TYPE_SM_COUNT {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        put(supported, c_int::from(runtime.mps.is_some()))
-    }
-
     /// Whether one device reaches another's memory by itself: none does here.
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
         check_device(device)?;
@@ -222,19 +205,5 @@ driver_api! {
             return Err(if from == to { CuResult::INVALID_DEVICE } else { CuResult::INVALID_VALUE });
         }
         put(value, 0)
-    }
-
-    /// Reaches into another device, which none does here.
-    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) {
-        super::context::current()?;
-        let _ = (peer, flags);
-        Err(CuResult::PEER_ACCESS_UNSUPPORTED)
-    }
-
-    /// Stops reaching into another device, which none does here.
-    fn cuCtxDisablePeerAccess(peer: CUcontext) {
-        super::context::current()?;
-        let _ = peer;
-        Err(CuResult::PEER_ACCESS_NOT_ENABLED)
     }
 }

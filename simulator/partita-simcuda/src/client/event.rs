@@ -307,20 +307,9 @@ driver_api! {
         put(milliseconds, (end as f64 - start as f64) as f32 / 1e6)
     }
 
-    /// As `cuEventElapsedTime`.
-    fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) {
-        cuEventElapsedTime(milliseconds, start, end).ok()
-    }
-
     /// Records an event after all that a context's streams have been given.
     fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
         runtime()?;
         record_context(object(context.0)?, object(event.0)?)
-    }
-
-    /// Holds all streams of a context until an event's last recording is complete.
-    fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
-        runtime()?;
-        wait_context(object(context.0)?, object(event.0)?)
     }
 }

@@ -9,8 +9,6 @@ pub struct Entry {
     pub name: &'static str,
     /// The function.
     pub address: *const c_void,
-    /// Whether it does anything but refuse.
-    pub simulated: bool,
 }
 
 // SAFETY: the address is a function's, fixed when the library is loaded.

@@ -1,7 +1,6 @@
 //! Functions of loaded modules, and their attributes.
 
-use core::ffi::{c_char, c_int};
-use std::ffi::CString;
+use core::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use partita_abi::CuResult;
@@ -45,13 +44,10 @@ pub struct Function {
     mark: Mark,
     /// What its image says.
     pub info: KernelInfo,
-    name: CString,
     /// The address that launch descriptors name it by.
     pub program: u64,
     /// Its module's handle.
     pub module: usize,
-    /// Its context's number in this process.
-    pub ctx: u64,
     /// Its device's ordinal.
     ordinal: i32,
     /// Bytes of all parameters.
@@ -86,14 +82,12 @@ impl Function {
         info: KernelInfo,
         program: u64,
         module: usize,
-        ctx: u64,
     ) -> Result<&'static Self, CuResult> {
         // What a compiler gives to a small kernel, where the image does not say.
         let registers = if info.registers == 0 { 32 } else { info.registers };
         let plain = runtime.spec.sm.shared_per_block_bytes;
         Ok(Box::leak(Box::new(Self {
             mark: Mark::live(Self::KIND),
-            name: CString::new(info.name.clone()).map_err(|_| CuResult::INVALID_IMAGE)?,
             template: template(runtime.qmd, program, registers)?,
             param_bytes: info.param_bytes(),
             dynamic_shared_max: AtomicI32::new(plain.saturating_sub(info.shared_bytes) as i32),
@@ -103,7 +97,6 @@ impl Function {
             registers,
             program,
             module,
-            ctx,
             ordinal: runtime.ordinal,
             info,
         })))
@@ -229,38 +222,10 @@ driver_api! {
         function.set_attribute(runtime, attribute, value)
     }
 
-    /// Reads an attribute of a library's kernel.
-    fn cuKernelGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: i32) {
-        let runtime = super::context::check_device(device)?;
-        let function = super::module::kernel_function(kernel)?;
-        put(value, function.attribute(runtime, attribute)?)
-    }
-
     /// Sets an attribute of a library's kernel.
     fn cuKernelSetAttribute(attribute: CUfunction_attribute, value: c_int, kernel: CUkernel, device: i32) {
         let runtime = super::context::check_device(device)?;
         super::module::kernel_function(kernel)?.set_attribute(runtime, attribute, value)
-    }
-
-    /// Sets the preferred split of cache and shared memory: a hint.
-    fn cuFuncSetCacheConfig(function: CUfunction, config: u32) {
-        runtime()?;
-        Function::at(function)?;
-        if config > 3 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
-    }
-
-    /// As `cuFuncSetCacheConfig`.
-    fn cuKernelSetCacheConfig(kernel: CUkernel, config: u32, device: i32) {
-        super::context::check_device(device)?;
-        super::module::kernel_function(kernel)?;
-        if config > 3 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
-    }
-
-    /// The bank size of shared memory: a hint of the past.
-    fn cuFuncSetSharedMemConfig(function: CUfunction, config: u32) {
-        runtime()?;
-        Function::at(function)?;
-        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
     }
 
     /// A function's module.
@@ -268,19 +233,6 @@ driver_api! {
         runtime()?;
         let function = Function::at(function)?;
         put(module, CUmodule::from_addr(function.module))
-    }
-
-    /// A function's name.
-    fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) {
-        runtime()?;
-        let function = Function::at(function)?;
-        put(name, function.name.as_ptr())
-    }
-
-    /// A kernel's name.
-    fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) {
-        runtime()?;
-        put(name, super::module::kernel_function(kernel)?.name.as_ptr())
     }
 
     /// Where a parameter lies.
@@ -291,22 +243,6 @@ driver_api! {
         put(offset, at)?;
         super::put_if(size, bytes);
         Ok(())
-    }
-
-    /// Where a parameter of a kernel lies.
-    fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize) {
-        runtime()?;
-        let (at, bytes) = super::module::kernel_function(kernel)?.param(index)?;
-        put(offset, at)?;
-        super::put_if(size, bytes);
-        Ok(())
-    }
-
-    /// Whether a function is loaded: always.
-    fn cuFuncIsLoaded(state: *mut u32, function: CUfunction) {
-        runtime()?;
-        Function::at(function)?;
-        put(state, 1)
     }
 
     /// Loads a function, which is loaded.

@@ -1,6 +1,5 @@
 //! Making graphs and looking at them.
 
-use core::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -392,20 +391,6 @@ driver_api! {
         put(value, found)
     }
 
-    /// A copy node's copy.
-    fn cuGraphMemcpyNodeGetParams(handle: CUgraphNode, params: *mut CUDA_MEMCPY3D) {
-        match &*lock(&node(handle)?.kind) {
-            NodeKind::Copy(copy, _) => put(params, *copy),
-            _ => Err(CuResult::INVALID_VALUE),
-        }
-    }
-
-    /// Changes a copy node.
-    fn cuGraphMemcpyNodeSetParams(handle: CUgraphNode, params: *const CUDA_MEMCPY3D) {
-        runtime()?;
-        set(handle, copy_kind(&get(params)?)?)
-    }
-
     /// A fill node's fill.
     fn cuGraphMemsetNodeGetParams(handle: CUgraphNode, params: *mut CUDA_MEMSET_NODE_PARAMS_v1) {
         let NodeKind::Fill(fill) = lock(&node(handle)?.kind).clone() else {
@@ -428,53 +413,11 @@ driver_api! {
         set(handle, fill_kind(&get(params)?)?)
     }
 
-    /// A host node's function.
-    fn cuGraphHostNodeGetParams(handle: CUgraphNode, params: *mut CUDA_HOST_NODE_PARAMS) {
-        match &*lock(&node(handle)?.kind) {
-            NodeKind::Host(func, data) => {
-                put(params, CUDA_HOST_NODE_PARAMS { func: *func, user_data: *data as *mut c_void })
-            }
-            _ => Err(CuResult::INVALID_VALUE),
-        }
-    }
-
-    /// Changes a host node.
-    fn cuGraphHostNodeSetParams(handle: CUgraphNode, params: *const CUDA_HOST_NODE_PARAMS) {
-        let params = get(params)?;
-        set(handle, NodeKind::Host(params.func, params.user_data as usize))
-    }
-
     /// The graph that a node runs.
     fn cuGraphChildGraphNodeGetGraph(handle: CUgraphNode, child: *mut CUgraph) {
         match &*lock(&node(handle)?.kind) {
             NodeKind::Child(graph) => put(child, CUgraph::from_addr(*graph)),
             _ => Err(CuResult::INVALID_VALUE),
         }
-    }
-
-    /// The event that a node records.
-    fn cuGraphEventRecordNodeGetEvent(handle: CUgraphNode, event: *mut CUevent) {
-        match &*lock(&node(handle)?.kind) {
-            NodeKind::Record(found) => put(event, found.handle()),
-            _ => Err(CuResult::INVALID_VALUE),
-        }
-    }
-
-    /// Changes the event that a node records.
-    fn cuGraphEventRecordNodeSetEvent(handle: CUgraphNode, event: CUevent) {
-        set(handle, NodeKind::Record(object(event.0)?))
-    }
-
-    /// The event that a node waits for.
-    fn cuGraphEventWaitNodeGetEvent(handle: CUgraphNode, event: *mut CUevent) {
-        match &*lock(&node(handle)?.kind) {
-            NodeKind::Wait(found) => put(event, found.handle()),
-            _ => Err(CuResult::INVALID_VALUE),
-        }
-    }
-
-    /// Changes the event that a node waits for.
-    fn cuGraphEventWaitNodeSetEvent(handle: CUgraphNode, event: CUevent) {
-        set(handle, NodeKind::Wait(object(event.0)?))
     }
 }

@@ -22,8 +22,6 @@ use super::{get, put};
 pub struct GraphMemory {
     /// Its address.
     pub address: u64,
-    /// Bytes that were asked for.
-    pub bytes: u64,
 }
 
 /// What graphs own.
@@ -106,7 +104,7 @@ impl GraphMemory {
     /// # Errors
     /// `OUT_OF_MEMORY`.
     pub fn new(runtime: &'static Runtime, bytes: u64) -> Result<Arc<Self>, CuResult> {
-        let made = Arc::new(Self { address: pool::allocate(bytes, pool::of_graphs(runtime)?)?, bytes });
+        let made = Arc::new(Self { address: pool::allocate(bytes, pool::of_graphs(runtime)?)? });
         let owned = Owned { memory: Arc::downgrade(&made), held: None };
         lock(&OWNED).insert(made.address, owned);
         Ok(made)
@@ -195,33 +193,6 @@ driver_api! {
         put(made, CUgraphNode::from_addr(node))
     }
 
-    /// What a node has allocated.
-    fn cuGraphMemAllocNodeGetParams(handle: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) {
-        runtime()?;
-        let node = graph::node(handle.addr())?;
-        let (address, bytes) = match &*lock(&node.kind) {
-            NodeKind::Alloc(memory) => (memory.address, memory.bytes),
-            _ => return Err(CuResult::INVALID_VALUE),
-        };
-        let properties = CUmemPoolProps {
-            alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
-            handle_types: CU_MEM_HANDLE_TYPE_NONE,
-            location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: runtime_at(address)?.ordinal },
-            win32_security_attributes: std::ptr::null_mut(),
-            max_size: 0,
-            usage: 0,
-            reserved: [0; 54],
-        };
-        let found = CUDA_MEM_ALLOC_NODE_PARAMS {
-            pool_props: properties,
-            access_descs: std::ptr::null(),
-            access_desc_count: 0,
-            bytesize: bytes as usize,
-            dptr: address,
-        };
-        put(params, found)
-    }
-
     /// Adds a node that frees what another one has allocated. The address stays the graph's, so
     /// that it can be launched again.
     fn cuGraphAddMemFreeNode(
@@ -239,16 +210,6 @@ driver_api! {
         check_free(owner.addr(), address)?;
         let node = graph::add(owner.addr(), &handles(after, count)?, NodeKind::Free(address))?;
         put(made, CUgraphNode::from_addr(node))
-    }
-
-    /// What a node frees.
-    fn cuGraphMemFreeNodeGetParams(handle: CUgraphNode, address: *mut CUdeviceptr) {
-        runtime()?;
-        let node = graph::node(handle.addr())?;
-        match *lock(&node.kind) {
-            NodeKind::Free(found) => put(address, found),
-            _ => Err(CuResult::INVALID_VALUE),
-        }
     }
 
     /// Memory that the device keeps for graphs.
@@ -286,12 +247,6 @@ driver_api! {
         put(handle, CUuserObject::from_addr(OBJECTS.insert(Arc::new(object))))
     }
 
-    /// Adds references.
-    fn cuUserObjectRetain(handle: CUuserObject, count: u32) {
-        runtime()?;
-        retain(handle.addr(), count)
-    }
-
     /// Drops references.
     fn cuUserObjectRelease(handle: CUuserObject, count: u32) {
         runtime()?;
@@ -311,18 +266,5 @@ driver_api! {
         }
         lock(&graph.objects).push((handle.addr(), count));
         Ok(())
-    }
-
-    /// Drops references of a graph.
-    fn cuGraphReleaseUserObject(owner: CUgraph, handle: CUuserObject, count: u32) {
-        runtime()?;
-        let graph = graph::graph(owner.addr())?;
-        {
-            let mut objects = lock(&graph.objects);
-            let held = objects.iter_mut().find(|(object, held)| *object == handle.addr() && *held >= count);
-            held.ok_or(CuResult::INVALID_VALUE)?.1 -= count;
-            objects.retain(|(_, held)| *held > 0);
-        }
-        release(handle.addr(), count)
     }
 }

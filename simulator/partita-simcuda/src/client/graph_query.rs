@@ -6,7 +6,7 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::graph::{self, Node};
-use super::graph_kind::{check_edges, handles};
+use super::graph_kind::handles;
 use super::runtime::{lock, runtime};
 use super::{get, put};
 
@@ -160,42 +160,9 @@ driver_api! {
         give(&all, nodes, count)
     }
 
-    /// The nodes that a node waits for, with properties of the edges.
-    fn cuGraphNodeGetDependencies_v2(
-        handle: CUgraphNode,
-        nodes: *mut CUgraphNode,
-        data: *mut CUgraphEdgeData,
-        count: *mut usize,
-    ) {
-        let all = lock(&node(handle)?.after).clone();
-        give(&all, nodes, count)?;
-        if !nodes.is_null() && !data.is_null() {
-            for index in 0..get(count.cast_const())? {
-                put(data.add(index), CUgraphEdgeData::default())?;
-            }
-        }
-        Ok(())
-    }
-
     /// The nodes that wait for a node.
     fn cuGraphNodeGetDependentNodes(handle: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
         give(&dependents(handle)?, nodes, count)
-    }
-
-    /// The nodes that wait for a node, with properties of the edges.
-    fn cuGraphNodeGetDependentNodes_v2(
-        handle: CUgraphNode,
-        nodes: *mut CUgraphNode,
-        data: *mut CUgraphEdgeData,
-        count: *mut usize,
-    ) {
-        give(&dependents(handle)?, nodes, count)?;
-        if !nodes.is_null() && !data.is_null() {
-            for index in 0..get(count.cast_const())? {
-                put(data.add(index), CUgraphEdgeData::default())?;
-            }
-        }
-        Ok(())
     }
 
     /// Adds edges.
@@ -203,33 +170,9 @@ driver_api! {
         connect(owner, from, to, count)
     }
 
-    /// Adds edges, with properties.
-    fn cuGraphAddDependencies_v2(
-        owner: CUgraph,
-        from: *const CUgraphNode,
-        to: *const CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-    ) {
-        check_edges(data, count)?;
-        connect(owner, from, to, count)
-    }
-
     /// Removes edges.
     fn cuGraphRemoveDependencies(owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
         let _ = owner;
-        disconnect(from, to, count)
-    }
-
-    /// Removes edges, with properties.
-    fn cuGraphRemoveDependencies_v2(
-        owner: CUgraph,
-        from: *const CUgraphNode,
-        to: *const CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-    ) {
-        let _ = (owner, data);
         disconnect(from, to, count)
     }
 

@@ -151,15 +151,6 @@ driver_api! {
         put(device, host as u64)
     }
 
-    /// The flags that host memory was allocated with.
-    fn cuMemHostGetFlags(flags: *mut u32, host: *mut c_void) {
-        let region = host_region(host)?;
-        if region.kind != Kind::HostOwned {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        put(flags, region.flags)
-    }
-
     /// Makes a program's own memory reachable for the device.
     fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: u32) {
         let context = current()?;

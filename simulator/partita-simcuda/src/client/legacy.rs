@@ -86,27 +86,12 @@ driver_api! {
         change(function, |settings| settings.block = [x as u32, y as u32, z as u32])
     }
 
-    /// Sets the dynamic shared memory of a block.
-    fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) {
-        change(function, |settings| settings.shared_bytes = bytes)
-    }
-
     /// Sets the length of the parameters.
     fn cuParamSetSize(function: CUfunction, bytes: u32) {
         if bytes as usize > PARAM_BYTES_MAX {
             return Err(CuResult::INVALID_VALUE);
         }
         change(function, |settings| settings.params.resize(bytes as usize, 0))
-    }
-
-    /// Sets a whole number as parameter.
-    fn cuParamSeti(function: CUfunction, offset: c_int, value: u32) {
-        set_param(function, offset, &value.to_le_bytes())
-    }
-
-    /// Sets a fraction as parameter.
-    fn cuParamSetf(function: CUfunction, offset: c_int, value: f32) {
-        set_param(function, offset, &value.to_le_bytes())
     }
 
     /// Sets bytes as parameter.

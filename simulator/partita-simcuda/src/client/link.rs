@@ -10,7 +10,7 @@ use partita_abi::types::{CU_JIT_INPUT_CUBIN, CU_JIT_INPUT_FATBINARY, CU_JIT_INPU
 use super::image;
 use super::object::Registry;
 use super::runtime::{lock, runtime};
-use super::{list, put, put_if, text};
+use super::{list, put, put_if};
 
 #[derive(Debug, Default)]
 struct Link {
@@ -65,21 +65,6 @@ driver_api! {
     ) {
         let _ = (name, count, options, values);
         add(handle, kind, list(data.cast::<u8>(), bytes)?)
-    }
-
-    /// Adds an image from a file.
-    fn cuLinkAddFile_v2(
-        handle: CUlinkState,
-        kind: u32,
-        path: *const c_char,
-        count: u32,
-        options: *mut u32,
-        values: *mut *mut c_void,
-    ) {
-        let _ = (count, options, values);
-        link(handle)?;
-        let bytes = std::fs::read(text(path)?).map_err(|_| CuResult::FILE_NOT_FOUND)?;
-        add(handle, kind, &bytes)
     }
 
     /// Hands out the result, which lives as long as the link.

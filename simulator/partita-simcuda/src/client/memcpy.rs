@@ -10,7 +10,7 @@ use partita_abi::types::{
 
 use super::copy::copy;
 use super::stream::resolve;
-use super::{array, get, list};
+use super::{array, get};
 use crate::shared::command::Rect;
 
 fn line(dst: u64, src: u64, bytes: usize) -> Rect {
@@ -209,19 +209,6 @@ driver_api! {
         now(line(dst, src, bytes), per_thread)
     }
 
-    /// Copies between contexts, in stream order.
-    fn cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        dst_context: CUcontext,
-        src: CUdeviceptr,
-        src_context: CUcontext,
-        bytes: usize,
-        stream: CUstream,
-    ) {
-        let _ = (dst_context, src_context);
-        copy(resolve(stream, per_thread)?, line(dst, src, bytes), false)
-    }
-
     /// Copies into an array.
     fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds [per_thread] (
         dst: CUarray,
@@ -279,30 +266,6 @@ driver_api! {
         now(line(dst, src, bytes), per_thread)
     }
 
-    /// Copies into an array, in stream order.
-    fn cuMemcpyHtoAAsync_v2 | cuMemcpyHtoAAsync_v2_ptsz [per_thread] (
-        dst: CUarray,
-        offset: usize,
-        src: *const c_void,
-        bytes: usize,
-        stream: CUstream,
-    ) {
-        let dst = array::shape(dst)?.inside(offset, bytes)?;
-        copy(resolve(stream, per_thread)?, line(dst, src as u64, bytes), false)
-    }
-
-    /// Copies out of an array, in stream order.
-    fn cuMemcpyAtoHAsync_v2 | cuMemcpyAtoHAsync_v2_ptsz [per_thread] (
-        dst: *mut c_void,
-        src: CUarray,
-        offset: usize,
-        bytes: usize,
-        stream: CUstream,
-    ) {
-        let src = array::shape(src)?.inside(offset, bytes)?;
-        copy(resolve(stream, per_thread)?, line(dst as u64, src, bytes), false)
-    }
-
     /// Copies a rectangle.
     fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds [per_thread] (wanted: *const CUDA_MEMCPY2D) {
         now(rect_2d(&get(wanted)?)?, per_thread)
@@ -313,83 +276,13 @@ driver_api! {
         now(rect_2d(&get(wanted)?)?, per_thread)
     }
 
-    /// Copies a rectangle, in stream order.
-    fn cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz [per_thread] (
-        wanted: *const CUDA_MEMCPY2D,
-        stream: CUstream,
-    ) {
-        copy(resolve(stream, per_thread)?, rect_2d(&get(wanted)?)?, false)
-    }
-
     /// Copies a box.
     fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds [per_thread] (wanted: *const CUDA_MEMCPY3D) {
         now(rect_3d(&get(wanted)?)?, per_thread)
     }
 
-    /// Copies a box, in stream order.
-    fn cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz [per_thread] (
-        wanted: *const CUDA_MEMCPY3D,
-        stream: CUstream,
-    ) {
-        copy(resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
-    }
-
-    /// Several copies in stream order; their attributes are hints here.
-    fn cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz [per_thread] (
-        dsts: *const CUdeviceptr,
-        srcs: *const CUdeviceptr,
-        sizes: *const usize,
-        count: usize,
-        attributes: *const c_void,
-        indices: *const usize,
-        attribute_count: usize,
-        stream: CUstream,
-    ) {
-        let _ = (attributes, indices, attribute_count);
-        // A batch cannot be put into the default stream.
-        if stream.addr() == 0 || count == 0 {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let stream = resolve(stream, per_thread)?;
-        let (dsts, srcs, sizes) = (list(dsts, count)?, list(srcs, count)?, list(sizes, count)?);
-        for ((dst, src), bytes) in dsts.iter().zip(srcs).zip(sizes) {
-            copy(stream, line(*dst, *src, *bytes), false)?;
-        }
-        Ok(())
-    }
-
-    /// As `cuMemcpyBatchAsync_v2`, with room for the index of a copy that fails.
-    fn cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz [per_thread] (
-        dsts: *const CUdeviceptr,
-        srcs: *const CUdeviceptr,
-        sizes: *const usize,
-        count: usize,
-        attributes: *const c_void,
-        indices: *const usize,
-        attribute_count: usize,
-        failed: *mut usize,
-        stream: CUstream,
-    ) {
-        let _ = per_thread;
-        let done =
-            cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, indices, attribute_count, stream).ok();
-        if done.is_err() {
-            // Which copy it was is not known here, as the header allows.
-            super::put_if(failed, usize::MAX);
-        }
-        done
-    }
-
     /// Copies a box between contexts. Addresses say which.
     fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds [per_thread] (wanted: *const CUDA_MEMCPY3D) {
         now(rect_3d(&get(wanted)?)?, per_thread)
-    }
-
-    /// Copies a box between contexts, in stream order.
-    fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz [per_thread] (
-        wanted: *const CUDA_MEMCPY3D,
-        stream: CUstream,
-    ) {
-        copy(resolve(stream, per_thread)?, rect_3d(&get(wanted)?)?, false)
     }
 }

@@ -117,18 +117,6 @@ driver_api! {
         now(Fill { dst, pitch, width, height, value: u32::from(value), element_bytes: 1 }, per_thread)
     }
 
-    /// Fills rows with 16-bit values.
-    fn cuMemsetD2D16_v2 | cuMemsetD2D16_v2_ptds [per_thread] (
-        dst: CUdeviceptr,
-        pitch: usize,
-        value: u16,
-        width: usize,
-        height: usize,
-    ) {
-        let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
-        now(Fill { dst, pitch, width, height, value: u32::from(value), element_bytes: 2 }, per_thread)
-    }
-
     /// Fills rows with 32-bit values.
     fn cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds [per_thread] (
         dst: CUdeviceptr,
@@ -151,16 +139,6 @@ driver_api! {
         Fill::line(dst, u32::from(value), 1, count).submit(resolve(stream, per_thread)?)
     }
 
-    /// Fills with 16-bit values, in stream order.
-    fn cuMemsetD16Async | cuMemsetD16Async_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        value: u16,
-        count: usize,
-        stream: CUstream,
-    ) {
-        Fill::line(dst, u32::from(value), 2, count).submit(resolve(stream, per_thread)?)
-    }
-
     /// Fills with 32-bit values, in stream order.
     fn cuMemsetD32Async | cuMemsetD32Async_ptsz [per_thread] (
         dst: CUdeviceptr,
@@ -169,46 +147,5 @@ driver_api! {
         stream: CUstream,
     ) {
         Fill::line(dst, value, 4, count).submit(resolve(stream, per_thread)?)
-    }
-
-    /// Fills rows with bytes, in stream order.
-    fn cuMemsetD2D8Async | cuMemsetD2D8Async_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        pitch: usize,
-        value: u8,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) {
-        let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
-        let fill = Fill { dst, pitch, width, height, value: u32::from(value), element_bytes: 1 };
-        fill.submit(resolve(stream, per_thread)?)
-    }
-
-    /// Fills rows with 16-bit values, in stream order.
-    fn cuMemsetD2D16Async | cuMemsetD2D16Async_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        pitch: usize,
-        value: u16,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) {
-        let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
-        let fill = Fill { dst, pitch, width, height, value: u32::from(value), element_bytes: 2 };
-        fill.submit(resolve(stream, per_thread)?)
-    }
-
-    /// Fills rows with 32-bit values, in stream order.
-    fn cuMemsetD2D32Async | cuMemsetD2D32Async_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        pitch: usize,
-        value: u32,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) {
-        let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
-        Fill { dst, pitch, width, height, value, element_bytes: 4 }.submit(resolve(stream, per_thread)?)
     }
 }

@@ -88,7 +88,7 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
         .kernels
         .iter()
         .zip(programs)
-        .map(|(info, program)| Function::create(runtime, info.clone(), program, handle, context.id))
+        .map(|(info, program)| Function::create(runtime, info.clone(), program, handle))
         .collect();
     MODULES.replace(
         handle,
@@ -197,52 +197,16 @@ driver_api! {
         put(module, CUmodule::from_addr(load(context, &image)?))
     }
 
-    /// As `cuModuleLoadData`; the options of the compiler have no effect here.
-    fn cuModuleLoadDataEx(
-        module: *mut CUmodule,
-        image: *const c_void,
-        count: u32,
-        options: *mut u32,
-        values: *mut *mut c_void,
-    ) {
-        let _ = (count, options, values);
-        cuModuleLoadData(module, image).ok()
-    }
-
-    /// As `cuModuleLoadData`.
-    fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) {
-        cuModuleLoadData(module, image).ok()
-    }
-
     /// Unloads a module.
     fn cuModuleUnload(module: CUmodule) {
         runtime()?;
         unload(module.addr())
     }
 
-    /// How modules are loaded: at once.
-    fn cuModuleGetLoadingMode(mode: *mut u32) {
-        put(mode, 1)
-    }
-
     /// Finds a function.
     fn cuModuleGetFunction(function: *mut CUfunction, owner: CUmodule, name: *const c_char) {
         let owner = module(owner)?;
         put(function, find(&owner, text(name)?)?.handle())
-    }
-
-    /// Counts functions.
-    fn cuModuleGetFunctionCount(count: *mut u32, owner: CUmodule) {
-        put(count, module(owner)?.functions.len() as u32)
-    }
-
-    /// Lists functions.
-    fn cuModuleEnumerateFunctions(functions: *mut CUfunction, count: u32, owner: CUmodule) {
-        let owner = module(owner)?;
-        for (index, function) in owner.functions.iter().enumerate().take(count as usize) {
-            put(functions.add(index), function.handle())?;
-        }
-        Ok(())
     }
 
     /// Finds a global variable.
@@ -279,23 +243,6 @@ driver_api! {
         put(library, CUlibrary::from_addr(LIBRARIES.insert(Arc::new(made))))
     }
 
-    /// Loads a library from a file.
-    fn cuLibraryLoadFromFile(
-        library: *mut CUlibrary,
-        name: *const c_char,
-        jit_options: *mut u32,
-        jit_values: *mut *mut c_void,
-        jit_count: u32,
-        options: *mut u32,
-        values: *mut *mut c_void,
-        count: u32,
-    ) {
-        let mut bytes = std::fs::read(text(name)?).map_err(|_| CuResult::FILE_NOT_FOUND)?;
-        bytes.push(0);
-        let code = bytes.as_ptr().cast();
-        cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options, values, count).ok()
-    }
-
     /// Unloads a library from every context.
     fn cuLibraryUnload(library: CUlibrary) {
         runtime()?;
@@ -320,23 +267,6 @@ driver_api! {
         put(kernel, CUkernel::from_addr(made))
     }
 
-    /// Counts kernels.
-    fn cuLibraryGetKernelCount(count: *mut u32, owner: CUlibrary) {
-        put(count, library(owner)?.image.kernels.len() as u32)
-    }
-
-    /// Lists kernels.
-    fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, count: u32, owner: CUlibrary) {
-        let handle = owner.addr();
-        let owner = library(owner)?;
-        for (index, known) in owner.image.kernels.iter().enumerate().take(count as usize) {
-            let made = add_kernel(handle, &known.name);
-            lock(&owner.kernels).push(made);
-            put(kernels.add(index), CUkernel::from_addr(made))?;
-        }
-        Ok(())
-    }
-
     /// The library's module in the current context.
     fn cuLibraryGetModule(module: *mut CUmodule, owner: CUlibrary) {
         put(module, CUmodule::from_addr(module_of(&*library(owner)?)?))
@@ -357,12 +287,5 @@ driver_api! {
     fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) {
         runtime()?;
         put(function, kernel_function(kernel)?.handle())
-    }
-
-    /// A kernel's library.
-    fn cuKernelGetLibrary(library: *mut CUlibrary, kernel: CUkernel) {
-        runtime()?;
-        let (owner, _) = KERNELS.get(kernel.addr()).ok_or(CuResult::INVALID_HANDLE)?;
-        put(library, CUlibrary::from_addr(owner))
     }
 }

@@ -119,20 +119,6 @@ driver_api! {
         put(blocks, per_sm(function, threads, dynamic_shared)? as c_int)
     }
 
-    /// As `cuOccupancyMaxActiveBlocksPerMultiprocessor`.
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        blocks: *mut c_int,
-        function: CUfunction,
-        threads: c_int,
-        dynamic_shared: usize,
-        flags: u32,
-    ) {
-        if flags > 1 {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        put(blocks, per_sm(function, threads, dynamic_shared)? as c_int)
-    }
-
     /// A block size that fills the device, and the smallest grid that does.
     fn cuOccupancyMaxPotentialBlockSize(
         grid: *mut c_int,
@@ -163,23 +149,6 @@ driver_api! {
         let (blocks, threads) = potential(function, shared_of, dynamic_shared, limit)?;
         put(grid, blocks)?;
         put(block, threads)
-    }
-
-    /// Dynamic shared memory that blocks may use while so many of them fit an SM.
-    fn cuOccupancyAvailableDynamicSMemPerBlock(
-        bytes: *mut usize,
-        function: CUfunction,
-        blocks: c_int,
-        threads: c_int,
-    ) {
-        let sm = runtime()?.spec.sm;
-        let blocks = u32::try_from(blocks).ok().filter(|blocks| *blocks > 0).ok_or(CuResult::INVALID_VALUE)?;
-        if per_sm(function, threads, 0)? < blocks {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let share = sm.shared_bytes / blocks / sm.shared_unit_bytes * sm.shared_unit_bytes;
-        let taken = sm.shared_reserved_per_block_bytes + function_of(function)?.info.shared_bytes;
-        put(bytes, share.saturating_sub(taken).min(sm.shared_per_block_optin_bytes) as usize)
     }
 
     /// The largest cluster that can run.

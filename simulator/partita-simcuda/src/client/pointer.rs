@@ -120,11 +120,4 @@ driver_api! {
         }
         Ok(())
     }
-
-    /// Sets an attribute of an address; the one that can be set changes nothing here.
-    fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, address: CUdeviceptr) {
-        let _ = get(value.cast::<u32>())?;
-        runtime_at(address)?.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
-        if attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
-    }
 }

@@ -12,7 +12,7 @@ use super::object::Registry;
 use super::region::{Kind, Region};
 use super::runtime::{Runtime, lock, runtime, runtime_at, visible};
 use super::stream::{Stream, resolve};
-use super::{capture, get, list, put, put_if};
+use super::{capture, get, put};
 use crate::shared::command::Command;
 use crate::shared::protocol::{AllocKind, PoolStatus, Reply, Request};
 
@@ -251,25 +251,6 @@ driver_api! {
         put(value.cast::<u64>(), number)
     }
 
-    /// Sets who may use a pool: its own device always may, and no other can.
-    fn cuMemPoolSetAccess(handle: CUmemoryPool, access: *const CUmemAccessDesc, count: usize) {
-        pool(handle)?;
-        for wanted in list(access, count)? {
-            check_device(wanted.location.id)?;
-            if wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
-                return Err(CuResult::INVALID_VALUE);
-            }
-        }
-        Ok(())
-    }
-
-    /// Who may use a pool.
-    fn cuMemPoolGetAccess(flags: *mut CUmemAccess_flags, handle: CUmemoryPool, location: *const CUmemLocation) {
-        pool(handle)?;
-        check_device(get(location)?.id)?;
-        put(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-    }
-
     /// Allocates from the device's pool, in stream order.
     fn cuMemAllocAsync | cuMemAllocAsync_ptsz [per_thread] (
         address: *mut CUdeviceptr,
@@ -312,25 +293,6 @@ driver_api! {
         let region = runtime.regions.remove(address, owned).ok_or(CuResult::INVALID_VALUE)?;
         super::memory::close_view(runtime, &region);
         runtime.command(stream, &Command::Free { address }).map(drop)
-    }
-
-    /// The default pool of a place.
-    fn cuMemGetDefaultMemPool(handle: *mut CUmemoryPool, location: *const CUmemLocation, kind: CUmemAllocationType) {
-        let location = get(location)?;
-        if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || kind != CU_MEM_ALLOCATION_TYPE_PINNED {
-            return Err(CuResult::NOT_SUPPORTED);
-        }
-        put_if(handle, CUmemoryPool::from_addr(device_pools(check_device(location.id)?).0));
-        Ok(())
-    }
-
-    /// The pool of a place.
-    fn cuMemGetMemPool(handle: *mut CUmemoryPool, location: *const CUmemLocation, kind: CUmemAllocationType) {
-        let location = get(location)?;
-        if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || kind != CU_MEM_ALLOCATION_TYPE_PINNED {
-            return Err(CuResult::NOT_SUPPORTED);
-        }
-        put(handle, CUmemoryPool::from_addr(present(check_device(location.id)?)))
     }
 
     /// Sets the pool of a place.

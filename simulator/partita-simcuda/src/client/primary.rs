@@ -105,11 +105,6 @@ driver_api! {
         Ok(())
     }
 
-    /// As `cuDevicePrimaryCtxSetFlags_v2`.
-    fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: u32) {
-        cuDevicePrimaryCtxSetFlags_v2(device, flags).ok()
-    }
-
     /// Flags of the primary context, and whether there is one.
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut c_int) {
         let (_, primary) = primary_of(device)?;

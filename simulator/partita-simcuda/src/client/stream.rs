@@ -4,10 +4,7 @@ use core::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_LAUNCH_ATTRIBUTE_PRIORITY, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, CU_STREAM_NON_BLOCKING,
-    CUcontext, CUdevice, CUlaunchAttributeID, CUlaunchAttributeValue, CUstream,
-};
+use partita_abi::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUstream};
 
 use super::capture;
 use super::context::{Context, current};
@@ -330,11 +327,6 @@ driver_api! {
         put(flags, resolve(stream, per_thread)?.flags.load(Ordering::Relaxed))
     }
 
-    /// A number that no other stream of the process has.
-    fn cuStreamGetId | cuStreamGetId_ptsz [per_thread] (stream: CUstream, id: *mut u64) {
-        put(id, resolve(stream, per_thread)?.id.load(Ordering::Relaxed))
-    }
-
     /// A stream's context.
     fn cuStreamGetCtx | cuStreamGetCtx_ptsz [per_thread] (stream: CUstream, context: *mut CUcontext) {
         put(context, resolve(stream, per_thread)?.context().handle())
@@ -354,51 +346,5 @@ driver_api! {
     /// A stream's device.
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz [per_thread] (stream: CUstream, device: *mut CUdevice) {
         put(device, resolve(stream, per_thread)?.runtime().ordinal)
-    }
-
-    /// Copies attributes between streams; the simulated ones are fixed at creation.
-    fn cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz [per_thread] (to: CUstream, from: CUstream) {
-        resolve(to, per_thread)?;
-        resolve(from, per_thread)?;
-        Ok(())
-    }
-
-    /// Reads an attribute of a stream.
-    fn cuStreamGetAttribute | cuStreamGetAttribute_ptsz [per_thread] (
-        stream: CUstream,
-        attribute: CUlaunchAttributeID,
-        value: *mut CUlaunchAttributeValue,
-    ) {
-        let stream = resolve(stream, per_thread)?;
-        match attribute {
-            CU_LAUNCH_ATTRIBUTE_PRIORITY => {
-                put(value, CUlaunchAttributeValue::from_i32(stream.priority.load(Ordering::Relaxed)))
-            }
-            CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY => put(value, CUlaunchAttributeValue::from_i32(1)),
-            1 | 9 | 10 => put(value, CUlaunchAttributeValue::default()),
-            _ => Err(CuResult::INVALID_VALUE),
-        }
-    }
-
-    /// Sets an attribute of a stream. Hints are accepted and have no effect here.
-    fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz [per_thread] (
-        stream: CUstream,
-        attribute: CUlaunchAttributeID,
-        value: *const CUlaunchAttributeValue,
-    ) {
-        let stream = resolve(stream, per_thread)?;
-        let value = super::get(value)?;
-        match attribute {
-            CU_LAUNCH_ATTRIBUTE_PRIORITY => {
-                // The engine orders by the priority that a stream was made with.
-                if value.as_i32() == stream.priority.load(Ordering::Relaxed) {
-                    Ok(())
-                } else {
-                    Err(CuResult::NOT_SUPPORTED)
-                }
-            }
-            1 | CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY | 9 | 10 => Ok(()),
-            _ => Err(CuResult::INVALID_VALUE),
-        }
     }
 }

@@ -144,36 +144,6 @@ driver_api! {
         submit(resolve(stream, per_thread)?, wait_command(address, value.into(), flags, false)?)
     }
 
-    /// As `cuStreamWaitValue32_v2`.
-    fn cuStreamWaitValue32 | cuStreamWaitValue32_ptsz [per_thread] (
-        stream: CUstream,
-        address: CUdeviceptr,
-        value: u32,
-        flags: u32,
-    ) {
-        submit(resolve(stream, per_thread)?, wait_command(address, value.into(), flags, false)?)
-    }
-
-    /// Holds a stream until a 64-bit word satisfies a condition.
-    fn cuStreamWaitValue64_v2 | cuStreamWaitValue64_v2_ptsz [per_thread] (
-        stream: CUstream,
-        address: CUdeviceptr,
-        value: u64,
-        flags: u32,
-    ) {
-        submit(resolve(stream, per_thread)?, wait_command(address, value, flags, true)?)
-    }
-
-    /// As `cuStreamWaitValue64_v2`.
-    fn cuStreamWaitValue64 | cuStreamWaitValue64_ptsz [per_thread] (
-        stream: CUstream,
-        address: CUdeviceptr,
-        value: u64,
-        flags: u32,
-    ) {
-        submit(resolve(stream, per_thread)?, wait_command(address, value, flags, true)?)
-    }
-
     /// Writes a 32-bit word in stream order.
     fn cuStreamWriteValue32_v2 | cuStreamWriteValue32_v2_ptsz [per_thread] (
         stream: CUstream,
@@ -182,36 +152,6 @@ driver_api! {
         flags: u32,
     ) {
         submit(resolve(stream, per_thread)?, write_command(address, value.into(), flags, false)?)
-    }
-
-    /// As `cuStreamWriteValue32_v2`.
-    fn cuStreamWriteValue32 | cuStreamWriteValue32_ptsz [per_thread] (
-        stream: CUstream,
-        address: CUdeviceptr,
-        value: u32,
-        flags: u32,
-    ) {
-        submit(resolve(stream, per_thread)?, write_command(address, value.into(), flags, false)?)
-    }
-
-    /// Writes a 64-bit word in stream order.
-    fn cuStreamWriteValue64_v2 | cuStreamWriteValue64_v2_ptsz [per_thread] (
-        stream: CUstream,
-        address: CUdeviceptr,
-        value: u64,
-        flags: u32,
-    ) {
-        submit(resolve(stream, per_thread)?, write_command(address, value, flags, true)?)
-    }
-
-    /// As `cuStreamWriteValue64_v2`.
-    fn cuStreamWriteValue64 | cuStreamWriteValue64_ptsz [per_thread] (
-        stream: CUstream,
-        address: CUdeviceptr,
-        value: u64,
-        flags: u32,
-    ) {
-        submit(resolve(stream, per_thread)?, write_command(address, value, flags, true)?)
     }
 
     /// Several waits and writes in a row.
@@ -228,16 +168,5 @@ driver_api! {
         // All are checked before the first is submitted.
         let commands: Result<Vec<_>, _> = list(operations, count as usize)?.iter().map(batch_command).collect();
         commands?.into_iter().flatten().try_for_each(|command| submit(stream, command))
-    }
-
-    /// As `cuStreamBatchMemOp_v2`.
-    fn cuStreamBatchMemOp | cuStreamBatchMemOp_ptsz [per_thread] (
-        stream: CUstream,
-        count: u32,
-        operations: *const CUstreamBatchMemOpParams,
-        flags: u32,
-    ) {
-        let stream = resolve(stream, per_thread)?.handle();
-        cuStreamBatchMemOp_v2(stream, count, operations, flags).ok()
     }
 }

@@ -189,14 +189,6 @@ driver_api! {
         Ok(())
     }
 
-    /// Who may use mapped memory.
-    fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: CUdeviceptr) {
-        let runtime = runtime_at(address)?;
-        check_device(get(location)?.id)?;
-        let region = runtime.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
-        put(flags, u64::from(region.flags))
-    }
-
     /// The unit of physical memory.
     fn cuMemGetAllocationGranularity(granularity: *mut usize, wanted: *const CUmemAllocationProp, option: u32) {
         check_properties(&get(wanted)?)?;

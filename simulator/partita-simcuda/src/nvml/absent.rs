@@ -27,327 +27,134 @@ macro_rules! absent {
 }
 
 absent! {
-    nvmlComputeInstanceDestroy
-    nvmlComputeInstanceGetInfo
-    nvmlComputeInstanceGetInfo_v2
-    nvmlDeviceClearAccountingPids
-    nvmlDeviceClearCpuAffinity
-    nvmlDeviceClearEccErrorCounts
-    nvmlDeviceClearFieldValues
-    nvmlDeviceCreateGpuInstance
-    nvmlDeviceCreateGpuInstanceWithPlacement
-    nvmlDeviceDiscoverGpus
-    nvmlDeviceFreezeNvLinkUtilizationCounter
-    nvmlDeviceGetAPIRestriction
-    nvmlDeviceGetAccountingBufferSize
-    nvmlDeviceGetAccountingPids
-    nvmlDeviceGetAccountingStats
-    nvmlDeviceGetActiveVgpus
-    nvmlDeviceGetAdaptiveClockInfoStatus
-    nvmlDeviceGetAddressingMode
-    nvmlDeviceGetApplicationsClock
-    nvmlDeviceGetAttributes
-    nvmlDeviceGetAttributes_v2
-    nvmlDeviceGetAutoBoostedClocksEnabled
-    nvmlDeviceGetBAR1MemoryInfo
-    nvmlDeviceGetBoardPartNumber
-    nvmlDeviceGetBridgeChipInfo
-    nvmlDeviceGetC2cModeInfoV
-    nvmlDeviceGetCapabilities
-    nvmlDeviceGetClkMonStatus
-    nvmlDeviceGetClockOffsets
-    nvmlDeviceGetConfComputeGpuAttestationReport
-    nvmlDeviceGetConfComputeGpuCertificate
-    nvmlDeviceGetConfComputeMemSizeInfo
-    nvmlDeviceGetConfComputeProtectedMemoryUsage
-    nvmlDeviceGetCoolerInfo
-    nvmlDeviceGetCpuAffinity
-    nvmlDeviceGetCpuAffinityWithinScope
-    nvmlDeviceGetCreatableVgpus
-    nvmlDeviceGetCurrentClockFreqs
-    nvmlDeviceGetDecoderUtilization
-    nvmlDeviceGetDefaultApplicationsClock
-    nvmlDeviceGetDetailedEccErrors
-    nvmlDeviceGetDramEncryptionMode
-    nvmlDeviceGetDriverModel
-    nvmlDeviceGetDriverModel_v2
-    nvmlDeviceGetDynamicPstatesInfo
-    nvmlDeviceGetEncoderCapacity
-    nvmlDeviceGetEncoderSessions
-    nvmlDeviceGetEncoderStats
-    nvmlDeviceGetEncoderUtilization
-    nvmlDeviceGetFBCSessions
-    nvmlDeviceGetFBCStats
-    nvmlDeviceGetFanControlPolicy_v2
-    nvmlDeviceGetFanSpeed
-    nvmlDeviceGetFanSpeedRPM
-    nvmlDeviceGetFanSpeed_v2
-    nvmlDeviceGetFieldValues
-    nvmlDeviceGetGpcClkMinMaxVfOffset
-    nvmlDeviceGetGpcClkVfOffset
-    nvmlDeviceGetGpuFabricInfo
-    nvmlDeviceGetGpuFabricInfoV
-    nvmlDeviceGetGpuInstanceById
-    nvmlDeviceGetGpuInstancePossiblePlacements
-    nvmlDeviceGetGpuInstancePossiblePlacements_v2
-    nvmlDeviceGetGpuInstanceProfileInfo
-    nvmlDeviceGetGpuInstanceProfileInfoByIdV
-    nvmlDeviceGetGpuInstanceProfileInfoV
-    nvmlDeviceGetGpuInstanceRemainingCapacity
-    nvmlDeviceGetGpuInstances
-    nvmlDeviceGetGpuOperationMode
-    nvmlDeviceGetGridLicensableFeatures
-    nvmlDeviceGetGridLicensableFeatures_v2
-    nvmlDeviceGetGridLicensableFeatures_v3
-    nvmlDeviceGetGridLicensableFeatures_v4
-    nvmlDeviceGetGspFirmwareMode
-    nvmlDeviceGetGspFirmwareVersion
-    nvmlDeviceGetHandleBySerial
-    nvmlDeviceGetHandleByUUIDV
-    nvmlDeviceGetHostVgpuMode
-    nvmlDeviceGetHostname_v1
-    nvmlDeviceGetInforomConfigurationChecksum
-    nvmlDeviceGetInforomImageVersion
-    nvmlDeviceGetInforomVersion
-    nvmlDeviceGetIrqNum
-    nvmlDeviceGetJpgUtilization
-    nvmlDeviceGetLastBBXFlushTime
-    nvmlDeviceGetMarginTemperature
-    nvmlDeviceGetMaxCustomerBoostClock
-    nvmlDeviceGetMemClkMinMaxVfOffset
-    nvmlDeviceGetMemClkVfOffset
-    nvmlDeviceGetMemoryAffinity
-    nvmlDeviceGetMemoryErrorCounter
-    nvmlDeviceGetMinMaxClockOfPState
-    nvmlDeviceGetMinMaxFanSpeed
-    nvmlDeviceGetModuleId
-    nvmlDeviceGetNumFans
-    nvmlDeviceGetNumaNodeId
-    nvmlDeviceGetNvLinkCapability
-    nvmlDeviceGetNvLinkErrorCounter
-    nvmlDeviceGetNvLinkInfo
-    nvmlDeviceGetNvLinkRemoteDeviceType
-    nvmlDeviceGetNvLinkRemotePciInfo
-    nvmlDeviceGetNvLinkRemotePciInfo_v2
-    nvmlDeviceGetNvLinkState
-    nvmlDeviceGetNvLinkUtilizationControl
-    nvmlDeviceGetNvLinkUtilizationCounter
-    nvmlDeviceGetNvLinkVersion
-    nvmlDeviceGetNvlinkBwMode
-    nvmlDeviceGetNvlinkSupportedBwModes
-    nvmlDeviceGetOfaUtilization
-    nvmlDeviceGetP2PStatus
-    nvmlDeviceGetPciInfoExt
-    nvmlDeviceGetPcieReplayCounter
-    nvmlDeviceGetPcieThroughput
-    nvmlDeviceGetPdi
-    nvmlDeviceGetPerformanceModes
-    nvmlDeviceGetPgpuMetadataString
-    nvmlDeviceGetPlatformInfo
-    nvmlDeviceGetPowerMizerMode_v1
-    nvmlDeviceGetPowerSource
-    nvmlDeviceGetProcessUtilization
-    nvmlDeviceGetProcessesUtilizationInfo
-    nvmlDeviceGetRemappedRows
-    nvmlDeviceGetRemappedRows_v2
-    nvmlDeviceGetRepairStatus
-    nvmlDeviceGetRetiredPages
-    nvmlDeviceGetRetiredPagesPendingStatus
-    nvmlDeviceGetRetiredPages_v2
-    nvmlDeviceGetRowRemapperHistogram
-    nvmlDeviceGetRunningProcessDetailList
-    nvmlDeviceGetSamples
-    nvmlDeviceGetSerial
-    nvmlDeviceGetSramEccErrorStatus
-    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
-    nvmlDeviceGetSupportedClocksEventReasons
-    nvmlDeviceGetSupportedClocksThrottleReasons
-    nvmlDeviceGetSupportedEventTypes
-    nvmlDeviceGetSupportedGraphicsClocks
-    nvmlDeviceGetSupportedMemoryClocks
-    nvmlDeviceGetSupportedPerformanceStates
-    nvmlDeviceGetSupportedVgpus
-    nvmlDeviceGetTargetFanSpeed
-    nvmlDeviceGetTemperatureThreshold
-    nvmlDeviceGetTemperatureV
-    nvmlDeviceGetThermalSettings
-    nvmlDeviceGetTopologyCommonAncestor
-    nvmlDeviceGetTopologyNearestGpus
-    nvmlDeviceGetTotalEccErrors
-    nvmlDeviceGetTotalEnergyConsumption
-    nvmlDeviceGetUnrepairableMemoryFlag_v1
-    nvmlDeviceGetVbiosVersion
-    nvmlDeviceGetVgpuCapabilities
-    nvmlDeviceGetVgpuHeterogeneousMode
-    nvmlDeviceGetVgpuInstancesUtilizationInfo
-    nvmlDeviceGetVgpuMetadata
-    nvmlDeviceGetVgpuProcessUtilization
-    nvmlDeviceGetVgpuProcessesUtilizationInfo
-    nvmlDeviceGetVgpuSchedulerCapabilities
-    nvmlDeviceGetVgpuSchedulerLog
-    nvmlDeviceGetVgpuSchedulerState
-    nvmlDeviceGetVgpuTypeCreatablePlacements
-    nvmlDeviceGetVgpuTypeSupportedPlacements
-    nvmlDeviceGetVgpuUtilization
-    nvmlDeviceGetViolationStatus
-    nvmlDeviceModifyDrainState
-    nvmlDevicePowerSmoothingActivatePresetProfile
-    nvmlDevicePowerSmoothingSetState
-    nvmlDevicePowerSmoothingUpdatePresetProfileParam
-    nvmlDeviceQueryDrainState
-    nvmlDeviceReadPRMCounters_v1
-    nvmlDeviceReadWritePRM_v1
-    nvmlDeviceRegisterEvents
-    nvmlDeviceRemoveGpu
-    nvmlDeviceRemoveGpu_v2
-    nvmlDeviceResetApplicationsClocks
-    nvmlDeviceResetGpuLockedClocks
-    nvmlDeviceResetMemoryLockedClocks
-    nvmlDeviceResetNvLinkErrorCounters
-    nvmlDeviceResetNvLinkUtilizationCounter
-    nvmlDeviceSetAPIRestriction
-    nvmlDeviceSetAccountingMode
-    nvmlDeviceSetApplicationsClocks
-    nvmlDeviceSetAutoBoostedClocksEnabled
-    nvmlDeviceSetClockOffsets
-    nvmlDeviceSetComputeMode
-    nvmlDeviceSetConfComputeUnprotectedMemSize
-    nvmlDeviceSetCpuAffinity
-    nvmlDeviceSetDefaultAutoBoostedClocksEnabled
-    nvmlDeviceSetDefaultFanSpeed_v2
-    nvmlDeviceSetDramEncryptionMode
-    nvmlDeviceSetDriverModel
-    nvmlDeviceSetEccMode
-    nvmlDeviceSetFanControlPolicy
-    nvmlDeviceSetFanSpeed_v2
-    nvmlDeviceSetGpcClkVfOffset
-    nvmlDeviceSetGpuLockedClocks
-    nvmlDeviceSetGpuOperationMode
-    nvmlDeviceSetHostname_v1
-    nvmlDeviceSetMemClkVfOffset
-    nvmlDeviceSetMemoryLockedClocks
-    nvmlDeviceSetMigMode
-    nvmlDeviceSetNvLinkDeviceLowPowerThreshold
-    nvmlDeviceSetNvLinkUtilizationControl
-    nvmlDeviceSetNvlinkBwMode
-    nvmlDeviceSetPersistenceMode
-    nvmlDeviceSetPowerManagementLimit
-    nvmlDeviceSetPowerManagementLimit_v2
-    nvmlDeviceSetPowerMizerMode_v1
-    nvmlDeviceSetTemperatureThreshold
-    nvmlDeviceSetVgpuCapabilities
-    nvmlDeviceSetVgpuHeterogeneousMode
-    nvmlDeviceSetVgpuSchedulerState
-    nvmlDeviceSetVirtualizationMode
-    nvmlDeviceValidateInforom
+    nvmlComputeInstanceDestroy nvmlComputeInstanceGetInfo nvmlComputeInstanceGetInfo_v2
+    nvmlDeviceClearAccountingPids nvmlDeviceClearCpuAffinity nvmlDeviceClearEccErrorCounts
+    nvmlDeviceClearFieldValues nvmlDeviceCreateGpuInstance
+    nvmlDeviceCreateGpuInstanceWithPlacement nvmlDeviceDiscoverGpus
+    nvmlDeviceFreezeNvLinkUtilizationCounter nvmlDeviceGetAPIRestriction
+    nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingPids nvmlDeviceGetAccountingStats
+    nvmlDeviceGetActiveVgpus nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetAddressingMode
+    nvmlDeviceGetApplicationsClock nvmlDeviceGetAttributes nvmlDeviceGetAttributes_v2
+    nvmlDeviceGetAutoBoostedClocksEnabled nvmlDeviceGetBAR1MemoryInfo
+    nvmlDeviceGetBoardPartNumber nvmlDeviceGetBridgeChipInfo nvmlDeviceGetC2cModeInfoV
+    nvmlDeviceGetCapabilities nvmlDeviceGetClkMonStatus nvmlDeviceGetClockOffsets
+    nvmlDeviceGetConfComputeGpuAttestationReport nvmlDeviceGetConfComputeGpuCertificate
+    nvmlDeviceGetConfComputeMemSizeInfo nvmlDeviceGetConfComputeProtectedMemoryUsage
+    nvmlDeviceGetCoolerInfo nvmlDeviceGetCpuAffinity nvmlDeviceGetCpuAffinityWithinScope
+    nvmlDeviceGetCreatableVgpus nvmlDeviceGetCurrentClockFreqs nvmlDeviceGetDecoderUtilization
+    nvmlDeviceGetDefaultApplicationsClock nvmlDeviceGetDetailedEccErrors
+    nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2
+    nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEncoderCapacity nvmlDeviceGetEncoderSessions
+    nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderUtilization nvmlDeviceGetFBCSessions
+    nvmlDeviceGetFBCStats nvmlDeviceGetFanControlPolicy_v2 nvmlDeviceGetFanSpeed
+    nvmlDeviceGetFanSpeedRPM nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetFieldValues
+    nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset nvmlDeviceGetGpuFabricInfo
+    nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetGpuInstanceById
+    nvmlDeviceGetGpuInstancePossiblePlacements nvmlDeviceGetGpuInstancePossiblePlacements_v2
+    nvmlDeviceGetGpuInstanceProfileInfo nvmlDeviceGetGpuInstanceProfileInfoByIdV
+    nvmlDeviceGetGpuInstanceProfileInfoV nvmlDeviceGetGpuInstanceRemainingCapacity
+    nvmlDeviceGetGpuInstances nvmlDeviceGetGpuOperationMode nvmlDeviceGetGridLicensableFeatures
+    nvmlDeviceGetGridLicensableFeatures_v2 nvmlDeviceGetGridLicensableFeatures_v3
+    nvmlDeviceGetGridLicensableFeatures_v4 nvmlDeviceGetGspFirmwareMode
+    nvmlDeviceGetGspFirmwareVersion nvmlDeviceGetHandleBySerial nvmlDeviceGetHandleByUUIDV
+    nvmlDeviceGetHostVgpuMode nvmlDeviceGetHostname_v1 nvmlDeviceGetInforomConfigurationChecksum
+    nvmlDeviceGetInforomImageVersion nvmlDeviceGetInforomVersion nvmlDeviceGetIrqNum
+    nvmlDeviceGetJpgUtilization nvmlDeviceGetLastBBXFlushTime nvmlDeviceGetMarginTemperature
+    nvmlDeviceGetMaxCustomerBoostClock nvmlDeviceGetMemClkMinMaxVfOffset
+    nvmlDeviceGetMemClkVfOffset nvmlDeviceGetMemoryAffinity nvmlDeviceGetMemoryErrorCounter
+    nvmlDeviceGetMinMaxClockOfPState nvmlDeviceGetMinMaxFanSpeed nvmlDeviceGetModuleId
+    nvmlDeviceGetNumFans nvmlDeviceGetNumaNodeId nvmlDeviceGetNvLinkCapability
+    nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkInfo nvmlDeviceGetNvLinkRemoteDeviceType
+    nvmlDeviceGetNvLinkRemotePciInfo nvmlDeviceGetNvLinkRemotePciInfo_v2
+    nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkUtilizationControl
+    nvmlDeviceGetNvLinkUtilizationCounter nvmlDeviceGetNvLinkVersion nvmlDeviceGetNvlinkBwMode
+    nvmlDeviceGetNvlinkSupportedBwModes nvmlDeviceGetOfaUtilization nvmlDeviceGetP2PStatus
+    nvmlDeviceGetPciInfoExt nvmlDeviceGetPcieReplayCounter nvmlDeviceGetPcieThroughput
+    nvmlDeviceGetPdi nvmlDeviceGetPerformanceModes nvmlDeviceGetPgpuMetadataString
+    nvmlDeviceGetPlatformInfo nvmlDeviceGetPowerMizerMode_v1 nvmlDeviceGetPowerSource
+    nvmlDeviceGetProcessUtilization nvmlDeviceGetProcessesUtilizationInfo
+    nvmlDeviceGetRemappedRows nvmlDeviceGetRemappedRows_v2 nvmlDeviceGetRepairStatus
+    nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPagesPendingStatus
+    nvmlDeviceGetRetiredPages_v2 nvmlDeviceGetRowRemapperHistogram
+    nvmlDeviceGetRunningProcessDetailList nvmlDeviceGetSamples nvmlDeviceGetSerial
+    nvmlDeviceGetSramEccErrorStatus nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
+    nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetSupportedClocksThrottleReasons
+    nvmlDeviceGetSupportedEventTypes nvmlDeviceGetSupportedGraphicsClocks
+    nvmlDeviceGetSupportedMemoryClocks nvmlDeviceGetSupportedPerformanceStates
+    nvmlDeviceGetSupportedVgpus nvmlDeviceGetTargetFanSpeed nvmlDeviceGetTemperatureThreshold
+    nvmlDeviceGetTemperatureV nvmlDeviceGetThermalSettings nvmlDeviceGetTopologyCommonAncestor
+    nvmlDeviceGetTopologyNearestGpus nvmlDeviceGetTotalEccErrors
+    nvmlDeviceGetTotalEnergyConsumption nvmlDeviceGetUnrepairableMemoryFlag_v1
+    nvmlDeviceGetVbiosVersion nvmlDeviceGetVgpuCapabilities nvmlDeviceGetVgpuHeterogeneousMode
+    nvmlDeviceGetVgpuInstancesUtilizationInfo nvmlDeviceGetVgpuMetadata
+    nvmlDeviceGetVgpuProcessUtilization nvmlDeviceGetVgpuProcessesUtilizationInfo
+    nvmlDeviceGetVgpuSchedulerCapabilities nvmlDeviceGetVgpuSchedulerLog
+    nvmlDeviceGetVgpuSchedulerState nvmlDeviceGetVgpuTypeCreatablePlacements
+    nvmlDeviceGetVgpuTypeSupportedPlacements nvmlDeviceGetVgpuUtilization
+    nvmlDeviceGetViolationStatus nvmlDeviceModifyDrainState
+    nvmlDevicePowerSmoothingActivatePresetProfile nvmlDevicePowerSmoothingSetState
+    nvmlDevicePowerSmoothingUpdatePresetProfileParam nvmlDeviceQueryDrainState
+    nvmlDeviceReadPRMCounters_v1 nvmlDeviceReadWritePRM_v1 nvmlDeviceRegisterEvents
+    nvmlDeviceRemoveGpu nvmlDeviceRemoveGpu_v2 nvmlDeviceResetApplicationsClocks
+    nvmlDeviceResetGpuLockedClocks nvmlDeviceResetMemoryLockedClocks
+    nvmlDeviceResetNvLinkErrorCounters nvmlDeviceResetNvLinkUtilizationCounter
+    nvmlDeviceSetAPIRestriction nvmlDeviceSetAccountingMode nvmlDeviceSetApplicationsClocks
+    nvmlDeviceSetAutoBoostedClocksEnabled nvmlDeviceSetClockOffsets nvmlDeviceSetComputeMode
+    nvmlDeviceSetConfComputeUnprotectedMemSize nvmlDeviceSetCpuAffinity
+    nvmlDeviceSetDefaultAutoBoostedClocksEnabled nvmlDeviceSetDefaultFanSpeed_v2
+    nvmlDeviceSetDramEncryptionMode nvmlDeviceSetDriverModel nvmlDeviceSetEccMode
+    nvmlDeviceSetFanControlPolicy nvmlDeviceSetFanSpeed_v2 nvmlDeviceSetGpcClkVfOffset
+    nvmlDeviceSetGpuLockedClocks nvmlDeviceSetGpuOperationMode nvmlDeviceSetHostname_v1
+    nvmlDeviceSetMemClkVfOffset nvmlDeviceSetMemoryLockedClocks nvmlDeviceSetMigMode
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold nvmlDeviceSetNvLinkUtilizationControl
+    nvmlDeviceSetNvlinkBwMode nvmlDeviceSetPersistenceMode nvmlDeviceSetPowerManagementLimit
+    nvmlDeviceSetPowerManagementLimit_v2 nvmlDeviceSetPowerMizerMode_v1
+    nvmlDeviceSetTemperatureThreshold nvmlDeviceSetVgpuCapabilities
+    nvmlDeviceSetVgpuHeterogeneousMode nvmlDeviceSetVgpuSchedulerState
+    nvmlDeviceSetVirtualizationMode nvmlDeviceValidateInforom
     nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
     nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
     nvmlDeviceWorkloadPowerProfileGetProfilesInfo
-    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
-    nvmlEventSetCreate
-    nvmlEventSetFree
-    nvmlEventSetWait
-    nvmlEventSetWait_v2
-    nvmlGetBlacklistDeviceCount
-    nvmlGetBlacklistDeviceInfoByIndex
-    nvmlGetExcludedDeviceCount
-    nvmlGetExcludedDeviceInfoByIndex
-    nvmlGetVgpuCompatibility
-    nvmlGetVgpuDriverCapabilities
-    nvmlGetVgpuVersion
-    nvmlGpmMetricsGet
-    nvmlGpmMigSampleGet
-    nvmlGpmQueryDeviceSupport
-    nvmlGpmQueryIfStreamingEnabled
-    nvmlGpmSampleAlloc
-    nvmlGpmSampleFree
-    nvmlGpmSampleGet
-    nvmlGpmSetStreamingEnabled
-    nvmlGpuInstanceCreateComputeInstance
-    nvmlGpuInstanceCreateComputeInstanceWithPlacement
-    nvmlGpuInstanceDestroy
-    nvmlGpuInstanceGetActiveVgpus
-    nvmlGpuInstanceGetComputeInstanceById
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles nvmlEventSetCreate nvmlEventSetFree
+    nvmlEventSetWait nvmlEventSetWait_v2 nvmlGetBlacklistDeviceCount
+    nvmlGetBlacklistDeviceInfoByIndex nvmlGetExcludedDeviceCount
+    nvmlGetExcludedDeviceInfoByIndex nvmlGetVgpuCompatibility nvmlGetVgpuDriverCapabilities
+    nvmlGetVgpuVersion nvmlGpmMetricsGet nvmlGpmMigSampleGet nvmlGpmQueryDeviceSupport
+    nvmlGpmQueryIfStreamingEnabled nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
+    nvmlGpmSetStreamingEnabled nvmlGpuInstanceCreateComputeInstance
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement nvmlGpuInstanceDestroy
+    nvmlGpuInstanceGetActiveVgpus nvmlGpuInstanceGetComputeInstanceById
     nvmlGpuInstanceGetComputeInstancePossiblePlacements
-    nvmlGpuInstanceGetComputeInstanceProfileInfo
-    nvmlGpuInstanceGetComputeInstanceProfileInfoV
-    nvmlGpuInstanceGetComputeInstanceRemainingCapacity
-    nvmlGpuInstanceGetComputeInstances
-    nvmlGpuInstanceGetCreatableVgpus
-    nvmlGpuInstanceGetInfo
-    nvmlGpuInstanceGetVgpuHeterogeneousMode
-    nvmlGpuInstanceGetVgpuSchedulerLog
-    nvmlGpuInstanceGetVgpuSchedulerState
-    nvmlGpuInstanceGetVgpuTypeCreatablePlacements
-    nvmlGpuInstanceSetVgpuHeterogeneousMode
-    nvmlGpuInstanceSetVgpuSchedulerState
-    nvmlInternalGetExportTable
-    nvmlSetVgpuVersion
-    nvmlSystemEventSetCreate
-    nvmlSystemEventSetFree
-    nvmlSystemEventSetWait
-    nvmlSystemGetConfComputeCapabilities
-    nvmlSystemGetConfComputeGpusReadyState
-    nvmlSystemGetConfComputeKeyRotationThresholdInfo
-    nvmlSystemGetConfComputeSettings
-    nvmlSystemGetConfComputeState
-    nvmlSystemGetDriverBranch
-    nvmlSystemGetHicVersion
-    nvmlSystemGetNvlinkBwMode
-    nvmlSystemGetTopologyGpuSet
-    nvmlSystemRegisterEvents
-    nvmlSystemSetConfComputeGpusReadyState
-    nvmlSystemSetConfComputeKeyRotationThresholdInfo
-    nvmlSystemSetNvlinkBwMode
-    nvmlUnitGetCount
-    nvmlUnitGetDevices
-    nvmlUnitGetFanSpeedInfo
-    nvmlUnitGetHandleByIndex
-    nvmlUnitGetLedState
-    nvmlUnitGetPsuInfo
-    nvmlUnitGetTemperature
-    nvmlUnitGetUnitInfo
-    nvmlUnitSetLedState
-    nvmlVgpuInstanceClearAccountingPids
-    nvmlVgpuInstanceGetAccountingMode
-    nvmlVgpuInstanceGetAccountingPids
-    nvmlVgpuInstanceGetAccountingStats
-    nvmlVgpuInstanceGetEccMode
-    nvmlVgpuInstanceGetEncoderCapacity
-    nvmlVgpuInstanceGetEncoderSessions
-    nvmlVgpuInstanceGetEncoderStats
-    nvmlVgpuInstanceGetFBCSessions
-    nvmlVgpuInstanceGetFBCStats
-    nvmlVgpuInstanceGetFbUsage
-    nvmlVgpuInstanceGetFrameRateLimit
-    nvmlVgpuInstanceGetGpuInstanceId
-    nvmlVgpuInstanceGetGpuPciId
-    nvmlVgpuInstanceGetLicenseInfo
-    nvmlVgpuInstanceGetLicenseInfo_v2
-    nvmlVgpuInstanceGetLicenseStatus
-    nvmlVgpuInstanceGetMdevUUID
-    nvmlVgpuInstanceGetMetadata
-    nvmlVgpuInstanceGetPlacementId
-    nvmlVgpuInstanceGetRuntimeStateSize
-    nvmlVgpuInstanceGetType
-    nvmlVgpuInstanceGetUUID
-    nvmlVgpuInstanceGetVmDriverVersion
-    nvmlVgpuInstanceGetVmID
-    nvmlVgpuInstanceSetEncoderCapacity
-    nvmlVgpuTypeGetBAR1Info
-    nvmlVgpuTypeGetCapabilities
-    nvmlVgpuTypeGetClass
-    nvmlVgpuTypeGetDeviceID
-    nvmlVgpuTypeGetFbReservation
-    nvmlVgpuTypeGetFrameRateLimit
-    nvmlVgpuTypeGetFramebufferSize
-    nvmlVgpuTypeGetGpuInstanceProfileId
-    nvmlVgpuTypeGetGspHeapSize
-    nvmlVgpuTypeGetLicense
-    nvmlVgpuTypeGetMaxInstances
-    nvmlVgpuTypeGetMaxInstancesPerGpuInstance
-    nvmlVgpuTypeGetMaxInstancesPerVm
-    nvmlVgpuTypeGetName
-    nvmlVgpuTypeGetNumDisplayHeads
+    nvmlGpuInstanceGetComputeInstanceProfileInfo nvmlGpuInstanceGetComputeInstanceProfileInfoV
+    nvmlGpuInstanceGetComputeInstanceRemainingCapacity nvmlGpuInstanceGetComputeInstances
+    nvmlGpuInstanceGetCreatableVgpus nvmlGpuInstanceGetInfo
+    nvmlGpuInstanceGetVgpuHeterogeneousMode nvmlGpuInstanceGetVgpuSchedulerLog
+    nvmlGpuInstanceGetVgpuSchedulerState nvmlGpuInstanceGetVgpuTypeCreatablePlacements
+    nvmlGpuInstanceSetVgpuHeterogeneousMode nvmlGpuInstanceSetVgpuSchedulerState
+    nvmlInternalGetExportTable nvmlSetVgpuVersion nvmlSystemEventSetCreate
+    nvmlSystemEventSetFree nvmlSystemEventSetWait nvmlSystemGetConfComputeCapabilities
+    nvmlSystemGetConfComputeGpusReadyState nvmlSystemGetConfComputeKeyRotationThresholdInfo
+    nvmlSystemGetConfComputeSettings nvmlSystemGetConfComputeState nvmlSystemGetDriverBranch
+    nvmlSystemGetHicVersion nvmlSystemGetNvlinkBwMode nvmlSystemGetTopologyGpuSet
+    nvmlSystemRegisterEvents nvmlSystemSetConfComputeGpusReadyState
+    nvmlSystemSetConfComputeKeyRotationThresholdInfo nvmlSystemSetNvlinkBwMode nvmlUnitGetCount
+    nvmlUnitGetDevices nvmlUnitGetFanSpeedInfo nvmlUnitGetHandleByIndex nvmlUnitGetLedState
+    nvmlUnitGetPsuInfo nvmlUnitGetTemperature nvmlUnitGetUnitInfo nvmlUnitSetLedState
+    nvmlVgpuInstanceClearAccountingPids nvmlVgpuInstanceGetAccountingMode
+    nvmlVgpuInstanceGetAccountingPids nvmlVgpuInstanceGetAccountingStats
+    nvmlVgpuInstanceGetEccMode nvmlVgpuInstanceGetEncoderCapacity
+    nvmlVgpuInstanceGetEncoderSessions nvmlVgpuInstanceGetEncoderStats
+    nvmlVgpuInstanceGetFBCSessions nvmlVgpuInstanceGetFBCStats nvmlVgpuInstanceGetFbUsage
+    nvmlVgpuInstanceGetFrameRateLimit nvmlVgpuInstanceGetGpuInstanceId
+    nvmlVgpuInstanceGetGpuPciId nvmlVgpuInstanceGetLicenseInfo nvmlVgpuInstanceGetLicenseInfo_v2
+    nvmlVgpuInstanceGetLicenseStatus nvmlVgpuInstanceGetMdevUUID nvmlVgpuInstanceGetMetadata
+    nvmlVgpuInstanceGetPlacementId nvmlVgpuInstanceGetRuntimeStateSize nvmlVgpuInstanceGetType
+    nvmlVgpuInstanceGetUUID nvmlVgpuInstanceGetVmDriverVersion nvmlVgpuInstanceGetVmID
+    nvmlVgpuInstanceSetEncoderCapacity nvmlVgpuTypeGetBAR1Info nvmlVgpuTypeGetCapabilities
+    nvmlVgpuTypeGetClass nvmlVgpuTypeGetDeviceID nvmlVgpuTypeGetFbReservation
+    nvmlVgpuTypeGetFrameRateLimit nvmlVgpuTypeGetFramebufferSize
+    nvmlVgpuTypeGetGpuInstanceProfileId nvmlVgpuTypeGetGspHeapSize nvmlVgpuTypeGetLicense
+    nvmlVgpuTypeGetMaxInstances nvmlVgpuTypeGetMaxInstancesPerGpuInstance
+    nvmlVgpuTypeGetMaxInstancesPerVm nvmlVgpuTypeGetName nvmlVgpuTypeGetNumDisplayHeads
     nvmlVgpuTypeGetResolution
 }
