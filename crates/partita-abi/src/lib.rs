@@ -3,7 +3,8 @@
 //! Everything here is a number, a name or a byte layout that a driver defines
 //! and that Partita must agree with: result codes, C types, attributes, the
 //! layouts of launch descriptors (QMD), the debug callback, the known stream
-//! structures, the names under which libcuda exports each version of a call,
+//! structures, the names under which libcuda exports each version of a call, its
+//! prototypes,
 //! and the device code of the kernels that this project launches itself.
 //!
 //! The crate holds data and pure functions only. It keeps these numbers out of
@@ -20,6 +21,7 @@ pub mod callback;
 pub mod control;
 pub mod exports;
 pub mod kernels;
+pub mod prototypes;
 #[cfg(test)]
 mod ptx;
 pub mod qmd;

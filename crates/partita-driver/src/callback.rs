@@ -15,10 +15,9 @@ use partita_abi::callback::{
     TABLE_INDEX_ENABLE, TABLE_INDEX_SUBSCRIBE,
 };
 use partita_abi::qmd::QmdLayout;
-use partita_abi::types::CUuuid;
 
 /// The C type of `cuGetExportTable`.
-pub type GetExportTable = unsafe extern "C" fn(*mut *const c_void, *const CUuuid) -> CuResult;
+pub type GetExportTable = partita_abi::prototypes::cuGetExportTable;
 
 /// Why the driver gives no launch callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

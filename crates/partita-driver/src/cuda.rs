@@ -1,143 +1,100 @@
 //! libcuda's entry points, as far as Partita itself launches work.
 
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_int};
 
-use partita_abi::types::{
-    CU_CTX_SCHED_BLOCKING_SYNC, CUDA_KERNEL_NODE_PARAMS_v1, CUdevResource, CUexecAffinityParam,
-    CUipcEventHandle, CUipcMemHandle, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUuuid,
-};
+use partita_abi::types::*;
 
 use crate::callback::GetExportTable;
 use crate::error::Error;
-use crate::library::{Library, symbols};
+use crate::library::{Library, method_of, symbols};
 
 symbols! {
     /// libcuda, with one entry a call; a driver that lacks a call lacks only that one.
     pub struct Cuda;
-    fn init = "cuInit"(flags: c_uint);
-    fn driver_get_version = "cuDriverGetVersion"(version: *mut c_int);
-    fn device_get_count = "cuDeviceGetCount"(count: *mut c_int);
-    fn device_get = "cuDeviceGet"(device: *mut c_int, ordinal: c_int);
-    fn device_get_name = "cuDeviceGetName"(name: *mut c_char, length: c_int, device: c_int);
-    fn device_get_uuid = "cuDeviceGetUuid_v2"(uuid: *mut CUuuid, device: c_int);
-    fn device_get_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: c_uint, device: c_int);
-    fn device_total_mem = "cuDeviceTotalMem_v2"(bytes: *mut usize, device: c_int);
-    fn primary_retain = "cuDevicePrimaryCtxRetain"(context: *mut *mut c_void, device: c_int);
-    fn primary_release = "cuDevicePrimaryCtxRelease_v2"(device: c_int);
-    fn primary_set_flags = "cuDevicePrimaryCtxSetFlags_v2"(device: c_int, flags: c_uint);
-    fn ctx_set_current = "cuCtxSetCurrent"(context: *mut c_void);
-    fn ctx_synchronize = "cuCtxSynchronize"();
-    fn ctx_create_with_affinity = "cuCtxCreate_v3"(
-        context: *mut *mut c_void, affinities: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: c_int,
-    );
-    fn ctx_pop_current = "cuCtxPopCurrent_v2"(context: *mut *mut c_void);
-    fn ctx_get_exec_affinity = "cuCtxGetExecAffinity"(affinity: *mut CUexecAffinityParam, kind: c_uint);
-    fn ctx_destroy = "cuCtxDestroy_v2"(context: *mut c_void);
-    fn module_load_data = "cuModuleLoadData"(module: *mut *mut c_void, image: *const c_void);
-    fn module_unload = "cuModuleUnload"(module: *mut c_void);
-    fn module_get_function = "cuModuleGetFunction"(function: *mut *mut c_void, module: *mut c_void, name: *const c_char);
-    fn func_set_attribute = "cuFuncSetAttribute"(function: *mut c_void, attribute: c_uint, value: c_int);
-    fn stream_create = "cuStreamCreate"(stream: *mut *mut c_void, flags: c_uint);
-    fn stream_create_with_priority = "cuStreamCreateWithPriority"(
-        stream: *mut *mut c_void, flags: c_uint, priority: c_int,
-    );
-    fn ctx_get_stream_priority_range = "cuCtxGetStreamPriorityRange"(least: *mut c_int, greatest: *mut c_int);
-    fn stream_query = "cuStreamQuery"(stream: *mut c_void);
-    fn stream_synchronize = "cuStreamSynchronize"(stream: *mut c_void);
-    fn stream_destroy = "cuStreamDestroy_v2"(stream: *mut c_void);
-    fn stream_wait_event = "cuStreamWaitEvent"(stream: *mut c_void, event: *mut c_void, flags: c_uint);
-    fn stream_write_value32 = "cuStreamWriteValue32_v2"(stream: *mut c_void, address: u64, value: c_uint, flags: c_uint);
-    fn event_create = "cuEventCreate"(event: *mut *mut c_void, flags: c_uint);
-    fn event_record = "cuEventRecord"(event: *mut c_void, stream: *mut c_void);
-    fn event_destroy = "cuEventDestroy_v2"(event: *mut c_void);
-    fn event_query = "cuEventQuery"(event: *mut c_void);
-    fn event_synchronize = "cuEventSynchronize"(event: *mut c_void);
-    fn ipc_get_event_handle = "cuIpcGetEventHandle"(handle: *mut CUipcEventHandle, event: *mut c_void);
-    fn ipc_open_event_handle = "cuIpcOpenEventHandle"(event: *mut *mut c_void, handle: CUipcEventHandle);
-    fn ipc_get_mem_handle = "cuIpcGetMemHandle"(handle: *mut CUipcMemHandle, pointer: u64);
-    fn ipc_open_mem_handle = "cuIpcOpenMemHandle_v2"(pointer: *mut u64, handle: CUipcMemHandle, flags: c_uint);
-    fn ipc_close_mem_handle = "cuIpcCloseMemHandle"(pointer: u64);
-    fn mem_get_allocation_granularity = "cuMemGetAllocationGranularity"(
-        bytes: *mut usize, properties: *const CUmemAllocationProp, option: c_uint,
-    );
-    fn mem_create = "cuMemCreate"(handle: *mut u64, bytes: usize, properties: *const CUmemAllocationProp, flags: u64);
-    fn mem_release = "cuMemRelease"(handle: u64);
-    fn mem_export = "cuMemExportToShareableHandle"(shared: *mut c_void, handle: u64, kind: c_uint, flags: u64);
-    fn mem_import = "cuMemImportFromShareableHandle"(handle: *mut u64, shared: *mut c_void, kind: c_uint);
-    fn mem_address_reserve = "cuMemAddressReserve"(
-        address: *mut u64, bytes: usize, align: usize, hint: u64, flags: u64,
-    );
-    fn mem_address_free = "cuMemAddressFree"(address: u64, bytes: usize);
-    fn mem_map = "cuMemMap"(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64);
-    fn mem_unmap = "cuMemUnmap"(address: u64, bytes: usize);
-    fn mem_set_access = "cuMemSetAccess"(address: u64, bytes: usize, access: *const CUmemAccessDesc, count: usize);
-    fn ctx_get_current = "cuCtxGetCurrent"(context: *mut *mut c_void);
-    fn device_get_dev_resource = "cuDeviceGetDevResource"(device: c_int, resource: *mut CUdevResource, kind: c_uint);
-    fn sm_resource_split_by_count = "cuDevSmResourceSplitByCount"(
-        groups: *mut CUdevResource, count: *mut c_uint, input: *const CUdevResource,
-        remaining: *mut CUdevResource, flags: c_uint, sms_min: c_uint,
-    );
-    fn resource_generate_desc = "cuDevResourceGenerateDesc"(
-        descriptor: *mut *mut c_void, resources: *mut CUdevResource, count: c_uint,
-    );
-    fn green_ctx_create = "cuGreenCtxCreate"(
-        green: *mut *mut c_void, descriptor: *mut c_void, device: c_int, flags: c_uint,
-    );
-    fn green_ctx_destroy = "cuGreenCtxDestroy"(green: *mut c_void);
-    fn green_ctx_get_dev_resource = "cuGreenCtxGetDevResource"(
-        green: *mut c_void, resource: *mut CUdevResource, kind: c_uint,
-    );
-    fn green_ctx_stream_create = "cuGreenCtxStreamCreate"(
-        stream: *mut *mut c_void, green: *mut c_void, flags: c_uint, priority: c_int,
-    );
-    fn ctx_from_green_ctx = "cuCtxFromGreenCtx"(context: *mut *mut c_void, green: *mut c_void);
-    fn mem_get_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
-    fn mem_alloc = "cuMemAlloc_v2"(pointer: *mut u64, bytes: usize);
-    fn mem_free = "cuMemFree_v2"(pointer: u64);
-    fn memcpy_to_device = "cuMemcpyHtoD_v2"(to: u64, from: *const c_void, bytes: usize);
-    fn memcpy_to_host = "cuMemcpyDtoH_v2"(to: *mut c_void, from: u64, bytes: usize);
-    fn memset_d8 = "cuMemsetD8_v2"(to: u64, value: u8, count: usize);
-    fn memcpy_to_device_async = "cuMemcpyHtoDAsync_v2"(to: u64, from: *const c_void, bytes: usize, stream: *mut c_void);
-    fn memcpy_to_host_async = "cuMemcpyDtoHAsync_v2"(to: *mut c_void, from: u64, bytes: usize, stream: *mut c_void);
-    fn memcpy_within_async = "cuMemcpyDtoDAsync_v2"(to: u64, from: u64, bytes: usize, stream: *mut c_void);
-    fn memset_d8_async = "cuMemsetD8Async"(to: u64, value: u8, count: usize, stream: *mut c_void);
-    fn memset_d32_async = "cuMemsetD32Async"(to: u64, value: u32, count: usize, stream: *mut c_void);
-    fn mem_alloc_host = "cuMemAllocHost_v2"(pointer: *mut *mut c_void, bytes: usize);
-    fn mem_free_host = "cuMemFreeHost"(pointer: *mut c_void);
-    fn launch_kernel = "cuLaunchKernel"(
-        function: *mut c_void,
-        grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
-        block_x: c_uint, block_y: c_uint, block_z: c_uint,
-        shared_bytes: c_uint, stream: *mut c_void,
-        parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    );
-    fn launch_cooperative_kernel = "cuLaunchCooperativeKernel"(
-        function: *mut c_void,
-        grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
-        block_x: c_uint, block_y: c_uint, block_z: c_uint,
-        shared_bytes: c_uint, stream: *mut c_void,
-        parameters: *mut *mut c_void,
-    );
-    fn occupancy_max_potential_cluster_size = "cuOccupancyMaxPotentialClusterSize"(
-        blocks: *mut c_int, function: *mut c_void, config: *const CUlaunchConfig,
-    );
-    fn graph_create = "cuGraphCreate"(graph: *mut *mut c_void, flags: c_uint);
-    fn graph_destroy = "cuGraphDestroy"(graph: *mut c_void);
-    fn graph_add_kernel_node = "cuGraphAddKernelNode"(
-        node: *mut *mut c_void, graph: *mut c_void, after: *const *mut c_void, after_count: usize,
-        parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
-    );
-    fn graph_instantiate = "cuGraphInstantiateWithFlags"(
-        exec: *mut *mut c_void, graph: *mut c_void, flags: u64,
-    );
-    fn graph_exec_destroy = "cuGraphExecDestroy"(exec: *mut c_void);
-    fn graph_node_set_enabled = "cuGraphNodeSetEnabled"(exec: *mut c_void, node: *mut c_void, enabled: c_uint);
-    fn graph_launch = "cuGraphLaunch"(exec: *mut c_void, stream: *mut c_void);
-    fn launch_kernel_ex = "cuLaunchKernelEx"(
-        config: *const CUlaunchConfig, function: *mut c_void,
-        parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    );
+    fn init = cuInit;
+    fn driver_get_version = cuDriverGetVersion;
+    fn device_get_count = cuDeviceGetCount;
+    fn device_get = cuDeviceGet;
+    fn device_get_name = cuDeviceGetName;
+    fn device_get_uuid = cuDeviceGetUuid_v2;
+    fn device_get_attribute = cuDeviceGetAttribute;
+    fn device_total_mem = cuDeviceTotalMem_v2;
+    fn primary_retain = cuDevicePrimaryCtxRetain;
+    fn primary_release = cuDevicePrimaryCtxRelease_v2;
+    fn primary_set_flags = cuDevicePrimaryCtxSetFlags_v2;
+    fn ctx_set_current = cuCtxSetCurrent;
+    fn ctx_synchronize = cuCtxSynchronize;
+    fn ctx_create_with_affinity = cuCtxCreate_v3;
+    fn ctx_pop_current = cuCtxPopCurrent_v2;
+    fn ctx_get_exec_affinity = cuCtxGetExecAffinity;
+    fn ctx_destroy = cuCtxDestroy_v2;
+    fn module_load_data = cuModuleLoadData;
+    fn module_unload = cuModuleUnload;
+    fn module_get_function = cuModuleGetFunction;
+    fn func_set_attribute = cuFuncSetAttribute;
+    fn stream_create = cuStreamCreate;
+    fn stream_create_with_priority = cuStreamCreateWithPriority;
+    fn ctx_get_stream_priority_range = cuCtxGetStreamPriorityRange;
+    fn stream_get_ctx = cuStreamGetCtx;
+    fn stream_query = cuStreamQuery;
+    fn stream_synchronize = cuStreamSynchronize;
+    fn stream_destroy = cuStreamDestroy_v2;
+    fn stream_wait_event = cuStreamWaitEvent;
+    fn stream_write_value32 = cuStreamWriteValue32_v2;
+    fn event_create = cuEventCreate;
+    fn event_record = cuEventRecord;
+    fn event_destroy = cuEventDestroy_v2;
+    fn event_query = cuEventQuery;
+    fn event_synchronize = cuEventSynchronize;
+    fn ipc_get_event_handle = cuIpcGetEventHandle;
+    fn ipc_open_event_handle = cuIpcOpenEventHandle;
+    fn ipc_get_mem_handle = cuIpcGetMemHandle;
+    fn ipc_open_mem_handle = cuIpcOpenMemHandle_v2;
+    fn ipc_close_mem_handle = cuIpcCloseMemHandle;
+    fn mem_get_allocation_granularity = cuMemGetAllocationGranularity;
+    fn mem_create = cuMemCreate;
+    fn mem_release = cuMemRelease;
+    fn mem_export = cuMemExportToShareableHandle;
+    fn mem_import = cuMemImportFromShareableHandle;
+    fn mem_address_reserve = cuMemAddressReserve;
+    fn mem_address_free = cuMemAddressFree;
+    fn mem_map = cuMemMap;
+    fn mem_unmap = cuMemUnmap;
+    fn mem_set_access = cuMemSetAccess;
+    fn ctx_get_current = cuCtxGetCurrent;
+    fn ctx_get_device = cuCtxGetDevice;
+    fn device_get_dev_resource = cuDeviceGetDevResource;
+    fn sm_resource_split_by_count = cuDevSmResourceSplitByCount;
+    fn resource_generate_desc = cuDevResourceGenerateDesc;
+    fn green_ctx_create = cuGreenCtxCreate;
+    fn green_ctx_destroy = cuGreenCtxDestroy;
+    fn green_ctx_stream_create = cuGreenCtxStreamCreate;
+    fn ctx_from_green_ctx = cuCtxFromGreenCtx;
+    fn mem_get_info = cuMemGetInfo_v2;
+    fn mem_alloc = cuMemAlloc_v2;
+    fn mem_free = cuMemFree_v2;
+    fn memcpy_to_device = cuMemcpyHtoD_v2;
+    fn memcpy_to_host = cuMemcpyDtoH_v2;
+    fn memset_d8 = cuMemsetD8_v2;
+    fn memcpy_to_device_async = cuMemcpyHtoDAsync_v2;
+    fn memcpy_to_host_async = cuMemcpyDtoHAsync_v2;
+    fn memcpy_within_async = cuMemcpyDtoDAsync_v2;
+    fn memset_d8_async = cuMemsetD8Async;
+    fn memset_d32_async = cuMemsetD32Async;
+    fn mem_alloc_host = cuMemAllocHost_v2;
+    fn mem_free_host = cuMemFreeHost;
+    fn launch_kernel = cuLaunchKernel;
+    fn launch_cooperative_kernel = cuLaunchCooperativeKernel;
+    fn occupancy_max_potential_cluster_size = cuOccupancyMaxPotentialClusterSize;
+    fn graph_create = cuGraphCreate;
+    fn graph_destroy = cuGraphDestroy;
+    fn graph_add_kernel_node = cuGraphAddKernelNode;
+    fn graph_instantiate = cuGraphInstantiateWithFlags;
+    fn graph_exec_destroy = cuGraphExecDestroy;
+    fn graph_node_set_enabled = cuGraphNodeSetEnabled;
+    fn graph_launch = cuGraphLaunch;
+    fn launch_kernel_ex = cuLaunchKernelEx;
 }
 
 impl Cuda {

@@ -46,12 +46,13 @@ fn last_error() -> String {
 }
 
 /// Defines a table of optional entry points, and a method for each that says which name is missing
-/// instead of failing at load.
+/// instead of failing at load. A call without arguments in the table is libcuda's, with those of
+/// `partita_abi::prototypes`.
 macro_rules! symbols {
     (
         $(#[$doc:meta])*
         pub struct $table:ident;
-        $(fn $method:ident = $name:literal($($argument:ident: $type:ty),* $(,)?);)*
+        $(fn $method:ident = $name:ident $(($($arguments:tt)*))?;)*
     ) => {
         $(#[$doc])*
         pub struct $table {
@@ -71,30 +72,10 @@ macro_rules! symbols {
                 let find = |name: &str| {
                     CString::new(name).map_or(core::ptr::null_mut(), |name| opened.symbol(&name))
                 };
-                Self { opened, $($method: find($name),)* }
+                Self { opened, $($method: find(stringify!($name)),)* }
             }
 
-            $(
-                #[doc = concat!("Calls `", $name, "`.")]
-                ///
-                /// # Errors
-                /// [`Error::MissingSymbol`](crate::Error::MissingSymbol) or
-                /// [`Error::Call`](crate::Error::Call).
-                ///
-                /// # Safety
-                /// As the library documents for the call.
-                #[allow(clippy::too_many_arguments, reason = "the library's prototype")]
-                pub unsafe fn $method(&self, $($argument: $type),*) -> Result<(), $crate::Error> {
-                    if self.$method.is_null() {
-                        return Err($crate::Error::MissingSymbol($name));
-                    }
-                    type Call = unsafe extern "C" fn($($type),*) -> partita_abi::CuResult;
-                    // SAFETY: the address was found under this name, whose prototype this is.
-                    let call = unsafe { core::mem::transmute::<*mut core::ffi::c_void, Call>(self.$method) };
-                    // SAFETY: passed on to the caller.
-                    unsafe { call($($argument),*) }.ok().map_err(|code| $crate::Error::Call { name: $name, code })
-                }
-            )*
+            $($crate::library::method! { $method $name $(($($arguments)*))? })*
 
             /// The address of a function of the library that the table has not.
             #[must_use]
@@ -105,3 +86,43 @@ macro_rules! symbols {
     };
 }
 pub(crate) use symbols;
+
+macro_rules! method {
+    ($method:ident $name:ident) => {
+        partita_abi::prototype! { $name => method_of! { $method $name } }
+    };
+    ($method:ident $name:ident $arguments:tt) => {
+        $crate::library::method_of! { $arguments $method $name }
+    };
+}
+pub(crate) use method;
+
+macro_rules! method_of {
+    (($($argument:ident: $type:ty),* $(,)?) $method:ident $name:ident) => {
+        #[doc = concat!("Calls `", stringify!($name), "`.")]
+        ///
+        /// # Errors
+        /// [`Error::MissingSymbol`](crate::Error::MissingSymbol) or
+        /// [`Error::Call`](crate::Error::Call).
+        ///
+        /// # Safety
+        /// As the library documents for the call.
+        #[allow(clippy::too_many_arguments, reason = "the library's prototype")]
+        pub unsafe fn $method(
+            &self,
+            $($argument: partita_abi::types::Raw<$type>),*
+        ) -> Result<(), $crate::Error> {
+            if self.$method.is_null() {
+                return Err($crate::Error::MissingSymbol(stringify!($name)));
+            }
+            type Call = unsafe extern "C" fn($(partita_abi::types::Raw<$type>),*) -> partita_abi::CuResult;
+            // SAFETY: the address was found under this name, whose prototype this is.
+            let call = unsafe { core::mem::transmute::<*mut core::ffi::c_void, Call>(self.$method) };
+            // SAFETY: passed on to the caller.
+            unsafe { call($($argument),*) }
+                .ok()
+                .map_err(|code| $crate::Error::Call { name: stringify!($name), code })
+        }
+    };
+}
+pub(crate) use method_of;

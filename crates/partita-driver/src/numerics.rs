@@ -16,10 +16,10 @@ use crate::library::{Library, symbols};
 symbols! {
     /// cuBLAS's entry points.
     pub struct Cublas;
-    fn create = "cublasCreate_v2"(handle: *mut *mut c_void);
-    fn destroy = "cublasDestroy_v2"(handle: *mut c_void);
-    fn get_version = "cublasGetVersion_v2"(handle: *mut c_void, version: *mut c_int);
-    fn gemm_ex = "cublasGemmEx"(
+    fn create = cublasCreate_v2(handle: *mut *mut c_void);
+    fn destroy = cublasDestroy_v2(handle: *mut c_void);
+    fn get_version = cublasGetVersion_v2(handle: *mut c_void, version: *mut c_int);
+    fn gemm_ex = cublasGemmEx(
         handle: *mut c_void, transpose_a: c_int, transpose_b: c_int,
         m: c_int, n: c_int, k: c_int,
         alpha: *const c_void,

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use partita_abi::CuResult;
 use partita_core::TpcSet;
 use partita_driver::{Cuda, Error, ProcessMasks, StreamField, StreamMasks, StreamRef, files};
 
@@ -254,13 +253,10 @@ impl State {
             let mut device = 0;
             // SAFETY: the stream's own context, made current on this short-lived thread alone; a
             // valid pointer.
-            let code = unsafe {
+            unsafe {
                 self.cuda.ctx_set_current(context.0)?;
-                type CtxGetDevice = unsafe extern "C" fn(*mut i32) -> CuResult;
-                let call = self.symbol(c"cuCtxGetDevice", "cuCtxGetDevice")?;
-                core::mem::transmute::<*mut c_void, CtxGetDevice>(call)(&mut device)
-            };
-            code.ok().map_err(|code| Error::Call { name: "cuCtxGetDevice", code })?;
+                self.cuda.ctx_get_device(&mut device)?;
+            }
             Ok(device)
         })?;
         let gpu = self.gpus.iter().find(|gpu| gpu.device.handle == device);
@@ -274,25 +270,16 @@ impl State {
     /// # Safety
     /// As for [`State::stream`].
     unsafe fn context_of(&self, handle: *mut c_void) -> Result<Context, Fault> {
-        type StreamGetCtx = unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> CuResult;
-        let call = self.symbol(c"cuStreamGetCtx", "cuStreamGetCtx")?;
         let mut context = core::ptr::null_mut();
-        // SAFETY: the prototype of that name in cuda.h, a live stream by the caller's promise, and
-        // a valid pointer.
-        let code = unsafe { core::mem::transmute::<*mut c_void, StreamGetCtx>(call)(handle, &mut context) };
-        if code.is_ok() {
-            return Ok(Context(context));
+        // SAFETY: a live stream by the caller's promise, and a valid pointer.
+        match unsafe { self.cuda.stream_get_ctx(handle, &mut context) } {
+            Ok(()) => Ok(Context(context)),
+            Err(Error::Call { code, .. }) => Err(Fault::new(
+                libc::EINVAL,
+                format!("stream {handle:?} has no context ({code}): is it still alive?"),
+            )),
+            Err(error) => Err(error.into()),
         }
-        Err(Fault::new(
-            libc::EINVAL,
-            format!("stream {handle:?} has no context ({code}): is it still alive?"),
-        ))
-    }
-
-    /// The address of a driver's function that no table of ours has.
-    pub(crate) fn symbol(&self, name: &core::ffi::CStr, text: &'static str) -> Result<*mut c_void, Fault> {
-        let address = self.cuda.symbol(name).ok_or(Error::MissingSymbol(text))?;
-        Ok(address.as_ptr())
     }
 }
 

@@ -70,7 +70,10 @@ macro_rules! handles {
             }
         }
 
-        super::layout!($name, 8);
+        const _: () = assert!(size_of::<$name>() == 8);
+        impl super::Erase for $name {
+            type Raw = *mut c_void;
+        }
     )*};
 }
 

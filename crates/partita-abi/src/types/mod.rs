@@ -18,6 +18,7 @@ mod graph;
 mod handle;
 mod launch;
 mod memory;
+mod raw;
 
 pub use array::*;
 pub use context::*;
@@ -27,14 +28,22 @@ pub use graph::*;
 pub use handle::*;
 pub use launch::*;
 pub use memory::*;
+pub use raw::{Erase, Raw};
 
-/// Asserts the size of a type and the offsets of some of its fields.
+pub use crate::CuResult;
+pub use crate::attribute::{CUdevice_attribute, CUfunction_attribute, CUpointer_attribute};
+pub use core::ffi::{c_char, c_void};
+
+/// Asserts the size of a structure and the offsets of some of its fields.
 macro_rules! layout {
     ($type:ty, $size:literal $(, $field:ident @ $offset:literal)* $(,)?) => {
         const _: () = {
             assert!(size_of::<$type>() == $size);
             $(assert!(core::mem::offset_of!($type, $field) == $offset);)*
         };
+        impl super::Erase for $type {
+            type Raw = Self;
+        }
     };
 }
 use layout;

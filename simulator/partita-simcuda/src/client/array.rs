@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_SPARSE,
-    CUarray, CUmipmappedArray, array_bytes,
-};
+use partita_abi::types::*;
 
 use super::context::current;
 use super::memory::{self, PITCH_BYTES};
@@ -126,7 +123,7 @@ fn create(descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CuResult> {
 
 driver_api! {
     /// Makes an array of one or two dimensions.
-    fn cuArrayCreate_v2(handle: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) {
+    fn cuArrayCreate_v2(handle, descriptor) {
         let flat = get(descriptor)?;
         let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
             width: flat.width,
@@ -143,7 +140,7 @@ driver_api! {
     }
 
     /// Makes an array of up to three dimensions.
-    fn cuArray3DCreate_v2(handle: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) {
+    fn cuArray3DCreate_v2(handle, descriptor) {
         let descriptor = get(descriptor)?;
         if handle.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -152,12 +149,12 @@ driver_api! {
     }
 
     /// An array's shape.
-    fn cuArray3DGetDescriptor_v2(descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR, handle: CUarray) {
+    fn cuArray3DGetDescriptor_v2(descriptor, handle) {
         put(descriptor, array(handle)?.descriptor)
     }
 
     /// Destroys an array, after all work of the context.
-    fn cuArrayDestroy(handle: CUarray) {
+    fn cuArrayDestroy(handle) {
         runtime()?;
         let found = array(handle)?;
         if found.level {
@@ -169,11 +166,7 @@ driver_api! {
     }
 
     /// Makes an array with ever smaller copies of itself.
-    fn cuMipmappedArrayCreate(
-        handle: *mut CUmipmappedArray,
-        descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
-        levels: u32,
-    ) {
+    fn cuMipmappedArrayCreate(handle, descriptor, levels) {
         let full = get(descriptor)?;
         if handle.is_null() || levels == 0 {
             return Err(CuResult::INVALID_VALUE);
@@ -212,7 +205,7 @@ driver_api! {
     }
 
     /// One level of a mip-mapped array.
-    fn cuMipmappedArrayGetLevel(level_array: *mut CUarray, handle: CUmipmappedArray, level: u32) {
+    fn cuMipmappedArrayGetLevel(level_array, handle, level) {
         runtime()?;
         let found = MIPMAPPED.get(handle.addr()).ok_or(CuResult::INVALID_HANDLE)?;
         let level = found.levels.get(level as usize).ok_or(CuResult::INVALID_VALUE)?;
@@ -220,7 +213,7 @@ driver_api! {
     }
 
     /// Destroys a mip-mapped array, after all work of the context.
-    fn cuMipmappedArrayDestroy(handle: CUmipmappedArray) {
+    fn cuMipmappedArrayDestroy(handle) {
         runtime()?;
         current()?.synchronize()?;
         let found = MIPMAPPED.remove(handle.addr()).ok_or(CuResult::INVALID_HANDLE)?;

@@ -31,25 +31,20 @@ unsafe fn state(
 
 driver_api! {
     /// Starts to capture.
-    fn cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz [per_thread] (stream: CUstream, mode: u32) {
+    fn cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz [per_thread] (stream, mode) {
         runtime()?;
         begin(resolve(stream, per_thread)?, mode, None)
     }
 
     /// Starts to capture, in the strictest mode.
-    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz [per_thread] (stream: CUstream) {
+    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz [per_thread] (stream) {
         runtime()?;
         begin(resolve(stream, per_thread)?, 0, None)
     }
 
     /// Starts to capture into a graph that is there, behind some of its nodes.
     fn cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz [per_thread] (
-        stream: CUstream,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-        mode: u32,
+        stream, owner, after, data, count, mode,
     ) {
         runtime()?;
         let _ = data;
@@ -59,7 +54,7 @@ driver_api! {
     }
 
     /// Ends a capture and hands out its graph.
-    fn cuStreamEndCapture | cuStreamEndCapture_ptsz [per_thread] (stream: CUstream, handle: *mut CUgraph) {
+    fn cuStreamEndCapture | cuStreamEndCapture_ptsz [per_thread] (stream, handle) {
         runtime()?;
         let result = end(resolve(stream, per_thread)?);
         put(handle, result.map_or(CUgraph::NULL, CUgraph::from_addr))?;
@@ -67,28 +62,19 @@ driver_api! {
     }
 
     /// Whether a stream captures.
-    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz [per_thread] (stream: CUstream, status: *mut u32) {
+    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz [per_thread] (stream, status) {
         runtime()?;
         put(status, info(resolve(stream, per_thread)?)?.status)
     }
 
     /// A capture's state and number.
-    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz [per_thread] (
-        stream: CUstream,
-        status: *mut u32,
-        number: *mut u64,
-    ) {
+    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz [per_thread] (stream, status, number) {
         state(stream, per_thread, status, number).map(drop)
     }
 
     /// A capture's state, number, graph and where it stands.
     fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz [per_thread] (
-        stream: CUstream,
-        status: *mut u32,
-        number: *mut u64,
-        owner: *mut CUgraph,
-        after: *mut *const CUgraphNode,
-        count: *mut usize,
+        stream, status, number, owner, after, count,
     ) {
         let found = state(stream, per_thread, status, number)?;
         put_if(owner, CUgraph::from_addr(found.graph));
@@ -99,17 +85,14 @@ driver_api! {
 
     /// Sets what a capturing stream's next node waits for.
     fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz [per_thread] (
-        stream: CUstream,
-        after: *mut CUgraphNode,
-        count: usize,
-        flags: u32,
+        stream, after, count, flags,
     ) {
         runtime()?;
         set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
     }
 
     /// Exchanges the thread's capture mode, which decides what captures forbid it.
-    fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) {
+    fn cuThreadExchangeStreamCaptureMode(mode) {
         let new = get(mode.cast_const())?;
         if new > CU_STREAM_CAPTURE_MODE_RELAXED {
             return Err(CuResult::INVALID_VALUE);

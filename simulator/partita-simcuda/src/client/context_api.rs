@@ -4,10 +4,7 @@ use core::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam,
-    CUexecAffinityType,
-};
+use partita_abi::types::*;
 
 use super::context::{Context, check_device, check_flags, context_or_current, current, with_stack};
 use super::object::object;
@@ -61,29 +58,23 @@ const LIMIT_HEAP: u32 = 2;
 
 driver_api! {
     /// Makes a context and makes it current.
-    fn cuCtxCreate_v2(context: *mut CUcontext, flags: u32, device: CUdevice) {
+    fn cuCtxCreate_v2(context, flags, device) {
         create_and_push(check_device(device)?, context, flags, None)
     }
 
     /// As `cuCtxCreate_v2`.
-    fn cuCtxCreate(context: *mut CUcontext, flags: u32, device: CUdevice) {
+    fn cuCtxCreate(context, flags, device) {
         cuCtxCreate_v2(context, flags, device).ok()
     }
 
     /// Makes a context that may use some SMs only.
-    fn cuCtxCreate_v3(
-        context: *mut CUcontext,
-        params: *mut CUexecAffinityParam,
-        count: c_int,
-        flags: u32,
-        device: CUdevice,
-    ) {
+    fn cuCtxCreate_v3(context, params, count, flags, device) {
         let runtime = check_device(device)?;
         create_and_push(runtime, context, flags, affinity(runtime, params, count)?)
     }
 
     /// Makes a context, with an optional list of wishes.
-    fn cuCtxCreate_v4(context: *mut CUcontext, params: *mut CUctxCreateParams, flags: u32, device: CUdevice) {
+    fn cuCtxCreate_v4(context, params, flags, device) {
         let runtime = check_device(device)?;
         let sms = if params.is_null() {
             None
@@ -98,7 +89,7 @@ driver_api! {
     }
 
     /// Destroys a context.
-    fn cuCtxDestroy_v2(context: CUcontext) {
+    fn cuCtxDestroy_v2(context) {
         runtime()?;
         let context: &'static Context = object(context.0)?;
         if context.primary || context.green().is_some() {
@@ -113,19 +104,19 @@ driver_api! {
     }
 
     /// As `cuCtxDestroy_v2`.
-    fn cuCtxDestroy(context: CUcontext) {
+    fn cuCtxDestroy(context) {
         cuCtxDestroy_v2(context).ok()
     }
 
     /// Makes a context current, on top of the one that is.
-    fn cuCtxPushCurrent_v2(context: CUcontext) {
+    fn cuCtxPushCurrent_v2(context) {
         runtime()?;
         let context: &'static Context = object(context.0)?;
         with_stack(|stack| stack.push(context))
     }
 
     /// Makes the context below the current one current.
-    fn cuCtxPopCurrent_v2(context: *mut CUcontext) {
+    fn cuCtxPopCurrent_v2(context) {
         runtime()?;
         let popped = with_stack(Vec::pop)?.ok_or(CuResult::INVALID_CONTEXT)?;
         put_if(context, popped.handle());
@@ -133,7 +124,7 @@ driver_api! {
     }
 
     /// Replaces the current context; null removes it.
-    fn cuCtxSetCurrent(context: CUcontext) {
+    fn cuCtxSetCurrent(context) {
         runtime()?;
         let new: Option<&'static Context> = if context.is_null() { None } else { Some(object(context.0)?) };
         with_stack(|stack| {
@@ -143,14 +134,14 @@ driver_api! {
     }
 
     /// The current context, or null.
-    fn cuCtxGetCurrent(context: *mut CUcontext) {
+    fn cuCtxGetCurrent(context) {
         runtime()?;
         let top = with_stack(|stack| stack.last().copied())?;
         put(context, top.map_or(CUcontext::NULL, |context| context.handle()))
     }
 
     /// The current context's device.
-    fn cuCtxGetDevice(device: *mut CUdevice) {
+    fn cuCtxGetDevice(device) {
         put(device, current()?.runtime.ordinal)
     }
 
@@ -160,12 +151,12 @@ driver_api! {
     }
 
     /// Waits for all work of a context.
-    fn cuCtxSynchronize_v2(context: CUcontext) {
+    fn cuCtxSynchronize_v2(context) {
         context_or_current(context)?.synchronize()
     }
 
     /// Sets a limit of the current context.
-    fn cuCtxSetLimit(limit: u32, value: usize) {
+    fn cuCtxSetLimit(limit, value) {
         let context = current()?;
         let mut limits = lock(&context.limits);
         let found = limits.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
@@ -177,20 +168,20 @@ driver_api! {
     }
 
     /// Reads a limit of the current context.
-    fn cuCtxGetLimit(value: *mut usize, limit: u32) {
+    fn cuCtxGetLimit(value, limit) {
         let context = current()?;
         let found = *lock(&context.limits).get(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
         put(value, found)
     }
 
     /// The interface that a context was made with.
-    fn cuCtxGetApiVersion(context: CUcontext, version: *mut u32) {
+    fn cuCtxGetApiVersion(context, version) {
         context_or_current(context)?;
         put(version, API_VERSION)
     }
 
     /// The least and the most urgent stream priority.
-    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+    fn cuCtxGetStreamPriorityRange(least, greatest) {
         current()?;
         let scheduler = &runtime()?.spec.scheduler;
         put_if(least, scheduler.priority_least);
@@ -199,7 +190,7 @@ driver_api! {
     }
 
     /// Drops a reference to the current context; the last one destroys it.
-    fn cuCtxDetach(context: CUcontext) {
+    fn cuCtxDetach(context) {
         let found = context_or_current(context)?;
         if found.attached.fetch_sub(1, Ordering::Relaxed) > 1 {
             return Ok(());
@@ -208,7 +199,7 @@ driver_api! {
     }
 
     /// The SM count that the context was made with.
-    fn cuCtxGetExecAffinity(param: *mut CUexecAffinityParam, kind: CUexecAffinityType) {
+    fn cuCtxGetExecAffinity(param, kind) {
         let context = current()?;
         if kind != CU_EXEC_AFFINITY_TYPE_SM_COUNT {
             return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);

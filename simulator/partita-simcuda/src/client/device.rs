@@ -4,10 +4,7 @@ use core::ffi::{c_char, c_int};
 
 use partita_abi::CuResult;
 use partita_abi::attribute::*;
-use partita_abi::types::{
-    CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
-    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUdevice, CUuuid,
-};
+use partita_abi::types::*;
 
 use super::context::check_device;
 use super::runtime::{Runtime, runtime, visible};
@@ -134,44 +131,44 @@ fn attribute(runtime: &Runtime, attribute: CUdevice_attribute) -> Result<c_int, 
 
 driver_api! {
     /// Counts the devices that `CUDA_VISIBLE_DEVICES` shows.
-    fn cuDeviceGetCount(count: *mut c_int) {
+    fn cuDeviceGetCount(count) {
         runtime()?;
         put(count, visible().len() as c_int)
     }
 
     /// The device of an ordinal.
-    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) {
+    fn cuDeviceGet(device, ordinal) {
         check_device(ordinal)?;
         put(device, ordinal)
     }
 
     /// The device's name.
-    fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
+    fn cuDeviceGetName(name, length, device) {
         put_text(name, length, check_device(device)?.spec.name)
     }
 
     /// The device's identifier: of a MIG instance its own.
-    fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) {
+    fn cuDeviceGetUuid_v2(uuid, device) {
         put(uuid, CUuuid { bytes: check_device(device)?.uuid })
     }
 
     /// The GPU's identifier, of a MIG instance too.
-    fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) {
+    fn cuDeviceGetUuid(uuid, device) {
         put(uuid, CUuuid { bytes: check_device(device)?.gpu_uuid })
     }
 
     /// The device's memory, in bytes.
-    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
+    fn cuDeviceTotalMem_v2(bytes, device) {
         put(bytes, total_bytes(check_device(device)?) as usize)
     }
 
     /// An attribute of the device.
-    fn cuDeviceGetAttribute(value: *mut c_int, wanted: CUdevice_attribute, device: CUdevice) {
+    fn cuDeviceGetAttribute(value, wanted, device) {
         put(value, attribute(check_device(device)?, wanted)?)
     }
 
     /// The device at a place on the bus.
-    fn cuDeviceGetByPCIBusId(device: *mut CUdevice, bus: *const c_char) {
+    fn cuDeviceGetByPCIBusId(device, bus) {
         runtime()?;
         let wanted = text(bus)?.to_ascii_lowercase();
         let found = visible().iter().find(|runtime| {
@@ -185,19 +182,19 @@ driver_api! {
     }
 
     /// Where the device sits on the bus.
-    fn cuDeviceGetPCIBusId(bus: *mut c_char, length: c_int, device: CUdevice) {
+    fn cuDeviceGetPCIBusId(bus, length, device) {
         put_text(bus, length, &pci_bus_id(check_device(device)?))
     }
 
     /// Whether one device reaches another's memory by itself: none does here.
-    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
+    fn cuDeviceCanAccessPeer(can, device, peer) {
         check_device(device)?;
         check_device(peer)?;
         put(can, 0)
     }
 
     /// How devices reach one another: not by themselves.
-    fn cuDeviceGetP2PAttribute(value: *mut c_int, attribute: u32, from: CUdevice, to: CUdevice) {
+    fn cuDeviceGetP2PAttribute(value, attribute, from, to) {
         check_device(from)?;
         check_device(to)?;
         let known = CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK..=CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED;

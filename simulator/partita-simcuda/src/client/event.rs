@@ -4,10 +4,7 @@ use core::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_EVENT_RECORD_EXTERNAL,
-    CU_STREAM_NON_BLOCKING, CUcontext, CUevent, CUstream,
-};
+use partita_abi::types::*;
 
 use super::capture;
 use super::context::{Context, current};
@@ -204,7 +201,7 @@ pub fn wait_context(context: &'static Context, event: &'static Event) -> Result<
 
 driver_api! {
     /// Makes an event.
-    fn cuEventCreate(event: *mut CUevent, flags: u32) {
+    fn cuEventCreate(event, flags) {
         let runtime = runtime()?;
         let context = current()?;
         let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
@@ -221,7 +218,7 @@ driver_api! {
     }
 
     /// Lets an event go.
-    fn cuEventDestroy_v2(event: CUevent) {
+    fn cuEventDestroy_v2(event) {
         runtime()?;
         let ended: &'static Event = object(event.0)?;
         let runtime = ended.runtime();
@@ -235,12 +232,12 @@ driver_api! {
     }
 
     /// As `cuEventDestroy_v2`.
-    fn cuEventDestroy(event: CUevent) {
+    fn cuEventDestroy(event) {
         cuEventDestroy_v2(event).ok()
     }
 
     /// Records an event in a stream.
-    fn cuEventRecord | cuEventRecord_ptsz [per_thread] (event: CUevent, stream: CUstream) {
+    fn cuEventRecord | cuEventRecord_ptsz [per_thread] (event, stream) {
         runtime()?;
         let event: &'static Event = object(event.0)?;
         let stream = resolve(stream, per_thread)?;
@@ -251,11 +248,7 @@ driver_api! {
     }
 
     /// Records an event; with a flag it becomes a node of a captured graph.
-    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz [per_thread] (
-        event: CUevent,
-        stream: CUstream,
-        flags: u32,
-    ) {
+    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz [per_thread] (event, stream, flags) {
         if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -272,7 +265,7 @@ driver_api! {
     }
 
     /// Whether an event's last recording is complete.
-    fn cuEventQuery(event: CUevent) {
+    fn cuEventQuery(event) {
         runtime()?;
         let event: &'static Event = object(event.0)?;
         let runtime = event.runtime();
@@ -282,7 +275,7 @@ driver_api! {
     }
 
     /// Waits for an event's last recording.
-    fn cuEventSynchronize(event: CUevent) {
+    fn cuEventSynchronize(event) {
         runtime()?;
         let event: &'static Event = object(event.0)?;
         let runtime = event.runtime();
@@ -294,7 +287,7 @@ driver_api! {
     }
 
     /// Simulated milliseconds between two recordings.
-    fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) {
+    fn cuEventElapsedTime(milliseconds, start, end) {
         runtime()?;
         let start: &'static Event = object(start.0)?;
         let end: &'static Event = object(end.0)?;
@@ -308,7 +301,7 @@ driver_api! {
     }
 
     /// Records an event after all that a context's streams have been given.
-    fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
+    fn cuCtxRecordEvent(context, event) {
         runtime()?;
         record_context(object(context.0)?, object(event.0)?)
     }

@@ -5,10 +5,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUdeviceptr, CUexternalMemory,
-};
+use partita_abi::types::*;
 
 use super::object::Registry;
 use super::region::{Kind, Region};
@@ -30,7 +27,7 @@ static BUFFERS: Mutex<Vec<(usize, u64, u64)>> = Mutex::new(Vec::new());
 
 driver_api! {
     /// Imports memory of another interface; the driver takes the descriptor over.
-    fn cuImportExternalMemory(memory: *mut CUexternalMemory, wanted: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) {
+    fn cuImportExternalMemory(memory, wanted) {
         let runtime = runtime()?;
         let wanted = get(wanted)?;
         if memory.is_null() || wanted.size == 0 {
@@ -53,11 +50,7 @@ driver_api! {
     }
 
     /// Maps a part of such memory.
-    fn cuExternalMemoryGetMappedBuffer(
-        address: *mut CUdeviceptr,
-        memory: CUexternalMemory,
-        wanted: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
-    ) {
+    fn cuExternalMemoryGetMappedBuffer(address, memory, wanted) {
         let External { runtime, phys, bytes } = MEMORY.get(memory.addr()).ok_or(CuResult::INVALID_HANDLE)?;
         let wanted = get(wanted)?;
         let inside = wanted.offset.checked_add(wanted.size).is_some_and(|end| end <= bytes);
@@ -78,7 +71,7 @@ driver_api! {
     }
 
     /// Ends the import with all its mappings.
-    fn cuDestroyExternalMemory(memory: CUexternalMemory) {
+    fn cuDestroyExternalMemory(memory) {
         let External { runtime, phys, .. } = MEMORY.remove(memory.addr()).ok_or(CuResult::INVALID_HANDLE)?;
         let mut buffers = lock(&BUFFERS);
         for (_, at, bytes) in buffers.extract_if(.., |(of, _, _)| *of == memory.addr()) {

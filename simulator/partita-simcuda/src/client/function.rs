@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::attribute::*;
-use partita_abi::types::{CUfunction, CUkernel, CUmodule};
+use partita_abi::types::*;
 
 use super::object::{Mark, Object, object};
 use super::put;
@@ -209,34 +209,34 @@ impl Function {
 
 driver_api! {
     /// Reads an attribute of a function.
-    fn cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction) {
+    fn cuFuncGetAttribute(value, attribute, function) {
         let runtime = runtime()?;
         let function = Function::at(function)?;
         put(value, function.attribute(runtime, attribute)?)
     }
 
     /// Sets an attribute of a function.
-    fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int) {
+    fn cuFuncSetAttribute(function, attribute, value) {
         let runtime = runtime()?;
         let function = Function::at(function)?;
         function.set_attribute(runtime, attribute, value)
     }
 
     /// Sets an attribute of a library's kernel.
-    fn cuKernelSetAttribute(attribute: CUfunction_attribute, value: c_int, kernel: CUkernel, device: i32) {
+    fn cuKernelSetAttribute(attribute, value, kernel, device) {
         let runtime = super::context::check_device(device)?;
         super::module::kernel_function(kernel)?.set_attribute(runtime, attribute, value)
     }
 
     /// A function's module.
-    fn cuFuncGetModule(module: *mut CUmodule, function: CUfunction) {
+    fn cuFuncGetModule(module, function) {
         runtime()?;
         let function = Function::at(function)?;
         put(module, CUmodule::from_addr(function.module))
     }
 
     /// Where a parameter lies.
-    fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize) {
+    fn cuFuncGetParamInfo(function, index, offset, size) {
         runtime()?;
         let function = Function::at(function)?;
         let (at, bytes) = function.param(index)?;
@@ -246,7 +246,7 @@ driver_api! {
     }
 
     /// Loads a function, which is loaded.
-    fn cuFuncLoad(function: CUfunction) {
+    fn cuFuncLoad(function) {
         runtime()?;
         Function::at(function)?;
         Ok(())

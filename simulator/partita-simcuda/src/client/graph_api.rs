@@ -118,7 +118,7 @@ fn v2_of(kernel: &KernelNode) -> CUDA_KERNEL_NODE_PARAMS_v2 {
 
 driver_api! {
     /// Makes an empty graph.
-    fn cuGraphCreate(handle: *mut CUgraph, flags: u32) {
+    fn cuGraphCreate(handle, flags) {
         runtime()?;
         if flags != 0 || handle.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -127,19 +127,13 @@ driver_api! {
     }
 
     /// Destroys a graph; executables made of it live on.
-    fn cuGraphDestroy(handle: CUgraph) {
+    fn cuGraphDestroy(handle) {
         runtime()?;
         graph::destroy(handle.addr())
     }
 
     /// Makes the value of a conditional node that is to be added to a graph.
-    fn cuGraphConditionalHandleCreate(
-        handle: *mut CUgraphConditionalHandle,
-        owner: CUgraph,
-        context: CUcontext,
-        value: u32,
-        flags: u32,
-    ) {
+    fn cuGraphConditionalHandleCreate(handle, owner, context, value, flags) {
         /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
         const ASSIGN_DEFAULT: u32 = 1;
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -156,13 +150,13 @@ driver_api! {
     }
 
     /// Copies a graph.
-    fn cuGraphClone(copy: *mut CUgraph, original: CUgraph) {
+    fn cuGraphClone(copy, original) {
         runtime()?;
         put(copy, CUgraph::from_addr(graph::duplicate(original.addr())?))
     }
 
     /// The copy of a node in a copied graph.
-    fn cuGraphNodeFindInClone(found: *mut CUgraphNode, original: CUgraphNode, copy: CUgraph) {
+    fn cuGraphNodeFindInClone(found, original, copy) {
         runtime()?;
         let owner = graph::graph(copy.addr())?;
         let nodes = lock(&owner.nodes).clone();
@@ -172,63 +166,31 @@ driver_api! {
     }
 
     /// Adds a kernel node.
-    fn cuGraphAddKernelNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-    ) {
+    fn cuGraphAddKernelNode(made, owner, after, count, params) {
         add(made, owner, after, count, kernel_v1(params)?)
     }
 
     /// Adds a kernel node.
-    fn cuGraphAddKernelNode_v2(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_KERNEL_NODE_PARAMS_v2,
-    ) {
+    fn cuGraphAddKernelNode_v2(made, owner, after, count, params) {
         add(made, owner, after, count, kernel_v2(params)?)
     }
 
     /// Adds a copy node.
-    fn cuGraphAddMemcpyNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_MEMCPY3D,
-        context: CUcontext,
-    ) {
+    fn cuGraphAddMemcpyNode(made, owner, after, count, params, context) {
         runtime()?;
         let _ = context;
         add(made, owner, after, count, copy_kind(&get(params)?)?)
     }
 
     /// Adds a fill node.
-    fn cuGraphAddMemsetNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_MEMSET_NODE_PARAMS_v1,
-        context: CUcontext,
-    ) {
+    fn cuGraphAddMemsetNode(made, owner, after, count, params, context) {
         runtime()?;
         let _ = context;
         add(made, owner, after, count, fill_kind(&get(params)?)?)
     }
 
     /// Adds a host function node.
-    fn cuGraphAddHostNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_HOST_NODE_PARAMS,
-    ) {
+    fn cuGraphAddHostNode(made, owner, after, count, params) {
         runtime()?;
         let params = get(params)?;
         if params.func.is_none() {
@@ -238,93 +200,56 @@ driver_api! {
     }
 
     /// Adds a node that runs a copy of another graph.
-    fn cuGraphAddChildGraphNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        child: CUgraph,
-    ) {
+    fn cuGraphAddChildGraphNode(made, owner, after, count, child) {
         runtime()?;
         add(made, owner, after, count, NodeKind::Child(graph::duplicate(child.addr())?))
     }
 
     /// Adds a node that does nothing.
-    fn cuGraphAddEmptyNode(made: *mut CUgraphNode, owner: CUgraph, after: *const CUgraphNode, count: usize) {
+    fn cuGraphAddEmptyNode(made, owner, after, count) {
         runtime()?;
         add(made, owner, after, count, NodeKind::Empty)
     }
 
     /// Adds a node that records an event.
-    fn cuGraphAddEventRecordNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        event: CUevent,
-    ) {
+    fn cuGraphAddEventRecordNode(made, owner, after, count, event) {
         runtime()?;
         let event: &'static Event = object(event.0)?;
         add(made, owner, after, count, NodeKind::Record(event))
     }
 
     /// Adds a node that waits for an event.
-    fn cuGraphAddEventWaitNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        event: CUevent,
-    ) {
+    fn cuGraphAddEventWaitNode(made, owner, after, count, event) {
         runtime()?;
         let event: &'static Event = object(event.0)?;
         add(made, owner, after, count, NodeKind::Wait(event))
     }
 
     /// Adds a node of waits for and writes of words.
-    fn cuGraphAddBatchMemOpNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
-    ) {
+    fn cuGraphAddBatchMemOpNode(made, owner, after, count, params) {
         runtime()?;
         add(made, owner, after, count, batch_kind(&get(params)?)?)
     }
 
     /// Adds a node of any kind.
-    fn cuGraphAddNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *mut CUgraphNodeParams,
-    ) {
+    fn cuGraphAddNode(made, owner, after, count, params) {
         add_any(made, owner, after, count, params)
     }
 
     /// Adds a node of any kind, with properties of its edges.
-    fn cuGraphAddNode_v2(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        data: *const CUgraphEdgeData,
-        count: usize,
-        params: *mut CUgraphNodeParams,
-    ) {
+    fn cuGraphAddNode_v2(made, owner, after, data, count, params) {
         check_edges(data, count)?;
         add_any(made, owner, after, count, params)
     }
 
     /// Changes a node.
-    fn cuGraphNodeSetParams(handle: CUgraphNode, params: *mut CUgraphNodeParams) {
+    fn cuGraphNodeSetParams(handle, params) {
         runtime()?;
         set(handle, kind_of(&get(params.cast_const())?)?)
     }
 
     /// A kernel node's launch.
-    fn cuGraphKernelNodeGetParams(handle: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS_v1) {
+    fn cuGraphKernelNodeGetParams(handle, params) {
         let full = v2_of(&kernel_of(handle)?);
         let old = CUDA_KERNEL_NODE_PARAMS_v1 {
             func: full.func,
@@ -338,26 +263,22 @@ driver_api! {
     }
 
     /// A kernel node's launch.
-    fn cuGraphKernelNodeGetParams_v2(handle: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS_v2) {
+    fn cuGraphKernelNodeGetParams_v2(handle, params) {
         put(params, v2_of(&kernel_of(handle)?))
     }
 
     /// Changes a kernel node.
-    fn cuGraphKernelNodeSetParams(handle: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) {
+    fn cuGraphKernelNodeSetParams(handle, params) {
         set(handle, kernel_v1(params)?)
     }
 
     /// Changes a kernel node.
-    fn cuGraphKernelNodeSetParams_v2(handle: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v2) {
+    fn cuGraphKernelNodeSetParams_v2(handle, params) {
         set(handle, kernel_v2(params)?)
     }
 
     /// Sets a launch attribute of a kernel node.
-    fn cuGraphKernelNodeSetAttribute(
-        handle: CUgraphNode,
-        attribute: CUlaunchAttributeID,
-        value: *const CUlaunchAttributeValue,
-    ) {
+    fn cuGraphKernelNodeSetAttribute(handle, attribute, value) {
         let value = get(value)?;
         let mut kernel = kernel_of(handle)?;
         match attribute {
@@ -372,11 +293,7 @@ driver_api! {
     }
 
     /// Reads a launch attribute of a kernel node.
-    fn cuGraphKernelNodeGetAttribute(
-        handle: CUgraphNode,
-        attribute: CUlaunchAttributeID,
-        value: *mut CUlaunchAttributeValue,
-    ) {
+    fn cuGraphKernelNodeGetAttribute(handle, attribute, value) {
         let kernel = kernel_of(handle)?;
         let found = match attribute {
             CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
@@ -392,7 +309,7 @@ driver_api! {
     }
 
     /// A fill node's fill.
-    fn cuGraphMemsetNodeGetParams(handle: CUgraphNode, params: *mut CUDA_MEMSET_NODE_PARAMS_v1) {
+    fn cuGraphMemsetNodeGetParams(handle, params) {
         let NodeKind::Fill(fill) = lock(&node(handle)?.kind).clone() else {
             return Err(CuResult::INVALID_VALUE);
         };
@@ -408,13 +325,13 @@ driver_api! {
     }
 
     /// Changes a fill node.
-    fn cuGraphMemsetNodeSetParams(handle: CUgraphNode, params: *const CUDA_MEMSET_NODE_PARAMS_v1) {
+    fn cuGraphMemsetNodeSetParams(handle, params) {
         runtime()?;
         set(handle, fill_kind(&get(params)?)?)
     }
 
     /// The graph that a node runs.
-    fn cuGraphChildGraphNodeGetGraph(handle: CUgraphNode, child: *mut CUgraph) {
+    fn cuGraphChildGraphNodeGetGraph(handle, child) {
         match &*lock(&node(handle)?.kind) {
             NodeKind::Child(graph) => put(child, CUgraph::from_addr(*graph)),
             _ => Err(CuResult::INVALID_VALUE),

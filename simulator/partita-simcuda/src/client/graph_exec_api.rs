@@ -17,7 +17,7 @@ use crate::shared::protocol::Request;
 
 driver_api! {
     /// Makes an executable graph.
-    fn cuGraphInstantiateWithFlags(handle: *mut CUgraphExec, graph: CUgraph, flags: u64) {
+    fn cuGraphInstantiateWithFlags(handle, graph, flags) {
         runtime()?;
         // There is no stream to upload it on.
         if flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
@@ -28,13 +28,7 @@ driver_api! {
     }
 
     /// As `cuGraphInstantiateWithFlags`, with room for a report.
-    fn cuGraphInstantiate(
-        handle: *mut CUgraphExec,
-        graph: CUgraph,
-        error_node: *mut CUgraphNode,
-        log: *mut core::ffi::c_char,
-        log_bytes: usize,
-    ) {
+    fn cuGraphInstantiate(handle, graph, error_node, log, log_bytes) {
         runtime()?;
         put_if(error_node, CUgraphNode::NULL);
         if !log.is_null() && log_bytes > 0 {
@@ -45,21 +39,13 @@ driver_api! {
     }
 
     /// As `cuGraphInstantiate`.
-    fn cuGraphInstantiate_v2(
-        handle: *mut CUgraphExec,
-        graph: CUgraph,
-        error_node: *mut CUgraphNode,
-        log: *mut core::ffi::c_char,
-        log_bytes: usize,
-    ) {
+    fn cuGraphInstantiate_v2(handle, graph, error_node, log, log_bytes) {
         cuGraphInstantiate(handle, graph, error_node, log, log_bytes).ok()
     }
 
     /// Makes an executable graph and, if asked, uploads it.
     fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz [per_thread] (
-        handle: *mut CUgraphExec,
-        graph: CUgraph,
-        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+        handle, graph, params,
     ) {
         runtime()?;
         let mut wanted = get(params.cast_const())?;
@@ -80,12 +66,12 @@ driver_api! {
     }
 
     /// The flag that tells how an executable's memory is freed; the driver tells no other.
-    fn cuGraphExecGetFlags(handle: CUgraphExec, flags: *mut u64) {
+    fn cuGraphExecGetFlags(handle, flags) {
         put(flags, exec(handle)?.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
     }
 
     /// Uploads an executable, so that its launch does not have to.
-    fn cuGraphUpload | cuGraphUpload_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
+    fn cuGraphUpload | cuGraphUpload_ptsz [per_thread] (handle, stream) {
         let stream = resolve(stream, per_thread)?;
         let exec = exec(handle)?;
         capture::refuse_captured(stream)?;
@@ -94,12 +80,12 @@ driver_api! {
     }
 
     /// Launches an executable.
-    fn cuGraphLaunch | cuGraphLaunch_ptsz [per_thread] (handle: CUgraphExec, stream: CUstream) {
+    fn cuGraphLaunch | cuGraphLaunch_ptsz [per_thread] (handle, stream) {
         launch(handle, resolve(stream, per_thread)?)
     }
 
     /// Lets an executable go; launches that are under way complete.
-    fn cuGraphExecDestroy(handle: CUgraphExec) {
+    fn cuGraphExecDestroy(handle) {
         runtime()?;
         capture::refuse_unsafe()?;
         let gone = EXECS.remove(handle.addr()).ok_or(CuResult::INVALID_VALUE)?;
@@ -120,7 +106,7 @@ driver_api! {
     }
 
     /// Takes all parameters from a graph of the same shape.
-    fn cuGraphExecUpdate_v2(handle: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
+    fn cuGraphExecUpdate_v2(handle, graph, info) {
         let updated = update(handle, graph)?;
         let (_, result, node) = updated.err().unwrap_or((CuResult::SUCCESS, 0, 0));
         let error_node = CUgraphNode::from_addr(node);
@@ -129,7 +115,7 @@ driver_api! {
     }
 
     /// As `cuGraphExecUpdate_v2`, but it refuses graphs whose nodes wait for and write words.
-    fn cuGraphExecUpdate(handle: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, code: *mut u32) {
+    fn cuGraphExecUpdate(handle, graph, node, code) {
         /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call reports of such a graph, and
         /// of a graph with another number of nodes.
         const NOT_SUPPORTED: u32 = 6;
@@ -144,7 +130,7 @@ driver_api! {
     }
 
     /// Switches a node of an executable on or off. Kernels, copies and fills can be.
-    fn cuGraphNodeSetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: u32) {
+    fn cuGraphNodeSetEnabled(handle, source, enabled) {
         let exec = exec(handle)?;
         let mut state = lock(&exec.state);
         let at = place(&state, source)?;
@@ -161,7 +147,7 @@ driver_api! {
     }
 
     /// Whether a node of an executable is switched on.
-    fn cuGraphNodeGetEnabled(handle: CUgraphExec, source: CUgraphNode, enabled: *mut u32) {
+    fn cuGraphNodeGetEnabled(handle, source, enabled) {
         let exec = exec(handle)?;
         let state = lock(&exec.state);
         let node = &state.flat.nodes[place(&state, source)?];
@@ -172,72 +158,50 @@ driver_api! {
     }
 
     /// Changes a kernel node of an executable.
-    fn cuGraphExecKernelNodeSetParams(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-    ) {
+    fn cuGraphExecKernelNodeSetParams(handle, source, params) {
         change(handle, source, graph_kind::kernel_v1(params)?)
     }
 
     /// Changes a kernel node of an executable.
-    fn cuGraphExecKernelNodeSetParams_v2(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_KERNEL_NODE_PARAMS_v2,
-    ) {
+    fn cuGraphExecKernelNodeSetParams_v2(handle, source, params) {
         change(handle, source, graph_kind::kernel_v2(params)?)
     }
 
     /// Changes a copy node of an executable.
-    fn cuGraphExecMemcpyNodeSetParams(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_MEMCPY3D,
-        context: CUcontext,
-    ) {
+    fn cuGraphExecMemcpyNodeSetParams(handle, source, params, context) {
         let _ = context;
         change(handle, source, graph_kind::copy_kind(&get(params)?)?)
     }
 
     /// Changes a fill node of an executable.
-    fn cuGraphExecMemsetNodeSetParams(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_MEMSET_NODE_PARAMS_v1,
-        context: CUcontext,
-    ) {
+    fn cuGraphExecMemsetNodeSetParams(handle, source, params, context) {
         let _ = context;
         change(handle, source, graph_kind::fill_kind(&get(params)?)?)
     }
 
     /// Changes a host node of an executable.
-    fn cuGraphExecHostNodeSetParams(
-        handle: CUgraphExec,
-        source: CUgraphNode,
-        params: *const CUDA_HOST_NODE_PARAMS,
-    ) {
+    fn cuGraphExecHostNodeSetParams(handle, source, params) {
         let params = get(params)?;
         change(handle, source, NodeKind::Host(params.func, params.user_data as usize))
     }
 
     /// Changes a recording node of an executable.
-    fn cuGraphExecEventRecordNodeSetEvent(handle: CUgraphExec, source: CUgraphNode, event: CUevent) {
+    fn cuGraphExecEventRecordNodeSetEvent(handle, source, event) {
         change(handle, source, NodeKind::Record(object(event.0)?))
     }
 
     /// Changes a waiting node of an executable.
-    fn cuGraphExecEventWaitNodeSetEvent(handle: CUgraphExec, source: CUgraphNode, event: CUevent) {
+    fn cuGraphExecEventWaitNodeSetEvent(handle, source, event) {
         change(handle, source, NodeKind::Wait(object(event.0)?))
     }
 
     /// Has a node of an executable run another graph of the same shape.
-    fn cuGraphExecChildGraphNodeSetParams(handle: CUgraphExec, source: CUgraphNode, child: CUgraph) {
+    fn cuGraphExecChildGraphNodeSetParams(handle, source, child) {
         change_child(handle, source, child)
     }
 
     /// Changes a node of an executable.
-    fn cuGraphExecNodeSetParams(handle: CUgraphExec, source: CUgraphNode, params: *mut CUgraphNodeParams) {
+    fn cuGraphExecNodeSetParams(handle, source, params) {
         let params = get(params.cast_const())?;
         if params.kind == CU_GRAPH_NODE_TYPE_GRAPH {
             return change_child(handle, source, params.payload.graph.graph);

@@ -165,13 +165,7 @@ pub fn retain(handle: usize, count: u32) -> Result<(), CuResult> {
 driver_api! {
     /// Adds a node that allocates memory. Other than on hardware the memory is there before the
     /// first launch.
-    fn cuGraphAddMemAllocNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-    ) {
+    fn cuGraphAddMemAllocNode(made, owner, after, count, params) {
         runtime()?;
         let mut wanted = get(params.cast_const())?;
         let properties = &wanted.pool_props;
@@ -195,13 +189,7 @@ driver_api! {
 
     /// Adds a node that frees what another one has allocated. The address stays the graph's, so
     /// that it can be launched again.
-    fn cuGraphAddMemFreeNode(
-        made: *mut CUgraphNode,
-        owner: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        address: CUdeviceptr,
-    ) {
+    fn cuGraphAddMemFreeNode(made, owner, after, count, address) {
         runtime()?;
         if made.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -213,7 +201,7 @@ driver_api! {
     }
 
     /// Memory that the device keeps for graphs.
-    fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void) {
+    fn cuDeviceGetGraphMemAttribute(device, attribute, value) {
         let status = pool::status_of_graphs(check_device(device)?)?;
         let number = match attribute {
             CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => status.used,
@@ -226,18 +214,12 @@ driver_api! {
     }
 
     /// Returns memory that the device keeps for graphs unused.
-    fn cuDeviceGraphMemTrim(device: CUdevice) {
+    fn cuDeviceGraphMemTrim(device) {
         pool::trim_graphs(check_device(device)?)
     }
 
     /// Puts a thing of the program's under a count.
-    fn cuUserObjectCreate(
-        handle: *mut CUuserObject,
-        data: *mut c_void,
-        destroy: CUhostFn,
-        count: u32,
-        flags: u32,
-    ) {
+    fn cuUserObjectCreate(handle, data, destroy, count, flags) {
         runtime()?;
         // The one flag says that the function will not synchronise, and it must be given.
         if handle.is_null() || destroy.is_none() || count == 0 || flags != 1 {
@@ -248,13 +230,13 @@ driver_api! {
     }
 
     /// Drops references.
-    fn cuUserObjectRelease(handle: CUuserObject, count: u32) {
+    fn cuUserObjectRelease(handle, count) {
         runtime()?;
         release(handle.addr(), count)
     }
 
     /// Gives references to a graph: new ones, or with the flag the caller's own.
-    fn cuGraphRetainUserObject(owner: CUgraph, handle: CUuserObject, count: u32, flags: u32) {
+    fn cuGraphRetainUserObject(owner, handle, count, flags) {
         runtime()?;
         let graph = graph::graph(owner.addr())?;
         match flags {

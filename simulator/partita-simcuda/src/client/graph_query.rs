@@ -120,64 +120,58 @@ unsafe fn disconnect(from: *const CUgraphNode, to: *const CUgraphNode, count: us
 
 driver_api! {
     /// What a node does.
-    fn cuGraphNodeGetType(handle: CUgraphNode, kind: *mut CUgraphNodeType) {
+    fn cuGraphNodeGetType(handle, kind) {
         let number = lock(&node(handle)?.kind).number();
         put(kind, number)
     }
 
     /// A graph's nodes.
-    fn cuGraphGetNodes(handle: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+    fn cuGraphGetNodes(handle, nodes, count) {
         runtime()?;
         let all = lock(&graph::graph(handle.addr())?.nodes).clone();
         give(&all, nodes, count)
     }
 
     /// A graph's nodes that wait for nothing.
-    fn cuGraphGetRootNodes(handle: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+    fn cuGraphGetRootNodes(handle, nodes, count) {
         runtime()?;
         give(&graph::roots(handle.addr())?, nodes, count)
     }
 
     /// A graph's edges.
-    fn cuGraphGetEdges(handle: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize) {
+    fn cuGraphGetEdges(handle, from, to, count) {
         give_edges(handle, from, to, std::ptr::null_mut(), count)
     }
 
     /// A graph's edges, with their properties.
-    fn cuGraphGetEdges_v2(
-        handle: CUgraph,
-        from: *mut CUgraphNode,
-        to: *mut CUgraphNode,
-        data: *mut CUgraphEdgeData,
-        count: *mut usize,
-    ) {
+    fn cuGraphGetEdges_v2(handle, from, to, data, count) {
         give_edges(handle, from, to, data, count)
     }
 
     /// The nodes that a node waits for.
-    fn cuGraphNodeGetDependencies(handle: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
+    fn cuGraphNodeGetDependencies(handle, nodes, count) {
         let all = lock(&node(handle)?.after).clone();
         give(&all, nodes, count)
     }
 
     /// The nodes that wait for a node.
-    fn cuGraphNodeGetDependentNodes(handle: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
+    fn cuGraphNodeGetDependentNodes(handle, nodes, count) {
         give(&dependents(handle)?, nodes, count)
     }
 
     /// Adds edges.
-    fn cuGraphAddDependencies(owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
+    fn cuGraphAddDependencies(owner, from, to, count) {
         connect(owner, from, to, count)
     }
 
     /// Removes edges.
-    fn cuGraphRemoveDependencies(owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
+    fn cuGraphRemoveDependencies(owner, from, to, count) {
         let _ = owner;
         disconnect(from, to, count)
     }
 
     /// Removes a node with its edges.
-    fn cuGraphDestroyNode(handle: CUgraphNode) {
+    fn cuGraphDestroyNode(handle) {
         runtime()?;
         graph::remove(handle.addr())
     }

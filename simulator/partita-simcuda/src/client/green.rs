@@ -5,7 +5,6 @@
 //! own takes the place of it, and no green context can be made in a process that has subscribed to
 //! the callback.
 
-use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use partita_abi::CuResult;
@@ -82,16 +81,16 @@ fn check_type(kind: CUdevResourceType) -> Result<(), CuResult> {
     if kind == CU_DEV_RESOURCE_TYPE_SM { Ok(()) } else { Err(CuResult::INVALID_RESOURCE_TYPE) }
 }
 
-fn green(handle: *mut c_void) -> Result<&'static Context, CuResult> {
+fn green(handle: CUgreenCtx) -> Result<&'static Context, CuResult> {
     supported()?;
     let context = GREENS.get(handle.addr()).ok_or(CuResult::INVALID_CONTEXT)?;
     if context.is_alive() { Ok(context) } else { Err(CuResult::CONTEXT_IS_DESTROYED) }
 }
 
 /// The handle of the green context that a context is, or null.
-pub fn handle_of(context: &Context) -> *mut c_void {
+pub fn handle_of(context: &Context) -> CUgreenCtx {
     let found = GREENS.all().into_iter().find(|(_, green)| std::ptr::eq(*green, context));
-    found.map_or(std::ptr::null_mut(), |(handle, _)| std::ptr::without_provenance_mut(handle))
+    found.map_or(CUgreenCtx::NULL, |(handle, _)| CUgreenCtx::from_addr(handle))
 }
 
 fn create(device: CUdevice, sms: SmSet) -> Result<usize, CuResult> {
@@ -108,7 +107,7 @@ fn create(device: CUdevice, sms: SmSet) -> Result<usize, CuResult> {
 
 driver_api! {
     /// A device's SMs, to be split.
-    fn cuDeviceGetDevResource(device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType) {
+    fn cuDeviceGetDevResource(device, resource, kind) {
         let runtime = check_device(device)?;
         supported()?;
         check_type(kind)?;
@@ -116,7 +115,7 @@ driver_api! {
     }
 
     /// The SMs of a context.
-    fn cuCtxGetDevResource(context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) {
+    fn cuCtxGetDevResource(context, resource, kind) {
         supported()?;
         let context = context_or_current(context)?;
         check_type(kind)?;
@@ -124,25 +123,14 @@ driver_api! {
     }
 
     /// The SMs of a green context.
-    fn cuGreenCtxGetDevResource(
-        handle: *mut c_void,
-        resource: *mut CUdevResource,
-        kind: CUdevResourceType,
-    ) {
+    fn cuGreenCtxGetDevResource(handle, resource, kind) {
         let context = green(handle)?;
         check_type(kind)?;
         put(resource, resource_of(context))
     }
 
     /// Splits SMs into groups of one size.
-    fn cuDevSmResourceSplitByCount(
-        groups: *mut CUdevResource,
-        count: *mut u32,
-        input: *const CUdevResource,
-        rest: *mut CUdevResource,
-        flags: u32,
-        wanted_sms: u32,
-    ) {
+    fn cuDevSmResourceSplitByCount(groups, count, input, rest, flags, wanted_sms) {
         supported()?;
         let (wanted, input) = (get(count.cast_const())?, SmSet::of(&get(input)?)?);
         let spec = &check_device(input.device)?.spec;
@@ -163,20 +151,16 @@ driver_api! {
     }
 
     /// Makes of resources what a green context is made of.
-    fn cuDevResourceGenerateDesc(
-        descriptor: *mut *mut c_void,
-        resources: *mut CUdevResource,
-        count: u32,
-    ) {
+    fn cuDevResourceGenerateDesc(descriptor, resources, count) {
         supported()?;
         let parts: Result<Vec<SmSet>, CuResult> =
             list(resources.cast_const(), count as usize)?.iter().map(SmSet::of).collect();
         let made = DESCRIPTORS.insert(Arc::new(resource::unite(&parts?)?));
-        put(descriptor, std::ptr::without_provenance_mut(made))
+        put(descriptor, CUdevResourceDesc::from_addr(made))
     }
 
     /// Makes a green context.
-    fn cuGreenCtxCreate(handle: *mut *mut c_void, descriptor: *mut c_void, device: CUdevice, flags: u32) {
+    fn cuGreenCtxCreate(handle, descriptor, device, flags) {
         supported()?;
         check_device(device)?;
         if handle.is_null() || flags != CU_GREEN_CTX_DEFAULT_STREAM {
@@ -189,23 +173,23 @@ driver_api! {
         if !callback::allows_green_contexts() {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        put(handle, std::ptr::without_provenance_mut(create(device, *sms)?))
+        put(handle, CUgreenCtx::from_addr(create(device, *sms)?))
     }
 
     /// Destroys a green context. Its streams stay, and are good for nothing.
-    fn cuGreenCtxDestroy(handle: *mut c_void) {
+    fn cuGreenCtxDestroy(handle) {
         let context = green(handle)?;
         context.destroy()?;
         primary::release(context.runtime.ordinal)
     }
 
     /// The context as which a green one is made current.
-    fn cuCtxFromGreenCtx(context: *mut CUcontext, handle: *mut c_void) {
+    fn cuCtxFromGreenCtx(context, handle) {
         put(context, green(handle)?.handle())
     }
 
     /// Makes a stream whose launches stay on the green context's SMs.
-    fn cuGreenCtxStreamCreate(stream: *mut CUstream, handle: *mut c_void, flags: u32, priority: c_int) {
+    fn cuGreenCtxStreamCreate(stream, handle, flags, priority) {
         let context = green(handle)?;
         if flags != CU_STREAM_NON_BLOCKING || stream.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -216,25 +200,25 @@ driver_api! {
     }
 
     /// Records an event after all that a green context's streams have been given.
-    fn cuGreenCtxRecordEvent(handle: *mut c_void, event: CUevent) {
+    fn cuGreenCtxRecordEvent(handle, event) {
         let event: &'static Event = object(event.0)?;
         record_context(green(handle)?, event)
     }
 
     /// Holds all streams of a green context until an event's last recording is complete.
-    fn cuGreenCtxWaitEvent(handle: *mut c_void, event: CUevent) {
+    fn cuGreenCtxWaitEvent(handle, event) {
         let event: &'static Event = object(event.0)?;
         wait_context(green(handle)?, event)
     }
 
     /// The green context of a stream, or null.
-    fn cuStreamGetGreenCtx(stream: CUstream, handle: *mut *mut c_void) {
+    fn cuStreamGetGreenCtx(stream, handle) {
         supported()?;
         put(handle, handle_of(resolve(stream, false)?.context()))
     }
 
     /// A number that no other context of the process has.
-    fn cuGreenCtxGetId(handle: *mut c_void, id: *mut u64) {
+    fn cuGreenCtxGetId(handle, id) {
         put(id, green(handle)?.id)
     }
 }

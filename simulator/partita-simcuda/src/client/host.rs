@@ -4,11 +4,7 @@ use core::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE,
-    CU_MEMHOSTREGISTER_READ_ONLY, CUdeviceptr,
-};
+use partita_abi::types::*;
 
 use super::capture;
 use super::context::current;
@@ -106,7 +102,7 @@ fn host_region(address: *mut c_void) -> Result<Region, CuResult> {
 
 driver_api! {
     /// Allocates host memory.
-    fn cuMemAllocHost_v2(address: *mut *mut c_void, bytes: usize) {
+    fn cuMemAllocHost_v2(address, bytes) {
         current()?;
         if address.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -115,7 +111,7 @@ driver_api! {
     }
 
     /// Allocates host memory, with flags.
-    fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: u32) {
+    fn cuMemHostAlloc(address, bytes, flags) {
         current()?;
         let known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
         if address.is_null() || flags & !known != 0 {
@@ -125,7 +121,7 @@ driver_api! {
     }
 
     /// Frees host memory, after all work of the context.
-    fn cuMemFreeHost(address: *mut c_void) {
+    fn cuMemFreeHost(address) {
         let runtime = runtime()?;
         if address.is_null() {
             return Ok(());
@@ -143,7 +139,7 @@ driver_api! {
     }
 
     /// Where the device finds host memory: at the same address.
-    fn cuMemHostGetDevicePointer_v2(device: *mut CUdeviceptr, host: *mut c_void, flags: u32) {
+    fn cuMemHostGetDevicePointer_v2(device, host, flags) {
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -152,7 +148,7 @@ driver_api! {
     }
 
     /// Makes a program's own memory reachable for the device.
-    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: u32) {
+    fn cuMemHostRegister_v2(address, bytes, flags) {
         let context = current()?;
         let known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
         if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
@@ -169,7 +165,7 @@ driver_api! {
     }
 
     /// Undoes `cuMemHostRegister_v2`, after all work of the context.
-    fn cuMemHostUnregister(address: *mut c_void) {
+    fn cuMemHostUnregister(address) {
         let runtime = runtime()?;
         if address.is_null() {
             return Err(CuResult::INVALID_VALUE);

@@ -3,11 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
-    CU_GET_PROC_ADDRESS_SUCCESS, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
-    CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, CUuuid,
-};
+use partita_abi::types::*;
 use partita_abi::versions;
 
 use super::{callback, exports, get, put, put_if, runtime, text};
@@ -47,7 +43,7 @@ fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<(*const c_void, u3
 driver_api! {
     /// Connects this process to the boards of the GPUs that it sees; they are started when they do
     /// not run.
-    fn cuInit(flags: u32) {
+    fn cuInit(flags) {
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -55,47 +51,41 @@ driver_api! {
     }
 
     /// The CUDA version of the simulated driver.
-    fn cuDriverGetVersion(version: *mut c_int) {
+    fn cuDriverGetVersion(version) {
         put(version, cuda_version()? as c_int)
     }
 
     /// The text of an error.
-    fn cuGetErrorString(error: CuResult, string: *mut *const c_char) {
+    fn cuGetErrorString(error, string) {
         let known = error.c_description();
         put(string, known.map_or(std::ptr::null(), |known| known.as_ptr()))?;
         known.map(drop).ok_or(CuResult::INVALID_VALUE)
     }
 
     /// The name of an error.
-    fn cuGetErrorName(error: CuResult, string: *mut *const c_char) {
+    fn cuGetErrorName(error, string) {
         let known = error.c_name();
         put(string, known.map_or(std::ptr::null(), |known| known.as_ptr()))?;
         known.map(drop).ok_or(CuResult::INVALID_VALUE)
     }
 
     /// Looks up an entry point.
-    fn cuGetProcAddress(symbol: *const c_char, function: *mut *const c_void, version: c_int, flags: u64) {
+    fn cuGetProcAddress(symbol, function, version, flags) {
         let (address, _) = lookup(text(symbol)?, version, flags)?;
-        put(function, address)?;
+        put(function, address.cast_mut())?;
         if address.is_null() { Err(CuResult::NOT_FOUND) } else { Ok(()) }
     }
 
     /// Looks up an entry point and says why there is none.
-    fn cuGetProcAddress_v2(
-        symbol: *const c_char,
-        function: *mut *const c_void,
-        version: c_int,
-        flags: u64,
-        status: *mut u32,
-    ) {
+    fn cuGetProcAddress_v2(symbol, function, version, flags, status) {
         let (address, found) = lookup(text(symbol)?, version, flags)?;
-        put(function, address)?;
+        put(function, address.cast_mut())?;
         put_if(status, found);
         if found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND { Err(CuResult::NOT_FOUND) } else { Ok(()) }
     }
 
     /// Hands out the driver's undocumented tables, of which the debug callback's is simulated.
-    fn cuGetExportTable(table: *mut *const c_void, id: *const CUuuid) {
+    fn cuGetExportTable(table, id) {
         let found = callback::export_table(&get(id)?);
         put(table, found.unwrap_or(std::ptr::null()))?;
         found.map(drop).ok_or(CuResult::INVALID_VALUE)

@@ -3,10 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUdeviceptr, CUevent,
-    CUipcEventHandle, CUipcMemHandle,
-};
+use partita_abi::types::*;
 
 use super::context::current;
 use super::event::Event;
@@ -39,7 +36,7 @@ fn unpack(bytes: &[u8; 64]) -> [u64; 8] {
 
 driver_api! {
     /// The handle by which another process opens an allocation.
-    fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) {
+    fn cuIpcGetMemHandle(handle, address) {
         let runtime = runtime_at(address)?;
         let region = runtime.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
         if region.kind != Kind::Device || region.imported || region.pool != 0 {
@@ -53,7 +50,7 @@ driver_api! {
     }
 
     /// Opens another process's allocation.
-    fn cuIpcOpenMemHandle_v2(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) {
+    fn cuIpcOpenMemHandle_v2(address, handle, flags) {
         let runtime = runtime()?;
         let context = current()?;
         let [kind, instance, phys, secret, offset, bytes, owner, _] = unpack(&handle.reserved);
@@ -79,12 +76,12 @@ driver_api! {
     }
 
     /// As `cuIpcOpenMemHandle_v2`.
-    fn cuIpcOpenMemHandle(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) {
+    fn cuIpcOpenMemHandle(address, handle, flags) {
         cuIpcOpenMemHandle_v2(address, handle, flags).ok()
     }
 
     /// Closes another process's allocation, after all work of the context.
-    fn cuIpcCloseMemHandle(address: CUdeviceptr) {
+    fn cuIpcCloseMemHandle(address) {
         let runtime = runtime_at(address)?;
         let opened = |region: &Region| region.imported && region.ctx != 0;
         runtime.regions.find(address).filter(opened).ok_or(CuResult::INVALID_VALUE)?;
@@ -94,7 +91,7 @@ driver_api! {
     }
 
     /// The handle by which another process opens an event.
-    fn cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent) {
+    fn cuIpcGetEventHandle(handle, event) {
         runtime()?;
         let event: &'static Event = object(event.0)?;
         let runtime = event.runtime();
@@ -107,7 +104,7 @@ driver_api! {
     }
 
     /// Opens another process's event.
-    fn cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle) {
+    fn cuIpcOpenEventHandle(event, handle) {
         let context = current()?;
         let [kind, instance, slot, secret, base, owner, _, _] = unpack(&handle.reserved);
         let slot = u32::try_from(slot).map_err(|_| CuResult::INVALID_VALUE)?;

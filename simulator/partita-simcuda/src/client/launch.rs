@@ -9,11 +9,7 @@ use partita_abi::CuResult;
 use partita_abi::kernels::KERNELS;
 use partita_abi::qmd::LaunchShape;
 use partita_abi::stages::STAGES;
-use partita_abi::types::{
-    CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-    CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_PRIORITY, CU_LAUNCH_PARAM_BUFFER_POINTER,
-    CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END, CUfunction, CUlaunchConfig, CUstream,
-};
+use partita_abi::types::*;
 use partita_abi::workloads::WORKLOADS;
 
 use super::function::Function;
@@ -341,17 +337,8 @@ pub unsafe fn configured(config: *const CUlaunchConfig) -> Result<(Launch, CUstr
 driver_api! {
     /// Launches a kernel.
     fn cuLaunchKernel | cuLaunchKernel_ptsz [per_thread] (
-        function: CUfunction,
-        grid_x: u32,
-        grid_y: u32,
-        grid_z: u32,
-        block_x: u32,
-        block_y: u32,
-        block_z: u32,
-        shared_bytes: u32,
-        stream: CUstream,
-        params: *mut *mut c_void,
-        extra: *mut *mut c_void,
+        function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params,
+        extra,
     ) {
         let wanted = Launch {
             grid: [grid_x, grid_y, grid_z],
@@ -368,28 +355,14 @@ driver_api! {
     }
 
     /// Launches a kernel with attributes.
-    fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz [per_thread] (
-        config: *const CUlaunchConfig,
-        function: CUfunction,
-        params: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) {
+    fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz [per_thread] (config, function, params, extra) {
         let (wanted, stream) = configured(config)?;
         launch(function, &wanted, stream, per_thread, params, extra)
     }
 
     /// Launches a kernel whose blocks must all be resident at once.
     fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz [per_thread] (
-        function: CUfunction,
-        grid_x: u32,
-        grid_y: u32,
-        grid_z: u32,
-        block_x: u32,
-        block_y: u32,
-        block_z: u32,
-        shared_bytes: u32,
-        stream: CUstream,
-        params: *mut *mut c_void,
+        function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params,
     ) {
         let wanted = Launch {
             grid: [grid_x, grid_y, grid_z],

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use partita_abi::CuResult;
-use partita_abi::types::{CUfunction, CUstream};
+use partita_abi::types::*;
 
 use super::function::Function;
 use super::launch::{PARAM_BYTES_MAX, cuLaunchKernel};
@@ -79,7 +79,7 @@ fn launch(function: CUfunction, width: c_int, height: c_int, stream: CUstream) -
 
 driver_api! {
     /// Sets the threads of a block.
-    fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c_int) {
+    fn cuFuncSetBlockShape(function, x, y, z) {
         if x <= 0 || y <= 0 || z <= 0 {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -87,7 +87,7 @@ driver_api! {
     }
 
     /// Sets the length of the parameters.
-    fn cuParamSetSize(function: CUfunction, bytes: u32) {
+    fn cuParamSetSize(function, bytes) {
         if bytes as usize > PARAM_BYTES_MAX {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -95,22 +95,22 @@ driver_api! {
     }
 
     /// Sets bytes as parameter.
-    fn cuParamSetv(function: CUfunction, offset: c_int, from: *mut c_void, bytes: u32) {
+    fn cuParamSetv(function, offset, from, bytes) {
         set_param(function, offset, list(from.cast::<u8>(), bytes as usize)?)
     }
 
     /// Launches one block.
-    fn cuLaunch(function: CUfunction) {
+    fn cuLaunch(function) {
         launch(function, 1, 1, CUstream::NULL)
     }
 
     /// Launches a grid.
-    fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) {
+    fn cuLaunchGrid(function, width, height) {
         launch(function, width, height, CUstream::NULL)
     }
 
     /// Launches a grid in a stream.
-    fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream) {
+    fn cuLaunchGridAsync(function, width, height, stream) {
         launch(function, width, height, stream)
     }
 }

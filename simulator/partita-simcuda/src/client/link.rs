@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex};
 
 use partita_abi::CuResult;
-use partita_abi::types::{CU_JIT_INPUT_CUBIN, CU_JIT_INPUT_FATBINARY, CU_JIT_INPUT_PTX, CUlinkState};
+use partita_abi::types::*;
 
 use super::image;
 use super::object::Registry;
@@ -46,29 +46,20 @@ fn add(handle: CUlinkState, kind: u32, bytes: &[u8]) -> Result<(), CuResult> {
 
 driver_api! {
     /// Starts to link.
-    fn cuLinkCreate_v2(count: u32, options: *mut u32, values: *mut *mut c_void, handle: *mut CUlinkState) {
+    fn cuLinkCreate_v2(count, options, values, handle) {
         let _ = (count, options, values);
         super::context::current()?;
         put(handle, CUlinkState::from_addr(LINKS.insert(Arc::default())))
     }
 
     /// Adds an image.
-    fn cuLinkAddData_v2(
-        handle: CUlinkState,
-        kind: u32,
-        data: *mut c_void,
-        bytes: usize,
-        name: *const c_char,
-        count: u32,
-        options: *mut u32,
-        values: *mut *mut c_void,
-    ) {
+    fn cuLinkAddData_v2(handle, kind, data, bytes, name, count, options, values) {
         let _ = (name, count, options, values);
         add(handle, kind, list(data.cast::<u8>(), bytes)?)
     }
 
     /// Hands out the result, which lives as long as the link.
-    fn cuLinkComplete(handle: CUlinkState, image: *mut *const c_void, bytes: *mut usize) {
+    fn cuLinkComplete(handle, image, bytes) {
         let link = link(handle)?;
         let mut link = lock(&link);
         let result = match (link.texts.is_empty(), link.images.len()) {
@@ -84,7 +75,7 @@ driver_api! {
     }
 
     /// Ends a link.
-    fn cuLinkDestroy(handle: CUlinkState) {
+    fn cuLinkDestroy(handle) {
         runtime()?;
         LINKS.remove(handle.addr()).map(drop).ok_or(CuResult::INVALID_HANDLE)
     }

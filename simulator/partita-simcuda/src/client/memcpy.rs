@@ -3,10 +3,7 @@
 use core::ffi::c_void;
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CUDA_MEMCPY2D,
-    CUDA_MEMCPY3D, CUarray, CUcontext, CUdeviceptr, CUmemorytype, CUstream,
-};
+use partita_abi::types::*;
 
 use super::copy::copy;
 use super::stream::resolve;
@@ -138,128 +135,78 @@ fn now(rect: Rect, per_thread: bool) -> Result<(), CuResult> {
 
 driver_api! {
     /// Copies between any two addresses.
-    fn cuMemcpy | cuMemcpy_ptds [per_thread] (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
+    fn cuMemcpy | cuMemcpy_ptds [per_thread] (dst, src, bytes) {
         now(line(dst, src, bytes), per_thread)
     }
 
     /// Copies between any two addresses, in stream order.
-    fn cuMemcpyAsync | cuMemcpyAsync_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        src: CUdeviceptr,
-        bytes: usize,
-        stream: CUstream,
-    ) {
+    fn cuMemcpyAsync | cuMemcpyAsync_ptsz [per_thread] (dst, src, bytes, stream) {
         copy(resolve(stream, per_thread)?, line(dst, src, bytes), false)
     }
 
     /// Copies to the device.
-    fn cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds [per_thread] (dst: CUdeviceptr, src: *const c_void, bytes: usize) {
+    fn cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds [per_thread] (dst, src, bytes) {
         now(line(dst, src as u64, bytes), per_thread)
     }
 
     /// Copies to the device, in stream order.
-    fn cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        src: *const c_void,
-        bytes: usize,
-        stream: CUstream,
-    ) {
+    fn cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz [per_thread] (dst, src, bytes, stream) {
         copy(resolve(stream, per_thread)?, line(dst, src as u64, bytes), false)
     }
 
     /// Copies to the host.
-    fn cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds [per_thread] (dst: *mut c_void, src: CUdeviceptr, bytes: usize) {
+    fn cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds [per_thread] (dst, src, bytes) {
         now(line(dst as u64, src, bytes), per_thread)
     }
 
     /// Copies to the host, in stream order.
-    fn cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz [per_thread] (
-        dst: *mut c_void,
-        src: CUdeviceptr,
-        bytes: usize,
-        stream: CUstream,
-    ) {
+    fn cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz [per_thread] (dst, src, bytes, stream) {
         copy(resolve(stream, per_thread)?, line(dst as u64, src, bytes), false)
     }
 
     /// Copies inside the device. Does not wait, as on hardware.
-    fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds [per_thread] (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) {
+    fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds [per_thread] (dst, src, bytes) {
         copy(resolve(CUstream::NULL, per_thread)?, line(dst, src, bytes), false)
     }
 
     /// Copies inside the device, in stream order.
-    fn cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        src: CUdeviceptr,
-        bytes: usize,
-        stream: CUstream,
-    ) {
+    fn cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz [per_thread] (dst, src, bytes, stream) {
         copy(resolve(stream, per_thread)?, line(dst, src, bytes), false)
     }
 
     /// Copies between contexts. Addresses say which.
-    fn cuMemcpyPeer | cuMemcpyPeer_ptds [per_thread] (
-        dst: CUdeviceptr,
-        dst_context: CUcontext,
-        src: CUdeviceptr,
-        src_context: CUcontext,
-        bytes: usize,
-    ) {
+    fn cuMemcpyPeer | cuMemcpyPeer_ptds [per_thread] (dst, dst_context, src, src_context, bytes) {
         let _ = (dst_context, src_context);
         now(line(dst, src, bytes), per_thread)
     }
 
     /// Copies into an array.
-    fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds [per_thread] (
-        dst: CUarray,
-        offset: usize,
-        src: *const c_void,
-        bytes: usize,
-    ) {
+    fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds [per_thread] (dst, offset, src, bytes) {
         let dst = array::shape(dst)?.inside(offset, bytes)?;
         now(line(dst, src as u64, bytes), per_thread)
     }
 
     /// Copies out of an array.
-    fn cuMemcpyAtoH_v2 | cuMemcpyAtoH_v2_ptds [per_thread] (
-        dst: *mut c_void,
-        src: CUarray,
-        offset: usize,
-        bytes: usize,
-    ) {
+    fn cuMemcpyAtoH_v2 | cuMemcpyAtoH_v2_ptds [per_thread] (dst, src, offset, bytes) {
         let src = array::shape(src)?.inside(offset, bytes)?;
         now(line(dst as u64, src, bytes), per_thread)
     }
 
     /// Copies from device memory into an array.
-    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds [per_thread] (
-        dst: CUarray,
-        offset: usize,
-        src: CUdeviceptr,
-        bytes: usize,
-    ) {
+    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds [per_thread] (dst, offset, src, bytes) {
         let dst = array::shape(dst)?.inside(offset, bytes)?;
         now(line(dst, src, bytes), per_thread)
     }
 
     /// Copies from an array into device memory.
-    fn cuMemcpyAtoD_v2 | cuMemcpyAtoD_v2_ptds [per_thread] (
-        dst: CUdeviceptr,
-        src: CUarray,
-        offset: usize,
-        bytes: usize,
-    ) {
+    fn cuMemcpyAtoD_v2 | cuMemcpyAtoD_v2_ptds [per_thread] (dst, src, offset, bytes) {
         let src = array::shape(src)?.inside(offset, bytes)?;
         now(line(dst, src, bytes), per_thread)
     }
 
     /// Copies between arrays.
     fn cuMemcpyAtoA_v2 | cuMemcpyAtoA_v2_ptds [per_thread] (
-        dst: CUarray,
-        dst_offset: usize,
-        src: CUarray,
-        src_offset: usize,
-        bytes: usize,
+        dst, dst_offset, src, src_offset, bytes,
     ) {
         let dst = array::shape(dst)?.inside(dst_offset, bytes)?;
         let src = array::shape(src)?.inside(src_offset, bytes)?;
@@ -267,22 +214,22 @@ driver_api! {
     }
 
     /// Copies a rectangle.
-    fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds [per_thread] (wanted: *const CUDA_MEMCPY2D) {
+    fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds [per_thread] (wanted) {
         now(rect_2d(&get(wanted)?)?, per_thread)
     }
 
     /// Copies a rectangle with any pitch.
-    fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds [per_thread] (wanted: *const CUDA_MEMCPY2D) {
+    fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds [per_thread] (wanted) {
         now(rect_2d(&get(wanted)?)?, per_thread)
     }
 
     /// Copies a box.
-    fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds [per_thread] (wanted: *const CUDA_MEMCPY3D) {
+    fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds [per_thread] (wanted) {
         now(rect_3d(&get(wanted)?)?, per_thread)
     }
 
     /// Copies a box between contexts. Addresses say which.
-    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds [per_thread] (wanted: *const CUDA_MEMCPY3D) {
+    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds [per_thread] (wanted) {
         now(rect_3d(&get(wanted)?)?, per_thread)
     }
 }

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 
 use partita_abi::CuResult;
-use partita_abi::types::{CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE, CUdeviceptr};
+use partita_abi::types::*;
 
 use super::capture;
 use super::context::{Context, current};
@@ -106,7 +106,7 @@ fn check_attach(flags: u32) -> Result<(), CuResult> {
 
 driver_api! {
     /// Allocates device memory.
-    fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) {
+    fn cuMemAlloc_v2(address, bytes) {
         let context = current()?;
         if address.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -115,13 +115,7 @@ driver_api! {
     }
 
     /// Allocates rows of device memory.
-    fn cuMemAllocPitch_v2(
-        address: *mut CUdeviceptr,
-        pitch: *mut usize,
-        width_bytes: usize,
-        height: usize,
-        element_bytes: u32,
-    ) {
+    fn cuMemAllocPitch_v2(address, pitch, width_bytes, height, element_bytes) {
         let context = current()?;
         if address.is_null()
             || pitch.is_null()
@@ -138,7 +132,7 @@ driver_api! {
     }
 
     /// Allocates memory that host and device address alike. It stays on the device here.
-    fn cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: u32) {
+    fn cuMemAllocManaged(address, bytes, flags) {
         let context = current()?;
         check_attach(flags)?;
         if address.is_null() || flags == CU_MEM_ATTACH_SINGLE {
@@ -148,7 +142,7 @@ driver_api! {
     }
 
     /// Frees device memory, after all work of the context.
-    fn cuMemFree_v2(address: CUdeviceptr) {
+    fn cuMemFree_v2(address) {
         let runtime = runtime_at(address)?;
         if address == 0 {
             return Ok(());
@@ -162,7 +156,7 @@ driver_api! {
 
     /// Free and total device memory, or either alone: what there is no place for is left out (an
     /// H200 with driver 580.159.04).
-    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+    fn cuMemGetInfo_v2(free, total) {
         let runtime = current()?.runtime;
         let Reply::MemInfo { free: left, total: all } = runtime.call(&Request::MemInfo)? else {
             return Err(CuResult::UNKNOWN);
@@ -173,7 +167,7 @@ driver_api! {
     }
 
     /// The allocation that holds an address.
-    fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr) {
+    fn cuMemGetAddressRange_v2(base, bytes, address) {
         current()?;
         let region = runtime_at(address)?.regions.find(address).ok_or(CuResult::NOT_FOUND)?;
         if region.kind == Kind::Reserved {
@@ -185,12 +179,7 @@ driver_api! {
     }
 
     /// Moves managed memory; it stays where it is here.
-    fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz [per_thread] (
-        address: CUdeviceptr,
-        bytes: usize,
-        device: i32,
-        stream: partita_abi::types::CUstream,
-    ) {
+    fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz [per_thread] (address, bytes, device, stream) {
         super::stream::resolve(stream, per_thread)?;
         if device != -1 {
             super::context::check_device(device)?;
@@ -200,11 +189,7 @@ driver_api! {
 
     /// Moves managed memory; it stays where it is here.
     fn cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz [per_thread] (
-        address: CUdeviceptr,
-        bytes: usize,
-        location: partita_abi::types::CUmemLocation,
-        flags: u32,
-        stream: partita_abi::types::CUstream,
+        address, bytes, location, flags, stream,
     ) {
         super::stream::resolve(stream, per_thread)?;
         let _ = location;
@@ -216,14 +201,7 @@ driver_api! {
 
     /// Moves managed memory; it stays where it is here.
     fn cuMemPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz [per_thread] (
-        addresses: *mut CUdeviceptr,
-        sizes: *mut usize,
-        count: usize,
-        locations: *mut partita_abi::types::CUmemLocation,
-        firsts: *mut usize,
-        location_count: usize,
-        flags: u64,
-        stream: partita_abi::types::CUstream,
+        addresses, sizes, count, locations, firsts, location_count, flags, stream,
     ) {
         super::stream::resolve(stream, per_thread)?;
         list(locations, location_count)?;
@@ -232,14 +210,7 @@ driver_api! {
 
     /// Gives up what managed memory holds and moves it; it stays where and as it is here.
     fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz [per_thread] (
-        addresses: *mut CUdeviceptr,
-        sizes: *mut usize,
-        count: usize,
-        locations: *mut partita_abi::types::CUmemLocation,
-        firsts: *mut usize,
-        location_count: usize,
-        flags: u64,
-        stream: partita_abi::types::CUstream,
+        addresses, sizes, count, locations, firsts, location_count, flags, stream,
     ) {
         super::stream::resolve(stream, per_thread)?;
         list(locations, location_count)?;
@@ -248,18 +219,14 @@ driver_api! {
 
     /// Gives up what managed memory holds, which stays as it is here.
     fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz [per_thread] (
-        addresses: *mut CUdeviceptr,
-        sizes: *mut usize,
-        count: usize,
-        flags: u64,
-        stream: partita_abi::types::CUstream,
+        addresses, sizes, count, flags, stream,
     ) {
         super::stream::resolve(stream, per_thread)?;
         check_batch(list(addresses, count)?, list(sizes, count)?, flags)
     }
 
     /// Advice on managed memory, which stays where it is here.
-    fn cuMemAdvise(address: CUdeviceptr, bytes: usize, advice: u32, device: i32) {
+    fn cuMemAdvise(address, bytes, advice, device) {
         let _ = device;
         if !(1..=6).contains(&advice) {
             return Err(CuResult::INVALID_VALUE);
@@ -268,12 +235,7 @@ driver_api! {
     }
 
     /// Advice on managed memory, which stays where it is here.
-    fn cuMemAdvise_v2(
-        address: CUdeviceptr,
-        bytes: usize,
-        advice: u32,
-        location: partita_abi::types::CUmemLocation,
-    ) {
+    fn cuMemAdvise_v2(address, bytes, advice, location) {
         let _ = location;
         if !(1..=6).contains(&advice) {
             return Err(CuResult::INVALID_VALUE);
@@ -283,10 +245,7 @@ driver_api! {
 
     /// Attaches managed memory to a stream, which changes nothing here.
     fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz [per_thread] (
-        stream: partita_abi::types::CUstream,
-        address: CUdeviceptr,
-        bytes: usize,
-        flags: u32,
+        stream, address, bytes, flags,
     ) {
         super::stream::resolve(stream, per_thread)?;
         check_attach(flags)?;

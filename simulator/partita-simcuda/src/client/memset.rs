@@ -1,7 +1,7 @@
 //! Fills.
 
 use partita_abi::CuResult;
-use partita_abi::types::{CUdeviceptr, CUstream};
+use partita_abi::types::*;
 
 use super::capture;
 use super::region::Kind;
@@ -91,61 +91,39 @@ fn now(fill: Fill, per_thread: bool) -> Result<(), CuResult> {
 
 driver_api! {
     /// Fills with bytes.
-    fn cuMemsetD8_v2 | cuMemsetD8_v2_ptds [per_thread] (dst: CUdeviceptr, value: u8, count: usize) {
+    fn cuMemsetD8_v2 | cuMemsetD8_v2_ptds [per_thread] (dst, value, count) {
         now(Fill::line(dst, u32::from(value), 1, count), per_thread)
     }
 
     /// Fills with 16-bit values.
-    fn cuMemsetD16_v2 | cuMemsetD16_v2_ptds [per_thread] (dst: CUdeviceptr, value: u16, count: usize) {
+    fn cuMemsetD16_v2 | cuMemsetD16_v2_ptds [per_thread] (dst, value, count) {
         now(Fill::line(dst, u32::from(value), 2, count), per_thread)
     }
 
     /// Fills with 32-bit values.
-    fn cuMemsetD32_v2 | cuMemsetD32_v2_ptds [per_thread] (dst: CUdeviceptr, value: u32, count: usize) {
+    fn cuMemsetD32_v2 | cuMemsetD32_v2_ptds [per_thread] (dst, value, count) {
         now(Fill::line(dst, value, 4, count), per_thread)
     }
 
     /// Fills rows with bytes.
-    fn cuMemsetD2D8_v2 | cuMemsetD2D8_v2_ptds [per_thread] (
-        dst: CUdeviceptr,
-        pitch: usize,
-        value: u8,
-        width: usize,
-        height: usize,
-    ) {
+    fn cuMemsetD2D8_v2 | cuMemsetD2D8_v2_ptds [per_thread] (dst, pitch, value, width, height) {
         let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
         now(Fill { dst, pitch, width, height, value: u32::from(value), element_bytes: 1 }, per_thread)
     }
 
     /// Fills rows with 32-bit values.
-    fn cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds [per_thread] (
-        dst: CUdeviceptr,
-        pitch: usize,
-        value: u32,
-        width: usize,
-        height: usize,
-    ) {
+    fn cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds [per_thread] (dst, pitch, value, width, height) {
         let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
         now(Fill { dst, pitch, width, height, value, element_bytes: 4 }, per_thread)
     }
 
     /// Fills with bytes, in stream order.
-    fn cuMemsetD8Async | cuMemsetD8Async_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        value: u8,
-        count: usize,
-        stream: CUstream,
-    ) {
+    fn cuMemsetD8Async | cuMemsetD8Async_ptsz [per_thread] (dst, value, count, stream) {
         Fill::line(dst, u32::from(value), 1, count).submit(resolve(stream, per_thread)?)
     }
 
     /// Fills with 32-bit values, in stream order.
-    fn cuMemsetD32Async | cuMemsetD32Async_ptsz [per_thread] (
-        dst: CUdeviceptr,
-        value: u32,
-        count: usize,
-        stream: CUstream,
-    ) {
+    fn cuMemsetD32Async | cuMemsetD32Async_ptsz [per_thread] (dst, value, count, stream) {
         Fill::line(dst, value, 4, count).submit(resolve(stream, per_thread)?)
     }
 }

@@ -1,32 +1,41 @@
 //! The driver API as programs see it: exported C functions, by family.
 //!
-//! Every entry point is defined with `driver_api!`, which gives it the C ABI, turns its `Result`
-//! into a result code and keeps panics out: the workspace aborts on a panic, so entry points are
-//! written not to.
+//! Every entry point is defined with `driver_api!`, which gives it the C ABI and the types of its
+//! arguments (from [`partita_abi::prototypes`]), turns its `Result` into a result code and keeps
+//! panics out: the workspace aborts on a panic, so entry points are written not to.
 
 macro_rules! driver_api {
     () => {};
     (
         $(#[$meta:meta])*
-        fn $name:ident | $twin:ident [$thread:ident] ( $($arg:ident : $type:ty),* $(,)? ) $body:block
+        fn $name:ident | $twin:ident [$thread:ident] $args:tt $body:block
         $($rest:tt)*
     ) => {
-        driver_api!(@define [$(#[$meta])*] $name ($($arg: $type),*) { let $thread = false; $body });
+        driver_api!(@define [$(#[$meta])*] $name $args { let $thread = false; $body });
         driver_api!(
             @define [#[doc = concat!("`", stringify!($name), "` with the per-thread default stream.")]]
-            $twin ($($arg: $type),*) { let $thread = true; $body }
+            $twin $args { let $thread = true; $body }
         );
         driver_api!($($rest)*);
     };
     (
         $(#[$meta:meta])*
-        fn $name:ident ( $($arg:ident : $type:ty),* $(,)? ) $body:block
+        fn $name:ident $args:tt $body:block
         $($rest:tt)*
     ) => {
-        driver_api!(@define [$(#[$meta])*] $name ($($arg: $type),*) $body);
+        driver_api!(@define [$(#[$meta])*] $name $args $body);
         driver_api!($($rest)*);
     };
-    (@define [$(#[$meta:meta])*] $name:ident ($($arg:ident : $type:ty),*) $body:block) => {
+    (@define $meta:tt $name:ident $args:tt $body:block) => {
+        partita_abi::prototype! { $name => entry_point! { $meta $name $args $body } }
+    };
+}
+
+macro_rules! entry_point {
+    (
+        ($($declared:ident: $type:ty),* $(,)?)
+        [$(#[$meta:meta])*] $name:ident ($($arg:ident),* $(,)?) $body:block
+    ) => {
         $(#[$meta])*
         ///
         /// An entry point of the driver API; arguments and errors as in `cuda.h`.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use partita_abi::CuResult;
-use partita_abi::types::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
+use partita_abi::types::*;
 
 use super::context::{Context, current};
 use super::function::Function;
@@ -182,7 +182,7 @@ fn add_kernel(library: usize, name: &str) -> usize {
 
 driver_api! {
     /// Loads a file.
-    fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) {
+    fn cuModuleLoad(module, name) {
         let context = current()?;
         let mut bytes = std::fs::read(text(name)?).map_err(|_| CuResult::FILE_NOT_FOUND)?;
         bytes.push(0);
@@ -191,31 +191,26 @@ driver_api! {
     }
 
     /// Loads PTX, a cubin or a fat binary.
-    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) {
+    fn cuModuleLoadData(module, image) {
         let context = current()?;
         let image = image::parse(image.cast())?;
         put(module, CUmodule::from_addr(load(context, &image)?))
     }
 
     /// Unloads a module.
-    fn cuModuleUnload(module: CUmodule) {
+    fn cuModuleUnload(module) {
         runtime()?;
         unload(module.addr())
     }
 
     /// Finds a function.
-    fn cuModuleGetFunction(function: *mut CUfunction, owner: CUmodule, name: *const c_char) {
+    fn cuModuleGetFunction(function, owner, name) {
         let owner = module(owner)?;
         put(function, find(&owner, text(name)?)?.handle())
     }
 
     /// Finds a global variable.
-    fn cuModuleGetGlobal_v2(
-        address: *mut CUdeviceptr,
-        bytes: *mut usize,
-        owner: CUmodule,
-        name: *const c_char,
-    ) {
+    fn cuModuleGetGlobal_v2(address, bytes, owner, name) {
         let owner = module(owner)?;
         let name = text(name)?;
         let found = owner.globals.iter().find(|(known, _, _)| known == name);
@@ -227,14 +222,7 @@ driver_api! {
 
     /// Loads a library.
     fn cuLibraryLoadData(
-        library: *mut CUlibrary,
-        code: *const c_void,
-        jit_options: *mut u32,
-        jit_values: *mut *mut c_void,
-        jit_count: u32,
-        options: *mut u32,
-        values: *mut *mut c_void,
-        count: u32,
+        library, code, jit_options, jit_values, jit_count, options, values, count,
     ) {
         let _ = (jit_options, jit_values, jit_count, options, values, count);
         runtime()?;
@@ -244,7 +232,7 @@ driver_api! {
     }
 
     /// Unloads a library from every context.
-    fn cuLibraryUnload(library: CUlibrary) {
+    fn cuLibraryUnload(library) {
         runtime()?;
         let gone = LIBRARIES.remove(library.addr()).ok_or(CuResult::INVALID_HANDLE)?;
         for kernel in lock(&gone.kernels).iter() {
@@ -255,7 +243,7 @@ driver_api! {
     }
 
     /// Finds a kernel.
-    fn cuLibraryGetKernel(kernel: *mut CUkernel, owner: CUlibrary, name: *const c_char) {
+    fn cuLibraryGetKernel(kernel, owner, name) {
         let handle = owner.addr();
         let owner = library(owner)?;
         let name = text(name)?;
@@ -268,23 +256,18 @@ driver_api! {
     }
 
     /// The library's module in the current context.
-    fn cuLibraryGetModule(module: *mut CUmodule, owner: CUlibrary) {
+    fn cuLibraryGetModule(module, owner) {
         put(module, CUmodule::from_addr(module_of(&*library(owner)?)?))
     }
 
     /// Finds a global variable of a library in the current context.
-    fn cuLibraryGetGlobal(
-        address: *mut CUdeviceptr,
-        bytes: *mut usize,
-        owner: CUlibrary,
-        name: *const c_char,
-    ) {
+    fn cuLibraryGetGlobal(address, bytes, owner, name) {
         let module = CUmodule::from_addr(module_of(&*library(owner)?)?);
         cuModuleGetGlobal_v2(address, bytes, module, name).ok()
     }
 
     /// The function of a kernel in the current context.
-    fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) {
+    fn cuKernelGetFunction(function, kernel) {
         runtime()?;
         put(function, kernel_function(kernel)?.handle())
     }

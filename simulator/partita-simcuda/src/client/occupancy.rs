@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
-use partita_abi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize};
+use partita_abi::types::*;
 use partita_core::TpcSet;
 use partita_sim::{Footprint, KernelWork};
 
@@ -110,24 +110,12 @@ fn clusters(runtime: &Runtime, function: &Function, launch: &Launch, stream: &St
 
 driver_api! {
     /// Blocks that one SM holds at once.
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        blocks: *mut c_int,
-        function: CUfunction,
-        threads: c_int,
-        dynamic_shared: usize,
-    ) {
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, dynamic_shared) {
         put(blocks, per_sm(function, threads, dynamic_shared)? as c_int)
     }
 
     /// A block size that fills the device, and the smallest grid that does.
-    fn cuOccupancyMaxPotentialBlockSize(
-        grid: *mut c_int,
-        block: *mut c_int,
-        function: CUfunction,
-        shared_of: CUoccupancyB2DSize,
-        dynamic_shared: usize,
-        limit: c_int,
-    ) {
+    fn cuOccupancyMaxPotentialBlockSize(grid, block, function, shared_of, dynamic_shared, limit) {
         let (blocks, threads) = potential(function, shared_of, dynamic_shared, limit)?;
         put(grid, blocks)?;
         put(block, threads)
@@ -135,13 +123,7 @@ driver_api! {
 
     /// As `cuOccupancyMaxPotentialBlockSize`.
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-        grid: *mut c_int,
-        block: *mut c_int,
-        function: CUfunction,
-        shared_of: CUoccupancyB2DSize,
-        dynamic_shared: usize,
-        limit: c_int,
-        flags: u32,
+        grid, block, function, shared_of, dynamic_shared, limit, flags,
     ) {
         if flags > 1 {
             return Err(CuResult::INVALID_VALUE);
@@ -152,7 +134,7 @@ driver_api! {
     }
 
     /// The largest cluster that can run.
-    fn cuOccupancyMaxPotentialClusterSize(size: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) {
+    fn cuOccupancyMaxPotentialClusterSize(size, function, config) {
         let function = function_of(function)?;
         let (launch, stream) = configured(config)?;
         let stream = resolve(stream, false)?;
@@ -165,7 +147,7 @@ driver_api! {
     }
 
     /// Clusters that are resident at once.
-    fn cuOccupancyMaxActiveClusters(count: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) {
+    fn cuOccupancyMaxActiveClusters(count, function, config) {
         let function = function_of(function)?;
         let (launch, stream) = configured(config)?;
         let stream = resolve(stream, false)?;

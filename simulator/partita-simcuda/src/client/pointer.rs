@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::attribute::*;
-use partita_abi::types::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CUcontext, CUdeviceptr};
+use partita_abi::types::*;
 
 use super::region::{Kind, Region};
 use super::runtime::runtime_at;
@@ -97,7 +97,7 @@ unsafe fn store_nothing(data: *mut c_void, attribute: CUpointer_attribute) -> Re
 driver_api! {
     /// One attribute of an address. Ordinary memory has none. Without a current context nothing is
     /// told of any (as documented; not measured).
-    fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr) {
+    fn cuPointerGetAttribute(data, attribute, address) {
         context::current()?;
         let region = runtime_at(address)?.regions.find(address);
         store(data, attribute, region.as_ref(), address)
@@ -105,12 +105,7 @@ driver_api! {
 
     /// Several attributes of an address; what ordinary memory has not is zero. They are told
     /// without a current context, too (an H200 with driver 580.159.04).
-    fn cuPointerGetAttributes(
-        count: u32,
-        attributes: *const CUpointer_attribute,
-        data: *const *mut c_void,
-        address: CUdeviceptr,
-    ) {
+    fn cuPointerGetAttributes(count, attributes, data, address) {
         let region = runtime_at(address)?.regions.find(address);
         for (index, attribute) in list(attributes, count as usize)?.iter().enumerate() {
             let to = get(data.add(index))?;

@@ -145,17 +145,17 @@ fn info(pool: &Pool) -> Result<PoolStatus, CuResult> {
 
 driver_api! {
     /// The device's default pool.
-    fn cuDeviceGetDefaultMemPool(handle: *mut CUmemoryPool, device: CUdevice) {
+    fn cuDeviceGetDefaultMemPool(handle, device) {
         put(handle, CUmemoryPool::from_addr(device_pools(check_device(device)?).0))
     }
 
     /// The pool that the device allocates from.
-    fn cuDeviceGetMemPool(handle: *mut CUmemoryPool, device: CUdevice) {
+    fn cuDeviceGetMemPool(handle, device) {
         put(handle, CUmemoryPool::from_addr(device_pools(check_device(device)?).1))
     }
 
     /// Sets the pool that the device allocates from.
-    fn cuDeviceSetMemPool(device: CUdevice, handle: CUmemoryPool) {
+    fn cuDeviceSetMemPool(device, handle) {
         let runtime = check_device(device)?;
         if !std::ptr::eq(pool(handle)?.runtime, runtime) {
             return Err(CuResult::INVALID_VALUE);
@@ -165,7 +165,7 @@ driver_api! {
     }
 
     /// Makes a pool.
-    fn cuMemPoolCreate(handle: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
+    fn cuMemPoolCreate(handle, properties) {
         runtime()?;
         let properties = get(properties)?;
         if properties.alloc_type != CU_MEM_ALLOCATION_TYPE_PINNED || handle.is_null() {
@@ -182,7 +182,7 @@ driver_api! {
     }
 
     /// Ends a pool. Its memory goes with its last allocation.
-    fn cuMemPoolDestroy(handle: CUmemoryPool) {
+    fn cuMemPoolDestroy(handle) {
         let runtime = pool(handle)?.runtime;
         if handle.addr() == device_pools(runtime).0 {
             return Err(CuResult::INVALID_VALUE);
@@ -197,13 +197,13 @@ driver_api! {
     }
 
     /// Gives unused memory back, down to a number of bytes.
-    fn cuMemPoolTrimTo(handle: CUmemoryPool, keep: usize) {
+    fn cuMemPoolTrimTo(handle, keep) {
         let Pool { runtime, number: pool, .. } = pool(handle)?;
         runtime.call(&Request::PoolTrim { pool, keep: keep as u64 }).map(drop)
     }
 
     /// Sets an attribute of a pool.
-    fn cuMemPoolSetAttribute(handle: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void) {
+    fn cuMemPoolSetAttribute(handle, attribute, value) {
         let mut found = pool(handle)?;
         let runtime = found.runtime;
         let pool = found.number;
@@ -232,7 +232,7 @@ driver_api! {
     }
 
     /// Reads an attribute of a pool.
-    fn cuMemPoolGetAttribute(handle: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void) {
+    fn cuMemPoolGetAttribute(handle, attribute, value) {
         let found = pool(handle)?;
         let status = info(&found)?;
         let number = match attribute {
@@ -252,11 +252,7 @@ driver_api! {
     }
 
     /// Allocates from the device's pool, in stream order.
-    fn cuMemAllocAsync | cuMemAllocAsync_ptsz [per_thread] (
-        address: *mut CUdeviceptr,
-        bytes: usize,
-        stream: CUstream,
-    ) {
+    fn cuMemAllocAsync | cuMemAllocAsync_ptsz [per_thread] (address, bytes, stream) {
         runtime()?;
         let stream = resolve(stream, per_thread)?;
         allocate_async(address, bytes, present(stream.runtime()), stream)
@@ -264,17 +260,14 @@ driver_api! {
 
     /// Allocates from a pool, in stream order.
     fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz [per_thread] (
-        address: *mut CUdeviceptr,
-        bytes: usize,
-        handle: CUmemoryPool,
-        stream: CUstream,
+        address, bytes, handle, stream,
     ) {
         pool(handle)?;
         allocate_async(address, bytes, handle.addr(), resolve(stream, per_thread)?)
     }
 
     /// Frees, in stream order.
-    fn cuMemFreeAsync | cuMemFreeAsync_ptsz [per_thread] (address: CUdeviceptr, stream: CUstream) {
+    fn cuMemFreeAsync | cuMemFreeAsync_ptsz [per_thread] (address, stream) {
         let runtime = runtime_at(address)?;
         let stream = resolve(stream, per_thread)?;
         if address == 0 {
@@ -296,7 +289,7 @@ driver_api! {
     }
 
     /// Sets the pool of a place.
-    fn cuMemSetMemPool(location: *const CUmemLocation, kind: CUmemAllocationType, handle: CUmemoryPool) {
+    fn cuMemSetMemPool(location, kind, handle) {
         let location = get(location)?;
         if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || kind != CU_MEM_ALLOCATION_TYPE_PINNED {
             return Err(CuResult::NOT_SUPPORTED);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
 use partita_abi::CuResult;
-use partita_abi::types::{CUcontext, CUdevice};
+use partita_abi::types::*;
 
 use super::context::{Context, check_device, check_flags};
 use super::put;
@@ -65,7 +65,7 @@ pub fn release(device: CUdevice) -> Result<(), CuResult> {
 
 driver_api! {
     /// Makes the primary context, or adds a reference to it.
-    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
+    fn cuDevicePrimaryCtxRetain(context, device) {
         check_device(device)?;
         if context.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -74,29 +74,29 @@ driver_api! {
     }
 
     /// Drops a reference to the primary context; the last one destroys it.
-    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
+    fn cuDevicePrimaryCtxRelease_v2(device) {
         release(device)
     }
 
     /// As `cuDevicePrimaryCtxRelease_v2`.
-    fn cuDevicePrimaryCtxRelease(device: CUdevice) {
+    fn cuDevicePrimaryCtxRelease(device) {
         cuDevicePrimaryCtxRelease_v2(device).ok()
     }
 
     /// Destroys the primary context whatever its references.
-    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
+    fn cuDevicePrimaryCtxReset_v2(device) {
         let (_, mut primary) = primary_of(device)?;
         primary.references = 0;
         primary.context.take().map_or(Ok(()), Context::destroy)
     }
 
     /// As `cuDevicePrimaryCtxReset_v2`.
-    fn cuDevicePrimaryCtxReset(device: CUdevice) {
+    fn cuDevicePrimaryCtxReset(device) {
         cuDevicePrimaryCtxReset_v2(device).ok()
     }
 
     /// Sets the flags of the primary context.
-    fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) {
+    fn cuDevicePrimaryCtxSetFlags_v2(device, flags) {
         let (_, mut primary) = primary_of(device)?;
         primary.flags = check_flags(flags)?;
         if let Some(context) = primary.context {
@@ -106,7 +106,7 @@ driver_api! {
     }
 
     /// Flags of the primary context, and whether there is one.
-    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut c_int) {
+    fn cuDevicePrimaryCtxGetState(device, flags, active) {
         let (_, primary) = primary_of(device)?;
         put(flags, primary.flags)?;
         put(active, c_int::from(primary.context.is_some()))

@@ -1,10 +1,10 @@
 //! Streams: the objects behind `CUstream`, with the private structure that carries the TPC mask.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUstream};
+use partita_abi::types::*;
 
 use super::capture;
 use super::context::{Context, current};
@@ -253,7 +253,7 @@ fn check_flags(flags: u32) -> Result<(), CuResult> {
 
 driver_api! {
     /// Makes a stream.
-    fn cuStreamCreate(stream: *mut CUstream, flags: u32) {
+    fn cuStreamCreate(stream, flags) {
         check_flags(flags)?;
         let context = current()?;
         let made = Stream::create(context, flags, 0)?;
@@ -262,7 +262,7 @@ driver_api! {
     }
 
     /// Makes a stream with a priority; one out of range is moved into it.
-    fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: u32, priority: c_int) {
+    fn cuStreamCreateWithPriority(stream, flags, priority) {
         check_flags(flags)?;
         let context = current()?;
         let made = Stream::create(context, flags, clamp_priority(runtime()?, priority))?;
@@ -271,7 +271,7 @@ driver_api! {
     }
 
     /// Ends a stream once its work is done.
-    fn cuStreamDestroy_v2(stream: CUstream) {
+    fn cuStreamDestroy_v2(stream) {
         runtime()?;
         if stream.is_default() {
             return Err(CuResult::INVALID_HANDLE);
@@ -293,12 +293,12 @@ driver_api! {
     }
 
     /// As `cuStreamDestroy_v2`.
-    fn cuStreamDestroy(stream: CUstream) {
+    fn cuStreamDestroy(stream) {
         cuStreamDestroy_v2(stream).ok()
     }
 
     /// Waits for a stream's work.
-    fn cuStreamSynchronize | cuStreamSynchronize_ptsz [per_thread] (stream: CUstream) {
+    fn cuStreamSynchronize | cuStreamSynchronize_ptsz [per_thread] (stream) {
         runtime()?;
         let stream = resolve(stream, per_thread)?;
         capture::refuse_sync(stream)?;
@@ -307,7 +307,7 @@ driver_api! {
     }
 
     /// Whether a stream's work is done.
-    fn cuStreamQuery | cuStreamQuery_ptsz [per_thread] (stream: CUstream) {
+    fn cuStreamQuery | cuStreamQuery_ptsz [per_thread] (stream) {
         runtime()?;
         let stream = resolve(stream, per_thread)?;
         stream.runtime().healthy()?;
@@ -318,33 +318,29 @@ driver_api! {
     }
 
     /// A stream's priority.
-    fn cuStreamGetPriority | cuStreamGetPriority_ptsz [per_thread] (stream: CUstream, priority: *mut c_int) {
+    fn cuStreamGetPriority | cuStreamGetPriority_ptsz [per_thread] (stream, priority) {
         put(priority, resolve(stream, per_thread)?.priority.load(Ordering::Relaxed))
     }
 
     /// A stream's creation flags.
-    fn cuStreamGetFlags | cuStreamGetFlags_ptsz [per_thread] (stream: CUstream, flags: *mut u32) {
+    fn cuStreamGetFlags | cuStreamGetFlags_ptsz [per_thread] (stream, flags) {
         put(flags, resolve(stream, per_thread)?.flags.load(Ordering::Relaxed))
     }
 
     /// A stream's context.
-    fn cuStreamGetCtx | cuStreamGetCtx_ptsz [per_thread] (stream: CUstream, context: *mut CUcontext) {
+    fn cuStreamGetCtx | cuStreamGetCtx_ptsz [per_thread] (stream, context) {
         put(context, resolve(stream, per_thread)?.context().handle())
     }
 
     /// A stream's context, or its green context and the primary one.
-    fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz [per_thread] (
-        stream: CUstream,
-        context: *mut CUcontext,
-        green: *mut *mut c_void,
-    ) {
+    fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz [per_thread] (stream, context, green) {
         let found = resolve(stream, per_thread)?.context();
         put(context, found.home().handle())?;
         put(green, super::green::handle_of(found))
     }
 
     /// A stream's device.
-    fn cuStreamGetDevice | cuStreamGetDevice_ptsz [per_thread] (stream: CUstream, device: *mut CUdevice) {
+    fn cuStreamGetDevice | cuStreamGetDevice_ptsz [per_thread] (stream, device) {
         put(device, resolve(stream, per_thread)?.runtime().ordinal)
     }
 }

@@ -4,12 +4,7 @@ use core::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_EVENT_WAIT_EXTERNAL, CU_STREAM_MEM_OP_BARRIER, CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES,
-    CU_STREAM_MEM_OP_WAIT_VALUE_32, CU_STREAM_MEM_OP_WAIT_VALUE_64, CU_STREAM_MEM_OP_WRITE_VALUE_32,
-    CU_STREAM_MEM_OP_WRITE_VALUE_64, CU_STREAM_WAIT_VALUE_FLUSH, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER,
-    CUdeviceptr, CUevent, CUhostFn, CUstream, CUstreamBatchMemOpParams, CUstreamCallback,
-};
+use partita_abi::types::*;
 
 use super::event::Event;
 use super::object::object;
@@ -77,7 +72,7 @@ pub fn batch_command(operation: &CUstreamBatchMemOpParams) -> Result<Option<Comm
 
 driver_api! {
     /// Holds a stream until an event's last recording is complete.
-    fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz [per_thread] (stream: CUstream, event: CUevent, flags: u32) {
+    fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz [per_thread] (stream, event, flags) {
         runtime()?;
         if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
             return Err(CuResult::INVALID_VALUE);
@@ -94,11 +89,7 @@ driver_api! {
     }
 
     /// Calls a host function in stream order.
-    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz [per_thread] (
-        stream: CUstream,
-        function: CUhostFn,
-        data: *mut c_void,
-    ) {
+    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz [per_thread] (stream, function, data) {
         runtime()?;
         let stream = resolve(stream, per_thread)?;
         let runtime = stream.runtime();
@@ -113,12 +104,7 @@ driver_api! {
     }
 
     /// Calls a callback in stream order.
-    fn cuStreamAddCallback | cuStreamAddCallback_ptsz [per_thread] (
-        handle: CUstream,
-        callback: CUstreamCallback,
-        data: *mut c_void,
-        flags: u32,
-    ) {
+    fn cuStreamAddCallback | cuStreamAddCallback_ptsz [per_thread] (handle, callback, data, flags) {
         runtime()?;
         let stream = resolve(handle, per_thread)?;
         let runtime = stream.runtime();
@@ -136,30 +122,21 @@ driver_api! {
 
     /// Holds a stream until a 32-bit word satisfies a condition.
     fn cuStreamWaitValue32_v2 | cuStreamWaitValue32_v2_ptsz [per_thread] (
-        stream: CUstream,
-        address: CUdeviceptr,
-        value: u32,
-        flags: u32,
+        stream, address, value, flags,
     ) {
         submit(resolve(stream, per_thread)?, wait_command(address, value.into(), flags, false)?)
     }
 
     /// Writes a 32-bit word in stream order.
     fn cuStreamWriteValue32_v2 | cuStreamWriteValue32_v2_ptsz [per_thread] (
-        stream: CUstream,
-        address: CUdeviceptr,
-        value: u32,
-        flags: u32,
+        stream, address, value, flags,
     ) {
         submit(resolve(stream, per_thread)?, write_command(address, value.into(), flags, false)?)
     }
 
     /// Several waits and writes in a row.
     fn cuStreamBatchMemOp_v2 | cuStreamBatchMemOp_v2_ptsz [per_thread] (
-        stream: CUstream,
-        count: u32,
-        operations: *const CUstreamBatchMemOpParams,
-        flags: u32,
+        stream, count, operations, flags,
     ) {
         let stream = resolve(stream, per_thread)?;
         if flags != 0 || count > 256 {

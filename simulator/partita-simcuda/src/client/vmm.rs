@@ -69,12 +69,7 @@ fn settle() -> Result<(), CuResult> {
 
 driver_api! {
     /// Makes physical memory.
-    fn cuMemCreate(
-        handle: *mut CUmemGenericAllocationHandle,
-        bytes: usize,
-        wanted: *const CUmemAllocationProp,
-        flags: u64,
-    ) {
+    fn cuMemCreate(handle, bytes, wanted, flags) {
         runtime()?;
         let wanted = get(wanted)?;
         if flags != 0 || bytes == 0 || !(bytes as u64).is_multiple_of(PAGE_BYTES) || handle.is_null() {
@@ -86,13 +81,13 @@ driver_api! {
     }
 
     /// Drops a reference to physical memory.
-    fn cuMemRelease(handle: CUmemGenericAllocationHandle) {
+    fn cuMemRelease(handle) {
         let (runtime, phys) = phys_of_handle(handle)?;
         runtime.call(&Request::PhysRelease { phys }).map(drop)
     }
 
     /// Adds a reference to the physical memory behind an address.
-    fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void) {
+    fn cuMemRetainAllocationHandle(handle, address) {
         let runtime = runtime_at(address as u64)?;
         let region = runtime.regions.find(address as u64).ok_or(CuResult::INVALID_VALUE)?;
         if !region.imported || region.ctx != 0 {
@@ -103,13 +98,7 @@ driver_api! {
     }
 
     /// Reserves addresses.
-    fn cuMemAddressReserve(
-        address: *mut CUdeviceptr,
-        bytes: usize,
-        align: usize,
-        hint: CUdeviceptr,
-        flags: u64,
-    ) {
+    fn cuMemAddressReserve(address, bytes, align, hint, flags) {
         let runtime = runtime()?;
         if flags != 0 || address.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -120,18 +109,12 @@ driver_api! {
     }
 
     /// Returns reserved addresses.
-    fn cuMemAddressFree(address: CUdeviceptr, bytes: usize) {
+    fn cuMemAddressFree(address, bytes) {
         runtime_at(address)?.call(&Request::Unreserve { address, bytes: bytes as u64 }).map(drop)
     }
 
     /// Maps physical memory at reserved addresses.
-    fn cuMemMap(
-        address: CUdeviceptr,
-        bytes: usize,
-        offset: usize,
-        handle: CUmemGenericAllocationHandle,
-        flags: u64,
-    ) {
+    fn cuMemMap(address, bytes, offset, handle, flags) {
         let runtime = runtime_at(address)?;
         let (owner, phys) = phys_of_handle(handle)?;
         if flags != 0 {
@@ -153,7 +136,7 @@ driver_api! {
     }
 
     /// Undoes whole maps, after all work of the context.
-    fn cuMemUnmap(address: CUdeviceptr, bytes: usize) {
+    fn cuMemUnmap(address, bytes) {
         let runtime = runtime_at(address)?;
         settle()?;
         let bytes = bytes as u64;
@@ -164,7 +147,7 @@ driver_api! {
     }
 
     /// Sets who may use mapped memory.
-    fn cuMemSetAccess(address: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize) {
+    fn cuMemSetAccess(address, bytes, access, count) {
         let runtime = runtime_at(address)?;
         for wanted in list(access, count)? {
             if wanted.location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
@@ -190,7 +173,7 @@ driver_api! {
     }
 
     /// The unit of physical memory.
-    fn cuMemGetAllocationGranularity(granularity: *mut usize, wanted: *const CUmemAllocationProp, option: u32) {
+    fn cuMemGetAllocationGranularity(granularity, wanted, option) {
         check_properties(&get(wanted)?)?;
         if option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
             return Err(CuResult::INVALID_VALUE);
@@ -199,17 +182,12 @@ driver_api! {
     }
 
     /// The properties of physical memory.
-    fn cuMemGetAllocationPropertiesFromHandle(found: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle) {
+    fn cuMemGetAllocationPropertiesFromHandle(found, handle) {
         put(found, properties(phys_of_handle(handle)?.0))
     }
 
     /// Makes a descriptor that another process can open physical memory by.
-    fn cuMemExportToShareableHandle(
-        shared: *mut c_void,
-        handle: CUmemGenericAllocationHandle,
-        kind: CUmemAllocationHandleType,
-        flags: u64,
-    ) {
+    fn cuMemExportToShareableHandle(shared, handle, kind, flags) {
         let (runtime, phys) = phys_of_handle(handle)?;
         if flags != 0 || shared.is_null() {
             return Err(CuResult::INVALID_VALUE);
@@ -223,11 +201,7 @@ driver_api! {
     }
 
     /// Opens physical memory by a descriptor, which stays the caller's.
-    fn cuMemImportFromShareableHandle(
-        handle: *mut CUmemGenericAllocationHandle,
-        shared: *mut c_void,
-        kind: CUmemAllocationHandleType,
-    ) {
+    fn cuMemImportFromShareableHandle(handle, shared, kind) {
         runtime()?;
         if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(CuResult::NOT_SUPPORTED);
