@@ -235,7 +235,7 @@ prototypes! { $
         data: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr,
     );
     cuPointerGetAttributes = fn(
-        count: u32, attributes: *const CUpointer_attribute, data: *const *mut c_void,
+        count: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void,
         address: CUdeviceptr,
     );
     // memory of the host
@@ -445,7 +445,7 @@ prototypes! { $
         stream: CUstream, address: CUdeviceptr, value: u32, flags: u32,
     );
     cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz = fn(
-        stream: CUstream, count: u32, operations: *const CUstreamBatchMemOpParams, flags: u32,
+        stream: CUstream, count: u32, operations: *mut CUstreamBatchMemOpParams, flags: u32,
     );
     // events
     cuEventCreate = fn(event: *mut CUevent, flags: u32);
