@@ -121,6 +121,9 @@ pub mod shared {
 /// links to the others, whose names are this and 1, 2 and so on.
 pub const GPU_LINK_PREFIX: &str = "gpu-";
 
+/// The environment variable whose value is the directory of the tenant that a process is of.
+pub const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
+
 /// GPUs that a tenant has at most.
 pub const GPUS_MAX: usize = 32;
 

@@ -8,8 +8,10 @@
 //! context, code and queues. Where it is more than the tenant's allowance for these, the process
 //! has memory that nothing charges, and is named too.
 
+mod charged;
 mod gates;
 
+use self::charged::{Charged, charged, gpu_of};
 pub use gates::{Stranger, strangers};
 
 use std::collections::BTreeMap;
@@ -19,7 +21,6 @@ use std::time::Duration;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use partita_ledger::SlotInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::child::Job;
@@ -32,9 +33,6 @@ use crate::simenv::SimEnvironment;
 /// The name of the job that asks the driver.
 pub const JOB: &str = "audit";
 const LIMIT: Duration = Duration::from_secs(30);
-/// What the driver rounds up and keeps of contexts, which nothing counts: less than this is not
-/// told from it.
-const ROUNDING_BYTES: u64 = 256 << 20;
 /// Processes between a program and its descendant; more are a loop of numbers that came back.
 const ANCESTORS_MAX: usize = 1000;
 
@@ -241,11 +239,6 @@ fn why_passed_over(tenant: &Tenant) -> String {
     format!("tenant {} of {} was not looked at: {reason}", tenant.name, user_name(tenant.user))
 }
 
-/// A tenant's GPU, with the name of the directory that it is in.
-fn gpu_of(tenant: &Tenant) -> Option<GpuMeta> {
-    Some(GpuMeta { key: tenant.gpu_key.clone(), ..tenant.meta().ok()?.gpu.clone() })
-}
-
 /// What the management library says, of the real GPUs or of a simulated machine.
 fn ask(install: &Install, sim: Option<&SimMeta>) -> Result<Listing, Error> {
     let variables = match sim {
@@ -313,45 +306,4 @@ fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverP
     let known =
         || escaped.iter().find(|escape| ancestors.contains(&escape.process)).map(|escape| &escape.tenant);
     tenant.or_else(known).map(|tenant| row(tenant, None))
-}
-
-/// What a tenant's ledger says of a process.
-#[derive(Debug, Clone, Copy)]
-struct Charged {
-    /// Charged to the process.
-    own_bytes: u64,
-    /// Charged to memory that processes share; any of it may be this one's.
-    shared_bytes: u64,
-    /// Free of charge for the driver in each process; none if the limits cannot be read.
-    allowance_bytes: Option<u64>,
-}
-
-impl Charged {
-    /// What is missing of the memory that the driver counts, where rounding does not explain it.
-    fn missing_bytes(&self, used_bytes: u64) -> Option<u64> {
-        let known = self.own_bytes.saturating_add(self.shared_bytes).saturating_add(self.allowance_bytes?);
-        Some(used_bytes.saturating_sub(known)).filter(|missing| *missing > ROUNDING_BYTES)
-    }
-}
-
-/// What a tenant's ledger charges a process, if it has a slot there.
-fn charged(tenant: &Tenant, process: ProcessId) -> Option<Charged> {
-    let numbers = process.numbers();
-    // In a container it has another number, and the same start.
-    let is_it = |slot: &SlotInfo| {
-        slot.live
-            && slot.pid > 0
-            && slot.start_ticks == process.start_ticks
-            && numbers.contains(&slot.pid.unsigned_abs())
-    };
-    // Another user's file may name any process.
-    if process.user() != Some(tenant.user) {
-        return None;
-    }
-    let slots: Vec<SlotInfo> = tenant.usage().ok()?.slots().flatten().collect();
-    Some(Charged {
-        own_bytes: slots.iter().find(|slot| is_it(slot))?.bytes,
-        shared_bytes: slots.iter().filter(|slot| slot.shared).map(|slot| slot.bytes).sum(),
-        allowance_bytes: tenant.limits.as_ref().ok().map(|limits| limits.driver_allowance_bytes),
-    })
 }

@@ -6,23 +6,25 @@
 //! on the bare device, once per driver build, and kept. What is kept is never
 //! believed for another driver, another board or another layout.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use partita_core::survey::{ControlClaims, NvdebugClaims, ProbeClaims, Survey};
 use partita_core::{Topology, Tpc, kept};
 use partita_driver::{Cuda, LaunchMask};
 use serde::{Deserialize, Serialize};
 
+use self::evidence::Evidence;
+use crate::cache;
 use crate::child::Job;
 use crate::error::Error;
 use crate::files::{self, Durable};
 use crate::gpu::Gpu;
 use crate::install::{self, Install};
-use crate::topology::{self, Evidence};
-
+pub mod evidence;
 pub mod serve;
 pub mod streams;
 
@@ -56,6 +58,28 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Everything that is known of where the units lie.
+    #[must_use]
+    pub fn survey(&self, nvdebug: Result<NvdebugClaims, String>) -> Survey {
+        Survey {
+            compute_capability: self.device_class,
+            qmd_version: self.qmd_version,
+            runs_clusters: self.evidence.runs_clusters,
+            probe: ProbeClaims {
+                sms_per_tpc: self.sms_per_tpc,
+                bits: self.tpcs.iter().map(|&(_, bit)| bit).collect(),
+            },
+            control: self.evidence.control.as_ref().map(ControlClaims::from).map_err(Clone::clone),
+            clusters: self
+                .evidence
+                .clusters
+                .as_ref()
+                .map(|()| self.tpcs.iter().map(|&(gpc, _)| gpc).collect())
+                .map_err(Clone::clone),
+            nvdebug,
+        }
+    }
+
     /// The device's topology.
     ///
     /// # Errors
@@ -84,25 +108,10 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `PARTITA_CACHE_DIR`, else `/var/cache/partita` for root, else `partita` in the user's cache
-    /// directory.
+    /// In the directory of `PARTITA_CACHE_DIR`, else in `/var/cache/partita` for root, else in `partita`
+    /// in the user's cache directory.
     pub fn open() -> Self {
-        let variable = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let dir = variable("PARTITA_CACHE_DIR").unwrap_or_else(|| {
-            if rustix::process::geteuid().is_root() {
-                return PathBuf::from(kept::ROOT_DIRECTORY);
-            }
-            variable("XDG_CACHE_HOME")
-                .or_else(|| variable("HOME").map(|home| home.join(".cache")))
-                .unwrap_or_else(std::env::temp_dir)
-                .join("partita")
-        });
-        Self { dir }
-    }
-
-    /// The directory. May not exist.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
+        Self { dir: cache::dir() }
     }
 
     /// The calibration of `gpu`: the kept one if it is this very GPU's under
@@ -150,7 +159,7 @@ impl Cache {
     /// Waits until no other command of this user measures `gpu`, and keeps others waiting until
     /// dropped. None where no file can be made: then each measures for itself.
     fn turn(&self, driver: &str, gpu: &Gpu) -> Option<File> {
-        make_dir(&self.dir).ok()?;
+        cache::make_dir(&self.dir).ok()?;
         let path = self.path(driver, gpu).with_extension("lock");
         // No other user can open it, and keep everybody waiting.
         let file = OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path).ok()?;
@@ -177,17 +186,9 @@ impl Cache {
     }
 }
 
-/// Makes the directory of a cache, if it is missing.
-///
-/// # Errors
-/// The system's.
-pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o755).create(dir)
-}
-
 /// Writes a record to its place in `dir`, whole or not at all.
 fn keep(dir: &Path, path: &Path, record: &impl Serialize) -> io::Result<()> {
-    make_dir(dir)?;
+    cache::make_dir(dir)?;
     files::replace(path, &serde_json::to_vec_pretty(record)?, 0o644, Durable::Yes)
 }
 
@@ -256,7 +257,7 @@ fn measure_gpu(cuda: &Cuda, gpu: &partita_driver::Gpu<'_>) -> Result<Measured, S
     let describe = |error: partita_driver::Error| error.to_string();
     let mut mask = LaunchMask::install(cuda).map_err(describe)?;
     let mut probe = partita_driver::probe_with(gpu, &mut mask).map_err(describe)?;
-    let (gpcs, gpcs_proved, evidence) = topology::gather(cuda, gpu, &mut mask, &mut probe)?;
+    let (gpcs, gpcs_proved, evidence) = evidence::gather(cuda, gpu, &mut mask, &mut probe)?;
     Ok(Measured {
         device_class: probe.facts.compute_capability,
         qmd_version: probe.qmd_version,

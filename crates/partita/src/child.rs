@@ -7,25 +7,25 @@
 //! result comes back as one marked line of JSON on its stdout, so that what a
 //! driver prints does no harm.
 
+mod outcome;
 mod running;
 
 use std::ffi::OsString;
-use std::fmt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
+pub(crate) use self::outcome::describe;
+pub use self::outcome::{JobError, MARK, Outcome, result_line};
 pub use self::running::RunningJob;
 use crate::error::Error;
 use crate::install::Install;
 
 /// The hidden subcommand of `partita` that runs a job.
 pub const SUBCOMMAND: &str = "internal-job";
-/// What a line with a job's result begins with.
-pub const MARK: &str = "partita-job-result ";
 /// The most that is read of a job's output unless it is allowed more, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -35,62 +35,6 @@ const ENVIRONMENT_KEPT: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PARTITA_LIB_DIR"];
 /// What the names of the simulator's variables begin with: a job sees those too.
 const SIMULATOR_PREFIX: &[u8] = b"PARTITA_SIM";
-
-/// What a job prints: its result, or one line on why it has none.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome<T> {
-    /// It did its work.
-    Done(T),
-    /// It could not.
-    Failed(String),
-}
-
-/// How a job failed to give a result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobError {
-    /// It ran for longer than its limit and was ended.
-    TimedOut {
-        /// The limit in seconds.
-        limit_s: u64,
-    },
-    /// It ended without a result.
-    Died {
-        /// Its exit status and the last line of its stderr.
-        how: String,
-    },
-    /// It said why it could not do its work.
-    Failed {
-        /// Its words.
-        reason: String,
-    },
-    /// A signal asked this process to end while the job ran.
-    Interrupted {
-        /// The signal's number.
-        signal: i32,
-    },
-}
-
-impl JobError {
-    /// The error of a call that cannot go on without the job's result.
-    pub fn or(self, error: impl FnOnce(String) -> Error) -> Error {
-        match self {
-            Self::Interrupted { signal } => Error::Interrupted { signal },
-            other => error(other.to_string()),
-        }
-    }
-}
-
-impl fmt::Display for JobError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TimedOut { limit_s } => write!(f, "no result within {limit_s} s (it was ended)"),
-            Self::Died { how } => write!(f, "it ended without a result: {how}"),
-            Self::Failed { reason } => f.write_str(reason),
-            Self::Interrupted { signal } => write!(f, "ended by signal {signal}"),
-        }
-    }
-}
 
 /// A job that is about to run in a child process.
 #[derive(Debug)]
@@ -194,23 +138,6 @@ impl Job {
         let job = self.name;
         self.run()?.map_err(|error| error.or(|reason| Error::Child { job: job.to_owned(), reason }))
     }
-}
-
-/// How a process has ended: by its exit code, or by a signal.
-pub(crate) fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "its exit status is unknown".to_owned(),
-    }
-}
-
-/// The line that a job prints as its result.
-///
-/// # Errors
-/// Never for the results of this crate, which all serialise.
-pub fn result_line<T: Serialize>(outcome: &Outcome<T>) -> Result<String, serde_json::Error> {
-    serde_json::to_string(outcome).map(|json| format!("{MARK}{json}"))
 }
 
 #[cfg(test)]

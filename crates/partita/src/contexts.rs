@@ -37,8 +37,7 @@ use partita_mps::admission::Capacity;
 use partita_mps::provision::{Sms, affinity_pool};
 
 use crate::error::Error;
-use crate::registry::c_path;
-use crate::run::LEDGER_VARIABLE;
+use crate::registry::{LEDGER_VARIABLE, c_path};
 
 /// Contexts of this process, the smallest first. They end with the pool.
 pub struct ContextPool {

@@ -12,7 +12,6 @@ use crate::child::{Job, JobError};
 use crate::error::Error;
 use crate::facts::recent::{self, Recent};
 use crate::facts::{self, GpuFacts, Inventory, Reading};
-use crate::gpus;
 use crate::install::Install;
 use crate::simenv::{self, SimEnvironment};
 
@@ -152,8 +151,16 @@ impl Gpu {
 
     /// The variables that put a program on this GPU and on no other.
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
-        gpus::variables(std::slice::from_ref(self))
+        variables(std::slice::from_ref(self))
     }
+}
+
+/// The variables that put a program on these GPUs, in this order, and on no other.
+pub fn variables(gpus: &[Gpu]) -> Vec<(&'static str, OsString)> {
+    let mut variables = gpus.first().and_then(Gpu::sim).map(SimEnvironment::variables).unwrap_or_default();
+    let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.facts.uuid.as_str()).collect();
+    variables.push(("CUDA_VISIBLE_DEVICES", uuids.join(",").into()));
+    variables
 }
 
 /// The device of a simulated GPU's [`Gpu::key`].

@@ -1,7 +1,6 @@
 //! Several GPUs: `--gpu 0,1` and what it resolves to.
 
 use std::cell::Cell;
-use std::ffi::OsString;
 use std::fmt;
 use std::str::FromStr;
 
@@ -10,9 +9,9 @@ use partita_ledger::GPUS_MAX;
 use crate::error::Error;
 use crate::facts::recent::{self, Recent};
 use crate::facts::{Inventory, Reading};
+pub use crate::gpu::variables;
 use crate::gpu::{self, Gpu, Selector, Tell};
 use crate::install::Install;
-use crate::simenv::SimEnvironment;
 
 /// The value of `--gpu` where a tenant may have several.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,14 +194,6 @@ fn check(gpus: &[Gpu], selectors: &Selectors) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// The variables that put a program on these GPUs, in this order, and on no other.
-pub fn variables(gpus: &[Gpu]) -> Vec<(&'static str, OsString)> {
-    let mut variables = gpus.first().and_then(Gpu::sim).map(SimEnvironment::variables).unwrap_or_default();
-    let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.facts.uuid.as_str()).collect();
-    variables.push(("CUDA_VISIBLE_DEVICES", uuids.join(",").into()));
-    variables
 }
 
 /// The short names of several GPUs, for messages.

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::batch::as_user;
 use crate::calibration::{serve, streams};
 use crate::child::{Outcome, result_line};
-use crate::{audit, calibration, demo, doctor, facts, prove};
+use crate::{audit, calibration, demo, doctor, facts, numerics, prove};
 
 /// Runs the job `name` in this process and returns the line to print as its result.
 ///
@@ -30,7 +30,7 @@ pub fn run(name: &str, request: &str) -> Result<String, String> {
         doctor::exports::JOB => job(request, |()| doctor::exports::exports()),
         doctor::jobs::QUOTA => job(request, doctor::jobs::quota),
         doctor::jobs::BEATS => job(request, |request| doctor::jobs::beats(&request)),
-        doctor::jobs::NUMERICS => job(request, |libraries: Vec<PathBuf>| doctor::jobs::numerics(&libraries)),
+        numerics::JOB => job(request, |libraries: Vec<PathBuf>| numerics::multiply(&libraries)),
         _ => Err(format!("there is no job {name:?}; the processes of one partita are of different versions")),
     }
 }

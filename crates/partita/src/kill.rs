@@ -16,8 +16,7 @@ use crate::error::Error;
 use crate::install::Install;
 use crate::mps::{self, end_work::end_work};
 use crate::process::{self, ProcessId};
-use crate::registry::{Registry, Tenant, acting_user};
-use crate::run::LEDGER_VARIABLE;
+use crate::registry::{LEDGER_VARIABLE, Registry, Tenant, acting_user};
 
 /// How long processes get between SIGTERM and SIGKILL unless told otherwise.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -25,6 +24,9 @@ pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 /// driver ends when the driver lets it, and one whose pages the machine has
 /// taken away when they are back.
 pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(30);
+/// How long processes that a fault hit may take to end by themselves, before they are ended: the
+/// server waits for them.
+const LEFTOVERS_GRACE: Duration = Duration::from_secs(5);
 /// How long a tenant without processes may take to go.
 const REMOVE_LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
@@ -280,4 +282,14 @@ fn not_gone(part: &Tenant) -> Error {
             part.dir.display()
         ),
     }
+}
+
+/// Ends what is left of the program of a tenant of this process's user.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`]; [`Error::NotYours`]; [`Error::Child`] if a process does not die.
+pub(crate) fn end_leftovers(install: &Install, registry: &Registry, name: &str) -> Result<(), Error> {
+    let tenant = registry.lock()?.tenant(name)?;
+    tenant.iter().try_for_each(Tenant::check_yours)?;
+    end_processes(install, registry, name, &tenant, LEFTOVERS_GRACE).map(drop)
 }

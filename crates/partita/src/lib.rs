@@ -32,8 +32,10 @@
 //! # }
 //! ```
 
+pub mod answer;
 pub mod audit;
 pub mod batch;
+mod cache;
 pub mod calibration;
 pub mod chain;
 pub mod child;
@@ -46,19 +48,23 @@ pub mod escape;
 pub mod facts;
 mod files;
 pub mod gpu;
+mod gpu_job;
 pub mod gpus;
 pub mod install;
 pub mod jobs;
 pub mod kill;
 pub mod limits;
 pub mod mps;
+pub mod numerics;
 pub mod offered;
 pub mod partition;
+pub mod place;
 pub mod process;
 pub mod program;
 pub mod prove;
 pub mod ps;
 pub mod registry;
+pub mod request;
 pub mod restrict;
 pub mod run;
 pub mod sandbox;

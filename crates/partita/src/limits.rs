@@ -213,7 +213,7 @@ mod tests {
             sms_per_tpc: 2,
             tpcs: vec![(0, 0), (1, 9), (0, 2), (1, 11)],
             gpcs_proved: true,
-            evidence: crate::topology::Evidence::default(),
+            evidence: crate::calibration::evidence::Evidence::default(),
             memory_total_bytes: 1 << 30,
         }
     }

@@ -4,7 +4,6 @@
 //! for just these GPUs. Two services of a GPU take turns on it: tenants that are
 //! to run at the same time name the same GPUs.
 
-pub mod attend;
 pub mod end_work;
 pub mod exclusive;
 pub mod incident;
@@ -14,7 +13,6 @@ pub mod partitions;
 pub mod provisioned;
 pub mod ready;
 pub mod status;
-pub mod watch;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

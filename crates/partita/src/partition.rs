@@ -5,38 +5,27 @@
 //! moved obeys at its next launch, like one that is changed with `partita set`; kernels that run
 //! keep the TPCs that they began with until they end.
 
-use partita_core::{
-    Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology, TpcSet,
-};
+use partita_core::{Ask, Clusters, Compaction, Move, Plan, PlanError, Share, Store, Topology, TpcSet};
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, MECHANISM_MASK};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::error::Error;
 use crate::limits;
-use crate::ps::GpcRow;
+pub use crate::place::Place;
 use crate::registry::{RegistryLock, Tenant};
 
 /// Clusters came with compute capability 9.0.
 const CLUSTER_CLASS_MIN: u32 = 90;
 
-/// `--place`: how the TPCs that Partita chooses lie over the GPCs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Place {
-    /// In as few GPCs as possible.
-    #[default]
-    Packed,
-    /// Evenly over as many as possible.
-    Spread,
-}
-
-impl From<Place> for Placement {
-    fn from(place: Place) -> Self {
-        match place {
-            Place::Packed => Self::Packed,
-            Place::Spread => Self::Spread,
-        }
-    }
+/// What a tenant holds of a GPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct GpcRow {
+    /// The GPC.
+    pub gpc: u8,
+    /// TPCs of it that the tenant holds.
+    pub tpcs: u32,
+    /// TPCs that it has.
+    pub tpcs_of_gpc: u32,
 }
 
 /// A partition, as dry runs show it.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::limits::{OnMisfit, SmCount, Spill};
+pub use crate::partition::GpcRow;
 use crate::partition::{ClusterRow, PartitionRow, Place};
 use crate::process::user_name;
 use crate::registry::{Isolation, Registry, Tenant, acting_user};
@@ -101,17 +102,6 @@ pub struct ProcessRow {
     pub refused_allocations: u64,
     /// Whether its hook proved the mask and sets it on every launch.
     pub mask_verified: bool,
-}
-
-/// What a tenant holds of a GPC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct GpcRow {
-    /// The GPC.
-    pub gpc: u8,
-    /// TPCs of it that the tenant holds.
-    pub tpcs: u32,
-    /// TPCs that it has.
-    pub tpcs_of_gpc: u32,
 }
 
 /// The tenant that a process is of: one row for each of its GPUs, in the order in which its

@@ -1,111 +1,39 @@
 //! `partita run`: a program in a partition.
 
 mod attend;
+mod client;
+mod command;
 mod plan;
-mod text;
+mod select;
+mod watch;
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::ffi::OsStr;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::Duration;
+use std::path::Path;
+use std::process::Command;
 
-use partita_core::time::{Policy, Priority};
-use partita_core::{ByteSize, Share};
+use partita_core::ByteSize;
 use partita_mps::Service;
-use partita_mps::partition::{PARTITION_VARIABLE, PartitionName};
-use rustix::io::FdFlags;
-use serde::{Deserialize, Serialize};
+use partita_mps::partition::PARTITION_VARIABLE;
 
 use self::attend::{Started, attend};
+use self::command::{below_others, scrub, spawn};
+pub(crate) use self::command::{hook, variables};
 pub(crate) use self::plan::make;
 pub use self::plan::{DryRun, dry_run};
-use crate::calibration::without_mps;
+pub(crate) use self::select::check_usable;
+use self::select::select;
+use self::watch::Watch;
 use crate::error::Error;
-use crate::gpu::{Gpu, INSTANCES_INSTEAD};
-use crate::gpus::{self, Selectors};
-use crate::install::{self, Install};
-use crate::limits::{OnMisfit, SmCount, Spill};
+use crate::install::Install;
 use crate::mps;
-use crate::mps::attend::Restart;
-use crate::mps::ready::READY_LIMIT;
-use crate::mps::watch::Watch;
-use crate::offered::{TimeShare, Via};
-use crate::partition::Place;
 use crate::process::ProcessId;
 use crate::program;
+pub use crate::registry::LEDGER_VARIABLE;
 use crate::registry::{Isolation, OwnedTenant, Registry, check_name};
+pub use crate::request::{Restart, RunRequest};
 use crate::signals::{self, Signals};
 use crate::system;
-
-/// What the value of `PARTITA_LEDGER` is: the tenant's directory.
-pub const LEDGER_VARIABLE: &str = "PARTITA_LEDGER";
-
-/// What to run and how. Its serialized form is what a command sends to `partitad` in system mode.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct RunRequest {
-    /// `--gpu`.
-    #[serde(with = "text")]
-    pub gpus: Option<Selectors>,
-    /// `--sm`, on each of the GPUs; none for every TPC that is free.
-    #[serde(with = "text")]
-    pub share: Option<Share>,
-    /// `--mem`, on each of the GPUs; none for no quota.
-    #[serde(with = "text")]
-    pub memory: Option<ByteSize>,
-    /// `--mem-driver`; none for [`DRIVER_ALLOWANCE_BYTES`](partita_ledger::DRIVER_ALLOWANCE_BYTES).
-    #[serde(with = "text")]
-    pub driver_allowance: Option<ByteSize>,
-    /// `--name`; none for one made of the program's name.
-    pub name: Option<String>,
-    /// `--isolation`.
-    pub isolation: Isolation,
-    /// `--on-misfit`.
-    pub on_misfit: OnMisfit,
-    /// `--sm-count`.
-    pub sm_count: SmCount,
-    /// `--priority`.
-    #[serde(with = "text::named")]
-    pub priority: Priority,
-    /// `--time`, on each of the GPUs; none for no share of time, which cannot be given later.
-    pub time: Option<TimeShare>,
-    /// `--time-policy`.
-    #[serde(with = "text::named")]
-    pub time_policy: Policy,
-    /// `--via`.
-    pub via: Via,
-    /// `--restart`. Only the command itself needs it, and the next one.
-    #[serde(skip)]
-    pub restart: Restart,
-    /// `--mps-deadline`: how long to wait for a server that is not ready; none for [`READY_LIMIT`].
-    #[serde(skip)]
-    pub mps_deadline: Option<Duration>,
-    /// `--spill`.
-    pub spill: Spill,
-    /// `--place`; none for packed.
-    pub place: Option<Place>,
-    /// `--compact`: others make room, as few as need be.
-    pub compact: bool,
-    /// `--mps-partition`: a static partition of the GPU's MPS service instead of a mask.
-    #[serde(with = "text")]
-    pub mps_partition: Option<PartitionName>,
-    /// What `ps` calls the program; none for its command line.
-    pub description: Option<String>,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-}
-
-impl RunRequest {
-    /// Whether it has no mask: the whole GPU in turns, or what MPS gives.
-    fn is_whole(&self) -> bool {
-        self.via == Via::Time || self.mps_partition.is_some()
-    }
-
-    fn mps_limit(&self) -> Duration {
-        self.mps_deadline.unwrap_or(READY_LIMIT)
-    }
-}
 
 /// Runs the program to its end and returns its exit code: its own, or 128 and
 /// the signal's number. `say` gets what is to be told on stderr before the
@@ -208,17 +136,6 @@ fn start(
     }
 }
 
-/// The GPUs to run on.
-fn select(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<Vec<Gpu>, Error> {
-    let usable = |gpu: &Gpu| check_usable(gpu).is_ok();
-    let selected = gpus::select_to_start(install, request.gpus.as_ref(), usable)?;
-    if let Some(notice) = &selected.notice {
-        say(notice);
-    }
-    selected.gpus.iter().try_for_each(check_usable)?;
-    Ok(selected.gpus)
-}
-
 /// A tenant's processes are clients of a service that runs; returns whether this call started it.
 fn start_service(service: Option<&Service>) -> Result<bool, Error> {
     signals::check()?;
@@ -237,79 +154,6 @@ fn give_up_service(service: Option<&Service>, started: bool) {
     }
 }
 
-/// The variables that hold a process to the limits of the tenant in `ledger`.
-pub(crate) fn variables(
-    gpus: &[Gpu],
-    hook: &Path,
-    ledger: &Path,
-    service: Option<&Service>,
-) -> Vec<(&'static str, OsString)> {
-    let mut variables = gpus::variables(gpus);
-    match service {
-        Some(service) => variables.extend(service.client_env()),
-        None => variables.extend(without_mps().map(|(key, value)| (key, value.into()))),
-    }
-    let mut preload = hook.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    variables.push(("LD_PRELOAD", preload));
-    variables.push((SANITIZER_VARIABLE, behind_another_library(std::env::var_os(SANITIZER_VARIABLE))));
-    variables.push((LEDGER_VARIABLE, ledger.into()));
-    variables
-}
-
-/// The options of programs that are built with AddressSanitizer.
-const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
-
-/// The sanitizer refuses to start unless its runtime is the first library, which a preloaded one
-/// is. It works behind the hook as well, and has an option for that. Whatever else the user has set
-/// stays.
-fn behind_another_library(set: Option<OsString>) -> OsString {
-    const OPTION: &str = "verify_asan_link_order";
-    let mut options = set.unwrap_or_default();
-    if !options.to_string_lossy().contains(OPTION) {
-        if !options.is_empty() {
-            options.push(":");
-        }
-        options.push(OPTION);
-        options.push("=0");
-    }
-    options
-}
-
-/// The gate stops no kernel that runs. As a client below normal, its blocks that still wait give
-/// way to those of others.
-fn below_others(priority: Priority, service: Option<&Service>) -> Option<(&'static str, &'static str)> {
-    (priority == Priority::Low && service.is_some()).then_some(("CUDA_MPS_CLIENT_PRIORITY", "1"))
-}
-
-/// Limits of MPS's own would come on top of ours; a percentage even changes the
-/// SM count that libraries see, and with it their results.
-fn scrub(command: &mut Command) {
-    for (key, _) in std::env::vars_os() {
-        if key.as_encoded_bytes().starts_with(b"CUDA_MPS_") {
-            command.env_remove(key);
-        }
-    }
-    command.env_remove("PARTITA_GPU");
-}
-
-fn spawn(command: &mut Command, tenant: &OwnedTenant, program: &Path) -> Result<Child, Error> {
-    // The program inherits the tenant's locks: the tenant lives as long as any
-    // of its processes, also when this one is killed.
-    let inherit =
-        |flags| tenant.owner_files().try_for_each(|owner| rustix::io::fcntl_setfd(owner.as_fd(), flags));
-    inherit(FdFlags::empty()).map_err(|error| Error::io("the tenant's lock")(error.into()))?;
-    let spawned = command.spawn();
-    let _ = inherit(FdFlags::CLOEXEC);
-    spawned.map_err(|error| Error::Program {
-        program: program.display().to_string(),
-        reason: format!("it cannot be started: {error}; check it with `{} --help`", program.display()),
-    })
-}
-
 /// Lets go of the tenant and removes it, unless processes of it live on.
 fn finish(registry: &Registry, tenant: OwnedTenant) {
     drop(tenant);
@@ -319,44 +163,6 @@ fn finish(registry: &Registry, tenant: OwnedTenant) {
     } else if let Ok(lock) = registry.lock() {
         let _ = lock.tenants();
     }
-}
-
-/// The library to preload.
-pub(crate) fn hook(install: &Install) -> Result<PathBuf, Error> {
-    let hook = install.part(install::HOOK)?;
-    let text = hook.as_os_str().as_encoded_bytes();
-    if text.iter().any(|byte| matches!(byte, b':' | b' ' | b'\t' | b'\n')) {
-        return Err(Error::NotOffered {
-            option: format!("preloading {}", hook.display()),
-            reason: "the loader splits LD_PRELOAD at spaces and colons; move Partita to a path without them"
-                .to_owned(),
-        });
-    }
-    Ok(hook)
-}
-
-/// Whether masks mean anything on the GPU as it is set up.
-pub(crate) fn check_usable(gpu: &Gpu) -> Result<(), Error> {
-    let label = gpu.label();
-    if gpu.facts.mig_enabled == Some(true) {
-        return Err(Error::NotOffered {
-            option: label,
-            reason: format!(
-                "it is cut up by MIG; {INSTANCES_INSTEAD}; `nvidia-smi -i {} -mig 0` turns MIG off",
-                gpu.facts.index
-            ),
-        });
-    }
-    if gpu.facts.compute_mode == "prohibited" {
-        return Err(Error::NotOffered {
-            option: label,
-            reason: format!(
-                "its compute mode is PROHIBITED; `nvidia-smi -i {} -c DEFAULT` opens it",
-                gpu.facts.index
-            ),
-        });
-    }
-    Ok(())
 }
 
 /// A name for a tenant that was given none: its program's and this process's number.

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use partita::install::Install;
 use partita::limits::SmCount;
-use partita::mps::attend::Restart;
 use partita::offered::{self, Via};
 use partita::registry::Isolation;
-use partita::run::{self, DryRun, RunRequest};
+use partita::run::{self, DryRun, Restart, RunRequest};
 use partita_console::{Failure, print, print_json, selectors, tell};
 use partita_core::time::Priority;
 

@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use partita::Error;
 use partita::install::{self, Install};
 use partita::registry::Registry;
 use partita::system::{self, Printed};
+use partita::{Error, answer};
 use partita_console::{Failure, print, tell};
 
 use crate::args::{Arguments, Cmd};
@@ -66,7 +66,7 @@ pub fn answer() -> Result<ExitCode, Failure> {
     // What the command starts must not have the connection.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null").map_err(io)?)
         .map_err(|error| io(error.into()))?;
-    system::answer(&Install::of_this_program()?, stream, run)?;
+    answer::answer(&Install::of_this_program()?, stream, run)?;
     Ok(ExitCode::SUCCESS)
 }
 

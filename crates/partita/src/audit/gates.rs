@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::audit::{charged, gpu_of};
+use super::charged::{charged, gpu_of};
 use crate::error::Error;
 use crate::process::{self, ProcessId, user_name};
 use crate::registry::{GpuMeta, Registry, Tenant};

@@ -2,9 +2,9 @@
 
 use nix::unistd::{Uid, User};
 
-use super::Trouble;
 use super::job::Owner;
 use super::record::Record;
+use super::trouble::Trouble;
 
 /// A user of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Account {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Blame;
+    use super::super::trouble::Blame;
     use super::*;
 
     #[test]

@@ -13,11 +13,13 @@ use partita_mps::{Ensured, MpsError, Service, State};
 use serde::{Deserialize, Serialize};
 
 use super::account::Account;
+use super::deadline::Deadline;
 use super::environment::JobEnvironment;
 use super::job::JobId;
-use super::plan::Blame;
 use super::request::{Partition, Request};
-use super::{Deadline, Trouble, strays};
+use super::strays;
+use super::trouble::Blame;
+use super::trouble::Trouble;
 use crate::child::{Job, JobError};
 use crate::error::Error;
 use crate::gpu::Gpu;

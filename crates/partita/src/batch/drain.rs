@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::Deadline;
+use super::deadline::Deadline;
 
 /// How a node is drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use super::account::Account;
 use super::as_user::{Action, Order, ask};
+use super::deadline::Deadline;
 use super::job::{Job, JobId};
 use super::leftovers;
+use super::now::{boot, now_unix_s};
+use super::options::Options;
 use super::plan::{Fate, Group, Stage, fate};
 use super::record::{Phase, Record, Store, StoreError, VERSION};
 use super::report::{Report, Step};
 use super::request::Request;
-use super::{Deadline, Options, Trouble, boot, now_unix_s};
+use super::trouble::Trouble;
 use crate::install::{self, Install};
 use crate::process::ProcessId;
 

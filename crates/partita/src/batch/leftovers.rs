@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::Deadline;
+use super::deadline::Deadline;
 use super::job::{JobId, System};
 use crate::kill::KILL_LIMIT;
 use crate::process::{ProcessId, pids};

@@ -1,42 +1,11 @@
 //! What is shared between jobs, what is to be undone, and what that says of the node. Pure.
 
-use std::fmt;
+use serde::Serialize;
 
-use serde::{Deserialize, Serialize};
-
+pub use super::group::Group;
 use super::job::{JobId, System};
 use super::record::{Phase, Record};
-
-/// Jobs that share a service: of one user, on the same GPUs.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Group {
-    /// The user.
-    pub user: u32,
-    /// The GPUs as `--gpu` takes them, sorted. A node's batch system names each in one way.
-    pub gpus: Vec<String>,
-}
-
-impl Group {
-    /// The group of a user's jobs on these GPUs.
-    pub fn new(user: u32, gpus: &[String]) -> Self {
-        let mut gpus = gpus.to_vec();
-        // Numbers by their value: 2 before 10.
-        gpus.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
-        gpus.dedup();
-        Self { user, gpus }
-    }
-
-    /// As `--gpu` takes it.
-    pub fn selectors(&self) -> String {
-        self.gpus.join(",")
-    }
-}
-
-impl fmt::Display for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the MPS service of user {} on GPU {}", self.user, self.selectors())
-    }
-}
+pub use super::trouble::Blame;
 
 /// What happens to a group's service when a job leaves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,17 +42,6 @@ pub fn fate<'a>(
     let others = records.into_iter().filter(|other| other.job != leaving.job && other.group == leaving.group);
     let jobs: Vec<JobId> = others.filter(|other| holds(other, boot)).map(|other| other.job.clone()).collect();
     if jobs.is_empty() && damaged == 0 { Fate::Stop } else { Fate::Keep { jobs } }
-}
-
-/// Whose fault it is that something did not work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Blame {
-    /// The job's: it asked for what there is not. The node is as good as before, and the next try
-    /// fails too.
-    Job,
-    /// The node's: the next job of this kind would fail as well.
-    Node,
 }
 
 /// Which script it is.

@@ -2,14 +2,17 @@
 
 use super::account::Account;
 use super::as_user::{Action, Order, Outcome, ask};
+use super::deadline::Deadline;
 use super::environment::JobEnvironment;
 use super::epilog;
 use super::job::Job;
+use super::now::{boot, now_unix_s};
+use super::options::Options;
 use super::plan::{Blame, Fate, Group, Stage, fate};
 use super::record::{Phase, Record, Store, StoreError, VERSION};
 use super::report::{Report, Step};
 use super::request::Request;
-use super::{Deadline, Options, Trouble, boot, now_unix_s};
+use super::trouble::Trouble;
 use crate::install::Install;
 
 /// The part of the time limit that is kept for undoing what did not work.

@@ -23,10 +23,10 @@ use partita_core::kept::fnv1a;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::Deadline;
+use super::deadline::Deadline;
 use super::environment::JobEnvironment;
+use super::group::Group;
 use super::job::JobId;
-use super::plan::Group;
 use super::request::Request;
 
 /// Where records are unless `--state-dir` or `PARTITA_BATCH_DIR` says otherwise.

@@ -5,9 +5,11 @@ use std::fmt;
 use partita_core::Count;
 use serde::Serialize;
 
+use super::deadline::Deadline;
 use super::job::{Job, JobId};
+use super::options::Options;
 use super::plan::{Blame, Stage, Verdict, verdict};
-use super::{Deadline, Options, Trouble};
+use super::trouble::Trouble;
 
 /// Something that was done, or that a dry run would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use partita_mps::{MpsError, Service};
 use rustix::process::{Pid, Signal};
 
-use super::Deadline;
+use super::deadline::Deadline;
 use crate::error::Error;
 use crate::mps;
 use crate::process::{self, ProcessId};

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use super::account::Account;
 use super::as_user::{Action, Order, ask};
+use super::deadline::Deadline;
 use super::environment::Changes;
 use super::job::{JobId, Owner};
+use super::leftovers;
 use super::record::Store;
-use super::{Deadline, leftovers};
 use crate::calibration::without_mps;
 use crate::install::{self, Install};
-use crate::run::LEDGER_VARIABLE;
+use crate::registry::LEDGER_VARIABLE;
 
 /// Which task: the variables that Slurm sets for each.
 const TASK: [&str; 2] = ["SLURM_STEP_ID", "SLURM_PROCID"];

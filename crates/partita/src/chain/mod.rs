@@ -15,15 +15,12 @@ mod kept;
 mod log;
 mod plant;
 mod shared;
+mod show;
 mod state;
 mod steer;
 mod stop;
 mod supervise;
 mod supervisor;
-
-use std::path::Path;
-
-use serde::Serialize;
 
 pub use self::definition::{
     Algorithm, COMPONENTS_MAX, ComponentDefinition, Definition, Handles, MemoryOwner, PERIOD_MS_MAX,
@@ -37,12 +34,3 @@ pub use self::state::{
 pub use self::steer::Steering;
 pub use self::stop::stop;
 pub use self::supervise::{Order, start, supervise};
-use crate::error::Error;
-use crate::files::{self, Durable};
-
-/// Writes a value as JSON into a tenant's directory, for others to read.
-fn show(path: &Path, value: &impl Serialize) -> Result<(), Error> {
-    let failed = || Error::io(path.display().to_string());
-    let json = serde_json::to_vec(value).map_err(|error| failed()(error.into()))?;
-    files::replace(path, &json, 0o644, Durable::No).map_err(failed())
-}

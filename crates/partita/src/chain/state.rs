@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use partita_frames::{CHAIN_FILE_NAME, ChainFile, RoleStatus, monotonic_ns};
 use serde::{Deserialize, Serialize};
 
+use super::show::show;
 use super::supervisor::is_supervised;
-use super::{Definition, Steering, show};
+use super::{Definition, Steering};
 use crate::error::Error;
 use crate::files;
 use crate::process::ProcessId;

@@ -10,7 +10,8 @@ use partita_core::Count;
 use partita_steering::Allocation;
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, show};
+use super::Algorithm;
+use super::show::show;
 use crate::error::Error;
 use crate::files;
 

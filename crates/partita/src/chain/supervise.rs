@@ -35,10 +35,9 @@ use crate::kill;
 use crate::mps;
 use crate::mps::ready::{self, READY_LIMIT};
 use crate::process::ProcessId;
-use crate::registry::{Registry, c_path};
-use crate::run::{LEDGER_VARIABLE, RunRequest, run};
+use crate::registry::{LEDGER_VARIABLE, Registry, c_path, only_the_daemon};
+use crate::run::{RunRequest, run};
 use crate::signals;
-use crate::system;
 
 /// The hidden subcommand of `partita` that runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
@@ -75,7 +74,7 @@ pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Res
     let registry = Registry::open()?;
     if registry.is_client() {
         // Its processes write in the tenant's directory, which is root's there.
-        return Err(system::only_the_daemon(&registry));
+        return Err(only_the_daemon(registry.root()));
     }
     supervisor::clear(install, &registry, &definition.name, &mut say)?;
     let one = |text: &String| Ok::<_, Error>(Selectors::List(vec![text.parse::<Selector>()?]));

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{JobError, MARK, Outcome, describe};
+use super::outcome::{JobError, MARK, Outcome, describe};
 use crate::signals;
 
 /// How long an ended job's last lines are waited for.

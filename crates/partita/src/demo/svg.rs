@@ -1,6 +1,7 @@
 //! The demo as a picture.
 
-use super::{GREEDY, Outcome, Panel, SERVE};
+use super::outcome::{GREEDY, Outcome, SERVE};
+use super::picture::Panel;
 use crate::svg::{Svg, escape};
 
 const WIDTH: f64 = 960.0;

@@ -1,6 +1,7 @@
 //! The demo as text.
 
-use super::{GREEDY, Outcome, Panel, SERVE};
+use super::outcome::{GREEDY, Outcome, SERVE};
+use super::picture::Panel;
 
 /// Characters from left to right.
 const COLUMNS: u64 = 72;

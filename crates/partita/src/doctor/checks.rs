@@ -5,11 +5,11 @@ use std::time::Duration;
 use partita_core::{ByteSize, Count, TpcSet};
 use partita_mps::ControlBinary;
 
+use super::check::{Check, State, failed_job};
 use super::jobs::{self, Beats, BeatsRequest, CensusResult, QuotaResult};
-use super::{Check, State, products};
+use super::products;
 use crate::calibration::streams::{self, FoundBy, PlaceRequest, StreamPlace, VerifyResult};
 use crate::calibration::{Cache, Measured};
-use crate::child::JobError;
 use crate::error::Error;
 use crate::gpu::{Gpu, INSTANCES_INSTEAD};
 use crate::install::{self, Install};
@@ -415,17 +415,6 @@ fn shares(one: &Beats, other: &Beats) -> Shares {
     }
     let part = |ns: u64| ns as f64 / window.1.saturating_sub(window.0).max(1) as f64;
     Shares { one: part(busy(one)), other: part(busy(other)), both: part(both) }
-}
-
-pub(super) fn failed_job(name: &'static str, error: JobError, which: &str) -> Result<Check, Error> {
-    match error {
-        JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
-        other => Ok(Check::failed(
-            name,
-            format!("{which} {other}").trim().to_owned(),
-            "do not rely on it here; report the driver's version",
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use partita_mps::conditions::{Condition, Standing, judge};
 use partita_mps::{Pid, Service};
 
-use super::Check;
+use super::check::{Check, State};
 use crate::gpu::Gpu;
 use crate::install::Install;
 use crate::mps;
@@ -23,9 +23,9 @@ pub(super) fn checks(install: &Install, gpu: &Gpu) -> Vec<Check> {
 fn check(condition: Condition) -> Check {
     let Condition { name, standing, detail, remedy } = condition;
     let state = match standing {
-        Standing::Holds => super::State::Ok,
-        Standing::Weak => super::State::Weak,
-        Standing::Broken => super::State::Failed,
+        Standing::Holds => State::Ok,
+        Standing::Weak => State::Weak,
+        Standing::Broken => State::Failed,
     };
     Check { name, state, detail, remedy }
 }

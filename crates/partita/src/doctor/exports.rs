@@ -6,7 +6,7 @@ use object::{Object, ObjectSymbol};
 use partita_driver::Cuda;
 use serde::{Deserialize, Serialize};
 
-use super::Check;
+use super::check::Check;
 use crate::child::Job;
 use crate::error::Error;
 use crate::gpu::Gpu;

@@ -1,31 +1,19 @@
 //! What the checks do on the GPU, each in a process of its own.
 
-use std::ffi::CString;
 use std::mem::forget;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use partita_driver::numerics::{self, CUBLAS_NAMES, Format};
-use partita_driver::{Census, Cuda, Gpu, Grid, KERNEL_DEADLINE_MS, now_ns};
+use partita_driver::{Census, Grid, KERNEL_DEADLINE_MS, now_ns};
 use serde::{Deserialize, Serialize};
+
+use crate::gpu_job::on_gpu;
 
 /// The names of the jobs.
 pub const CENSUS: &str = "census";
 pub const QUOTA: &str = "quota";
 pub const BEATS: &str = "beats";
-pub const NUMERICS: &str = "numerics";
-
-/// Opens the first GPU that this process sees and works on it. Everything that
-/// the driver gave stays as it is: the process ends, and a driver in trouble
-/// hangs in its destructors.
-fn on_gpu<T>(work: impl FnOnce(&Gpu<'_>) -> Result<T, String>) -> Result<T, String> {
-    let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
-    let gpu = Gpu::open(&cuda, 0).map_err(|error| error.to_string())?;
-    let result = work(&gpu);
-    forget(gpu);
-    result
-}
 
 /// What blocks of a masked process saw.
 #[derive(Debug, Serialize, Deserialize)]
@@ -152,57 +140,4 @@ pub fn ready() {
     use std::io::Write;
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
-}
-
-/// The vendor's matrix products on a partition.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct NumericsResult {
-    /// cuBLAS's version; none if no cuBLAS was found.
-    pub cublas: Option<String>,
-    /// The number of SMs that the job, as a program, is told.
-    pub sms: u32,
-    /// How many products were compared.
-    pub products: usize,
-    /// Those that are wrong, as text.
-    pub wrong: Vec<String>,
-    /// The largest relative error.
-    pub worst: f64,
-}
-
-/// Multiplies matrices with the first cuBLAS of `libraries` that there is.
-pub fn numerics(libraries: &[PathBuf]) -> Result<NumericsResult, String> {
-    on_gpu(|gpu| {
-        let paths = libraries
-            .iter()
-            .filter_map(|path| CString::new(path.as_os_str().as_encoded_bytes()).ok())
-            .chain(CUBLAS_NAMES.map(Into::into));
-        for library in paths {
-            match numerics::check(gpu, &library) {
-                Ok(result) => return Ok(summary(gpu, &result)),
-                Err(partita_driver::Error::Load(_)) => {}
-                Err(error) => return Err(format!("{}: {error}", library.to_string_lossy())),
-            }
-        }
-        Ok(NumericsResult { cublas: None, sms: gpu.facts().sms, products: 0, wrong: Vec::new(), worst: 0.0 })
-    })
-}
-
-fn summary(gpu: &Gpu<'_>, result: &numerics::Numerics) -> NumericsResult {
-    let wrong = result.products.iter().filter(|product| !product.is_right()).map(|product| {
-        let format = match product.format {
-            Format::Fp16 => "fp16",
-            Format::Bf16 => "bf16",
-        };
-        format!(
-            "{format} {}x{}x{} (relative error {:.2e})",
-            product.m, product.n, product.k, product.relative_error
-        )
-    });
-    NumericsResult {
-        cublas: Some(numerics::version_text(result.cublas_version)),
-        sms: gpu.facts().sms,
-        products: result.products.len(),
-        wrong: wrong.collect(),
-        worst: result.products.iter().map(|product| product.relative_error).fold(0.0, f64::max),
-    }
 }

@@ -1,7 +1,7 @@
 //! Which ways of holding a tenant this build has on a GPU. The checks that prove them come after
 //! it.
 
-use super::Check;
+use super::check::Check;
 use crate::offered::Via;
 
 const NAME: &str = "mechanisms";

@@ -4,6 +4,7 @@
 //! because a broken driver hangs or crashes it. A check whose ground failed is
 //! not made and says so. Tenants and service are the doctor's own.
 
+mod check;
 mod checks;
 mod conditions;
 pub(crate) mod exports;
@@ -12,58 +13,12 @@ mod mechanisms;
 mod products;
 mod topology;
 
-pub(crate) use products::cublas_candidates;
+pub use check::{Check, State};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
-
-/// How a check came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// Proved.
-    Ok,
-    /// Disproved, or broken.
-    Failed,
-    /// Proved, with a restriction that the remedy is about.
-    Weak,
-    /// Not made: something that it stands on is missing.
-    NotChecked,
-}
-
-/// One line of the table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// What was checked.
-    pub name: &'static str,
-    /// How it came out.
-    pub state: State,
-    /// What was found.
-    pub detail: String,
-    /// What to do about it, if something should be done.
-    pub remedy: Option<String>,
-}
-
-impl Check {
-    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
-        Self { name, state: State::Ok, detail: detail.into(), remedy: None }
-    }
-
-    fn failed(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, state: State::Failed, detail: detail.into(), remedy: Some(remedy.into()) }
-    }
-
-    fn weak(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, state: State::Weak, detail: detail.into(), remedy: Some(remedy.into()) }
-    }
-
-    fn not_checked(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        let remedy = Some(remedy.into()).filter(|remedy: &String| !remedy.is_empty());
-        Self { name, state: State::NotChecked, detail: detail.into(), remedy }
-    }
-}
 
 /// All checks of one GPU.
 #[derive(Debug, Clone, Serialize)]

@@ -1,19 +1,16 @@
 //! The vendor's matrix products, on masks and under thread percentages.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use partita_mps::Service;
 
-use super::Check;
-use super::checks::failed_job;
-use super::jobs::{self, NumericsResult};
+use super::check::{Check, failed_job};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
 use crate::limits::SmCount;
 use crate::mps::provisioned::{self, Products};
+use crate::numerics::{self, NumericsResult, cublas_candidates};
 use crate::sandbox::Sandbox;
 
 /// Products of 4096³ are checked on the host, element by element.
@@ -43,7 +40,7 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
         };
         let tenant = sandbox.tenant(&name, &plan.set, None)?;
         sandbox.set_sm_count(&tenant, sm_count)?;
-        let job = sandbox.job(&tenant, jobs::NUMERICS, &libraries, false)?.limit(NUMERICS_LIMIT);
+        let job = sandbox.job(&tenant, numerics::JOB, &libraries, false)?.limit(NUMERICS_LIMIT);
         let result: NumericsResult = match job.run()? {
             Ok(result) => result,
             Err(error) => return failed_job(NAME, error, &format!("on {percent} % of the TPCs")),
@@ -112,19 +109,4 @@ pub(super) fn under_percentages(install: &Install, gpu: &Gpu, service: &Service)
         }
     }
     Ok(Check::ok(NAME, format!("{} each, right with 20, 36 and 60 % of the SMs by MPS", right.join("; "))))
-}
-
-/// Where the toolkit and the Python packages of the `python3` in PATH put cuBLAS.
-pub(crate) fn cublas_candidates() -> Vec<PathBuf> {
-    let names = ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"];
-    let mut directories = vec![PathBuf::from("/usr/local/cuda/lib64")];
-    let python = Command::new("python3").args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
-    let packages =
-        python.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    for packages in packages.lines().filter(|line| line.starts_with('/')) {
-        let vendor = std::fs::read_dir(PathBuf::from(packages).join("nvidia"));
-        directories.extend(vendor.into_iter().flatten().flatten().map(|part| part.path().join("lib")));
-    }
-    let paths = directories.iter().flat_map(|directory| names.map(|name| directory.join(name)));
-    paths.filter(|path| path.exists()).collect()
 }

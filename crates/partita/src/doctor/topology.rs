@@ -2,7 +2,7 @@
 
 use partita_core::survey::SourceState;
 
-use super::Check;
+use super::check::Check;
 use crate::calibration::Measured;
 use crate::gpu::Gpu;
 use crate::topology;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fingerprint::Fingerprint;
 use super::{Inventory, Reading};
-use crate::calibration::{self, Cache};
+use crate::cache;
 use crate::error::Error;
 use crate::files::{self, Durable};
 
@@ -96,7 +96,7 @@ pub struct Recent {
 impl Recent {
     /// Those of this machine as this process sees it, beside the calibrations.
     pub fn here() -> Self {
-        let dir = Cache::open().dir().to_owned();
+        let dir = cache::dir();
         Self { dir, root: "/".into(), loader_path: std::env::var_os("LD_LIBRARY_PATH") }
     }
 
@@ -149,7 +149,7 @@ impl Recent {
     }
 
     fn keep(&self, path: &Path, record: &Record) -> io::Result<()> {
-        calibration::make_dir(&self.dir)?;
+        cache::make_dir(&self.dir)?;
         files::replace(path, &serde_json::to_vec(record)?, 0o600, Durable::No)?;
         self.sweep(path)
     }

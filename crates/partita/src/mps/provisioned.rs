@@ -12,11 +12,10 @@ use partita_mps::provision::{Allotment, Policy, Sms, divide};
 use serde::Serialize;
 
 use crate::child::Job;
-use crate::doctor::cublas_candidates;
-use crate::doctor::jobs::{self, NumericsResult};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
+use crate::numerics::{self, NumericsResult, cublas_candidates};
 
 /// Products of 4096³ are checked on the host, element by element.
 const NUMERICS_LIMIT: Duration = Duration::from_secs(120);
@@ -81,7 +80,7 @@ pub(super) fn products_with<const N: usize>(
     if gpu.sim().is_some() {
         return Ok(Products::Unknown { reason: "a simulated GPU runs no vendor code".to_owned() });
     }
-    let job = Job::new(install, jobs::NUMERICS, &cublas_candidates())?
+    let job = Job::new(install, numerics::JOB, &cublas_candidates())?
         .envs(gpu.variables())
         .envs(service.client_env())
         .envs(variables)

@@ -16,8 +16,7 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
 use crate::process::ProcessId;
-use crate::registry::Registry;
-use crate::run::LEDGER_VARIABLE;
+use crate::registry::{LEDGER_VARIABLE, Registry};
 
 /// Where a service is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -15,14 +15,16 @@ use partita_ledger::{FLAG_GATED, FLAG_TIMED, MECHANISM_NONE};
 use partita_mps::lock::lock_within;
 
 use super::dir::{Dir, own_user};
-use super::{
-    GATE, Home, NewPart, OwnedPart, OwnedTenant, Registry, Role, Tenant, check_name, gpus, home_name,
-    home_of, homes, is_owned, is_scratch, make, make_gate, make_own, open_root,
-    tenant::{Patience, has_live_slot},
+use super::layout::{
+    GATE, Home, LEDGER_VARIABLE, LOCK, gpus, home_name, home_of, homes, is_owned, is_scratch, make_own,
+    only_the_daemon, open_lock, open_root,
 };
+use super::name::check_name;
+use super::owned::{NewPart, OwnedPart, OwnedTenant, make, make_gate};
+use super::root::{Registry, Role};
+use super::tenant::{Patience, Tenant, has_live_slot};
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
-use crate::run::LEDGER_VARIABLE;
 
 /// Holders need milliseconds; this covers a machine that swaps.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
@@ -30,7 +32,6 @@ const LOCK_LIMIT: Duration = Duration::from_secs(15);
 /// does not plan.
 const OTHERS_LIMIT: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(1);
-const LOCK: &str = ".lock";
 
 /// The registry, locked until this is dropped.
 #[derive(Debug)]
@@ -42,8 +43,37 @@ pub struct RegistryLock<'a> {
     _common: Option<OwnedFd>,
 }
 
+impl Registry {
+    /// Waits for the current user's lock: nobody else of this user makes, changes or removes
+    /// tenants meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`] if somebody holds it for longer than anything takes.
+    pub fn lock(&self) -> Result<RegistryLock<'_>, Error> {
+        RegistryLock::take(self)
+    }
+
+    /// The same for those who change what tenants have: as long as all users mean each other well,
+    /// none of them plans meanwhile.
+    ///
+    /// # Errors
+    /// As [`Registry::lock`].
+    pub fn lock_to_plan(&self) -> Result<RegistryLock<'_>, Error> {
+        RegistryLock::take_to_plan(self, false)
+    }
+
+    /// The same for those who make tenants or services. Makes the current user's directory if it is
+    /// missing.
+    ///
+    /// # Errors
+    /// As [`Registry::lock`], and [`Error::RunDirectory`] if that directory cannot be made.
+    pub fn lock_to_make(&self) -> Result<RegistryLock<'_>, Error> {
+        RegistryLock::take_to_plan(self, true)
+    }
+}
+
 impl<'a> RegistryLock<'a> {
-    pub(super) fn take(registry: &'a Registry) -> Result<Self, Error> {
+    fn take(registry: &'a Registry) -> Result<Self, Error> {
         let root = open_root(&registry.root)?;
         match registry.role {
             Role::Planner => return Self::of_planner(registry, root, false),
@@ -62,11 +92,11 @@ impl<'a> RegistryLock<'a> {
     }
 
     /// `is_making`: makes the current user's directory if it is missing.
-    pub(super) fn take_to_plan(registry: &'a Registry, is_making: bool) -> Result<Self, Error> {
+    fn take_to_plan(registry: &'a Registry, is_making: bool) -> Result<Self, Error> {
         let root = open_root(&registry.root)?;
         match registry.role {
             Role::Planner => return Self::of_planner(registry, root, is_making),
-            Role::Client => return Err(crate::system::only_the_daemon(registry)),
+            Role::Client => return Err(only_the_daemon(&registry.root)),
             Role::User => {}
         }
         let is_shared = root.mode & 0o022 != 0;
@@ -419,25 +449,4 @@ fn remove_dir(home: &Dir, gpu_key: &str, name: &str) -> Result<bool, Error> {
     }
     let _ = home.remove_empty(gpu_key);
     Ok(true)
-}
-
-/// Opens the lock file of a user's directory, which that user alone can open, and makes it if it is
-/// missing.
-pub(super) fn open_lock(home: &Dir) -> io::Result<File> {
-    let file = match home.file(LOCK) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => match home.create(LOCK, 0o600) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => home.file(LOCK)?,
-            created => created?,
-        },
-        opened => opened?,
-    };
-    let owner = std::os::unix::fs::MetadataExt::uid(&file.metadata()?);
-    if owner == own_user() {
-        return Ok(file);
-    }
-    Err(io::Error::other(format!(
-        "it belongs to {}, who could hold it for ever; have root remove it: `sudo rm -r {}`",
-        user_name(owner),
-        home.path().join(LOCK).display()
-    )))
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use partita_core::TpcSet;
@@ -13,11 +13,12 @@ use partita_ledger::{
 use serde::{Deserialize, Serialize};
 
 use super::dir::{Dir, own_user};
-use super::{Home, META, acting_user, is_owned, write_meta};
+use super::layout::{Home, META, is_owned};
+use super::user::acting_user;
 use crate::error::Error;
 use crate::escape::escape_all;
 use crate::gpu::{Gpu, Selector};
-use crate::partition::Place;
+use crate::place::Place;
 use crate::process::{ProcessId, user_name};
 use crate::simenv::SimEnvironment;
 
@@ -410,4 +411,10 @@ fn read_meta(dir: &Dir, user: u32, patience: &mut Patience) -> Result<Meta, Stri
         return Err(format!("it has version {}, this Partita reads {META_VERSION}", meta.version));
     }
     Ok(meta)
+}
+
+pub(super) fn write_meta(dir: &Dir, path: &Path, meta: &Meta) -> Result<(), Error> {
+    let what = || path.join(META).display().to_string();
+    let json = serde_json::to_vec_pretty(meta).map_err(|error| Error::io(what())(io::Error::other(error)))?;
+    dir.replace(META, &json, 0o644).map_err(Error::io(what()))
 }

@@ -7,9 +7,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
 
-use partita_ledger::Limits;
+use partita_ledger::{Limits, UsageMap};
 
+use super::dir::{Dir, own_user};
+use super::layout::{META, OWNER};
 use super::*;
+use crate::error::Error;
 use crate::process::ProcessId;
 
 const GPU: &str = "GPU-1";

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 
-use super::{RunRequest, spawn};
+use super::client::Attended;
+use super::command::spawn;
+use super::watch::Watch;
 use crate::error::Error;
 use crate::install::Install;
-use crate::mps::attend::Attended;
 use crate::mps::partitions::check_there;
-use crate::mps::watch::Watch;
 use crate::process::ProcessId;
 use crate::registry::{OwnedTenant, Registry};
+use crate::request::RunRequest;
 use crate::signals::Signals;
 use crate::system;
 

@@ -9,7 +9,7 @@ use partita_ledger::{FLAG_GATED, Limits, MECHANISM_NONE};
 use partita_mps::partition::PartitionName;
 use serde::Serialize;
 
-use super::{RunRequest, select};
+use super::select::select;
 use crate::calibration::{Cache, Measured};
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -17,6 +17,7 @@ use crate::install::Install;
 use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::process::ProcessId;
 use crate::registry::{GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant};
+use crate::request::RunRequest;
 use crate::{limits, mps, time};
 
 /// Partitions that were planned beside the tenants that are there.

@@ -5,7 +5,6 @@
 //! together with the files of `nvdebug` where they are, and drawn.
 
 mod chart;
-mod evidence;
 pub mod nvdebug;
 mod svg;
 mod text;
@@ -16,13 +15,12 @@ use std::time::Instant;
 pub use chart::{
     Chart, ControlRow, CpcRow, DisagreementRow, GpcRow, NvdebugRow, SCHEMA, SourceRow, TenantRow, UnitRow,
 };
-pub(crate) use evidence::gather;
-pub use evidence::{ControlRecord, Evidence, SmRecord};
 pub use text::Ink;
 
 use partita_core::survey::NvdebugClaims;
 
 use crate::calibration::Cache;
+pub use crate::calibration::evidence::{ControlRecord, Evidence, SmRecord};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;

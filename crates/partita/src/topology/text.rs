@@ -2,7 +2,7 @@
 
 use partita_core::Count;
 
-use super::{Chart, GpcRow};
+use super::chart::{Chart, GpcRow};
 
 /// Whether the text is for a terminal that shows colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

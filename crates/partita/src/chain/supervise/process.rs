@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::chain::ComponentState;
 use crate::child;
 use crate::error::Error;
-use crate::mps::attend::end_work_before;
+use crate::mps::end_work::end_work_before;
 use crate::process::ProcessId;
 use crate::program;
 

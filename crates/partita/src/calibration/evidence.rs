@@ -4,12 +4,10 @@
 use std::fs;
 use std::path::Path;
 
-use partita_core::survey::{ControlClaims, NvdebugClaims, ProbeClaims, SmPlace, Survey};
+use partita_core::survey::{ControlClaims, ProbeClaims, SmPlace, Survey};
 use partita_driver::control::{self, Nodes};
 use partita_driver::{Cuda, Gpu, LaunchMask, Probe};
 use serde::{Deserialize, Serialize};
-
-use crate::calibration::Measured;
 
 /// Where the kernel driver describes its GPUs, one directory each by PCI address.
 const PROC_GPUS: &str = "/proc/driver/nvidia/gpus";
@@ -82,30 +80,6 @@ impl From<&ControlClaims> for ControlRecord {
 impl From<&ControlRecord> for ControlClaims {
     fn from(record: &ControlRecord) -> Self {
         Self { sms: record.sms.iter().map(SmPlace::from).collect(), tpc_counts: record.tpc_counts.clone() }
-    }
-}
-
-impl Measured {
-    /// Everything that is known of where the units lie.
-    #[must_use]
-    pub fn survey(&self, nvdebug: Result<NvdebugClaims, String>) -> Survey {
-        Survey {
-            compute_capability: self.device_class,
-            qmd_version: self.qmd_version,
-            runs_clusters: self.evidence.runs_clusters,
-            probe: ProbeClaims {
-                sms_per_tpc: self.sms_per_tpc,
-                bits: self.tpcs.iter().map(|&(_, bit)| bit).collect(),
-            },
-            control: self.evidence.control.as_ref().map(ControlClaims::from).map_err(Clone::clone),
-            clusters: self
-                .evidence
-                .clusters
-                .as_ref()
-                .map(|()| self.tpcs.iter().map(|&(gpc, _)| gpc).collect())
-                .map_err(Clone::clone),
-            nvdebug,
-        }
     }
 }
 

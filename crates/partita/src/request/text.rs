@@ -62,7 +62,7 @@ mod tests {
     use partita_core::{ByteSize, Share};
 
     use crate::offered::TimeShare;
-    use crate::run::RunRequest;
+    use crate::request::RunRequest;
 
     #[test]
     fn a_request_is_the_same_after_it_was_sent() {

@@ -16,10 +16,9 @@ use partita_mps::fault::{Culprit, Fault, Part, Tracker};
 use partita_mps::log::{Event, Tail};
 use partita_mps::{Pid, Service};
 
-use super::incident::{self, Incident, What, now_unix_ms};
+use crate::mps::incident::{self, Incident, What, now_unix_ms};
 use crate::process::ProcessId;
-use crate::registry::Registry;
-use crate::run::LEDGER_VARIABLE;
+use crate::registry::{LEDGER_VARIABLE, Registry};
 use crate::system;
 
 /// How often the logs are looked at.

@@ -6,27 +6,24 @@ use std::process::ExitStatus;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use partita_mps::{MpsError, Service};
+use partita_mps::MpsError;
 use rustix::process::Signal;
 
-use super::end_work::end_work;
-use super::incident::What;
-use super::ready;
 use super::watch::{Blame, Watch};
 use crate::error::Error;
 use crate::install::Install;
-use crate::kill;
+use crate::kill::{self, end_leftovers};
+use crate::mps::end_work::end_work_before;
+use crate::mps::incident::What;
+use crate::mps::ready;
 use crate::process::ProcessId;
-use crate::registry::{Registry, Tenant};
+use crate::registry::Registry;
+use crate::request::Restart;
 use crate::signals;
 use crate::system;
 
 /// How often a pause looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// How long processes that a fault hit may take to end by themselves, before they are ended: the
-/// server waits for them.
-const LEFTOVERS_GRACE: Duration = Duration::from_secs(5);
 
 /// Faults that follow each other by less have to do with each other.
 const LOOP_TIME: Duration = Duration::from_secs(120);
@@ -41,41 +38,13 @@ fn pause_after(restarts: usize) -> Duration {
     }
 }
 
-/// How long each command to the service may take before a signal is sent on.
-const BEFORE_SIGNAL_LIMIT: Duration = Duration::from_secs(3);
-
-/// `--restart`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Restart {
-    /// Never.
-    #[default]
-    Never,
-    /// When a fault that a neighbour caused, or a neighbour's end, took its work on the GPU, and as
-    /// often as that happens.
-    OnNeighbourFault,
-}
-
 /// The tenant whose program is attended.
-pub(crate) struct Attended<'a> {
+pub(super) struct Attended<'a> {
     pub install: &'a Install,
     pub registry: &'a Registry,
     pub name: &'a str,
     pub dir: &'a Path,
     pub watch: &'a Watch,
-}
-
-/// To be called before a client of the service gets a signal: see [`Attended::before`].
-pub(crate) fn end_work_before(service: &Service, signal: Signal, process: ProcessId) {
-    if !dies_of(process.pid, signal) {
-        return;
-    }
-    // A service that does not answer must not keep the signal from it for long.
-    let service = service.clone().with_command_limit(BEFORE_SIGNAL_LIMIT);
-    let Ok(clients) = service.clients() else { return };
-    for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
-        // Whatever goes wrong, the signal is not kept from it.
-        let _ = end_work(&service.control(), server, client);
-    }
 }
 
 impl Attended<'_> {
@@ -190,26 +159,6 @@ impl Attended<'_> {
     }
 }
 
-/// Ends what is left of the program of a tenant of this process's user.
-///
-/// # Errors
-/// [`Error::NoSuchTenant`]; [`Error::NotYours`]; [`Error::Child`] if a process does not die.
-pub(crate) fn end_leftovers(install: &Install, registry: &Registry, name: &str) -> Result<(), Error> {
-    let tenant = registry.lock()?.tenant(name)?;
-    tenant.iter().try_for_each(Tenant::check_yours)?;
-    kill::end_processes(install, registry, name, &tenant, LEFTOVERS_GRACE).map(drop)
-}
-
-/// Whether a process neither catches nor ignores a signal.
-fn dies_of(pid: u32, signal: Signal) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let bit = 1u64 << (signal.as_raw() - 1);
-    ["SigCgt:", "SigIgn:"].iter().all(|set| {
-        let set = status.lines().find_map(|line| line.strip_prefix(set));
-        set.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).is_some_and(|set| set & bit == 0)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,31 +167,5 @@ mod tests {
     fn restarts_in_a_row_wait_for_longer_and_longer() {
         let pauses: Vec<u64> = (0..9).map(|restarts| pause_after(restarts).as_secs()).collect();
         assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 32, 32]);
-    }
-
-    #[test]
-    fn who_dies_of_a_signal_is_read_from_the_kernel() {
-        let mut sleeper = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        // Between fork and exec it has this process's handlers.
-        let is = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        while is(sleeper.id()).trim() != "sleep" {
-            std::thread::yield_now();
-        }
-        assert!(dies_of(sleeper.id(), Signal::TERM));
-        sleeper.kill().unwrap();
-        sleeper.wait().unwrap();
-        let mut deaf = std::process::Command::new("sh")
-            .args(["-c", "trap '' TERM; echo; read x"])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = [0];
-        std::io::Read::read_exact(deaf.stdout.as_mut().unwrap(), &mut line).unwrap();
-        assert!(!dies_of(deaf.id(), Signal::TERM));
-        // Not HUP: `nohup` has it ignored by all that it starts.
-        assert!(dies_of(deaf.id(), Signal::USR1));
-        drop(deaf.stdin.take());
-        deaf.wait().unwrap();
     }
 }

@@ -1,0 +1,190 @@
+//! `partitad` in system mode: how it answers the command of a user ([`system`](crate::system)).
+
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use partita_ledger::GPUS_MAX;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::gpus::Selectors;
+use crate::install::Install;
+use crate::kill::end_leftovers;
+use crate::mps;
+use crate::mps::incident::{self, Incident};
+use crate::process::ProcessId;
+use crate::registry::{self, Isolation, OwnedTenant, Registry, Tenant, check_name};
+use crate::request::RunRequest;
+use crate::run;
+use crate::system::{Answer, Request};
+
+/// The most that is read of a request, in bytes: a long command line fits.
+const REQUEST_BYTES_MAX: u64 = 4 << 20;
+/// How long a client may take to send its request, or to read the answer.
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Answers the one request of a connection, as root for the user whose connection it is. `run` runs
+/// a command line, which it checks to be one that users may have run for them, and returns the exit
+/// code.
+///
+/// # Errors
+/// [`Error::Io`] if the client has gone; [`Error::RunDirectory`] if this process is not root's.
+pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String]) -> u8) -> Result<(), Error> {
+    let io = || Error::io("the connection");
+    let peer = socket_peercred(&stream).map_err(|error| io()(error.into()))?;
+    stream
+        .set_read_timeout(Some(CLIENT_LIMIT))
+        .and_then(|()| stream.set_write_timeout(Some(CLIENT_LIMIT)))
+        .map_err(io())?;
+    let user = peer.uid.as_raw();
+    registry::act_for(user);
+    let mut bytes = Vec::new();
+    (&stream).take(REQUEST_BYTES_MAX).read_to_end(&mut bytes).map_err(io())?;
+    let asked = serde_json::from_slice(&bytes).map_err(|error| Error::Served {
+        reason: format!(
+            "the request is not understood: {error}; this `partita` is of another version than partitad"
+        ),
+    });
+    let client = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+    let done = asked.and_then(|asked| act(install, asked, user, client, run));
+    let (answer, made) = done.unwrap_or_else(|error| (Answer::Refused { reason: error.to_string() }, None));
+    let owners: Vec<BorrowedFd<'_>> =
+        made.iter().flat_map(OwnedTenant::handed_out).map(|(_, _, owner)| owner.as_fd()).collect();
+    match reply(&stream, &answer, &owners) {
+        // The client does not wait for this answer, or has ended. A tenant that was made for it
+        // ends with this process.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        sent => sent.map_err(io()),
+    }
+}
+
+/// Does what is asked. Returns the answer, and the tenant whose descriptors go with it.
+fn act(
+    install: &Install,
+    request: Request,
+    user: u32,
+    client: u32,
+    run: impl FnOnce(&[String]) -> u8,
+) -> Result<(Answer, Option<OwnedTenant>), Error> {
+    let registry = Registry::open()?;
+    if !registry.is_system() {
+        return Err(Error::RunDirectory {
+            path: registry.root().to_owned(),
+            reason: "it is not in system mode; start `partitad --system` anew".to_owned(),
+        });
+    }
+    match request {
+        Request::Command { arguments } => {
+            let printed = captured(|| run(&arguments)).map_err(Error::io("the command's output"))?;
+            return Ok((printed, None));
+        }
+        Request::Make { name, gpus, request } => {
+            check_name(&name)?;
+            // The kernel names the process that has connected.
+            let process = ProcessId::living(client).filter(|process| process.user() == Some(user));
+            let process =
+                process.ok_or_else(|| Error::Served { reason: "the command has ended".to_owned() })?;
+            let tenant = make_for(install, &registry, &name, gpus.parse()?, &request, process)?;
+            let parts = tenant.handed_out().map(|(path, meta, _)| (path.to_owned(), meta.clone())).collect();
+            return Ok((Answer::Made { parts }, Some(tenant)));
+        }
+        Request::NoteChild { name, child } => {
+            if child.user() == Some(user) {
+                let lock = registry.lock()?;
+                lock.tenant(&name)?.iter().try_for_each(|part| part.note_child(child))?;
+            }
+        }
+        Request::NoteIncident { name, what } => {
+            let tenant = registry.lock()?.tenant(&name)?;
+            tenant.iter().try_for_each(Tenant::check_yours)?;
+            // All its GPUs have one service.
+            let service =
+                tenant.first().map(|first| mps::service_of(install, &registry, first)).transpose()?;
+            if let Some(service) = service.flatten() {
+                incident::note(&service, &Incident::now(&name, what.of_another_user()));
+            }
+        }
+        Request::EndProcesses { name } => end_leftovers(install, &registry, &name)?,
+        Request::Clean => registry.lock()?.tenants().map(drop)?,
+    }
+    Ok((Answer::Done, None))
+}
+
+/// Makes a tenant of the acting user's and, for one that shares its GPUs, starts their service.
+fn make_for(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    selectors: Selectors,
+    request: &RunRequest,
+    process: ProcessId,
+) -> Result<OwnedTenant, Error> {
+    let gpus = crate::gpus::select(install, Some(&selectors))?.gpus;
+    gpus.iter().try_for_each(run::check_usable)?;
+    let boards = gpus.iter().filter_map(|gpu| Some((gpu.sim()?, gpu.facts.index)));
+    for (board, index) in boards {
+        board.start_board(index)?;
+    }
+    let tenant = run::make(install, request, registry, &gpus, name, process)?;
+    // Not before: a refused tenant starts no service.
+    let served = match request.isolation {
+        Isolation::Shared => serve(install, registry, &gpus),
+        Isolation::Own => Ok(()),
+    };
+    if let Err(error) = served {
+        drop(tenant);
+        // Whatever goes wrong here, the next command removes the remains.
+        let _ = registry.lock().and_then(|lock| lock.tenants());
+        return Err(error);
+    }
+    Ok(tenant)
+}
+
+/// Starts the service of these GPUs, if it does not run, and refuses one more tenant if there is no
+/// room for it.
+fn serve(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
+    let (service, ensured) = mps::start(install, &registry.of_root(), gpus, &mps::StartOptions::default())?;
+    let admitted =
+        mps::tenants_of(registry, gpus).and_then(|tenants| mps::ready::admit(&service, gpus, tenants));
+    admitted.inspect_err(|_| {
+        if ensured.started {
+            let _ = service.stop_if_unused();
+        }
+    })
+}
+
+/// Runs something and returns what it prints on stdout and stderr.
+fn captured(run: impl FnOnce() -> u8) -> io::Result<Answer> {
+    let file = |name| -> io::Result<File> {
+        Ok(File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?))
+    };
+    let (mut out, mut err) = (file("partita-stdout")?, file("partita-stderr")?);
+    rustix::stdio::dup2_stdout(&out)?;
+    rustix::stdio::dup2_stderr(&err)?;
+    let code = run();
+    io::stdout().flush()?;
+    let read = |file: &mut File| {
+        let mut bytes = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map(|_| bytes)
+    };
+    Ok(Answer::Printed { code, stdout: read(&mut out)?, stderr: read(&mut err)? })
+}
+
+/// Sends an answer, with its descriptors beside the first byte.
+fn reply(stream: &UnixStream, answer: &Answer, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(answer)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GPUS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many GPUs for one message"));
+    }
+    let sent = sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let mut stream = stream;
+    stream.write_all(&bytes[sent..])
+}

@@ -1,0 +1,41 @@
+//! What did not work, and whose fault that is.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::StoreError;
+
+/// Whose fault it is that something did not work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blame {
+    /// The job's: it asked for what there is not. The node is as good as before, and the next try
+    /// fails too.
+    Job,
+    /// The node's: the next job of this kind would fail as well.
+    Node,
+}
+
+/// Something that did not work, and whose fault that is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// Whose.
+    pub blame: Blame,
+    /// The thing, the reason and the remedy.
+    pub reason: String,
+}
+
+impl Trouble {
+    pub(super) fn node(reason: impl ToString) -> Self {
+        Self { blame: Blame::Node, reason: reason.to_string() }
+    }
+
+    pub(super) fn job(reason: impl ToString) -> Self {
+        Self { blame: Blame::Job, reason: reason.to_string() }
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::node(error)
+    }
+}

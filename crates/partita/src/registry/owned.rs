@@ -1,0 +1,179 @@
+//! A tenant that this process makes and owns.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use partita_ledger::{
+    FLAG_TIMED, GATE_FILE_NAME, GPU_LINK_PREFIX, GateMap, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile,
+    Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap,
+};
+
+use super::dir::{Dir, own_user};
+use super::layout::{GATE, OWNER};
+use super::tenant::{Meta, write_meta};
+use crate::error::Error;
+
+/// `TMPFS_MAGIC` of linux/magic.h.
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+
+/// A part of a tenant that is to be made: what it is on one GPU.
+#[derive(Debug)]
+pub struct NewPart {
+    /// The name of the GPU's directory.
+    pub gpu_key: String,
+    /// What is known of it.
+    pub meta: Meta,
+    /// Its limits there.
+    pub limits: Limits,
+}
+
+/// A tenant that this process owns: its `partita run`.
+#[derive(Debug)]
+pub struct OwnedTenant {
+    /// One for each GPU, in the order in which programs see them. Never empty.
+    pub(super) parts: Vec<OwnedPart>,
+}
+
+#[derive(Debug)]
+pub(super) struct OwnedPart {
+    /// None in a client, which cannot write there.
+    pub dir: Option<Dir>,
+    /// Its path, which the open directory is known by since it got its name.
+    pub path: PathBuf,
+    pub gpu_key: String,
+    pub meta: Meta,
+    pub owner: File,
+}
+
+impl OwnedTenant {
+    /// The tenant's directory on its first GPU: the value of `PARTITA_LEDGER`.
+    pub fn dir(&self) -> &Path {
+        &self.parts[0].path
+    }
+
+    /// The open and locked files that keep the tenant alive, one for each GPU. A process that
+    /// inherits them keeps the tenant alive too.
+    pub fn owner_files(&self) -> impl Iterator<Item = &File> {
+        self.parts.iter().map(|part| &part.owner)
+    }
+
+    /// What is known of the tenant on its first GPU.
+    pub fn meta(&self) -> &Meta {
+        &self.parts[0].meta
+    }
+
+    /// Changes what is known of the tenant, for others to read.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn update_meta(&mut self, change: impl Fn(&mut Meta)) -> Result<(), Error> {
+        for part in &mut self.parts {
+            change(&mut part.meta);
+            if let Some(dir) = &part.dir {
+                write_meta(dir, &part.path, &part.meta)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The tenant that `partitad` has made for this process: for each of its GPUs the directory,
+    /// what is known of it, and the locked file that keeps it alive.
+    pub(crate) fn received(parts: impl IntoIterator<Item = (PathBuf, Meta, File)>) -> Self {
+        let part = |(path, meta, owner): (PathBuf, Meta, File)| OwnedPart {
+            dir: None,
+            path,
+            gpu_key: meta.gpu.key.clone(),
+            meta,
+            owner,
+        };
+        Self { parts: parts.into_iter().map(part).collect() }
+    }
+
+    /// What a client needs to have it: see [`OwnedTenant::received`].
+    pub(crate) fn handed_out(&self) -> impl Iterator<Item = (&Path, &Meta, &File)> {
+        self.parts.iter().map(|part| (part.path.as_path(), &part.meta, &part.owner))
+    }
+}
+
+/// Makes everything of a tenant on one GPU in `dir`, which is new and its owner's alone. `links`
+/// lead to its other GPUs'.
+///
+/// In system mode the tenant's user gets the files that its processes lock and write. The others
+/// stay root's.
+pub(super) fn make(
+    dir: &Dir,
+    meta: &Meta,
+    limits: &Limits,
+    links: &[PathBuf],
+    user: u32,
+) -> Result<File, Error> {
+    let describe = || dir.path().display().to_string();
+    let owner = dir.create(OWNER, 0o644).map_err(Error::io(describe()))?;
+    match partita_ledger::lock_alone(owner.as_raw_fd()) {
+        Ok(true) => {}
+        Ok(false) => return Err(Error::io(describe())(io::ErrorKind::WouldBlock.into())),
+        Err(partita_ledger::Errno(code)) => {
+            return Err(Error::io(describe())(io::Error::from_raw_os_error(code)));
+        }
+    }
+    let ledger = |error: LedgerError| Error::io("the ledger")(io::Error::other(error.to_string()));
+    // Others read the limits to plan beside the tenant. What its processes lock and map is theirs
+    // alone.
+    LimitsFile::create(dir.at(LIMITS_FILE_NAME), limits, 0o644).map_err(ledger)?;
+    UsageMap::create(dir.at(USAGE_FILE_NAME), 0o600).map_err(ledger)?;
+    if limits.flags & FLAG_TIMED != 0 {
+        check_memory(dir, "no share of time")?;
+        TimeMap::create(dir.at(TIME_FILE_NAME), 0o600).map_err(ledger)?;
+    }
+    for (link, number) in links.iter().zip(1..) {
+        dir.link(link, &format!("{GPU_LINK_PREFIX}{number}")).map_err(Error::io(describe()))?;
+    }
+    write_meta(dir, dir.path(), meta)?;
+    if user != own_user() {
+        let time = (limits.flags & FLAG_TIMED != 0).then_some(TIME_FILE_NAME);
+        for name in [Some(USAGE_FILE_NAME), time].into_iter().flatten() {
+            dir.give(&name.to_string_lossy(), user).map_err(Error::io(describe()))?;
+        }
+        // Nobody but the user can open it, and so nobody else can lock it.
+        dir.give(OWNER, user).map_err(Error::io(describe()))?;
+        rustix::fs::fchmod(&owner, rustix::fs::Mode::from_raw_mode(0o600))
+            .map_err(|error| Error::io(describe())(error.into()))?;
+    }
+    dir.set_mode(0o755).map_err(Error::io(describe()))?;
+    Ok(owner)
+}
+
+/// Refuses a directory whose files no GPU maps, where tenants are to be given what needs that.
+///
+/// The driver is to map them, and long-lasting pins are for memory: the kernel refuses them for
+/// pages that a file system writes back.
+fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
+    if dir.is_on(TMPFS).map_err(Error::io(dir.path().display().to_string()))? {
+        return Ok(());
+    }
+    Err(Error::RunDirectory {
+        path: dir.path().to_owned(),
+        reason: format!(
+            "it is on no tmpfs, and a GPU maps no page of another file system, so that tenants here can have {without}; \
+             leave PARTITA_RUN_DIR unset or put it below /dev/shm"
+        ),
+    })
+}
+
+/// Makes the gate between the tenants of a user on a GPU, if it is missing. It is that user's
+/// alone: whoever could write it could end every process that has it mapped.
+pub(super) fn make_gate(gpu: &Dir, user: u32) -> Result<(), Error> {
+    check_memory(gpu, "no priority and no share of time")?;
+    let made = match GateMap::create(gpu.at(GATE_FILE_NAME), 0o600) {
+        Err(error) if *error.problem() == Problem::Exists => GateMap::open(gpu.at(GATE_FILE_NAME)),
+        made => made,
+    };
+    let path = gpu.path().join(GATE).display().to_string();
+    made.map(drop).map_err(|error| Error::io(path.clone())(io::Error::other(error.to_string())))?;
+    if user != own_user() {
+        gpu.give(GATE, user).map_err(Error::io(path))?;
+    }
+    Ok(())
+}
