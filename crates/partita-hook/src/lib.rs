@@ -27,80 +27,15 @@
 extern crate alloc;
 
 mod account;
-mod allocations;
-mod attach;
-mod beside;
-mod caller;
-mod calls;
-mod capture;
-mod carried;
-mod claim;
-mod contexts;
-mod counter;
 mod driver;
-mod driver_memory;
-mod elf;
-mod executables;
-mod floor;
-mod fork;
-mod functions;
-mod futex;
+mod entry;
 mod gate;
 mod graph;
-mod graph_change;
-mod graph_exec;
-mod graph_gpus;
-mod graph_memory;
-mod graph_nodes;
-mod graph_place;
-mod green;
-mod hami;
-mod heap;
-mod holdings;
-mod imports;
-mod ioctl;
 mod launch;
-mod launch_mask;
-mod linker;
-mod locate;
-mod look;
-mod managed;
-mod mask;
 mod memory;
-mod misfit;
-mod multicast;
-mod namespaces;
-mod nvml;
-mod occupancy;
-mod origin;
-mod page;
-mod per_gpu;
-mod places;
-mod pools;
-mod query;
-mod quiet;
-mod real;
-mod report;
-mod resolve;
-mod row;
-mod shares;
-mod slices;
-mod spill;
-mod spilled;
-mod stream;
-mod stream_memory;
-mod subscribers;
+mod session;
 mod sys;
-mod table;
-mod tenant;
-mod thread_word;
 mod time;
-mod unwind;
-mod vmm;
-mod waits;
-mod watcher;
-mod widen;
-mod word;
 
 /// Looks at the environment as soon as the library is loaded, before the
 /// program can change it.
@@ -108,8 +43,8 @@ mod word;
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {
     extern "C" fn at_load() {
-        sys::find_next_ioctl();
-        origin::look_at_load();
+        sys::next::find_next_ioctl();
+        account::origin::look_at_load();
     }
     at_load
 };
@@ -119,7 +54,7 @@ static AT_LOAD: extern "C" fn() = {
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    report::line(format_args!("internal error: {info}; please report it"));
+    sys::report::line(format_args!("internal error: {info}; please report it"));
     // SAFETY: ends the process without running anything of it.
     unsafe { libc::abort() }
 }

@@ -9,17 +9,20 @@ use partita_abi::types::CUstreamBatchMemOpParams;
 use partita_core::time::{Hold, Priority};
 use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
 
-use super::pace::Paces;
-use crate::account::Gpu;
-use crate::driver::calls;
-use crate::fork::in_child;
-use crate::page::PageCalls;
-use crate::per_gpu::PerGpu;
-use crate::stream::{LEGACY, PER_THREAD};
-use crate::sys::now_ns;
-use crate::tenant::Tenant;
-use crate::{beside, capture, real, report, tenant, watcher};
 use partita_ledger::mutex::Mutex;
+
+use crate::account::gpu::Gpu;
+use crate::account::per_gpu::PerGpu;
+use crate::account::tenant::{self, Tenant};
+use crate::driver::calls::calls;
+use crate::driver::page::PageCalls;
+use crate::driver::stream::{LEGACY, PER_THREAD};
+use crate::driver::{capture, real};
+use crate::gate::pace::Paces;
+use crate::sys::clock::now_ns;
+use crate::sys::fork::in_child;
+use crate::sys::{report, watcher};
+use crate::time::beside;
 
 calls! {
     /// Entry points of gates, complete from CUDA 11.7 on.

@@ -9,9 +9,9 @@ use partita_abi::types::{
 };
 use partita_ledger::{GATE_LANES, OPEN};
 
-use super::lanes::Gate;
-use crate::stream::key_of;
-use crate::tenant::Tenant;
+use crate::account::tenant::Tenant;
+use crate::driver::stream::key_of;
+use crate::gate::lanes::Gate;
 
 /// The lanes of a set of bits.
 pub fn lanes_of(lanes: u64) -> impl Iterator<Item = usize> {

@@ -13,10 +13,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use partita_abi::CuResult;
 use partita_core::time::Pacer;
 
-use crate::driver::calls;
-use crate::stream::places;
-use crate::{capture, quiet};
 use partita_ledger::mutex::Mutex;
+
+use crate::driver::calls::calls;
+use crate::driver::stream::places;
+use crate::driver::{capture, quiet};
 
 calls! {
     /// Entry points that measure a launch.

@@ -4,7 +4,7 @@ use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
 
-use crate::driver::calls;
+use crate::driver::calls::calls;
 
 calls! {
     /// Entry points of shares of time, complete from CUDA 11.7 on.

@@ -4,8 +4,8 @@ use core::ffi::c_void;
 
 use partita_abi::CuResult;
 
-use super::calls::TimeCalls;
-use super::units::Pool;
+use crate::time::calls::TimeCalls;
+use crate::time::units::Pool;
 
 /// How often the mark is renewed, in nanoseconds: the driver tells differences in milliseconds as
 /// an `f32`, which are exact to 0.1 µs up to a second.

@@ -9,17 +9,19 @@ use partita_abi::CuResult;
 use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
 use partita_ledger::{GateMap, LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
 
-use super::calls::TimeCalls;
-use super::streams::{Part, Present, Stream, Streams};
-use super::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool};
-use crate::account::Gpu;
-use crate::fork::in_child;
-use crate::page::PageCalls;
-use crate::per_gpu::PerGpu;
-use crate::sys::now_ns;
-use crate::tenant::Tenant;
-use crate::{capture, quiet, report, stream, tenant, watcher};
 use partita_ledger::mutex::Mutex;
+
+use crate::account::gpu::Gpu;
+use crate::account::per_gpu::PerGpu;
+use crate::account::tenant::{self, Tenant};
+use crate::driver::page::PageCalls;
+use crate::driver::{capture, quiet, stream};
+use crate::sys::clock::now_ns;
+use crate::sys::fork::in_child;
+use crate::sys::{report, watcher};
+use crate::time::calls::TimeCalls;
+use crate::time::streams::{Part, Present, Stream, Streams};
+use crate::time::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool};
 
 /// Contexts of a GPU in a process at a time.
 pub(super) const POOLS: usize = 8;

@@ -12,10 +12,11 @@
 //! memory, any process of the tenant changes it ([`TimeMap`]), and each has such a thread while it
 //! has work in flight; so it is nobody's task alone, and nobody's death stops the others.
 
-mod calls;
-mod clock;
+pub mod beside;
+pub mod calls;
+pub mod clock;
 pub mod meter;
-mod neighbours;
-mod streams;
-mod units;
+pub mod neighbours;
+pub mod streams;
+pub mod units;
 pub mod watch;

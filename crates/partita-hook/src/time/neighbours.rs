@@ -7,7 +7,7 @@ use partita_ledger::{
     LIMITS_FILE_NAME, Limits, MECHANISM_NONE, TIME_FILE_NAME, TimeView, USAGE_FILE_NAME, UsageView,
 };
 
-use crate::beside;
+use crate::time::beside;
 
 /// How long an answer is good, in nanoseconds: a fraction of the period within which borrowed time
 /// is given back.

@@ -3,8 +3,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::stream::places;
 use partita_ledger::mutex::{Guard, Mutex};
+
+use crate::driver::stream::places;
 
 /// Streams that are known at a time; launches in others are measured one by one.
 pub const STREAMS: usize = 256;

@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use alloc::vec::Vec;
 use partita_abi::CuResult;
 
-use super::calls::TimeCalls;
-use crate::sys::now_ns;
-use crate::{futex, watcher};
+use crate::sys::clock::now_ns;
+use crate::sys::{futex, watcher};
+use crate::time::calls::TimeCalls;
 
 /// Units of a context at a time. A program that is further ahead of the GPU waits, as it does for
 /// the driver when its queue is full.

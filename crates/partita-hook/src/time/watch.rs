@@ -10,16 +10,16 @@ use partita_core::time::{ACCOUNT_WORDS, Law, Pacer, Policy, TimeAccount};
 use partita_ledger::mutex::Mutex;
 use partita_ledger::{FLAG_TIME_SOFT, GateMap, Limits, TIME_WORDS};
 
-use super::clock::Clock;
-use super::meter::{self, Meter, POOLS};
-use super::neighbours::Neighbours;
-use super::streams::{Present, STREAMS};
-use super::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool, Unit};
-use crate::account::Gpu;
-use crate::fork::{in_child, renew};
-use crate::sys::now_ns;
-use crate::tenant::Tenant;
-use crate::{capture, quiet, stream};
+use crate::account::gpu::Gpu;
+use crate::account::tenant::Tenant;
+use crate::driver::{capture, quiet, stream};
+use crate::sys::clock::now_ns;
+use crate::sys::fork::{in_child, renew};
+use crate::time::clock::Clock;
+use crate::time::meter::{self, Meter, POOLS};
+use crate::time::neighbours::Neighbours;
+use crate::time::streams::{Present, STREAMS};
+use crate::time::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool, Unit};
 
 const _: () = assert!(ACCOUNT_WORDS == TIME_WORDS);
 

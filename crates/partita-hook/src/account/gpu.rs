@@ -1,0 +1,113 @@
+//! The tenant on one of its GPUs: limits, account and mask there.
+
+use partita_ledger::{HookState, Key, Limits, LimitsMap, NO_QUOTA, Slot};
+
+use crate::account::launch_mask::LaunchMask;
+
+/// This process's part in its tenant on one GPU.
+///
+/// What every launch reads comes first, in few lines of the cache.
+#[repr(C)]
+pub struct Gpu {
+    /// What launches need to be masked, ready to use; none where the tenant has no partition.
+    pub mask: Option<LaunchMask>,
+    /// The limits, mapped read-only.
+    pub limits: LimitsMap,
+    /// This process's slot in the tenant's account of this GPU.
+    pub slot: Slot,
+    /// Its place among the GPUs that this process sees: the driver's ordinal.
+    pub index: u8,
+}
+
+/// Bytes of device memory, the GPU on which they are charged, and to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charge {
+    /// [`Gpu::index`].
+    pub gpu: u8,
+    /// The bytes.
+    pub bytes: u64,
+    /// To whom.
+    pub account: Account,
+}
+
+/// Whom memory is charged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Account {
+    /// This process.
+    Own,
+    /// This process, and it goes back to the pool of this handle.
+    Pool(u64),
+    /// All processes of the tenant that hold the memory of this key.
+    Shared(Key),
+    /// Nobody: it is host memory, beyond the quota.
+    Host(Form),
+}
+
+/// Whether calls that move managed memory are to find it where it was allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As device memory: such calls fail.
+    Device,
+    /// As managed memory: they do nothing.
+    Managed,
+}
+
+impl Charge {
+    /// Bytes that are this process's own.
+    pub fn own(gpu: u8, bytes: u64) -> Self {
+        Self { gpu, bytes, account: Account::Own }
+    }
+}
+
+impl Gpu {
+    /// The memory quota in bytes, `None` without one.
+    pub fn quota_bytes(&self) -> Option<u64> {
+        // A writer that holds the limits busy does so for microseconds; the
+        // bound on the reader is there for one that was made to misbehave, and
+        // then the safe answer is that nothing more may be had.
+        match self.limits.memory_bytes() {
+            Ok((NO_QUOTA, _)) => None,
+            Ok((quota_bytes, _)) => Some(quota_bytes),
+            Err(_) => Some(0),
+        }
+    }
+
+    /// Bytes that the tenant's living processes hold together.
+    pub fn used_bytes(&self) -> u64 {
+        let usage = self.slot.map();
+        if usage.used() > self.slot.bytes() {
+            // Some are another process's, which may have ended. Without a look
+            // at the file the answer is still right as to what can be had now.
+            let _ = usage.reap();
+        }
+        usage.used()
+    }
+
+    /// The limits as they are now.
+    pub fn limits_now(&self) -> Option<Limits> {
+        self.limits.load().ok().map(|(_, limits)| limits)
+    }
+
+    /// Takes `bytes` from the quota if they fit.
+    pub fn reserve(&self, bytes: u64) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        let quota_bytes = self.quota_bytes().unwrap_or(NO_QUOTA);
+        self.slot.reserve(bytes, quota_bytes).is_ok()
+    }
+
+    /// Gives `bytes` back to the quota.
+    pub fn credit(&self, bytes: u64) {
+        if bytes > 0 {
+            // Fails only for a ledger that was damaged from outside; there is
+            // nobody to tell on this path, and the observer sees the damage.
+            let _ = self.slot.release(bytes);
+        }
+    }
+
+    /// Reports what the hook has found of itself.
+    pub fn report(&self, flags: u32) {
+        self.slot.report(HookState { flags, code: 0 });
+    }
+}

@@ -1,0 +1,436 @@
+//! The driver calls that the hook makes on its own account.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeType, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUmemAllocationProp, CUuuid,
+};
+use partita_driver::callback::GetExportTable;
+
+use crate::driver::real;
+
+macro_rules! calls {
+    ($(#[$about:meta])* struct $calls:ident;
+     $($(#[$doc:meta])* $field:ident = $name:literal $(or $older:literal)?: fn($($type:ty),*);)*) => {
+        $(#[$about])*
+        pub struct $calls {
+            $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($type),*) -> CuResult,)*
+        }
+
+        impl $calls {
+            /// Resolves them all.
+            ///
+            /// # Errors
+            /// The name of the first one that this driver does not export.
+            pub fn resolve() -> Result<Self, &'static core::ffi::CStr> {
+                Ok(Self {
+                    $($field: {
+                        let address = $crate::driver::real::symbol($name);
+                        $(let address = if address.is_null() { $crate::driver::real::symbol($older) } else { address };)?
+                        if address.is_null() {
+                            return Err($name);
+                        }
+                        // SAFETY: the prototype of that name in cuda.h.
+                        unsafe {
+                            core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($type),*) -> CuResult>(
+                                address,
+                            )
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+pub(crate) use calls;
+
+calls! {
+    /// Entry points of the driver, resolved once when the process attaches.
+    struct DriverCalls;
+    device_count = c"cuDeviceGetCount": fn(*mut c_int);
+    device_uuid = c"cuDeviceGetUuid_v2" or c"cuDeviceGetUuid": fn(*mut CUuuid, c_int);
+    current_context = c"cuCtxGetCurrent": fn(*mut *mut c_void);
+    retain_primary = c"cuDevicePrimaryCtxRetain": fn(*mut *mut c_void, c_int);
+    release_primary = c"cuDevicePrimaryCtxRelease_v2": fn(c_int);
+    primary_state = c"cuDevicePrimaryCtxGetState": fn(c_int, *mut c_uint, *mut c_int);
+    free = c"cuMemFree_v2": fn(u64);
+    range = c"cuMemGetAddressRange_v2": fn(*mut u64, *mut usize, u64);
+    close = c"cuIpcCloseMemHandle": fn(u64);
+    limit = c"cuCtxGetLimit": fn(*mut usize, c_uint);
+    function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, *mut c_void);
+    kernel_function = c"cuKernelGetFunction": fn(*mut *mut c_void, *mut c_void);
+    blocks_per_sm = c"cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, *mut c_void, c_int, usize);
+}
+
+calls! {
+    /// Entry points that tell of captures and of memory behind handles, complete from CUDA 11.3 on.
+    struct NewerCalls;
+    is_capturing = c"cuStreamIsCapturing": fn(*mut c_void, *mut c_uint);
+    capture_info = c"cuStreamGetCaptureInfo_v2": fn(*mut c_void, *mut c_uint, *mut u64, *mut *mut c_void, *mut *const c_void, *mut usize);
+    exchange_mode = c"cuThreadExchangeStreamCaptureMode": fn(*mut c_uint);
+    properties = c"cuMemGetAllocationPropertiesFromHandle": fn(*mut CUmemAllocationProp, u64);
+    release_handle = c"cuMemRelease": fn(u64);
+}
+
+/// `CU_STREAM_CAPTURE_STATUS_NONE`.
+const CAPTURE_NONE: c_uint = 0;
+/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+const CAPTURE_ACTIVE: c_uint = 1;
+
+/// Entry points that are resolved when the first of them is needed, and then kept.
+pub struct Kept<T: 'static>(AtomicPtr<T>);
+
+impl<T: Send + Sync> Kept<T> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// The entry points; none where the driver lacks one of them.
+    pub fn get(&self, resolve: impl FnOnce() -> Result<T, &'static CStr>) -> Option<&'static T> {
+        let known = self.0.load(Ordering::Acquire);
+        if known.is_null() {
+            // Two threads that resolve at the same time leave one copy behind.
+            let made = Box::leak(Box::new(resolve().ok()?));
+            self.0.store(made, Ordering::Release);
+            return Some(made);
+        }
+        // SAFETY: stored above, and never freed.
+        Some(unsafe { &*known })
+    }
+}
+
+fn newer() -> Option<&'static NewerCalls> {
+    static CALLS: Kept<NewerCalls> = Kept::new();
+    CALLS.get(NewerCalls::resolve)
+}
+
+calls! {
+    /// Entry points that look into graphs, complete from CUDA 11.6 on.
+    struct GraphCalls;
+    nodes = c"cuGraphGetNodes": fn(*mut c_void, *mut *mut c_void, *mut usize);
+    node_type = c"cuGraphNodeGetType": fn(*mut c_void, *mut CUgraphNodeType);
+    child = c"cuGraphChildGraphNodeGetGraph": fn(*mut c_void, *mut *mut c_void);
+    // The structure of CUDA 10 and 11 is the first part of the later one.
+    kernel_parameters = c"cuGraphKernelNodeGetParams_v2" or c"cuGraphKernelNodeGetParams": fn(*mut c_void, *mut CUDA_KERNEL_NODE_PARAMS_v2);
+    kernel_attribute = c"cuGraphKernelNodeGetAttribute": fn(*mut c_void, CUlaunchAttributeID, *mut CUlaunchAttributeValue);
+    set_enabled = c"cuGraphNodeSetEnabled": fn(*mut c_void, *mut c_void, c_uint);
+    get_enabled = c"cuGraphNodeGetEnabled": fn(*mut c_void, *mut c_void, *mut c_uint);
+    upload = c"cuGraphUpload": fn(*mut c_void, *mut c_void);
+    destroy = c"cuGraphDestroy": fn(*mut c_void);
+    instantiate = c"cuGraphInstantiateWithFlags": fn(*mut *mut c_void, *mut c_void, u64);
+    destroy_executable = c"cuGraphExecDestroy": fn(*mut c_void);
+}
+
+calls! {
+    /// Entry points that look into modules, complete from CUDA 11.0 on.
+    struct ModuleCalls;
+    of_function = c"cuFuncGetModule": fn(*mut *mut c_void, *mut c_void);
+    global = c"cuModuleGetGlobal_v2": fn(*mut u64, *mut usize, *mut c_void, *const c_char);
+}
+
+impl ModuleCalls {
+    /// The module of a `CUfunction`.
+    pub fn of_function(&self, function: *mut c_void) -> Option<*mut c_void> {
+        let mut module = core::ptr::null_mut();
+        // SAFETY: a valid pointer; the driver checks the handle.
+        unsafe { (self.of_function)(&mut module, function) }.ok().ok()?;
+        Some(module)
+    }
+
+    /// Whether the module has a variable of that name.
+    pub fn has_global(&self, module: *mut c_void, name: &CStr) -> bool {
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: valid pointers and a module that the driver gave.
+        unsafe { (self.global)(&mut address, &mut bytes, module, name.as_ptr()) }.is_ok()
+    }
+}
+
+impl GraphCalls {
+    /// The nodes of a graph.
+    pub fn nodes(&self, graph: *mut c_void) -> Option<Vec<*mut c_void>> {
+        let mut count = 0;
+        // SAFETY: a valid pointer; null asks for the number alone.
+        unsafe { (self.nodes)(graph, core::ptr::null_mut(), &mut count) }.ok().ok()?;
+        if count == 0 {
+            // The driver refuses room for none.
+            return Some(Vec::new());
+        }
+        let mut nodes = vec![core::ptr::null_mut(); count];
+        // SAFETY: room for as many nodes as said.
+        unsafe { (self.nodes)(graph, nodes.as_mut_ptr(), &mut count) }.ok().ok()?;
+        nodes.truncate(count);
+        Some(nodes)
+    }
+
+    /// What a node does.
+    pub fn node_type(&self, node: *mut c_void) -> Option<CUgraphNodeType> {
+        let mut kind = 0;
+        // SAFETY: a valid pointer and a node that the driver gave.
+        unsafe { (self.node_type)(node, &mut kind) }.ok().ok()?;
+        Some(kind)
+    }
+
+    /// The graph embedded in a child graph node.
+    pub fn child(&self, node: *mut c_void) -> Option<*mut c_void> {
+        let mut graph = core::ptr::null_mut();
+        // SAFETY: as above.
+        unsafe { (self.child)(node, &mut graph) }.ok().ok()?;
+        Some(graph)
+    }
+
+    /// The parameters of a kernel node.
+    pub fn kernel_parameters(&self, node: *mut c_void) -> Option<CUDA_KERNEL_NODE_PARAMS_v2> {
+        let mut parameters = core::mem::MaybeUninit::zeroed();
+        // SAFETY: room for the structure of this version of the call, all of whose fields may be
+        // zero.
+        unsafe {
+            (self.kernel_parameters)(node, parameters.as_mut_ptr()).ok().ok()?;
+            Some(parameters.assume_init())
+        }
+    }
+
+    /// An attribute of a kernel node.
+    pub fn kernel_attribute(
+        &self,
+        node: *mut c_void,
+        id: CUlaunchAttributeID,
+    ) -> Option<CUlaunchAttributeValue> {
+        let mut value = CUlaunchAttributeValue::default();
+        // SAFETY: room for the union.
+        unsafe { (self.kernel_attribute)(node, id, &mut value) }.ok().ok()?;
+        Some(value)
+    }
+
+    /// Whether a kernel node of an executable runs, as far as the program is concerned.
+    ///
+    /// # Errors
+    /// The driver's; CUDA_ERROR_INVALID_VALUE for a node that is not of the executable's graph any
+    /// more.
+    pub fn is_enabled(&self, executable: *mut c_void, node: *mut c_void) -> Result<bool, CuResult> {
+        let mut enabled = 0;
+        // SAFETY: a valid pointer; the driver checks the handles.
+        unsafe { (self.get_enabled)(executable, node, &mut enabled) }.ok().map(|()| enabled != 0)
+    }
+
+    /// Enables or disables a node of an executable from its next launch on.
+    ///
+    /// # Errors
+    /// As [`GraphCalls::is_enabled`].
+    pub fn set_enabled(&self, executable: *mut c_void, node: *mut c_void, on: bool) -> Result<(), CuResult> {
+        // SAFETY: the driver checks the handles.
+        unsafe { (self.set_enabled)(executable, node, c_uint::from(on)) }.ok()
+    }
+
+    /// Uploads an executable.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn upload(&self, executable: *mut c_void, stream: *mut c_void) -> Result<(), CuResult> {
+        // SAFETY: the program's handles; the driver checks them.
+        unsafe { (self.upload)(executable, stream) }.ok()
+    }
+
+    /// Makes an executable that the program is never given.
+    pub fn instantiate(&self, graph: usize) -> Option<*mut c_void> {
+        let mut executable = core::ptr::null_mut();
+        // SAFETY: a valid pointer, and a graph that the hook keeps.
+        unsafe { (self.instantiate)(&mut executable, graph as *mut c_void, 0) }.ok().ok()?;
+        Some(executable)
+    }
+
+    /// Destroys an executable that the program was never given.
+    pub fn destroy_executable(&self, executable: *mut c_void) {
+        // SAFETY: the driver has just made it, and nobody else knows it.
+        let _ = unsafe { (self.destroy_executable)(executable) };
+    }
+
+    /// Destroys a graph that the program has destroyed.
+    pub fn destroy(&self, graph: usize) {
+        // SAFETY: the program gave the graph up, and the hook kept it until now.
+        let _ = unsafe { (self.destroy)(graph as *mut c_void) };
+    }
+}
+
+/// Sets which calls a stream capture forbids to this thread; returns what was set before.
+pub fn exchange_capture_mode(mode: c_uint) -> Option<c_uint> {
+    let mut mode = mode;
+    // SAFETY: a valid pointer.
+    unsafe { (newer()?.exchange_mode)(&mut mode) }.ok().ok()?;
+    Some(mode)
+}
+
+/// `cuGetExportTable`, if the driver exports it.
+pub fn export_table() -> Option<GetExportTable> {
+    let address = real::symbol(c"cuGetExportTable");
+    // SAFETY: the prototype of that name in cuda.h.
+    (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, GetExportTable>(address) })
+}
+
+impl DriverCalls {
+    /// The UUIDs of the GPUs that the process sees, by ordinal.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn gpu_uuids(&self) -> Result<Vec<[u8; 16]>, CuResult> {
+        let mut count = 0;
+        // SAFETY: a valid pointer.
+        unsafe { (self.device_count)(&mut count) }.ok()?;
+        let uuid = |device| {
+            let mut uuid = CUuuid { bytes: [0; 16] };
+            // SAFETY: as above.
+            unsafe { (self.device_uuid)(&mut uuid, device) }.ok().map(|()| uuid.bytes)
+        };
+        (0..count).map(uuid).collect()
+    }
+
+    /// The calling thread's context as a number, 0 for none.
+    pub fn current_context(&self) -> usize {
+        let mut context = core::ptr::null_mut();
+        // SAFETY: a valid pointer.
+        if unsafe { (self.current_context)(&mut context) }.is_ok() { context as usize } else { 0 }
+    }
+
+    /// Whether the device's primary context exists.
+    pub fn primary_context_is_active(&self, device: c_int) -> bool {
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: valid pointers.
+        unsafe { (self.primary_state)(device, &mut flags, &mut active) }.is_ok() && active != 0
+    }
+
+    /// The handle of a primary context that exists.
+    pub fn primary_context(&self, device: c_int) -> Option<usize> {
+        let mut context = core::ptr::null_mut();
+        // SAFETY: a valid pointer; the reference is given back at once.
+        unsafe {
+            (self.retain_primary)(&mut context, device).ok().ok()?;
+            let _ = (self.release_primary)(device);
+        }
+        Some(context as usize)
+    }
+
+    /// The allocation that holds an address: its start and the bytes that were asked for.
+    pub fn range_of(&self, address: u64) -> Option<(u64, u64)> {
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: valid pointers; the driver checks the address.
+        unsafe { (self.range)(&mut base, &mut bytes, address) }.ok().ok()?;
+        Some((base, bytes as u64))
+    }
+
+    /// Whether no allocation starts at an address. An answer about something else, such as a
+    /// missing context, is none.
+    pub fn is_gone(&self, address: u64) -> bool {
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: valid pointers; the driver checks the address.
+        match unsafe { (self.range)(&mut base, &mut bytes, address) } {
+            CuResult::SUCCESS => base != address,
+            code => matches!(code, CuResult::INVALID_VALUE | CuResult::NOT_FOUND),
+        }
+    }
+
+    /// Whether the calling thread's context was destroyed.
+    pub fn context_is_gone(&self) -> bool {
+        /// `CU_LIMIT_STACK_SIZE`.
+        const LIMIT_STACK: c_uint = 0;
+        let mut value = 0;
+        // SAFETY: a valid pointer.
+        unsafe { (self.limit)(&mut value, LIMIT_STACK) == CuResult::CONTEXT_IS_DESTROYED }
+    }
+
+    /// Closes memory of another process that the program was never told of.
+    pub fn close(&self, pointer: u64) {
+        // SAFETY: the driver has just opened it.
+        let _ = unsafe { (self.close)(pointer) };
+    }
+
+    /// A limit of the current context.
+    pub fn context_limit(&self, limit: c_uint) -> Option<u64> {
+        let mut value = 0;
+        // SAFETY: a valid pointer.
+        unsafe { (self.limit)(&mut value, limit) }.ok().ok()?;
+        Some(value as u64)
+    }
+
+    /// Whether a stream is being captured, or still has a capture that is invalid: either way
+    /// nothing that is launched runs. The legacy stream cannot be captured: asking it would spoil
+    /// the captures of others.
+    pub fn is_capturing(&self, stream: *mut c_void) -> bool {
+        /// `CU_STREAM_LEGACY`.
+        const LEGACY: usize = 1;
+        if stream.addr() <= LEGACY {
+            return false;
+        }
+        let mut status = 0;
+        // SAFETY: a valid pointer; the driver checks the stream.
+        newer().is_some_and(|calls| unsafe { (calls.is_capturing)(stream, &mut status) }.is_ok())
+            && status != CAPTURE_NONE
+    }
+
+    /// The graph that a stream is captured into.
+    pub fn captured_into(&self, stream: *mut c_void) -> Option<*mut c_void> {
+        let (mut status, mut id, mut graph) = (0, 0, core::ptr::null_mut());
+        let (mut nodes, mut count) = (core::ptr::null(), 0);
+        let ask = newer()?.capture_info;
+        // SAFETY: valid pointers, and a stream that the program has just used.
+        unsafe { ask(stream, &mut status, &mut id, &mut graph, &mut nodes, &mut count) }.ok().ok()?;
+        (status == CAPTURE_ACTIVE && !graph.is_null()).then_some(graph)
+    }
+
+    /// The device of the memory behind a handle; none for memory of the host.
+    pub fn device_of_handle(&self, handle: u64) -> Option<c_int> {
+        let mut found = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
+        // SAFETY: room for the structure, all of whose fields may be zero; the driver checks the
+        // handle.
+        let found = unsafe {
+            (newer()?.properties)(found.as_mut_ptr(), handle).ok().ok()?;
+            found.assume_init()
+        };
+        (found.location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then_some(found.location.id)
+    }
+
+    /// Releases a handle that the program was never told of.
+    pub fn release_handle(&self, handle: u64) {
+        if let Some(calls) = newer() {
+            // SAFETY: the driver has just given it.
+            let _ = unsafe { (calls.release_handle)(handle) };
+        }
+    }
+
+    /// Frees device memory that the program was never told of.
+    pub fn free(&self, pointer: u64) {
+        // SAFETY: the driver checks the pointer.
+        let _ = unsafe { (self.free)(pointer) };
+    }
+
+    /// An attribute of a `CUfunction`, by the numbers of `CUfunction_attribute`.
+    pub fn function_attribute(&self, function: *mut c_void, attribute: c_int) -> Option<u32> {
+        let mut value = 0;
+        // SAFETY: a valid pointer; the driver checks the handle.
+        unsafe { (self.function_attribute)(&mut value, attribute, function) }.ok().ok()?;
+        u32::try_from(value).ok()
+    }
+
+    /// The current context's function of a `CUkernel`.
+    pub fn function_of_kernel(&self, kernel: *mut c_void) -> Option<*mut c_void> {
+        let mut function = core::ptr::null_mut();
+        // SAFETY: a valid pointer; the driver checks the handle.
+        unsafe { (self.kernel_function)(&mut function, kernel) }.ok().ok()?;
+        Some(function)
+    }
+
+    /// Blocks of a launch that one SM holds at once.
+    pub fn blocks_per_sm(&self, function: *mut c_void, threads: u32, shared_bytes: u32) -> Option<u32> {
+        let mut blocks = 0;
+        let threads = c_int::try_from(threads).ok()?;
+        // SAFETY: a valid pointer; the driver checks the handle.
+        unsafe { (self.blocks_per_sm)(&mut blocks, function, threads, shared_bytes as usize) }.ok().ok()?;
+        u32::try_from(blocks).ok()
+    }
+}

@@ -1,0 +1,142 @@
+//! Whether this process captures launches into graphs at the moment.
+//!
+//! To ask whether a stream's work is done is forbidden while it is captured, and spoils the
+//! capture. Whether a stream is captured only the driver can say: waiting for an event is enough to
+//! join it to a capture. So the hook counts captures, and whoever asks from another thread than the
+//! program's asks nothing while there is one ([`quiet`]).
+
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use partita_abi::CuResult;
+
+use crate::driver::{calls, quiet};
+use crate::sys::fork::in_child;
+
+static CAPTURES: AtomicU32 = AtomicU32::new(0);
+
+/// Whether there may be a capture. One that the program never ends is there for ever.
+#[inline]
+pub fn is_any() -> bool {
+    CAPTURES.load(Ordering::SeqCst) != 0
+}
+
+/// Runs calls of the hook's own that a capture, of this thread or another one, would forbid and be
+/// spoilt by: they have nothing to do with what is captured.
+pub fn relaxed<R>(run: impl FnOnce() -> R) -> R {
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+    const RELAXED: c_uint = 2;
+    let before = if is_any() { calls::exchange_capture_mode(RELAXED) } else { None };
+    let result = run();
+    if let Some(before) = before {
+        calls::exchange_capture_mode(before);
+    }
+    result
+}
+
+in_child!(reset_after_fork);
+
+/// Forgets the parent's captures, which a child cannot end.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    CAPTURES.store(0, Ordering::SeqCst);
+}
+
+/// Counts first: nothing of the hook's own is under way in a stream when the capture begins.
+fn begun(begin: impl FnOnce() -> CuResult) -> CuResult {
+    let quiet = quiet::keep();
+    CAPTURES.fetch_add(1, Ordering::SeqCst);
+    drop(quiet);
+    let result = begin();
+    if result.is_err() {
+        ended();
+    }
+    result
+}
+
+fn ended() {
+    let _ = CAPTURES.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+}
+
+/// Wraps `cuStreamBeginCapture`, which captures as the second version does in the global mode.
+pub unsafe fn begin_global(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    stream: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's stream, passed on.
+    begun(|| unsafe { real(stream) })
+}
+
+/// Wraps `cuStreamBeginCapture_v2`.
+pub unsafe fn begin(
+    real: unsafe extern "C" fn(*mut c_void, c_uint) -> CuResult,
+    stream: *mut c_void,
+    mode: c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    begun(|| unsafe { real(stream, mode) })
+}
+
+/// Wraps `cuStreamBeginCaptureToGraph`.
+pub unsafe fn begin_to_graph(
+    real: unsafe extern "C" fn(
+        *mut c_void,
+        *mut c_void,
+        *const *mut c_void,
+        *const c_void,
+        usize,
+        c_uint,
+    ) -> CuResult,
+    stream: *mut c_void,
+    graph: *mut c_void,
+    dependencies: *const *mut c_void,
+    edges: *const c_void,
+    count: usize,
+    mode: c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    begun(|| unsafe { real(stream, graph, dependencies, edges, count, mode) })
+}
+
+/// Wraps `cuStreamEndCapture`, which ends a capture that has become invalid, too.
+pub unsafe fn end(
+    real: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> CuResult,
+    stream: *mut c_void,
+    graph: *mut *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real(stream, graph) };
+    match result {
+        CuResult::SUCCESS | CuResult::STREAM_CAPTURE_INVALIDATED | CuResult::STREAM_CAPTURE_UNJOINED => {
+            ended()
+        }
+        // There was none to end here.
+        _ => {}
+    }
+    result
+}
+
+/// Wraps `cuStreamBeginCaptureToCig`.
+pub unsafe fn begin_to_cig(
+    real: unsafe extern "C" fn(*mut c_void, *mut c_void) -> CuResult,
+    stream: *mut c_void,
+    parameters: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    begun(|| unsafe { real(stream, parameters) })
+}
+
+/// Wraps `cuStreamEndCaptureToCig`.
+pub unsafe fn end_to_cig(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    stream: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's stream, passed on.
+    let result = unsafe { real(stream) };
+    if result.is_ok() {
+        ended();
+    }
+    result
+}

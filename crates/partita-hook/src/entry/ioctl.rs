@@ -1,0 +1,67 @@
+//! What libcuda asks of the kernel driver, where it concerns a tenant.
+//!
+//! libcuda reaches the kernel through `ioctl`, which this library exports as well. Three requests
+//! are looked at: a command, which may set a time slice ([`slices`]); an object that is made, which
+//! may be device memory ([`driver_memory`]); and one that is freed. Everything else goes on.
+
+use core::ffi::{c_int, c_ulong, c_void};
+
+use partita_abi::control::{RM_ALLOC, RM_ALLOC_BYTES, RM_ALLOC_LONG_BYTES, RM_FREE, RM_FREE_BYTES, request};
+
+use crate::account::origin;
+use crate::driver::real::ask;
+use crate::gate::slices::{self, CONTROL};
+use crate::memory::driver_memory;
+use crate::sys::next::next_ioctl;
+
+const FREE: u32 = request(RM_FREE, RM_FREE_BYTES);
+const ALLOC: u32 = request(RM_ALLOC, RM_ALLOC_BYTES);
+const ALLOC_LONG: u32 = request(RM_ALLOC, RM_ALLOC_LONG_BYTES);
+
+/// `NVOS00_PARAMETERS`.
+#[repr(C)]
+struct Free {
+    client: u32,
+    parent: u32,
+    object: u32,
+    status: u32,
+}
+
+const _: () = assert!(size_of::<Free>() == RM_FREE_BYTES);
+
+/// Interposed ioctl(2). The third argument is passed in the same register whether a function is
+/// variadic or not.
+///
+/// # Safety
+/// As for ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
+    // Anything else, which is what other programs ask, goes on after some comparisons.
+    let Ok(request @ (CONTROL | FREE | ALLOC | ALLOC_LONG)) = u32::try_from(wanted) else {
+        // SAFETY: passed on to the caller.
+        return unsafe { next_ioctl(node, wanted, argument) };
+    };
+    if argument.is_null() || !origin::is_tenant() {
+        // SAFETY: as above.
+        return unsafe { next_ioctl(node, wanted, argument) };
+    }
+    match request {
+        // SAFETY: passed on to the caller; the request says what the argument is.
+        CONTROL => unsafe { slices::on_control(node, wanted, argument) },
+        FREE => {
+            // SAFETY: as above.
+            let (client, object) =
+                unsafe { ((*argument.cast::<Free>()).client, (*argument.cast::<Free>()).object) };
+            slices::on_free(client, object);
+            let is_taken = driver_memory::on_free(client, object);
+            // SAFETY: as above.
+            let freed = unsafe { ask(node, wanted, argument) };
+            if is_taken {
+                driver_memory::freed();
+            }
+            freed
+        }
+        // SAFETY: as above.
+        _ => unsafe { driver_memory::on_alloc(node, wanted, argument) },
+    }
+}

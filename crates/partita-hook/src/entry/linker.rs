@@ -1,0 +1,148 @@
+//! `dlsym` and `dlvsym`: how most programs reach libcuda.
+//!
+//! Both are trampolines that ask a filter first and otherwise *jump* to the C
+//! library's function with the caller's arguments and return address in place.
+//! A call instead of a jump would make the hook the caller, and the meaning of
+//! `RTLD_NEXT` (and of namespaces) depends on who calls: an allocator that looks
+//! for the next `malloc` would find its own.
+
+use core::ffi::{CStr, c_char, c_void};
+
+use crate::account::origin;
+use crate::driver::real;
+use crate::driver::row::Row;
+use crate::entry::{namespaces, nvml, table};
+use crate::sys::elf;
+use crate::sys::next::{REAL_DLSYM, REAL_DLVSYM, find_real, real_dlsym};
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("the dlsym trampolines are written for x86_64 only");
+
+/// Interposed dlsym(3).
+///
+/// # Safety
+/// As for dlsym(3).
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "mov rdx, qword ptr [rsp + 16]",
+        "sub rsp, 8",
+        "call {filter}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jne 2f",
+        "jmp qword ptr [rip + {real}]",
+        "2:",
+        "ret",
+        filter = sym filter,
+        real = sym REAL_DLSYM,
+    )
+}
+
+/// Interposed dlvsym(3).
+///
+/// # Safety
+/// As for dlvsym(3).
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlvsym(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "mov rdx, qword ptr [rsp + 24]",
+        "call {filter}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jne 2f",
+        "jmp qword ptr [rip + {real}]",
+        "2:",
+        "ret",
+        filter = sym filter,
+        real = sym REAL_DLVSYM,
+    )
+}
+
+/// The hook for `name` as found through `handle` by the code at `caller`, or null when the C
+/// library should answer.
+///
+/// Allocators and sanitizers ask for names before they are ready to be called themselves, and most
+/// programs never use CUDA: nothing is done before a name is one that the hook stands before.
+extern "C" fn filter(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
+    find_real();
+    if name.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: dlsym's contract: a NUL-terminated name.
+    let name = unsafe { CStr::from_ptr(name) };
+    let answer = match name.to_bytes() {
+        [b'd', b'l', ..] => linkers_own(handle, name, caller),
+        [b'c', b'u', ..] => table::row(name.to_bytes()).and_then(|row| of_driver(handle, row)),
+        [b'n', b'v', b'm', b'l', ..] => nvml::hook_for(handle, name),
+        _ => None,
+    };
+    answer.unwrap_or(core::ptr::null_mut())
+}
+
+/// What stands in for one of the linker's functions, if the answer would be the C library's own: a
+/// function of the hook that goes on to the C library.
+///
+/// It never goes on to what other libraries interpose, since one of those may be asking: its next
+/// function would lead back to itself.
+fn linkers_own(handle: *mut c_void, name: &CStr, caller: *const c_void) -> Option<*mut c_void> {
+    let own = match name.to_bytes() {
+        b"dlsym" => dlsym as *mut c_void,
+        b"dlvsym" => dlvsym as *mut c_void,
+        b"dlopen" => namespaces::dlopen_of_c_library as *mut c_void,
+        b"dlmopen" => namespaces::dlmopen_of_c_library as *mut c_void,
+        _ => return None,
+    };
+    let answer = match handle {
+        // The hook's export comes before the C library's anyway.
+        libc::RTLD_DEFAULT => return None,
+        libc::RTLD_NEXT => elf::holder(caller)?.next_function(name)?,
+        // SAFETY: the caller's handle, and a valid name.
+        handle => unsafe { real_dlsym(handle, name) },
+    };
+    (!answer.is_null() && answer == elf::in_c_library(name)).then_some(own)
+}
+
+/// The function for an export of libcuda, if that is what the handle leads to.
+fn of_driver(handle: *mut c_void, row: &Row) -> Option<*mut c_void> {
+    if !origin::is_tenant() {
+        return None;
+    }
+    if handle == libc::RTLD_NEXT {
+        return (table::load() && !row.real().is_null()).then_some(row.hook);
+    }
+    // The hook's export stands first in the global scope.
+    let found = match handle {
+        libc::RTLD_DEFAULT => row.hook,
+        // SAFETY: the caller's handle, and a valid name.
+        handle => unsafe { real_dlsym(handle, row.name) },
+    };
+    if found == row.hook {
+        return stand_in(row);
+    }
+    let is_driver = !found.is_null() && table::load() && (found == row.real() || real::is_copy(found));
+    is_driver.then_some(row.hook)
+}
+
+/// The function of a library that stands in for the driver behind the hook: Nsight Compute preloads
+/// one, and has `dlopen` answer with the library whose `cuInit` comes first, which is the hook's.
+/// The program calls the stand-in, and the stand-in's calls of the driver come to the hook.
+fn stand_in(row: &Row) -> Option<*mut c_void> {
+    let behind = elf::behind_this_library(row.name);
+    (!behind.is_null() && table::load() && behind != row.real() && !real::is_copy(behind)).then_some(behind)
+}

@@ -1,0 +1,37 @@
+//! What the hook's thread looks at.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::account::tenant::Tenant;
+use crate::gate::{lanes, slices};
+use crate::sys::fork::in_child;
+use crate::sys::watcher;
+use crate::time::watch;
+
+/// The tenant; stays when the process is refused later, for what waits by then must be let go on.
+static TENANT: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
+
+in_child!(reset_after_fork);
+
+/// Forgets the parent's tenant.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    TENANT.store(core::ptr::null_mut(), Ordering::Relaxed);
+}
+
+/// Has the thread look at this tenant, once it is started.
+pub fn prepare(tenant: &'static Tenant) {
+    TENANT.store(core::ptr::from_ref(tenant).cast_mut(), Ordering::Release);
+    watcher::prepare(look);
+}
+
+fn look() -> Option<u64> {
+    // SAFETY: null, or stored by prepare().
+    let tenant = unsafe { TENANT.load(Ordering::Acquire).as_ref() }?;
+    let next = [lanes::look(), watch::look(tenant)].into_iter().flatten().min();
+    // A process has its slices on all of its GPUs together.
+    slices::shorten(lanes::gives_way(tenant));
+    next
+}

@@ -1,0 +1,91 @@
+//! Launches pass the gate, and are measured.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use partita_abi::CuResult;
+use partita_core::time::Priority;
+
+use crate::account::gpu::Gpu;
+use crate::account::tenant::Tenant;
+use crate::gate::lanes::{self, Gate};
+use crate::gate::{inside, low};
+use crate::sys::fork::in_child;
+use crate::time::meter;
+
+/// Whether launches of this process pass a gate, or are measured.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+in_child!(reset_after_fork);
+
+/// Leaves the parent's gates and meters to the parent.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    ANY.store(false, Ordering::Relaxed);
+}
+
+/// Has [`through`] look for gates and meters: some are installed.
+pub fn begin() {
+    ANY.store(true, Ordering::Release);
+}
+
+/// Whether launches of this process pass a gate on any GPU, or are measured.
+#[inline]
+pub fn is_any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
+/// Runs a launch on `gpu` once its tenant's priority and share of time have been seen to.
+/// `is_graph`: it is long enough to open the lane right behind it, and to be measured alone.
+#[inline]
+pub fn through(
+    tenant: &'static Tenant,
+    gpu: &'static Gpu,
+    stream: *mut c_void,
+    is_graph: bool,
+    launch: impl FnOnce() -> CuResult,
+) -> CuResult {
+    if !is_any() {
+        return launch();
+    }
+    let measured = || match meter::of(gpu) {
+        None => launch(),
+        Some(meter) => meter.run(tenant, gpu, stream, is_graph, launch),
+    };
+    match lanes::of(gpu) {
+        None => measured(),
+        Some(gate) => gated(gate, tenant, gpu, stream, is_graph, measured),
+    }
+}
+
+fn gated(
+    gate: &'static Gate,
+    tenant: &Tenant,
+    gpu: &Gpu,
+    stream: *mut c_void,
+    is_graph: bool,
+    launch: impl FnOnce() -> CuResult,
+) -> CuResult {
+    let priority = gate.priority(gpu);
+    if priority == Priority::Normal || lanes::is_captured(tenant, stream) {
+        return launch();
+    }
+    if priority == Priority::Low {
+        return low::launch(gate, tenant, stream, is_graph, launch);
+    }
+    // They would wait for the lanes of this very process.
+    if inside::any_waits() {
+        inside::holds_nobody();
+        return launch();
+    }
+    if let Err(code) = gate.hold_others(stream) {
+        return gate.refuse(code);
+    }
+    let result = launch();
+    if is_graph && let Some((holder, _)) = gate.holder(stream) {
+        gate.open_behind(tenant, holder);
+    }
+    result
+}

@@ -1,0 +1,121 @@
+//! Calls by which the program waits, asks whether something is done, or ends a stream: the GPU
+//! opens the lanes of this process behind what is in its streams, and what is measured gets its
+//! end.
+
+use core::ffi::c_void;
+
+use partita_abi::CuResult;
+
+use crate::account::locate;
+use crate::gate::lanes;
+use crate::memory::pools;
+use crate::time::meter;
+
+/// The program is about to wait, for a stream or for anything: has the GPU open every lane of this
+/// process behind what is in its streams, and mark the end of what is measured.
+#[inline]
+fn before_waiting(stream: Option<*mut c_void>) {
+    if lanes::holds() {
+        lanes::open_each(|_| true);
+    }
+    if meter::measures() {
+        meter::mark_each_end(stream);
+    }
+}
+
+type Synchronize = unsafe extern "C" fn(*mut c_void) -> CuResult;
+
+/// Wraps the calls that synchronise with a context or an event.
+pub unsafe fn synchronize(real: Synchronize, what: *mut c_void) -> CuResult {
+    before_waiting(None);
+    // SAFETY: the caller's handle, passed on.
+    unsafe { pools::synchronize(real, what) }
+}
+
+/// Wraps `cuStreamSynchronize`.
+pub unsafe fn synchronize_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
+    before_waiting(Some(stream));
+    // SAFETY: the caller's handle, passed on.
+    unsafe { pools::synchronize(real, stream) }
+}
+
+/// Wraps `cuCtxSynchronize`.
+pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> CuResult {
+    before_waiting(None);
+    // SAFETY: nothing is passed.
+    unsafe { pools::synchronize_current(real) }
+}
+
+/// Wraps `cuStreamQuery`: whoever asks until a stream is done waits for it, too.
+pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
+    before_asking(stream);
+    // SAFETY: the caller's handle, passed on.
+    unsafe { real(stream) }
+}
+
+/// Wraps `cuEventQuery`. Who asks again without a launch in between waits, and so has whoever hears
+/// that it is over; who asks once and goes on to launch does not.
+pub unsafe fn query_event(real: Synchronize, event: *mut c_void) -> CuResult {
+    let holds = lanes::holds();
+    let waits = holds && lanes::asked_before();
+    if waits {
+        lanes::open_each(|_| true);
+    }
+    // SAFETY: the caller's handle, passed on.
+    let result = unsafe { real(event) };
+    if holds && !waits && result.ok().is_ok() {
+        lanes::open_each(|_| true);
+    }
+    result
+}
+
+macro_rules! copies {
+    ($($name:ident($($argument:ident: $type:ident),*);)*) => {
+        $(
+            /// Wraps copies that the program waits for.
+            pub unsafe fn $name<$($type),*>(
+                real: unsafe extern "C" fn($($type),*) -> CuResult,
+                $($argument: $type),*
+            ) -> CuResult {
+                before_waiting(None);
+                // SAFETY: the caller's arguments, passed on.
+                unsafe { real($($argument),*) }
+            }
+        )*
+    };
+}
+
+copies! {
+    copy(to: A, from: B, bytes: C);
+    copy_array(to: A, from: B, offset: C, bytes: D);
+    copy_peer(to: A, of: B, from: C, other: D, bytes: E);
+    copy_as_told(what: A);
+}
+
+/// Of the stream alone that is asked about, and so is not being captured: other threads may begin a
+/// capture in others.
+fn before_asking(stream: *mut c_void) {
+    if lanes::holds() {
+        lanes::open_each(|held| held == stream.addr() + 1);
+    }
+    if meter::measures() {
+        meter::mark_each_end(Some(stream));
+    }
+}
+
+/// Wraps `cuStreamDestroy`: its lane goes to another stream.
+pub unsafe fn destroy_stream(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    stream: *mut c_void,
+) -> CuResult {
+    if lanes::holds() {
+        let key = stream.addr() + 1;
+        lanes::open_each(|held| held == key);
+    }
+    lanes::forget_stream(stream);
+    if meter::measures() {
+        meter::end_stream(stream);
+    }
+    // SAFETY: the caller's handle, passed on.
+    unsafe { locate::destroy_stream(real, stream) }
+}

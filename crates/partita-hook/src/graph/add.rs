@@ -1,0 +1,147 @@
+//! Nodes that a program adds to a graph.
+//!
+//! The bodies of conditional nodes are noted, because the driver tells them
+//! nobody later, and the memory of nodes that allocate is charged
+//! (`graph_memory`). (`cuGraphNodeSetParams` cannot turn a node into one: it does not
+//! support nodes that allocate.)
+
+use core::ffi::{c_uint, c_void};
+
+use partita_abi::CuResult;
+use partita_abi::types::{
+    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUDA_MEM_ALLOC_NODE_PARAMS,
+    CUgraphNodeParams,
+};
+
+use crate::account::tenant;
+use crate::graph::{nodes, place};
+use crate::memory::graph_memory;
+
+/// The device and the bytes of the memory that the node described at `parameters` allocates, if it
+/// does.
+///
+/// # Safety
+/// Null, or a valid `CUgraphNodeParams`, whose first member is its type.
+unsafe fn allocates(parameters: *const c_uint) -> Option<(i32, u64)> {
+    // SAFETY: see above.
+    if parameters.is_null() || unsafe { *parameters } != CU_GRAPH_NODE_TYPE_MEM_ALLOC {
+        return None;
+    }
+    // SAFETY: the type says which member counts.
+    Some(wanted(unsafe { &(*parameters.cast::<CUgraphNodeParams>()).payload.alloc }))
+}
+
+fn wanted(parameters: &CUDA_MEM_ALLOC_NODE_PARAMS) -> (i32, u64) {
+    (parameters.pool_props.location.id, parameters.bytesize as u64)
+}
+
+/// Adds a node, charged if it allocates.
+///
+/// # Safety
+/// `parameters` as for [`allocates`].
+unsafe fn added(
+    node: *mut *mut c_void,
+    graph: *mut c_void,
+    parameters: *mut c_uint,
+    add: impl FnOnce() -> CuResult,
+) -> CuResult {
+    // SAFETY: passed on to the caller.
+    let result = match unsafe { allocates(parameters) } {
+        Some((device, bytes)) => graph_memory::add_node(graph, device, bytes, add, || {
+            // SAFETY: the call succeeded, so the driver has written the address there.
+            unsafe { (*parameters.cast::<CUgraphNodeParams>()).payload.alloc.dptr }
+        }),
+        None => add(),
+    };
+    if result.is_ok() {
+        // SAFETY: the call succeeded with them.
+        unsafe { note(node, graph, parameters) };
+    }
+    result
+}
+
+/// Notes the GPU of a node that the driver has just made, and the bodies of a conditional one.
+///
+/// # Safety
+/// The pointers as the successful call was given them.
+unsafe fn note(node: *mut *mut c_void, graph: *mut c_void, parameters: *const c_uint) {
+    if tenant::current().is_none() {
+        return;
+    }
+    // SAFETY: the type says which member counts; the driver has filled in where it keeps as many
+    // bodies as were asked for.
+    unsafe {
+        let parameters = &*parameters.cast::<CUgraphNodeParams>();
+        place::note_added(graph, parameters);
+        if parameters.kind != CU_GRAPH_NODE_TYPE_CONDITIONAL {
+            return;
+        }
+        let conditional = parameters.payload.conditional;
+        let bodies = core::slice::from_raw_parts(conditional.graphs_out, conditional.size as usize);
+        nodes::note_bodies(*node as usize, bodies.iter().map(|body| body.0 as usize).collect());
+    }
+}
+
+type AddMemory = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *mut c_void,
+    *const *mut c_void,
+    usize,
+    *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CuResult;
+
+/// Wraps `cuGraphAddMemAllocNode`.
+pub unsafe fn add_memory_node(
+    real: AddMemory,
+    node: *mut *mut c_void,
+    graph: *mut c_void,
+    dependencies: *const *mut c_void,
+    count: usize,
+    parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    let add = || unsafe { real(node, graph, dependencies, count, parameters) };
+    // SAFETY: the caller's parameters, null or valid.
+    let Some((device, bytes)) = (unsafe { parameters.as_ref() }).map(wanted) else { return add() };
+    // SAFETY: on success the driver has written the address there.
+    graph_memory::add_node(graph, device, bytes, add, || unsafe { (*parameters).dptr })
+}
+
+type AddNode =
+    unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *mut c_uint) -> CuResult;
+
+/// Wraps `cuGraphAddNode` of CUDA 12.2.
+pub unsafe fn add_node(
+    real: AddNode,
+    node: *mut *mut c_void,
+    graph: *mut c_void,
+    dependencies: *const *mut c_void,
+    count: usize,
+    parameters: *mut c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { added(node, graph, parameters, || real(node, graph, dependencies, count, parameters)) }
+}
+
+type AddNodeV2 = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *mut c_void,
+    *const *mut c_void,
+    *const c_void,
+    usize,
+    *mut c_uint,
+) -> CuResult;
+
+/// Wraps `cuGraphAddNode` of CUDA 12.3, which adds edge data.
+pub unsafe fn add_node_v2(
+    real: AddNodeV2,
+    node: *mut *mut c_void,
+    graph: *mut c_void,
+    dependencies: *const *mut c_void,
+    edges: *const c_void,
+    count: usize,
+    parameters: *mut c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { added(node, graph, parameters, || real(node, graph, dependencies, edges, count, parameters)) }
+}

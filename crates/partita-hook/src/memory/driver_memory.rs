@@ -1,0 +1,362 @@
+//! What the driver takes of a GPU for itself: contexts, code, variables of modules, stacks, queues.
+//!
+//! A program asks for none of it by a call that names bytes: a module's variables come with the
+//! module, a stack with a launch. But whatever libcuda obtains it asks of the kernel driver, by an
+//! `ioctl` that makes an object of device memory, and that comes by here ([`ioctl`](crate::entry::ioctl)).
+//! On an H200 the sum of these is, to the byte, what the device lacks and what `nvidia-smi` shows,
+//! but for 5.6 MiB of a context that the kernel keeps by itself (`docs/hardware.md`). So what comes
+//! while no call that is charged is under way is the driver's own.
+//!
+//! It is shown, and free up to the tenant's allowance
+//! ([`Limits::driver_allowance_bytes`](partita_ledger::Limits)) in each process, and up to
+//! [`DRIVER_ALLOWANCES`] times that in all of them: a quota says what a program may allocate, and a
+//! context is no fault of its. Beyond that it is charged, before the kernel is asked; what the
+//! quota has no room for is refused as a full device refuses it, and libcuda returns
+//! `CUDA_ERROR_OUT_OF_MEMORY` from the load or the launch.
+//!
+//! Of several GPUs each is known by the object that its memory is made below, from the first
+//! allocation of the program on it. What the driver took there before is charged then, as far as
+//! there is room.
+
+use alloc::vec::Vec;
+use core::ffi::{c_int, c_ulong, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use partita_abi::control::{
+    CLASS_DEVICE_MEMORY, DEVICE_MEMORY_FLAG_VIRTUAL, DEVICE_MEMORY_FLAGS_AT, DEVICE_MEMORY_SIZE_AT,
+    NV_ERR_NO_MEMORY, NV_OK, RM_ALLOC_BYTES, RM_ALLOC_LONG_BYTES, RM_ALLOC_LONG_STATUS_AT, RM_OBJECT_AT,
+    RM_PARAMETERS_AT, RM_STATUS_AT,
+};
+
+use partita_ledger::DRIVER_ALLOWANCES;
+
+use partita_ledger::mutex::Mutex;
+
+use crate::account::gpu::Gpu;
+use crate::account::tenant::{self, Tenant};
+use crate::driver::real::ask;
+use crate::sys::fork::{in_child, renew};
+use crate::sys::report;
+use crate::sys::thread_word::ThreadWord;
+
+/// One object of device memory.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    client: u32,
+    parent: u32,
+    object: u32,
+    bytes: u64,
+}
+
+/// The object below which a GPU's memory is made, and which of the process's GPUs it is.
+struct Device {
+    client: u32,
+    parent: u32,
+    gpu: u8,
+}
+
+/// What is charged for one GPU.
+struct Charged {
+    gpu: u8,
+    bytes: u64,
+}
+
+struct Memory {
+    taken: Vec<Taken>,
+    devices: Vec<Device>,
+    charged: Vec<Charged>,
+}
+
+static MEMORY: Mutex<Memory> = Mutex::new(Memory::NONE);
+
+/// Bytes that are charged for contexts' limits (`cuCtxSetLimit`), which the driver takes later, at
+/// a launch.
+static LIMITS_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// What each thread is about: nothing, or [`CHARGING`] and beyond.
+static ABOUT: ThreadWord = ThreadWord::new();
+
+/// In a thread's word: a charged call is under way, on a GPU that is not known yet. Each GPU is one
+/// more than its number beyond it.
+const CHARGING: usize = 1;
+
+/// Makes room for what threads are about.
+///
+/// # Errors
+/// If there is none to be had.
+pub fn prepare() -> Result<(), &'static str> {
+    ABOUT.prepare(None)
+}
+
+fn set_about(about: usize) {
+    // A thread's first word may find no memory: then what comes counts as the driver's own.
+    ABOUT.set(core::ptr::without_provenance(about));
+}
+
+/// A call whose memory is charged by itself; over when dropped.
+pub struct Charging {
+    /// Whether it is this that the thread is about, and no call around it.
+    is_outermost: bool,
+}
+
+impl Charging {
+    /// Has the driver's requests of this thread be those of a charged call, if this is one.
+    #[inline]
+    pub fn begin(is_charged: bool) -> Self {
+        let is_outermost = is_charged && ABOUT.is_ready() && ABOUT.get().is_null();
+        if is_outermost {
+            set_about(CHARGING);
+        }
+        Self { is_outermost }
+    }
+
+    /// Says for which GPU the call that is under way is.
+    pub fn on(gpu: &Gpu) {
+        if ABOUT.get().addr() == CHARGING {
+            set_about(CHARGING + 1 + usize::from(gpu.index));
+        }
+    }
+}
+
+impl Drop for Charging {
+    fn drop(&mut self) {
+        if self.is_outermost {
+            set_about(0);
+        }
+    }
+}
+
+/// The arguments of a request for an object.
+struct Request {
+    client: u32,
+    parent: u32,
+    class: u32,
+    parameters: *const u8,
+    status_at: usize,
+}
+
+/// # Safety
+/// The argument is that of such a request, and lives.
+unsafe fn u32_at(argument: *const u8, at: usize) -> u32 {
+    // SAFETY: the caller's; every offset lies inside.
+    unsafe { argument.add(at).cast::<u32>().read_unaligned() }
+}
+
+impl Request {
+    /// # Safety
+    /// As for ioctl(2), with the argument of a request of that many bytes.
+    unsafe fn read(argument: *const u8, bytes: usize) -> Self {
+        let status_at = if bytes == RM_ALLOC_LONG_BYTES { RM_ALLOC_LONG_STATUS_AT } else { RM_STATUS_AT };
+        // SAFETY: the caller's.
+        unsafe {
+            let parameters = argument.add(RM_PARAMETERS_AT).cast::<u64>().read_unaligned();
+            Self {
+                client: u32_at(argument, 0),
+                parent: u32_at(argument, 4),
+                class: u32_at(argument, 12),
+                parameters: core::ptr::with_exposed_provenance(parameters as usize),
+                status_at,
+            }
+        }
+    }
+
+    /// The bytes of memory that it is for: asked for, or given.
+    ///
+    /// # Safety
+    /// The request is for device memory, and its parameters live.
+    unsafe fn bytes(&self) -> u64 {
+        // SAFETY: the caller's.
+        unsafe { self.parameters.add(DEVICE_MEMORY_SIZE_AT).cast::<u64>().read_unaligned() }
+    }
+}
+
+/// Stands in for a request for an object.
+///
+/// # Safety
+/// As for ioctl(2), with such a request.
+pub unsafe fn on_alloc(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
+    let bytes = (wanted >> 16 & 0x3fff) as usize;
+    debug_assert!(bytes == RM_ALLOC_BYTES || bytes == RM_ALLOC_LONG_BYTES);
+    // SAFETY: the caller's.
+    let request = unsafe { Request::read(argument.cast(), bytes) };
+    // SAFETY: as above: parameters of this class are at least that long.
+    let is_memory = request.class == CLASS_DEVICE_MEMORY
+        && !request.parameters.is_null()
+        && unsafe { u32_at(request.parameters, DEVICE_MEMORY_FLAGS_AT) } & DEVICE_MEMORY_FLAG_VIRTUAL == 0;
+    let about = ABOUT.get().addr();
+    let tenant = tenant::current().filter(|_| is_memory);
+    let Some(tenant) = tenant else {
+        // SAFETY: passed on to the caller.
+        return unsafe { ask(node, wanted, argument) };
+    };
+    if about != 0 {
+        if let (Some(gpu), true) = (about.checked_sub(CHARGING + 1), tenant.gpus().len() > 1) {
+            learn(tenant, &request, gpu as u8);
+        }
+        // SAFETY: passed on to the caller.
+        return unsafe { ask(node, wanted, argument) };
+    }
+    // SAFETY: it is a request for device memory.
+    let wanted_bytes = unsafe { request.bytes() };
+    let mut taken = Taken { client: request.client, parent: request.parent, object: 0, bytes: wanted_bytes };
+    if !take(tenant, taken) {
+        told_refusal(taken.bytes);
+        // SAFETY: the request's own answer.
+        unsafe {
+            argument.cast::<u8>().add(request.status_at).cast::<u32>().write_unaligned(NV_ERR_NO_MEMORY)
+        };
+        return 0;
+    }
+    // SAFETY: passed on to the caller.
+    let asked = unsafe { ask(node, wanted, argument) };
+    // SAFETY: the driver has written its answer.
+    let (status, object, given) = unsafe {
+        let argument = argument.cast::<u8>().cast_const();
+        (u32_at(argument, request.status_at), u32_at(argument, RM_OBJECT_AT), request.bytes())
+    };
+    let mut memory = MEMORY.lock();
+    let place = memory.taken.iter().rposition(|entry| {
+        (entry.client, entry.parent, entry.object, entry.bytes)
+            == (taken.client, taken.parent, 0, taken.bytes)
+    });
+    if asked == 0 && status == NV_OK {
+        (taken.object, taken.bytes) = (object, given);
+        if let Some(entry) = place.and_then(|place| memory.taken.get_mut(place)) {
+            *entry = taken;
+        }
+    } else if let Some(place) = place {
+        memory.taken.swap_remove(place);
+    }
+    memory.settle(tenant);
+    asked
+}
+
+/// Takes out what is about to be freed, before the kernel is asked: afterwards the names may be
+/// other objects'. Returns whether there was any.
+pub fn on_free(client: u32, object: u32) -> bool {
+    let mut memory = MEMORY.lock();
+    let before = memory.taken.len();
+    let goes = |of: u32, parent: u32, name: u32| {
+        of == client && (object == client || parent == object || name == object)
+    };
+    memory.taken.retain(|entry| !goes(entry.client, entry.parent, entry.object));
+    memory.devices.retain(|device| !goes(device.client, device.parent, device.parent));
+    memory.taken.len() < before
+}
+
+/// Credits what was freed, once the kernel has done it.
+pub fn freed() {
+    if let Some(tenant) = tenant::current() {
+        MEMORY.lock().settle(tenant);
+    }
+}
+
+/// Reserves what is about to be taken; false if the quota has no room for it.
+fn take(tenant: &Tenant, taken: Taken) -> bool {
+    let mut memory = MEMORY.lock();
+    memory.taken.push(taken);
+    let Some(gpu) = memory.gpu_of(tenant, taken) else { return true };
+    let wanted = memory.beyond_allowance(tenant, gpu);
+    let held = memory.charged_mut(gpu.index);
+    let missing = wanted.saturating_sub(*held);
+    // Pools are not trimmed for it: their locks may be held by who asks.
+    if gpu.reserve(missing) {
+        *held += missing;
+        return true;
+    }
+    memory.taken.pop();
+    // What was free for it is free for other processes.
+    memory.beyond_allowance(tenant, gpu);
+    false
+}
+
+/// Notes below which object a GPU's memory is made.
+fn learn(tenant: &Tenant, request: &Request, gpu: u8) {
+    let mut memory = MEMORY.lock();
+    let (client, parent) = (request.client, request.parent);
+    if !memory.devices.iter().any(|device| (device.client, device.parent) == (client, parent)) {
+        memory.devices.push(Device { client, parent, gpu });
+        memory.settle(tenant);
+    }
+}
+
+impl Memory {
+    const NONE: Self = Self { taken: Vec::new(), devices: Vec::new(), charged: Vec::new() };
+
+    /// The GPU that an object's memory is of, if that is known.
+    fn gpu_of<'t>(&self, tenant: &'t Tenant, taken: Taken) -> Option<&'t Gpu> {
+        if let [only] = tenant.gpus() {
+            return Some(only);
+        }
+        let is_it = |device: &&Device| (device.client, device.parent) == (taken.client, taken.parent);
+        tenant.gpus().get(usize::from(self.devices.iter().find(is_it)?.gpu))
+    }
+
+    /// Bytes that the driver has for itself on a GPU.
+    fn own_bytes(&self, tenant: &Tenant, gpu: &Gpu) -> u64 {
+        let of_gpu = |taken: &&Taken| self.gpu_of(tenant, **taken).is_some_and(|of| of.index == gpu.index);
+        self.taken.iter().filter(of_gpu).fold(0, |sum, taken| sum.saturating_add(taken.bytes))
+    }
+
+    /// Those of them that count against the quota.
+    fn beyond_allowance(&self, tenant: &Tenant, gpu: &Gpu) -> u64 {
+        // Limits that change all the time are somebody's mischief; what is charged by then stays.
+        let Ok(allowance) = gpu.limits.driver_allowance_bytes() else { return 0 };
+        let own = self.own_bytes(tenant, gpu).saturating_sub(LIMITS_BYTES.load(Ordering::Relaxed));
+        let bound = allowance.saturating_mul(DRIVER_ALLOWANCES);
+        own - gpu.slot.take_driver_free(own.min(allowance), bound)
+    }
+
+    fn charged_mut(&mut self, gpu: u8) -> &mut u64 {
+        let known = self.charged.iter().position(|charged| charged.gpu == gpu);
+        let place = known.unwrap_or_else(|| {
+            self.charged.push(Charged { gpu, bytes: 0 });
+            self.charged.len() - 1
+        });
+        &mut self.charged[place].bytes
+    }
+
+    /// Makes the account what is taken, and shows it. More than before is charged only as far as
+    /// there is room: it is there already.
+    fn settle(&mut self, tenant: &Tenant) {
+        for gpu in tenant.gpus() {
+            gpu.slot.show_driver(self.own_bytes(tenant, gpu));
+            let wanted = self.beyond_allowance(tenant, gpu);
+            let held = self.charged_mut(gpu.index);
+            if wanted < *held {
+                gpu.credit(*held - wanted);
+                *held = wanted;
+            } else if gpu.reserve(wanted - *held) {
+                *held = wanted;
+            }
+        }
+    }
+}
+
+/// Notes how much is charged for a limit of a context instead of `before`: the driver takes it at
+/// some launch.
+pub fn limits_charged(before: u64, now: u64) {
+    let change = |all: u64| Some(all.saturating_sub(before).saturating_add(now));
+    let _ = LIMITS_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+}
+
+#[cold]
+fn told_refusal(bytes: u64) {
+    report::once!(
+        "the driver wants {bytes} bytes more for itself (context, code, variables of modules or stacks), beyond what is free of charge, and \
+         the tenant's quota has no room for them; raise it with `partita set --mem`, or what is free with `--mem-driver`"
+    );
+}
+
+in_child!(reset_after_fork);
+
+/// A forked child has no objects of the driver's: CUDA cannot be used in it.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe { renew(&MEMORY, Memory::NONE) };
+    LIMITS_BYTES.store(0, Ordering::Relaxed);
+    set_about(0);
+}

@@ -1,0 +1,157 @@
+//! What this process holds of its tenant's memory: reserved, noted and credited.
+//!
+//! # The order of locks
+//! What a call takes is noted before the driver is asked, and taken back if the driver refuses.
+//! Plain allocations take no lock but the table's. Calls that change who holds something are made
+//! one at a time: two threads could otherwise make the driver's changes in one order and note them
+//! in the other. Locks are taken in this order:
+//!
+//! 1. `contexts`: contexts are made and ended, and their limits set;
+//! 2. `references`: physical memory is made, mapped, retained, released, exported or imported;
+//!    memory of other processes is opened or closed;
+//! 3. the memory of graphs ([`graph_memory`](crate::memory::graph_memory)): graphs that allocate, and their
+//!    executables, are made and ended;
+//! 4. `pools`: memory is allocated from a pool, or a pool is looked at;
+//! 5. `allocations`, the table, under which the driver is asked what it has at an address, and no
+//!    more;
+//! 6. `shares`, and the lists of one module.
+//!
+//! The first four are held across the driver's call. No lock is held by what the driver calls (a
+//! launch's callback, `ioctl`), but for that of [`driver_memory`](crate::memory::driver_memory), which
+//! comes last.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use partita_abi::CuResult;
+use partita_ledger::mutex::{Guard, Mutex};
+
+use crate::account::gpu::{Account, Charge, Gpu};
+use crate::account::tenant::Tenant;
+use crate::memory::allocations::{self, Kind};
+use crate::memory::driver_memory::Charging;
+use crate::memory::pools::{self, Source};
+use crate::memory::{shares, spilled};
+use crate::sys::fork::in_child;
+
+static CONTEXTS: Mutex<()> = Mutex::reentrant();
+/// How many contexts have ended.
+static CONTEXTS_ENDED: AtomicU64 = AtomicU64::new(0);
+static REFERENCES: Mutex<()> = Mutex::new(());
+
+in_child!(reset_after_fork);
+
+/// Makes the locks usable in a child.
+///
+/// # Safety
+/// Called in the only thread of a forked child.
+unsafe fn reset_after_fork() {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        CONTEXTS.reset_after_fork();
+        REFERENCES.reset_after_fork();
+    }
+}
+
+/// The right to make and end contexts, and to set their limits.
+pub fn contexts() -> Guard<'static, ()> {
+    CONTEXTS.lock()
+}
+
+/// The right to change who holds physical memory, or memory of other processes.
+pub fn references() -> Guard<'static, ()> {
+    REFERENCES.lock()
+}
+
+/// Where an allocation is made: the context that ends it, and how many had ended before.
+#[derive(Debug, Clone, Copy)]
+pub struct Here {
+    context: usize,
+    contexts_ended: u64,
+}
+
+/// Takes `bytes` from the quota if they fit, once idle memory of this process's pools is given
+/// back if need be.
+pub fn reserve(tenant: &Tenant, gpu: &Gpu, bytes: u64) -> bool {
+    Charging::on(gpu);
+    gpu.reserve(bytes) || (pools::reclaim(tenant, gpu) && gpu.reserve(bytes))
+}
+
+/// Takes what is to be charged from the quota; not for shared memory.
+pub fn reserve_on(tenant: &Tenant, charge: Charge) -> bool {
+    tenant.gpu(charge.gpu).is_some_and(|gpu| reserve(tenant, gpu, charge.bytes))
+}
+
+/// Tries something that the quota may have no room for, again if idle memory of this process's
+/// pools can be given back.
+///
+/// # Errors
+/// Those of the last try.
+pub fn with_room<R>(
+    tenant: &Tenant,
+    gpu: &Gpu,
+    attempt: impl Fn() -> Result<R, CuResult>,
+) -> Result<R, CuResult> {
+    match attempt() {
+        Err(CuResult::OUT_OF_MEMORY) if pools::reclaim(tenant, gpu) => attempt(),
+        result => result,
+    }
+}
+
+/// Gives what was charged back: to the quota, to the pool that it came from, or to those who
+/// share it.
+pub fn credit(tenant: &Tenant, charge: Charge) {
+    let Some(gpu) = tenant.gpu(charge.gpu) else { return };
+    match charge.account {
+        Account::Own => gpu.credit(charge.bytes),
+        Account::Pool(pool) => pools::lock().give_back(Source::Pool(pool), charge.gpu, charge.bytes),
+        Account::Shared(key) => shares::leave(gpu, key),
+        Account::Host(_) => spilled::ended(gpu, charge.bytes),
+    }
+}
+
+/// Where an allocation is made that the driver is asked for next.
+pub fn here(tenant: &Tenant) -> Here {
+    // First: a context that ends from now on is noticed.
+    let contexts_ended = CONTEXTS_ENDED.load(Ordering::Acquire);
+    Here { context: tenant.driver().current_context(), contexts_ended }
+}
+
+/// Records what the driver gave for bytes already reserved.
+pub fn hold(tenant: &Tenant, kind: Kind, handle: u64, charge: Charge, here: Here) {
+    let bytes = || match kind {
+        Kind::Pointer => tenant.driver().range_of(handle).map(|(_, bytes)| bytes),
+        _ => None,
+    };
+    let stale = allocations::lock().insert(kind, handle, charge, here.context, bytes);
+    stale.into_iter().for_each(|stale| credit(tenant, stale));
+    if CONTEXTS_ENDED.load(Ordering::Acquire) != here.contexts_ended {
+        // Its context may have ended before it was recorded.
+        bury(tenant, kind, handle, tenant.driver().context_is_gone());
+    }
+}
+
+/// Credits a holding that is there no more, for certain or because the driver has no allocation
+/// there.
+pub fn bury(tenant: &Tenant, kind: Kind, handle: u64, is_gone: bool) {
+    let charge = take_dead(tenant, kind, handle, is_gone);
+    charge.into_iter().for_each(|charge| credit(tenant, charge));
+}
+
+/// As [`bury`], for the caller to credit.
+pub fn take_dead(tenant: &Tenant, kind: Kind, handle: u64, is_gone: bool) -> Option<Charge> {
+    let mut allocations = allocations::lock();
+    let charge = allocations.charge(kind, handle)?;
+    let can_ask = matches!(kind, Kind::Pointer | Kind::Opened) && !matches!(charge.account, Account::Host(_));
+    if !(is_gone || can_ask && tenant.driver().is_gone(handle)) {
+        return None;
+    }
+    allocations.remove(kind, handle).map(|holding| holding.charge)
+}
+
+/// Credits everything that ended with a context. The caller has [`contexts`], so that no other
+/// context has its address yet.
+pub fn context_ended(tenant: &Tenant, context: usize) {
+    // Before the table is looked through: what is recorded later looks by itself.
+    CONTEXTS_ENDED.fetch_add(1, Ordering::AcqRel);
+    allocations::lock().remove_context(context, |ended| credit(tenant, ended));
+}

@@ -1,0 +1,16 @@
+//! Device memory: charged when a program obtains it, credited when it is gone.
+
+pub mod allocations;
+pub mod device;
+pub mod driver_memory;
+pub mod graph_memory;
+pub mod holdings;
+pub mod imports;
+pub mod managed;
+pub mod multicast;
+pub mod pools;
+pub mod shares;
+pub mod spill;
+pub mod spilled;
+pub mod stream_memory;
+pub mod vmm;

@@ -1,0 +1,146 @@
+//! The tenant's ledger on one GPU: opened, looked at, or claimed for this process.
+
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::string::String;
+use core::ffi::CStr;
+
+use partita_ledger::{
+    FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsMap, MECHANISM_MASK,
+    MECHANISM_NONE, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
+};
+
+use crate::account::gpu::Gpu;
+use crate::account::launch_mask::LaunchMask;
+use crate::gate::lanes::Gate;
+use crate::sys::{clock, process};
+use crate::time::meter::{Meter, NoMeter};
+use crate::time::watch;
+
+/// The tenant's ledger on one GPU.
+pub struct Part {
+    directory: CString,
+    map: LimitsMap,
+    /// Its limits when it was opened.
+    pub limits: Limits,
+}
+
+/// What this process has claimed of its tenant on one GPU.
+pub struct Claim {
+    /// The account, with a slot of this process.
+    pub gpu: Gpu,
+    /// The gate, if the tenant has a priority.
+    pub gate: Option<Gate>,
+    /// The meter, if the tenant has a share of time.
+    pub meter: Option<Meter>,
+}
+
+impl Part {
+    /// Opens the ledger in a directory.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub fn open(directory: CString) -> Result<Self, String> {
+        let map =
+            LimitsMap::open_ro(&file(&directory, LIMITS_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        let (_, limits) = map.load().map_err(|error| format!("{error}"))?;
+        Ok(Self { directory, map, limits })
+    }
+
+    /// To look at.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub fn view(self) -> Result<(LimitsMap, UsageView), String> {
+        let usage =
+            UsageView::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        Ok((self.map, usage))
+    }
+
+    /// Takes a slot of it for this process, which sees the GPU by that ordinal.
+    ///
+    /// # Errors
+    /// Why its limits cannot be enforced.
+    pub fn claim(self, index: u8) -> Result<Claim, String> {
+        let mask = self.mask()?;
+        let usage =
+            UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        let slot = usage.claim(process::this_process()).map_err(|error| format!("{error}"))?;
+        let gate = self.gate()?;
+        let meter = self.meter()?;
+        Ok(Claim { gpu: Gpu { index, limits: self.map, slot, mask }, gate, meter })
+    }
+
+    /// What launches need for the tenant's mechanism: where another one would be made ready. One
+    /// that this library does not know is refused, and never taken for none.
+    fn mask(&self) -> Result<Option<LaunchMask>, String> {
+        match self.limits.mechanism {
+            MECHANISM_NONE => Ok(None),
+            MECHANISM_MASK => LaunchMask::new(&self.limits)
+                .map(Some)
+                .map_err(|error| format!("this GPU's launches cannot be masked: {error}")),
+            unknown => Err(format!(
+                "the tenant's limits name mechanism {unknown}, which this library does not know; use the `partita` and libpartita.so of \
+                 one release"
+            )),
+        }
+    }
+
+    /// The gate of the GPU, if the tenant was started with a priority.
+    fn gate(&self) -> Result<Option<Gate>, String> {
+        if self.limits.flags & FLAG_GATED == 0 {
+            return Ok(None);
+        }
+        let page = GateMap::open(&self.gate_path()?).map_err(|error| format!("{error}"))?;
+        let no_call = |name: &CStr| {
+            format!("libcuda exports no {}: priorities need CUDA 11.7 or later", name.to_string_lossy())
+        };
+        Gate::new(page, self.directory.clone()).map(Some).map_err(no_call)
+    }
+
+    fn gate_path(&self) -> Result<CString, String> {
+        let of_gpu = path(&self.directory, b"/../")?;
+        path(&of_gpu, GATE_FILE_NAME.to_bytes())
+    }
+
+    /// What measures the tenant's share of time, if it was started with one.
+    fn meter(&self) -> Result<Option<Meter>, String> {
+        if self.limits.flags & FLAG_TIMED == 0 {
+            return Ok(None);
+        }
+        let map =
+            TimeMap::open(&file(&self.directory, TIME_FILE_NAME)?).map_err(|error| format!("{error}"))?;
+        let turns = match self.limits.mechanism {
+            MECHANISM_NONE => match GateMap::open(&self.gate_path()?) {
+                // A tenant that was made without `partita run` may be alone with the directory, and
+                // has nobody to take turns with.
+                Err(error) if error.is_missing() => None,
+                opened => Some(opened.map_err(|error| format!("{error}"))?),
+            },
+            _ => None,
+        };
+        let meter = Meter::new(map, turns, self.directory.clone()).map_err(|why| match why {
+            NoMeter::Call(name) => format!(
+                "libcuda exports no {}: shares of time need CUDA 11.7 or later; run without --time and limit compute units \
+                 with --sm",
+                name.to_string_lossy()
+            ),
+            NoMeter::File(error) => format!("{error}"),
+        })?;
+        watch::settle_seat(&meter, &self.limits, clock::now_ns());
+        Ok(Some(meter))
+    }
+}
+
+/// The path of what is called so in a directory.
+///
+/// # Errors
+/// That there can be none.
+pub fn path(directory: &CStr, rest: &[u8]) -> Result<CString, String> {
+    CString::new([directory.to_bytes(), rest].concat())
+        .map_err(|_| String::from("the tenant's directory has a zero byte in its name"))
+}
+
+fn file(directory: &CStr, name: &CStr) -> Result<CString, String> {
+    path(directory, &[b"/", name.to_bytes()].concat())
+}

@@ -1,0 +1,82 @@
+//! Calls that end contexts, and with them their memory.
+
+use core::ffi::{c_int, c_void};
+
+use partita_abi::CuResult;
+
+use crate::account::locate;
+use crate::account::tenant::{self, Tenant};
+use crate::driver::quiet;
+use crate::gate::lanes;
+use crate::launch::green::sets;
+use crate::memory::holdings;
+use crate::time::meter;
+
+/// Forgets everything that ended with a context. The caller keeps [`quiet`] and has
+/// [`contexts`](holdings::contexts).
+fn end(tenant: &Tenant, context: usize) {
+    locate::forget_contexts();
+    lanes::context_ended();
+    meter::context_ended(context);
+    holdings::context_ended(tenant, context);
+}
+
+/// Wraps `cuCtxDestroy`, which frees all memory of the context.
+pub unsafe fn destroy_context(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    context: *mut c_void,
+) -> CuResult {
+    let _contexts = tenant::current().map(|_| holdings::contexts());
+    // First: once the driver has freed it, another thread may be given its address on another GPU.
+    locate::forget_contexts();
+    let _quiet = quiet::keep();
+    // SAFETY: the caller's handle, passed on.
+    let result = unsafe { real(context) };
+    if result.is_ok()
+        && let Some(tenant) = tenant::current()
+    {
+        end(tenant, context as usize);
+    }
+    result
+}
+
+/// Wraps `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`: when the
+/// context is gone afterwards, so is its memory.
+pub unsafe fn leave_primary_context(
+    real: unsafe extern "C" fn(c_int) -> CuResult,
+    device: c_int,
+) -> CuResult {
+    let tenant = tenant::current();
+    let _contexts = tenant.map(|_| holdings::contexts());
+    let context = tenant.and_then(|tenant| primary_context(tenant, device));
+    locate::forget_contexts();
+    let _quiet = quiet::keep();
+    // SAFETY: the caller's device, passed on.
+    let result = unsafe { real(device) };
+    if let (Some(tenant), Some(context)) = (tenant, context)
+        && result.is_ok()
+        && !tenant.driver().primary_context_is_active(device)
+    {
+        end(tenant, context);
+        sets::forget_all();
+    }
+    result
+}
+
+/// The handle of a device's primary context while it exists.
+fn primary_context(tenant: &Tenant, device: c_int) -> Option<usize> {
+    let driver = tenant.driver();
+    // Asked only of a context that exists: to retain another would create it.
+    driver.primary_context_is_active(device).then(|| driver.primary_context(device)).flatten()
+}
+
+/// Wraps `cuCtxDetach`, which ends a context that nobody else has attached.
+pub unsafe fn detach_context(
+    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    context: *mut c_void,
+) -> CuResult {
+    locate::forget_contexts();
+    let _quiet = quiet::keep();
+    // SAFETY: the caller's handle, passed on.
+    unsafe { real(context) }
+}

@@ -1,0 +1,7 @@
+//! Where a process becomes part of its tenant, and where contexts end.
+
+pub mod attach;
+pub mod claim;
+pub mod contexts;
+pub mod hami;
+pub mod management;
