@@ -15,18 +15,20 @@ mod history;
 mod memory;
 mod metrics;
 mod partitions;
+mod reference;
 mod sm;
 mod tenants;
 mod watch;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::Html;
+use axum::routing::get;
+use axum::{Json, Router};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use utoipa_swagger_ui::SwaggerUi;
 
 pub use app::{App, Parts};
 pub use document::openapi_text;
@@ -68,9 +70,13 @@ fn routes() -> OpenApiRouter<Shared> {
 /// The service.
 pub fn router(app: Shared) -> Router {
     let (router, _) = routes().split_for_parts();
-    let reference = SwaggerUi::new("/docs").url("/openapi.json", document::openapi());
+    let document = serde_json::to_value(document::openapi()).unwrap_or_default();
+    let page: Arc<str> = reference::page(&document).into();
+    let reference = move || std::future::ready(Html(page.to_string()));
     router
-        .merge(reference)
+        .route("/openapi.json", get(|| std::future::ready(Json(document))))
+        .route("/docs", get(reference.clone()))
+        .route("/docs/", get(reference))
         .fallback(guard::no_route)
         .method_not_allowed_fallback(guard::no_method)
         .layer(from_fn_with_state(Arc::clone(&app), guard::bounds))

@@ -49,10 +49,13 @@ fn crates() -> BTreeMap<String, Crate> {
             let Ok(manifest) = fs::read_to_string(path.join("Cargo.toml")) else { continue };
             let manifest: toml::Table = manifest.parse().unwrap();
             let name = manifest["package"]["name"].as_str().unwrap().to_owned();
-            let tables = ["dependencies", "build-dependencies"].into_iter().filter_map(|key| manifest.get(key));
+            let tables =
+                ["dependencies", "build-dependencies"].into_iter().filter_map(|key| manifest.get(key));
             let uses = tables
                 .flat_map(|table| table.as_table().unwrap())
-                .map(|(key, value)| value.get("package").and_then(toml::Value::as_str).unwrap_or(key).to_owned())
+                .map(|(key, value)| {
+                    value.get("package").and_then(toml::Value::as_str).unwrap_or(key).to_owned()
+                })
                 .filter(|name| name == "partita" || name.starts_with("partita-"))
                 .collect();
             found.insert(name, Crate { folder, path, uses });
@@ -87,7 +90,9 @@ fn crates_use_what_the_table_says() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let names = |cell: &str| -> BTreeSet<String> {
         let quoted = cell.split('`').skip(1).step_by(2).map(str::to_owned);
-        quoted.map(|name| if name.starts_with("partita") { name } else { format!("partita-{name}") }).collect()
+        quoted
+            .map(|name| if name.starts_with("partita") { name } else { format!("partita-{name}") })
+            .collect()
     };
     let mut drawn = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("| `partita")) {
@@ -99,7 +104,11 @@ fn crates_use_what_the_table_says() {
     }
     let built: BTreeMap<_, _> = crates().into_iter().map(|(name, one)| (name, one.uses)).collect();
     for (name, uses) in &built {
-        assert_eq!(drawn.get(name), Some(uses), "{name}: left: drawn in ARCHITECTURE.md; right: its Cargo.toml");
+        assert_eq!(
+            drawn.get(name),
+            Some(uses),
+            "{name}: left: drawn in ARCHITECTURE.md; right: its Cargo.toml"
+        );
     }
     assert_eq!(drawn.len(), built.len(), "ARCHITECTURE.md has crates that are not there");
 }
@@ -115,7 +124,9 @@ fn modules_are_not_in_circles() {
                 let arrows = Source::read(&source, file).arrows();
                 for circle in circles(&arrows) {
                     let is_in = |module: &Module| {
-                        circle.iter().any(|one| format!("{}::", module.join("::")).starts_with(&format!("{one}::")))
+                        circle
+                            .iter()
+                            .any(|one| format!("{}::", module.join("::")).starts_with(&format!("{one}::")))
                     };
                     println!("{name}: {}", circle.join(", "));
                     for (from, to) in arrows.iter().filter(|(from, to)| is_in(from) && is_in(to)) {

@@ -126,8 +126,11 @@ pub fn circles(arrows: &BTreeSet<(Module, Module)>) -> Vec<Vec<String>> {
         let reach: BTreeMap<&String, BTreeSet<String>> = all.iter().map(|&one| (one, reached(one))).collect();
         let mut seen = BTreeSet::new();
         for one in all {
-            let circle: Vec<&String> =
-                reach.keys().copied().filter(|&two| reach[one].contains(two) && reach[two].contains(one)).collect();
+            let circle: Vec<&String> = reach
+                .keys()
+                .copied()
+                .filter(|&two| reach[one].contains(two) && reach[two].contains(one))
+                .collect();
             if reach[one].contains(one) && seen.insert(circle.clone()) {
                 found.push(circle.into_iter().map(|name| named(above, name)).collect());
             }
@@ -221,7 +224,9 @@ fn without_tests(words: Vec<String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut at = 0;
     while at < words.len() {
-        if !(words.len() - at > TEST.len() && words[at..at + TEST.len()].iter().zip(TEST).all(|(a, b)| a == b)) {
+        if !(words.len() - at > TEST.len()
+            && words[at..at + TEST.len()].iter().zip(TEST).all(|(a, b)| a == b))
+        {
             kept.push(words[at].clone());
             at += 1;
             continue;

@@ -1,0 +1,18 @@
+//! The black-box tests of `partita-daemon`, as one program: it links once, and its tests run
+//! beside each other.
+
+mod api;
+mod boundary;
+mod bounds;
+mod chains;
+mod command_line;
+mod common;
+mod docs;
+mod durable;
+mod escapes;
+mod hostile;
+mod keeper;
+mod leases;
+mod metrics;
+mod serve;
+mod spite;

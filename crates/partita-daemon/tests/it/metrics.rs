@@ -1,0 +1,167 @@
+//! `/metrics`: what it says of MPS is what `partita mps status --metrics` says.
+
+use crate::common;
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{Daemon, World};
+use partita_memory::client::Connection;
+use partita_testing::{eventually, needs_simulator};
+use rustix::process::{Pid, Signal};
+
+/// A program that runs under Partita.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// The samples of a page that are about MPS, whichever of the two formats it has.
+fn of_mps(page: &str) -> BTreeMap<String, f64> {
+    let lines = page.lines().filter(|line| line.starts_with("partita_mps_"));
+    let samples = lines.map(|line| line.rsplit_once(' ').unwrap());
+    samples.map(|(what, value)| (what.to_owned(), value.parse().unwrap())).collect()
+}
+
+fn scraped(daemon: &Daemon) -> BTreeMap<String, f64> {
+    let (status, headers, page) = daemon.send("GET /metrics HTTP/1.1", b"");
+    assert!(status == 200 && headers.contains("application/openmetrics-text"), "{status} {headers}");
+    assert!(page.ends_with("# EOF\n"), "{page}");
+    for line in ["# TYPE partita_mps_up gauge", "# TYPE partita_mps_servers_started counter"] {
+        assert_eq!(page.lines().filter(|one| *one == line).count(), 1, "{line} in {page}");
+    }
+    of_mps(&page)
+}
+
+fn said(world: &World) -> BTreeMap<String, f64> {
+    let output = world.partita(["mps", "status", "--metrics"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    of_mps(&String::from_utf8(output.stdout).unwrap())
+}
+
+/// The processes with this parent and this name in their command.
+fn children(parent: u32, name: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let is_one = |directory: &std::path::Path| {
+        let read = |file| std::fs::read_to_string(directory.join(file)).unwrap_or_default();
+        let of_parent = read("stat")
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.split(' ').nth(1) == Some(&parent.to_string()));
+        of_parent && read("cmdline").contains(name)
+    };
+    processes.filter(|entry| is_one(&entry.path())).count()
+}
+
+/// Control daemons, which end with this.
+struct Services(Vec<Pid>);
+
+impl Services {
+    fn signal(&self, signal: Signal) {
+        for &pid in &self.0 {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+        self.signal(Signal::CONT);
+    }
+}
+
+#[test]
+fn services_that_do_not_answer_are_asked_at_the_same_time() {
+    if needs_simulator("services of several GPUs that are stopped") {
+        return;
+    }
+    const GPUS: usize = 4;
+    let world = World::new();
+    let machine = |command: &mut Command| {
+        let all: Vec<String> = (0..GPUS).map(|gpu| gpu.to_string()).collect();
+        command
+            .env("PARTITA_SIM_GPUS", GPUS.to_string())
+            .env("PARTITA_GPU", format!("sim:h200:{}", all.join(",")));
+    };
+    let partita = |line: &str| {
+        let mut command = world.partita(line.split(' '));
+        machine(&mut command);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "partita {line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let start = |gpu| {
+        partita(&format!("mps start --gpu sim:h200:{gpu}"));
+        let told = partita(&format!("mps status --gpu sim:h200:{gpu} --json"));
+        let service: serde_json::Value = serde_json::from_str(&told).unwrap();
+        let pid = service["daemon"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        pid.and_then(Pid::from_raw).unwrap_or_else(|| panic!("{service}"))
+    };
+    let services = Services((0..GPUS).map(start).collect());
+    let mut command = world.partitad::<&str>([]);
+    machine(&mut command);
+    let daemon = Daemon::start(&mut command, &world.socket(), &world.dir().join("log"));
+    let answering = || {
+        scraped(&daemon)
+            .iter()
+            .filter(|(what, up)| what.starts_with("partita_mps_up{") && **up == 1.0)
+            .count()
+    };
+    assert_eq!(answering(), GPUS);
+
+    services.signal(Signal::STOP);
+    // Each is asked by a program of its own, which waits for the answer.
+    let most = AtomicUsize::new(0);
+    eventually("all are asked at the same time", || {
+        std::thread::scope(|scope| {
+            let page = scope.spawn(answering);
+            while !page.is_finished() {
+                most.fetch_max(children(daemon.pid(), "mps-control"), Ordering::Relaxed);
+            }
+            assert_eq!(page.join().unwrap(), 0);
+        });
+        most.load(Ordering::Relaxed) == GPUS
+    });
+    services.signal(Signal::CONT);
+    eventually("all answer again", || answering() == GPUS);
+    for gpu in 0..GPUS {
+        partita(&format!("mps stop --gpu sim:h200:{gpu}"));
+    }
+}
+
+#[test]
+fn the_services_of_mps_are_on_the_page() {
+    if needs_simulator("a service that nobody else has clients of") {
+        return;
+    }
+    let world = World::new();
+    let daemon = world.start();
+    let value = |samples: &BTreeMap<String, f64>, name: &str| -> Vec<f64> {
+        let of = samples.iter().filter(|(what, _)| what.starts_with(&format!("{name}{{")));
+        of.map(|(_, value)| *value).collect()
+    };
+    let before = scraped(&daemon);
+    assert_eq!((value(&before, "partita_mps_up"), &before), (vec![0.0], &said(&world)));
+
+    // A program that uses the GPU as a client of the service.
+    let socket = world.dir().join("keeper");
+    let mut command = world.partita(["run", "--name", "user", "--sm", "25%", "--"]);
+    command.arg(common::program()).args(["keeper", "--attached", "--socket"]).arg(&socket);
+    let _user = Ended(command.spawn().unwrap());
+    eventually("it uses the GPU", || Connection::connect(&socket, None, common::PATIENCE).is_ok());
+    let now = scraped(&daemon);
+    assert_eq!(now, said(&world));
+    assert_eq!(value(&now, "partita_mps_up"), [1.0]);
+    assert_eq!(
+        (value(&now, "partita_mps_clients"), value(&now, "partita_mps_servers_started_total")),
+        (vec![1.0], vec![1.0])
+    );
+    assert_eq!(value(&now, "partita_mps_server_state").iter().sum::<f64>(), 1.0, "{now:?}");
+}
