@@ -149,9 +149,9 @@ fn document() -> String {
     }
     text.push_str(
         "\n## Not charged\n\n\
-         * What a process takes before it allocates: its context, code, stacks and queues, some 500 MiB on an H200 without \
-         MPS. It is in the driver's own numbers, not in the tenant's account.\n\
-         * Local memory and stacks that a launch makes the driver enlarge: no call asks for them.\n\
+         * What the driver takes for itself, up to the allowance of `--mem-driver`: contexts (some 500 MiB on an H200 without MPS), \
+         code, stacks and queues. Beyond the allowance it is charged.\n\
+         * 5.6 MiB of each context that the kernel driver keeps by itself.\n\
          * What programs obtain by talking to the kernel driver themselves, past libcuda.\n",
     );
     text

@@ -187,8 +187,10 @@ pub fn text(entries: &[Entry], results: &Path, page: &Path) -> String {
     let results = relative(page.parent().unwrap_or(Path::new("")), results);
     let mut out = String::from(
         "# Experiments\n\n\
-         Made by `partita bench all --gpu sim --out research/bench/results/experiments --page docs/experiments.md`, on any machine with the same bytes \
-         (all experiments on both models, with their pictures: 5 s on one core, release build); the measurements in it are kept in `research/bench/results/experiments/h200`. «The paper» is J. Bakita and J. H. Anderson, «Hardware Compute Partitioning on \
+         Made by `partita bench all --gpu sim --out research/bench/results/experiments --page docs/experiments.md` \
+         (all experiments on both models, with their pictures: 5 s on one core, release build). Its measurements are kept in \
+         `research/bench/results/experiments/h200`: with them the page has the same bytes on every machine; without them the model of the H200 \
+         uses its built-in costs of kernels, and its columns differ. «The paper» is J. Bakita and J. H. Anderson, «Hardware Compute Partitioning on \
          NVIDIA GPUs» (RTAS 2023), and for `ecrts25` their article of 2025. Each experiment is a file in `research/bench/experiments`. On another GPU than \
          the paper's, TPC i of n becomes the i-th of n parts of it and grids grow with them. A verdict is computed from the runs: each row is a claim.\n\n",
     );
@@ -210,7 +212,9 @@ pub fn text(entries: &[Entry], results: &Path, page: &Path) -> String {
     if median(entries).is_some() {
         let _ = write!(
             out,
-            "\n## The model against hardware\n\n{}\nEvery quantity stands in [one table]({}/{TABLE}.md).\n",
+            "\n## The model against hardware\n\n{}\nSix costs of kernels in the model were measured on the same GPU, by kernels that are not compared here. \
+             In figures 3, 4, 11 and 12 the kernels spin for a fixed time, so an error of 0 % there says when kernels start, not how long their \
+             work takes.\nEvery quantity stands in [one table]({}/{TABLE}.md).\n",
             summary(entries),
             results.display()
         );
