@@ -1,9 +1,10 @@
-//! The paper's algorithm, exactly as published: J. Luo and X. Wei, «Dynamic GPU Resource Management
-//! in Component-Based Applications», 2023, sections 3.1.1 and 3.1.2, algorithm 1.
+//! The paper's algorithm: J. Luo and X. Wei, «Dynamic GPU Resource Management in Component-Based
+//! Applications», 2023, sections 3.1.1 and 3.1.2, algorithm 1.
 //!
 //! Bottlenecks get all TPCs. The others get R_C = 100 % / N_C each, and each of them in turn a
-//! binary search over its predefined portions. The listing leaves open what follows; what is done
-//! about it, and why:
+//! binary search over its predefined portions. The code follows the listing where the listing can
+//! be run. It leaves eight points open, or contradicts the text on them; this is how each is read,
+//! and why. Points 2, 3, 5 and 6 change what the listing prints:
 //!
 //! 1. **C_min, C_max, C_RC, C_A** are portions of the component at hand: the smallest listed, the
 //!    largest listed, that with the value of R_C, and the one that it is given. R_C need not be a
