@@ -4,7 +4,7 @@
 //! Bottlenecks get all TPCs. The others get R_C = 100 % / N_C each, and each of them in turn a
 //! binary search over its predefined portions. The code follows the listing where the listing can
 //! be run. It leaves eight points open, or contradicts the text on them; this is how each is read,
-//! and why. Points 2, 3, 5 and 6 change what the listing prints:
+//! and why. Points 2, 3 and 6 change what is printed:
 //!
 //! 1. **C_min, C_max, C_RC, C_A** are portions of the component at hand: the smallest listed, the
 //!    largest listed, that with the value of R_C, and the one that it is given. R_C need not be a
