@@ -20,9 +20,12 @@ pub enum Policy {
     Query,
     /// Obtains device memory; reserved in the ledger before the driver is asked.
     Charge,
-    /// Gives memory back, or changes what holds it; or waits for work on the GPU, at which pools
-    /// give memory back and gates open.
+    /// Gives memory back, or changes what holds it.
     Release,
+    /// Waits for work on the GPU, or asks whether it is done. Before it goes to the driver, the gate
+    /// opens behind what the program has launched; after a synchronisation, memory that pools have
+    /// given up is credited.
+    Wait,
     /// Launches work that can be too large for a partition: judged at the call,
     /// then masked by the launch callback.
     Launch,
@@ -99,21 +102,24 @@ exports! {
         cuMemAllocFromPoolAsync_ptsz cuMemAllocManaged cuMemAllocPitch cuMemAllocPitch_v2 cuMemAlloc_v2
         cuMemCreate cuMemImportFromShareableHandle cuMipmappedArrayCreate
     }
-    // gives memory back, changes who holds it, or waits for work
+    // gives memory back, or changes who holds it
     Release {
-        cuArrayDestroy cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach cuCtxSynchronize cuCtxSynchronize_v2
-        cuDestroyExternalMemory cuDeviceGraphMemTrim cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
-        cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2 cuDeviceSetMemPool cuEventQuery cuEventSynchronize
-        cuGreenCtxDestroy cuIpcCloseMemHandle cuIpcGetMemHandle cuMemExportToShareableHandle cuMemFree cuMemFreeAsync
-        cuMemFreeAsync_ptsz cuMemFree_v2 cuMemMap cuMemPoolDestroy cuMemPoolTrimTo cuMemRelease
-        cuMemRetainAllocationHandle cuMemSetMemPool cuMemUnmap cuMemcpy cuMemcpy2DUnaligned_v2
+        cuArrayDestroy cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach cuDestroyExternalMemory cuDeviceGraphMemTrim
+        cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset
+        cuDevicePrimaryCtxReset_v2 cuDeviceSetMemPool cuGreenCtxDestroy cuIpcCloseMemHandle cuIpcGetMemHandle
+        cuMemExportToShareableHandle cuMemFree cuMemFreeAsync cuMemFreeAsync_ptsz cuMemFree_v2 cuMemMap
+        cuMemPoolDestroy cuMemPoolTrimTo cuMemRelease cuMemRetainAllocationHandle cuMemSetMemPool cuMemUnmap
+        cuMipmappedArrayDestroy cuMulticastBindAddr cuMulticastBindMem cuMulticastUnbind
+    }
+    // waits for work on the GPU, or asks whether it is done
+    Wait {
+        cuCtxSynchronize cuCtxSynchronize_v2 cuEventQuery cuEventSynchronize cuMemcpy cuMemcpy2DUnaligned_v2
         cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3DPeer cuMemcpy3DPeer_ptds
         cuMemcpy3D_v2 cuMemcpy3D_v2_ptds cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds cuMemcpyAtoD_v2
         cuMemcpyAtoD_v2_ptds cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds
         cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoA_v2
         cuMemcpyHtoA_v2_ptds cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyPeer cuMemcpyPeer_ptds
-        cuMemcpy_ptds cuMipmappedArrayDestroy cuMulticastBindAddr cuMulticastBindMem cuMulticastUnbind
-        cuStreamQuery cuStreamQuery_ptsz cuStreamSynchronize cuStreamSynchronize_ptsz
+        cuMemcpy_ptds cuStreamQuery cuStreamQuery_ptsz cuStreamSynchronize cuStreamSynchronize_ptsz
     }
     // launches work that may not fit the partition: judged, then masked
     Launch {

@@ -1,23 +1,41 @@
 //! `libpartita.so`: the interposer in a tenant's process.
 //!
-//! Preloaded by `partita run`. It stands between the program and libcuda by
-//! three ways in, which together catch every program that the dynamic linker
-//! starts: its exported functions shadow libcuda's for programs linked against
-//! it, `dlsym`/`dlvsym` answer with them ([`linker`]), and so does
-//! `cuGetProcAddress` ([`resolve`]), from one table ([`table`]).
+//! `partita run` preloads it. It stands between the program and libcuda in three ways, which
+//! together catch every program that the dynamic linker starts: its exported functions shadow
+//! libcuda's for programs that are linked against it, `dlsym` and `dlvsym` answer with them
+//! ([`linker`](entry::linker)), and so does `cuGetProcAddress` ([`resolve`](entry::resolve)), from
+//! one table ([`table`](entry::table)).
 //!
-//! What it does there: memory is charged to the tenant's ledger before the
-//! driver is asked ([`memory`], [`vmm`]), memory totals are the quota's
-//! ([`query`]), launches that could never fit are refused ([`launch`], [`misfit`]),
-//! every kernel's descriptor gets the tenant's mask ([`mask`]), and those of
-//! executable graphs get it anew when it changes ([`graph_exec`]). A tenant's process that sees
-//! several GPUs obeys the limits of each ([`account`], [`locate`]).
+//! # Floors
 //!
-//! The process stays the tenant's: no thread (but one for
-//! tenants with a priority or a share of time, [`watcher`]), no signal handler, nothing on
-//! standard output, no exit. A process that never touches CUDA pays for a few
-//! string comparisons in `dlsym` and nothing else. Where neither `PARTITA_LEDGER` nor the
-//! variables of HAMi-core ([`hami`]) name a tenant, the library passes everything through.
+//! Each folder is a floor, listed here from the ground up. A module may use modules of its own
+//! floor and of lower ones, and no two modules use each other, directly or through others. A test
+//! (`tests/floors.rs`) reads this list.
+//!
+//! ```floors
+//! sys       the system, the loaded libraries, messages, what a forked child does, the one thread
+//! driver    libcuda's own functions, and the calls that this library makes of them
+//! account   the tenant that this process belongs to, its account and limits on each GPU
+//! memory    charges what a program obtains, credits what it gives back
+//! time      shares of time: measures launches, and has them wait when the budget is spent
+//! gate      priorities: launches of low priority wait for those of high priority
+//! launch    what fits the partition, and the mask that every launch carries
+//! graph     executable graphs, which keep the mask that they were uploaded with
+//! session   where the process attaches to its tenant, and where contexts end
+//! entry     the exports: libcuda's names, `dlsym`, `dlopen`, `ioctl`, the management library's
+//! ```
+//!
+//! State belongs to the module that changes it, in a static of its own, and the module says what a
+//! forked child does with it ([`fork`](sys::fork)). Most launches of most programs take the fast
+//! path ([`fast_path`](launch::fast_path)).
+//!
+//! # The process stays the tenant's
+//!
+//! No thread (but one for tenants with a priority or a share of time, [`watcher`](sys::watcher)),
+//! no signal handler, nothing on standard output, no exit. A process that never touches CUDA pays
+//! for a few string comparisons in `dlsym` and nothing else. Where neither `PARTITA_LEDGER` nor the
+//! variables of HAMi-core ([`hami`](session::hami)) name a tenant, the library passes everything
+//! through.
 #![no_std]
 #![allow(
     clippy::missing_safety_doc,

@@ -11,18 +11,24 @@ use partita_abi::exports::{EXPORTS, LATER, NVML_WRAPPED, Policy};
 use partita_abi::versions;
 
 /// The classes, what they mean, and the policies that make them up.
-const CLASSES: [(&str, &str, &[Policy]); 5] = [
+const CLASSES: [(&str, &str, &[Policy]); 6] = [
     (
         "Charged",
         "Obtains device memory, gives it back, or changes who holds it. Reserved in the tenant's account before the driver is \
-         asked; over the quota the call fails as on a full device. Synchronisations, and copies that wait \
-         for work, are here because pools give memory back and gates open at them.",
+         asked; over the quota the call fails as on a full device.",
         &[Policy::Charge, Policy::Release],
     ),
     (
         "Launched",
         "Launches work, or makes, changes or ends what is launched: judged by the partition, then masked.",
         &[Policy::Launch, Policy::Graph],
+    ),
+    (
+        "Waited for",
+        "Waits for work on the GPU, or asks whether it is done; copies for which the program waits are among them. Before the \
+         driver is asked, the gate between tenants with priorities opens behind what the program has launched. After a \
+         synchronisation, memory that pools have given up is credited. Nothing is charged.",
+        &[Policy::Wait],
     ),
     (
         "Virtualised",

@@ -1,4 +1,4 @@
-//! The tenant that this process belongs to, and its account on each GPU.
+//! The tenant that this process belongs to, and its account and limits on each GPU.
 
 pub mod environment;
 pub mod gpu;

@@ -1,4 +1,4 @@
-//! The driver's own library: its functions, and the calls that the hook makes of them.
+//! libcuda's own functions, and the calls that this library makes of them.
 
 pub mod calls;
 pub mod capture;

@@ -1,4 +1,4 @@
-//! What the program calls: the exports of this library.
+//! The exports: what the program calls.
 
 pub mod ioctl;
 pub mod linker;

@@ -25,7 +25,7 @@ use crate::driver::row::Row;
 use crate::driver::{capture, real, stream};
 use crate::entry::resolve;
 use crate::gate::waits;
-use crate::launch::{green, occupancy, query, subscribers};
+use crate::launch::{fast_path, green, occupancy, query, subscribers};
 use crate::memory::driver_memory::Charging;
 use crate::memory::{device, graph_memory, holdings, imports, managed, multicast, pools, stream_memory, vmm};
 use crate::session::{attach, contexts};
@@ -335,42 +335,42 @@ hooks! {
         location: *const CUmemLocation, kind: c_uint, pool: *mut c_void,
     ) = pools::set_present_of;
     Release fn cuDeviceGraphMemTrim(device: c_int) = pools::trim_graphs;
-    Release fn cuCtxSynchronize() = waits::synchronize_current;
-    Release fn cuCtxSynchronize_v2(context: *mut c_void) = waits::synchronize;
-    Release fn cuStreamSynchronize(stream: *mut c_void) = waits::synchronize_stream;
-    Release fn cuStreamSynchronize_ptsz(stream: *mut c_void) = waits::synchronize_stream, per_thread stream;
-    Release fn cuStreamQuery(stream: *mut c_void) = waits::query_stream;
-    Release fn cuStreamQuery_ptsz(stream: *mut c_void) = waits::query_stream, per_thread stream;
-    Release fn cuEventSynchronize(event: *mut c_void) = waits::synchronize;
-    Release fn cuEventQuery(event: *mut c_void) = waits::query_event;
-    Release fn cuMemcpy(to: u64, from: u64, bytes: usize) = waits::copy;
-    Release fn cuMemcpy_ptds(to: u64, from: u64, bytes: usize) = waits::copy;
-    Release fn cuMemcpy2DUnaligned_v2(what: *const c_void) = waits::copy_as_told;
-    Release fn cuMemcpy2DUnaligned_v2_ptds(what: *const c_void) = waits::copy_as_told;
-    Release fn cuMemcpy2D_v2(what: *const c_void) = waits::copy_as_told;
-    Release fn cuMemcpy2D_v2_ptds(what: *const c_void) = waits::copy_as_told;
-    Release fn cuMemcpy3DPeer(what: *const c_void) = waits::copy_as_told;
-    Release fn cuMemcpy3DPeer_ptds(what: *const c_void) = waits::copy_as_told;
-    Release fn cuMemcpy3D_v2(what: *const c_void) = waits::copy_as_told;
-    Release fn cuMemcpy3D_v2_ptds(what: *const c_void) = waits::copy_as_told;
-    Release fn cuMemcpyAtoA_v2(to: *mut c_void, offset: usize, from: *mut c_void, of: usize, bytes: usize) = waits::copy_peer;
-    Release fn cuMemcpyAtoA_v2_ptds(to: *mut c_void, offset: usize, from: *mut c_void, of: usize, bytes: usize) = waits::copy_peer;
-    Release fn cuMemcpyAtoD_v2(to: u64, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
-    Release fn cuMemcpyAtoD_v2_ptds(to: u64, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
-    Release fn cuMemcpyAtoH_v2(to: *mut c_void, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
-    Release fn cuMemcpyAtoH_v2_ptds(to: *mut c_void, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
-    Release fn cuMemcpyDtoA_v2(to: *mut c_void, offset: usize, from: u64, bytes: usize) = waits::copy_array;
-    Release fn cuMemcpyDtoA_v2_ptds(to: *mut c_void, offset: usize, from: u64, bytes: usize) = waits::copy_array;
-    Release fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) = waits::copy;
-    Release fn cuMemcpyDtoD_v2_ptds(to: u64, from: u64, bytes: usize) = waits::copy;
-    Release fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) = waits::copy;
-    Release fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: u64, bytes: usize) = waits::copy;
-    Release fn cuMemcpyHtoA_v2(to: *mut c_void, offset: usize, from: *const c_void, bytes: usize) = waits::copy_array;
-    Release fn cuMemcpyHtoA_v2_ptds(to: *mut c_void, offset: usize, from: *const c_void, bytes: usize) = waits::copy_array;
-    Release fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) = waits::copy;
-    Release fn cuMemcpyHtoD_v2_ptds(to: u64, from: *const c_void, bytes: usize) = waits::copy;
-    Release fn cuMemcpyPeer(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = waits::copy_peer;
-    Release fn cuMemcpyPeer_ptds(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = waits::copy_peer;
+    Wait fn cuCtxSynchronize() = waits::synchronize_current;
+    Wait fn cuCtxSynchronize_v2(context: *mut c_void) = waits::synchronize;
+    Wait fn cuStreamSynchronize(stream: *mut c_void) = waits::synchronize_stream;
+    Wait fn cuStreamSynchronize_ptsz(stream: *mut c_void) = waits::synchronize_stream, per_thread stream;
+    Wait fn cuStreamQuery(stream: *mut c_void) = waits::query_stream;
+    Wait fn cuStreamQuery_ptsz(stream: *mut c_void) = waits::query_stream, per_thread stream;
+    Wait fn cuEventSynchronize(event: *mut c_void) = waits::synchronize;
+    Wait fn cuEventQuery(event: *mut c_void) = waits::query_event;
+    Wait fn cuMemcpy(to: u64, from: u64, bytes: usize) = waits::copy;
+    Wait fn cuMemcpy_ptds(to: u64, from: u64, bytes: usize) = waits::copy;
+    Wait fn cuMemcpy2DUnaligned_v2(what: *const c_void) = waits::copy_as_told;
+    Wait fn cuMemcpy2DUnaligned_v2_ptds(what: *const c_void) = waits::copy_as_told;
+    Wait fn cuMemcpy2D_v2(what: *const c_void) = waits::copy_as_told;
+    Wait fn cuMemcpy2D_v2_ptds(what: *const c_void) = waits::copy_as_told;
+    Wait fn cuMemcpy3DPeer(what: *const c_void) = waits::copy_as_told;
+    Wait fn cuMemcpy3DPeer_ptds(what: *const c_void) = waits::copy_as_told;
+    Wait fn cuMemcpy3D_v2(what: *const c_void) = waits::copy_as_told;
+    Wait fn cuMemcpy3D_v2_ptds(what: *const c_void) = waits::copy_as_told;
+    Wait fn cuMemcpyAtoA_v2(to: *mut c_void, offset: usize, from: *mut c_void, of: usize, bytes: usize) = waits::copy_peer;
+    Wait fn cuMemcpyAtoA_v2_ptds(to: *mut c_void, offset: usize, from: *mut c_void, of: usize, bytes: usize) = waits::copy_peer;
+    Wait fn cuMemcpyAtoD_v2(to: u64, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
+    Wait fn cuMemcpyAtoD_v2_ptds(to: u64, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
+    Wait fn cuMemcpyAtoH_v2(to: *mut c_void, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
+    Wait fn cuMemcpyAtoH_v2_ptds(to: *mut c_void, from: *mut c_void, offset: usize, bytes: usize) = waits::copy_array;
+    Wait fn cuMemcpyDtoA_v2(to: *mut c_void, offset: usize, from: u64, bytes: usize) = waits::copy_array;
+    Wait fn cuMemcpyDtoA_v2_ptds(to: *mut c_void, offset: usize, from: u64, bytes: usize) = waits::copy_array;
+    Wait fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) = waits::copy;
+    Wait fn cuMemcpyDtoD_v2_ptds(to: u64, from: u64, bytes: usize) = waits::copy;
+    Wait fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) = waits::copy;
+    Wait fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: u64, bytes: usize) = waits::copy;
+    Wait fn cuMemcpyHtoA_v2(to: *mut c_void, offset: usize, from: *const c_void, bytes: usize) = waits::copy_array;
+    Wait fn cuMemcpyHtoA_v2_ptds(to: *mut c_void, offset: usize, from: *const c_void, bytes: usize) = waits::copy_array;
+    Wait fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) = waits::copy;
+    Wait fn cuMemcpyHtoD_v2_ptds(to: u64, from: *const c_void, bytes: usize) = waits::copy;
+    Wait fn cuMemcpyPeer(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = waits::copy_peer;
+    Wait fn cuMemcpyPeer_ptds(to: u64, of: *mut c_void, from: u64, other: *mut c_void, bytes: usize) = waits::copy_peer;
     Release fn cuCtxDetach(context: *mut c_void) = contexts::detach_context;
     Release fn cuCtxDestroy(context: *mut c_void) = contexts::destroy_context;
     Release fn cuCtxDestroy_v2(context: *mut c_void) = contexts::destroy_context;
@@ -383,12 +383,12 @@ hooks! {
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) = launch::calls::kernel, straight if launch::calls::is_plain, function;
+    ) = launch::calls::kernel, straight if fast_path::is_plain, function;
     Launch fn cuLaunchKernel_ptsz(
         function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) = launch::calls::kernel, per_thread stream, straight if launch::calls::is_plain, function;
+    ) = launch::calls::kernel, per_thread stream, straight if fast_path::is_plain, function;
     Launch fn cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: *mut c_void,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,

@@ -1,4 +1,4 @@
-//! Graphs: their kernels carry the mask from upload to upload.
+//! Executable graphs, which keep the mask that they were uploaded with.
 
 pub mod add;
 pub mod change;

@@ -11,7 +11,7 @@ use crate::account::{locate, tenant};
 use crate::driver::stream;
 use crate::gate::pass;
 use crate::launch::misfit::{self, Shape, Verdict, volume};
-use crate::launch::{functions, widen};
+use crate::launch::{fast_path, functions, widen};
 use crate::sys::report;
 
 /// Runs `launch` in `stream` as the tenant's partition allows for the shape.
@@ -51,14 +51,6 @@ type Kernel = unsafe extern "C" fn(
     *mut *mut c_void,
     *mut *mut c_void,
 ) -> CuResult;
-
-/// Whether launches of the function are the driver's alone, but for their mask: there is nothing to
-/// judge but what the function brings along, which is known after its first launch. This is the way
-/// of most programs.
-#[inline(always)]
-pub fn is_plain(function: *mut c_void) -> bool {
-    functions::is_known_plain(function) && tenant::current().is_some()
-}
 
 /// Wraps `cuLaunchKernel`, for a launch that is not plain.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
@@ -275,7 +267,7 @@ pub unsafe fn set_kernel_attribute(
 /// Wraps `cuModuleUnload` and `cuLibraryUnload`: what is loaded next may give
 /// another function the same address.
 pub unsafe fn unload(real: unsafe extern "C" fn(*mut c_void) -> CuResult, module: *mut c_void) -> CuResult {
-    functions::forget();
+    fast_path::forget();
     // SAFETY: the caller's handle, passed on.
     unsafe { real(module) }
 }

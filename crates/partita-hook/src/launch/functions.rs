@@ -2,94 +2,41 @@
 //! may launch kernels itself.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::account::tenant::Tenant;
 use crate::driver::calls::{DriverCalls, ModuleCalls};
-use crate::gate::pass;
+use crate::launch::fast_path::{self, Traits};
 
 /// The first compute capability with clusters (Hopper).
 const CLUSTERS_SINCE: u32 = 90;
 /// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH`, `_HEIGHT`, `_DEPTH`.
 const REQUIRED_CLUSTER: [c_int; 3] = [11, 12, 13];
 
-/// The largest cluster that is told from larger ones, in blocks; devices run 16.
-const BLOCKS_MAX: u32 = 0x3fff;
-/// Stands beside the size of a function that may launch kernels.
-const LAUNCHES: u32 = 0x4000;
-/// Stands beside the size in a process that sees several GPUs, or whose tenant has a priority.
-const SEVERAL_GPUS: u32 = 0x8000;
-
-/// Functions seen lately.
-///
-/// One word a function: its address in the upper 48 bits, what is known of it
-/// below. A collision only costs asking the driver again.
-static KNOWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-
-fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
-    &KNOWN[(function as usize >> 4) % KNOWN.len()]
-}
-
-/// Whether the function is known to have been compiled without clusters and to launch nothing, in a
-/// process that sees one GPU.
-#[inline(always)]
-pub fn is_known_plain(function: *mut c_void) -> bool {
-    entry_of(function).load(Ordering::Relaxed) == (function as u64) << 16 | 1
-}
-
-/// Forgets what was known of functions: what is loaded next may give another
-/// function the same address.
-pub fn forget() {
-    for entry in &KNOWN {
-        entry.store(0, Ordering::Relaxed);
-    }
-}
-
 /// A function's attribute was set: one of a cluster's size makes what is known of functions wrong.
 pub fn attribute_changed(attribute: c_int) {
     if REQUIRED_CLUSTER.contains(&attribute) {
-        forget();
+        fast_path::forget();
     }
 }
 
-/// What a function brings to each of its launches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Traits {
-    /// Blocks of the cluster that it was compiled for, 1 for none.
-    pub cluster_blocks: u32,
-    /// Whether its module holds the device runtime, by which kernels launch kernels (dynamic
-    /// parallelism).
-    pub launches: bool,
-}
-
-impl Traits {
-    /// Those of a `CUfunction` or `CUkernel`, asked in the current context.
-    pub fn of(tenant: &Tenant, function: *mut c_void) -> Self {
-        let (address, entry) = (function as u64, entry_of(function));
-        let known = entry.load(Ordering::Relaxed);
-        if known >> 16 == address & 0xffff_ffff_ffff && known != 0 {
-            return Self {
-                cluster_blocks: known as u32 & BLOCKS_MAX,
-                launches: known as u32 & LAUNCHES != 0,
-            };
-        }
-        let Some(launched) = launched(tenant, function) else {
-            // A function that the driver does not know, whose launch it refuses; or one to be asked
-            // about again.
-            return Self { cluster_blocks: 1, launches: false };
-        };
-        let cluster_blocks = match tenant.compute_capability < CLUSTERS_SINCE {
-            true => 1,
-            false => asked_cluster_blocks(tenant.driver(), launched.function),
-        };
-        let launches = launched.holds_device_runtime(tenant);
-        // A launch of a process with several GPUs or a priority has more to ask than this, and must
-        // not be known as plain.
-        let several = if tenant.places().is_some() || pass::is_any() { SEVERAL_GPUS } else { 0 };
-        let launching = if launches { LAUNCHES } else { 0 };
-        entry.store(address << 16 | u64::from(cluster_blocks | launching | several), Ordering::Relaxed);
-        Self { cluster_blocks, launches }
+/// What a `CUfunction` or `CUkernel` brings to its launches, asked in the current context.
+pub fn traits(tenant: &Tenant, function: *mut c_void) -> Traits {
+    if let Some(known) = fast_path::known(function) {
+        return known;
     }
+    let Some(launched) = launched(tenant, function) else {
+        // A function that the driver does not know, whose launch it refuses; or one to be asked
+        // about again.
+        return Traits { cluster_blocks: 1, launches: false };
+    };
+    let cluster_blocks = match tenant.compute_capability < CLUSTERS_SINCE {
+        true => 1,
+        false => asked_cluster_blocks(tenant.driver(), launched.function),
+    };
+    let traits = Traits { cluster_blocks, launches: launched.holds_device_runtime(tenant) };
+    fast_path::note(tenant, function, traits);
+    traits
 }
 
 fn asked_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
@@ -97,7 +44,7 @@ fn asked_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
         .iter()
         .map(|&attribute| driver.function_attribute(function, attribute).unwrap_or(0).max(1))
         .fold(1u32, u32::saturating_mul)
-        .min(BLOCKS_MAX)
+        .min(fast_path::CLUSTER_BLOCKS_MAX)
 }
 
 /// What is launched by a handle.

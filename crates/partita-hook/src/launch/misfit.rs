@@ -15,8 +15,7 @@ use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PAR
 use crate::account::gpu::Gpu;
 use crate::account::locate;
 use crate::account::tenant::Tenant;
-use crate::launch::functions::Traits;
-use crate::launch::green;
+use crate::launch::{functions, green};
 use crate::sys::report::{self, Once};
 
 /// What a launch asks for.
@@ -54,7 +53,7 @@ impl Shape {
 
     /// What the launch needs beside free SMs, asked in the current context.
     pub fn needs(&self, tenant: &Tenant) -> Needs {
-        let traits = Traits::of(tenant, self.function);
+        let traits = functions::traits(tenant, self.function);
         let cluster_blocks = match self.cluster_blocks {
             0 => u64::from(traits.cluster_blocks),
             blocks => blocks,

@@ -4,6 +4,7 @@ pub mod caller;
 pub mod calls;
 pub mod carried;
 pub mod counter;
+pub mod fast_path;
 pub mod functions;
 pub mod green;
 pub mod mask;

@@ -1,4 +1,4 @@
-//! Device memory: charged when a program obtains it, credited when it is gone.
+//! Device memory: charged when a program obtains it, credited when it is given back.
 
 pub mod allocations;
 pub mod device;

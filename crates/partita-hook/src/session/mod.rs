@@ -1,4 +1,4 @@
-//! Where a process becomes part of its tenant, and where contexts end.
+//! Where the process attaches to its tenant, and where contexts end.
 
 pub mod attach;
 pub mod claim;

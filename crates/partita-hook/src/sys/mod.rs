@@ -1,5 +1,4 @@
-//! What needs neither the driver nor a tenant: the system, the loaded libraries, messages, the
-//! one thread.
+//! The ground: the system, the loaded libraries, messages, what a forked child does, the one thread.
 
 pub mod c_library;
 pub mod clock;

@@ -1,0 +1,75 @@
+//! The fast path of a launch: what most launches of most programs do in this library.
+//!
+//! 1. The exported function ([`table`](crate::entry::table)) asks [`is_plain`]: two loads and two
+//!    comparisons.
+//! 2. It jumps to the driver's function. The arguments stay where they are.
+//! 3. The driver calls back before it uploads the descriptor of the launch, and
+//!    [`on_launch`](crate::launch::mask::on_launch) writes the tenant's mask there.
+//!
+//! Every other launch takes the slow path, [`launch::calls`](crate::launch::calls). So do the first
+//! launch of each function and every launch of a process where [`SLOW_PATH`] holds.
+//!
+//! What is known of a function is one word in a table: its address in the upper 48 bits, and below
+//! them what it brings to its launches. A collision only costs asking the driver again.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::account::tenant::{self, Tenant};
+use crate::gate::pass;
+
+/// The largest cluster that is told from larger ones, in blocks; devices run 16.
+pub const CLUSTER_BLOCKS_MAX: u32 = 0x3fff;
+/// The function may launch kernels.
+const LAUNCHES: u32 = 0x4000;
+/// No launch of this process takes the fast path: it sees several GPUs, so that each launch is to
+/// be placed, or launches pass a gate or are measured.
+const SLOW_PATH: u32 = 0x8000;
+/// The function has no cluster, launches nothing, and its launches take the fast path.
+const PLAIN: u32 = 1;
+
+static KNOWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// What a function brings to each of its launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// Blocks of the cluster that it was compiled for, 1 for none.
+    pub cluster_blocks: u32,
+    /// Whether its module holds the device runtime, by which kernels launch kernels (dynamic
+    /// parallelism).
+    pub launches: bool,
+}
+
+#[inline(always)]
+fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
+    &KNOWN[(function as usize >> 4) % KNOWN.len()]
+}
+
+/// Whether a launch of the function is the driver's alone, but for its mask.
+#[inline(always)]
+pub fn is_plain(function: *mut c_void) -> bool {
+    let known = entry_of(function).load(Ordering::Relaxed);
+    known == (function as u64) << 16 | u64::from(PLAIN) && tenant::current().is_some()
+}
+
+/// What is known of a function.
+pub fn known(function: *mut c_void) -> Option<Traits> {
+    let known = entry_of(function).load(Ordering::Relaxed);
+    (known >> 16 == function as u64 & 0xffff_ffff_ffff && known != 0).then_some(Traits {
+        cluster_blocks: known as u32 & CLUSTER_BLOCKS_MAX,
+        launches: known as u32 & LAUNCHES != 0,
+    })
+}
+
+/// Notes what the driver has told of a function.
+pub fn note(tenant: &Tenant, function: *mut c_void, traits: Traits) {
+    let slow = if tenant.places().is_some() || pass::is_any() { SLOW_PATH } else { 0 };
+    let launches = if traits.launches { LAUNCHES } else { 0 };
+    let word = (function as u64) << 16 | u64::from(traits.cluster_blocks | launches | slow);
+    entry_of(function).store(word, Ordering::Relaxed);
+}
+
+/// Forgets all functions: what is loaded next may give another function the same address.
+pub fn forget() {
+    KNOWN.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));
+}
