@@ -3,24 +3,36 @@
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::{
-    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeType, CUlaunchAttributeID,
-    CUlaunchAttributeValue, CUmemAllocationProp, CUuuid,
+    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_KERNEL_NODE_PARAMS_v2, CUfunction_attribute, CUgraphNodeType,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUmemAllocationProp, CUuuid,
 };
 use partita_driver::callback::GetExportTable;
 
 use crate::driver::real;
 
+/// A name as a C string.
+macro_rules! c_name {
+    ($name:ident) => {
+        match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => unreachable!(),
+        }
+    };
+}
+pub(crate) use c_name;
+
+/// Defines a structure of pointers to the driver's calls, and how they are resolved.
 macro_rules! calls {
     ($(#[$about:meta])* struct $calls:ident;
-     $($(#[$doc:meta])* $field:ident = $name:literal $(or $older:literal)?: fn($($type:ty),*);)*) => {
+     $($(#[$doc:meta])* $field:ident = $name:ident $(or $older:ident)?;)*) => {
         $(#[$about])*
         pub struct $calls {
-            $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($type),*) -> CuResult,)*
+            $($(#[$doc])* pub(super) $field: partita_abi::prototypes::$name,)*
         }
 
         impl $calls {
@@ -31,16 +43,19 @@ macro_rules! calls {
             pub fn resolve() -> Result<Self, &'static core::ffi::CStr> {
                 Ok(Self {
                     $($field: {
-                        let address = $crate::driver::real::symbol($name);
-                        $(let address = if address.is_null() { $crate::driver::real::symbol($older) } else { address };)?
+                        let name = $crate::driver::calls::c_name!($name);
+                        let address = $crate::driver::real::symbol(name);
+                        $(let address = if address.is_null() {
+                            $crate::driver::real::symbol($crate::driver::calls::c_name!($older))
+                        } else {
+                            address
+                        };)?
                         if address.is_null() {
-                            return Err($name);
+                            return Err(name);
                         }
                         // SAFETY: the prototype of that name in cuda.h.
                         unsafe {
-                            core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($type),*) -> CuResult>(
-                                address,
-                            )
+                            core::mem::transmute::<*mut core::ffi::c_void, partita_abi::prototypes::$name>(address)
                         }
                     },)*
                 })
@@ -54,29 +69,29 @@ pub(crate) use calls;
 calls! {
     /// Entry points of the driver, resolved once when the process attaches.
     struct DriverCalls;
-    device_count = c"cuDeviceGetCount": fn(*mut c_int);
-    device_uuid = c"cuDeviceGetUuid_v2" or c"cuDeviceGetUuid": fn(*mut CUuuid, c_int);
-    current_context = c"cuCtxGetCurrent": fn(*mut *mut c_void);
-    retain_primary = c"cuDevicePrimaryCtxRetain": fn(*mut *mut c_void, c_int);
-    release_primary = c"cuDevicePrimaryCtxRelease_v2": fn(c_int);
-    primary_state = c"cuDevicePrimaryCtxGetState": fn(c_int, *mut c_uint, *mut c_int);
-    free = c"cuMemFree_v2": fn(u64);
-    range = c"cuMemGetAddressRange_v2": fn(*mut u64, *mut usize, u64);
-    close = c"cuIpcCloseMemHandle": fn(u64);
-    limit = c"cuCtxGetLimit": fn(*mut usize, c_uint);
-    function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, *mut c_void);
-    kernel_function = c"cuKernelGetFunction": fn(*mut *mut c_void, *mut c_void);
-    blocks_per_sm = c"cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, *mut c_void, c_int, usize);
+    device_count = cuDeviceGetCount;
+    device_uuid = cuDeviceGetUuid_v2 or cuDeviceGetUuid;
+    current_context = cuCtxGetCurrent;
+    retain_primary = cuDevicePrimaryCtxRetain;
+    release_primary = cuDevicePrimaryCtxRelease_v2;
+    primary_state = cuDevicePrimaryCtxGetState;
+    free = cuMemFree_v2;
+    range = cuMemGetAddressRange_v2;
+    close = cuIpcCloseMemHandle;
+    limit = cuCtxGetLimit;
+    function_attribute = cuFuncGetAttribute;
+    kernel_function = cuKernelGetFunction;
+    blocks_per_sm = cuOccupancyMaxActiveBlocksPerMultiprocessor;
 }
 
 calls! {
     /// Entry points that tell of captures and of memory behind handles, complete from CUDA 11.3 on.
     struct NewerCalls;
-    is_capturing = c"cuStreamIsCapturing": fn(*mut c_void, *mut c_uint);
-    capture_info = c"cuStreamGetCaptureInfo_v2": fn(*mut c_void, *mut c_uint, *mut u64, *mut *mut c_void, *mut *const c_void, *mut usize);
-    exchange_mode = c"cuThreadExchangeStreamCaptureMode": fn(*mut c_uint);
-    properties = c"cuMemGetAllocationPropertiesFromHandle": fn(*mut CUmemAllocationProp, u64);
-    release_handle = c"cuMemRelease": fn(u64);
+    is_capturing = cuStreamIsCapturing;
+    capture_info = cuStreamGetCaptureInfo_v2;
+    exchange_mode = cuThreadExchangeStreamCaptureMode;
+    properties = cuMemGetAllocationPropertiesFromHandle;
+    release_handle = cuMemRelease;
 }
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`.
@@ -115,25 +130,25 @@ fn newer() -> Option<&'static NewerCalls> {
 calls! {
     /// Entry points that look into graphs, complete from CUDA 11.6 on.
     struct GraphCalls;
-    nodes = c"cuGraphGetNodes": fn(*mut c_void, *mut *mut c_void, *mut usize);
-    node_type = c"cuGraphNodeGetType": fn(*mut c_void, *mut CUgraphNodeType);
-    child = c"cuGraphChildGraphNodeGetGraph": fn(*mut c_void, *mut *mut c_void);
+    nodes = cuGraphGetNodes;
+    node_type = cuGraphNodeGetType;
+    child = cuGraphChildGraphNodeGetGraph;
     // The structure of CUDA 10 and 11 is the first part of the later one.
-    kernel_parameters = c"cuGraphKernelNodeGetParams_v2" or c"cuGraphKernelNodeGetParams": fn(*mut c_void, *mut CUDA_KERNEL_NODE_PARAMS_v2);
-    kernel_attribute = c"cuGraphKernelNodeGetAttribute": fn(*mut c_void, CUlaunchAttributeID, *mut CUlaunchAttributeValue);
-    set_enabled = c"cuGraphNodeSetEnabled": fn(*mut c_void, *mut c_void, c_uint);
-    get_enabled = c"cuGraphNodeGetEnabled": fn(*mut c_void, *mut c_void, *mut c_uint);
-    upload = c"cuGraphUpload": fn(*mut c_void, *mut c_void);
-    destroy = c"cuGraphDestroy": fn(*mut c_void);
-    instantiate = c"cuGraphInstantiateWithFlags": fn(*mut *mut c_void, *mut c_void, u64);
-    destroy_executable = c"cuGraphExecDestroy": fn(*mut c_void);
+    kernel_parameters = cuGraphKernelNodeGetParams_v2 or cuGraphKernelNodeGetParams;
+    kernel_attribute = cuGraphKernelNodeGetAttribute;
+    set_enabled = cuGraphNodeSetEnabled;
+    get_enabled = cuGraphNodeGetEnabled;
+    upload = cuGraphUpload;
+    destroy = cuGraphDestroy;
+    instantiate = cuGraphInstantiateWithFlags;
+    destroy_executable = cuGraphExecDestroy;
 }
 
 calls! {
     /// Entry points that look into modules, complete from CUDA 11.0 on.
     struct ModuleCalls;
-    of_function = c"cuFuncGetModule": fn(*mut *mut c_void, *mut c_void);
-    global = c"cuModuleGetGlobal_v2": fn(*mut u64, *mut usize, *mut c_void, *const c_char);
+    of_function = cuFuncGetModule;
+    global = cuModuleGetGlobal_v2;
 }
 
 impl ModuleCalls {
@@ -410,7 +425,7 @@ impl DriverCalls {
     }
 
     /// An attribute of a `CUfunction`, by the numbers of `CUfunction_attribute`.
-    pub fn function_attribute(&self, function: *mut c_void, attribute: c_int) -> Option<u32> {
+    pub fn function_attribute(&self, function: *mut c_void, attribute: CUfunction_attribute) -> Option<u32> {
         let mut value = 0;
         // SAFETY: a valid pointer; the driver checks the handle.
         unsafe { (self.function_attribute)(&mut value, attribute, function) }.ok().ok()?;

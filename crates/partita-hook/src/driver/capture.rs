@@ -9,6 +9,8 @@ use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
+use partita_abi::types::CUgraphEdgeData;
 
 use crate::driver::{calls, quiet};
 use crate::sys::fork::in_child;
@@ -61,17 +63,14 @@ fn ended() {
 }
 
 /// Wraps `cuStreamBeginCapture`, which captures as the second version does in the global mode.
-pub unsafe fn begin_global(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    stream: *mut c_void,
-) -> CuResult {
+pub unsafe fn begin_global(real: prototypes::cuStreamBeginCapture, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's stream, passed on.
     begun(|| unsafe { real(stream) })
 }
 
 /// Wraps `cuStreamBeginCapture_v2`.
 pub unsafe fn begin(
-    real: unsafe extern "C" fn(*mut c_void, c_uint) -> CuResult,
+    real: prototypes::cuStreamBeginCapture_v2,
     stream: *mut c_void,
     mode: c_uint,
 ) -> CuResult {
@@ -81,18 +80,11 @@ pub unsafe fn begin(
 
 /// Wraps `cuStreamBeginCaptureToGraph`.
 pub unsafe fn begin_to_graph(
-    real: unsafe extern "C" fn(
-        *mut c_void,
-        *mut c_void,
-        *const *mut c_void,
-        *const c_void,
-        usize,
-        c_uint,
-    ) -> CuResult,
+    real: prototypes::cuStreamBeginCaptureToGraph,
     stream: *mut c_void,
     graph: *mut c_void,
     dependencies: *const *mut c_void,
-    edges: *const c_void,
+    edges: *const CUgraphEdgeData,
     count: usize,
     mode: c_uint,
 ) -> CuResult {
@@ -102,7 +94,7 @@ pub unsafe fn begin_to_graph(
 
 /// Wraps `cuStreamEndCapture`, which ends a capture that has become invalid, too.
 pub unsafe fn end(
-    real: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> CuResult,
+    real: prototypes::cuStreamEndCapture,
     stream: *mut c_void,
     graph: *mut *mut c_void,
 ) -> CuResult {
@@ -120,7 +112,7 @@ pub unsafe fn end(
 
 /// Wraps `cuStreamBeginCaptureToCig`.
 pub unsafe fn begin_to_cig(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void) -> CuResult,
+    real: prototypes::cuStreamBeginCaptureToCig,
     stream: *mut c_void,
     parameters: *mut c_void,
 ) -> CuResult {
@@ -129,10 +121,7 @@ pub unsafe fn begin_to_cig(
 }
 
 /// Wraps `cuStreamEndCaptureToCig`.
-pub unsafe fn end_to_cig(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    stream: *mut c_void,
-) -> CuResult {
+pub unsafe fn end_to_cig(real: prototypes::cuStreamEndCaptureToCig, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's stream, passed on.
     let result = unsafe { real(stream) };
     if result.is_ok() {

@@ -10,8 +10,8 @@ use crate::driver::capture;
 calls! {
     /// Entry points that give a GPU memory of the host.
     struct PageCalls;
-    register = c"cuMemHostRegister_v2": fn(*mut c_void, usize, c_uint);
-    device_pointer = c"cuMemHostGetDevicePointer_v2": fn(*mut u64, *mut c_void, c_uint);
+    register = cuMemHostRegister_v2;
+    device_pointer = cuMemHostGetDevicePointer_v2;
 }
 
 /// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`.

@@ -3,24 +3,25 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::types::CUpointer_attribute;
 
 use crate::driver::calls::calls;
 
 calls! {
     /// Entry points that tell contexts and streams apart, complete from CUDA 11.3 on.
     struct PlaceCalls;
-    current_device = c"cuCtxGetDevice": fn(*mut c_int);
-    push_context = c"cuCtxPushCurrent_v2": fn(*mut c_void);
-    pop_context = c"cuCtxPopCurrent_v2": fn(*mut *mut c_void);
-    stream_context = c"cuStreamGetCtx": fn(*mut c_void, *mut *mut c_void);
-    capture_info = c"cuStreamGetCaptureInfo_v2": fn(*mut c_void, *mut c_uint, *mut u64, *mut *mut c_void, *mut *const c_void, *mut usize);
-    pointer_attribute = c"cuPointerGetAttribute": fn(*mut c_void, c_int, u64);
+    current_device = cuCtxGetDevice;
+    push_context = cuCtxPushCurrent_v2;
+    pop_context = cuCtxPopCurrent_v2;
+    stream_context = cuStreamGetCtx;
+    capture_info = cuStreamGetCaptureInfo_v2;
+    pointer_attribute = cuPointerGetAttribute;
 }
 
 /// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const CAPTURE_ACTIVE: c_uint = 1;
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
-const POINTER_DEVICE_ORDINAL: c_int = 9;
+const POINTER_DEVICE_ORDINAL: CUpointer_attribute = 9;
 
 impl PlaceCalls {
     /// The device of the current context.

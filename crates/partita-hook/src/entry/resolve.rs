@@ -11,17 +11,14 @@ use alloc::format;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 
 use crate::account::origin;
 use crate::driver::real;
 
-type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CuResult;
-type GetProcAddressV2 =
-    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> CuResult;
-
 /// Wraps `cuGetProcAddress` of CUDA 11.3.
 pub unsafe fn get_proc_address(
-    real: GetProcAddress,
+    real: prototypes::cuGetProcAddress,
     name: *const c_char,
     function: *mut *mut c_void,
     version: c_int,
@@ -35,12 +32,12 @@ pub unsafe fn get_proc_address(
 
 /// Wraps `cuGetProcAddress` of CUDA 12.
 pub unsafe fn get_proc_address_v2(
-    real: GetProcAddressV2,
+    real: prototypes::cuGetProcAddress_v2,
     name: *const c_char,
     function: *mut *mut c_void,
     version: c_int,
     flags: u64,
-    status: *mut c_int,
+    status: *mut u32,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(name, function, version, flags, status) };

@@ -35,6 +35,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL,
     CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE, CUDA_BATCH_MEM_OP_NODE_PARAMS, CUcontext,
@@ -55,22 +56,13 @@ use crate::sys::report;
 calls! {
     /// Entry points that put nodes into graphs and take them out, complete from CUDA 11.7 on.
     struct NodeCalls;
-    add = c"cuGraphAddBatchMemOpNode": fn(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
-    connect = c"cuGraphAddDependencies": fn(*mut c_void, *const *mut c_void, *const *mut c_void, usize);
-    disconnect = c"cuGraphRemoveDependencies": fn(*mut c_void, *const *mut c_void, *const *mut c_void, usize);
-    destroy = c"cuGraphDestroyNode": fn(*mut c_void);
+    add = cuGraphAddBatchMemOpNode;
+    connect = cuGraphAddDependencies;
+    disconnect = cuGraphRemoveDependencies;
+    destroy = cuGraphDestroyNode;
     // Without their properties; refused by the driver if one of them has some.
-    edges = c"cuGraphGetEdges": fn(*mut c_void, *mut *mut c_void, *mut *mut c_void, *mut usize);
+    edges = cuGraphGetEdges;
 }
-
-/// `cuGraphGetEdges_v2`, from CUDA 12.3 on.
-type EdgesWithData = unsafe extern "C" fn(
-    *mut c_void,
-    *mut *mut c_void,
-    *mut *mut c_void,
-    *mut CUgraphEdgeData,
-    *mut usize,
-) -> CuResult;
 
 /// Lanes that nodes always wait for. A lane that a stream claims later is among them as long as
 /// that few are claimed, since the lowest free one is claimed; each costs the GPU 1 µs a node,
@@ -312,8 +304,8 @@ struct Edge {
 fn edges(calls: &NodeCalls, graph: *mut c_void) -> Option<Vec<Edge>> {
     let address = real::symbol(c"cuGraphGetEdges_v2");
     // SAFETY: the prototype of that name in cuda.h.
-    let with_data =
-        (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, EdgesWithData>(address) });
+    let with_data = (!address.is_null())
+        .then(|| unsafe { core::mem::transmute::<*mut c_void, prototypes::cuGraphGetEdges_v2>(address) });
     let ask = |from: *mut *mut c_void, to, data, count: &mut usize| match with_data {
         // SAFETY: null asks for the number alone; else there is room for as many as `count` says.
         Some(ask) => unsafe { ask(graph, from, to, data, count) },

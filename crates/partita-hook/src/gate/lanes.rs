@@ -1,11 +1,11 @@
 //! The lanes of a GPU's gate: this process's part in them.
 
 use alloc::ffi::CString;
-use core::ffi::{CStr, c_uint, c_void};
+use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::types::CUstreamBatchMemOpParams;
+use partita_abi::prototypes;
 use partita_core::time::{Hold, Priority};
 use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
 
@@ -27,8 +27,8 @@ use crate::time::beside;
 calls! {
     /// Entry points of gates, complete from CUDA 11.7 on.
     struct GateCalls;
-    wait = c"cuStreamWaitValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
-    write = c"cuStreamWriteValue32_v2": fn(*mut c_void, u64, c_uint, c_uint);
+    wait = cuStreamWaitValue32_v2;
+    write = cuStreamWriteValue32_v2;
 }
 
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs
@@ -40,15 +40,13 @@ const IDLE_WATCH_NS: u64 = 25_000_000;
 /// How often it looks who else has low priority, in nanoseconds: it reads a few files for that.
 const CROWD_NS: u64 = 100_000_000;
 
-/// `cuStreamBatchMemOp_v2`.
-type Batch = unsafe extern "C" fn(*mut c_void, c_uint, *mut CUstreamBatchMemOpParams, c_uint) -> CuResult;
-
 /// The call that puts several waits into a stream, if the driver has it. They cost the GPU about 1
 /// µs each so, and 2 µs one by one.
-fn batch() -> Option<Batch> {
+fn batch() -> Option<prototypes::cuStreamBatchMemOp_v2> {
     let address = real::symbol(c"cuStreamBatchMemOp_v2");
     // SAFETY: the prototype of that name in cuda.h.
-    (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Batch>(address) })
+    (!address.is_null())
+        .then(|| unsafe { core::mem::transmute::<*mut c_void, prototypes::cuStreamBatchMemOp_v2>(address) })
 }
 
 /// The gates of the tenant's GPUs, where it has a priority.
@@ -167,7 +165,7 @@ pub struct Gate {
     watched: AtomicBool,
     pub(super) paces: Paces,
     /// Several waits in one call, where the driver has that.
-    pub(super) batch: Option<Batch>,
+    pub(super) batch: Option<prototypes::cuStreamBatchMemOp_v2>,
     /// Whether the driver has refused it.
     pub(super) batch_fails: AtomicBool,
 }

@@ -7,7 +7,7 @@
 //! counts as long as it waits, so units are shorter. Both events lie in the launch's own stream, so
 //! they order nothing that the launch does not order; in the legacy stream, too.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use partita_abi::CuResult;
@@ -22,11 +22,11 @@ use crate::driver::{capture, quiet};
 calls! {
     /// Entry points that measure a launch.
     struct EventCalls;
-    create = c"cuEventCreate": fn(*mut *mut c_void, c_uint);
-    destroy = c"cuEventDestroy_v2": fn(*mut c_void);
-    record = c"cuEventRecord": fn(*mut c_void, *mut c_void);
-    query = c"cuEventQuery": fn(*mut c_void);
-    elapsed = c"cuEventElapsedTime": fn(*mut f32, *mut c_void, *mut c_void);
+    create = cuEventCreate;
+    destroy = cuEventDestroy_v2;
+    record = cuEventRecord;
+    query = cuEventQuery;
+    elapsed = cuEventElapsedTime;
 }
 
 /// Units of 200 µs: a hundred times what a wait costs the GPU, and what a lane that closes waits

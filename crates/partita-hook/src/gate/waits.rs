@@ -5,6 +5,7 @@
 use core::ffi::c_void;
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 
 use crate::account::locate;
 use crate::gate::lanes;
@@ -23,31 +24,29 @@ fn before_waiting(stream: Option<*mut c_void>) {
     }
 }
 
-type Synchronize = unsafe extern "C" fn(*mut c_void) -> CuResult;
-
 /// Wraps the calls that synchronise with a context or an event.
-pub unsafe fn synchronize(real: Synchronize, what: *mut c_void) -> CuResult {
+pub unsafe fn synchronize(real: prototypes::cuEventSynchronize, what: *mut c_void) -> CuResult {
     before_waiting(None);
     // SAFETY: the caller's handle, passed on.
     unsafe { pools::synchronize(real, what) }
 }
 
 /// Wraps `cuStreamSynchronize`.
-pub unsafe fn synchronize_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
+pub unsafe fn synchronize_stream(real: prototypes::cuStreamSynchronize, stream: *mut c_void) -> CuResult {
     before_waiting(Some(stream));
     // SAFETY: the caller's handle, passed on.
     unsafe { pools::synchronize(real, stream) }
 }
 
 /// Wraps `cuCtxSynchronize`.
-pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> CuResult {
+pub unsafe fn synchronize_current(real: prototypes::cuCtxSynchronize) -> CuResult {
     before_waiting(None);
     // SAFETY: nothing is passed.
     unsafe { pools::synchronize_current(real) }
 }
 
 /// Wraps `cuStreamQuery`: whoever asks until a stream is done waits for it, too.
-pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
+pub unsafe fn query_stream(real: prototypes::cuStreamQuery, stream: *mut c_void) -> CuResult {
     before_asking(stream);
     // SAFETY: the caller's handle, passed on.
     unsafe { real(stream) }
@@ -55,7 +54,7 @@ pub unsafe fn query_stream(real: Synchronize, stream: *mut c_void) -> CuResult {
 
 /// Wraps `cuEventQuery`. Who asks again without a launch in between waits, and so has whoever hears
 /// that it is over; who asks once and goes on to launch does not.
-pub unsafe fn query_event(real: Synchronize, event: *mut c_void) -> CuResult {
+pub unsafe fn query_event(real: prototypes::cuEventQuery, event: *mut c_void) -> CuResult {
     let holds = lanes::holds();
     let waits = holds && lanes::asked_before();
     if waits {
@@ -104,10 +103,7 @@ fn before_asking(stream: *mut c_void) {
 }
 
 /// Wraps `cuStreamDestroy`: its lane goes to another stream.
-pub unsafe fn destroy_stream(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    stream: *mut c_void,
-) -> CuResult {
+pub unsafe fn destroy_stream(real: prototypes::cuStreamDestroy, stream: *mut c_void) -> CuResult {
     if lanes::holds() {
         let key = stream.addr() + 1;
         lanes::open_each(|held| held == key);

@@ -5,12 +5,13 @@
 //! (`graph_memory`). (`cuGraphNodeSetParams` cannot turn a node into one: it does not
 //! support nodes that allocate.)
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_void;
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUDA_MEM_ALLOC_NODE_PARAMS,
-    CUgraphNodeParams,
+    CUgraphEdgeData, CUgraphNodeParams,
 };
 
 use crate::account::tenant;
@@ -22,13 +23,13 @@ use crate::memory::graph_memory;
 ///
 /// # Safety
 /// Null, or a valid `CUgraphNodeParams`, whose first member is its type.
-unsafe fn allocates(parameters: *const c_uint) -> Option<(i32, u64)> {
+unsafe fn allocates(parameters: *const CUgraphNodeParams) -> Option<(i32, u64)> {
     // SAFETY: see above.
-    if parameters.is_null() || unsafe { *parameters } != CU_GRAPH_NODE_TYPE_MEM_ALLOC {
+    if parameters.is_null() || unsafe { (*parameters).kind } != CU_GRAPH_NODE_TYPE_MEM_ALLOC {
         return None;
     }
     // SAFETY: the type says which member counts.
-    Some(wanted(unsafe { &(*parameters.cast::<CUgraphNodeParams>()).payload.alloc }))
+    Some(wanted(unsafe { &(*parameters).payload.alloc }))
 }
 
 fn wanted(parameters: &CUDA_MEM_ALLOC_NODE_PARAMS) -> (i32, u64) {
@@ -42,14 +43,14 @@ fn wanted(parameters: &CUDA_MEM_ALLOC_NODE_PARAMS) -> (i32, u64) {
 unsafe fn added(
     node: *mut *mut c_void,
     graph: *mut c_void,
-    parameters: *mut c_uint,
+    parameters: *mut CUgraphNodeParams,
     add: impl FnOnce() -> CuResult,
 ) -> CuResult {
     // SAFETY: passed on to the caller.
     let result = match unsafe { allocates(parameters) } {
         Some((device, bytes)) => graph_memory::add_node(graph, device, bytes, add, || {
             // SAFETY: the call succeeded, so the driver has written the address there.
-            unsafe { (*parameters.cast::<CUgraphNodeParams>()).payload.alloc.dptr }
+            unsafe { (*parameters).payload.alloc.dptr }
         }),
         None => add(),
     };
@@ -64,14 +65,14 @@ unsafe fn added(
 ///
 /// # Safety
 /// The pointers as the successful call was given them.
-unsafe fn note(node: *mut *mut c_void, graph: *mut c_void, parameters: *const c_uint) {
+unsafe fn note(node: *mut *mut c_void, graph: *mut c_void, parameters: *const CUgraphNodeParams) {
     if tenant::current().is_none() {
         return;
     }
     // SAFETY: the type says which member counts; the driver has filled in where it keeps as many
     // bodies as were asked for.
     unsafe {
-        let parameters = &*parameters.cast::<CUgraphNodeParams>();
+        let parameters = &*parameters;
         place::note_added(graph, parameters);
         if parameters.kind != CU_GRAPH_NODE_TYPE_CONDITIONAL {
             return;
@@ -82,17 +83,9 @@ unsafe fn note(node: *mut *mut c_void, graph: *mut c_void, parameters: *const c_
     }
 }
 
-type AddMemory = unsafe extern "C" fn(
-    *mut *mut c_void,
-    *mut c_void,
-    *const *mut c_void,
-    usize,
-    *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> CuResult;
-
 /// Wraps `cuGraphAddMemAllocNode`.
 pub unsafe fn add_memory_node(
-    real: AddMemory,
+    real: prototypes::cuGraphAddMemAllocNode,
     node: *mut *mut c_void,
     graph: *mut c_void,
     dependencies: *const *mut c_void,
@@ -107,40 +100,28 @@ pub unsafe fn add_memory_node(
     graph_memory::add_node(graph, device, bytes, add, || unsafe { (*parameters).dptr })
 }
 
-type AddNode =
-    unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *mut c_uint) -> CuResult;
-
 /// Wraps `cuGraphAddNode` of CUDA 12.2.
 pub unsafe fn add_node(
-    real: AddNode,
+    real: prototypes::cuGraphAddNode,
     node: *mut *mut c_void,
     graph: *mut c_void,
     dependencies: *const *mut c_void,
     count: usize,
-    parameters: *mut c_uint,
+    parameters: *mut CUgraphNodeParams,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     unsafe { added(node, graph, parameters, || real(node, graph, dependencies, count, parameters)) }
 }
 
-type AddNodeV2 = unsafe extern "C" fn(
-    *mut *mut c_void,
-    *mut c_void,
-    *const *mut c_void,
-    *const c_void,
-    usize,
-    *mut c_uint,
-) -> CuResult;
-
 /// Wraps `cuGraphAddNode` of CUDA 12.3, which adds edge data.
 pub unsafe fn add_node_v2(
-    real: AddNodeV2,
+    real: prototypes::cuGraphAddNode_v2,
     node: *mut *mut c_void,
     graph: *mut c_void,
     dependencies: *const *mut c_void,
-    edges: *const c_void,
+    edges: *const CUgraphEdgeData,
     count: usize,
-    parameters: *mut c_uint,
+    parameters: *mut CUgraphNodeParams,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     unsafe { added(node, graph, parameters, || real(node, graph, dependencies, edges, count, parameters)) }

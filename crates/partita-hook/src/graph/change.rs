@@ -3,6 +3,7 @@
 use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUcontext,
     CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUkernel,
@@ -17,8 +18,6 @@ use crate::graph::executables::{self, Armed, Executable};
 use crate::graph::nodes;
 
 /// `cuGraphExecUpdate_v2`.
-type UpdateV2 = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut CUgraphExecUpdateResultInfo) -> CuResult;
-
 /// Runs `change` on an executable. If it succeeds, `record` corrects what is known of it, and the
 /// next launch looks again.
 fn changed(
@@ -45,7 +44,7 @@ fn changed(
 
 /// Wraps `cuGraphNodeSetEnabled`: what runs from now on is judged again.
 pub unsafe fn set_enabled(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void, c_uint) -> CuResult,
+    real: prototypes::cuGraphNodeSetEnabled,
     executable: *mut c_void,
     node: *mut c_void,
     enabled: c_uint,
@@ -57,7 +56,7 @@ pub unsafe fn set_enabled(
 /// Wraps `cuGraphExecUpdate`, which since CUDA 12 reports through one structure and before through
 /// two.
 pub unsafe fn update_v2(
-    real: UpdateV2,
+    real: prototypes::cuGraphExecUpdate_v2,
     executable: *mut c_void,
     graph: *mut c_void,
     result: *mut CUgraphExecUpdateResultInfo,
@@ -126,7 +125,7 @@ fn waits_of(executable: *mut c_void, graph: *mut c_void) -> Option<Inserted> {
 /// Wraps `cuGraphExecUpdate` of CUDA 10 and 11. That call refuses graphs with waits inside
 /// (measured, `docs/hardware.md`), so the later one updates an executable that has some.
 pub unsafe fn update(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void, *mut c_uint) -> CuResult,
+    real: prototypes::cuGraphExecUpdate,
     executable: *mut c_void,
     graph: *mut c_void,
     bad_node: *mut *mut c_void,
@@ -161,10 +160,11 @@ pub unsafe fn update(
 }
 
 /// `cuGraphExecUpdate_v2`, from CUDA 12.0 on.
-fn later_update() -> Option<UpdateV2> {
+fn later_update() -> Option<prototypes::cuGraphExecUpdate_v2> {
     let address = real::symbol(c"cuGraphExecUpdate_v2");
     // SAFETY: the prototype of that name in cuda.h.
-    (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, UpdateV2>(address) })
+    (!address.is_null())
+        .then(|| unsafe { core::mem::transmute::<*mut c_void, prototypes::cuGraphExecUpdate_v2>(address) })
 }
 
 /// An executable has taken over the parameters of a graph of the same structure. Its nodes stay
@@ -183,7 +183,7 @@ fn take_shapes(tenant: &Tenant, executable: &mut Executable, graph: *mut c_void)
 
 /// Wraps `cuGraphExecKernelNodeSetParams` of CUDA 12.
 pub unsafe fn set_kernel_v2(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *const CUDA_KERNEL_NODE_PARAMS_v2) -> CuResult,
+    real: prototypes::cuGraphExecKernelNodeSetParams_v2,
     executable: *mut c_void,
     node: *mut c_void,
     parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
@@ -201,7 +201,7 @@ pub unsafe fn set_kernel_v2(
 
 /// Wraps `cuGraphExecKernelNodeSetParams` of CUDA 10 and 11.
 pub unsafe fn set_kernel(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *const CUDA_KERNEL_NODE_PARAMS_v1) -> CuResult,
+    real: prototypes::cuGraphExecKernelNodeSetParams,
     executable: *mut c_void,
     node: *mut c_void,
     parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
@@ -231,7 +231,7 @@ pub unsafe fn set_kernel(
 
 /// Wraps `cuGraphExecNodeSetParams`.
 pub unsafe fn set_node(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut CUgraphNodeParams) -> CuResult,
+    real: prototypes::cuGraphExecNodeSetParams,
     executable: *mut c_void,
     node: *mut c_void,
     parameters: *mut CUgraphNodeParams,
@@ -265,7 +265,7 @@ fn replace_shape(
 
 /// Wraps `cuGraphExecChildGraphNodeSetParams`.
 pub unsafe fn set_child(
-    real: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> CuResult,
+    real: prototypes::cuGraphExecChildGraphNodeSetParams,
     executable: *mut c_void,
     node: *mut c_void,
     graph: *mut c_void,

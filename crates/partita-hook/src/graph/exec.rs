@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use core::ffi::{c_char, c_int, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::CUDA_GRAPH_INSTANTIATE_PARAMS;
 use partita_ledger::Limits;
 
@@ -38,16 +39,22 @@ const INSTANTIATE_SUCCESS: u32 = 0;
 /// `CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED`.
 const INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED: u32 = 3;
 
-type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> CuResult;
-
 /// Wraps `cuGraphLaunch`.
-pub unsafe fn launch(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
+pub unsafe fn launch(
+    real: prototypes::cuGraphLaunch,
+    executable: *mut c_void,
+    stream: *mut c_void,
+) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     ready_or_prepared(executable, stream, true, || unsafe { real(executable, stream) })
 }
 
 /// Wraps `cuGraphUpload`.
-pub unsafe fn upload(real: Launch, executable: *mut c_void, stream: *mut c_void) -> CuResult {
+pub unsafe fn upload(
+    real: prototypes::cuGraphUpload,
+    executable: *mut c_void,
+    stream: *mut c_void,
+) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     ready_or_prepared(executable, stream, false, || unsafe { real(executable, stream) })
 }
@@ -336,13 +343,7 @@ fn graph_gpu(tenant: &Tenant, graph: usize) -> Result<&Gpu, CuResult> {
 
 /// Wraps `cuGraphInstantiate` of CUDA 10 and 11.
 pub unsafe fn instantiate(
-    real: unsafe extern "C" fn(
-        *mut *mut c_void,
-        *mut c_void,
-        *mut *mut c_void,
-        *mut c_char,
-        usize,
-    ) -> CuResult,
+    real: prototypes::cuGraphInstantiate,
     executable: *mut *mut c_void,
     graph: *mut c_void,
     bad_node: *mut *mut c_void,
@@ -355,7 +356,7 @@ pub unsafe fn instantiate(
 
 /// Wraps `cuGraphInstantiateWithFlags`.
 pub unsafe fn instantiate_with_flags(
-    real: unsafe extern "C" fn(*mut *mut c_void, *mut c_void, u64) -> CuResult,
+    real: prototypes::cuGraphInstantiateWithFlags,
     executable: *mut *mut c_void,
     graph: *mut c_void,
     flags: u64,
@@ -366,7 +367,7 @@ pub unsafe fn instantiate_with_flags(
 
 /// Wraps `cuGraphInstantiateWithParams`.
 pub unsafe fn instantiate_with_params(
-    real: unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> CuResult,
+    real: prototypes::cuGraphInstantiateWithParams,
     executable: *mut *mut c_void,
     graph: *mut c_void,
     parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
@@ -386,10 +387,7 @@ pub unsafe fn instantiate_with_params(
 }
 
 /// Wraps `cuGraphExecDestroy`.
-pub unsafe fn destroy_executable(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    executable: *mut c_void,
-) -> CuResult {
+pub unsafe fn destroy_executable(real: prototypes::cuGraphExecDestroy, executable: *mut c_void) -> CuResult {
     let Some(tenant) = tenant::current() else {
         // SAFETY: the caller's handle, passed on.
         return unsafe { real(executable) };
@@ -409,10 +407,7 @@ pub unsafe fn destroy_executable(
 
 /// Wraps `cuGraphDestroy`: a graph with executables ends with the last of them, because they are
 /// armed through its nodes.
-pub unsafe fn destroy_graph(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    graph: *mut c_void,
-) -> CuResult {
+pub unsafe fn destroy_graph(real: prototypes::cuGraphDestroy, graph: *mut c_void) -> CuResult {
     let _order = graph_memory::order();
     let end = tenant::current().map(|_| executables::lock().destroy(graph as usize));
     graph_gpus::forget(graph as usize);

@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1,
     CUDA_KERNEL_NODE_PARAMS_v2, CUgraphNodeParams,
@@ -77,12 +78,9 @@ pub unsafe fn add_kernel_v2(
     result
 }
 
-type AddChild =
-    unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *mut c_void) -> CuResult;
-
 /// Wraps `cuGraphAddChildGraphNode`, which embeds a copy.
 pub unsafe fn add_child(
-    real: AddChild,
+    real: prototypes::cuGraphAddChildGraphNode,
     node: *mut *mut c_void,
     graph: *mut c_void,
     dependencies: *const *mut c_void,
@@ -98,11 +96,7 @@ pub unsafe fn add_child(
 }
 
 /// Wraps `cuGraphClone`.
-pub unsafe fn clone(
-    real: unsafe extern "C" fn(*mut *mut c_void, *mut c_void) -> CuResult,
-    copy: *mut *mut c_void,
-    graph: *mut c_void,
-) -> CuResult {
+pub unsafe fn clone(real: prototypes::cuGraphClone, copy: *mut *mut c_void, graph: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(copy, graph) };
     if result.is_ok() {

@@ -3,8 +3,10 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{
-    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CUlaunchAttribute, CUlaunchConfig,
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CUfunction_attribute,
+    CUlaunchAttribute, CUlaunchConfig,
 };
 
 use crate::account::{locate, tenant};
@@ -38,24 +40,10 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnc
     result
 }
 
-type Kernel = unsafe extern "C" fn(
-    *mut c_void,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    *mut c_void,
-    *mut *mut c_void,
-    *mut *mut c_void,
-) -> CuResult;
-
 /// Wraps `cuLaunchKernel`, for a launch that is not plain.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn kernel(
-    real: Kernel,
+    real: prototypes::cuLaunchKernel,
     function: *mut c_void,
     grid_x: c_uint,
     grid_y: c_uint,
@@ -87,23 +75,10 @@ pub unsafe fn kernel(
     judged(stream, || Shape::plain(function), launch)
 }
 
-type CooperativeKernel = unsafe extern "C" fn(
-    *mut c_void,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    *mut c_void,
-    *mut *mut c_void,
-) -> CuResult;
-
 /// Wraps `cuLaunchCooperativeKernel`.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn cooperative_kernel(
-    real: CooperativeKernel,
+    real: prototypes::cuLaunchCooperativeKernel,
     function: *mut c_void,
     grid_x: c_uint,
     grid_y: c_uint,
@@ -129,12 +104,9 @@ pub unsafe fn cooperative_kernel(
     })
 }
 
-type KernelEx =
-    unsafe extern "C" fn(*const CUlaunchConfig, *mut c_void, *mut *mut c_void, *mut *mut c_void) -> CuResult;
-
 /// Wraps `cuLaunchKernelEx`.
 pub unsafe fn kernel_ex(
-    real: KernelEx,
+    real: prototypes::cuLaunchKernelEx,
     config: *const CUlaunchConfig,
     function: *mut c_void,
     parameters: *mut *mut c_void,
@@ -146,7 +118,7 @@ pub unsafe fn kernel_ex(
 
 /// Wraps `cuLaunchKernelEx_ptsz`.
 pub unsafe fn kernel_ex_per_thread(
-    real: KernelEx,
+    real: prototypes::cuLaunchKernelEx_ptsz,
     config: *const CUlaunchConfig,
     function: *mut c_void,
     parameters: *mut *mut c_void,
@@ -158,7 +130,7 @@ pub unsafe fn kernel_ex_per_thread(
 
 /// `meant` says which stream the configuration's is.
 unsafe fn kernel_ex_in(
-    real: KernelEx,
+    real: prototypes::cuLaunchKernelEx,
     config: *const CUlaunchConfig,
     meant: fn(*mut c_void) -> *mut c_void,
     function: *mut c_void,
@@ -209,14 +181,14 @@ pub unsafe fn shape_of(config: &CUlaunchConfig, function: *mut c_void) -> Shape 
 }
 
 /// Wraps `cuLaunch`, which knows no clusters but those that the function was compiled for.
-pub unsafe fn legacy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, function: *mut c_void) -> CuResult {
+pub unsafe fn legacy(real: prototypes::cuLaunch, function: *mut c_void) -> CuResult {
     // SAFETY: the caller's function, passed on.
     judged(core::ptr::null_mut(), || Shape::plain(function), || unsafe { real(function) })
 }
 
 /// Wraps `cuLaunchGrid`.
 pub unsafe fn legacy_grid(
-    real: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> CuResult,
+    real: prototypes::cuLaunchGrid,
     function: *mut c_void,
     width: c_int,
     height: c_int,
@@ -227,7 +199,7 @@ pub unsafe fn legacy_grid(
 
 /// Wraps `cuLaunchGridAsync`.
 pub unsafe fn legacy_grid_async(
-    real: unsafe extern "C" fn(*mut c_void, c_int, c_int, *mut c_void) -> CuResult,
+    real: prototypes::cuLaunchGridAsync,
     function: *mut c_void,
     width: c_int,
     height: c_int,
@@ -239,9 +211,9 @@ pub unsafe fn legacy_grid_async(
 
 /// Wraps `cuFuncSetAttribute`, which can give a function a cluster.
 pub unsafe fn set_attribute(
-    real: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> CuResult,
+    real: prototypes::cuFuncSetAttribute,
     function: *mut c_void,
-    attribute: c_int,
+    attribute: CUfunction_attribute,
     value: c_int,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
@@ -252,8 +224,8 @@ pub unsafe fn set_attribute(
 
 /// Wraps `cuKernelSetAttribute`.
 pub unsafe fn set_kernel_attribute(
-    real: unsafe extern "C" fn(c_int, c_int, *mut c_void, c_int) -> CuResult,
-    attribute: c_int,
+    real: prototypes::cuKernelSetAttribute,
+    attribute: CUfunction_attribute,
     value: c_int,
     kernel: *mut c_void,
     device: c_int,
@@ -266,7 +238,7 @@ pub unsafe fn set_kernel_attribute(
 
 /// Wraps `cuModuleUnload` and `cuLibraryUnload`: what is loaded next may give
 /// another function the same address.
-pub unsafe fn unload(real: unsafe extern "C" fn(*mut c_void) -> CuResult, module: *mut c_void) -> CuResult {
+pub unsafe fn unload(real: prototypes::cuModuleUnload, module: *mut c_void) -> CuResult {
     fast_path::forget();
     // SAFETY: the caller's handle, passed on.
     unsafe { real(module) }
@@ -275,7 +247,7 @@ pub unsafe fn unload(real: unsafe extern "C" fn(*mut c_void) -> CuResult, module
 /// Wraps `cuLaunchCooperativeKernelMultiDevice`, deprecated since CUDA 11.3: a
 /// partition lies on one GPU, so a launch over several never fits one.
 pub unsafe fn multi_device(
-    real: unsafe extern "C" fn(*mut c_void, c_uint, c_uint) -> CuResult,
+    real: prototypes::cuLaunchCooperativeKernelMultiDevice,
     launches: *mut c_void,
     devices: c_uint,
     flags: c_uint,

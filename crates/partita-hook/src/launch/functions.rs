@@ -1,8 +1,10 @@
 //! What only a kernel function can tell of its launches: its compiled-in cluster, and whether it
 //! may launch kernels itself.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
+
+use partita_abi::types::CUfunction_attribute;
 
 use crate::account::tenant::Tenant;
 use crate::driver::calls::{DriverCalls, ModuleCalls};
@@ -11,10 +13,10 @@ use crate::launch::fast_path::{self, Traits};
 /// The first compute capability with clusters (Hopper).
 const CLUSTERS_SINCE: u32 = 90;
 /// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH`, `_HEIGHT`, `_DEPTH`.
-const REQUIRED_CLUSTER: [c_int; 3] = [11, 12, 13];
+const REQUIRED_CLUSTER: [CUfunction_attribute; 3] = [11, 12, 13];
 
 /// A function's attribute was set: one of a cluster's size makes what is known of functions wrong.
-pub fn attribute_changed(attribute: c_int) {
+pub fn attribute_changed(attribute: CUfunction_attribute) {
     if REQUIRED_CLUSTER.contains(&attribute) {
         fast_path::forget();
     }

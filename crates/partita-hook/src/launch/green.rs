@@ -14,6 +14,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::slice;
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{CU_DEV_RESOURCE_TYPE_SM, CU_GREEN_CTX_DEFAULT_STREAM, CUdevResource};
 use partita_core::{Topology, TpcSet};
 use partita_ledger::Limits;
@@ -128,7 +129,7 @@ unsafe fn tell(tenant: &Tenant, asked: Option<&Asked>, resource: *mut CUdevResou
 
 /// Wraps `cuDeviceGetDevResource`.
 pub unsafe fn device_resource(
-    real: unsafe extern "C" fn(c_int, *mut CUdevResource, c_uint) -> CuResult,
+    real: prototypes::cuDeviceGetDevResource,
     device: c_int,
     resource: *mut CUdevResource,
     kind: c_uint,
@@ -144,7 +145,7 @@ pub unsafe fn device_resource(
 
 /// Wraps `cuCtxGetDevResource`.
 pub unsafe fn context_resource(
-    real: unsafe extern "C" fn(*mut c_void, *mut CUdevResource, c_uint) -> CuResult,
+    real: prototypes::cuCtxGetDevResource,
     context: *mut c_void,
     resource: *mut CUdevResource,
     kind: c_uint,
@@ -159,7 +160,7 @@ pub unsafe fn context_resource(
 
 /// Wraps `cuGreenCtxGetDevResource`.
 pub unsafe fn green_resource(
-    real: unsafe extern "C" fn(*mut c_void, *mut CUdevResource, c_uint) -> CuResult,
+    real: prototypes::cuGreenCtxGetDevResource,
     green: *mut c_void,
     resource: *mut CUdevResource,
     kind: c_uint,
@@ -175,7 +176,7 @@ pub unsafe fn green_resource(
 
 /// Wraps `cuStreamGetDevResource`.
 pub unsafe fn stream_resource(
-    real: unsafe extern "C" fn(*mut c_void, *mut CUdevResource, c_uint) -> CuResult,
+    real: prototypes::cuStreamGetDevResource,
     stream: *mut c_void,
     resource: *mut CUdevResource,
     kind: c_uint,
@@ -191,14 +192,7 @@ pub unsafe fn stream_resource(
 
 /// Wraps `cuDevSmResourceSplitByCount`. What this library has not filled, the driver splits.
 pub unsafe fn split_by_count(
-    real: unsafe extern "C" fn(
-        *mut CUdevResource,
-        *mut c_uint,
-        *const CUdevResource,
-        *mut CUdevResource,
-        c_uint,
-        c_uint,
-    ) -> CuResult,
+    real: prototypes::cuDevSmResourceSplitByCount,
     groups: *mut CUdevResource,
     count: *mut c_uint,
     input: *const CUdevResource,
@@ -241,14 +235,7 @@ pub unsafe fn split_by_count(
 
 /// Wraps `cuDevSmResourceSplit`: its groups of several sizes are not answered from a tenant's SMs.
 pub unsafe fn split(
-    real: unsafe extern "C" fn(
-        *mut CUdevResource,
-        c_uint,
-        *const CUdevResource,
-        *mut CUdevResource,
-        c_uint,
-        *mut c_void,
-    ) -> CuResult,
+    real: prototypes::cuDevSmResourceSplit,
     groups: *mut CUdevResource,
     count: c_uint,
     input: *const CUdevResource,
@@ -271,7 +258,7 @@ pub unsafe fn split(
 
 /// Wraps `cuDevResourceGenerateDesc`.
 pub unsafe fn describe(
-    real: unsafe extern "C" fn(*mut *mut c_void, *mut CUdevResource, c_uint) -> CuResult,
+    real: prototypes::cuDevResourceGenerateDesc,
     descriptor: *mut *mut c_void,
     resources: *mut CUdevResource,
     count: c_uint,
@@ -325,7 +312,7 @@ fn described(descriptor: *mut c_void) -> Option<Sms> {
 
 /// Wraps `cuGreenCtxCreate`.
 pub unsafe fn create(
-    real: unsafe extern "C" fn(*mut *mut c_void, *mut c_void, c_int, c_uint) -> CuResult,
+    real: prototypes::cuGreenCtxCreate,
     green: *mut *mut c_void,
     descriptor: *mut c_void,
     device: c_int,
@@ -388,7 +375,7 @@ pub unsafe fn create(
 }
 
 /// Wraps `cuGreenCtxDestroy`.
-pub unsafe fn destroy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, green: *mut c_void) -> CuResult {
+pub unsafe fn destroy(real: prototypes::cuGreenCtxDestroy, green: *mut c_void) -> CuResult {
     // Forgotten first: once the driver has freed it, another thread may be given its address.
     let forgotten = sets::forget(green);
     // SAFETY: the caller's handle, passed on.

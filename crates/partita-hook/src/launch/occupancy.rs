@@ -10,6 +10,7 @@
 use core::ffi::{c_int, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::CUlaunchConfig;
 use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
 
@@ -17,8 +18,6 @@ use crate::account::locate;
 use crate::account::tenant::{self, Tenant};
 use crate::launch::misfit::{self, Shape};
 use crate::launch::{calls, green};
-
-type Query = unsafe extern "C" fn(*mut c_int, *mut c_void, *const CUlaunchConfig) -> CuResult;
 
 /// The limits of the current context's GPU, where the tenant has a partition of it, as they are for
 /// a stream.
@@ -29,7 +28,7 @@ fn partition_now(tenant: &Tenant, stream: *mut c_void) -> Option<Limits> {
 
 /// Wraps `cuOccupancyMaxActiveClusters`.
 pub unsafe fn active_clusters(
-    real: Query,
+    real: prototypes::cuOccupancyMaxActiveClusters,
     clusters: *mut c_int,
     function: *mut c_void,
     config: *const CUlaunchConfig,
@@ -55,7 +54,7 @@ pub unsafe fn active_clusters(
 
 /// Wraps `cuOccupancyMaxPotentialClusterSize`.
 pub unsafe fn potential_cluster_size(
-    real: Query,
+    real: prototypes::cuOccupancyMaxPotentialClusterSize,
     blocks: *mut c_int,
     function: *mut c_void,
     config: *const CUlaunchConfig,

@@ -5,6 +5,8 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+use partita_abi::prototypes;
+use partita_abi::types::{CUdevice_attribute, CUoccupancyB2DSize};
 use partita_ledger::{FLAG_SM_COUNT_PARTITION, Limits};
 
 use crate::account::gpu::Gpu;
@@ -72,14 +74,14 @@ fn partition_told(gpu: &Gpu) -> Option<Limits> {
 
 /// Wraps `cuDeviceGetAttribute`.
 pub unsafe fn device_attribute(
-    real: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> CuResult,
+    real: prototypes::cuDeviceGetAttribute,
     value: *mut c_int,
-    attribute: c_int,
+    attribute: CUdevice_attribute,
     device: c_int,
 ) -> CuResult {
     // SAFETY: the caller's pointer, passed on.
     let result = unsafe { real(value, attribute, device) };
-    if attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as c_int
+    if attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         && result.is_ok()
         && let Some(limits) = tenant::current()
             .and_then(|tenant| locate::gpu_of_device(tenant, device).ok())
@@ -92,16 +94,13 @@ pub unsafe fn device_attribute(
     result
 }
 
-/// A `CUoccupancyB2DSize`: the dynamic shared memory of a block of so many threads.
-type SharedBytesOf = *const c_void;
-
 /// Wraps `cuOccupancyMaxPotentialBlockSize`, whose grid fills every SM that the program is told of.
 pub unsafe fn potential_block_size(
-    real: unsafe extern "C" fn(*mut c_int, *mut c_int, *mut c_void, SharedBytesOf, usize, c_int) -> CuResult,
+    real: prototypes::cuOccupancyMaxPotentialBlockSize,
     grid_blocks: *mut c_int,
     block_threads: *mut c_int,
     function: *mut c_void,
-    shared_bytes_of: SharedBytesOf,
+    shared_bytes_of: CUoccupancyB2DSize,
     shared_bytes: usize,
     threads_max: c_int,
 ) -> CuResult {
@@ -115,19 +114,11 @@ pub unsafe fn potential_block_size(
 /// Wraps `cuOccupancyMaxPotentialBlockSizeWithFlags`.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn potential_block_size_with_flags(
-    real: unsafe extern "C" fn(
-        *mut c_int,
-        *mut c_int,
-        *mut c_void,
-        SharedBytesOf,
-        usize,
-        c_int,
-        c_uint,
-    ) -> CuResult,
+    real: prototypes::cuOccupancyMaxPotentialBlockSizeWithFlags,
     grid_blocks: *mut c_int,
     block_threads: *mut c_int,
     function: *mut c_void,
-    shared_bytes_of: SharedBytesOf,
+    shared_bytes_of: CUoccupancyB2DSize,
     shared_bytes: usize,
     threads_max: c_int,
     flags: c_uint,

@@ -8,6 +8,7 @@
 use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{
     CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR,
     CUDA_ARRAY3D_SPARSE, array_bytes, mipmapped_array_bytes,
@@ -111,7 +112,7 @@ unsafe fn or_spilled<P: Word>(result: CuResult, pointer: *mut P, bytes: u64, for
 
 /// Wraps `cuMemAllocManaged`.
 pub unsafe fn alloc_managed(
-    real: unsafe extern "C" fn(*mut u64, usize, c_uint) -> CuResult,
+    real: prototypes::cuMemAllocManaged,
     pointer: *mut u64,
     bytes: usize,
     flags: c_uint,
@@ -237,7 +238,7 @@ pub unsafe fn array<D: Copy + Into<CUDA_ARRAY3D_DESCRIPTOR>>(
 
 /// Wraps `cuMipmappedArrayCreate`.
 pub unsafe fn mipmapped_array(
-    real: unsafe extern "C" fn(*mut *mut c_void, *const CUDA_ARRAY3D_DESCRIPTOR, c_uint) -> CuResult,
+    real: prototypes::cuMipmappedArrayCreate,
     array: *mut *mut c_void,
     shape: *const CUDA_ARRAY3D_DESCRIPTOR,
     levels: c_uint,
@@ -253,17 +254,14 @@ pub unsafe fn mipmapped_array(
 }
 
 /// Wraps `cuArrayDestroy`.
-pub unsafe fn destroy_array(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    array: *mut c_void,
-) -> CuResult {
+pub unsafe fn destroy_array(real: prototypes::cuArrayDestroy, array: *mut c_void) -> CuResult {
     // SAFETY: the caller's handle, passed on.
     released(Kind::Array, array as u64, || unsafe { real(array) })
 }
 
 /// Wraps `cuMipmappedArrayDestroy`.
 pub unsafe fn destroy_mipmapped_array(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
+    real: prototypes::cuMipmappedArrayDestroy,
     array: *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's handle, passed on.

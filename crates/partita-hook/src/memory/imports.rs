@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUipcMemHandle};
 
 use crate::account::gpu::Charge;
@@ -14,7 +15,7 @@ use crate::memory::{device, driver_memory, holdings, shares};
 /// Wraps `cuIpcGetMemHandle`: what another process can open from now on moves to an account that it
 /// can share.
 pub unsafe fn export(
-    real: unsafe extern "C" fn(*mut CUipcMemHandle, u64) -> CuResult,
+    real: prototypes::cuIpcGetMemHandle,
     handle: *mut CUipcMemHandle,
     pointer: u64,
 ) -> CuResult {
@@ -33,12 +34,15 @@ pub unsafe fn export(
     result
 }
 
-type Open = unsafe extern "C" fn(*mut u64, CUipcMemHandle, c_uint) -> CuResult;
-
 /// Wraps `cuIpcOpenMemHandle`. Its size is known only once it is open; opening takes no device
 /// memory, so it is charged then, and closed again if the quota has no room for it
 /// (`CUDA_ERROR_MAP_FAILED`).
-pub unsafe fn open(real: Open, pointer: *mut u64, handle: CUipcMemHandle, flags: c_uint) -> CuResult {
+pub unsafe fn open(
+    real: prototypes::cuIpcOpenMemHandle,
+    pointer: *mut u64,
+    handle: CUipcMemHandle,
+    flags: c_uint,
+) -> CuResult {
     let Some(tenant) = tenant::current() else {
         if tenant::is_refused() {
             return CuResult::NOT_INITIALIZED;
@@ -79,7 +83,7 @@ fn charge_opened(tenant: &Tenant, given: u64, key: partita_ledger::Key) -> Resul
 }
 
 /// Wraps `cuIpcCloseMemHandle`.
-pub unsafe fn close(real: unsafe extern "C" fn(u64) -> CuResult, pointer: u64) -> CuResult {
+pub unsafe fn close(real: prototypes::cuIpcCloseMemHandle, pointer: u64) -> CuResult {
     let Some(tenant) = tenant::current() else {
         // SAFETY: the caller's pointer, passed on.
         return unsafe { real(pointer) };
@@ -94,13 +98,11 @@ pub unsafe fn close(real: unsafe extern "C" fn(u64) -> CuResult, pointer: u64) -
     result
 }
 
-type Import = unsafe extern "C" fn(*mut *mut c_void, *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) -> CuResult;
-
 /// Wraps `cuImportExternalMemory`: device memory that a graphics interface has allocated, which
 /// nothing charges before. Over the quota it fails with `CUDA_ERROR_OPERATING_SYSTEM`, as where the
 /// import itself does.
 pub unsafe fn import_external(
-    real: Import,
+    real: prototypes::cuImportExternalMemory,
     memory: *mut *mut c_void,
     wanted: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
 ) -> CuResult {
@@ -116,10 +118,7 @@ pub unsafe fn import_external(
 }
 
 /// Wraps `cuDestroyExternalMemory`.
-pub unsafe fn destroy_external(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    memory: *mut c_void,
-) -> CuResult {
+pub unsafe fn destroy_external(real: prototypes::cuDestroyExternalMemory, memory: *mut c_void) -> CuResult {
     // SAFETY: the caller's handle, passed on.
     device::released(Kind::External, memory as u64, || unsafe { real(memory) })
 }
@@ -128,7 +127,7 @@ pub unsafe fn destroy_external(
 /// holds is not followed yet, so a tenant with a quota is refused (`CUDA_ERROR_INVALID_VALUE`,
 /// which the call documents).
 pub unsafe fn map_array(
-    real: unsafe extern "C" fn(*mut c_void, c_uint, *mut c_void) -> CuResult,
+    real: prototypes::cuMemMapArrayAsync,
     list: *mut c_void,
     count: c_uint,
     stream: *mut c_void,
@@ -144,7 +143,7 @@ pub unsafe fn map_array(
 /// handle, which is not followed yet: a tenant with a quota is refused
 /// (`CUDA_ERROR_NOT_SUPPORTED`).
 pub unsafe fn bind_endpoint_address(
-    real: unsafe extern "C" fn(c_uint, c_int, u64, *mut c_void, u64, u64) -> CuResult,
+    real: prototypes::cuLogicalEndpointBindAddr,
     endpoint: c_uint,
     device: c_int,
     offset: u64,
@@ -162,7 +161,7 @@ pub unsafe fn bind_endpoint_address(
 /// Wraps `cuLogicalEndpointBindMem`, as [`bind_endpoint_address`].
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn bind_endpoint_memory(
-    real: unsafe extern "C" fn(c_uint, c_int, u64, u64, u64, u64, u64) -> CuResult,
+    real: prototypes::cuLogicalEndpointBindMem,
     endpoint: c_uint,
     device: c_int,
     offset: u64,
@@ -185,11 +184,7 @@ const LIMIT_HEAP: c_uint = 2;
 
 /// Wraps `cuCtxSetLimit`: the heap of kernels and their output are device memory of the size that
 /// is set here. What goes beyond the size that they had at first is charged until the context ends.
-pub unsafe fn set_limit(
-    real: unsafe extern "C" fn(c_uint, usize) -> CuResult,
-    limit: c_uint,
-    value: usize,
-) -> CuResult {
+pub unsafe fn set_limit(real: prototypes::cuCtxSetLimit, limit: c_uint, value: usize) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let set = || unsafe { real(limit, value) };
     let Some(tenant) = tenant::current().filter(|_| matches!(limit, LIMIT_PRINTF | LIMIT_HEAP)) else {

@@ -9,6 +9,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::slice;
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::CUmemLocation;
 
 use crate::account::tenant;
@@ -26,7 +27,7 @@ fn unless_it_stays(address: u64, bytes: usize, call: impl FnOnce() -> CuResult) 
 
 /// Wraps `cuMemPrefetchAsync` of CUDA 8.
 pub unsafe fn prefetch(
-    real: unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> CuResult,
+    real: prototypes::cuMemPrefetchAsync,
     address: u64,
     bytes: usize,
     device: c_int,
@@ -38,7 +39,7 @@ pub unsafe fn prefetch(
 
 /// Wraps `cuMemPrefetchAsync` of CUDA 12.2.
 pub unsafe fn prefetch_to(
-    real: unsafe extern "C" fn(u64, usize, CUmemLocation, c_uint, *mut c_void) -> CuResult,
+    real: prototypes::cuMemPrefetchAsync_v2,
     address: u64,
     bytes: usize,
     location: CUmemLocation,
@@ -63,7 +64,7 @@ pub unsafe fn advise<L>(
 
 /// Wraps `cuStreamAttachMemAsync`, for which no bytes mean the whole allocation.
 pub unsafe fn attach(
-    real: unsafe extern "C" fn(*mut c_void, u64, usize, c_uint) -> CuResult,
+    real: prototypes::cuStreamAttachMemAsync,
     stream: *mut c_void,
     address: u64,
     bytes: usize,
@@ -97,21 +98,10 @@ unsafe fn picked<T: Copy>(from: *const T, entries: &[usize]) -> Vec<T> {
     entries.iter().map(|&at| unsafe { *from.add(at) }).collect()
 }
 
-type PrefetchBatch = unsafe extern "C" fn(
-    *mut u64,
-    *mut usize,
-    usize,
-    *mut CUmemLocation,
-    *mut usize,
-    usize,
-    u64,
-    *mut c_void,
-) -> CuResult;
-
 /// Wraps `cuMemPrefetchBatchAsync` and `cuMemDiscardAndPrefetchBatchAsync`.
 #[allow(clippy::too_many_arguments, reason = "those of the driver's call")]
 pub unsafe fn prefetch_batch(
-    real: PrefetchBatch,
+    real: prototypes::cuMemPrefetchBatchAsync,
     addresses: *mut u64,
     sizes: *mut usize,
     count: usize,
@@ -157,7 +147,7 @@ pub unsafe fn prefetch_batch(
 
 /// Wraps `cuMemDiscardBatchAsync`. What a discarded range holds is anything, what it held included.
 pub unsafe fn discard_batch(
-    real: unsafe extern "C" fn(*mut u64, *mut usize, usize, u64, *mut c_void) -> CuResult,
+    real: prototypes::cuMemDiscardBatchAsync,
     addresses: *mut u64,
     sizes: *mut usize,
     count: usize,

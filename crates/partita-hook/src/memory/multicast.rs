@@ -4,6 +4,7 @@
 use core::ffi::c_int;
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 
 use partita_ledger::mutex::Mutex;
 
@@ -54,7 +55,7 @@ fn note(
 
 /// Wraps `cuMulticastBindMem`.
 pub unsafe fn bind_memory(
-    real: unsafe extern "C" fn(u64, usize, u64, usize, usize, u64) -> CuResult,
+    real: prototypes::cuMulticastBindMem,
     object: u64,
     offset: usize,
     memory: u64,
@@ -73,7 +74,7 @@ pub unsafe fn bind_memory(
 
 /// Wraps `cuMulticastBindAddr`.
 pub unsafe fn bind_address(
-    real: unsafe extern "C" fn(u64, usize, u64, usize, u64) -> CuResult,
+    real: prototypes::cuMulticastBindAddr,
     object: u64,
     offset: usize,
     address: u64,
@@ -92,7 +93,7 @@ pub unsafe fn bind_address(
 /// Wraps `cuMulticastBindMem_v2`, which names the device.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn bind_memory_on(
-    real: unsafe extern "C" fn(u64, c_int, usize, u64, usize, usize, u64) -> CuResult,
+    real: prototypes::cuMulticastBindMem_v2,
     object: u64,
     device: c_int,
     offset: usize,
@@ -112,7 +113,7 @@ pub unsafe fn bind_memory_on(
 
 /// Wraps `cuMulticastBindAddr_v2`, which names the device.
 pub unsafe fn bind_address_on(
-    real: unsafe extern "C" fn(u64, c_int, usize, u64, usize, u64) -> CuResult,
+    real: prototypes::cuMulticastBindAddr_v2,
     object: u64,
     device: c_int,
     offset: usize,
@@ -131,7 +132,7 @@ pub unsafe fn bind_address_on(
 
 /// Wraps `cuMulticastUnbind`.
 pub unsafe fn unbind(
-    real: unsafe extern "C" fn(u64, c_int, usize, usize) -> CuResult,
+    real: prototypes::cuMulticastUnbind,
     object: u64,
     device: c_int,
     offset: usize,

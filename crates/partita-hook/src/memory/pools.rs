@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{
     CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CUmemLocation,
@@ -31,16 +32,16 @@ use crate::sys::fork::{in_child, renew};
 calls! {
     /// Entry points that tell of pools, complete from CUDA 11.4 on.
     struct PoolCalls;
-    present = c"cuDeviceGetMemPool": fn(*mut *mut c_void, c_int);
-    attribute = c"cuMemPoolGetAttribute": fn(*mut c_void, u32, *mut c_void);
-    trim = c"cuMemPoolTrimTo": fn(*mut c_void, usize);
-    graph_attribute = c"cuDeviceGetGraphMemAttribute": fn(c_int, u32, *mut c_void);
-    graph_trim = c"cuDeviceGraphMemTrim": fn(c_int);
-    free_async = c"cuMemFreeAsync": fn(u64, *mut c_void);
-    default = c"cuDeviceGetDefaultMemPool": fn(*mut *mut c_void, c_int);
-    set_present = c"cuDeviceSetMemPool": fn(c_int, *mut c_void);
-    set_attribute = c"cuMemPoolSetAttribute": fn(*mut c_void, u32, *mut c_void);
-    destroy = c"cuMemPoolDestroy": fn(*mut c_void);
+    present = cuDeviceGetMemPool;
+    attribute = cuMemPoolGetAttribute;
+    trim = cuMemPoolTrimTo;
+    graph_attribute = cuDeviceGetGraphMemAttribute;
+    graph_trim = cuDeviceGraphMemTrim;
+    free_async = cuMemFreeAsync;
+    default = cuDeviceGetDefaultMemPool;
+    set_present = cuDeviceSetMemPool;
+    set_attribute = cuMemPoolSetAttribute;
+    destroy = cuMemPoolDestroy;
 }
 
 /// Where stream-ordered memory comes from.
@@ -328,17 +329,13 @@ pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> C
 }
 
 /// Wraps `cuMemPoolTrimTo`.
-pub unsafe fn trim(
-    real: unsafe extern "C" fn(*mut c_void, usize) -> CuResult,
-    pool: *mut c_void,
-    keep: usize,
-) -> CuResult {
+pub unsafe fn trim(real: prototypes::cuMemPoolTrimTo, pool: *mut c_void, keep: usize) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     synchronized(unsafe { real(pool, keep) })
 }
 
 /// Wraps `cuDeviceGraphMemTrim`.
-pub unsafe fn trim_graphs(real: unsafe extern "C" fn(c_int) -> CuResult, device: c_int) -> CuResult {
+pub unsafe fn trim_graphs(real: prototypes::cuDeviceGraphMemTrim, device: c_int) -> CuResult {
     // SAFETY: the caller's device, passed on.
     synchronized(unsafe { real(device) })
 }
@@ -347,7 +344,7 @@ pub unsafe fn trim_graphs(real: unsafe extern "C" fn(c_int) -> CuResult, device:
 /// later: when the last allocation is freed and the frees have come in their streams. Nothing tells
 /// of a pool that is gone. So a pool that has memory is kept, and destroyed when the driver says
 /// that the memory is back.
-pub unsafe fn destroy(real: unsafe extern "C" fn(*mut c_void) -> CuResult, pool: *mut c_void) -> CuResult {
+pub unsafe fn destroy(real: prototypes::cuMemPoolDestroy, pool: *mut c_void) -> CuResult {
     // SAFETY: the caller's handle, passed on.
     let destroy = || unsafe { real(pool) };
     let Some(tenant) = tenant::current() else { return destroy() };
@@ -377,7 +374,7 @@ fn present_changed(result: CuResult) -> CuResult {
 
 /// Wraps `cuDeviceSetMemPool`.
 pub unsafe fn set_present(
-    real: unsafe extern "C" fn(c_int, *mut c_void) -> CuResult,
+    real: prototypes::cuDeviceSetMemPool,
     device: c_int,
     pool: *mut c_void,
 ) -> CuResult {
@@ -387,7 +384,7 @@ pub unsafe fn set_present(
 
 /// Wraps `cuMemSetMemPool`.
 pub unsafe fn set_present_of(
-    real: unsafe extern "C" fn(*const CUmemLocation, u32, *mut c_void) -> CuResult,
+    real: prototypes::cuMemSetMemPool,
     location: *const CUmemLocation,
     kind: u32,
     pool: *mut c_void,

@@ -15,12 +15,12 @@
 //! What cannot be done with it is move it, so calls that ask for that do nothing
 //! ([`crate::memory::managed`]).
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_uint, c_void};
 
 use partita_abi::CuResult;
 use partita_abi::attribute::{
     CU_DEVICE_ATTRIBUTE_MAX_PITCH, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT,
-    CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, CUdevice_attribute,
+    CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT,
 };
 use partita_ledger::FLAG_SPILL_HOST;
 
@@ -33,17 +33,17 @@ use crate::memory::{holdings, spilled};
 calls! {
     /// Entry points that allocate host memory.
     struct HostCalls;
-    allocate = c"cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint);
-    address = c"cuMemHostGetDevicePointer_v2": fn(*mut u64, *mut c_void, c_uint);
-    free = c"cuMemFreeHost": fn(*mut c_void);
-    synchronize = c"cuStreamSynchronize": fn(*mut c_void);
+    allocate = cuMemHostAlloc;
+    address = cuMemHostGetDevicePointer_v2;
+    free = cuMemFreeHost;
+    synchronize = cuStreamSynchronize;
 }
 
 calls! {
     /// Entry points that tell how rows of memory may lie.
     struct PitchCalls;
-    device = c"cuCtxGetDevice": fn(*mut c_int);
-    attribute = c"cuDeviceGetAttribute": fn(*mut c_int, CUdevice_attribute, c_int);
+    device = cuCtxGetDevice;
+    attribute = cuDeviceGetAttribute;
 }
 
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.

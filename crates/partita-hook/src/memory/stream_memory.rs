@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 
 use crate::account::gpu::{Account, Charge, Form, Gpu};
 use crate::account::locate;
@@ -119,12 +120,13 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
     }
 }
 
-type Alloc = unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> CuResult;
-type AllocFromPool = unsafe extern "C" fn(*mut u64, usize, *mut c_void, *mut c_void) -> CuResult;
-type Free = unsafe extern "C" fn(u64, *mut c_void) -> CuResult;
-
 /// Wraps `cuMemAllocAsync`.
-pub unsafe fn alloc_async(real: Alloc, pointer: *mut u64, bytes: usize, stream: *mut c_void) -> CuResult {
+pub unsafe fn alloc_async(
+    real: prototypes::cuMemAllocAsync,
+    pointer: *mut u64,
+    bytes: usize,
+    stream: *mut c_void,
+) -> CuResult {
     // SAFETY: the caller's arguments.
     let allocate = || unsafe { real(pointer, bytes, stream) };
     // SAFETY: on success the driver has written the pointer.
@@ -136,7 +138,7 @@ pub unsafe fn alloc_async(real: Alloc, pointer: *mut u64, bytes: usize, stream: 
 
 /// Wraps `cuMemAllocFromPoolAsync`.
 pub unsafe fn alloc_from_pool(
-    real: AllocFromPool,
+    real: prototypes::cuMemAllocFromPoolAsync,
     pointer: *mut u64,
     bytes: usize,
     pool: *mut c_void,
@@ -152,7 +154,7 @@ pub unsafe fn alloc_from_pool(
 }
 
 /// Wraps `cuMemFreeAsync`. What a capture records frees nothing yet.
-pub unsafe fn free_async(real: Free, pointer: u64, stream: *mut c_void) -> CuResult {
+pub unsafe fn free_async(real: prototypes::cuMemFreeAsync, pointer: u64, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let free = || unsafe { real(pointer, stream) };
     let Some(tenant) = tenant::current() else { return free() };

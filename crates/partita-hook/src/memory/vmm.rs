@@ -8,6 +8,7 @@
 use core::ffi::{c_int, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::{
     CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
     CUmemAllocationHandleType, CUmemAllocationProp,
@@ -19,12 +20,10 @@ use crate::memory::allocations::{self, Kind};
 use crate::memory::holdings;
 use crate::memory::shares::{self, Mark};
 
-type Create = unsafe extern "C" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CuResult;
-
 /// Wraps `cuMemCreate`. Host memory (`CU_MEM_LOCATION_TYPE_HOST*`) is not
 /// device memory and passes.
 pub unsafe fn create(
-    real: Create,
+    real: prototypes::cuMemCreate,
     handle: *mut u64,
     bytes: usize,
     properties: *const CUmemAllocationProp,
@@ -64,7 +63,7 @@ pub unsafe fn create(
 }
 
 /// Wraps `cuMemRelease`.
-pub unsafe fn release(real: unsafe extern "C" fn(u64) -> CuResult, handle: u64) -> CuResult {
+pub unsafe fn release(real: prototypes::cuMemRelease, handle: u64) -> CuResult {
     let Some(tenant) = tenant::current() else {
         // SAFETY: the caller's handle, passed on.
         return unsafe { real(handle) };
@@ -81,7 +80,7 @@ pub unsafe fn release(real: unsafe extern "C" fn(u64) -> CuResult, handle: u64) 
 
 /// Wraps `cuMemRetainAllocationHandle`.
 pub unsafe fn retain(
-    real: unsafe extern "C" fn(*mut u64, *mut c_void) -> CuResult,
+    real: prototypes::cuMemRetainAllocationHandle,
     handle: *mut u64,
     address: *mut c_void,
 ) -> CuResult {
@@ -98,7 +97,7 @@ pub unsafe fn retain(
 
 /// Wraps `cuMemMap`.
 pub unsafe fn map(
-    real: unsafe extern "C" fn(u64, usize, usize, u64, u64) -> CuResult,
+    real: prototypes::cuMemMap,
     address: u64,
     bytes: usize,
     offset: usize,
@@ -129,11 +128,7 @@ pub unsafe fn map(
 }
 
 /// Wraps `cuMemUnmap`.
-pub unsafe fn unmap(
-    real: unsafe extern "C" fn(u64, usize) -> CuResult,
-    address: u64,
-    bytes: usize,
-) -> CuResult {
+pub unsafe fn unmap(real: prototypes::cuMemUnmap, address: u64, bytes: usize) -> CuResult {
     let Some(tenant) = tenant::current() else {
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real(address, bytes) };
@@ -148,12 +143,10 @@ pub unsafe fn unmap(
     result
 }
 
-type Export = unsafe extern "C" fn(*mut c_void, u64, CUmemAllocationHandleType, u64) -> CuResult;
-
 /// Wraps `cuMemExportToShareableHandle`: what another process can import from now on moves to an
 /// account that it can share.
 pub unsafe fn export(
-    real: Export,
+    real: prototypes::cuMemExportToShareableHandle,
     shareable: *mut c_void,
     handle: u64,
     kind: CUmemAllocationHandleType,
@@ -189,13 +182,11 @@ pub unsafe fn export(
     result
 }
 
-type Import = unsafe extern "C" fn(*mut u64, *mut c_void, CUmemAllocationHandleType) -> CuResult;
-
 /// Wraps `cuMemImportFromShareableHandle`. Importing takes no device memory, so what the tenant
 /// does not hold yet is charged after it; over the quota it is undone (`CUDA_ERROR_NOT_PERMITTED`,
 /// which the call documents).
 pub unsafe fn import(
-    real: Import,
+    real: prototypes::cuMemImportFromShareableHandle,
     handle: *mut u64,
     shareable: *mut c_void,
     kind: CUmemAllocationHandleType,

@@ -10,9 +10,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_uint, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 use partita_abi::types::CUuuid;
 use partita_ledger::{GPUS_MAX, HookState, LimitsMap, UsageView};
 
@@ -47,7 +48,7 @@ unsafe fn reset_after_fork() {
 }
 
 /// Wraps `cuInit`.
-pub unsafe fn init(real: unsafe extern "C" fn(c_uint) -> CuResult, flags: c_uint) -> CuResult {
+pub unsafe fn init(real: prototypes::cuInit, flags: c_uint) -> CuResult {
     // SAFETY: the caller's flags, passed on.
     let result = unsafe { real(flags) };
     if result.is_err() || !is_tenant() || tenant::current().is_some() {
@@ -75,12 +76,12 @@ pub fn late() -> Result<(), CuResult> {
 
 #[cold]
 fn join_late() -> Result<(), CuResult> {
-    type Count = unsafe extern "C" fn(*mut c_int) -> CuResult;
     let count = real::symbol(c"cuDeviceGetCount");
     if !tenant::is_refused() && !count.is_null() {
         let mut gpus = 0;
         // SAFETY: the prototype of that name in cuda.h, and a valid pointer.
-        let answer = unsafe { core::mem::transmute::<*mut c_void, Count>(count)(&mut gpus) };
+        let answer =
+            unsafe { core::mem::transmute::<*mut c_void, prototypes::cuDeviceGetCount>(count)(&mut gpus) };
         if answer == CuResult::NOT_INITIALIZED {
             // The driver says so itself, to whatever the program calls.
             return Ok(());

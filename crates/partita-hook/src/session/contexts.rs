@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_void};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 
 use crate::account::locate;
 use crate::account::tenant::{self, Tenant};
@@ -22,10 +23,7 @@ fn end(tenant: &Tenant, context: usize) {
 }
 
 /// Wraps `cuCtxDestroy`, which frees all memory of the context.
-pub unsafe fn destroy_context(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    context: *mut c_void,
-) -> CuResult {
+pub unsafe fn destroy_context(real: prototypes::cuCtxDestroy, context: *mut c_void) -> CuResult {
     let _contexts = tenant::current().map(|_| holdings::contexts());
     // First: once the driver has freed it, another thread may be given its address on another GPU.
     locate::forget_contexts();
@@ -42,10 +40,7 @@ pub unsafe fn destroy_context(
 
 /// Wraps `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`: when the
 /// context is gone afterwards, so is its memory.
-pub unsafe fn leave_primary_context(
-    real: unsafe extern "C" fn(c_int) -> CuResult,
-    device: c_int,
-) -> CuResult {
+pub unsafe fn leave_primary_context(real: prototypes::cuDevicePrimaryCtxReset, device: c_int) -> CuResult {
     let tenant = tenant::current();
     let _contexts = tenant.map(|_| holdings::contexts());
     let context = tenant.and_then(|tenant| primary_context(tenant, device));
@@ -71,10 +66,7 @@ fn primary_context(tenant: &Tenant, device: c_int) -> Option<usize> {
 }
 
 /// Wraps `cuCtxDetach`, which ends a context that nobody else has attached.
-pub unsafe fn detach_context(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    context: *mut c_void,
-) -> CuResult {
+pub unsafe fn detach_context(real: prototypes::cuCtxDetach, context: *mut c_void) -> CuResult {
     locate::forget_contexts();
     let _quiet = quiet::keep();
     // SAFETY: the caller's handle, passed on.

@@ -10,7 +10,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use partita_abi::CuResult;
@@ -43,25 +43,25 @@ type Words = [u32; 8];
 driver_calls! {
     /// Entry points for green contexts, complete from CUDA 12.4 on.
     struct GreenCalls;
-    device_resource = c"cuDeviceGetDevResource": fn(c_int, *mut CUdevResource, c_uint);
-    split = c"cuDevSmResourceSplitByCount": fn(*mut CUdevResource, *mut c_uint, *const CUdevResource, *mut CUdevResource, c_uint, c_uint);
-    describe = c"cuDevResourceGenerateDesc": fn(*mut *mut c_void, *mut CUdevResource, c_uint);
-    create = c"cuGreenCtxCreate": fn(*mut *mut c_void, *mut c_void, c_int, c_uint);
-    destroy = c"cuGreenCtxDestroy": fn(*mut c_void);
-    as_context = c"cuCtxFromGreenCtx": fn(*mut *mut c_void, *mut c_void);
-    push_context = c"cuCtxPushCurrent_v2": fn(*mut c_void);
-    pop_context = c"cuCtxPopCurrent_v2": fn(*mut *mut c_void);
-    create_stream = c"cuStreamCreate": fn(*mut *mut c_void, c_uint);
-    destroy_stream = c"cuStreamDestroy_v2": fn(*mut c_void);
-    load = c"cuModuleLoadData": fn(*mut *mut c_void, *const c_char);
-    function = c"cuModuleGetFunction": fn(*mut *mut c_void, *mut c_void, *const c_char);
-    launch = c"cuLaunchKernel": fn(*mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void, *mut *mut c_void);
+    device_resource = cuDeviceGetDevResource;
+    split = cuDevSmResourceSplitByCount;
+    describe = cuDevResourceGenerateDesc;
+    create = cuGreenCtxCreate;
+    destroy = cuGreenCtxDestroy;
+    as_context = cuCtxFromGreenCtx;
+    push_context = cuCtxPushCurrent_v2;
+    pop_context = cuCtxPopCurrent_v2;
+    create_stream = cuStreamCreate;
+    destroy_stream = cuStreamDestroy_v2;
+    load = cuModuleLoadData;
+    function = cuModuleGetFunction;
+    launch = cuLaunchKernel;
 }
 
 driver_calls! {
     /// The entry point that tells whose a stream is.
     struct StreamCalls;
-    green_context = c"cuStreamGetGreenCtx": fn(*mut c_void, *mut *mut c_void);
+    green_context = cuStreamGetGreenCtx;
 }
 
 /// A set that the program has made green contexts of.
@@ -401,7 +401,7 @@ impl Maker {
         let (mut module, mut function) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: valid pointers, a module that ends with a NUL, and the name of a kernel in it.
         unsafe {
-            (calls.load)(&mut module, PTX_MODULE.as_ptr()).ok()?;
+            (calls.load)(&mut module, PTX_MODULE.as_ptr().cast()).ok()?;
             (calls.function)(&mut function, module, c"partita_spin".as_ptr()).ok()?;
         }
         self.kernel = function;

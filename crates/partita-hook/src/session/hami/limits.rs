@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::NonNull;
 
+use partita_abi::attribute;
 use partita_abi::types::CUuuid;
-use partita_abi::{CuResult, attribute};
 use partita_core::hami::{Asked, choose};
 use partita_core::time::Priority;
 use partita_core::{ByteSize, Present, Share, TpcSet};
@@ -23,16 +23,16 @@ use crate::driver::real;
 calls! {
     /// Entry points that describe a GPU.
     struct BoardCalls;
-    memory = c"cuDeviceTotalMem_v2": fn(*mut usize, c_int);
-    attribute = c"cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
+    memory = cuDeviceTotalMem_v2;
+    attribute = cuDeviceGetAttribute;
 }
 
 calls! {
     /// What tells MIG instances from GPUs: of an instance the first version of the call has its
     /// GPU's UUID, and the second its own.
     struct InstanceCalls;
-    of_gpu = c"cuDeviceGetUuid": fn(*mut CUuuid, c_int);
-    own = c"cuDeviceGetUuid_v2": fn(*mut CUuuid, c_int);
+    of_gpu = cuDeviceGetUuid;
+    own = cuDeviceGetUuid_v2;
 }
 
 /// Whether a device is a MIG instance. Drivers that cannot tell (before CUDA 11.4) name instances
@@ -72,9 +72,7 @@ impl Board {
         let number = |attribute: u32| {
             let mut value = 0;
             // SAFETY: a valid pointer; the driver checks the rest.
-            unsafe { (calls.attribute)(&mut value, attribute.cast_signed(), ordinal) }
-                .ok()
-                .map_err(refused)?;
+            unsafe { (calls.attribute)(&mut value, attribute, ordinal) }.ok().map_err(refused)?;
             u32::try_from(value).map_err(|error| error.to_string())
         };
         let mut memory_bytes = 0;
