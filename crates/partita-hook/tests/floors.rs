@@ -31,7 +31,7 @@ fn a_module_with_a_lock_says_what_a_forked_child_does_with_it() {
         let text = std::fs::read_to_string(&file).expect("a file");
         if has_lock(&text) {
             with_locks += 1;
-            assert!(text.contains("in_child!("), "{}: a lock that no child makes usable", file.display());
+            assert!(text.contains("in_child! {"), "{}: a lock that no child makes usable", file.display());
         }
     }
     assert!(with_locks > 10, "{with_locks} modules with locks were found");

@@ -47,13 +47,7 @@ pub fn forget(graph: usize) {
     }
 }
 
-in_child!(reset_after_fork);
-
-/// Forgets all in a child of `fork`.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&GRAPHS, None) };
+// Forgets all in a child of `fork`.
+in_child! {
+    renew(&GRAPHS, None);
 }

@@ -60,7 +60,10 @@ pub fn forget_contexts() {
     CONTEXTS.forget();
 }
 
-in_child!(forget_contexts);
+// A child makes contexts of its own.
+in_child! {
+    forget_contexts();
+}
 
 /// Wraps `cuStreamDestroy`: another stream may be given its address.
 pub unsafe fn destroy_stream(

@@ -57,20 +57,12 @@ pub fn refuse() {
     TENANT.store(refused(), Ordering::Release);
 }
 
-in_child!(forget_after_fork);
-
-/// Forgets the parent's tenant in a forked child, which attaches anew if it
-/// uses CUDA.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn forget_after_fork() {
+// Forgets the parent's tenant in a forked child, which attaches anew if it
+// uses CUDA.
+in_child! {
     if let Some(tenant) = current() {
-        // SAFETY: passed on to the caller.
-        unsafe {
-            // The copies are the only use from here on: nobody finds the tenant again.
-            tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
-        }
+        // The copies are the only use from here on: nobody finds the tenant again.
+        tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
     }
     TENANT.store(core::ptr::null_mut(), Ordering::Release);
 }

@@ -36,13 +36,8 @@ pub fn relaxed<R>(run: impl FnOnce() -> R) -> R {
     result
 }
 
-in_child!(reset_after_fork);
-
-/// Forgets the parent's captures, which a child cannot end.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Forgets the parent's captures, which a child cannot end.
+in_child! {
     CAPTURES.store(0, Ordering::SeqCst);
 }
 

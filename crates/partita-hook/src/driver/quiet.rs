@@ -32,14 +32,8 @@ pub extern "C" fn for_ever() {
     ENDING.store(true, Ordering::Release);
 }
 
-in_child!(reset_after_fork);
-
-/// Makes it usable in a child of `fork`.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Makes it usable in a child of `fork`.
+in_child! {
     ENDING.store(false, Ordering::Release);
-    // SAFETY: passed on to the caller.
-    unsafe { ASKING.reset_after_fork() };
+    ASKING.reset_after_fork();
 }

@@ -110,13 +110,7 @@ pub unsafe fn ask(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int 
     unsafe { simulated(node, wanted, argument) }
 }
 
-in_child!(reset_after_fork);
-
-/// Makes the loader's lock usable in a forked child.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { ROWS.reset_after_fork() };
+// Makes the loader's lock usable in a forked child.
+in_child! {
+    ROWS.reset_after_fork();
 }

@@ -173,15 +173,9 @@ struct Part {
 /// Opened when the library is first asked something; empty where that failed.
 static PARTS: Mutex<Option<Vec<Part>>> = Mutex::new(None);
 
-in_child!(reset_after_fork);
-
-/// Has the lock be usable in a forked child.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { PARTS.reset_after_fork() };
+// Has the lock be usable in a forked child.
+in_child! {
+    PARTS.reset_after_fork();
 }
 
 fn open() -> Vec<Part> {

@@ -118,13 +118,8 @@ pub fn any_waits() -> bool {
     WAITING.load(Ordering::Relaxed) != 0
 }
 
-in_child!(reset_after_fork);
-
-/// A forked child has none of its parent's.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// A forked child has none of its parent's.
+in_child! {
     WAITING.store(0, Ordering::Relaxed);
 }
 

@@ -57,17 +57,12 @@ static HOLDS: AtomicBool = AtomicBool::new(false);
 /// Whether the program has asked for an event since its last launch in a lane.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-in_child!(reset_after_fork);
-
-/// Leaves the gates to the parent.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Leaves the gates to the parent.
+in_child! {
     HOLDS.store(false, Ordering::Relaxed);
     for gate in GATES.take() {
-        // SAFETY: the copy is the only use from here on: nobody finds the gate again.
-        unsafe { core::ptr::read(&gate.page) }.abandon_in_fork_child();
+        // The copy is the only use from here on: nobody finds the gate again.
+        core::ptr::read(&gate.page).abandon_in_fork_child();
     }
 }
 

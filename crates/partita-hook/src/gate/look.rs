@@ -11,13 +11,8 @@ use crate::time::watch;
 /// The tenant; stays when the process is refused later, for what waits by then must be let go on.
 static TENANT: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
 
-in_child!(reset_after_fork);
-
-/// Forgets the parent's tenant.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Forgets the parent's tenant.
+in_child! {
     TENANT.store(core::ptr::null_mut(), Ordering::Relaxed);
 }
 

@@ -16,13 +16,8 @@ use crate::time::meter;
 /// Whether launches of this process pass a gate, or are measured.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-in_child!(reset_after_fork);
-
-/// Leaves the parent's gates and meters to the parent.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Leaves the parent's gates and meters to the parent.
+in_child! {
     ANY.store(false, Ordering::Relaxed);
 }
 

@@ -155,13 +155,7 @@ fn takes_turns() -> bool {
     !directory.is_null() && unsafe { CStr::from_ptr(directory) }.to_bytes().starts_with(b"/dev/null/")
 }
 
-in_child!(reset_after_fork);
-
-/// A forked child has no channel group: CUDA cannot be used in it.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&GROUPS, Groups::NONE) };
+// A forked child has no channel group: CUDA cannot be used in it.
+in_child! {
+    renew(&GROUPS, Groups::NONE);
 }

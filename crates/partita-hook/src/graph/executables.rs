@@ -113,15 +113,9 @@ pub enum Destroy {
 
 static EXECUTABLES: Mutex<Executables> = Mutex::new(Executables::new());
 
-in_child!(reset_after_fork);
-
-/// Forgets the parent's.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&EXECUTABLES, Executables::new()) };
+// Forgets the parent's.
+in_child! {
+    renew(&EXECUTABLES, Executables::new());
 }
 
 /// The process's executable graphs, locked.

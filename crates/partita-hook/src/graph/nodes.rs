@@ -30,15 +30,9 @@ pub fn note_bodies(node: usize, bodies: Vec<usize>) {
     BODIES.lock().get_or_insert_default().insert(node, bodies);
 }
 
-in_child!(reset_after_fork);
-
-/// Forgets them in a child of `fork`.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&BODIES, None) };
+// Forgets them in a child of `fork`.
+in_child! {
+    renew(&BODIES, None);
 }
 
 /// Every kernel node of a graph, or `None` if not all of them can be found: a

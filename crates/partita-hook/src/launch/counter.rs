@@ -67,13 +67,8 @@ unsafe extern "C" fn give_back(_: *mut c_void) {
     }
 }
 
-in_child!(reset_after_fork);
-
-/// Gives back what the parent's threads had, and what this one had.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Gives back what the parent's threads had, and what this one had.
+in_child! {
     OWNERS.iter().for_each(|owner| owner.store(0, Ordering::Relaxed));
     HAS_COUNTER.set(core::ptr::null());
 }

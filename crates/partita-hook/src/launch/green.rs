@@ -40,15 +40,9 @@ const DESCRIPTOR_STEP: usize = 16;
 /// What the program's descriptors stand for, in the order in which they were made.
 static DESCRIPTORS: Mutex<Vec<Sms>> = Mutex::new(Vec::new());
 
-in_child!(reset_after_fork);
-
-/// Leaves the parent's contexts to the parent.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&DESCRIPTORS, Vec::new()) };
+// Leaves the parent's contexts to the parent.
+in_child! {
+    renew(&DESCRIPTORS, Vec::new());
 }
 
 /// The tenant, where its launches are masked and the process sees one GPU. Elsewhere the driver

@@ -33,13 +33,8 @@ pub fn begin(tenant: &'static Tenant) {
     }
 }
 
-in_child!(reset_after_fork);
-
-/// Forgets the parent's tenant.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Forgets the parent's tenant.
+in_child! {
     ONE.store(core::ptr::null_mut(), Ordering::Release);
     SEVERAL.store(core::ptr::null_mut(), Ordering::Release);
 }

@@ -73,15 +73,9 @@ static TOOL_SEES_LAUNCHES: AtomicBool = AtomicBool::new(false);
 /// Whether that has declared that it supports green contexts.
 static TOOL_SUPPORTS_GREEN: AtomicBool = AtomicBool::new(false);
 
-in_child!(reset_after_fork);
-
-/// Makes the lock usable in a forked child.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { PLACES.reset_after_fork() };
+// Makes the lock usable in a forked child.
+in_child! {
+    PLACES.reset_after_fork();
 }
 
 /// Has every later launch of this process masked.

@@ -53,15 +53,9 @@ pub struct Allocations {
 
 static ALLOCATIONS: Mutex<Allocations> = Mutex::new(Allocations::new());
 
-in_child!(reset_after_fork);
-
-/// Forgets the parent's.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&ALLOCATIONS, Allocations::new()) };
+// Forgets the parent's.
+in_child! {
+    renew(&ALLOCATIONS, Allocations::new());
 }
 
 /// The process's holdings, locked.

@@ -348,15 +348,9 @@ fn told_refusal(bytes: u64) {
     );
 }
 
-in_child!(reset_after_fork);
-
-/// A forked child has no objects of the driver's: CUDA cannot be used in it.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&MEMORY, Memory::NONE) };
+// A forked child has no objects of the driver's: CUDA cannot be used in it.
+in_child! {
+    renew(&MEMORY, Memory::NONE);
     LIMITS_BYTES.store(0, Ordering::Relaxed);
     set_about(0);
 }

@@ -56,18 +56,10 @@ fn note(graph: usize, address: u64, charge: Charge) {
     GRAPHS.lock().get_or_insert_default().entry(graph).or_default().push((address, charge));
 }
 
-in_child!(reset_after_fork);
-
-/// Forgets all in a child of `fork`.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        ORDER.reset_after_fork();
-        renew(&GRAPHS, None);
-    }
+// Forgets all in a child of `fork`.
+in_child! {
+    ORDER.reset_after_fork();
+    renew(&GRAPHS, None);
 }
 
 /// Makes a node that allocates `bytes` on the device of an ordinal.

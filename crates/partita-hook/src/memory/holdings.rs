@@ -38,18 +38,10 @@ static CONTEXTS: Mutex<()> = Mutex::reentrant();
 static CONTEXTS_ENDED: AtomicU64 = AtomicU64::new(0);
 static REFERENCES: Mutex<()> = Mutex::new(());
 
-in_child!(reset_after_fork);
-
-/// Makes the locks usable in a child.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        CONTEXTS.reset_after_fork();
-        REFERENCES.reset_after_fork();
-    }
+// Makes the locks usable in a child.
+in_child! {
+    CONTEXTS.reset_after_fork();
+    REFERENCES.reset_after_fork();
 }
 
 /// The right to make and end contexts, and to set their limits.

@@ -24,15 +24,9 @@ struct Bound {
 
 static BOUND: Mutex<alloc::vec::Vec<Bound>> = Mutex::new(alloc::vec::Vec::new());
 
-in_child!(reset_after_fork);
-
-/// Forgets all in a child of `fork`.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&BOUND, alloc::vec::Vec::new()) };
+// Forgets all in a child of `fork`.
+in_child! {
+    renew(&BOUND, alloc::vec::Vec::new());
 }
 
 /// Notes that the memory behind a handle was bound.

@@ -71,15 +71,9 @@ static ANY: AtomicBool = AtomicBool::new(false);
 
 static POOLS: Mutex<Pools> = Mutex::new(Pools::new());
 
-in_child!(reset_after_fork);
-
-/// Forgets the parent's.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&POOLS, Pools::new()) };
+// Forgets the parent's.
+in_child! {
+    renew(&POOLS, Pools::new());
 }
 
 /// What the process's pools keep, locked.

@@ -32,15 +32,9 @@ struct Shares {
 
 static SHARES: Mutex<Shares> = Mutex::new(Shares::new());
 
-in_child!(reset_after_fork);
-
-/// Forgets the parent's.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&SHARES, Shares::new()) };
+// Forgets the parent's.
+in_child! {
+    renew(&SHARES, Shares::new());
 }
 
 /// The process's shares, locked.

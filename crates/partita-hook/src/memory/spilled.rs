@@ -33,12 +33,7 @@ pub fn ended(gpu: &Gpu, bytes: u64) {
     }
 }
 
-in_child!(reset_after_fork);
-
-/// Forgets the parent's in a child of `fork`.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Forgets the parent's in a child of `fork`.
+in_child! {
     BYTES.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
 }

@@ -36,15 +36,9 @@ use crate::time::meter;
 
 static ATTACHING: Mutex<()> = Mutex::new(());
 
-in_child!(reset_after_fork);
-
-/// Lets a child attach.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { ATTACHING.reset_after_fork() };
+// Lets a child attach.
+in_child! {
+    ATTACHING.reset_after_fork();
 }
 
 /// Wraps `cuInit`.

@@ -1,28 +1,33 @@
 //! What a child of `fork` starts anew.
 //!
 //! A child has its parent's memory and none of its threads: locks may be held by nobody, and what
-//! belongs to the parent must stay with it. A module that keeps state of the process names the
-//! function that makes the state good again with [`in_child!`]. The linker collects the functions
-//! in one section, and [`follow`] has the child call them all. Their order is not defined: each
-//! one touches the state of its own module only.
+//! belongs to the parent must stay with it. A module that keeps state of the process says with
+//! [`in_child!`] how a child makes the state good again. The linker collects what modules say in
+//! one section, and [`follow`] has the child run it all. The order is not defined: each module
+//! touches its own state only.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_ledger::mutex::Mutex;
 
-/// A function that a child calls.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
+/// What a module has a child run.
 pub type Reset = unsafe fn();
 
-/// Has every child of `fork` call a [`Reset`].
+/// Has every child of `fork` run some statements, in its only thread. They may call what is safe
+/// there alone.
 macro_rules! in_child {
-    ($reset:path) => {
+    ($($statement:tt)*) => {
         const _: () = {
+            unsafe fn reset() {
+                // SAFETY: follow() alone calls this, in the only thread of a forked child.
+                #[allow(unused_unsafe, reason = "many modules only store")]
+                unsafe {
+                    $($statement)*
+                }
+            }
             #[used]
             #[unsafe(link_section = "partita_in_child")]
-            static RESET: $crate::sys::fork::Reset = $reset;
+            static RESET: $crate::sys::fork::Reset = reset;
         };
     };
 }

@@ -35,17 +35,11 @@ static LOOKING: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
 /// How many looks have ended: this one's turn in [`LOOKING`] is the present one.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
-in_child!(reset_after_fork);
-
-/// A forked child has no such thread.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// A forked child has no such thread.
+in_child! {
     STARTED.store(false, Ordering::Relaxed);
     DOZES.store(false, Ordering::Relaxed);
-    // SAFETY: passed on to the caller.
-    LOOKING.iter().for_each(|turn| unsafe { turn.reset_after_fork() });
+    LOOKING.iter().for_each(|turn| turn.reset_after_fork());
 }
 
 /// The lock of a look.

@@ -33,20 +33,13 @@ static METERS: PerGpu<Meter> = PerGpu::new();
 /// Whether launches of this process are measured, so that calls that wait mark their ends.
 static MEASURES: AtomicBool = AtomicBool::new(false);
 
-in_child!(reset_after_fork);
-
-/// Leaves the time files to the parent.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Leaves the time files to the parent.
+in_child! {
     MEASURES.store(false, Ordering::Relaxed);
     for meter in METERS.take() {
-        // SAFETY: the copies are the only use from here on: nobody finds the meter again.
-        unsafe {
-            core::ptr::read(&meter.map).abandon_in_fork_child();
-            core::ptr::read(&meter.turns).into_iter().for_each(GateMap::abandon_in_fork_child);
-        }
+        // The copies are the only use from here on: nobody finds the meter again.
+        core::ptr::read(&meter.map).abandon_in_fork_child();
+        core::ptr::read(&meter.turns).into_iter().for_each(GateMap::abandon_in_fork_child);
     }
 }
 

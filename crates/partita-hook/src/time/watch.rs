@@ -118,15 +118,9 @@ impl Watch {
 /// What the thread remembers of each GPU.
 static WATCHES: Mutex<Vec<Watch>> = Mutex::new(Vec::new());
 
-in_child!(reset_after_fork);
-
-/// A forked child has no such thread.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
-    // SAFETY: passed on to the caller.
-    unsafe { renew(&WATCHES, Vec::new()) };
+// A forked child has no such thread.
+in_child! {
+    renew(&WATCHES, Vec::new());
 }
 
 /// Looks at every GPU where the tenant has a share of time, and says in how many nanoseconds to look

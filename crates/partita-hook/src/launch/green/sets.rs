@@ -188,19 +188,11 @@ pub fn forget_all() {
     MAKER.lock().kernel = core::ptr::null_mut();
 }
 
-in_child!(reset_after_fork);
-
-/// Leaves the parent's contexts to the parent.
-///
-/// # Safety
-/// Called in the only thread of a forked child.
-unsafe fn reset_after_fork() {
+// Leaves the parent's contexts to the parent.
+in_child! {
     COUNT.store(0, Ordering::Release);
-    // SAFETY: passed on to the caller.
-    unsafe {
-        renew(&CONTEXTS, Vec::new());
-        renew(&MAKER, Maker::NEW);
-    }
+    renew(&CONTEXTS, Vec::new());
+    renew(&MAKER, Maker::NEW);
 }
 
 /// Why there is no green context.
