@@ -22,9 +22,9 @@ pub enum Policy {
     Charge,
     /// Gives memory back, or changes what holds it.
     Release,
-    /// Waits for work on the GPU, or asks whether it is done. Before it goes to the driver, the gate
-    /// opens behind what the program has launched; after a synchronisation, memory that pools have
-    /// given up is credited.
+    /// Waits for work on the GPU, or asks whether it is done. Before the call goes to the driver,
+    /// the gate opens behind what the program has launched; after a synchronisation, memory that
+    /// pools have given up is credited.
     Wait,
     /// Launches work that can be too large for a partition: judged at the call,
     /// then masked by the launch callback.

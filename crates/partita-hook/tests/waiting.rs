@@ -1,8 +1,8 @@
 //! How threads of one process wait for each other inside the hook.
 //!
 //! `PARTITA_URGENT_SECONDS` says for how long each way is measured: 600 for the figures in
-//! `research/bench/results/waits.md`. How long waits take is shown and asserted nowhere, since other
-//! programs of the machine decide about it too.
+//! `research/bench/results/waits.md`. How long waits take is shown and asserted nowhere, since
+//! other programs of the machine decide about it too.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The driver's calls that tell GPUs, contexts and streams apart, where a process sees several GPUs.
+//! The driver's calls that tell GPUs, contexts and streams apart, where a process sees several
+//! GPUs.
 
 use core::ffi::{c_int, c_uint, c_void};
 

@@ -8,9 +8,8 @@
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_uint, c_void};
 
-use partita_ledger::{LimitsMap, NO_QUOTA, UsageView};
-
 use partita_ledger::mutex::Mutex;
+use partita_ledger::{LimitsMap, NO_QUOTA, UsageView};
 
 use crate::account::origin;
 use crate::driver::row::Row;

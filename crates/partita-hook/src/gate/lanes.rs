@@ -7,9 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use partita_abi::CuResult;
 use partita_abi::prototypes;
 use partita_core::time::{Hold, Priority};
-use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
-
 use partita_ledger::mutex::Mutex;
+use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
 
 use crate::account::gpu::Gpu;
 use crate::account::per_gpu::PerGpu;

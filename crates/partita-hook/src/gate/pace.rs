@@ -12,7 +12,6 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use partita_abi::CuResult;
 use partita_core::time::Pacer;
-
 use partita_ledger::mutex::Mutex;
 
 use crate::driver::calls::calls;

@@ -4,9 +4,9 @@
 //! slice is over and another one waits. libcuda sets the slice of each of its channel groups by a
 //! command to the kernel driver that needs no privilege, to 2048 µs on an H200
 //! (`docs/hardware.md`). The hook stands in the way of that command, an `ioctl`
-//! ([`ioctl`](crate::entry::ioctl)), and notes the group. While a tenant of high priority is about, groups
-//! of low priority get [`SHORT_US`]: a request of high priority then waits for that and a switch
-//! instead of for the end of a kernel. Without one they have libcuda's, and so have several
+//! ([`ioctl`](crate::entry::ioctl)), and notes the group. While a tenant of high priority is about,
+//! groups of low priority get [`SHORT_US`]: a request of high priority then waits for that and a
+//! switch instead of for the end of a kernel. Without one they have libcuda's, and so have several
 //! processes of low priority, since a switch costs 0.28 ms (two trainings in turns of 200 µs do 46
 //! % of what they do in turns of 2048).
 //!
@@ -20,7 +20,6 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_ulong, c_void};
 
 use partita_abi::control::{NV_OK, RM_CONTROL, RM_CONTROL_BYTES, SET_TIMESLICE, TIMESLICE_BYTES, request};
-
 use partita_ledger::mutex::Mutex;
 
 use crate::driver::real::ask;

@@ -12,7 +12,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use partita_ledger::GPUS_MAX;
-
 use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::gate::inside::Waits;

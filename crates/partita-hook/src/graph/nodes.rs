@@ -9,7 +9,6 @@ use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL,
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CUDA_KERNEL_NODE_PARAMS_v2,
 };
-
 use partita_ledger::mutex::Mutex;
 
 use crate::account::graph_gpus::{self, Gpus};

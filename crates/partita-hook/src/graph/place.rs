@@ -1,4 +1,5 @@
-//! Calls that add kernels to graphs: on which GPU each runs is noted ([`graph_gpus`](crate::account::graph_gpus)).
+//! Calls that add kernels to graphs: on which GPU each runs is noted
+//! ([`graph_gpus`](crate::account::graph_gpus)).
 
 use core::ffi::c_void;
 

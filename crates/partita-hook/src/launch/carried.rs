@@ -7,7 +7,6 @@
 //! descriptor, beside the mask that was there first.
 
 use hashbrown::HashMap;
-
 use partita_ledger::mutex::Mutex;
 
 type Words = [u32; 8];

@@ -18,7 +18,6 @@ use partita_abi::prototypes;
 use partita_abi::types::{CU_DEV_RESOURCE_TYPE_SM, CU_GREEN_CTX_DEFAULT_STREAM, CUdevResource};
 use partita_core::{Topology, TpcSet};
 use partita_ledger::Limits;
-
 use partita_ledger::mutex::Mutex;
 use resource::Sms;
 use sets::{Asked, NotMade};

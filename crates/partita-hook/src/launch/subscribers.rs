@@ -23,7 +23,6 @@ use partita_abi::callback::{
 };
 use partita_abi::types::CUuuid;
 use partita_driver::callback::{GetExportTable, SubscribeError, Table};
-
 use partita_ledger::mutex::Mutex;
 
 use crate::account::origin::is_tenant;

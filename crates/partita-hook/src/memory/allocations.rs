@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
-
 use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::account::gpu::Charge;

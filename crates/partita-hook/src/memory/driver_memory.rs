@@ -2,10 +2,11 @@
 //!
 //! A program asks for none of it by a call that names bytes: a module's variables come with the
 //! module, a stack with a launch. But whatever libcuda obtains it asks of the kernel driver, by an
-//! `ioctl` that makes an object of device memory, and that comes by here ([`ioctl`](crate::entry::ioctl)).
-//! On an H200 the sum of these is, to the byte, what the device lacks and what `nvidia-smi` shows,
-//! but for 5.6 MiB of a context that the kernel keeps by itself (`docs/hardware.md`). So what comes
-//! while no call that is charged is under way is the driver's own.
+//! `ioctl` that makes an object of device memory, and that comes by here
+//! ([`ioctl`](crate::entry::ioctl)). On an H200 the sum of these is, to the byte, what the device
+//! lacks and what `nvidia-smi` shows, but for 5.6 MiB of a context that the kernel keeps by itself
+//! (`docs/hardware.md`). So what comes while no call that is charged is under way is the driver's
+//! own.
 //!
 //! It is shown, and free up to the tenant's allowance
 //! ([`Limits::driver_allowance_bytes`](partita_ledger::Limits)) in each process, and up to
@@ -27,9 +28,7 @@ use partita_abi::control::{
     NV_ERR_NO_MEMORY, NV_OK, RM_ALLOC_BYTES, RM_ALLOC_LONG_BYTES, RM_ALLOC_LONG_STATUS_AT, RM_OBJECT_AT,
     RM_PARAMETERS_AT, RM_STATUS_AT,
 };
-
 use partita_ledger::DRIVER_ALLOWANCES;
-
 use partita_ledger::mutex::Mutex;
 
 use crate::account::gpu::Gpu;

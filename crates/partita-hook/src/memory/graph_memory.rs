@@ -13,7 +13,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use partita_abi::CuResult;
-
 use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::account::gpu::{Charge, Gpu};

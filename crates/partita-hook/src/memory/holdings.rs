@@ -9,16 +9,16 @@
 //! 1. `contexts`: contexts are made and ended, and their limits set;
 //! 2. `references`: physical memory is made, mapped, retained, released, exported or imported;
 //!    memory of other processes is opened or closed;
-//! 3. the memory of graphs ([`graph_memory`](crate::memory::graph_memory)): graphs that allocate, and their
-//!    executables, are made and ended;
+//! 3. the memory of graphs ([`graph_memory`](crate::memory::graph_memory)): graphs that allocate,
+//!    and their executables, are made and ended;
 //! 4. `pools`: memory is allocated from a pool, or a pool is looked at;
 //! 5. `allocations`, the table, under which the driver is asked what it has at an address, and no
 //!    more;
 //! 6. `shares`, and the lists of one module.
 //!
 //! The first four are held across the driver's call. No lock is held by what the driver calls (a
-//! launch's callback, `ioctl`), but for that of [`driver_memory`](crate::memory::driver_memory), which
-//! comes last.
+//! launch's callback, `ioctl`), but for that of [`driver_memory`](crate::memory::driver_memory),
+//! which comes last.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,9 @@
 //! Calls that move managed memory, or advise the driver where to have it.
 //!
-//! What lies on the host because the quota had no room for it ([`crate::memory::spill`]) cannot be moved,
-//! and the driver knows it as pinned memory, about which these calls fail. Programs make them for
-//! speed alone, so for such memory they succeed and do nothing. Everything else goes to the driver.
+//! What lies on the host because the quota had no room for it ([`crate::memory::spill`]) cannot be
+//! moved, and the driver knows it as pinned memory, about which these calls fail. Programs make
+//! them for speed alone, so for such memory they succeed and do nothing. Everything else goes to
+//! the driver.
 
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_uint, c_void};

@@ -5,7 +5,6 @@ use core::ffi::c_int;
 
 use partita_abi::CuResult;
 use partita_abi::prototypes;
-
 use partita_ledger::mutex::Mutex;
 
 use crate::account::gpu::Charge;

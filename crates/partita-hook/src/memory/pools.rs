@@ -21,7 +21,6 @@ use partita_abi::types::{
     CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CUmemLocation,
 };
-
 use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::account::gpu::{Charge, Gpu};

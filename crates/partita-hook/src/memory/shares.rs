@@ -12,9 +12,8 @@ use core::ffi::{CStr, c_int};
 
 use hashbrown::HashMap;
 use partita_abi::CuResult;
-use partita_ledger::{AccountError, Key, NO_QUOTA, Share};
-
 use partita_ledger::mutex::{Guard, Mutex};
+use partita_ledger::{AccountError, Key, NO_QUOTA, Share};
 
 use crate::account::gpu::{Account, Charge, Gpu};
 use crate::account::tenant::Tenant;

@@ -1,4 +1,5 @@
-//! How much host memory this process has in place of device memory ([`spill`](crate::memory::spill)).
+//! How much host memory this process has in place of device memory
+//! ([`spill`](crate::memory::spill)).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

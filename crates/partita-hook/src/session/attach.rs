@@ -15,9 +15,8 @@ use core::ffi::{CStr, c_uint, c_void};
 use partita_abi::CuResult;
 use partita_abi::prototypes;
 use partita_abi::types::CUuuid;
-use partita_ledger::{GPUS_MAX, HookState, LimitsMap, UsageView};
-
 use partita_ledger::mutex::Mutex;
+use partita_ledger::{GPUS_MAX, HookState, LimitsMap, UsageView};
 
 use crate::account::locate;
 use crate::account::origin::{self, Origin, is_tenant};

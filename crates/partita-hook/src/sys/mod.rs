@@ -1,4 +1,5 @@
-//! The ground: the system, the loaded libraries, messages, what a forked child does, the one thread.
+//! The ground: the system, the loaded libraries, messages, what a forked child does, the one
+//! thread.
 
 pub mod c_library;
 pub mod clock;

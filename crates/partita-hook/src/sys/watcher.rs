@@ -5,14 +5,13 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use partita_abi::CuResult;
-
 use partita_ledger::mutex::Mutex;
 
 use crate::sys::fork::in_child;
 use crate::sys::futex;
 
-/// What the thread does again and again: says in how many nanoseconds there is something to look at,
-/// if ever.
+/// What the thread does again and again: says in how many nanoseconds there is something to look
+/// at, if ever.
 pub type Look = fn() -> Option<u64>;
 
 /// The [`Look`]; null before the process attaches.

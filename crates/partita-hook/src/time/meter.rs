@@ -7,9 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
-use partita_ledger::{GateMap, LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
-
 use partita_ledger::mutex::Mutex;
+use partita_ledger::{GateMap, LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
 
 use crate::account::gpu::Gpu;
 use crate::account::per_gpu::PerGpu;

@@ -9,8 +9,9 @@
 //!
 //! A thread looks at the events now and then ([`watch`]), reports to the tenant's account when the
 //! GPU was busy, and opens or closes the gate as the account says. The account lies in shared
-//! memory, any process of the tenant changes it ([`TimeMap`]), and each has such a thread while it
-//! has work in flight; so it is nobody's task alone, and nobody's death stops the others.
+//! memory, any process of the tenant changes it ([`TimeMap`](partita_ledger::TimeMap)), and each
+//! has such a thread while it has work in flight; so it is nobody's task alone, and nobody's death
+//! stops the others.
 
 pub mod beside;
 pub mod calls;

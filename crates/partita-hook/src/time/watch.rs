@@ -123,8 +123,8 @@ in_child! {
     renew(&WATCHES, Vec::new());
 }
 
-/// Looks at every GPU where the tenant has a share of time, and says in how many nanoseconds to look
-/// again; none if there is nothing to look at until the program launches.
+/// Looks at every GPU where the tenant has a share of time, and says in how many nanoseconds to
+/// look again; none if there is nothing to look at until the program launches.
 pub fn look(tenant: &Tenant) -> Option<u64> {
     let mut watches = WATCHES.lock();
     watches.resize_with(tenant.gpus().len(), Watch::new);

@@ -20,7 +20,6 @@ use partita_abi::types::{
     CU_STREAM_NON_BLOCKING, CUdevResource, CUdevSmResource,
 };
 use partita_core::TpcSet;
-
 use partita_ledger::mutex::Mutex;
 
 use crate::account::gpu::Gpu;
