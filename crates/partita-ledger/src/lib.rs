@@ -74,10 +74,6 @@ pub mod record;
 #[cfg(not(loom))]
 mod record;
 #[cfg(not(loom))]
-mod share;
-#[cfg(not(loom))]
-mod slot;
-#[cfg(not(loom))]
 mod time_file;
 #[cfg(not(loom))]
 mod usage;
@@ -98,10 +94,11 @@ pub use self::{
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     lock::{is_locked_alone, is_locked_elsewhere, lock_alone},
     peer::SocketPeer,
-    share::{Key, Share},
-    slot::{AccountError, HookState, Owner, Slot},
     time_file::{Seat, TIME_FILE_BYTES, TIME_FILE_NAME, TIME_PAGE_BYTES, TIME_WORDS, TimeMap, TimeView},
-    usage::{LAUNCH_COUNTERS, PROCESS_SLOTS, USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap},
+    usage::{
+        AccountError, HookState, Key, LAUNCH_COUNTERS, Owner, PROCESS_SLOTS, Share, Slot, USAGE_FILE_BYTES,
+        USAGE_FILE_NAME, UsageMap,
+    },
     view::{SlotInfo, UsageView},
 };
 

@@ -1,5 +1,8 @@
 //! The usage file: what a tenant uses, and who of its processes uses it.
 
+mod share;
+mod slot;
+
 use core::ffi::CStr;
 
 use crate::account::{Account, Book, Change, SLOTS, Totals};
@@ -8,9 +11,10 @@ use crate::file::{Access, At};
 use crate::header::{Header, Kind};
 use crate::lock::{self, Byte};
 use crate::mapped::MappedFile;
-use crate::share::Key;
-use crate::slot::{Owner, Slot};
 use crate::sync::Word;
+
+pub use self::share::{Key, Share};
+pub use self::slot::{AccountError, HookState, Owner, Slot};
 
 /// The usage file's name in the tenant's directory.
 pub const USAGE_FILE_NAME: &CStr = c"usage";

@@ -12,9 +12,9 @@ use crate::account::{Account, Entry, Name, SLOTS, Totals};
 use crate::error::LedgerError;
 use crate::file::{Access, At, Fd};
 use crate::lock;
-use crate::slot::HookState;
 use crate::usage::{
-    Counters, Holder, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared, SlotCells, slot_offset,
+    Counters, Holder, HookState, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared, SlotCells,
+    slot_offset,
 };
 
 /// How often an observer looks for two copies that agree.

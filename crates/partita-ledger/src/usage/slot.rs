@@ -6,7 +6,8 @@ use crate::account::{Change, Fault};
 use crate::error::LedgerError;
 use crate::forked::Process;
 use crate::mutex::Mutex;
-use crate::usage::{LAUNCH_COUNTERS, PROCESS_SLOTS, UsageMap};
+
+use super::{LAUNCH_COUNTERS, PROCESS_SLOTS, UsageMap};
 
 /// Who claims a slot. The ledger shows it; what owns a slot is the lock, not the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

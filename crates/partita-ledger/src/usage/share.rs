@@ -12,8 +12,8 @@
 use crate::account::{Change, Fault, SLOTS};
 use crate::error::LedgerError;
 use crate::lock::{self, Byte};
-use crate::slot::{AccountError, Slot};
-use crate::usage::{PROCESS_SLOTS, SlotCells, UsageMap, slot_offset};
+
+use super::{AccountError, PROCESS_SLOTS, Slot, SlotCells, UsageMap, slot_offset};
 
 /// How often somebody who joins waits for a maker, or for somebody who reaps: far longer than
 /// either takes, so that it is reached only if one of them is stopped.
