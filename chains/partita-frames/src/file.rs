@@ -9,10 +9,9 @@ use crate::flow::Line;
 use crate::flow::{Flow, Recovered};
 use crate::layout::{Edge, FRAMES_MAX, KIND, Layout, ROLES_MAX, RoleCells, SUGGESTING_OFFSET, role_range};
 use crate::plan::ChainPlan;
-use crate::seat::ChainSeat;
 use crate::state::Place;
 use crate::wait::wake;
-use partita_ledger::shared::{Access, MappedFile, Process, is_locked, sleep, try_lock, unlink, unlock};
+use partita_ledger::shared::{Access, MappedFile, is_locked, sleep, try_lock, unlink, unlock};
 use partita_ledger::{LedgerError, Owner, Problem};
 
 /// How long whoever writes a suggestion waits for another one, who takes microseconds.
@@ -157,7 +156,7 @@ impl ChainFile {
     }
 
     /// As the owner of the role's lock.
-    fn recover_locked(&self, role: u8, rests_until_ns: u64) -> Recovered {
+    pub(crate) fn recover_locked(&self, role: u8, rests_until_ns: u64) -> Recovered {
         let recovered = self.flow().recover(role, |lease| {
             self.frame_cells(lease).rests_until_ns.store(rests_until_ns);
             if self.is_backed(lease) { Place::Free } else { Place::Vacant }
@@ -239,8 +238,8 @@ impl ChainFile {
 /// A role's lock, whose former owner has been looked at by nobody yet.
 #[derive(Debug)]
 pub struct RoleClaim {
-    chain: ChainFile,
-    role: u8,
+    pub(crate) chain: ChainFile,
+    pub(crate) role: u8,
 }
 
 impl RoleClaim {
@@ -250,26 +249,5 @@ impl RoleClaim {
         let cells = self.chain.role_cells(self.role);
         let pid = i32::try_from(cells.pid.load()).ok().filter(|pid| *pid > 0)?;
         Some(Owner { pid, start_ticks: cells.start_ticks.load() })
-    }
-
-    /// Takes the role, and gives back what its former owner held, as [`ChainFile::recover`] does.
-    ///
-    /// # Errors
-    /// [`Problem::BadOwner`].
-    pub fn take(self, owner: Owner, rests_until_ns: u64) -> Result<(ChainSeat, Recovered), ChainError> {
-        let Self { chain, role } = self;
-        if owner.pid <= 0 {
-            return Err(chain.wrong(Problem::BadOwner { pid: owner.pid }));
-        }
-        let recovered = chain.recover_locked(role, rests_until_ns);
-        let cells = chain.role_cells(role);
-        cells.incarnation.store(cells.incarnation.load().wrapping_add(1));
-        cells.applied_epoch.store(0);
-        cells.applied_how.store(0);
-        cells.start_ticks.store(owner.start_ticks);
-        cells.pid.store(owner.pid as u64);
-        let seat = ChainSeat::new(chain, role, Process::current());
-        seat.give_up_stale_slabs();
-        Ok((seat, recovered))
     }
 }

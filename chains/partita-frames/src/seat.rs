@@ -4,8 +4,8 @@ use core::ops::Deref;
 
 use crate::error::ChainError;
 use crate::fault::ChainFault;
-use crate::file::ChainFile;
-use crate::flow::NotQueued;
+use crate::file::{ChainFile, RoleClaim};
+use crate::flow::{NotQueued, Recovered};
 use crate::layout::{HANDLE_BYTES, RoleCells};
 use crate::lease::{Lease, Note, Recorder};
 use crate::plan::Policy;
@@ -13,8 +13,8 @@ use crate::slabs::{SlabOwner, SlabPlan, SlabRef};
 use crate::state::{Place, Ticket};
 use crate::sync::Word;
 use crate::wait::{monotonic_ns, wake, while_idle};
-use partita_ledger::Problem;
 use partita_ledger::shared::Process;
+use partita_ledger::{Owner, Problem};
 
 /// How long a role that is to end waits between two looks at those beside it, in nanoseconds.
 const LOOK_NS: u64 = 5_000_000;
@@ -68,15 +68,35 @@ impl Deref for ChainSeat {
     }
 }
 
+impl RoleClaim {
+    /// Takes the role, and gives back what its former owner held, as [`ChainFile::recover`] does.
+    ///
+    /// # Errors
+    /// [`Problem::BadOwner`].
+    pub fn take(self, owner: Owner, rests_until_ns: u64) -> Result<(ChainSeat, Recovered), ChainError> {
+        let Self { chain, role } = self;
+        if owner.pid <= 0 {
+            return Err(chain.wrong(Problem::BadOwner { pid: owner.pid }));
+        }
+        let recovered = chain.recover_locked(role, rests_until_ns);
+        let cells = chain.role_cells(role);
+        cells.incarnation.store(cells.incarnation.load().wrapping_add(1));
+        cells.applied_epoch.store(0);
+        cells.applied_how.store(0);
+        cells.start_ticks.store(owner.start_ticks);
+        cells.pid.store(owner.pid as u64);
+        let process = Process::current();
+        let seat = ChainSeat { chain, role, process, next_free: core::cell::Cell::new(0) };
+        seat.give_up_stale_slabs();
+        Ok((seat, recovered))
+    }
+}
+
 fn add(cell: &Word, n: u64) {
     cell.store(cell.load().wrapping_add(n));
 }
 
 impl ChainSeat {
-    pub(crate) fn new(chain: ChainFile, role: u8, process: Process) -> Self {
-        Self { chain, role, process, next_free: core::cell::Cell::new(0) }
-    }
-
     /// The role's number.
     pub fn role(&self) -> u8 {
         self.role
@@ -436,7 +456,7 @@ impl ChainSeat {
 
     /// As a new owner of the first role: what its former one allocated itself went with it, and
     /// what it had not finished to divide is finished.
-    pub(crate) fn give_up_stale_slabs(&self) {
+    fn give_up_stale_slabs(&self) {
         if !self.is_first() {
             return;
         }
