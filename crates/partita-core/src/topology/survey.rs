@@ -13,14 +13,16 @@ mod report;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod unit;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
 pub use compare::{Counted, Disagreement};
-pub use report::{Claim, Grouping, Report, SourceState, Unit};
+pub use report::{Grouping, Report, SourceState};
 pub use rows::{Cell, Row};
+pub use unit::{Claim, Unit};
 
 /// Places of a GPC in Hopper's physical numbering (measured on H200).
 pub const HOPPER_PLACES_PER_GPC: u16 = 9;
