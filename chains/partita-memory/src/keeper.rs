@@ -25,8 +25,9 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
+pub use clients::{ClientId, Peer};
 pub use listener::BindError;
 pub use memory::{GpuMemory, GpuSlab, Handle, HostMemory, HostSlab, Memory, MemoryError};
 pub use options::Options;
 pub use serve::{End, RunError, run, serve};
-pub use service::{ClientId, Facts, Peer, Service};
+pub use service::{Facts, Service};

@@ -46,8 +46,8 @@ pub use demand::WINDOWS;
 pub use ids::{LeaseId, OwnerId, SlabId, TenantId};
 pub use leasing::Lease;
 pub use limits::Limits;
-pub use refusal::{Denied, Refusal};
-pub use steps::{SlabPlan, Step};
+pub use refusal::Refusal;
+pub use steps::{Denied, SlabPlan, Step};
 pub use view::{LeaseView, OwnerView, SlabView, TenantView, Totals};
 
 use demand::Demand;

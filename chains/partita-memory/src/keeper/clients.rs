@@ -4,7 +4,18 @@ use std::collections::BTreeMap;
 
 use crate::pool::{OwnerId, Pool, TenantId};
 
-use super::service::{ClientId, Peer};
+/// A connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// Who is at the other end, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+}
 
 /// A client that belongs to a tenant.
 #[derive(Clone, Copy)]

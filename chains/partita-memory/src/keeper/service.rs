@@ -7,7 +7,7 @@ use crate::pool::{Denied, Lease, LeaseId, OwnerId, Pool, Refusal, SlabId, SlabPl
 
 use super::Options;
 use super::chains::Chains;
-use super::clients::{Clients, Seat};
+use super::clients::{ClientId, Clients, Peer, Seat};
 use super::fault::{Fault, check_distinct, checked, fault};
 use super::memory::{Handle, Memory, MemoryError};
 use super::tenants::Tenants;
@@ -18,19 +18,6 @@ use crate::wire::{
 
 /// Steps of the pool that are taken at one time beside requests, so that no request waits for more.
 const STEPS_AT_ONCE: usize = 8;
-
-/// A connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(pub u64);
-
-/// Who is at the other end, as the kernel says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its process.
-    pub pid: u32,
-    /// Its user.
-    pub uid: u32,
-}
 
 /// What a keeper says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

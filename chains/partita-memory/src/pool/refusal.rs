@@ -2,23 +2,7 @@
 
 use thiserror::Error;
 
-use super::Step;
 use partita_core::ByteSize;
-
-/// Why a lease was not given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Denied {
-    /// Not before this has been done; then ask again.
-    Until(Step),
-    /// Not at all.
-    Refused(Refusal),
-}
-
-impl From<Refusal> for Denied {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
 
 /// Why a request is refused. It has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -44,6 +44,21 @@ pub enum Step {
     Remove(SlabId),
 }
 
+/// Why a lease was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// Not before this has been done; then ask again.
+    Until(Step),
+    /// Not at all.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
 impl Pool {
     /// The next thing to do beside requests, if there is one: memory for demand that grows, and the
     /// end of what is not needed any more. Asks those who have superfluous slabs open to close them
