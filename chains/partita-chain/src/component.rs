@@ -1,5 +1,7 @@
 //! One role of a chain, in the process that has it.
 
+mod frame;
+
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
@@ -10,10 +12,11 @@ use partita_frames::{ChainPlan, ChainSeat, Got, Lease, Sent, monotonic_ns};
 
 use crate::chain::REST;
 use crate::error::Error;
-use crate::frame::Frame;
 use crate::memory::{Opened, Slabs};
 use crate::order::{Order, Readiness, Waits};
 use crate::steer::Steer;
+
+pub use self::frame::Frame;
 
 /// What came of waiting for a frame.
 #[derive(Debug)]

@@ -57,7 +57,6 @@ mod attach;
 mod chain;
 mod component;
 mod error;
-mod frame;
 mod keeper;
 mod memory;
 mod order;
@@ -67,9 +66,8 @@ pub mod transport;
 
 pub use attach::{Attach, Role};
 pub use chain::Chain;
-pub use component::{Component, Outcome, Received};
+pub use component::{Component, Frame, Outcome, Received};
 pub use error::Error;
-pub use frame::Frame;
 pub use keeper::KeeperSlabs;
 pub use memory::{Granted, Memory, OwnSlabs, Slabs};
 pub use order::Waits;

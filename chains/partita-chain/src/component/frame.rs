@@ -7,7 +7,7 @@ use partita_driver::ipc::Span;
 use partita_driver::{KERNEL_DEADLINE_MS, StreamRef};
 use partita_frames::{Lease, META_WORDS, Note, ROLES_MAX, monotonic_ns};
 
-use crate::component::Component;
+use super::Component;
 use crate::error::Error;
 use crate::memory::Memory;
 
