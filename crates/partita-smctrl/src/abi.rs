@@ -4,9 +4,11 @@
 //! not look never sees the register. For those who do not look, a failure is also a line on
 //! standard error.
 
+mod copies;
+
 use core::ffi::{c_char, c_int, c_void};
 
-use crate::copies::{self, Head};
+use self::copies::Head;
 use crate::fault::Fault;
 use crate::mask::{self, Numbering, Wide};
 use crate::state::{self, State};

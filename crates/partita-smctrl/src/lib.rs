@@ -6,7 +6,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`abi`], `copies` | the exported functions; of several copies in one process, one does the work of all |
+//! | [`abi`] | the exported functions; of several copies in one process, one does the work of all (`abi::copies`) |
 //! | `mask` | masks of 64, 128 and 256 bits to sets of TPCs |
 //! | `state` | the driver, the process's masks, the masks of streams |
 //! | `board` | which bit stands for which TPC here: `kept` calibrations, a `prover`, or the control interface |
@@ -23,7 +23,6 @@ extern crate alloc;
 pub mod abi;
 mod board;
 mod contain;
-mod copies;
 mod fault;
 #[cfg(not(test))]
 mod heap;

@@ -9,7 +9,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::abi::Table;
+use super::{OWN, Table};
 
 /// The note's name with its end, and its type.
 const NAME: &[u8; 8] = b"Partita\0";
@@ -56,7 +56,7 @@ core::arch::global_asm!(
     ".ascii \"Partita\\0\"",
     ".long {table} - .",
     ".popsection",
-    table = sym crate::abi::OWN,
+    table = sym OWN,
 );
 
 unsafe extern "C" {
@@ -79,7 +79,7 @@ fn choose() -> &'static Table {
     let mut search = Search { first: None, working: None };
     // SAFETY: the callback gets the search, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::from_mut(&mut search).cast()) };
-    let table = search.working.or(search.first).unwrap_or(&crate::abi::OWN);
+    let table = search.working.or(search.first).unwrap_or(&OWN);
     table.head.works.store(true, Ordering::Release);
     pin(table);
     WORKER.store(core::ptr::from_ref(table).cast_mut(), Ordering::Release);
@@ -153,7 +153,7 @@ unsafe fn table_in(start: *const u8, bytes: usize) -> Option<&'static Table> {
 /// Whether this copy does the work; for tests of several.
 pub(crate) fn is_worker() -> bool {
     let note = core::ptr::addr_of!(libsmctrl_note);
-    !note.is_null() && core::ptr::eq(worker(), &crate::abi::OWN)
+    !note.is_null() && core::ptr::eq(worker(), &OWN)
 }
 
 /// The version of the library.
