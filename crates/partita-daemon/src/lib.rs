@@ -15,11 +15,13 @@
 pub mod api;
 pub mod args;
 pub mod audit;
+mod caller;
 pub mod chains;
 pub mod keeper;
 pub mod memory;
 pub mod problem;
 pub mod serve;
 pub mod store;
+mod token;
 
 pub use problem::{Kind, Problem};

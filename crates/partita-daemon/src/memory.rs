@@ -6,7 +6,7 @@ pub use keepers::Keepers;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::api::Caller;
+use crate::caller::Caller;
 use crate::problem::Problem;
 
 /// The keepers of this machine and what they have leased.

@@ -10,14 +10,14 @@ use partita::install::Install;
 use partita::registry::Registry;
 use tokio::sync::{Mutex, broadcast, watch};
 
-use super::health::Looks;
+use super::looks::Looks;
 use super::metrics::Metrics;
 use crate::chains::Chains;
 use crate::memory::Memory;
 use crate::problem::{Kind, Problem};
-use crate::serve::Token;
 use crate::store::Store;
 use crate::store::history::Entry;
+use crate::token::Token;
 
 /// How long what is known of the GPUs is believed.
 const GPUS_FRESH: Duration = Duration::from_secs(5);

@@ -11,10 +11,9 @@ use utoipa::ToSchema;
 
 use super::Shared;
 use super::definition::{self, ChainDefinition};
-use super::extract::{
-    Asked, Caller, Input, InputWithBytes, Name, Output, Segments, header_list, header_text,
-};
+use super::extract::{Asked, Input, InputWithBytes, Name, Output, Segments, header_list, header_text};
 use super::tenants::{End, Ended, grace, stop as stop_tenant};
+use crate::caller::Caller;
 use crate::chains::Running;
 use crate::problem::{Kind, Problem};
 use crate::store::answers::{self, Answer};

@@ -16,34 +16,11 @@ use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 
 use super::Shared;
+use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
 
 /// Bytes of a body.
 pub(super) const BODY_BYTES_MAX: usize = 256 << 10;
-
-/// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    /// The user; over TCP, where the token is what counts, the daemon's own.
-    pub user: u32,
-}
-
-impl Caller {
-    /// Refuses to touch what is another user's. Root may.
-    ///
-    /// # Errors
-    /// [`Kind::Forbidden`](crate::Kind::Forbidden).
-    pub fn check(self, what: &str, owner: u32) -> Result<(), Problem> {
-        if self.user == owner || self.user == 0 {
-            return Ok(());
-        }
-        let name = partita::process::user_name(owner);
-        Err(Problem::new(
-            Kind::Forbidden,
-            format!("{what} belongs to {name}: only {name} and root may change or end it"),
-        ))
-    }
-}
 
 impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;

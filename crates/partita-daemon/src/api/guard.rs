@@ -12,9 +12,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Shared;
-use super::extract::{Caller, short};
+use super::extract::short;
+use crate::caller::{Caller, Peer};
 use crate::problem::{Kind, Problem};
-use crate::serve::Peer;
 
 /// Requests at once of all users but root and the daemon's own: fewer than there are threads for
 /// what blocks.

@@ -4,9 +4,7 @@
 //! asks keepers, so a task of its own makes it: one look at a time, and none for some seconds after
 //! it, however many requests come.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -16,11 +14,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::extract::Output;
+use super::looks::Part;
 use super::{App, Shared};
-use crate::problem::Problem;
-
-/// How long a look is believed.
-const FRESH: Duration = Duration::from_secs(5);
 
 /// What the daemon stands on.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -36,52 +31,14 @@ pub(super) struct Health {
     parts: Vec<Part>,
 }
 
-/// A part that the daemon needs.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub(super) struct Part {
-    /// `store`, `registry`, `gpus` or `keepers`.
-    name: &'static str,
-    /// Whether it works.
-    works: bool,
-    /// What was found, or what is wrong and what to do about it.
-    detail: String,
-}
-
-impl Part {
-    fn of(name: &'static str, found: Result<String, Problem>) -> Self {
-        match found {
-            Ok(detail) => Self { name, works: true, detail },
-            Err(problem) => Self { name, works: false, detail: problem.detail },
-        }
-    }
-}
-
-/// What looks have found.
-#[derive(Debug, Default)]
-pub(super) struct Looks {
-    is_looking: AtomicBool,
-    last: Mutex<Option<(Instant, Arc<Vec<Part>>)>>,
-}
-
 impl App {
     /// Looks at each part aside, unless somebody does or has just done so.
     pub(crate) fn look_at_health(self: &Arc<Self>) {
-        let is_fresh = self.looks.last().is_some_and(|(at, _)| at.elapsed() < FRESH);
-        if is_fresh || self.looks.is_looking.swap(true, Ordering::Relaxed) {
+        if !self.looks.begin() {
             return;
         }
         let app = Arc::clone(self);
-        tokio::spawn(async move {
-            let parts = Arc::new(look(&app).await);
-            *app.looks.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), parts));
-            app.looks.is_looking.store(false, Ordering::Relaxed);
-        });
-    }
-}
-
-impl Looks {
-    fn last(&self) -> Option<(Instant, Arc<Vec<Part>>)> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        tokio::spawn(async move { app.looks.end(look(&app).await) });
     }
 }
 

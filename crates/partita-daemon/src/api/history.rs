@@ -18,7 +18,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Shared;
 use super::chains::owned;
-use super::extract::{Asked, Caller, Input, Name, Output, Segments, header_text};
+use super::extract::{Asked, Input, Name, Output, Segments, header_text};
+use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
 use crate::store::history::{self, Entry};
 

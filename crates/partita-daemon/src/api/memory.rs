@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Shared;
-use super::extract::{Asked, Caller, Output, Segments};
+use super::extract::{Asked, Output, Segments};
+use crate::caller::Caller;
 use crate::memory::{Keeper, Lease};
 use crate::problem::Problem;
 

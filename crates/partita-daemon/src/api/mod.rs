@@ -12,6 +12,7 @@ mod gpus;
 mod guard;
 mod health;
 mod history;
+mod looks;
 mod memory;
 mod metrics;
 mod partitions;
@@ -33,8 +34,9 @@ use utoipa_axum::routes;
 pub use app::{App, Parts};
 pub use document::openapi_text;
 pub use escapes::audit;
-pub use extract::Caller;
 pub use watch::follow;
+
+pub use crate::caller::Caller;
 
 /// What handlers share.
 pub(crate) type Shared = Arc<App>;

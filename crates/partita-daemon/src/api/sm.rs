@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 
 use super::Shared;
 use super::chains::{owned, running};
-use super::extract::{Caller, Input, Name, Object, Output, Segments, short};
+use super::extract::{Input, Name, Object, Output, Segments, short};
+use crate::caller::Caller;
 use crate::chains::Running;
 use crate::problem::{Kind, Problem};
 

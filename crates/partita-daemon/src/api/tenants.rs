@@ -16,8 +16,9 @@ use partita_core::{ByteSize, Share};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Asked, Caller, Input, Name, Output, Segments};
+use super::extract::{Asked, Input, Name, Output, Segments};
 use super::{App, Shared};
+use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
 
 /// How long processes may be given between SIGTERM and SIGKILL.

@@ -14,7 +14,7 @@ use partita_memory::pool::{LeaseId, OwnerId};
 use partita_memory::wire::Code;
 
 use super::{Keeper, Lease, Memory};
-use crate::api::Caller;
+use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
 
 /// How long one keeper is waited for: it answers within microseconds, unless it is stopped.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -14,19 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// Who is at the other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
-    /// A process of this machine, as the kernel says.
-    Process {
-        /// Its user.
-        user: u32,
-        /// Its number.
-        pid: Option<i32>,
-    },
-    /// Somebody on the network, who has to show a token.
-    Network(SocketAddr),
-}
+use crate::caller::Peer;
 
 /// What connections are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,11 +29,6 @@ impl Peer {
             Self::Process { user, .. } => Key::User(user),
             Self::Network(address) => Key::Address(address.ip()),
         }
-    }
-
-    /// Whether it is a process of root's or of this user's.
-    pub(crate) fn is_root_or(self, user: u32) -> bool {
-        matches!(self, Self::Process { user: of_peer, .. } if of_peer == 0 || of_peer == user)
     }
 }
 

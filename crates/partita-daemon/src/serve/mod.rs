@@ -5,7 +5,6 @@ mod end;
 mod logs;
 mod socket;
 mod system;
-mod token;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,8 +25,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use connection::Peer;
-pub use token::Token;
+pub use crate::caller::Peer;
+pub use crate::token::Token;
 
 use crate::api::{self, App};
 use crate::args::Serve;

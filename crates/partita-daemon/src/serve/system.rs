@@ -13,7 +13,8 @@ use tokio::process::Command;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::connection::{Guarded, Peer};
+use super::connection::Guarded;
+use crate::caller::Peer;
 
 /// Requests of one user that are answered at once. The others wait. Root has no limit: nobody locks
 /// root out.

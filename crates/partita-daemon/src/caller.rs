@@ -1,0 +1,50 @@
+//! Who is connected, and who asks.
+
+use std::net::SocketAddr;
+
+use crate::problem::{Kind, Problem};
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of this machine, as the kernel says.
+    Process {
+        /// Its user.
+        user: u32,
+        /// Its number.
+        pid: Option<i32>,
+    },
+    /// Somebody on the network, who has to show a token.
+    Network(SocketAddr),
+}
+
+impl Peer {
+    /// Whether it is a process of root's or of this user's.
+    pub(crate) fn is_root_or(self, user: u32) -> bool {
+        matches!(self, Self::Process { user: of_peer, .. } if of_peer == 0 || of_peer == user)
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// The user; over TCP, where the token is what counts, the daemon's own.
+    pub user: u32,
+}
+
+impl Caller {
+    /// Refuses to touch what is another user's. Root may.
+    ///
+    /// # Errors
+    /// [`Kind::Forbidden`](crate::Kind::Forbidden).
+    pub fn check(self, what: &str, owner: u32) -> Result<(), Problem> {
+        if self.user == owner || self.user == 0 {
+            return Ok(());
+        }
+        let name = partita::process::user_name(owner);
+        Err(Problem::new(
+            Kind::Forbidden,
+            format!("{what} belongs to {name}: only {name} and root may change or end it"),
+        ))
+    }
+}
