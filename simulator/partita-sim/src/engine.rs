@@ -1,5 +1,9 @@
 //! The engine: groups, streams, works, and the passing of time.
 
+mod host;
+mod progress;
+mod turn;
+
 use core::fmt;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -10,13 +14,13 @@ use crate::arena::Arena;
 use crate::bandwidth::Dram;
 use crate::copy::CopyEngines;
 use crate::group::{Group, Notice};
-use crate::host::{HostQueue, Pending, Stream};
 use crate::layout::Layout;
 use crate::never::NeverRuns;
 use crate::spec::DeviceSpec;
-use crate::turn::Turn;
 use crate::work::{GroupId, GroupKind, QueueId, StreamId, Work, WorkId};
-use crate::{BlockRecord, Event, Time};
+use crate::{BlockRecord, Event, Stats, Time};
+use host::{HostQueue, Pending, Stream};
+use turn::Turn;
 
 /// A handle that names nothing in this engine, or something already removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,25 +86,6 @@ pub struct Stuck {
     pub stream: StreamId,
     /// Why.
     pub reason: NeverRuns,
-}
-
-/// Counters since the engine was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Works submitted.
-    pub works_submitted: u64,
-    /// Works completed.
-    pub works_done: u64,
-    /// Blocks placed on SMs.
-    pub blocks_started: u64,
-    /// Blocks that ran to their end.
-    pub blocks_done: u64,
-    /// Rounds of the work distributor.
-    pub rounds: u64,
-    /// Turns from one group to another.
-    pub switches: u64,
-    /// Kernels that lost their task slot to a more urgent one.
-    pub evictions: u64,
 }
 
 /// The model of one device.

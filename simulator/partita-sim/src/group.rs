@@ -1,6 +1,8 @@
 //! One time-slice group: its kernels, its SMs' state, and its own clock, which stands still while
 //! others run.
 
+mod dispatch;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -112,7 +114,7 @@ pub(crate) struct Group {
     pub(crate) arriving: u32,
     /// When the group last stopped running, engine's time.
     frozen_at: Option<Time>,
-    pub(crate) scratch: crate::dispatch::Scratch,
+    pub(crate) scratch: dispatch::Scratch,
 }
 
 impl Group {
@@ -135,7 +137,7 @@ impl Group {
             distributor_free: 0,
             arriving: 0,
             frozen_at: None,
-            scratch: crate::dispatch::Scratch::default(),
+            scratch: dispatch::Scratch::default(),
         }
     }
 

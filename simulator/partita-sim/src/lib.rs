@@ -33,24 +33,21 @@ mod conservation;
 mod contended;
 mod control;
 mod copy;
-mod dispatch;
 mod engine;
 mod event;
 mod group;
-mod host;
 mod lanes;
 mod layout;
 mod never;
 mod pipeline;
-mod progress;
 mod sm;
 mod spec;
-mod turn;
+mod stats;
 mod work;
 
 pub use connections::Connections;
 pub use control::{ControlSpec, TpcPlace};
-pub use engine::{Engine, Stats, Stuck, SubmitError, UnknownHandle};
+pub use engine::{Engine, Stuck, SubmitError, UnknownHandle};
 pub use event::{BlockRecord, Event, EventKind};
 pub use never::{NeverRuns, SmResource};
 pub use sm::Footprint;
@@ -58,6 +55,7 @@ pub use spec::{
     BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, SchedulerSpec,
     SmSpec, StreamMaskLayout, StreamMaskSpec,
 };
+pub use stats::Stats;
 pub use work::{CopyDirection, CopyWork, GroupId, GroupKind, KernelWork, QueueId, StreamId, Work, WorkId};
 
 /// Simulated time, or a length of it, in nanoseconds.

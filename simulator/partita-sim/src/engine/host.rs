@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
+use super::{Engine, SubmitError, UnknownHandle};
 use crate::bandwidth;
-use crate::engine::{Engine, SubmitError, UnknownHandle};
 use crate::group::Task;
 use crate::sm::Footprint;
 use crate::work::{KernelWork, StreamId, Work, WorkId};

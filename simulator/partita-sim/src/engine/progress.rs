@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
+use super::Engine;
 use crate::bandwidth::Pace;
-use crate::engine::Engine;
 use crate::group::{Context, Group, Notice};
 use crate::{Event, EventKind, Stats, Time};
 

@@ -19,7 +19,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::group::{Cohort, Context, Group, Notice, Task};
+use super::{Cohort, Context, Group, Notice, Task};
 use crate::layout::SmSet;
 use crate::{Stats, Time};
 

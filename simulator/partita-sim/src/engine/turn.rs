@@ -6,7 +6,7 @@
 //! run, also while nobody else waits: whoever comes late waits for the end of the current one. A
 //! launch that can never be dispatched keeps its group's turns busy like any other.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::{EventKind, GroupId, Time};
 
 /// Whose turn it is.
