@@ -12,7 +12,6 @@ pub mod compare;
 pub mod costs;
 pub mod dialect;
 pub mod experiment;
-mod figures;
 pub mod gpu;
 pub mod log;
 pub mod machine;

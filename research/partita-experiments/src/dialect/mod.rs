@@ -11,7 +11,6 @@
 //! | `mps` | top | whether processes share one MPS server; by default if one of them has `mps_thread_percentage` |
 //! | `sm_mask` | benchmark | more than 16 digits: every TPC by itself ([`SmMask`]) |
 
-mod action;
 mod mask;
 mod node;
 mod plugin;
@@ -21,10 +20,9 @@ mod write;
 use partita_core::{Placement, Share};
 use serde_json::Value;
 
-pub use action::{Action, ActionKind, CopyRoute};
 pub use mask::SmMask;
 pub use node::DialectError;
-pub use plugin::{Plugin, QueuedKernel, SHARED_WORDS, Spin, Task};
+pub use plugin::{Action, ActionKind, CopyRoute, Plugin, QueuedKernel, SHARED_WORDS, Spin, Task};
 
 /// Threads of a block at most, on every device.
 pub const BLOCK_THREADS_MAX: u32 = 1024;

@@ -1,10 +1,13 @@
 //! The plugins and what each is told in `additional_info`.
 
+mod action;
+
 use serde_json::{Value, json};
 
-use super::action::{self, Action};
 use super::mask::SmMask;
 use super::node::{DialectError, Node};
+
+pub use action::{Action, ActionKind, CopyRoute};
 
 /// Shared memory that the spinning kernels come with, in 32-bit words.
 pub const SHARED_WORDS: [u32; 4] = [0, 4096, 8192, 10240];
@@ -162,7 +165,7 @@ const MANDELBROT_ITERATIONS: u64 = 1_000;
 /// A square of `f32` of this width has 4 TiB.
 const MATRIX_WIDTH_MAX: u64 = 1 << 20;
 /// Longest spin, in nanoseconds: an hour.
-pub(super) const SPIN_NS_MAX: u64 = 3_600_000_000_000;
+const SPIN_NS_MAX: u64 = 3_600_000_000_000;
 const LOOPS_MAX: u64 = 1 << 48;
 
 impl Task {
@@ -264,7 +267,7 @@ impl Task {
     }
 }
 
-pub(super) fn shared_words(node: &Node<'_>) -> Result<u32, DialectError> {
+fn shared_words(node: &Node<'_>) -> Result<u32, DialectError> {
     let accepted = "0, 4096, 8192 or 10240 words of 32 bits";
     let words = node.whole(0, u64::from(u32::MAX)).map_err(|_| node.refuse(accepted))? as u32;
     if SHARED_WORDS.contains(&words) { Ok(words) } else { Err(node.refuse(accepted)) }

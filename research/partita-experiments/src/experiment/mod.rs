@@ -5,6 +5,7 @@
 //! configuration in the dialect. What a file cannot say, the experiment's module adds: a sweep, as
 //! many kernels as the device has task slots, a network's kernels.
 
+mod figures;
 mod finding;
 mod fit;
 
@@ -16,7 +17,6 @@ pub(crate) use fit::capacity;
 pub use fit::fit;
 
 use crate::dialect::{Config, DialectError};
-use crate::figures;
 use crate::log::Record;
 use crate::plot::Picture;
 

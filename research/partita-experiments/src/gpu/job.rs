@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use partita_driver::Cuda;
 use partita_sim::connections;
 
+use super::describe;
 use super::meeting::Meeting;
 use super::thread::{self, Done, Scene};
 use super::wire::{Order, Told, Word};
@@ -98,9 +99,4 @@ fn queues() -> usize {
 fn next_line() -> Option<String> {
     let mut line = String::new();
     matches!(std::io::stdin().read_line(&mut line), Ok(1..)).then_some(line)
-}
-
-/// All errors that stand in text here.
-pub(super) fn describe(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }

@@ -6,6 +6,7 @@
 //! they have a limit, far above what the model predicts. This process only tells them when to begin
 //! and when to stop.
 
+mod costs;
 mod date;
 mod job;
 mod meeting;
@@ -23,7 +24,7 @@ use partita::sandbox::Sandbox;
 use partita_driver::now_ns;
 use partita_sim::{DeviceSpec, catalogue, connections};
 
-use crate::costs::{self, Costs};
+use crate::costs::Costs;
 use crate::dialect::Config;
 use crate::experiment::Scenario;
 use crate::log::{HostRecord, Iteration, Record};
@@ -177,6 +178,11 @@ fn shift(iteration: &mut Iteration, begin_ns: u64, offset_ns: i64) {
             device(&mut block.stop_ns);
         }
     }
+}
+
+/// All errors that stand in text here.
+fn describe(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }
 
 /// The model of a GPU: the catalogue's device of that name, with this board's own TPCs.

@@ -5,7 +5,7 @@ use partita_driver::{
     BlockRecord, Copies, Gpu, PreparedWork, ProcessMasks, StreamRef, WorkShape, Workload, Workloads, now_ns,
 };
 
-use super::job::describe;
+use super::describe;
 use crate::dialect::{Benchmark, CopyRoute, Spin};
 use crate::log::{BlockSpan, KernelRecord};
 use crate::place;

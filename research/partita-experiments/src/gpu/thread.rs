@@ -9,7 +9,7 @@ use partita_driver::{
     Copies, Cuda, Gpu, ProcessMasks, Scope, Stream, WorkShape, Workload, Workloads, now_ns,
 };
 
-use super::job::describe;
+use super::describe;
 use super::meeting::Meeting;
 use super::steps::{Maker, Ready};
 use crate::dialect::{Benchmark, Config, CopyRoute, Task};

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::node::{DialectError, Node};
-use super::plugin::{SPIN_NS_MAX, Spin, Task, shared_words};
-use super::{BLOCK_THREADS_MAX, mask::SmMask, plugin};
+use super::{SPIN_NS_MAX, Spin, Task, mask, shared_words};
+use crate::dialect::BLOCK_THREADS_MAX;
+use crate::dialect::mask::SmMask;
+use crate::dialect::node::{DialectError, Node};
 
 /// Allocations without a free at most, as in the original.
 const ALLOCATIONS_MAX: usize = 10;
@@ -144,7 +145,7 @@ fn one(node: &Node<'_>) -> Result<Action, DialectError> {
                 shared_words: object.get("shared_memory_size").as_ref().map_or(Ok(0), shared_words)?,
                 block_count: count(object.get("block_count"), i32::MAX as u64)?,
                 thread_count: count(object.get("thread_count"), u64::from(BLOCK_THREADS_MAX))?,
-                sm_mask: object.get("sm_mask").as_ref().map(plugin::mask).transpose()?,
+                sm_mask: object.get("sm_mask").as_ref().map(mask).transpose()?,
             };
             object.finish()?;
             kind
