@@ -8,7 +8,7 @@ fn src() -> PathBuf {
 
 #[test]
 fn no_module_uses_what_is_above_it_and_no_two_use_each_other() {
-    let faults = partita_testing::Modules::read(&src()).faults();
+    let faults = partita_testing::floors::faults(&src());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

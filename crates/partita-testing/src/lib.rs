@@ -1,5 +1,5 @@
 //! What the tests of several crates share: the built libraries, simulated machines, the list of
-//! devices, children, two users, and the floors of a crate.
+//! devices, children, two users, and the modules of a crate.
 //!
 //! A dev-dependency alone. `PARTITA_TEST_GPU=real` runs the tests that can on the machine's first
 //! GPU; `PARTITA_TEST_LIB_DIR` names a directory with the built programs and libraries where there
@@ -8,13 +8,13 @@
 mod built;
 mod child;
 mod devices;
-mod floors;
+pub mod floors;
 mod machine;
+pub mod modules;
 mod users;
 
 pub use built::build;
 pub use child::{eventually, ignored_test, succeed, without_own_variables};
 pub use devices::{SIMULATED_DEVICES, devices, is_real, needs_simulator};
-pub use floors::Modules;
 pub use machine::Machine;
 pub use users::{ATTACKER, Running, Users, VICTIM, can_be_users, make_places};

@@ -1,13 +1,11 @@
 //! The house is built as `ARCHITECTURE.md` draws it: which crate may use which, folder by folder,
 //! and no circles between the modules of a crate.
 
-mod modules;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use modules::{Module, Source, circles};
+use partita_testing::modules::{Module, Source, circles};
 
 /// The folders, and those that the crates of each may use.
 const FOLDERS: [(&str, &[&str]); 4] = [

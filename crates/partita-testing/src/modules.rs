@@ -14,7 +14,7 @@ pub type Module = Vec<String>;
 /// The source of a crate.
 pub struct Source {
     /// The words of each module.
-    words: BTreeMap<Module, Vec<String>>,
+    pub(crate) words: BTreeMap<Module, Vec<String>>,
     /// What each module re-exports: a name, and the path behind it as it is written.
     exports: BTreeMap<Module, BTreeMap<String, Module>>,
 }
@@ -31,20 +31,23 @@ impl Source {
     /// The arrows between modules, without those between a module and what lies in it: a module and
     /// its inside are one.
     pub fn arrows(&self) -> BTreeSet<(Module, Module)> {
+        let mut arrows = self.every_arrow();
+        arrows.retain(|(from, to)| !from.starts_with(to) && !to.starts_with(from));
+        arrows
+    }
+
+    /// The same with those between a module and what lies in it.
+    pub fn every_arrow(&self) -> BTreeSet<(Module, Module)> {
         let mut arrows = BTreeSet::new();
         for (from, words) in &self.words {
-            for path in paths(words) {
-                let Some(to) = self.resolve(from, &path) else { continue };
-                if !from.starts_with(&to) && !to.starts_with(from) {
-                    arrows.insert((from.clone(), to));
-                }
-            }
+            let used = paths(words).into_iter().filter_map(|path| self.resolve(from, &path));
+            arrows.extend(used.filter(|to| to != from).map(|to| (from.clone(), to)));
         }
         arrows
     }
 
     /// The module that a path leads to, if it is one of this crate's.
-    fn resolve(&self, from: &Module, path: &[String]) -> Option<Module> {
+    pub(crate) fn resolve(&self, from: &Module, path: &[String]) -> Option<Module> {
         let mut at = from.clone();
         let mut rest = path;
         match path.first()?.as_str() {
@@ -72,7 +75,7 @@ impl Source {
 
     fn follow(&self, mut at: Module, rest: &[String], depth: u32) -> Option<Module> {
         for (place, name) in rest.iter().enumerate() {
-            let inside = [&at[..], &[name.clone()]].concat();
+            let inside = [&at[..], std::slice::from_ref(name)].concat();
             if self.words.contains_key(&inside) {
                 at = inside;
                 continue;
@@ -110,7 +113,7 @@ pub fn circles(arrows: &BTreeSet<(Module, Module)>) -> Vec<Vec<String>> {
         let pair = (from[common].clone(), to[common].clone());
         between.entry(from[..common].to_vec()).or_default().insert(pair);
     }
-    let named = |above: &Module, name: &String| [&above[..], &[name.clone()]].concat().join("::");
+    let named = |above: &Module, name: &String| [&above[..], std::slice::from_ref(name)].concat().join("::");
     let mut found = Vec::new();
     for (above, pairs) in &between {
         let reached = |start: &String| {
@@ -154,7 +157,7 @@ fn read_below(src: &Path, root: &str, words: &mut BTreeMap<Module, Vec<String>>)
                 && key == "mod"
                 && end == ";"
             {
-                let inside = [&module[..], &[name.clone()]].concat();
+                let inside = [&module[..], std::slice::from_ref(name)].concat();
                 let flat = folder.join(format!("{name}.rs"));
                 open.push((if flat.exists() { flat } else { folder.join(name).join("mod.rs") }, inside));
             }
@@ -249,17 +252,41 @@ fn without_tests(words: Vec<String>) -> Vec<String> {
     kept
 }
 
-/// Every path with more than one part, with the branches of `use` trees written out.
-fn paths(words: &[String]) -> Vec<Vec<String>> {
+/// Every path with more than one part, with the branches of `use` trees written out. A module that
+/// is written out in the file is the file: `super` in it leads no further.
+pub(crate) fn paths(words: &[String]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
+    // How deep the open braces are, and in how many of them a module is written out.
+    let (mut depth, mut written_out) = (0, Vec::new());
     let mut at = 0;
     while at < words.len() {
         let begins = is_name(&words[at]) && (at == 0 || words[at - 1] != "::");
         if begins && words.get(at + 1).is_some_and(|next| next == "::") {
-            branches(words, &mut at, &mut Vec::new(), &mut found);
-        } else {
-            at += 1;
+            let mut below = Vec::new();
+            branches(words, &mut at, &mut Vec::new(), &mut below);
+            for path in &mut below {
+                let supers = path.iter().take_while(|word| *word == "super").count();
+                if supers > 0 && !written_out.is_empty() {
+                    path.drain(..supers.min(written_out.len()));
+                    if path.first().is_none_or(|word| word != "super") {
+                        path.insert(0, "self".to_owned());
+                    }
+                }
+            }
+            found.extend(below);
+            continue;
         }
+        let name = if words.get(at + 1).is_some_and(|word| word == "$") { at + 2 } else { at + 1 };
+        match words[at].as_str() {
+            "mod" if words.get(name + 1).is_some_and(|word| word == "{") => written_out.push(depth),
+            "{" => depth += 1,
+            "}" => {
+                depth -= 1;
+                written_out.retain(|outside| *outside < depth);
+            }
+            _ => {}
+        }
+        at += 1;
     }
     found
 }
