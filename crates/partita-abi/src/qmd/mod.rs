@@ -9,25 +9,28 @@
 //! every platform that CUDA supports is the GPU's (little-endian).
 
 mod class;
+mod classes;
 mod error;
 mod field;
+mod launch;
 pub mod layouts;
 mod mask;
 mod program;
 mod shape;
 mod version;
 
-pub use class::{CLASSES, QMD_HEAD_WORDS, QmdClass, class_for, layout_for, layout_of};
+pub use class::QmdClass;
+pub use classes::{CLASSES, QMD_HEAD_WORDS, class_for, layout_for, layout_of};
 pub use error::QmdError;
 pub use field::{QmdField, read_field, write_field};
+pub use launch::LaunchShape;
 pub use mask::{
     QmdMask, QmdMaskBeyond, clear_disable_mask, has_disable_mask, merge_disable_mask, merge_live,
     read_disable_mask, union_live, write_disable_mask,
 };
 pub use program::{QmdProgram, QmdSize};
 pub use shape::{
-    LaunchShape, QMD_TYPE_GRID_CTA, QMD_TYPE_GRID_GPC_CGA, QMD_TYPE_GRID_GPU_CGA, QMD_TYPE_GRID_GPU_GPC_CGA,
-    QmdCga,
+    QMD_TYPE_GRID_CTA, QMD_TYPE_GRID_GPC_CGA, QMD_TYPE_GRID_GPU_CGA, QMD_TYPE_GRID_GPU_GPC_CGA, QmdCga,
 };
 pub use version::QmdVersion;
 
