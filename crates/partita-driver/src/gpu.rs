@@ -16,7 +16,6 @@ use partita_abi::types::{
 
 use crate::cuda::Cuda;
 use crate::error::Error;
-use crate::ipc::Span;
 use crate::stream::StreamRef;
 use crate::time::Deadline;
 
@@ -56,7 +55,7 @@ pub struct Gpu<'a> {
 
 /// Device memory, freed when dropped.
 pub struct Buffer<'a> {
-    cuda: &'a Cuda,
+    pub(crate) cuda: &'a Cuda,
     address: u64,
     bytes: usize,
 }
@@ -466,11 +465,6 @@ impl Buffer<'_> {
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// All of it, as a part of device memory.
-    pub fn span(&self) -> Span<'_> {
-        Span::new(self.cuda, self.address, self.bytes as u64)
     }
 
     /// Copies to the device, and returns when it is there.

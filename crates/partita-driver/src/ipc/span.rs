@@ -6,6 +6,7 @@ use partita_abi::CuResult;
 
 use crate::cuda::Cuda;
 use crate::error::Error;
+use crate::gpu::Buffer;
 use crate::host_buffer::HostBuffer;
 use crate::stream::StreamRef;
 
@@ -20,6 +21,13 @@ pub struct Span<'s> {
 impl core::fmt::Debug for Span<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} bytes at {:#x}", self.bytes, self.address)
+    }
+}
+
+impl Buffer<'_> {
+    /// All of it, as a part of device memory.
+    pub fn span(&self) -> Span<'_> {
+        Span::new(self.cuda, self.address(), self.bytes() as u64)
     }
 }
 
