@@ -3,8 +3,8 @@
 mod common;
 
 use common::World;
-use partita_simcuda::client::runtime::{device_uuid, uuid_text};
 use partita_simcuda::shared::place::Place;
+use partita_simcuda::shared::visible::{device_uuid, uuid_text};
 
 #[test]
 fn the_device_is_the_catalogues() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use partita_mps::{
     ClientPriority, ControlBinary, DeviceName, MemoryLimit, MpsError, ServerStatus, Service, ServiceDirs,
 };
-use partita_simcuda::client::runtime::{device_uuid, uuid_text};
+use partita_simcuda::shared::visible::{device_uuid, uuid_text};
 
 use mps_service::{Client, Daemon, Dirs, PROGRAM, eventually, exists, play_board};
 

@@ -5,8 +5,8 @@ mod mps_service;
 
 use std::process::{Command, Stdio};
 
-use partita_simcuda::client::runtime::{device_uuid, uuid_text};
 use partita_simcuda::shared::protocol::Request;
+use partita_simcuda::shared::visible::{device_uuid, uuid_text};
 
 use mps_service::{Client, Daemon, Dirs, PROGRAM, eventually, exists, kill, play_board};
 

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use partita_mps::{ControlBinary, Service, ServiceDirs};
-use partita_simcuda::client::runtime::{device_uuid, uuid_text};
+use partita_simcuda::shared::visible::{device_uuid, uuid_text};
 
 use mps_service::{Client, Daemon, Dirs, PROGRAM, eventually};
 

@@ -16,11 +16,11 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
-use partita_simcuda::client::runtime::{device_uuid, uuid_text};
 use partita_simcuda::nvml::{NvmlReturn, absent};
 use partita_simcuda::shared::place::{Place, usable_bytes};
 use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
 use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+use partita_simcuda::shared::visible::{device_uuid, uuid_text};
 
 const MIB: u64 = 1 << 20;
 

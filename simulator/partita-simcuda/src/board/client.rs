@@ -11,9 +11,6 @@ use super::space::Space;
 use crate::shared::channel::{Channel, Consumer, STREAMS_MAX, push_host_work};
 use crate::shared::protocol::{FunctionSpec, MpsIdentity, StreamKind};
 
-/// Names a connection for as long as the board lives.
-pub type ClientId = u64;
-
 /// A context.
 #[derive(Debug)]
 pub struct Ctx {

@@ -7,9 +7,8 @@ use partita_abi::qmd::{QMD_WORDS_MAX, read_disable_mask, read_field};
 use partita_core::TpcSet;
 use partita_sim::{CopyDirection, CopyWork, EventKind, KernelWork, StreamId, Work, WorkId};
 
-use super::client::ClientId;
 use super::effects::{Fill, Reach};
-use super::{Board, Effect, Job, OnStart, ValueWait, kernels};
+use super::{Board, ClientId, Effect, Job, OnStart, ValueWait, kernels};
 use crate::shared::command::{Command, KIND_COMMAND, KIND_LAUNCH, LaunchHead, Route};
 use crate::shared::protocol::StreamKind;
 

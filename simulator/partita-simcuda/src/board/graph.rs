@@ -6,8 +6,7 @@ use partita_abi::CuResult;
 use partita_core::TpcSet;
 use partita_sim::{StreamId, Work, WorkId};
 
-use super::client::ClientId;
-use super::{Board, Effect, Job, OnStart};
+use super::{Board, ClientId, Effect, Job, OnStart};
 use crate::shared::protocol::{GraphNode, NodeWork};
 
 /// A graph, baked: nodes in an order in which each comes after those that it waits for.

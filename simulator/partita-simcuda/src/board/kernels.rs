@@ -2,6 +2,9 @@
 //!
 //! Everything else runs at a declared cost, [`ENV_KERNEL_US`] for each block, and does nothing.
 
+mod stages;
+mod workloads;
+
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -10,9 +13,8 @@ use partita_abi::kernels::{CENSUS, COPY, COUNT, CensusRecord, FMA, MATMUL, SPIN,
 use partita_sim::{BlockRecord, DeviceSpec, KernelWork};
 
 use super::effects::Reach;
-use super::stages::{self, Stage};
-use super::workloads;
 use crate::shared::command::Rect;
+use stages::Stage;
 
 /// What a block of an unknown kernel costs, in microseconds.
 pub const ENV_KERNEL_US: &str = "PARTITA_SIM_KERNEL_US";
@@ -153,7 +155,7 @@ pub fn prepare(
 
 /// How long a block takes for its memory traffic while nobody else asks for any: an SM draws so
 /// much by itself, and the blocks that are resident on it share that.
-pub(super) fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
+fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
     let sms = u64::from((kernel.enabled & spec.topology.all()).len() * spec.topology.sms_per_tpc()).max(1);
     let resident = u64::from(partita_sim::Footprint::of(kernel, &spec.sm).blocks_per_sm(&spec.sm)).max(1);
     let together = resident.min(kernel.grid_blocks.div_ceil(sms));
@@ -161,11 +163,11 @@ pub(super) fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
     u64::try_from(bytes * 1_000_000_000 / u128::from(spec.memory.sm_bytes_per_s.max(1))).unwrap_or(u64::MAX)
 }
 
-pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
+fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
 }
 
-pub(super) fn read_bytes(reach: &Reach<'_>, address: u64, bytes: u64) -> Result<Vec<u8>, CuResult> {
+fn read_bytes(reach: &Reach<'_>, address: u64, bytes: u64) -> Result<Vec<u8>, CuResult> {
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes as u64 <= reach.memory.total());
     let mut buffer = vec![0u8; bytes.ok_or(CuResult::ILLEGAL_ADDRESS)?];
     reach.read(address, &mut buffer)?;

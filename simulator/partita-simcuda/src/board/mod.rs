@@ -9,7 +9,6 @@ mod effects;
 mod events;
 mod exec;
 mod graph;
-mod heap;
 mod kernels;
 mod mps;
 mod phys;
@@ -17,8 +16,6 @@ mod ranges;
 mod request;
 mod serve;
 mod space;
-mod stages;
-mod workloads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -28,7 +25,7 @@ use partita_abi::qmd::{QmdLayout, layout_for};
 use partita_core::TpcSet;
 use partita_sim::{DeviceSpec, Engine, GroupId, WorkId};
 
-use client::{Client, ClientId};
+use client::Client;
 use effects::Fill;
 use events::Events;
 use phys::PhysMemory;
@@ -38,6 +35,9 @@ use crate::shared::page::BoardPage;
 use crate::shared::place::{Place, usable_bytes};
 
 pub use serve::run;
+
+/// Names a connection for as long as the board lives.
+type ClientId = u64;
 
 /// What is done when a work starts.
 #[derive(Debug)]

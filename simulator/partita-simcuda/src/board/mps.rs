@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use partita_abi::CuResult;
 use partita_sim::{GroupId, GroupKind};
 
-use super::Board;
-use super::client::{Arrival, Client, ClientId};
+use super::client::{Arrival, Client};
+use super::{Board, ClientId};
 use crate::shared::channel::Channel;
 use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Role};
 use crate::shared::socket;

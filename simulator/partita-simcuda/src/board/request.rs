@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use partita_abi::CuResult;
 use partita_core::TpcSet;
 
-use super::client::{Client, ClientId, Ctx, Stream};
+use super::client::{Client, Ctx, Stream};
 use super::graph::Graph;
-use super::{Board, Exported};
+use super::{Board, ClientId, Exported};
 use crate::shared::place::usable_bytes;
 use crate::shared::protocol::{
     AllocKind, BoardStatus, PAGE_BYTES, ProcessStatus, Reply, Request, StreamKind,

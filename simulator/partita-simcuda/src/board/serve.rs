@@ -6,8 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use super::Board;
-use super::client::ClientId;
+use super::{Board, ClientId};
 use crate::shared::place::{Place, context_bytes};
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 use crate::shared::sys::{eventfd_clear, monotonic_ns, sharpen_timers};

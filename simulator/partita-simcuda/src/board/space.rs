@@ -1,14 +1,16 @@
 //! One client's device addresses: what is mapped where, and which allocations there are.
 
+mod heap;
+
 use std::collections::{BTreeMap, HashMap};
 
 use partita_abi::CuResult;
 
-use super::heap::{Allocation, Pool};
 use super::phys::{PhysMemory, clip};
 use super::ranges;
 use crate::shared::protocol::{Extent, PAGE_BYTES, WINDOW_BYTES};
 use crate::shared::sys::SharedMap;
+use heap::{Allocation, Pool};
 
 /// Where the bytes behind some addresses lie.
 #[derive(Debug)]
@@ -51,11 +53,11 @@ pub enum Piece {
 pub struct Space {
     window: u64,
     free: BTreeMap<u64, u64>,
-    pub(super) mappings: BTreeMap<u64, Mapping>,
-    pub(super) allocations: BTreeMap<u64, Allocation>,
+    mappings: BTreeMap<u64, Mapping>,
+    allocations: BTreeMap<u64, Allocation>,
     reservations: BTreeMap<u64, u64>,
-    pub(super) pools: HashMap<u32, Pool>,
-    pub(super) next_pool: u32,
+    pools: HashMap<u32, Pool>,
+    next_pool: u32,
 }
 
 impl Space {
@@ -74,7 +76,7 @@ impl Space {
 
     // ---- addresses ----
 
-    pub(super) fn take_addresses(&mut self, bytes: u64, align: u64, hint: u64) -> Result<u64, CuResult> {
+    fn take_addresses(&mut self, bytes: u64, align: u64, hint: u64) -> Result<u64, CuResult> {
         let fits = |start: u64, length: u64, at: u64| at >= start && at + bytes <= start + length;
         let wished = self
             .free
@@ -101,7 +103,7 @@ impl Space {
         Ok(at)
     }
 
-    pub(super) fn return_addresses(&mut self, at: u64, bytes: u64) {
+    fn return_addresses(&mut self, at: u64, bytes: u64) {
         ranges::insert(&mut self.free, at, bytes);
     }
 
@@ -203,7 +205,7 @@ impl Space {
         Ok(())
     }
 
-    pub(super) fn drop_mapping(&mut self, memory: &mut PhysMemory, at: u64) {
+    fn drop_mapping(&mut self, memory: &mut PhysMemory, at: u64) {
         if let Some(Mapping { backing: Backing::Device { phys, .. }, .. }) = self.mappings.remove(&at) {
             memory.release(phys);
         }
@@ -286,7 +288,7 @@ impl Space {
 
     // ---- bytes ----
 
-    pub(super) fn extents_at(&self, address: u64, bytes: u64) -> Vec<Extent> {
+    fn extents_at(&self, address: u64, bytes: u64) -> Vec<Extent> {
         match self.mapping_of(address) {
             Some((at, Mapping { backing: Backing::Device { extents, .. }, .. })) => {
                 clip(extents, address - at, bytes)

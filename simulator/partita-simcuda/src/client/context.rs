@@ -120,6 +120,12 @@ fn default_limits() -> [usize; 10] {
     [1024, 7340032, 8388608, 2, 2048, 64, 0, 0, 0, 0]
 }
 
+/// Has the board of the GPU on a bus take a slice for this process's work.
+fn tell_slice(bus: u32, slice_us: u64) -> Option<Result<(), CuResult>> {
+    let runtime = visible().iter().find(|runtime| runtime.pci_bus == bus)?;
+    Some(runtime.call(&Request::SetSlice { slice_us }).map(drop))
+}
+
 impl Context {
     /// Makes a context on the board.
     ///
@@ -151,7 +157,7 @@ impl Context {
         green: Option<Green>,
     ) -> Result<&'static Self, CuResult> {
         runtime.healthy()?;
-        let memory = vidmem::take(runtime, context_bytes(usable_bytes(&runtime.spec)))?;
+        let memory = vidmem::take(runtime.pci_bus, context_bytes(usable_bytes(&runtime.spec)))?;
         let reply = runtime.call(&Request::CtxCreate { sms })?;
         let Reply::Ctx { ctx, sms: granted, legacy, seq } = reply else { return Err(CuResult::UNKNOWN) };
         let legacy = Stream::adopt(runtime, std::ptr::null_mut(), legacy, seq, 0, 0)?;
@@ -175,7 +181,7 @@ impl Context {
             attached: AtomicU32::new(1),
         }));
         if runtime.mps.is_none() {
-            group::begin(runtime)?;
+            group::begin(runtime.pci_bus, runtime.spec.scheduler.slice_ns / 1000, tell_slice)?;
         }
         legacy.ctx.store(std::ptr::from_ref(context).cast_mut(), Ordering::Release);
         lock(&ALL).push(context);

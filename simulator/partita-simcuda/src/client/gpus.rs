@@ -8,8 +8,8 @@ use std::sync::{Mutex, OnceLock};
 use partita_abi::CuResult;
 
 use super::runtime::{Runtime, lock};
-use super::visible::visible_devices;
 use crate::shared::place::{GPUS_MAX, Place};
+use crate::shared::visible::visible_devices;
 
 /// That of the first GPU; null before `cuInit`.
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());

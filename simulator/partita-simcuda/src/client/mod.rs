@@ -100,7 +100,6 @@ pub mod runtime;
 pub mod stream;
 pub mod stream_ops;
 pub mod structure;
-pub mod visible;
 pub mod vmm;
 pub mod worker;
 

@@ -69,7 +69,7 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     }
     let (mut globals, mut taken) = (Vec::new(), Vec::new());
     for global in &image.globals {
-        taken.push(vidmem::take(runtime, global.bytes.max(1))?);
+        taken.push(vidmem::take(runtime.pci_bus, global.bytes.max(1))?);
         let address = memory::allocate(context, global.bytes.max(1), AllocKind::Device)?;
         if !global.initial.is_empty() {
             super::copy::write_device(runtime, address, &global.initial)?;

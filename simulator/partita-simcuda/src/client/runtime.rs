@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
@@ -12,7 +12,7 @@ use partita_abi::qmd::{QmdLayout, layout_for};
 use partita_sim::DeviceSpec;
 
 pub use super::gpus::{are_several, initialize, owner, runtime, runtime_at, set_current, visible};
-pub use super::visible::{device_uuid, is_visible, name_of, uuid_text};
+pub use crate::shared::sys::lock;
 
 use super::gpus::complain;
 use super::region::Regions;
@@ -20,13 +20,15 @@ use super::stream::Stream;
 use super::structure::Shape;
 use super::worker::HostWorks;
 use crate::mps;
+use crate::shared::ask::{command_name, exchange};
 use crate::shared::channel::{Channel, Producer};
 use crate::shared::command::{Command, KIND_COMMAND};
 use crate::shared::page::BoardPage;
 use crate::shared::place::{Place, usable_bytes};
 use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Request, Role, WINDOW_BYTES};
-use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+use crate::shared::socket;
 use crate::shared::sys::{SharedMap, eventfd_signal, futex_wait};
+use crate::shared::visible::device_uuid;
 
 /// Where device addresses start, if the addresses are free. A driver maps its own range in the same
 /// way.
@@ -90,11 +92,6 @@ pub struct Runtime {
     watchdog: Option<Duration>,
 }
 
-/// Locks; a panic elsewhere cannot have happened (the workspace aborts on panics).
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The path of the file that this code was loaded from.
 pub fn own_path() -> Option<PathBuf> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
@@ -133,49 +130,6 @@ fn reserve_window() -> io::Result<u64> {
         return Err(io::Error::last_os_error());
     }
     Ok((window as u64).next_multiple_of(crate::shared::protocol::PAGE_BYTES))
-}
-
-/// Sends a request and receives the reply with its descriptors.
-fn exchange(
-    socket: BorrowedFd<'_>,
-    request: &Request,
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<(Reply, Vec<OwnedFd>)> {
-    let bytes = postcard::to_allocvec(request).map_err(io::Error::other)?;
-    socket::send(socket, &bytes, descriptors)?;
-    let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
-    match socket::receive(socket, &mut buffer)? {
-        Received::Packet(bytes, descriptors) => {
-            Ok((postcard::from_bytes(&buffer[..bytes]).map_err(io::Error::other)?, descriptors))
-        }
-        _ => Err(io::ErrorKind::ConnectionReset.into()),
-    }
-}
-
-/// The name that lists show for this process.
-fn command_name() -> String {
-    std::fs::read_link("/proc/self/exe")
-        .map(|path| path.display().to_string())
-        .unwrap_or_else(|_| "unknown".to_owned())
-}
-
-/// Asks a question of the board without being its client. `None` when no board runs.
-pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
-    let socket = place.connect().ok()?;
-    let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
-    exchange(socket.as_fd(), &hello, &[]).ok()?;
-    exchange(socket.as_fd(), request, &[]).ok().map(|(reply, _)| reply)
-}
-
-/// Asks a board to say when a fault hits clients of an MPS server: then the returned connection has
-/// something to receive. `None` when no board runs.
-pub fn await_fault(place: &Place, server: u32) -> Option<OwnedFd> {
-    let socket = place.connect().ok()?;
-    let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
-    exchange(socket.as_fd(), &hello, &[]).ok()?;
-    let bytes = postcard::to_allocvec(&Request::AwaitFault { server }).ok()?;
-    socket::send(socket.as_fd(), &bytes, &[]).ok()?;
-    Some(socket)
 }
 
 impl Runtime {

@@ -17,8 +17,10 @@ use partita_abi::control::{
 
 use super::object::{Object, status};
 use super::{Errno, Kernel, lock, partita_sim_control_ioctl, put, put_u32, u32_at, with_kernel};
-use crate::client::runtime::{Runtime, visible};
-use crate::shared::protocol::Request;
+
+/// Has the board of the GPU on a bus take a slice, in microseconds, for this process's work. `None`
+/// if the process does not use that GPU.
+pub type TellSlice = fn(bus: u32, slice_us: u64) -> Option<Result<(), CuResult>>;
 
 /// What stands for `/dev/nvidiactl`, as long as the process lives.
 static NODE: OnceLock<Option<File>> = OnceLock::new();
@@ -44,20 +46,30 @@ impl Kernel {
         let group = Object::ChannelGroup { gpu, slice_us: 0 };
         Ok((client, self.clients.make_object(node, client, device, 0, group)?))
     }
+
+    /// Has a GPU's board take a slice for this process's work.
+    pub(super) fn set_slice(&self, gpu: usize, slice_us: u64) -> Result<(), u32> {
+        if slice_us == 0 {
+            return Err(status::INVALID_ARGUMENT);
+        }
+        let told = self.tell_slice.and_then(|tell| tell(self.gpus[gpu].bus, slice_us));
+        told.ok_or(status::OBJECT_NOT_FOUND)?.map_err(|_| status::NOT_SUPPORTED)
+    }
 }
 
 /// Gives a new context's GPU time to this process by turns, of the slice that the driver chooses.
+/// `tell` takes this and every later slice to the GPU's board.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY` without a descriptor for the node; `UNKNOWN` for a slice that is refused.
-pub fn begin(runtime: &Runtime) -> Result<(), CuResult> {
+pub fn begin(bus: u32, slice_us: u64, tell: TellSlice) -> Result<(), CuResult> {
     let node = node().ok_or(CuResult::OUT_OF_MEMORY)?;
     let made = with_kernel(|kernel| {
-        let gpu = kernel.gpus.iter().position(|gpu| gpu.bus == runtime.pci_bus).ok_or(libc::ENODEV)?;
+        kernel.tell_slice = Some(tell);
+        let gpu = kernel.gpus.iter().position(|gpu| gpu.bus == bus).ok_or(libc::ENODEV)?;
         kernel.make_group(node, gpu).map_err(|_| libc::EIO)
     });
     let (client, object) = made.map_err(|_: Errno| CuResult::UNKNOWN)?;
-    let slice_us = runtime.spec.scheduler.slice_ns / 1000;
     let mut argument = [0; RM_CONTROL_BYTES];
     put_u32(&mut argument, 0, client);
     put_u32(&mut argument, RM_CONTROL_OBJECT_AT, object);
@@ -81,15 +93,6 @@ pub(super) unsafe fn ask(node: i32, escape: u8, argument: &mut [u8]) -> bool {
     unsafe {
         libc::ioctl(node, wanted, address) == 0 || partita_sim_control_ioctl(node, wanted, address) == 0
     }
-}
-
-/// Has the board take a slice for this process's work on a GPU.
-pub(super) fn set_slice(bus: u32, slice_us: u64) -> Result<(), u32> {
-    if slice_us == 0 {
-        return Err(status::INVALID_ARGUMENT);
-    }
-    let runtime = visible().iter().find(|runtime| runtime.pci_bus == bus).ok_or(status::OBJECT_NOT_FOUND)?;
-    runtime.call(&Request::SetSlice { slice_us }).map(drop).map_err(|_| status::NOT_SUPPORTED)
 }
 
 /// The slice of this process's youngest channel group, in microseconds; 0 without one. For tests.

@@ -27,8 +27,8 @@ use partita_abi::control::{
 };
 use partita_sim::DeviceSpec;
 
-use crate::client::runtime::lock;
 use crate::shared::place::Place;
+use crate::shared::sys::lock;
 use object::{Clients, Object, status};
 
 /// An error number of the system.
@@ -68,6 +68,8 @@ struct Kernel {
     clients: Clients,
     /// By GPU.
     own_devices: BTreeMap<usize, (u32, u32)>,
+    /// How a board is told of a slice; none before this process has a channel group.
+    tell_slice: Option<group::TellSlice>,
 }
 
 static KERNEL: Mutex<Option<Kernel>> = Mutex::new(None);
@@ -82,6 +84,7 @@ fn with_kernel<R>(action: impl FnOnce(&mut Kernel) -> Result<R, Errno>) -> Resul
             nodes: BTreeMap::new(),
             clients: Clients::default(),
             own_devices: BTreeMap::new(),
+            tell_slice: None,
         });
     }
     kernel.as_mut().map_or(Err(libc::ENODEV), action)
@@ -261,7 +264,7 @@ impl Kernel {
                     put(&mut parameters, 0, &slice_us.to_le_bytes());
                 } else {
                     let slice_us = u64_at(&parameters, 0);
-                    group::set_slice(self.gpus[gpu].bus, slice_us)?;
+                    self.set_slice(gpu, slice_us)?;
                     let name = u32_at(argument, RM_CONTROL_OBJECT_AT);
                     self.clients.change(client, name, Object::ChannelGroup { gpu, slice_us });
                 }

@@ -12,7 +12,6 @@ use partita_abi::control::{
 
 use super::group::{ask, node};
 use super::{Errno, put, put_u32, u32_at, with_kernel};
-use crate::client::runtime::Runtime;
 
 /// Where a request for an object has its class.
 const CLASS_AT: usize = 12;
@@ -25,14 +24,14 @@ pub struct Taken {
     object: u32,
 }
 
-/// Asks for device memory.
+/// Asks for memory of the GPU on a bus.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY` if it is refused, or without a descriptor for the node.
-pub fn take(runtime: &Runtime, bytes: u64) -> Result<Taken, CuResult> {
+pub fn take(bus: u32, bytes: u64) -> Result<Taken, CuResult> {
     let node = node().ok_or(CuResult::OUT_OF_MEMORY)?;
     let device = with_kernel(|kernel| {
-        let gpu = kernel.gpus.iter().position(|gpu| gpu.bus == runtime.pci_bus).ok_or(libc::ENODEV)?;
+        let gpu = kernel.gpus.iter().position(|gpu| gpu.bus == bus).ok_or(libc::ENODEV)?;
         kernel.own_device(node, gpu).map_err(|_| libc::EIO)
     });
     let (client, device) = device.map_err(|_: Errno| CuResult::UNKNOWN)?;

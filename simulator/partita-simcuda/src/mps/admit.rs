@@ -7,16 +7,14 @@ use std::os::unix::ffi::OsStringExt;
 use partita_abi::CuResult;
 
 use super::clients_max;
-use super::contain::{board, has_fault};
-use super::contexts::client_name;
-use super::daemon::Daemon;
+use super::daemon::{Daemon, board, client_name, has_fault};
 use super::peer::{Candidate, Member, PeerId, Phase, Role, Server};
 use super::script::Failure;
 use super::wait::pidfd;
 use super::wire::{Answer, Attach};
-use crate::client::runtime::{device_uuid, is_visible, uuid_text};
 use crate::shared::place::Place;
 use crate::shared::protocol::MpsIdentity;
+use crate::shared::visible::{device_uuid, is_visible, uuid_text};
 
 impl Daemon {
     /// The clients, in the order in which they came.

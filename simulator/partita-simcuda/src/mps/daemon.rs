@@ -4,6 +4,9 @@
 //! server's link, and the deaths of clients. A client is gone when its connection closes or its
 //! process ends, whichever comes first: a child that it forked may hold the connection open.
 
+mod contain;
+mod contexts;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 
-use super::contain::{Fault, Watches};
 use super::dirs::PipeFiles;
 use super::limits::Limits;
 use super::log::Logs;
@@ -23,9 +25,13 @@ use super::script::{Failure, Script};
 use super::server::{Heard, ServerProcess};
 use super::wait::{poll, signals};
 use super::wire::{self, Answer, Message};
-use crate::client::runtime::observe;
+use crate::shared::ask::observe;
 use crate::shared::protocol::Request;
 use crate::shared::socket;
+use contain::{Fault, Watches};
+
+pub(super) use contain::{board, has_fault};
+pub(super) use contexts::client_name;
 
 /// The daemon.
 #[derive(Debug)]

@@ -21,8 +21,8 @@
 //! | `admit` | clients: who is let in, and who leaves |
 //! | [`reply`] | what each command does |
 //! | [`server`] | the server process |
-//! | `contexts` | contexts of clients |
-//! | `contain` | faults, and whom they hit |
+//! | `daemon::contexts` | contexts of clients |
+//! | `daemon::contain` | faults, and whom they hit |
 //! | `partitions` | static SM partitions |
 //! | [`script`] | failures on demand |
 //! | [`limits`] | thread percentages and memory limits |
@@ -32,8 +32,6 @@
 mod admit;
 pub mod client;
 pub mod command;
-mod contain;
-mod contexts;
 pub mod control;
 pub mod daemon;
 pub mod dirs;

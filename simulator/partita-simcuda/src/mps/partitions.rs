@@ -9,8 +9,8 @@ use std::fmt::Write;
 
 use partita_sim::DeviceSpec;
 
-use crate::client::runtime::{device_uuid, uuid_text};
 use crate::shared::place::Place;
+use crate::shared::visible::{device_uuid, uuid_text};
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,12 +9,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::command::Command;
-use super::contain::{board, has_fault};
-use super::daemon::Daemon;
+use super::daemon::{Daemon, board, has_fault};
 use super::limits::MemoryLimit;
 use super::partitions::{InUse, Partitions};
 use super::peer::{Member, Peer, Phase, Role, Server};
-use crate::client::runtime::observe;
+use crate::shared::ask::observe;
 use crate::shared::protocol::{Reply, Request};
 
 type Text = Result<String, String>;

@@ -68,9 +68,10 @@ pub mod sensor;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::client::runtime::{name_of, observe};
+use crate::shared::ask::observe;
 use crate::shared::place::{GPUS_MAX, INSTANCES_MAX, Place};
 use crate::shared::protocol::{BoardStatus, Reply, Request};
+use crate::shared::visible::name_of;
 
 /// `nvmlReturn_t`. The numbers are those of `nvml.h`.
 #[repr(transparent)]

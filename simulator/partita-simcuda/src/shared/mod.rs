@@ -1,5 +1,6 @@
 //! What the board and its clients have in common.
 
+pub mod ask;
 pub mod channel;
 pub mod command;
 pub mod driver;
@@ -9,3 +10,4 @@ pub mod protocol;
 pub mod qmd;
 pub mod socket;
 pub mod sys;
+pub mod visible;

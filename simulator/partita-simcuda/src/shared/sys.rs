@@ -5,7 +5,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Locks; a panic elsewhere cannot have happened (the workspace aborts on panics).
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the one clock that every process of the machine agrees on.
 pub fn monotonic_ns() -> u64 {

@@ -4,8 +4,7 @@ use partita_abi::CuResult;
 use partita_abi::stages::{DECODE, DETECT, ENHANCE, MATRIX, STAGES, reference};
 use partita_sim::{DeviceSpec, KernelWork};
 
-use super::effects::Reach;
-use super::kernels::{Shape, drawing_ns, floats, read_bytes};
+use super::{Reach, Shape, drawing_ns, floats, read_bytes};
 
 /// A block that does nothing.
 const LEAST_NS: u64 = 1_000;

@@ -1,11 +1,11 @@
 //! Contexts of clients, as they come and go, and what the server writes of them.
 
-use super::daemon::Daemon;
-use super::peer::{Peer, PeerId, Role, Server};
+use super::Daemon;
+use crate::mps::peer::{Peer, PeerId, Role, Server};
 
 impl Daemon {
     /// A client made a context, or ended one.
-    pub(super) fn context(&mut self, id: PeerId, context: u32, alive: bool) {
+    pub(in crate::mps) fn context(&mut self, id: PeerId, context: u32, alive: bool) {
         let Some(server) = self.server.as_ref().map(Server::pid) else { return };
         let Some(Peer { pid, role: Role::Client(member), .. }) = self.peers.get_mut(&id) else { return };
         let name = client_name(*pid, context);
@@ -24,7 +24,7 @@ impl Daemon {
     }
 
     /// The words of the real server, its own spelling included.
-    pub(super) fn log_context_end(&mut self, server: u32, name: &str) {
+    pub(in crate::mps) fn log_context_end(&mut self, server: u32, name: &str) {
         let left: usize = self.members().map(|(_, _, member)| member.contexts.len()).sum();
         self.log.server(
             server,
@@ -38,6 +38,6 @@ impl Daemon {
 }
 
 /// A client as the server names it.
-pub(super) fn client_name(pid: u32, context: u32) -> String {
+pub(in crate::mps) fn client_name(pid: u32, context: u32) -> String {
     format!("{{PID: {pid}, Context ID: {context}}}")
 }

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use partita_abi::CuResult;
 
-use super::phys::PhysMemory;
-use super::ranges;
-use super::space::{Backing, Mapping, Space};
+use super::{Backing, Mapping, PhysMemory, Space, ranges};
 use crate::shared::protocol::{AllocKind, Extent, PAGE_BYTES, PoolStatus};
 
 /// Allocations below this share pages.

@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 
-use super::contexts::client_name;
-use super::daemon::Daemon;
-use super::peer::{Member, PeerId, Server};
-use crate::client::runtime::{await_fault, observe};
+use super::{Daemon, client_name};
+use crate::mps::peer::{Member, PeerId, Server};
+use crate::shared::ask::{await_fault, observe};
 use crate::shared::place::Place;
 use crate::shared::protocol::{BoardStatus, ProcessStatus, Reply, Request};
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
@@ -25,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A fault that is not over.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(in crate::mps) struct Fault {
     /// The devices, as this service counts.
     devices: BTreeSet<u32>,
     /// Connections of the clients that have yet to leave.
@@ -34,7 +33,7 @@ pub(super) struct Fault {
 
 /// Boards that will tell of a fault.
 #[derive(Debug, Default)]
-pub(super) struct Watches(BTreeMap<PathBuf, (Place, OwnedFd)>);
+pub(in crate::mps) struct Watches(BTreeMap<PathBuf, (Place, OwnedFd)>);
 
 impl Watches {
     /// What to sleep on.
@@ -45,7 +44,7 @@ impl Watches {
 
 impl Daemon {
     /// Asks a board to tell of faults of this server's clients, unless it has been asked.
-    pub(super) fn watch(&mut self, place: &Place, server: u32) {
+    pub(in crate::mps) fn watch(&mut self, place: &Place, server: u32) {
         if !self.watches.0.contains_key(&place.socket())
             && let Some(socket) = await_fault(place, server)
         {
@@ -54,7 +53,7 @@ impl Daemon {
     }
 
     /// A board has something to tell, or is gone.
-    pub(super) fn hear_board(&mut self, dir: &PathBuf) {
+    pub(in crate::mps) fn hear_board(&mut self, dir: &PathBuf) {
         let Some((place, socket)) = self.watches.0.remove(dir) else { return };
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         let told = match socket::receive(socket.as_fd(), &mut buffer) {
@@ -147,14 +146,14 @@ impl Daemon {
     }
 
     /// A client's device as the service counts: among those that it is for.
-    pub(super) fn device_number(&self, member: &Member) -> u32 {
+    pub(in crate::mps) fn device_number(&self, member: &Member) -> u32 {
         let mut visible = self.visible.iter().flat_map(|list| list.split(','));
         let place = visible.position(|one| !one.is_empty() && member.uuid.starts_with(one.trim()));
         place.map_or(member.place.index, |place| place as u32)
     }
 
     /// A client has left. After the last whom a fault hit, the server begins anew.
-    pub(super) fn leave_fault(&mut self, server: u32, id: PeerId, place: &Place) {
+    pub(in crate::mps) fn leave_fault(&mut self, server: u32, id: PeerId, place: &Place) {
         let Some(fault) = &mut self.fault else { return };
         if fault.staying.remove(&id) && fault.staying.is_empty() {
             self.begin_anew(server, place);
@@ -182,7 +181,7 @@ impl Daemon {
 }
 
 /// The state of a client's board, if it runs.
-pub(super) fn board(place: &Place) -> Option<BoardStatus> {
+pub(in crate::mps) fn board(place: &Place) -> Option<BoardStatus> {
     match observe(place, &Request::Status)? {
         Reply::Status(status) => Some(status),
         _ => None,
@@ -190,12 +189,12 @@ pub(super) fn board(place: &Place) -> Option<BoardStatus> {
 }
 
 /// Whether a fault has hurt clients of a server that are still there.
-pub(super) fn has_fault(board: &BoardStatus, server: u32) -> bool {
+pub(in crate::mps) fn has_fault(board: &BoardStatus, server: u32) -> bool {
     board.processes.iter().any(|process| is_fault(process, server))
 }
 
 /// Whether a fault has hurt a client of a server. One that was terminated, or is leaving, is none.
-pub(super) fn is_fault(process: &ProcessStatus, server: u32) -> bool {
+pub(in crate::mps) fn is_fault(process: &ProcessStatus, server: u32) -> bool {
     let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
     process.mps.is_some_and(|mps| mps.server == server) && !no_fault.contains(&process.fault)
 }

@@ -8,7 +8,7 @@ use partita_abi::workloads::{
 };
 use partita_sim::{DeviceSpec, Footprint, KernelWork};
 
-use super::kernels::Run;
+use super::Run;
 
 /// A block that does nothing.
 const LEAST_NS: u64 = 1_000;

@@ -4,7 +4,7 @@ use std::io;
 
 use partita_core::visible;
 
-use crate::shared::place::Place;
+use super::place::Place;
 
 /// The identifier of a simulated device: the same for everybody who looks at the same place.
 pub fn device_uuid(place: &Place) -> [u8; 16] {
