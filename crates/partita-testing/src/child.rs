@@ -1,5 +1,6 @@
 //! Children of tests.
 
+use std::panic::Location;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -17,14 +18,23 @@ pub fn without_own_variables(command: &mut Command) {
 }
 
 /// A child that runs one ignored test of the calling test's program: for what may crash, hang or
-/// leave a process in any state.
+/// leave a process in any state. In a program of several files (`tests/it/FILE.rs`) it is the test
+/// of the caller's file, unless `name` is a path.
 ///
 /// # Panics
 /// If the program's path is not known.
 #[must_use]
+#[track_caller]
 pub fn ignored_test(name: &str) -> Command {
+    let name = match Location::caller().file().split_once("/tests/it/") {
+        Some((_, file)) if !name.contains("::") => {
+            let module = file.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
+            format!("{module}::{name}")
+        }
+        _ => name.to_owned(),
+    };
     let mut command = Command::new(std::env::current_exe().expect("a running test has a path"));
-    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args([&name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
     command
 }
 

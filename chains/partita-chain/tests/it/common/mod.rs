@@ -102,10 +102,10 @@ impl World {
         world
     }
 
-    /// The same with this memory. A keeper is the ignored test `child_keeps` of the caller's file.
+    /// The same with this memory. A keeper is an ignored test of `processes.rs`.
     pub fn with(mut self, memory: Memory) -> Self {
         if memory != Memory::Own {
-            let mut command = ignored_test("child_keeps");
+            let mut command = ignored_test("processes::child_keeps");
             self.surround(&mut command, 0);
             command.env("PARTITA_TEST_MEMORY", format!("{memory:?}")).env(KEEPER_VARIABLE, self.socket());
             self.keeper = Some(Process::start(command.stdout(Stdio::null())));
