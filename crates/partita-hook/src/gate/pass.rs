@@ -36,15 +36,26 @@ pub fn is_any() -> bool {
 /// `is_graph`: it is long enough to open the lane right behind it, and to be measured alone.
 #[inline]
 pub fn through(
-    tenant: &'static Tenant,
-    gpu: &'static Gpu,
+    tenant: &Tenant,
+    gpu: &Gpu,
     stream: *mut c_void,
     is_graph: bool,
-    launch: impl FnOnce() -> CuResult,
+    launch: impl Fn() -> CuResult,
 ) -> CuResult {
     if !is_any() {
         return launch();
     }
+    seen_to(tenant, gpu, stream, is_graph, &launch)
+}
+
+/// Not generic: there are many ways to launch, and each would bring all of this along.
+fn seen_to(
+    tenant: &Tenant,
+    gpu: &Gpu,
+    stream: *mut c_void,
+    is_graph: bool,
+    launch: &dyn Fn() -> CuResult,
+) -> CuResult {
     let measured = || match meter::of(gpu) {
         None => launch(),
         Some(meter) => meter.run(tenant, gpu, stream, is_graph, launch),

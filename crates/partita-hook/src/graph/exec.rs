@@ -65,15 +65,15 @@ fn ready_or_prepared(
     executable: *mut c_void,
     stream: *mut c_void,
     is_launch: bool,
-    call: impl FnOnce() -> CuResult,
+    call: impl Fn() -> CuResult,
 ) -> CuResult {
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { call() };
     };
     let epoch_of = |index: usize| tenant.gpus().get(index).map(|gpu| gpu.limits.epoch());
     match executables::ready_on(executable as usize, epoch_of).and_then(|index| tenant.gpus().get(index)) {
-        Some(gpu) if is_launch => pass::through(tenant, gpu, stream, true, || locate::on(tenant, gpu, call)),
-        Some(gpu) => locate::on(tenant, gpu, call),
+        Some(gpu) if is_launch => pass::through(tenant, gpu, stream, true, || locate::on(tenant, gpu, &call)),
+        Some(gpu) => locate::on(tenant, gpu, &call),
         None => prepared(tenant, executable, stream, is_launch, call),
     }
 }
@@ -84,7 +84,7 @@ fn prepared(
     executable: *mut c_void,
     stream: *mut c_void,
     is_launch: bool,
-    call: impl FnOnce() -> CuResult,
+    call: impl Fn() -> CuResult,
 ) -> CuResult {
     let Prepared { gpu, epoch, wide, carried } = match prepare(tenant, executable, stream) {
         Ok(Some(prepared)) => prepared,
@@ -94,7 +94,7 @@ fn prepared(
     };
     let noted = Call { unmasked: wide, carried: Some(&carried) };
     let armed = || {
-        locate::on(tenant, gpu, || noted::within(&noted, call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES)
+        locate::on(tenant, gpu, || noted::within(&noted, &call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES)
     };
     let result = if is_launch { pass::through(tenant, gpu, stream, true, armed) } else { armed() };
     // Each kernel was uploaded with the mask of its own moment.

@@ -17,7 +17,7 @@ use crate::launch::{fast_path, functions, widen};
 use crate::sys::report;
 
 /// Runs `launch` in `stream` as the tenant's partition allows for the shape.
-fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnce() -> CuResult) -> CuResult {
+fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl Fn() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { launch() };
     };
@@ -27,10 +27,10 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl FnOnc
     };
     let result = match misfit::judge(tenant, gpu, stream, &shape()) {
         Verdict::Fits => {
-            pass::through(tenant, gpu, stream, false, || locate::launch_on(tenant, gpu, stream, launch))
+            pass::through(tenant, gpu, stream, false, || locate::launch_on(tenant, gpu, stream, &launch))
         }
         Verdict::Widen => pass::through(tenant, gpu, stream, false, || {
-            widen::run(gpu, || locate::launch_on(tenant, gpu, stream, launch))
+            widen::run(gpu, || locate::launch_on(tenant, gpu, stream, &launch))
         }),
         Verdict::Refuse(code) => code,
     };
