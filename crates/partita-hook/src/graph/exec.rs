@@ -46,7 +46,7 @@ pub unsafe fn launch(
     stream: *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, stream, true, || unsafe { real(executable, stream) })
+    ready_or_prepared(executable, stream, true, move || unsafe { real(executable, stream) })
 }
 
 /// Wraps `cuGraphUpload`.
@@ -56,7 +56,7 @@ pub unsafe fn upload(
     stream: *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, stream, false, || unsafe { real(executable, stream) })
+    ready_or_prepared(executable, stream, false, move || unsafe { real(executable, stream) })
 }
 
 /// Runs `call`, a launch or an upload of an executable, armed for the tenant's limits.

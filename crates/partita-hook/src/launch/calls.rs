@@ -57,7 +57,7 @@ pub unsafe fn kernel(
     extra: *mut *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    let launch = || unsafe {
+    let launch = move || unsafe {
         real(
             function,
             grid_x,
@@ -99,7 +99,7 @@ pub unsafe fn cooperative_kernel(
         cooperative: true,
     };
     // SAFETY: the caller's arguments, passed on.
-    judged(stream, shape, || unsafe {
+    judged(stream, shape, move || unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
     })
 }
@@ -138,7 +138,7 @@ unsafe fn kernel_ex_in(
     extra: *mut *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    let launch = || unsafe { real(config, function, parameters, extra) };
+    let launch = move || unsafe { real(config, function, parameters, extra) };
     // SAFETY: the caller's configuration, null or valid.
     match unsafe { config.as_ref() } {
         // SAFETY: the caller's configuration, with as many attributes as it says.
@@ -183,7 +183,7 @@ pub unsafe fn shape_of(config: &CUlaunchConfig, function: *mut c_void) -> Shape 
 /// Wraps `cuLaunch`, which knows no clusters but those that the function was compiled for.
 pub unsafe fn legacy(real: prototypes::cuLaunch, function: *mut c_void) -> CuResult {
     // SAFETY: the caller's function, passed on.
-    judged(core::ptr::null_mut(), || Shape::plain(function), || unsafe { real(function) })
+    judged(core::ptr::null_mut(), || Shape::plain(function), move || unsafe { real(function) })
 }
 
 /// Wraps `cuLaunchGrid`.
@@ -194,7 +194,7 @@ pub unsafe fn legacy_grid(
     height: c_int,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    judged(core::ptr::null_mut(), || Shape::plain(function), || unsafe { real(function, width, height) })
+    judged(core::ptr::null_mut(), || Shape::plain(function), move || unsafe { real(function, width, height) })
 }
 
 /// Wraps `cuLaunchGridAsync`.
@@ -206,7 +206,7 @@ pub unsafe fn legacy_grid_async(
     stream: *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    judged(stream, || Shape::plain(function), || unsafe { real(function, width, height, stream) })
+    judged(stream, || Shape::plain(function), move || unsafe { real(function, width, height, stream) })
 }
 
 /// Wraps `cuFuncSetAttribute`, which can give a function a cluster.
