@@ -26,6 +26,10 @@ fn main() {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("src/client").expect("the sources are there") {
         let path = entry.expect("the directory can be read").path();
+        // What entry points are made of has folders; they themselves have none.
+        if path.is_dir() {
+            continue;
+        }
         let module = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
         let source = fs::read_to_string(&path).expect("the sources can be read");
         implemented(&source, &module, &mut found);

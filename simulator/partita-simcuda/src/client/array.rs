@@ -6,10 +6,10 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::context::current;
+use super::gpus::{runtime, runtime_at};
 use super::memory::{self, PITCH_BYTES};
 use super::object::Registry;
-use super::runtime::{runtime, runtime_at};
-use super::{get, put};
+use super::{get, memory_api, put};
 use crate::shared::protocol::AllocKind;
 
 /// Where an array's bytes lie.
@@ -106,7 +106,7 @@ pub fn shape(handle: CUarray) -> Result<Shape, CuResult> {
 fn allocate(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, bytes: usize) -> Result<u64, CuResult> {
     let context = current()?;
     match descriptor.flags & CUDA_ARRAY3D_DEFERRED_MAPPING {
-        0 => memory::allocate(context, bytes as u64, AllocKind::Device),
+        0 => memory_api::allocate(context, bytes as u64, AllocKind::Device),
         _ => Ok(0),
     }
 }

@@ -18,8 +18,8 @@ use partita_abi::callback::{
 };
 use partita_abi::types::CUuuid;
 
-use super::runtime::lock;
 use crate::shared::qmd::Image;
+use crate::shared::sys::lock;
 
 /// Size of the real table, in bytes.
 const TABLE_BYTES: usize = 0x60;

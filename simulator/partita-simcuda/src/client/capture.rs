@@ -8,15 +8,15 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::context::Context;
+use super::context::stream::Stream;
 use super::event::Event;
+use super::fill::Fill;
 use super::function::Function;
 use super::graph::{self, KernelNode, NodeKind};
-use super::graph_memory::{self, GraphMemory};
+use super::graph_memory::GraphMemory;
 use super::launch::Launch;
-use super::memset::Fill;
-use super::runtime::lock;
-use super::stream::Stream;
 use crate::shared::command::{Command, Rect};
+use crate::shared::sys::lock;
 
 /// One capture, over all streams that joined it.
 #[derive(Debug)]
@@ -110,11 +110,23 @@ fn refuse_unsafe_beside() -> Result<(), CuResult> {
 ///
 /// # Errors
 /// `STREAM_CAPTURE_UNSUPPORTED`.
-pub fn refuse_context(context: &Context) -> Result<(), CuResult> {
+fn refuse_context(context: &Context) -> Result<(), CuResult> {
     if SESSIONS.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
     refuse_members(CuResult::STREAM_CAPTURE_UNSUPPORTED, |stream| std::ptr::eq(stream.context(), context))
+}
+
+impl Context {
+    /// Waits for all work of the context.
+    ///
+    /// # Errors
+    /// Those of waiting; `STREAM_CAPTURE_UNSUPPORTED` while one of its streams captures.
+    pub fn synchronize(&self) -> Result<(), CuResult> {
+        self.runtime.healthy()?;
+        refuse_context(self)?;
+        self.finish()
+    }
 }
 
 fn refuse_members(error: CuResult, is_meant: impl Fn(&Stream) -> bool) -> Result<(), CuResult> {
@@ -440,7 +452,7 @@ pub fn add_free(stream: &'static Stream, address: u64) -> Result<(), CuResult> {
         let session = state.member(stream)?.session;
         Ok(state.valid(session)?.graph)
     })?;
-    graph_memory::check_free(graph, address)?;
+    graph::check_free(graph, address)?;
     add(stream, NodeKind::Free(address))
 }
 

@@ -4,9 +4,9 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::capture::{Info, begin, end, exchange_mode, info, set_after};
+use super::context::stream::resolve;
+use super::gpus::runtime;
 use super::graph;
-use super::runtime::runtime;
-use super::stream::resolve;
 use super::{get, list, put, put_if};
 
 /// A capture, with its state and number handed out.

@@ -1,5 +1,8 @@
 //! Contexts: created ones, the primary one, and which is current in a thread.
 
+pub mod green;
+pub mod stream;
+
 use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,14 +10,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use partita_abi::CuResult;
 use partita_abi::types::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK, CUcontext, CUdevice};
 
-use super::capture;
-use super::green::Green;
+use super::gpus::{runtime, set_current, visible};
 use super::object::{Mark, Object, object};
-use super::runtime::{Runtime, lock, runtime, set_current, visible};
-use super::stream::Stream;
+use super::runtime::Runtime;
 use crate::kernel::{group, vidmem};
 use crate::shared::place::{context_bytes, usable_bytes};
-use crate::shared::protocol::{AllocKind, Reply, Request};
+use crate::shared::protocol::{Reply, Request};
+use crate::shared::sys::lock;
+use green::Green;
+use stream::Stream;
 
 /// A context. Never unmapped; a destroyed one is known by its mark.
 #[derive(Debug)]
@@ -44,7 +48,7 @@ pub struct Context {
     /// What the kernel driver was asked for, until it is destroyed.
     memory: Mutex<Option<vidmem::Taken>>,
     /// Memory for what limits are beyond what they were at first, by limit.
-    buffers: Mutex<[u64; 10]>,
+    pub(super) buffers: Mutex<[u64; 10]>,
     /// References of `cuCtxAttach`, with the creator's.
     pub(super) attached: AtomicU32,
 }
@@ -114,7 +118,7 @@ pub fn check_device(device: CUdevice) -> Result<&'static Runtime, CuResult> {
     visible().get(index).copied().ok_or(CuResult::INVALID_DEVICE)
 }
 
-fn default_limits() -> [usize; 10] {
+pub(super) fn default_limits() -> [usize; 10] {
     // Stack, printf buffer, malloc heap, sync depth, pending launches, L2 fetch granularity,
     // persisting L2.
     [1024, 7340032, 8388608, 2, 2048, 64, 0, 0, 0, 0]
@@ -210,26 +214,6 @@ impl Context {
         self.mark.is(Self::KIND)
     }
 
-    /// Makes the memory for what a limit is beyond what it was at first, in place of what there
-    /// was.
-    ///
-    /// # Errors
-    /// `OUT_OF_MEMORY`; then there is what there was.
-    pub fn set_buffer(&'static self, limit: u32, value: usize) -> Result<(), CuResult> {
-        let mut buffers = lock(&self.buffers);
-        let buffer = buffers.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
-        let beyond = value.saturating_sub(default_limits()[limit as usize]) as u64;
-        let made = match beyond {
-            0 => 0,
-            bytes => super::memory::allocate(self, bytes, AllocKind::Device)?,
-        };
-        if *buffer != 0 {
-            super::memory::free(self.home().runtime, *buffer)?;
-        }
-        *buffer = made;
-        Ok(())
-    }
-
     /// Notes a stream.
     pub fn add_stream(&self, stream: &'static Stream) {
         lock(&self.streams).push(stream);
@@ -270,16 +254,6 @@ impl Context {
         all
     }
 
-    /// Waits for all work of the context.
-    ///
-    /// # Errors
-    /// Those of [`Runtime::wait`]; `STREAM_CAPTURE_UNSUPPORTED` while one of its streams captures.
-    pub fn synchronize(&self) -> Result<(), CuResult> {
-        self.runtime.healthy()?;
-        capture::refuse_context(self)?;
-        self.finish()
-    }
-
     /// Waits for all work that its streams have been given, whether or not they capture or still
     /// exist.
     ///
@@ -295,12 +269,12 @@ impl Context {
         ending.into_iter().try_for_each(|(slot, seq)| self.runtime.wait(|| self.runtime.reached(slot, seq)))
     }
 
-    /// Destroys it with all that belongs to it.
+    /// Ends the object and its streams: nobody finds them any more. What the board has of it is
+    /// left.
     ///
     /// # Errors
     /// `CONTEXT_IS_DESTROYED` when somebody did already.
-    pub fn destroy(&'static self) -> Result<(), CuResult> {
-        let runtime = self.runtime;
+    pub(super) fn retire(&'static self) -> Result<(), CuResult> {
         if !self.mark.kill(Self::KIND) {
             return Err(CuResult::CONTEXT_IS_DESTROYED);
         }
@@ -312,10 +286,15 @@ impl Context {
         }
         lock(&self.streams).clear();
         lock(&self.threads).clear();
-        super::module::forget_context(self.id);
-        for region in runtime.regions.remove_where(|region| region.ctx == self.id) {
-            super::memory::close_view(runtime, &region);
-        }
+        Ok(())
+    }
+
+    /// Gives back what the board and the kernel driver have of it.
+    ///
+    /// # Errors
+    /// The board's.
+    pub(super) fn release(&self) -> Result<(), CuResult> {
+        let runtime = self.runtime;
         let destroyed = match runtime.call(&Request::CtxDestroy { ctx: self.number }) {
             Err(_) if runtime.healthy().is_err() => Ok(()),
             result => result.map(drop),

@@ -6,10 +6,15 @@ use std::sync::atomic::Ordering;
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
-use super::context::{Context, check_device, check_flags, context_or_current, current, with_stack};
+use super::context::{
+    Context, check_device, check_flags, context_or_current, current, default_limits, with_stack,
+};
+use super::gpus::runtime;
 use super::object::object;
-use super::runtime::{Runtime, lock, runtime};
-use super::{get, list, put, put_if};
+use super::runtime::Runtime;
+use super::{get, list, memory, memory_api, put, put_if};
+use crate::shared::protocol::AllocKind;
+use crate::shared::sys::lock;
 
 /// What `cuCtxGetApiVersion` answers: of contexts made by the present interface.
 const API_VERSION: u32 = 3020;
@@ -55,6 +60,26 @@ fn create_and_push(
 const LIMIT_PRINTF: u32 = 1;
 /// `CU_LIMIT_MALLOC_HEAP_SIZE`.
 const LIMIT_HEAP: u32 = 2;
+
+/// Makes the memory for what a context's limit is beyond what it was at first, in place of what
+/// there was.
+///
+/// # Errors
+/// `OUT_OF_MEMORY`; then there is what there was.
+fn set_buffer(context: &'static Context, limit: u32, value: usize) -> Result<(), CuResult> {
+    let mut buffers = lock(&context.buffers);
+    let buffer = buffers.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
+    let beyond = value.saturating_sub(default_limits()[limit as usize]) as u64;
+    let made = match beyond {
+        0 => 0,
+        bytes => memory_api::allocate(context, bytes, AllocKind::Device)?,
+    };
+    if *buffer != 0 {
+        memory::free(context.home().runtime, *buffer)?;
+    }
+    *buffer = made;
+    Ok(())
+}
 
 driver_api! {
     /// Makes a context and makes it current.
@@ -161,7 +186,7 @@ driver_api! {
         let mut limits = lock(&context.limits);
         let found = limits.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
         if matches!(limit, LIMIT_PRINTF | LIMIT_HEAP) {
-            context.set_buffer(limit, value)?;
+            set_buffer(context, limit, value)?;
         }
         *found = value;
         Ok(())

@@ -7,7 +7,8 @@ use partita_abi::attribute::*;
 use partita_abi::types::*;
 
 use super::context::check_device;
-use super::runtime::{Runtime, runtime, visible};
+use super::gpus::{runtime, visible};
+use super::runtime::Runtime;
 use super::{put, put_text, text};
 
 /// Where a simulated board sits: `0000:1b:00.0` for the first.

@@ -7,11 +7,13 @@ use std::sync::Mutex;
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::gpus::runtime;
 use super::object::Registry;
 use super::region::{Kind, Region};
-use super::runtime::{Runtime, lock, runtime};
+use super::runtime::Runtime;
 use super::{get, put};
 use crate::shared::protocol::{PAGE_BYTES, Reply, Request};
+use crate::shared::sys::lock;
 
 /// Imported memory.
 #[derive(Clone, Copy, Debug)]

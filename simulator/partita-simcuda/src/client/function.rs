@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use partita_abi::CuResult;
 use partita_abi::attribute::*;
 use partita_abi::types::*;
+use partita_core::TpcSet;
+use partita_sim::{Footprint, KernelWork};
 
-use super::object::{Mark, Object, object};
-use super::put;
-use super::runtime::{Runtime, runtime};
+use super::object::{Mark, Object};
+use super::runtime::Runtime;
 use crate::shared::qmd::{Image, template};
 
 /// What an image says of a kernel.
@@ -116,22 +117,23 @@ impl Function {
         self.mark.kill(Self::KIND);
     }
 
-    /// The function of a handle, where a kernel's does not serve: as on an H200 (driver 580.159.04)
-    /// that is an invalid handle.
-    ///
-    /// # Safety
-    /// As for [`object`].
-    unsafe fn at(handle: CUfunction) -> Result<&'static Self, CuResult> {
-        match super::module::kernel_as_function(handle) {
-            Some(_) => Err(Self::BAD),
-            // SAFETY: passed on to the caller.
-            None => unsafe { object(handle.0) },
-        }
-    }
-
     /// Its handle.
     pub fn handle(&self) -> CUfunction {
         CUfunction(std::ptr::from_ref(self).cast_mut().cast())
+    }
+
+    /// Blocks as the model has them, for questions of room.
+    pub fn work(&self, threads: u32, dynamic_shared: u32) -> KernelWork {
+        let mut work = KernelWork::new(1, threads.max(1), 0, TpcSet::EMPTY);
+        work.regs_per_thread = self.registers.max(16);
+        work.smem_per_block = self.info.shared_bytes.saturating_add(dynamic_shared);
+        work
+    }
+
+    /// Blocks that one SM holds at once.
+    pub fn resident_blocks(&self, runtime: &Runtime, threads: u32, dynamic_shared: u32) -> u32 {
+        let sm = &runtime.spec.sm;
+        Footprint::of(&self.work(threads, dynamic_shared), sm).blocks_per_sm(sm)
     }
 
     /// Threads of a block at most.
@@ -142,7 +144,11 @@ impl Function {
         if self.info.threads_max > 0 { limit.min(self.info.threads_max) } else { limit }
     }
 
-    fn attribute(&self, runtime: &Runtime, attribute: CUfunction_attribute) -> Result<c_int, CuResult> {
+    /// An attribute, as `cuda.h` names them.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for an unknown one.
+    pub fn attribute(&self, runtime: &Runtime, attribute: CUfunction_attribute) -> Result<c_int, CuResult> {
         let capability = runtime.spec.compute_capability;
         let native = u32::from(capability.major) * 10 + u32::from(capability.minor);
         Ok(match attribute {
@@ -170,7 +176,11 @@ impl Function {
         })
     }
 
-    fn set_attribute(
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for one that cannot be set and a value that cannot be.
+    pub fn set_attribute(
         &self,
         runtime: &Runtime,
         attribute: CUfunction_attribute,
@@ -202,53 +212,11 @@ impl Function {
         Ok(())
     }
 
-    fn param(&self, index: usize) -> Result<(usize, usize), CuResult> {
+    /// Offset and size of a parameter.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for one that there is not.
+    pub fn param(&self, index: usize) -> Result<(usize, usize), CuResult> {
         self.info.params.get(index).copied().ok_or(CuResult::INVALID_VALUE)
-    }
-}
-
-driver_api! {
-    /// Reads an attribute of a function.
-    fn cuFuncGetAttribute(value, attribute, function) {
-        let runtime = runtime()?;
-        let function = Function::at(function)?;
-        put(value, function.attribute(runtime, attribute)?)
-    }
-
-    /// Sets an attribute of a function.
-    fn cuFuncSetAttribute(function, attribute, value) {
-        let runtime = runtime()?;
-        let function = Function::at(function)?;
-        function.set_attribute(runtime, attribute, value)
-    }
-
-    /// Sets an attribute of a library's kernel.
-    fn cuKernelSetAttribute(attribute, value, kernel, device) {
-        let runtime = super::context::check_device(device)?;
-        super::module::kernel_function(kernel)?.set_attribute(runtime, attribute, value)
-    }
-
-    /// A function's module.
-    fn cuFuncGetModule(module, function) {
-        runtime()?;
-        let function = Function::at(function)?;
-        put(module, CUmodule::from_addr(function.module))
-    }
-
-    /// Where a parameter lies.
-    fn cuFuncGetParamInfo(function, index, offset, size) {
-        runtime()?;
-        let function = Function::at(function)?;
-        let (at, bytes) = function.param(index)?;
-        put(offset, at)?;
-        super::put_if(size, bytes);
-        Ok(())
-    }
-
-    /// Loads a function, which is loaded.
-    fn cuFuncLoad(function) {
-        runtime()?;
-        Function::at(function)?;
-        Ok(())
     }
 }

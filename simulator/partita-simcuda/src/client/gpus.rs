@@ -1,14 +1,14 @@
 //! The GPUs that this process sees: connected to by `cuInit`, found by every other call.
 
 use std::cell::Cell;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use partita_abi::CuResult;
 
-use super::runtime::{Runtime, lock};
+use super::runtime::{Runtime, complain};
 use crate::shared::place::{GPUS_MAX, Place};
+use crate::shared::sys::lock;
 use crate::shared::visible::visible_devices;
 
 /// That of the first GPU; null before `cuInit`.
@@ -116,12 +116,6 @@ pub fn initialize() -> Result<(), CuResult> {
     unsafe { libc::pthread_atfork(None, None, Some(forget_after_fork)) };
     RUNTIME.store(std::ptr::from_ref(first).cast_mut(), Ordering::Release);
     if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) }
-}
-
-/// Says why there is no device.
-pub(super) fn complain(error: io::Error) -> CuResult {
-    eprintln!("partita-sim: {error}");
-    CuResult::NO_DEVICE
 }
 
 extern "C" fn forget_after_fork() {

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex};
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::context::green::Confines;
 use super::event::Event;
+use super::fill::Fill;
 use super::function::Function;
-use super::graph_memory::GraphMemory;
-use super::green::Confines;
+use super::graph_memory::{self, GraphMemory};
 use super::launch::Launch;
-use super::memset::Fill;
 use super::object::Registry;
-use super::runtime::lock;
+use super::user_object;
 use crate::shared::command::{Command, Rect};
+use crate::shared::sys::lock;
 
 /// A kernel node.
 #[derive(Clone, Debug)]
@@ -296,6 +297,22 @@ pub fn owns_memory(handle: usize) -> Result<bool, CuResult> {
     Ok(kinds.any(|node| matches!(&*lock(&node.kind), NodeKind::Alloc(..) | NodeKind::Free(_))))
 }
 
+/// Whether a graph can have a node that frees an address: once, and only memory of graphs.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn check_free(owner: usize, address: u64) -> Result<(), CuResult> {
+    let nodes = lock(&graph(owner)?.nodes).clone();
+    let frees = |handle: &usize| {
+        node(*handle).is_ok_and(|node| matches!(*lock(&node.kind), NodeKind::Free(freed) if freed == address))
+    };
+    if graph_memory::is_owned(address) && !nodes.iter().any(frees) {
+        Ok(())
+    } else {
+        Err(CuResult::INVALID_VALUE)
+    }
+}
+
 /// Whether a graph has nodes that cannot be in two executables at a time: those that own memory or
 /// choose among graphs.
 ///
@@ -350,7 +367,7 @@ pub fn destroy(handle: usize) -> Result<(), CuResult> {
     }
     let objects = std::mem::take(&mut *lock(&graph.objects));
     for (object, count) in objects {
-        super::graph_memory::release(object, count)?;
+        user_object::release(object, count)?;
     }
     Ok(())
 }

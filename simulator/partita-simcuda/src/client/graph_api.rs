@@ -7,13 +7,14 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::event::Event;
+use super::gpus::runtime;
 use super::graph::{self, Conditional, KernelNode, Node, NodeKind};
 use super::graph_kind::{
     batch_kind, check_edges, copy_kind, fill_kind, handles, kernel_v1, kernel_v2, kind_of,
 };
 use super::object::object;
-use super::runtime::{lock, runtime};
 use super::{get, put};
+use crate::shared::sys::lock;
 
 unsafe fn add(
     to: *mut CUgraphNode,

@@ -15,17 +15,21 @@ use std::sync::{Arc, Mutex};
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
-use super::copy::{Plan, moves, plan};
+use super::context::stream::Stream;
+use super::copy::{Plan, plan};
 use super::event::Event;
+use super::gpus::runtime;
 use super::graph::{self, KernelNode, NodeKind};
+use super::graph_memory::{self, GraphMemory};
+use super::moves::moves;
 use super::object::Registry;
-use super::runtime::{Runtime, lock, runtime};
-use super::stream::Stream;
+use super::runtime::Runtime;
 use super::worker::{self, HostWork};
-use super::{callback, capture, graph_memory};
+use super::{callback, capture, user_object};
 use crate::shared::command::Command;
 use crate::shared::protocol::{GraphNode, NodeWork, Request};
 use crate::shared::qmd::{self, Image};
+use crate::shared::sys::lock;
 
 /// A node, flattened out of its graphs.
 #[derive(Debug)]
@@ -195,7 +199,7 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, Refusal> {
     flatten(handle, &[], false, &mut flat)?;
     let objects = lock(&graph.objects).clone();
     for (object, count) in &objects {
-        graph_memory::retain(*object, *count)?;
+        user_object::retain(*object, *count)?;
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let exec = Exec {
@@ -299,6 +303,42 @@ impl ExecNode {
     }
 }
 
+/// Allocates and frees what a launch does. `frees_first`: what the last launch left is freed
+/// before.
+///
+/// # Errors
+/// `INVALID_VALUE` for memory that is allocated already, and for a free of another graph's memory
+/// that is not.
+fn launch_memory(flat: &Flat, frees_first: bool) -> Result<(), CuResult> {
+    let runs = || flat.nodes.iter().map(|node| &node.kind);
+    let own: BTreeMap<u64, &Arc<GraphMemory>> = runs()
+        .filter_map(|kind| match kind {
+            NodeKind::Alloc(memory) => Some((memory.address, memory)),
+            _ => None,
+        })
+        .collect();
+    let freed: Vec<u64> = runs()
+        .filter_map(|kind| match kind {
+            NodeKind::Free(address) => Some(*address),
+            _ => None,
+        })
+        .collect();
+    let is_there = |address: &u64| graph_memory::is_allocated(*address);
+    if !frees_first && own.keys().any(is_there) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    if freed.iter().any(|address| !own.contains_key(address) && !graph_memory::is_allocated(*address)) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    for address in &freed {
+        let _ = graph_memory::free(*address);
+    }
+    for (_, memory) in own.into_iter().filter(|(address, _)| !freed.contains(address)) {
+        graph_memory::hold(memory);
+    }
+    Ok(())
+}
+
 /// Tells the board what it does not know yet; of recordings and waits for them only the launch that
 /// they are part of.
 pub(super) fn upload(exec: &Exec, state: &mut State, is_launch: bool) -> Result<(), CuResult> {
@@ -355,7 +395,7 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
     // structure.
     stream.enter_launch()?;
     let mut state = lock(&exec.state);
-    graph_memory::launch(&state.flat, exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0)?;
+    launch_memory(&state.flat, exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0)?;
     upload(&exec, &mut state, true)?;
     let seq = runtime.command(stream, &Command::Graph { graph: exec.number })?;
     state.last = Some((stream, seq));

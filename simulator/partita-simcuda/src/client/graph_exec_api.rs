@@ -4,16 +4,17 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::capture;
+use super::context::stream::resolve;
+use super::gpus::runtime;
 use super::graph::NodeKind;
 use super::graph_exec::{
     EXECS, change, change_child, exec, has_batches, instantiate, launch, place, update, upload,
 };
 use super::graph_kind;
 use super::object::object;
-use super::runtime::{lock, runtime};
-use super::stream::resolve;
 use super::{get, put, put_if, worker};
 use crate::shared::protocol::Request;
+use crate::shared::sys::lock;
 
 driver_api! {
     /// Makes an executable graph.
@@ -93,7 +94,7 @@ driver_api! {
         let state = lock(&gone.state);
         let idle = state.last.is_none_or(|(stream, seq)| stream.reached(seq));
         for (object, count) in &gone.objects {
-            super::graph_memory::release(*object, *count)?;
+            super::user_object::release(*object, *count)?;
         }
         if idle {
             let tokens = state.flat.nodes.iter().flat_map(|node| node.token.iter().chain(&node.former));

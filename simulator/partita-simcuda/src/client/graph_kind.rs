@@ -5,14 +5,14 @@ use core::ffi::c_void;
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::context::green::Confines;
+use super::fill::Fill;
 use super::function::Function;
+use super::gpus::runtime;
 use super::graph::{self, KernelNode, NodeKind};
-use super::green::Confines;
 use super::launch::{Launch, ParamBuffer};
 use super::memcpy::rect_3d;
-use super::memset::Fill;
 use super::object::object;
-use super::runtime::runtime;
 use super::stream_ops::batch_command;
 use super::{get, list, module};
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::gpus::runtime;
 use super::graph::{self, Node};
 use super::graph_kind::handles;
-use super::runtime::{lock, runtime};
 use super::{get, put};
+use crate::shared::sys::lock;
 
 fn node(handle: CUgraphNode) -> Result<Arc<Node>, CuResult> {
     runtime()?;

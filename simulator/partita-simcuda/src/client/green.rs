@@ -11,33 +11,18 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 use partita_core::TpcSet;
 
+use super::context::green::Green;
+use super::context::stream::{Stream, clamp_priority, resolve};
 use super::context::{Context, check_device, context_or_current};
 use super::event::{Event, record_context, wait_context};
+use super::gpus::runtime;
 use super::object::{Registry, object};
 use super::resource::{self, SmSet};
-use super::runtime::{Runtime, runtime};
-use super::stream::{Stream, clamp_priority, resolve};
+use super::runtime::Runtime;
 use super::{callback, get, list, primary, put, put_if};
 
 /// The first driver with them.
 const CUDA_VERSION_MIN: u32 = 12_040;
-
-/// What a context has to be a green one.
-#[derive(Debug)]
-pub struct Green {
-    /// The primary context, which owns all that is made here.
-    pub primary: &'static Context,
-    sms: SmSet,
-    /// The physical disable words of its launches.
-    pub disable: [u32; 8],
-}
-
-impl Green {
-    /// Its TPCs, logical.
-    pub fn set(&self) -> TpcSet {
-        self.sms.set
-    }
-}
 
 static GREENS: Registry<&'static Context> = Registry::new(0x1c00_0000_0000);
 static DESCRIPTORS: Registry<Arc<SmSet>> = Registry::new(0x1d00_0000_0000);
@@ -220,30 +205,5 @@ driver_api! {
     /// A number that no other context of the process has.
     fn cuGreenCtxGetId(handle, id) {
         put(id, green(handle)?.id)
-    }
-}
-
-/// What streams hold their launches to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Confines {
-    /// A mask in the stream's structure: logical, set bits disable.
-    pub mask: Option<[u32; 4]>,
-    /// The physical disable words of a green context, where there is no such mask.
-    pub green: Option<[u32; 8]>,
-}
-
-impl Stream {
-    /// What holds the launch that begins now.
-    ///
-    /// # Errors
-    /// Those of [`Stream::enter_launch`].
-    #[inline]
-    pub fn confines(&self) -> Result<Confines, CuResult> {
-        let mask = self.enter_launch()?;
-        let green = match mask {
-            None => self.context().green().map(|green| green.disable),
-            Some(_) => None,
-        };
-        Ok(Confines { mask, green })
     }
 }

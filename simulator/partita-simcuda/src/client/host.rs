@@ -8,9 +8,10 @@ use partita_abi::types::*;
 
 use super::capture;
 use super::context::current;
+use super::gpus::{runtime, visible};
 use super::put;
 use super::region::{Kind, Region};
-use super::runtime::{Runtime, runtime, visible};
+use super::runtime::Runtime;
 use crate::shared::protocol::Request;
 use crate::shared::sys::memfd;
 

@@ -1,5 +1,7 @@
 //! What a module image says of its kernels: PTX text, cubins (ELF) and fat binaries of both.
 
+mod ptx;
+
 use partita_abi::CuResult;
 
 use super::function::KernelInfo;
@@ -92,7 +94,7 @@ pub unsafe fn parse(image: *const u8) -> Result<Loaded, CuResult> {
         _ => {
             // SAFETY: what is none of the above is text that ends with a zero.
             let text = unsafe { std::ffi::CStr::from_ptr(image.cast()) };
-            super::ptx::parse(text.to_str().map_err(|_| CuResult::INVALID_PTX)?)
+            ptx::parse(text.to_str().map_err(|_| CuResult::INVALID_PTX)?)
         }
     }
 }
@@ -144,7 +146,7 @@ fn fatbin(bytes: &[u8]) -> Result<Loaded, CuResult> {
             (1, Some(part)) => {
                 let text = part.split(|byte| *byte == 0).next().unwrap_or_default();
                 let text = std::str::from_utf8(text).map_err(|_| CuResult::INVALID_PTX)?;
-                source.add(super::ptx::parse(text)?);
+                source.add(ptx::parse(text)?);
             }
             _ => skipped += 1,
         }

@@ -6,11 +6,11 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 use partita_abi::versions;
 
-use super::{callback, exports, get, put, put_if, runtime, text};
+use super::{callback, exports, get, gpus, put, put_if, text};
 use crate::shared::place::Place;
 
 fn cuda_version() -> Result<u32, CuResult> {
-    match runtime::runtime() {
+    match gpus::runtime() {
         Ok(runtime) => Ok(runtime.spec.driver.cuda_version),
         // The version may be asked for before `cuInit`.
         Err(_) => Place::from_env()
@@ -47,7 +47,7 @@ driver_api! {
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        runtime::initialize()
+        gpus::initialize()
     }
 
     /// The CUDA version of the simulated driver.

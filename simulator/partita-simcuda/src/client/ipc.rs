@@ -7,10 +7,10 @@ use partita_abi::types::*;
 
 use super::context::current;
 use super::event::Event;
+use super::gpus::{runtime, runtime_at, visible};
 use super::object::object;
 use super::put;
 use super::region::{Kind, Region};
-use super::runtime::{runtime, runtime_at, visible};
 use crate::shared::protocol::{Reply, Request};
 use crate::shared::sys::pid;
 

@@ -12,14 +12,13 @@ use partita_abi::stages::STAGES;
 use partita_abi::types::*;
 use partita_abi::workloads::WORKLOADS;
 
+use super::context::green::Confines;
 use super::function::Function;
-use super::green::Confines;
-use super::object::object;
-use super::runtime::{Runtime, lock};
-use super::stream::{Stream, resolve};
-use super::{callback, capture, get, list, module};
-use crate::shared::command::{KIND_LAUNCH, LaunchHead};
+use super::runtime::Runtime;
+use super::{get, list};
+use crate::shared::command::LaunchHead;
 use crate::shared::qmd::{self, Image};
+use crate::shared::sys::lock;
 
 /// The longest parameter list, in bytes, as `cuda.h` documents it for devices from Volta on.
 pub const PARAM_BYTES_MAX: usize = 32764;
@@ -78,8 +77,7 @@ impl Launch {
         }
         if self.cooperative {
             let blocks = self.shape().grid_blocks();
-            let resident =
-                super::occupancy::resident_blocks(runtime, function, threads as u32, self.dynamic_shared);
+            let resident = function.resident_blocks(runtime, threads as u32, self.dynamic_shared);
             if blocks > u64::from(resident) * u64::from(runtime.sms) {
                 return Err(CuResult::COOPERATIVE_LAUNCH_TOO_LARGE);
             }
@@ -263,43 +261,6 @@ pub fn note_unknown(name: &str) {
     }
 }
 
-/// Launches, or adds a node to what is being captured.
-///
-/// # Safety
-/// As for [`ParamBuffer::gather`].
-#[inline]
-unsafe fn launch(
-    function: CUfunction,
-    launch: &Launch,
-    stream: CUstream,
-    per_thread: bool,
-    params: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> Result<(), CuResult> {
-    super::runtime::runtime()?;
-    let function: &'static Function = match module::kernel_as_function(function) {
-        Some(function) => function?,
-        // SAFETY: handles by the caller's word.
-        None => unsafe { object(function.0)? },
-    };
-    // SAFETY: as above.
-    let stream: &'static Stream = unsafe { resolve(stream, per_thread)? };
-    let runtime = stream.runtime();
-    function.check_device(runtime)?;
-    launch.check(runtime, function)?;
-    // SAFETY: by the caller's word.
-    let params = unsafe { ParamBuffer::gather(function, params, extra)? };
-    if capture::captures(stream)? {
-        return capture::add_kernel(stream, function, launch, params.bytes());
-    }
-    let confines = stream.confines()?;
-    let mut image = launch.describe(runtime, function, &confines, stream.priority.load(Ordering::Relaxed))?;
-    callback::show(&mut image);
-    let head = launch.head(runtime, params.bytes().len());
-    let parts = [head.as_bytes(), qmd::bytes(&image, runtime.qmd), params.bytes()];
-    runtime.publish(stream, KIND_LAUNCH, &parts).map(drop)
-}
-
 /// Reads the attributes of a launch.
 ///
 /// # Safety
@@ -332,46 +293,4 @@ pub unsafe fn configured(config: *const CUlaunchConfig) -> Result<(Launch, CUstr
         }
     }
     Ok((launch, config.stream))
-}
-
-driver_api! {
-    /// Launches a kernel.
-    fn cuLaunchKernel | cuLaunchKernel_ptsz [per_thread] (
-        function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params,
-        extra,
-    ) {
-        let wanted = Launch {
-            grid: [grid_x, grid_y, grid_z],
-            block: [block_x, block_y, block_z],
-            dynamic_shared: shared_bytes,
-            cluster: [1; 3],
-            cooperative: false,
-            priority: None,
-        };
-        callback::show_launch_call();
-        let result = launch(function, &wanted, stream, per_thread, params, extra);
-        callback::show_launch_call();
-        result
-    }
-
-    /// Launches a kernel with attributes.
-    fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz [per_thread] (config, function, params, extra) {
-        let (wanted, stream) = configured(config)?;
-        launch(function, &wanted, stream, per_thread, params, extra)
-    }
-
-    /// Launches a kernel whose blocks must all be resident at once.
-    fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz [per_thread] (
-        function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params,
-    ) {
-        let wanted = Launch {
-            grid: [grid_x, grid_y, grid_z],
-            block: [block_x, block_y, block_z],
-            dynamic_shared: shared_bytes,
-            cluster: [1; 3],
-            cooperative: true,
-            priority: None,
-        };
-        launch(function, &wanted, stream, per_thread, params, std::ptr::null_mut())
-    }
 }

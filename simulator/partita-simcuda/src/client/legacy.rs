@@ -9,10 +9,12 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::function::Function;
-use super::launch::{PARAM_BYTES_MAX, cuLaunchKernel};
+use super::gpus::runtime;
+use super::launch::PARAM_BYTES_MAX;
+use super::launch_api::cuLaunchKernel;
 use super::list;
 use super::object::object;
-use super::runtime::{lock, runtime};
+use crate::shared::sys::lock;
 
 /// What was set on a function.
 #[derive(Clone, Debug)]

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::gpus::runtime;
 use super::image;
 use super::object::Registry;
-use super::runtime::{lock, runtime};
 use super::{list, put, put_if};
+use crate::shared::sys::lock;
 
 #[derive(Debug, Default)]
 struct Link {

@@ -5,8 +5,8 @@ use core::ffi::c_void;
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::context::stream::resolve;
 use super::copy::copy;
-use super::stream::resolve;
 use super::{array, get};
 use crate::shared::command::Rect;
 

@@ -3,27 +3,23 @@
 use core::ffi::c_void;
 
 use partita_abi::CuResult;
-use partita_abi::types::*;
 
-use super::capture;
-use super::context::{Context, current};
+use super::context::Context;
 use super::region::{Kind, Region};
-use super::runtime::{Runtime, runtime_at};
-use super::{list, put, put_if};
+use super::runtime::Runtime;
 use crate::shared::protocol::{AllocKind, Extent, Reply, Request};
 
 /// Rows of pitched memory start at multiples of this, in bytes.
 pub const PITCH_BYTES: usize = 512;
 
-/// Allocates and notes what the board gave.
+/// Allocates and notes what the board gave; [`super::memory_api::allocate`] asks first whether
+/// that is allowed.
 ///
 /// # Errors
 /// `INVALID_VALUE` for nothing, `OUT_OF_MEMORY`.
 pub fn allocate(context: &'static Context, bytes: u64, kind: AllocKind) -> Result<u64, CuResult> {
     let context = context.home();
     let runtime = context.runtime;
-    runtime.healthy()?;
-    capture::refuse_unsafe()?;
     let reply = runtime.call(&Request::Alloc { ctx: context.number, bytes, kind })?;
     let Reply::Memory { address, extents } = reply else { return Err(CuResult::UNKNOWN) };
     let host = kind == AllocKind::Managed;
@@ -55,7 +51,7 @@ fn open_view(runtime: &Runtime, region: &Region) -> Result<(), CuResult> {
             )
         };
         if mapped == libc::MAP_FAILED {
-            close_view(runtime, region);
+            close_view(region);
             return Err(CuResult::OUT_OF_MEMORY);
         }
         at += bytes;
@@ -64,7 +60,7 @@ fn open_view(runtime: &Runtime, region: &Region) -> Result<(), CuResult> {
 }
 
 /// Makes a managed region's addresses unusable for the host again, if it is one.
-pub fn close_view(_runtime: &Runtime, region: &Region) {
+pub fn close_view(region: &Region) {
     if region.kind != Kind::Managed {
         return;
     }
@@ -89,189 +85,9 @@ pub fn close_view(_runtime: &Runtime, region: &Region) {
 pub fn free(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
     let owned = |region: &Region| matches!(region.kind, Kind::Device | Kind::Managed) && !region.imported;
     let region = runtime.regions.remove(address, owned).ok_or(CuResult::INVALID_VALUE)?;
-    close_view(runtime, &region);
+    close_view(&region);
     match runtime.call(&Request::Free { address }) {
         Err(_) if runtime.healthy().is_err() => Ok(()),
         result => result.map(drop),
     }
-}
-
-/// Checks that flags of managed memory name one way of attaching.
-fn check_attach(flags: u32) -> Result<(), CuResult> {
-    match flags {
-        CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE => Ok(()),
-        _ => Err(CuResult::INVALID_VALUE),
-    }
-}
-
-driver_api! {
-    /// Allocates device memory.
-    fn cuMemAlloc_v2(address, bytes) {
-        let context = current()?;
-        if address.is_null() {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        put(address, allocate(context, bytes as u64, AllocKind::Device)?)
-    }
-
-    /// Allocates rows of device memory.
-    fn cuMemAllocPitch_v2(address, pitch, width_bytes, height, element_bytes) {
-        let context = current()?;
-        if address.is_null()
-            || pitch.is_null()
-            || width_bytes == 0
-            || height == 0
-            || !matches!(element_bytes, 4 | 8 | 16)
-        {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let row = width_bytes.checked_next_multiple_of(PITCH_BYTES).ok_or(CuResult::OUT_OF_MEMORY)?;
-        let bytes = row.checked_mul(height).ok_or(CuResult::OUT_OF_MEMORY)?;
-        put(address, allocate(context, bytes as u64, AllocKind::Device)?)?;
-        put(pitch, row)
-    }
-
-    /// Allocates memory that host and device address alike. It stays on the device here.
-    fn cuMemAllocManaged(address, bytes, flags) {
-        let context = current()?;
-        check_attach(flags)?;
-        if address.is_null() || flags == CU_MEM_ATTACH_SINGLE {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        put(address, allocate(context, bytes as u64, AllocKind::Managed)?)
-    }
-
-    /// Frees device memory, after all work of the context.
-    fn cuMemFree_v2(address) {
-        let runtime = runtime_at(address)?;
-        if address == 0 {
-            return Ok(());
-        }
-        let region = runtime.regions.find(address).filter(|region| region.start == address);
-        region.filter(|region| !region.imported).ok_or(CuResult::INVALID_VALUE)?;
-        capture::refuse_unsafe()?;
-        current()?.finish()?;
-        super::graph_memory::free(address).unwrap_or_else(|| free(runtime, address))
-    }
-
-    /// Free and total device memory, or either alone: what there is no place for is left out (an
-    /// H200 with driver 580.159.04).
-    fn cuMemGetInfo_v2(free, total) {
-        let runtime = current()?.runtime;
-        let Reply::MemInfo { free: left, total: all } = runtime.call(&Request::MemInfo)? else {
-            return Err(CuResult::UNKNOWN);
-        };
-        put_if(free, left as usize);
-        put_if(total, all as usize);
-        Ok(())
-    }
-
-    /// The allocation that holds an address.
-    fn cuMemGetAddressRange_v2(base, bytes, address) {
-        current()?;
-        let region = runtime_at(address)?.regions.find(address).ok_or(CuResult::NOT_FOUND)?;
-        if region.kind == Kind::Reserved {
-            return Err(CuResult::NOT_FOUND);
-        }
-        put_if(base, region.start);
-        put_if(bytes, region.bytes as usize);
-        Ok(())
-    }
-
-    /// Moves managed memory; it stays where it is here.
-    fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz [per_thread] (address, bytes, device, stream) {
-        super::stream::resolve(stream, per_thread)?;
-        if device != -1 {
-            super::context::check_device(device)?;
-        }
-        check_managed(address, bytes)
-    }
-
-    /// Moves managed memory; it stays where it is here.
-    fn cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz [per_thread] (
-        address, bytes, location, flags, stream,
-    ) {
-        super::stream::resolve(stream, per_thread)?;
-        let _ = location;
-        if flags != 0 {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        check_managed(address, bytes)
-    }
-
-    /// Moves managed memory; it stays where it is here.
-    fn cuMemPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz [per_thread] (
-        addresses, sizes, count, locations, firsts, location_count, flags, stream,
-    ) {
-        super::stream::resolve(stream, per_thread)?;
-        list(locations, location_count)?;
-        check_moves(list(addresses, count)?, list(sizes, count)?, list(firsts, location_count)?, flags)
-    }
-
-    /// Gives up what managed memory holds and moves it; it stays where and as it is here.
-    fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz [per_thread] (
-        addresses, sizes, count, locations, firsts, location_count, flags, stream,
-    ) {
-        super::stream::resolve(stream, per_thread)?;
-        list(locations, location_count)?;
-        check_moves(list(addresses, count)?, list(sizes, count)?, list(firsts, location_count)?, flags)
-    }
-
-    /// Gives up what managed memory holds, which stays as it is here.
-    fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz [per_thread] (
-        addresses, sizes, count, flags, stream,
-    ) {
-        super::stream::resolve(stream, per_thread)?;
-        check_batch(list(addresses, count)?, list(sizes, count)?, flags)
-    }
-
-    /// Advice on managed memory, which stays where it is here.
-    fn cuMemAdvise(address, bytes, advice, device) {
-        let _ = device;
-        if !(1..=6).contains(&advice) {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        check_managed(address, bytes)
-    }
-
-    /// Advice on managed memory, which stays where it is here.
-    fn cuMemAdvise_v2(address, bytes, advice, location) {
-        let _ = location;
-        if !(1..=6).contains(&advice) {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        check_managed(address, bytes)
-    }
-
-    /// Attaches managed memory to a stream, which changes nothing here.
-    fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz [per_thread] (
-        stream, address, bytes, flags,
-    ) {
-        super::stream::resolve(stream, per_thread)?;
-        check_attach(flags)?;
-        check_managed(address, bytes)
-    }
-}
-
-/// Checks a batch that is to be moved. The locations begin at its first entry and follow one
-/// another.
-fn check_moves(addresses: &[u64], sizes: &[usize], firsts: &[usize], flags: u64) -> Result<(), CuResult> {
-    let follow = firsts.first() == Some(&0) && firsts.is_sorted_by(|one, next| one < next);
-    if !follow || firsts.iter().any(|first| *first >= addresses.len()) {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    check_batch(addresses, sizes, flags)
-}
-
-fn check_batch(addresses: &[u64], sizes: &[usize], flags: u64) -> Result<(), CuResult> {
-    if flags != 0 || addresses.is_empty() {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    addresses.iter().zip(sizes).try_for_each(|(address, bytes)| check_managed(*address, *bytes))
-}
-
-fn check_managed(address: u64, bytes: usize) -> Result<(), CuResult> {
-    let region = runtime_at(address)?.regions.find(address).ok_or(CuResult::INVALID_VALUE)?;
-    let inside = address - region.start + bytes as u64 <= region.bytes;
-    if region.kind == Kind::Managed && inside { Ok(()) } else { Err(CuResult::INVALID_VALUE) }
 }

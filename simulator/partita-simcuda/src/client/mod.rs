@@ -3,6 +3,9 @@
 //! Every entry point is defined with `driver_api!`, which gives it the C ABI and the types of its
 //! arguments (from [`partita_abi::prototypes`]), turns its `Result` into a result code and keeps
 //! panics out: the workspace aborts on a panic, so entry points are written not to.
+//!
+//! What entry points work with lies below them, so that no two files use each other: `stream_api`
+//! has the entry points of streams, `context::stream` the streams, and captures lie between.
 
 macro_rules! driver_api {
     () => {};
@@ -64,10 +67,14 @@ pub mod context;
 pub mod context_api;
 pub mod copy;
 pub mod device;
+pub mod end;
 pub mod event;
+pub mod event_api;
 pub mod exports;
 pub mod external;
+pub mod fill;
 pub mod function;
+pub mod function_api;
 pub mod gpus;
 pub mod graph;
 pub mod graph_api;
@@ -75,6 +82,7 @@ pub mod graph_exec;
 pub mod graph_exec_api;
 pub mod graph_kind;
 pub mod graph_memory;
+pub mod graph_memory_api;
 pub mod graph_query;
 pub mod green;
 pub mod host;
@@ -82,24 +90,28 @@ pub mod image;
 pub mod init;
 pub mod ipc;
 pub mod launch;
+pub mod launch_api;
 pub mod legacy;
 pub mod link;
 pub mod memcpy;
 pub mod memory;
+pub mod memory_api;
 pub mod memset;
 pub mod module;
+pub mod moves;
 pub mod object;
 pub mod occupancy;
 pub mod pointer;
 pub mod pool;
+pub mod pool_api;
 pub mod primary;
-pub mod ptx;
 pub mod region;
 pub mod resource;
 pub mod runtime;
-pub mod stream;
+pub mod stream_api;
 pub mod stream_ops;
 pub mod structure;
+pub mod user_object;
 pub mod vmm;
 pub mod worker;
 

@@ -9,14 +9,16 @@ use partita_abi::types::*;
 
 use super::context::{Context, current};
 use super::function::Function;
+use super::gpus::runtime;
 use super::image::{self, Loaded};
 use super::launch::note_unknown;
-use super::memory;
 use super::object::Registry;
-use super::runtime::{Runtime, lock, runtime};
+use super::runtime::Runtime;
+use super::{memory, memory_api, moves};
 use super::{put, put_if, text};
 use crate::kernel::vidmem;
 use crate::shared::protocol::{AllocKind, FunctionSpec, Reply, Request};
+use crate::shared::sys::lock;
 
 /// A module: an image in a context.
 #[derive(Debug)]
@@ -70,9 +72,9 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     let (mut globals, mut taken) = (Vec::new(), Vec::new());
     for global in &image.globals {
         taken.push(vidmem::take(runtime.pci_bus, global.bytes.max(1))?);
-        let address = memory::allocate(context, global.bytes.max(1), AllocKind::Device)?;
+        let address = memory_api::allocate(context, global.bytes.max(1), AllocKind::Device)?;
         if !global.initial.is_empty() {
-            super::copy::write_device(runtime, address, &global.initial)?;
+            moves::write_device(runtime, address, &global.initial)?;
         }
         globals.push((global.name.clone(), address, global.bytes));
     }

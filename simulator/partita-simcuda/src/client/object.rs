@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 
-use super::runtime::lock;
+use crate::shared::sys::lock;
 
 /// Says which kind of object lies at an address, and whether it is alive.
 #[derive(Debug)]

@@ -6,27 +6,14 @@ use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
-use partita_core::TpcSet;
-use partita_sim::{Footprint, KernelWork};
 
+use super::context::stream::{Stream, resolve};
 use super::function::Function;
+use super::gpus::runtime;
 use super::launch::{CLUSTER_PORTABLE_MAX, Launch, configured};
 use super::object::object;
 use super::put;
-use super::runtime::{Runtime, runtime};
-use super::stream::{Stream, resolve};
-
-fn work(function: &Function, threads: u32, dynamic_shared: u32) -> KernelWork {
-    let mut work = KernelWork::new(1, threads.max(1), 0, TpcSet::EMPTY);
-    work.regs_per_thread = function.registers.max(16);
-    work.smem_per_block = function.info.shared_bytes.saturating_add(dynamic_shared);
-    work
-}
-
-/// Blocks of a function that one SM holds at once.
-pub fn resident_blocks(runtime: &Runtime, function: &Function, threads: u32, dynamic_shared: u32) -> u32 {
-    Footprint::of(&work(function, threads, dynamic_shared), &runtime.spec.sm).blocks_per_sm(&runtime.spec.sm)
-}
+use super::runtime::Runtime;
 
 fn function_of(handle: CUfunction) -> Result<&'static Function, CuResult> {
     runtime()?;
@@ -48,7 +35,7 @@ fn per_sm(function: CUfunction, threads: c_int, dynamic_shared: usize) -> Result
     {
         return Ok(0);
     }
-    Ok(resident_blocks(runtime, function, threads, shared))
+    Ok(function.resident_blocks(runtime, threads, shared))
 }
 
 /// The block size that keeps most threads resident, and the grid that fills the device with it.
@@ -99,7 +86,7 @@ fn clusters(runtime: &Runtime, function: &Function, launch: &Launch, stream: &St
     if threads > function.threads_max(runtime) {
         return 0;
     }
-    let mut work = work(function, threads, launch.dynamic_shared);
+    let mut work = function.work(threads, launch.dynamic_shared);
     work.cluster_blocks = size;
     work.enabled = match stream.context().green() {
         Some(green) => green.set(),

@@ -6,8 +6,8 @@ use partita_abi::CuResult;
 use partita_abi::attribute::*;
 use partita_abi::types::*;
 
+use super::gpus::runtime_at;
 use super::region::{Kind, Region};
-use super::runtime::runtime_at;
 use super::{context, get, list, put};
 
 /// Stores an attribute of a region, or of ordinary memory (`None`).

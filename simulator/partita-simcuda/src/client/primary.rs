@@ -9,8 +9,9 @@ use partita_abi::types::*;
 
 use super::context::{Context, check_device, check_flags};
 use super::put;
-use super::runtime::{Runtime, lock};
+use super::runtime::Runtime;
 use crate::shared::place::GPUS_MAX;
+use crate::shared::sys::lock;
 
 #[derive(Debug)]
 struct Primary {

@@ -3,22 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use partita_abi::CuResult;
 use partita_abi::qmd::{QmdLayout, layout_for};
 use partita_sim::DeviceSpec;
 
-pub use super::gpus::{are_several, initialize, owner, runtime, runtime_at, set_current, visible};
-pub use crate::shared::sys::lock;
-
-use super::gpus::complain;
 use super::region::Regions;
-use super::stream::Stream;
 use super::structure::Shape;
-use super::worker::HostWorks;
 use crate::mps;
 use crate::shared::ask::{command_name, exchange};
 use crate::shared::channel::{Channel, Producer};
@@ -27,7 +21,7 @@ use crate::shared::page::BoardPage;
 use crate::shared::place::{Place, usable_bytes};
 use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Request, Role, WINDOW_BYTES};
 use crate::shared::socket;
-use crate::shared::sys::{SharedMap, eventfd_signal, futex_wait};
+use crate::shared::sys::{SharedMap, eventfd_signal, futex_wait, lock};
 use crate::shared::visible::device_uuid;
 
 /// Where device addresses start, if the addresses are free. A driver maps its own range in the same
@@ -80,16 +74,18 @@ pub struct Runtime {
     pub channel: Channel,
     /// What is mapped at which device address.
     pub regions: Regions,
-    /// Host work that streams will ask for.
-    pub host_work: HostWorks,
-    /// Whether the thread that does it was started.
-    pub worker: Once,
     next_token: AtomicU64,
-    producer: Mutex<Producer>,
+    pub(super) producer: Mutex<Producer>,
     doorbell: OwnedFd,
     socket: Mutex<OwnedFd>,
     pub(super) socket_raw: i32,
     watchdog: Option<Duration>,
+}
+
+/// Says why there is no device.
+pub(super) fn complain(error: io::Error) -> CuResult {
+    eprintln!("partita-sim: {error}");
+    CuResult::NO_DEVICE
 }
 
 /// The path of the file that this code was loaded from.
@@ -203,7 +199,6 @@ impl Runtime {
             process: std::process::id(),
             ordinal,
             pci_bus: place.pci_bus(),
-            worker: Once::new(),
             uuid,
             gpu_uuid,
             sms,
@@ -216,7 +211,6 @@ impl Runtime {
             memory_fd: memory,
             channel: Channel::open(channel.as_fd())?,
             regions: Regions::default(),
-            host_work: HostWorks::default(),
             next_token: AtomicU64::new(1),
             producer: Mutex::new(Producer::default()),
             doorbell,
@@ -286,41 +280,6 @@ impl Runtime {
         CuResult(self.channel.head().fault.0.load(Ordering::Relaxed)).ok()
     }
 
-    /// Puts a command into the ring; returns its number on the stream.
-    ///
-    /// # Errors
-    /// The sticky error, if there is one.
-    #[inline]
-    pub fn publish(&self, stream: &Stream, kind: u32, parts: &[&[u8]]) -> Result<u64, CuResult> {
-        self.healthy()?;
-        loop {
-            {
-                let mut producer = lock(&self.producer);
-                let seq = stream.submitted.load(Ordering::Relaxed) + 1;
-                if producer.publish(&self.channel, kind, stream.slot.load(Ordering::Relaxed), seq, parts) {
-                    stream.submitted.store(seq, Ordering::Release);
-                    drop(producer);
-                    self.ring();
-                    return Ok(seq);
-                }
-            }
-            self.ring();
-            let head = &self.channel.head().head.0;
-            let seen = head.load(Ordering::Acquire);
-            self.wait(|| head.load(Ordering::Acquire) != seen)?;
-        }
-    }
-
-    /// Puts a [`Command`] into the ring.
-    ///
-    /// # Errors
-    /// As [`Self::publish`].
-    pub fn command(&self, stream: &Stream, command: &Command) -> Result<u64, CuResult> {
-        let mut buffer = [0u8; 128];
-        let bytes = postcard::to_slice(command, &mut buffer).map_err(|_| CuResult::UNKNOWN)?;
-        self.publish(stream, KIND_COMMAND, &[bytes])
-    }
-
     /// Tells the board that host work is done.
     pub fn host_done(&self, token: u64) {
         let mut buffer = [0u8; 32];
@@ -343,8 +302,9 @@ impl Runtime {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Tells the board that there is something in the ring.
     #[inline]
-    fn ring(&self) {
+    pub(super) fn ring(&self) {
         // The board sets the word before it looks at the rings a last time; the fence orders this
         // side's publication before the look at the word.
         fence(Ordering::SeqCst);

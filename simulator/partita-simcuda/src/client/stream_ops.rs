@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
+use super::context::stream::{Stream, resolve};
 use super::event::Event;
+use super::gpus::{runtime, runtime_at};
 use super::object::object;
-use super::runtime::{runtime, runtime_at};
-use super::stream::{Stream, resolve};
 use super::worker::{self, HostWork};
 use super::{capture, list};
 use crate::shared::command::Command;

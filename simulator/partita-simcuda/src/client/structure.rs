@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use partita_abi::stream::StreamMaskLayout;
 use partita_sim::DeviceSpec;
 
-use super::runtime::lock;
 use crate::shared::driver::STRUCTURE_BYTES;
+use crate::shared::sys::lock;
 
 const WORDS: usize = STRUCTURE_BYTES as usize / 4;
 /// Distance between two structures. No multiple of a page, so that some lie across two.

@@ -7,8 +7,9 @@ use partita_abi::CuResult;
 use partita_abi::types::*;
 
 use super::context::check_device;
+use super::gpus::{runtime, runtime_at, visible};
 use super::region::{Kind, Region};
-use super::runtime::{Runtime, runtime, runtime_at, visible};
+use super::runtime::Runtime;
 use super::{get, list, put};
 use crate::shared::protocol::{PAGE_BYTES, Reply, Request};
 

@@ -2,19 +2,19 @@
 //! stream callbacks and copies that touch pinned host memory. It is started when the first of these
 //! is asked for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use partita_abi::CuResult;
 use partita_abi::types::{CUhostFn, CUstream, CUstreamCallback};
 
-use super::copy::{Move, perform};
-use super::runtime::{Runtime, lock};
+use super::moves::{Move, perform};
+use super::runtime::Runtime;
 use crate::shared::channel::pop_host_work;
 use crate::shared::page::EventSlot;
-use crate::shared::sys::futex_wait;
+use crate::shared::sys::{futex_wait, lock};
 
 /// Something that the worker does when its stream reaches it.
 #[derive(Clone, Debug)]
@@ -36,25 +36,37 @@ struct Entry {
     lasting: bool,
 }
 
-/// The host work that streams will ask for, by token.
+/// The host work of one GPU's streams.
 #[derive(Debug, Default)]
-pub struct HostWorks(Mutex<HashMap<u64, Entry>>);
+struct HostWorks {
+    /// Set when the thread that does it was started.
+    worker: OnceLock<()>,
+    /// By token.
+    entries: Mutex<HashMap<u64, Entry>>,
+}
+
+/// By the GPU's ordinal.
+static WORKS: Mutex<BTreeMap<i32, &'static HostWorks>> = Mutex::new(BTreeMap::new());
+
+fn works(runtime: &Runtime) -> &'static HostWorks {
+    lock(&WORKS).entry(runtime.ordinal).or_insert_with(|| Box::leak(Box::default()))
+}
 
 /// Names a piece of host work, so that a command can refer to it, once or, if it is `lasting`, for
 /// ever.
 pub fn prepare(runtime: &'static Runtime, work: HostWork, lasting: bool) -> u64 {
-    runtime.worker.call_once(|| {
+    works(runtime).worker.get_or_init(|| {
         // A process that cannot make a thread cannot run a real driver either.
         let _ = std::thread::Builder::new().name("cuda-sim-host".to_owned()).spawn(move || serve(runtime));
     });
     let token = runtime.token();
-    lock(&runtime.host_work.0).insert(token, Entry { work, lasting });
+    lock(&works(runtime).entries).insert(token, Entry { work, lasting });
     token
 }
 
 /// Forgets lasting host work.
 pub fn forget(runtime: &Runtime, token: u64) {
-    lock(&runtime.host_work.0).remove(&token);
+    lock(&works(runtime).entries).remove(&token);
 }
 
 fn serve(runtime: &'static Runtime) {
@@ -79,10 +91,10 @@ fn serve(runtime: &'static Runtime) {
 /// Does a piece of work. `false` when somebody else will say that it is done.
 fn run(runtime: &'static Runtime, token: u64) -> bool {
     let work = {
-        let mut works = lock(&runtime.host_work.0);
-        match works.get(&token) {
+        let mut entries = lock(&works(runtime).entries);
+        match entries.get(&token) {
             Some(entry) if entry.lasting => Some(entry.work.clone()),
-            _ => works.remove(&token).map(|entry| entry.work),
+            _ => entries.remove(&token).map(|entry| entry.work),
         }
     };
     match work {

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 use partita_abi::CuResult;
 use partita_abi::types::*;
 
-use super::capture;
-use super::context::{Context, current};
-use super::object::{Mark, Object, Used, object};
-use super::put;
-use super::runtime::{Runtime, runtime};
-use super::structure::{Foreign, Structure};
+use super::{Context, current};
+use crate::client::object::{Mark, Object, Used, object};
+use crate::client::runtime::Runtime;
+use crate::client::structure::{Foreign, Structure};
+use crate::shared::command::{Command, KIND_COMMAND};
 use crate::shared::protocol::{Reply, Request, StreamKind};
+use crate::shared::sys::lock;
 
 /// Words of streams' structures that somebody else than the driver wrote, in this process.
 static CORRUPTIONS: AtomicU64 = AtomicU64::new(0);
@@ -162,7 +162,11 @@ impl Stream {
         self.structure().inspect(&runtime.structure).map_err(|foreign| corrupted(runtime, foreign))
     }
 
-    fn inspect_all(&self) -> Result<(), CuResult> {
+    /// Looks also at the count of launches.
+    ///
+    /// # Errors
+    /// As [`Self::enter_launch`].
+    pub fn inspect_all(&self) -> Result<(), CuResult> {
         let runtime = self.runtime();
         let launches = self.launches.load(Ordering::Relaxed);
         let inspected = self.structure().inspect_all(&runtime.structure, launches);
@@ -183,6 +187,43 @@ impl Stream {
     pub fn synchronize(&self) -> Result<(), CuResult> {
         let seq = self.submitted.load(Ordering::Acquire);
         self.runtime().wait(|| self.reached(seq))
+    }
+}
+
+impl Runtime {
+    /// Puts a command into the ring; returns its number on the stream.
+    ///
+    /// # Errors
+    /// The sticky error, if there is one.
+    #[inline]
+    pub fn publish(&self, stream: &Stream, kind: u32, parts: &[&[u8]]) -> Result<u64, CuResult> {
+        self.healthy()?;
+        loop {
+            {
+                let mut producer = lock(&self.producer);
+                let seq = stream.submitted.load(Ordering::Relaxed) + 1;
+                if producer.publish(&self.channel, kind, stream.slot.load(Ordering::Relaxed), seq, parts) {
+                    stream.submitted.store(seq, Ordering::Release);
+                    drop(producer);
+                    self.ring();
+                    return Ok(seq);
+                }
+            }
+            self.ring();
+            let head = &self.channel.head().head.0;
+            let seen = head.load(Ordering::Acquire);
+            self.wait(|| head.load(Ordering::Acquire) != seen)?;
+        }
+    }
+
+    /// Puts a [`Command`] into the ring.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub fn command(&self, stream: &Stream, command: &Command) -> Result<u64, CuResult> {
+        let mut buffer = [0u8; 128];
+        let bytes = postcard::to_slice(command, &mut buffer).map_err(|_| CuResult::UNKNOWN)?;
+        self.publish(stream, KIND_COMMAND, &[bytes])
     }
 }
 
@@ -245,102 +286,4 @@ pub unsafe fn resolve(handle: CUstream, per_thread: bool) -> Result<&'static Str
 pub fn clamp_priority(runtime: &Runtime, priority: c_int) -> c_int {
     let scheduler = &runtime.spec.scheduler;
     priority.clamp(scheduler.priority_greatest, scheduler.priority_least)
-}
-
-fn check_flags(flags: u32) -> Result<(), CuResult> {
-    if flags & !CU_STREAM_NON_BLOCKING != 0 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
-}
-
-driver_api! {
-    /// Makes a stream.
-    fn cuStreamCreate(stream, flags) {
-        check_flags(flags)?;
-        let context = current()?;
-        let made = Stream::create(context, flags, 0)?;
-        context.add_stream(made);
-        put(stream, made.handle())
-    }
-
-    /// Makes a stream with a priority; one out of range is moved into it.
-    fn cuStreamCreateWithPriority(stream, flags, priority) {
-        check_flags(flags)?;
-        let context = current()?;
-        let made = Stream::create(context, flags, clamp_priority(runtime()?, priority))?;
-        context.add_stream(made);
-        put(stream, made.handle())
-    }
-
-    /// Ends a stream once its work is done.
-    fn cuStreamDestroy_v2(stream) {
-        runtime()?;
-        if stream.is_default() {
-            return Err(CuResult::INVALID_HANDLE);
-        }
-        let ended: &'static Stream = resolve(stream, false)?;
-        let runtime = ended.runtime();
-        let sound = ended.inspect_all();
-        capture::abandon(ended);
-        let slot = ended.slot.load(Ordering::Relaxed);
-        ended.context().remove_stream(ended);
-        if !ended.retire() {
-            return Err(CuResult::INVALID_HANDLE);
-        }
-        match runtime.call(&Request::StreamDestroy { stream: slot }) {
-            // After a sticky error there is nothing left to end.
-            Err(_) if runtime.healthy().is_err() => sound,
-            result => sound.and(result.map(drop)),
-        }
-    }
-
-    /// As `cuStreamDestroy_v2`.
-    fn cuStreamDestroy(stream) {
-        cuStreamDestroy_v2(stream).ok()
-    }
-
-    /// Waits for a stream's work.
-    fn cuStreamSynchronize | cuStreamSynchronize_ptsz [per_thread] (stream) {
-        runtime()?;
-        let stream = resolve(stream, per_thread)?;
-        capture::refuse_sync(stream)?;
-        stream.inspect()?;
-        stream.synchronize()
-    }
-
-    /// Whether a stream's work is done.
-    fn cuStreamQuery | cuStreamQuery_ptsz [per_thread] (stream) {
-        runtime()?;
-        let stream = resolve(stream, per_thread)?;
-        stream.runtime().healthy()?;
-        capture::refuse_sync(stream)?;
-        stream.inspect()?;
-        let seq = stream.submitted.load(Ordering::Acquire);
-        if stream.reached(seq) { Ok(()) } else { Err(CuResult::NOT_READY) }
-    }
-
-    /// A stream's priority.
-    fn cuStreamGetPriority | cuStreamGetPriority_ptsz [per_thread] (stream, priority) {
-        put(priority, resolve(stream, per_thread)?.priority.load(Ordering::Relaxed))
-    }
-
-    /// A stream's creation flags.
-    fn cuStreamGetFlags | cuStreamGetFlags_ptsz [per_thread] (stream, flags) {
-        put(flags, resolve(stream, per_thread)?.flags.load(Ordering::Relaxed))
-    }
-
-    /// A stream's context.
-    fn cuStreamGetCtx | cuStreamGetCtx_ptsz [per_thread] (stream, context) {
-        put(context, resolve(stream, per_thread)?.context().handle())
-    }
-
-    /// A stream's context, or its green context and the primary one.
-    fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz [per_thread] (stream, context, green) {
-        let found = resolve(stream, per_thread)?.context();
-        put(context, found.home().handle())?;
-        put(green, super::green::handle_of(found))
-    }
-
-    /// A stream's device.
-    fn cuStreamGetDevice | cuStreamGetDevice_ptsz [per_thread] (stream, device) {
-        put(device, resolve(stream, per_thread)?.runtime().ordinal)
-    }
 }

@@ -3,8 +3,8 @@
 
 use partita_abi::CuResult;
 
-use super::function::KernelInfo;
-use super::image::{Global, Loaded};
+use super::{Global, Loaded};
+use crate::client::function::KernelInfo;
 
 /// Size of a PTX type by its name, in bytes.
 fn type_bytes(name: &str) -> Option<usize> {
