@@ -1,4 +1,4 @@
-//! What `partita batch` takes.
+//! The arguments of `partita batch`.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,13 @@ use clap::{Args, Subcommand, ValueEnum};
 /// Subcommands of `batch`.
 #[derive(Debug, Subcommand)]
 pub enum Batch {
-    /// Before a job, as root: start what it asked for
+    /// Before a job, as root: start what the job requested
     Prolog(BatchScript),
-    /// After a job, as root: undo what its prolog did
+    /// After a job, as root: undo the prolog's work
     Epilog(BatchScript),
-    /// As the job's user: print what its programs are to see
+    /// As the job's user: print environment variables and messages for the job's programs
     TaskProlog(TaskProlog),
-    /// As the job's user, after a task: end what it left on the GPU, before it is killed
+    /// As the job's user, after a task: end its work on the GPU before the batch system kills it
     TaskEpilog(TaskEpilog),
 }
 
@@ -49,14 +49,14 @@ pub enum FormatArg {
 /// Arguments of `batch prolog` and `batch epilog`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A job asks in its comment (Slurm: --comment), its account (PBS: -A) or its resources (PBS: -l partita=…):
+A job states its request in its comment (Slurm: --comment), its account (PBS: -A) or its resources (PBS: -l partita=…):
   partita:mps                 the MPS service of its GPUs, for `partita run` or any CUDA program
   partita:sm=50%,mem=40GiB    the whole job in one partition; also isolation=, priority=
   partita:off                 nothing, whatever the default
 Slurm's --gres=mps:30 is sm=30%. In PBS resources, plus signs stand for commas.
 
-Exit codes: 0 if all is well, or nothing was asked, or (Slurm) the job's own tasks are told what is wrong; 1 if the node
-is not to be used (PBS prologue: 2, and 1 if the job is to be aborted). docs/batch.md has the scripts.
+Exit codes: 0 if all is well, or the job requested nothing, or (Slurm) the job's tasks report the problem; 1 if the node
+must not be used (PBS prologue: 2, and 1 to abort the job). docs/batch.md has the scripts.
 
 Examples:
   partita batch prolog
@@ -66,31 +66,31 @@ pub struct BatchScript {
     /// The batch system [default: slurm if SLURM_JOB_ID is set, pbs if there are arguments]
     #[arg(long, value_enum)]
     pub system: Option<SystemArg>,
-    /// The job's GPUs, where the batch system does not say: 0 or 0,1. With sim:NAME, its numbers
-    /// are of that simulated machine
+    /// The job's GPUs, if the batch system does not name them: 0 or 0,1. With sim:NAME, numbers of
+    /// that simulated machine
     #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true)]
     pub gpu: Option<String>,
-    /// What jobs with GPUs get that ask for nothing, as mps or sm=50%
+    /// The request of jobs with GPUs that state none, as mps or sm=50%
     #[arg(long, value_name = "REQUEST", default_value = "off")]
     pub default: String,
-    /// Seconds for everything
+    /// Time limit for the whole command, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(2..=3600))]
     pub limit: u32,
-    /// Seconds between SIGTERM and SIGKILL of what outlived its job
+    /// Seconds between SIGTERM and SIGKILL for processes that outlived their job
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
     pub grace: u32,
     #[command(flatten)]
     pub records: RecordsOption,
-    /// How a node is taken out of service [default: exit for slurm, pbsnodes for pbs]
+    /// How to take a node out of service [default: exit for slurm, pbsnodes for pbs]
     #[arg(long, value_enum)]
     pub drain: Option<DrainArg>,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
-    /// The arguments of a PBS prologue or epilogue
+    /// The arguments of the PBS prologue or epilogue
     #[arg(value_name = "ARG", allow_hyphen_values = true)]
     pub arguments: Vec<String>,
 }
@@ -98,7 +98,7 @@ pub struct BatchScript {
 /// `--state-dir`.
 #[derive(Debug, Args)]
 pub struct RecordsOption {
-    /// Where records of jobs are, root's alone
+    /// The directory of the job records, writable by root alone
     #[arg(
         long,
         value_name = "DIR",
@@ -114,7 +114,7 @@ pub struct RecordsOption {
 #[command(after_help = "\
 As Slurm's TaskProlog, or in a PBS job: eval \"$(partita batch task-prolog --format sh)\"")]
 pub struct TaskProlog {
-    /// The form
+    /// The output format
     #[arg(long, value_enum, default_value_t = FormatArg::Slurm)]
     pub format: FormatArg,
     #[command(flatten)]
@@ -124,9 +124,9 @@ pub struct TaskProlog {
 /// Arguments of `batch task-epilog`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-As Slurm's TaskEpilog. A program that is killed while its kernels run under MPS takes the service's other clients along.")]
+As Slurm's TaskEpilog. Killing a program while its kernels run under MPS ends the GPU work of the service's other clients too.")]
 pub struct TaskEpilog {
-    /// Seconds for everything
+    /// Time limit for the whole command, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub limit: u32,
     #[command(flatten)]

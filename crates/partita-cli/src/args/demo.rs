@@ -1,4 +1,4 @@
-//! What `partita demo` takes.
+//! The arguments of `partita demo`.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub struct Demo {
     /// The GPU
     #[command(flatten)]
     pub gpu: GpuOption,
-    /// Where to write the picture
+    /// Write the picture to this file
     #[arg(long, value_name = "FILE", default_value = "partita-demo.svg", value_hint = ValueHint::FilePath)]
     pub svg: PathBuf,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! What `partita devices` takes.
+//! The arguments of `partita devices`.
 
 use clap::Args;
 use partita_console::GpuOption;

@@ -1,4 +1,4 @@
-//! What `partita doctor` takes.
+//! The arguments of `partita doctor`.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use partita_console::GpuOption;
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every check runs in a child process with a time limit: some of them hang or crash a broken driver on purpose.
+Every check runs in a child process with a time limit: some of them are meant to hang or crash a broken driver.
 
 Examples:
   partita doctor

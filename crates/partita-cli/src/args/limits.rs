@@ -1,11 +1,12 @@
-//! The values that limits of a tenant take, in `run` and in `set`.
+//! The values of a tenant's limits, in `run` and in `set`.
 
 use clap::ValueEnum;
 
 /// `--place`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlaceArg {
-    /// In as few GPCs as possible: largest clusters, and whole GPCs stay free for others
+    /// In as few GPCs as possible: allows the largest clusters and leaves whole GPCs free for
+    /// others
     Packed,
     /// Evenly over as many GPCs as possible
     Spread,
@@ -14,9 +15,9 @@ pub enum PlaceArg {
 /// `--priority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PriorityArg {
-    /// Holds tenants of low priority while it has work in flight
+    /// Makes tenants of low priority wait while it has work in flight
     High,
-    /// Neither holds others nor is held
+    /// Neither makes others wait nor waits
     Normal,
     /// Waits while a tenant of high priority has work in flight
     Low,
@@ -25,16 +26,17 @@ pub enum PriorityArg {
 /// `--time-policy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TimePolicyArg {
-    /// The share is a limit, even while nobody else wants the GPU
+    /// The share is a limit, even while no other tenant uses the GPU
     Hard,
-    /// It may use what no other tenant of the GPU wants, and gives it back within 100 ms
+    /// The tenant may use time that no other tenant of the GPU needs; it gives it back within 100
+    /// ms
     Soft,
 }
 
 /// `--via`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ViaArg {
-    /// The best that works here
+    /// The best method that works here
     Auto,
     /// Masks in the launch descriptors
     Mask,
@@ -42,7 +44,8 @@ pub enum ViaArg {
     Green,
     /// Thread percentages of MPS
     Mps,
-    /// A share of time or a priority alone: the whole GPU in turns, without a partition
+    /// A share of time or a priority alone: tenants take turns on the whole GPU, without a
+    /// partition
     Time,
     /// Kernels rewritten into persistent blocks
     Persistent,
@@ -60,9 +63,9 @@ pub enum IsolationArg {
 /// `--spill`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SpillArg {
-    /// They fail, as on a full device
+    /// They fail, as on a full GPU
     None,
-    /// They get host memory that the device reaches over the bus
+    /// They get host memory that the GPU accesses over the bus
     Host,
 }
 
@@ -78,9 +81,9 @@ pub enum OnMisfitArg {
 /// `--sm-count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SmCountArg {
-    /// The device's
+    /// The GPU's
     Device,
-    /// The partition's, as programs need that size a cooperative grid by it
+    /// The partition's, for programs that size a cooperative grid by it
     Partition,
 }
 
@@ -89,6 +92,6 @@ pub enum SmCountArg {
 pub enum RestartArg {
     /// Never
     Never,
-    /// When a fault that a neighbour caused, or its violent end, took the program's work on the GPU
+    /// When a neighbour's fault or violent end destroyed the program's work on the GPU
     OnNeighbourFault,
 }

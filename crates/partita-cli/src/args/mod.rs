@@ -1,7 +1,7 @@
 //! The arguments of the command line, and nothing else.
 //!
-//! Values stay text here; the commands parse them, so that every wrong value is answered in the
-//! same way.
+//! Values stay text here. The commands parse them, so that every wrong value gets the same kind of
+//! error.
 
 mod batch;
 mod demo;
@@ -39,10 +39,10 @@ pub use sim::Sim;
 pub use tenants::{Kill, Ps, Set};
 pub use topology::Topology;
 
-/// Share one NVIDIA GPU between programs that know nothing of each other.
+/// Share one NVIDIA GPU between programs that need no changes.
 ///
 /// Each program runs as a tenant: it gets the compute units and the memory that it was promised,
-/// keeps them while its neighbours misbehave, and can be resized while it runs.
+/// keeps them when its neighbours misbehave, and can be resized while it runs.
 #[derive(Debug, Parser)]
 #[command(
     name = "partita",
@@ -60,17 +60,17 @@ Exit codes: that of the program that `run` runs; 125 for Partita's own errors."
 )]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Cmd,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Cmd {
     /// List the GPUs of this machine
     Devices(Devices),
-    /// Show where the units of a GPU lie, who holds them, and how that is known
+    /// Show where the units of a GPU are, which tenant has them, and how that is known
     Topology(Topology),
     /// Run a program in a partition of a GPU
     Run(Run),
@@ -78,22 +78,22 @@ pub enum Cmd {
     Set(Set),
     /// List the tenants of this machine
     Ps(Ps),
-    /// End a tenant without hurting its neighbours
+    /// End a tenant without harming its neighbours
     Kill(Kill),
-    /// Prove what works on this machine
+    /// Test what works on this machine
     Doctor(Doctor),
     /// Show two tenants on one GPU, without and with partitions
     Demo(Demo),
-    /// Prove that masks hold: random masks, and every block's SM recorded
+    /// Prove that masks hold: run random masks and record the SM of every block
     Prove(Prove),
-    /// Run the experiments on a GPU or on the model, beside what the paper reports
+    /// Run the paper's experiments on a GPU or on the model, and compare with its figures
     Bench(Other),
-    /// The Multi-Process Service that lets tenants run at the same time
+    /// Control the Multi-Process Service (MPS), with which tenants run at the same time
     #[command(subcommand)]
     Mps(Mps),
-    /// Chains of components that pass frames in GPU memory on
+    /// Run chains of components that pass on frames in GPU memory
     Chain(Other),
-    /// Jobs of Slurm, Torque and PBS: what their prolog and epilog do
+    /// Prolog and epilog for jobs of Slurm, Torque and PBS
     #[command(subcommand)]
     Batch(Batch),
     /// The simulated GPU
@@ -103,18 +103,18 @@ pub enum Cmd {
     Completions(Completions),
     /// Print a manual page
     Man(Man),
-    /// Write all completions and manual pages into a directory
+    /// Write all completions and manual pages to a directory
     #[command(hide = true)]
     Generate(Generate),
-    /// Answers one request of a user's command, for partitad
+    /// Answer one request of a user's command, for partitad
     #[command(name = "internal-system", hide = true)]
     InternalSystem,
-    /// What every program of Partita runs itself with
+    /// Internal commands with which Partita's programs run themselves
     #[command(flatten)]
     Internal(Internal),
 }
 
-/// The arguments of a command that is a program of its own.
+/// The arguments of a command that is a separate program.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct Other {

@@ -1,4 +1,4 @@
-//! What `partita mps` takes.
+//! The arguments of `partita mps`.
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -7,21 +7,21 @@ use partita_console::GpusOption;
 /// Subcommands of `mps`.
 #[derive(Debug, Subcommand)]
 pub enum Mps {
-    /// Start the GPUs' service, if it does not run
+    /// Start the MPS service of the GPUs, if it does not run
     Start(MpsStart),
-    /// Stop the GPUs' service
+    /// Stop the MPS service of the GPUs
     Stop(MpsStop),
-    /// Say whether the GPUs' service runs, for whom, and how its servers are
+    /// Report whether the service runs, for which users, and the state of its servers
     Status(MpsStatus),
-    /// List the programs that use the GPUs' service
+    /// List the clients of the service
     Clients(MpsShow),
-    /// Show or set what the service gives to clients that come from now on
+    /// Show or set the limits of clients that connect from now on
     Limits(MpsLimits),
-    /// List, make and remove static SM partitions, where the control program has them
+    /// List, make and remove static SM partitions, if the control program supports them
     Partitions(MpsPartitions),
-    /// End a client's work on the GPU without hurting the others; its process lives on
+    /// End a client's work on the GPU without harming the others; its process lives on
     Terminate(MpsTerminate),
-    /// Print what daemon and servers wrote, and what happened to tenants
+    /// Print the logs of daemon and servers, and what happened to tenants
     Logs(MpsLogs),
 }
 
@@ -33,23 +33,23 @@ Examples:
   partita mps start --gpu 0,1 --cpus 0-3
   sudo partita mps start --multi-user --exclusive
 
-`partita run` starts a service by itself. Programs that are started without Partita are clients of it with the variables that
+`partita run` starts the service when it needs one. A program started without Partita becomes a client if it has the variables that
 `partita mps status` shows.")]
 pub struct MpsStart {
     /// The GPUs
     #[command(flatten)]
     pub gpu: GpusOption,
-    /// One server for every user's programs, which then share its faults and its logs (root)
+    /// One server for all users' programs, which then share its faults and its logs (root)
     #[arg(long)]
     pub multi_user: bool,
-    /// Keep daemon and servers to these processors: 0,2-5
+    /// Run daemon and servers on these processors only: 0,2-5
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// Give each client SMs of its own by MPS's means: static partitions, of which each client
-    /// needs one (CUDA 13.1 and newer)
+    /// Give each client its own SMs by static MPS partitions; each client then needs one (CUDA 13.1
+    /// and newer)
     #[arg(long)]
     pub static_partitions: bool,
-    /// Set the GPUs to EXCLUSIVE_PROCESS until the service stops, so that programs that are no
+    /// Set the GPUs to EXCLUSIVE_PROCESS until the service stops, so that programs that are not
     /// clients fail (root)
     #[arg(long)]
     pub exclusive: bool,
@@ -64,7 +64,7 @@ pub struct MpsStop {
     /// The GPUs
     #[command(flatten)]
     pub gpu: GpusOption,
-    /// Stop it even if programs use it; they lose their work on the GPU
+    /// Stop it even if programs use it: they lose their work on the GPU
     #[arg(long)]
     pub force: bool,
 }
@@ -78,7 +78,7 @@ pub struct MpsStatus {
     /// Print JSON
     #[arg(long, conflicts_with = "metrics")]
     pub json: bool,
-    /// Print metrics in the text format of Prometheus
+    /// Print metrics in the Prometheus text format
     #[arg(long)]
     pub metrics: bool,
 }
@@ -98,10 +98,10 @@ pub struct MpsShow {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Policies:
-  uniform   100 % / n for each of --clients n
+  uniform   100 % / n for each of --clients n clients
   half      100 % / (n / 2): twice as much, so that idle SMs are used
-  weighted  in the ratio of --loads, as measured
-  exact     these --sms, where a percentage gives just them
+  weighted  in the ratio of the measured --loads
+  exact     these --sms, if a percentage gives exactly that number
 
 Examples:
   partita mps limits
@@ -110,8 +110,8 @@ Examples:
   partita mps limits --policy weighted --loads 30,70 --dry-run
   partita mps limits --percent 100
 
-A percentage is a ceiling, not a reservation, and lowers the SM count that libraries are told, with which some compute wrong
-products. It is set only where products come out right with it. `partita run` works with masks and wants 100.")]
+A percentage is a ceiling, not a reservation, and lowers the SM count that libraries see, with which some compute wrong
+products. Partita sets one only after a test with right products. `partita run` uses masks and needs 100.")]
 pub struct MpsLimits {
     /// The GPUs
     #[command(flatten)]
@@ -122,7 +122,7 @@ pub struct MpsLimits {
     /// Percentages by policy
     #[arg(long, value_enum)]
     pub policy: Option<PolicyArg>,
-    /// How many clients, for uniform and half
+    /// The number of clients, for uniform and half
     #[arg(long, value_name = "N", requires = "policy")]
     pub clients: Option<u32>,
     /// Each client's load, for weighted: 30,70
@@ -131,16 +131,16 @@ pub struct MpsLimits {
     /// Each client's SMs, for exact: 24,60
     #[arg(long, value_name = "SMS,…", value_delimiter = ',', requires = "policy")]
     pub sms: Vec<u32>,
-    /// The most device memory of each client: 20GiB, 512MiB
+    /// Largest device memory of each client: 20GiB, 512MiB
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// The priority of clients, a hint to the driver
+    /// The clients' priority, a hint to the driver
     #[arg(long, value_enum)]
     pub priority: Option<ClientPriorityArg>,
-    /// Set a percentage although nobody knows whether products come out right with it
+    /// Set a percentage without proof that products are right with it
     #[arg(long)]
     pub unproved: bool,
-    /// Show what would be set, and set nothing
+    /// Print what would be set, and set nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Print JSON
@@ -157,7 +157,7 @@ pub enum PolicyArg {
     Half,
     /// In the ratio of loads
     Weighted,
-    /// These SM counts
+    /// These numbers of SMs
     Exact,
 }
 
@@ -175,9 +175,9 @@ pub enum ClientPriorityArg {
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-A service that was started with --static-partitions gives each client SMs of its own; a client that names none is refused (error 915).
-Sizes are chunks: 8 SMs from Hopper on. The last partition of a GPU takes what is left over. A client sees its SMs alone, with which some
-libraries compute wrong products, so these are proved in each new partition. `partita run --sm` needs none of this.
+A service that was started with --static-partitions gives each client its own SMs and refuses a client that names no partition (error 915).
+Sizes are chunks: 8 SMs from Hopper on. The last partition of a GPU gets the rest. A client sees only its SMs, with which some
+libraries compute wrong products, so Partita tests them in each new partition. `partita run --sm` needs none of this.
 
 Examples:
   partita mps start --static-partitions
@@ -187,7 +187,7 @@ Examples:
   partita mps partitions remove GPU-…/ID"
 )]
 pub struct MpsPartitions {
-    /// What to do; without it, they are listed
+    /// The subcommand; without it, partitions are listed
     #[command(subcommand)]
     pub verb: Option<PartitionsVerb>,
     /// The GPU
@@ -198,9 +198,9 @@ pub struct MpsPartitions {
 /// Subcommands of `mps partitions`.
 #[derive(Debug, Subcommand)]
 pub enum PartitionsVerb {
-    /// Make a partition; no client may be on the GPU
+    /// Make a partition, while the GPU has no clients
     Add(MpsPartitionsAdd),
-    /// Remove a partition that nobody uses
+    /// Remove an unused partition
     Remove(MpsPartitionsRemove),
 }
 
@@ -210,10 +210,10 @@ pub struct MpsPartitionsAdd {
     /// The GPU
     #[command(flatten)]
     pub gpu: GpusOption,
-    /// Its size
+    /// Its size in chunks
     #[arg(long, value_name = "N")]
     pub chunks: u32,
-    /// Make it although nobody knows whether products come out right in it
+    /// Make it without proof that products are right in it
     #[arg(long)]
     pub unproved: bool,
     /// Print JSON
@@ -238,7 +238,7 @@ pub struct MpsTerminate {
     /// The GPUs
     #[command(flatten)]
     pub gpu: GpusOption,
-    /// The clients' processes
+    /// The client processes
     #[arg(required = true, value_name = "PID")]
     pub pids: Vec<u32>,
 }
@@ -254,13 +254,13 @@ pub struct MpsLogs {
     /// The GPUs
     #[command(flatten)]
     pub gpu: GpusOption,
-    /// Go on with what is written from now on, through rotations, until ended
+    /// Follow the logs: print new lines, through rotations, until interrupted
     #[arg(long, short)]
     pub follow: bool,
-    /// Only lines that are understood as events
+    /// Print only lines that Partita recognizes as events
     #[arg(long)]
     pub events: bool,
-    /// Print a JSON object a line
+    /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
 }

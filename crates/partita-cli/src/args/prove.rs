@@ -1,4 +1,4 @@
-//! What `partita prove` takes.
+//! The arguments of `partita prove`.
 
 use clap::{Args, ValueEnum};
 
@@ -7,8 +7,8 @@ use partita_console::GpuOption;
 /// Arguments of `prove`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Kernels are launched on streams of several priorities, in graphs, in clusters and cooperatively, several masks at a time; each block counts itself at the SM that it runs on. \
-It runs in a child process of its own, without MPS.
+Kernels are launched on streams of several priorities, in graphs, in clusters and cooperatively, several masks at a time; each block records the SM that it runs on. \
+The proof runs in a child process, without MPS.
 
 Examples:
   partita prove
@@ -20,26 +20,26 @@ pub struct Prove {
     /// The GPU
     #[command(flatten)]
     pub gpu: GpuOption,
-    /// Blocks to run, at least [default: 100 million; 1 million on a simulated GPU]
+    /// Least number of blocks [default: 100 million; 1 million on a simulated GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub blocks: Option<u64>,
-    /// Masks to try, at least [default: 2000; 400 on a simulated GPU]
+    /// Least number of masks [default: 2000; 400 on a simulated GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub masks: Option<u32>,
-    /// The seed of masks and launches: the same seed, the same proof [default: another one each
+    /// The seed of masks and launches: the same seed gives the same proof [default: a new one each
     /// time]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Only these routes [default: all that the GPU offers]
+    /// Only these routes [default: all that the GPU supports]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ROUTES")]
     pub routes: Vec<RouteArg>,
-    /// Masks whose launches are in flight together; 1 waits for each
+    /// Number of masks whose launches are in flight together; 1 waits for each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
     pub in_flight: Option<u32>,
-    /// To prove the proof: every so many masks one TPC too many is enabled
+    /// To test the proof: enable one TPC too many in one mask of this many
     #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
     pub fault_every: u32,
 }
@@ -55,7 +55,7 @@ pub enum RouteArg {
     High,
     /// Blocks of 64 to 1024 threads
     Large,
-    /// Graphs that are armed anew for each mask
+    /// Graphs that are set up again for each mask
     Graph,
     /// Clusters
     Cluster,

@@ -1,4 +1,4 @@
-//! What `partita run` takes.
+//! The arguments of `partita run`.
 
 use std::ffi::OsString;
 
@@ -25,63 +25,63 @@ Examples:
   partita run --gpu 0,1 --sm 50% --mem 40GiB -- python3 both.py
   partita run --sm 8tpc --compact --dry-run
 
-On several GPUs, --sm, --place and --mem are for each of them: 50% is half of every GPU, planned there. The program sees these
-GPUs alone, in the order given. All partitions are made, or none. Tenants that run at the same time on a GPU (--isolation shared)
+On several GPUs, --sm, --place and --mem apply to each: 50% is half of every GPU, planned there. The program sees these
+GPUs only, in the order given. Partita makes all partitions or none. Tenants that run at the same time on a GPU (--isolation shared)
 must have the same GPUs.
 
-The program's standard streams, signals and exit code are its own. In a terminal, Ctrl-C and Ctrl-Z work on it as on any job: its work on the
-GPU is ended first, so that it takes no neighbour along. A program that cannot be held to its limits (statically linked, set-user-id) is refused.")]
+Partita passes standard streams, signals and the exit code through. In a terminal, Ctrl-C and Ctrl-Z work as usual: Partita ends the work on the
+GPU first, so that neighbours lose nothing. It refuses a program that it cannot limit (statically linked, set-user-id).")]
 pub struct Run {
     /// The GPUs
     #[command(flatten)]
     pub gpu: GpusOption,
-    /// Compute units of each GPU: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all that are free]
+    /// Compute units of each GPU: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all free ones]
     #[arg(long, value_name = "SHARE")]
     pub sm: Option<String>,
-    /// How the compute units lie over the GPCs [default: packed]
+    /// Where the compute units lie in the GPCs [default: packed]
     #[arg(long, value_enum, value_name = "PLACE")]
     pub place: Option<PlaceArg>,
-    /// Have your other tenants make room: the fewest of their TPCs that it takes
+    /// Move TPCs of your other tenants, as few as possible, to make room
     #[arg(long)]
     pub compact: bool,
-    /// The share of the device's time that all its processes have together: 30%, 12.5%; of measured
-    /// time [default: no limit]
+    /// The share of GPU time for all its processes together: 30%, 12.5%; of measured time [default:
+    /// no limit]
     #[arg(long, value_name = "PERCENT")]
     pub time: Option<String>,
-    /// Whether the share of time is a limit when nobody else wants the GPU
+    /// Whether the share of time is a limit while no other tenant needs the GPU
     #[arg(long, value_enum, default_value_t = TimePolicyArg::Hard, requires_if("soft", "time"))]
     pub time_policy: TimePolicyArg,
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB [default: no quota]
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// What the driver may take for itself in each process (context, code, variables of modules,
-    /// stacks) before it counts against --mem, and four times that in all of them together; 0B: all
-    /// of it counts [default: 1GiB]
+    /// What the driver may allocate for itself in each process (context, code, variables of
+    /// modules, stacks) before it counts against --mem, and four times that in all of them
+    /// together; 0B counts everything [default: 1GiB]
     #[arg(long, value_name = "SIZE", requires = "mem")]
     pub mem_driver: Option<String>,
-    /// While a tenant of high priority has work in flight, those of low priority wait
+    /// Tenants of low priority wait while a tenant of high priority has work in flight
     #[arg(long, value_enum, default_value_t = PriorityArg::Normal)]
     pub priority: PriorityArg,
     /// The tenant's name [default: the program's name and a number]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How the partition is enforced; this build offers masks and time
+    /// How to enforce the partition; this build supports masks and time
     #[arg(long, value_enum, default_value_t = ViaArg::Auto)]
     pub via: ViaArg,
     /// Run in this static partition of the GPU's MPS service, GPU-…/ID, instead of with a mask:
     /// `partita mps partitions` lists them
     #[arg(long, value_name = "PARTITION", conflicts_with_all = ["sm", "place", "compact", "time", "priority", "via", "isolation", "dry_run"])]
     pub mps_partition: Option<String>,
-    /// shared: at the same time as other tenants (MPS); own: in turns, out of reach of their faults
-    /// [default: shared; own for the whole GPU by priority, since only turns stop a kernel in its
-    /// middle]
+    /// shared: at the same time as other tenants (MPS); own: in turns, protected from their faults
+    /// [default: shared; own for the whole GPU by priority, since only turns can interrupt a
+    /// running kernel]
     #[arg(long, value_enum)]
     pub isolation: Option<IsolationArg>,
-    /// Start the program anew when a neighbour's fault took its work on the GPU, once MPS takes
+    /// Restart the program when a neighbour's fault destroyed its work on the GPU, once MPS accepts
     /// clients again
     #[arg(long, value_enum, default_value_t = RestartArg::Never)]
     pub restart: RestartArg,
-    /// How long to wait for an MPS server that recovers from a fault, instead of failing with error
+    /// Seconds to wait for an MPS server that recovers from a fault, before calls fail with error
     /// 807 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub mps_deadline: Option<u64>,
@@ -89,14 +89,14 @@ pub struct Run {
     /// cooperative grids larger than its SMs
     #[arg(long, value_enum, default_value_t = OnMisfitArg::Error)]
     pub on_misfit: OnMisfitArg,
-    /// The SM count that the program sees. NVIDIA's libraries always see the device's. Do not use
+    /// The SM count that the program sees. NVIDIA's libraries always see the GPU's. Do not use
     /// `partition` with a program that links one of them statically: it could compute wrong results
     #[arg(long, value_enum, default_value_t = SmCountArg::Device)]
     pub sm_count: SmCountArg,
-    /// What allocations get that the memory quota has no room for
+    /// What happens to allocations that do not fit the memory quota
     #[arg(long, value_enum, default_value_t = SpillArg::None, requires_if("host", "mem"))]
     pub spill: SpillArg,
-    /// Print the partition that the program would get, and run nothing
+    /// Print the partition that the program would get, and do not run it
     #[arg(long)]
     pub dry_run: bool,
     /// Print the dry run as JSON

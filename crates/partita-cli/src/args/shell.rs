@@ -1,4 +1,4 @@
-//! What an installation gives the shell: completions and manual pages.
+//! Shell integration that an installation provides: completions and manual pages.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ Examples:
   partita man | man -l -
   partita man run | man -l -")]
 pub struct Man {
-    /// The command whose page it is [default: the page of partita itself]
+    /// The command [default: the page of partita itself]
     pub command: Vec<String>,
 }
 

@@ -1,11 +1,11 @@
-//! What `partita sim` takes.
+//! The arguments of `partita sim`.
 
 use clap::{Args, Subcommand};
 
 /// Subcommands of `sim`.
 #[derive(Debug, Subcommand)]
 pub enum Sim {
-    /// Print shell lines that put CUDA programs on the simulated GPU
+    /// Print shell lines that make CUDA programs use the simulated GPU
     #[command(after_help = "\
 Examples:
   eval \"$(partita sim env)\"

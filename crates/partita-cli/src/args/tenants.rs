@@ -1,4 +1,4 @@
-//! What is done with tenants that run: `set`, `ps` and `kill`.
+//! The arguments for running tenants: `set`, `ps` and `kill`.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use super::limits::{OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg}
 /// Arguments of `set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The new limits hold from the tenant's next launch and next allocation on. Kernels that run keep the compute units that they began with.
+The new limits apply from the tenant's next launch and next allocation on. Running kernels keep the compute units that they started with.
 
 Examples:
   partita set train --sm 20%
@@ -17,47 +17,46 @@ Examples:
   partita set serve --sm gpc:0-1 --compact
   partita set --compact")]
 pub struct Set {
-    /// The tenant; none beside --compact for all of yours
+    /// The tenant; leave it out with --compact to move all of yours
     #[arg(required_unless_present_any = ["pid", "compact"], conflicts_with = "pid")]
     pub name: Option<String>,
-    /// How the compute units lie over the GPCs, from the next change of them on; with --compact at
-    /// once
+    /// Where the compute units lie in the GPCs, from their next change on; at once with --compact
     #[arg(long, value_enum, value_name = "PLACE")]
     pub place: Option<PlaceArg>,
-    /// Have your other tenants make room: the fewest of their TPCs that it takes; without a tenant,
-    /// bring all of yours into fewer GPCs
+    /// Move TPCs of your other tenants, as few as possible, to make room; without a tenant, move
+    /// all of yours into fewer GPCs
     #[arg(long)]
     pub compact: bool,
-    /// The tenant that this process is of
+    /// The tenant of this process
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
     /// What happens to launches that can never fit
     #[arg(long, value_enum)]
     pub on_misfit: Option<OnMisfitArg>,
-    /// What allocations get from now on that the memory quota has no room for
+    /// What happens from now on to allocations that do not fit the memory quota
     #[arg(long, value_enum)]
     pub spill: Option<SpillArg>,
-    /// Of a tenant on several GPUs: on which of them (0 or 0,1) [default: all]
+    /// For a tenant on several GPUs: the GPUs to change (0 or 0,1) [default: all]
     #[arg(long, value_name = "GPU[,GPU]…")]
     pub gpu: Option<String>,
     /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9
     #[arg(long, value_name = "SHARE")]
     pub sm: Option<String>,
-    /// The share of the device's time: 30%, 12.5%; for tenants started with one
+    /// The share of GPU time: 30%, 12.5%; only for tenants started with a share
     #[arg(long, value_name = "PERCENT")]
     pub time: Option<String>,
-    /// Whether the share of time is a limit when nobody else wants the GPU
+    /// Whether the share of time is a limit while no other tenant needs the GPU
     #[arg(long, value_enum)]
     pub time_policy: Option<TimePolicyArg>,
     /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
-    /// What the driver may take for itself in each process before it counts against --mem, and four
-    /// times that in all of them together; from its next request on
+    /// What the driver may allocate for itself in each process before it counts against --mem, and
+    /// four times that in all of them together; from its next allocation on
     #[arg(long, value_name = "SIZE")]
     pub mem_driver: Option<String>,
-    /// While a tenant of high priority has work in flight, those of low priority wait; for tenants
-    /// started with either
+    /// Tenants of low priority wait while a tenant of high priority has work in flight; only for
+    /// tenants started with either
     #[arg(long, value_enum)]
     pub priority: Option<PriorityArg>,
 }
@@ -65,17 +64,17 @@ pub struct Set {
 /// Arguments of `ps`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A tenant on several GPUs has a line, or an entry of the JSON, for each. With --pid, JSON is one entry, or an array of several.
+A tenant on several GPUs has a line, or an entry in the JSON, for each of them. With --pid, JSON is one entry, or an array of several.
 
 Examples:
   partita ps
   partita ps --json | jq '.[] | {name, sms, memory_used_bytes}'")]
 pub struct Ps {
-    /// Only the tenant that this process is of, with its TPCs and GPCs in full
+    /// Only the tenant of this process, with its TPCs and GPCs in full
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// What the driver says of the tenants' processes beside what their ledgers say, and who has
-    /// escaped its limits
+    /// Compare the driver's figures for the tenants' processes with their ledgers, and report
+    /// processes that have escaped their limits
     #[arg(long, conflicts_with = "pid")]
     pub audit: bool,
     /// Print JSON
@@ -86,7 +85,7 @@ pub struct Ps {
 /// Arguments of `kill`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Work on the GPU is ended through MPS first, so that the other clients of the service go on unhurt. Then the processes get SIGTERM and, after the grace period, SIGKILL.
+Partita first ends the work on the GPU through MPS, so that the other clients of the service lose nothing. Then it sends the processes SIGTERM and, after the grace period, SIGKILL.
 
 Examples:
   partita kill train

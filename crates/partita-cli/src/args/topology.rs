@@ -1,4 +1,4 @@
-//! What `partita topology` takes.
+//! The arguments of `partita topology`.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use partita_console::GpuOption;
 /// Arguments of `topology`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Sources, each asked by itself and compared with the others:
+Sources, each read separately and compared with the others:
   control   the driver's control interface: GPC, CPC and TPC of every SM (no root)
   probe     each bit of a launch mask disabled alone: which SMs stay empty
   clusters  clusters of blocks, which run only where their SMs share a GPC
-  nvdebug   the files of that kernel module, /proc/gpuN, where they are
+  nvdebug   the files of the nvdebug kernel module, /proc/gpuN, if present
 
-JSON (a field that goes or changes its meaning changes `schema`; numbers of TPCs are logical):
+JSON (`schema` changes when a field goes or changes its meaning; TPC numbers are logical):
   schema, gpu, name, uuid, driver_version, compute_capability, qmd_version
   sms, tpcs, sms_per_tpc, holes, places_per_gpc, places_known
   confirmed_sms    SMs that two or more sources place, without contradiction
@@ -41,10 +41,10 @@ pub struct Topology {
     /// The GPU
     #[command(flatten)]
     pub gpu: GpuOption,
-    /// Measure anew, even if a calibration is kept
+    /// Measure again, even if a calibration is cached
     #[arg(long)]
     pub fresh: bool,
-    /// Write a picture too
+    /// Also write a picture to this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub svg: Option<PathBuf>,
     /// Print JSON

@@ -26,7 +26,7 @@ pub fn batch(arguments: &Batch) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Time beyond the script's own limit before it is ended from without.
+/// Time beyond the script's own limit before this process ends it.
 const WATCH_RESERVE: Duration = Duration::from_secs(5);
 /// Time to drain a node.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ fn script(stage: Stage, arguments: &BatchScript) -> ExitCode {
     let system = system(arguments);
     let node_fails = verdict(system, stage, Some(Blame::Node)).exit;
     watch(arguments, stage, node_fails);
-    // Slurm and PBS know no 125: what is wrong with the script itself is the node's fault, too.
+    // Slurm and PBS do not know exit code 125: a fault of the script itself counts as the node's.
     let report = Install::of_this_program()
         .map_err(|error| error.to_string())
         .and_then(|install| run(&install, system, stage, arguments));
@@ -66,18 +66,18 @@ fn script(stage: Stage, arguments: &BatchScript) -> ExitCode {
     ExitCode::from(verdict.exit)
 }
 
-/// The report with what follows from it.
+/// The report and its consequences.
 #[derive(Serialize)]
 struct Told<'a> {
     #[serde(flatten)]
     report: &'a Report,
     exit_code: u8,
-    /// Whether the node is to take no more jobs.
+    /// Whether the node must take no more jobs.
     drain: bool,
 }
 
-/// Ends this process when it has long been due: a call into a driver, a name service or a file
-/// system may never return.
+/// Ends this process when it is long overdue: a call into a driver, a name service or a file system
+/// may never return.
 fn watch(arguments: &BatchScript, stage: Stage, code: u8) {
     let limit = Duration::from_secs(arguments.limit.into()) + WATCH_RESERVE + DRAIN_LIMIT;
     thread::spawn(move || {
@@ -85,8 +85,8 @@ fn watch(arguments: &BatchScript, stage: Stage, code: u8) {
         let name = if stage == Stage::Prolog { "prolog" } else { "epilog" };
         let _ = writeln!(
             std::io::stderr(),
-            "partita: batch {name}: not done after {} s and given up: a system call does not return, see `dmesg`; the epilog \
-             undoes what is half done",
+            "partita: batch {name}: gave up after {} s: a system call does not return, see `dmesg`; the epilog \
+             undoes the unfinished work",
             limit.as_secs()
         );
         std::process::exit(code.into());
@@ -120,7 +120,7 @@ fn run(install: &Install, system: System, stage: Stage, arguments: &BatchScript)
     }
     let default = Request::parse(&arguments.default).map_err(|error| format!("--default: {error}"))?;
     let options = Options {
-        // slurmd has its own idea of where it is.
+        // slurmd runs scripts in a working directory of its choice.
         dir: std::path::absolute(&arguments.records.state_dir)
             .map_err(|error| format!("--state-dir: {error}"))?,
         limit: Duration::from_secs(arguments.limit.into()),
@@ -134,12 +134,12 @@ fn run(install: &Install, system: System, stage: Stage, arguments: &BatchScript)
     })
 }
 
-/// The GPUs that PBS gave the job: its own file of them, or what a hook set.
+/// The GPUs that PBS gave the job, from its file or from a hook's variable.
 fn gpus_of_pbs() -> Result<Vec<String>, String> {
     if let Some(path) = variable("PBS_GPUFILE") {
         return match std::fs::read_to_string(&path) {
             Ok(text) => Ok(job::gpus_of_file(&text, &host())),
-            Err(error) => Err(format!("PBS_GPUFILE={path}: {error}; pass the job's GPUs by --gpu instead")),
+            Err(error) => Err(format!("PBS_GPUFILE={path}: {error}; name the job's GPUs with --gpu instead")),
         };
     }
     Ok(variable("CUDA_VISIBLE_DEVICES").map(|text| job::gpu_list(&text)).unwrap_or_default())
@@ -175,13 +175,13 @@ fn text(report: &Report) -> String {
     report.steps.iter().map(|step| format!("job {}{would}: {step}\n", report.job)).collect()
 }
 
-/// The job that this process is of.
+/// The job of this process.
 fn own_job() -> Result<JobId, Failure> {
     let job = [System::Slurm, System::Pbs]
         .iter()
         .find_map(|system| Some(JobId::new(*system, &variable(system.id_variable())?)));
     let job = job.ok_or_else(|| {
-        Failure::Told("SLURM_JOB_ID and PBS_JOBID are not set: this is for programs of a job".to_owned())
+        Failure::Told("SLURM_JOB_ID and PBS_JOBID are not set: this command works only inside a job".to_owned())
     })?;
     job.map_err(Failure::Told)
 }
@@ -193,9 +193,9 @@ fn task_epilog(arguments: &TaskEpilog) -> Result<ExitCode, Failure> {
         Ok(ended) if ended.is_empty() => {}
         Ok(ended) => {
             let pids: Vec<String> = ended.iter().map(u32::to_string).collect();
-            tell(&format!("the job left work on the GPU, which was ended (processes {})", pids.join(", ")));
+            tell(&format!("ended work that the job had left on the GPU (processes {})", pids.join(", ")));
         }
-        // The task is over; it is no reason to fail it.
+        // The task is over; a failure here is no reason to fail it.
         Err(reason) => tell(&reason),
     }
     Ok(ExitCode::SUCCESS)
@@ -211,7 +211,7 @@ fn task_prolog(arguments: &TaskProlog) -> Result<ExitCode, Failure> {
         (Err(reason), format) => {
             let line = reason.lines().collect::<Vec<_>>().join(" ");
             match format {
-                // Slurm drops a TaskProlog's stderr; this is what reaches the job's own output.
+                // Slurm drops a TaskProlog's stderr; this line reaches the job's own output.
                 FormatArg::Slurm => print(&format!("print partita: {line}\n"))?,
                 FormatArg::Sh => print("exit 1\n")?,
             }

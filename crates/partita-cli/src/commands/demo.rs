@@ -9,7 +9,7 @@ use partita_console::{Failure, print, print_json, select};
 
 use crate::args::Demo;
 
-/// Plays the demo, prints it, and writes its picture.
+/// Runs the demo, prints the result, and writes its picture.
 pub fn demo(arguments: &Demo) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
     let gpu = select(&install, &arguments.gpu)?;

@@ -27,7 +27,7 @@ struct DeviceRow {
     mig_enabled: Option<bool>,
     mig_instances: Vec<InstanceFacts>,
     compute_mode: String,
-    /// None before the first `run` or `doctor` on it.
+    /// Absent before the first `run` or `doctor` on the GPU.
     sms: Option<u32>,
     tpcs: Option<u32>,
     gpcs: Option<Vec<u32>>,

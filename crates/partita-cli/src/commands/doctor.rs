@@ -9,14 +9,14 @@ use partita_console::{Failure, print, print_json, select};
 
 use crate::args::Doctor;
 
-/// Makes the checks and prints what they found.
+/// Runs the checks and prints the results.
 pub fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
     let gpu = select(&install, &arguments.gpu)?;
     let watched = std::io::stderr().is_terminal();
     let report = doctor::examine(&install, &gpu, |name| {
         if watched {
-            // Replaced by the next name, and wiped at the end.
+            // Progress line: the next name replaces it, and the end clears it.
             let _ = write!(std::io::stderr(), "\r\x1b[Kchecking {name} …");
         }
     });

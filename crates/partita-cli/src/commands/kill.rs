@@ -23,14 +23,14 @@ pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
                 for notice in &outcome.notices {
                     tell(notice);
                 }
-                // The others are still to be ended, though this one cannot be told of.
+                // Go on with the other tenants, though this result could not be printed.
                 if let Err(failure) =
                     print(&format!("{name}: ended ({})\n", Count(outcome.processes, "process")))
                 {
                     first_failure.get_or_insert(failure);
                 }
             }
-            // As well.
+            // The exit code is that of the first failure; later ones are only printed.
             Err(error) if first_failure.is_none() => first_failure = Some(error.into()),
             Err(error) => tell(&error.to_string()),
         }

@@ -76,7 +76,7 @@ fn priority(argument: PriorityArg) -> Priority {
     }
 }
 
-/// A size as people read it: exact where that is short.
+/// A size for readers: exact if that is short.
 fn bytes(bytes: u64) -> String {
     const SHORT: usize = 8;
     let exact = ByteSize(bytes).to_string();
@@ -90,7 +90,7 @@ fn place(argument: PlaceArg) -> Place {
     }
 }
 
-/// What clusters a partition runs, in one line.
+/// The clusters that a partition can run, in one line.
 fn cluster_text(clusters: &ClusterRow) -> String {
     let active = clusters.active.iter().filter(|one| one.clusters > 0);
     let active: Vec<String> = active.map(|one| format!("{} of {}", one.clusters, one.blocks)).collect();
@@ -101,7 +101,7 @@ fn cluster_text(clusters: &ClusterRow) -> String {
     )
 }
 
-/// A tenant that makes room, in one line.
+/// The move of a tenant that makes room, in one line.
 fn move_text(made: &MoveRow) -> String {
     let tpcs = if made.tpcs == 1 { "TPC" } else { "TPCs" };
     format!("{}: {} {tpcs} moved from tpc:{} to tpc:{}\n", made.tenant, made.tpcs, made.from, made.to)

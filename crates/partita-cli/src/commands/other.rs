@@ -1,5 +1,5 @@
-//! Commands that are programs of their own, as git and cargo have them: `partita bench` runs
-//! `partita-bench` of the same installation.
+//! Commands that are separate programs, as in git and cargo: `partita bench` runs `partita-bench`
+//! of the same installation.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use partita_console::{Failure, tell};
 /// Such a command.
 #[derive(Clone, Copy)]
 pub struct Other {
-    /// As users type it.
+    /// The name that users type.
     pub name: &'static str,
     program: &'static str,
 }
@@ -41,7 +41,7 @@ impl Other {
         Err(Failure::Told(format!("{}: {error}", self.program)))
     }
 
-    /// Has the program write its manual pages below the directory.
+    /// Lets the program write its manual pages below the directory.
     pub fn generate(self, dir: &Path) -> Result<(), Failure> {
         let mut command = match self.command() {
             Ok(command) => command,

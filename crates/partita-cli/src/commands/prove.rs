@@ -11,11 +11,11 @@ use partita_console::{Failure, Table, print, print_json, select};
 
 use crate::args::{Prove, RouteArg};
 
-/// Runs the proof and prints what it found.
+/// Runs the proof and prints the result.
 pub fn prove(arguments: &Prove) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
     let gpu = select(&install, &arguments.gpu)?;
-    // Another proof each time, and the same one again for whoever names its seed.
+    // A new proof each time, unless the user names the seed of an earlier one.
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.subsec_nanos().into());
     let request = ProveRequest {
         blocks: arguments.blocks,
@@ -51,7 +51,7 @@ pub fn prove(arguments: &Prove) -> Result<ExitCode, Failure> {
     Ok(if report.found.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The name by which the proof knows a route: the one on the command line.
+/// The proof's name for a route is the one on the command line.
 fn route_name(route: RouteArg) -> String {
     route.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -102,7 +102,7 @@ fn blocks(count: u32) -> String {
     format!("{} block{}", grouped(count.into()), if count == 1 { "" } else { "s" })
 }
 
-/// A number with its thousands apart.
+/// A number with separators between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let parts: Vec<&str> = digits

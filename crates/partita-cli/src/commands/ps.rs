@@ -62,8 +62,8 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The driver's account beside the ledgers'. The exit code says whether a process has escaped, or
-/// has more than they say.
+/// Compares the driver's figures with the ledgers'. The exit code says whether a process has
+/// escaped or has more memory than they record.
 fn audited(json: bool) -> Result<ExitCode, Failure> {
     let registry = Registry::open()?;
     let audit::Look { rows, unseen, passed_over } =
@@ -102,7 +102,7 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
     for (row, beyond) in rows.iter().filter_map(|row| Some((row, row.beyond_bytes?))) {
         is_beyond = true;
         tell(&format!(
-            "{}: process {} has {} of {} that neither the ledger nor the driver's allowance has: {}",
+            "{}: process {} has {} of {} that neither the ledger nor the driver's allowance covers: {}",
             row.tenant,
             row.pid,
             bytes(beyond),
@@ -121,7 +121,7 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
         ));
     }
     passed_over.iter().for_each(|line| tell(line));
-    // What could be looked at is shown all the same.
+    // Shows the processes that could be examined even if others could not.
     let mut unseen = unseen.into_iter().map(|unseen| unseen.error);
     if let Some(first) = unseen.next() {
         unseen.for_each(|error| tell(&error.to_string()));
@@ -168,7 +168,7 @@ fn part_text(pid: u32, row: &TenantRow) -> String {
     )
 }
 
-/// Its TPCs, or the partition of MPS that it has instead.
+/// Its TPCs, or the MPS partition that it has instead.
 fn tpcs(row: &TenantRow) -> Option<String> {
     let partition = || Some(format!("MPS {}", row.mps_partition.as_ref()?.split_once('/')?.1));
     row.tpcs.clone().or_else(partition)
@@ -204,7 +204,7 @@ fn cells(row: &TenantRow) -> [String; 14] {
     ]
 }
 
-/// What is used of late, of what was promised.
+/// Recent use and the promised limit.
 fn time(time: TimeRow) -> String {
     let used = time.used_percent.map_or_else(|| "?".to_owned(), |used| format!("{used:.0}"));
     let soft = if time.policy == "soft" { " soft" } else { "" };

@@ -40,7 +40,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         isolation: match arguments.isolation {
             Some(IsolationArg::Shared) => Isolation::Shared,
             Some(IsolationArg::Own) => Isolation::Own,
-            // Who has the whole GPU by priority alone.
+            // A tenant that has the whole GPU by priority alone.
             None if via == Via::Time && time.is_none() => Isolation::Own,
             None => Isolation::Shared,
         },

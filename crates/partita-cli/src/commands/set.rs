@@ -11,12 +11,12 @@ use crate::commands::{
     bytes, driver_allowance, memory, move_text, on_misfit, place, priority, share, spill, time, time_policy,
 };
 
-/// Changes a tenant's limits and says what they are now.
+/// Changes a tenant's limits and prints the new ones.
 pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
     if let (None, None) = (&arguments.name, arguments.pid) {
         return repack(arguments);
     }
-    // One of both is there.
+    // One of the two is present.
     let whose = match (&arguments.name, arguments.pid) {
         (Some(name), _) => Whose::Name(name.clone()),
         (None, pid) => Whose::Pid(pid.unwrap_or(0)),
@@ -49,14 +49,14 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         )));
     }
     let outcomes = set::set(&Registry::open()?, &request)?;
-    // The GPU goes without saying only where it is the tenant's one.
+    // The GPU needs a mention unless the tenant has only one.
     let names_gpu = outcomes.len() > 1 || request.gpus.is_some();
     let text: String = outcomes.iter().map(|now| outcome_text(now, names_gpu)).collect();
     print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the limits on one GPU are now.
+/// The new limits on one GPU.
 fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
     let whose = if names_gpu { format!("{} on {}", now.name, now.gpu) } else { now.name.clone() };
     let quota = now
@@ -66,7 +66,7 @@ fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
         && now.memory_used_bytes > quota
     {
         tell(&format!(
-            "{whose} holds {} now, more than its quota: it keeps that and gets no more until it has freed the difference",
+            "{whose} holds {} now, more than its quota: it keeps that and gets no more until it frees the difference",
             bytes(now.memory_used_bytes)
         ));
     }
@@ -77,7 +77,7 @@ fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
     format!("{whose}: {} SMs (tpc:{}), {quota}{time}\n{moves}", now.sms, now.tpcs)
 }
 
-/// Brings all tenants into fewer GPCs.
+/// Moves all tenants into fewer GPCs.
 fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
     let Set {
         name: _,
@@ -108,7 +108,7 @@ fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
     ];
     if others.contains(&true) {
         return Err(Failure::Told(
-            "set --compact: without a tenant it changes nothing else; name the tenant, see `partita set --help`".to_owned(),
+            "set --compact: without a tenant, no other option is allowed; name the tenant, see `partita set --help`".to_owned(),
         ));
     }
     let moves = set::repack(&Registry::open()?)?;

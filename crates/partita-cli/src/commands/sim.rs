@@ -9,20 +9,20 @@ use partita_console::{Failure, print};
 
 use crate::args::Sim;
 
-/// Prints the lines that put programs of a shell on the simulated GPU.
+/// Prints the lines that make a shell's programs use the simulated GPU.
 pub fn sim(arguments: &Sim) -> Result<ExitCode, Failure> {
     let Sim::Env(arguments) = arguments;
     let text = &arguments.gpu;
     let selector = if text.starts_with("sim") { text.parse()? } else { format!("sim:{text}").parse()? };
     let Selector::Sim(device, 0) = selector else {
-        return Err(Failure::Told(format!("{text} is no simulated device; use sim:h200")));
+        return Err(Failure::Told(format!("{text} is not a simulated device; use sim:h200")));
     };
     let environment = SimEnvironment::create(&Install::of_this_program()?, &device)?;
     let mut lines = String::new();
     for (key, value) in environment.variables() {
         let Some(value) = value.to_str() else {
             return Err(Failure::Told(format!(
-                "{key} is not text: {value:?}; use a directory whose name is"
+                "{key} is not text: {value:?}; use a directory with a name in UTF-8"
             )));
         };
         lines.push_str(&format!("export {key}={}\n", quote(value)));
@@ -31,7 +31,7 @@ pub fn sim(arguments: &Sim) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A word of the shell that stands for exactly this text.
+/// A shell word for exactly this text.
 fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:+,@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

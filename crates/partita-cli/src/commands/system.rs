@@ -1,4 +1,4 @@
-//! Commands in system mode: what a user's command has `partitad` do, and what does it there.
+//! Commands in system mode: `partitad` runs them for users, through the same commands.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -15,8 +15,8 @@ use partita_console::{Failure, print, tell};
 
 use crate::args::{Arguments, Cmd};
 
-/// Has `partitad` run the command, if the run directory is in system mode and the command reads or
-/// changes what only `partitad` may. None if this process is to run it.
+/// Asks `partitad` to run the command, if the run directory is in system mode and the command reads
+/// or changes files that only `partitad` may. `None` if this process must run it.
 pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
     if !is_forwarded(command) {
         return Ok(None);
@@ -32,12 +32,12 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
         && let Some(gpu) = &run.gpu.gpu
         && !arguments.iter().take_while(|word| *word != "--").any(|word| word.starts_with("--gpu"))
     {
-        // It came from the environment, which stays here.
+        // It came from the environment, which `partitad` does not share.
         arguments.insert(1, format!("--gpu={gpu}"));
     }
     match system::command(&registry, arguments) {
         Ok(Printed { code, stdout, stderr }) => {
-            // Without a stderr there is nobody to tell.
+            // Without a stderr there is no reader.
             let _ = std::io::stderr().write_all(&stderr);
             print(&String::from_utf8_lossy(&stdout))?;
             Ok(Some(ExitCode::from(code)))
@@ -50,7 +50,7 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
     }
 }
 
-/// Whether users have `partitad` run it for them.
+/// Whether users may have `partitad` run it.
 fn is_forwarded(command: &Cmd) -> bool {
     match command {
         Cmd::Ps(_) | Cmd::Set(_) | Cmd::Kill(_) => true,
@@ -59,11 +59,11 @@ fn is_forwarded(command: &Cmd) -> bool {
     }
 }
 
-/// Answers the request of the connection that `partitad` has given this process as stdin.
+/// Answers the request on the connection that `partitad` passes as this process's stdin.
 pub fn answer() -> Result<ExitCode, Failure> {
     let io = |error: std::io::Error| Failure::Told(format!("the connection: {error}"));
     let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(io)?);
-    // What the command starts must not have the connection.
+    // Programs that the command starts must not inherit the connection.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null").map_err(io)?)
         .map_err(|error| io(error.into()))?;
     answer::answer(&Install::of_this_program()?, stream, run)?;

@@ -11,7 +11,7 @@ use partita_console::{Failure, print, print_json, select};
 
 use crate::args::Topology;
 
-/// Charts the GPU, prints it, and writes its picture if one is asked for.
+/// Charts the GPU, prints the chart, and writes a picture if requested.
 pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {
     let begin = Instant::now();
     let install = Install::of_this_program()?;
@@ -30,7 +30,7 @@ pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {
     Ok(if chart.agree { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Colours for a terminal that has them and a user who has not declined (no-color.org).
+/// Colours for a terminal that has them, unless the user declines (no-color.org).
 fn ink() -> Ink {
     let declined = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");

@@ -16,23 +16,23 @@ use partita_console::{Failure, print, print_json};
 use crate::args::{ClientPriorityArg, MpsLimits, PolicyArg};
 use crate::commands::{bytes, memory};
 
-/// What was set, or would be.
+/// What was set, or would be set.
 #[derive(Serialize)]
 struct Outcome {
     dry_run: bool,
-    /// What each client of the policy gets; one for all where no policy says otherwise.
+    /// Each client's part under the policy; one for all if the policy does not distinguish.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     allotments: Vec<Allotment>,
-    /// What the service is set to: a client can only lower it.
+    /// The setting of the service: a client can only lower it.
     thread_percentage: Option<f64>,
     memory_bytes: Option<u64>,
     priority: Option<ClientPriority>,
-    /// What was proved of the percentages below 100.
+    /// The results of the proofs for percentages below 100.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     products: Vec<Proved>,
 }
 
-/// What is known of the vendor's products on a GPU under a percentage that is not refused.
+/// Whether the vendor's products are right on a GPU with an accepted percentage.
 #[derive(Serialize)]
 struct Proved {
     gpu: String,
@@ -98,8 +98,8 @@ fn show(of: &Of, json: bool) -> Result<(), Failure> {
     print(&text)
 }
 
-/// The percentages that are asked for, on the GPU whose SMs they are divided on: the first. MPS has
-/// one percentage for all its GPUs.
+/// The requested percentages, on the first GPU, whose SMs they divide. MPS has one percentage for
+/// all its GPUs.
 fn allotments(of: &Of, arguments: &MpsLimits) -> Result<Vec<Allotment>, Failure> {
     let refuse = |words: &str| Err(Failure::Told(words.to_owned()));
     let Some(gpu) = of.gpus.first() else { return Ok(Vec::new()) };
@@ -137,7 +137,7 @@ fn sms(of: &Of, gpu: &Gpu) -> Result<Sms, Failure> {
     Ok(Sms { count: measured.tpcs.len() as u32 * per_tpc, per_tpc })
 }
 
-/// Has every percentage proved on every GPU before any is set.
+/// Proves every percentage on every GPU before setting any.
 fn prove(of: &Of, allotments: &[Allotment], trusted: bool) -> Result<Vec<Proved>, Failure> {
     let mut proved: Vec<Proved> = Vec::new();
     for percent in allotments.iter().map(|one| one.percent).filter(|&percent| percent < 100.0) {
@@ -146,7 +146,7 @@ fn prove(of: &Of, allotments: &[Allotment], trusted: bool) -> Result<Vec<Proved>
         }
         for gpu in &of.gpus {
             let products = match trusted {
-                true => Products::Unknown { reason: "not asked, by --unproved".to_owned() },
+                true => Products::Unknown { reason: "not tested, by --unproved".to_owned() },
                 false => provisioned::products(&of.install, gpu, &of.service, percent)?,
             };
             provisioned::check(gpu, percent, &products, trusted)?;
@@ -156,7 +156,7 @@ fn prove(of: &Of, allotments: &[Allotment], trusted: bool) -> Result<Vec<Proved>
     Ok(proved)
 }
 
-/// For the servers that run and for those that start later.
+/// For running servers and for those that start later.
 fn set(
     of: &Of,
     percent: Option<f64>,
@@ -187,7 +187,7 @@ fn set(
 fn text(label: &str, outcome: &Outcome) -> String {
     let mut text = format!("MPS of {label}: ");
     text.push_str(if outcome.dry_run { "would give" } else { "gives" });
-    text.push_str(" to clients that come from now on");
+    text.push_str(" to clients that connect from now on");
     if let Some(percent) = outcome.thread_percentage {
         text.push_str(&format!(", {percent} % of the SMs"));
     }
@@ -206,7 +206,7 @@ fn text(label: &str, outcome: &Outcome) -> String {
             Products::Unknown { reason } => {
                 text.push_str(&format!("  {gpu} with {percent} %: products not proved: {reason}\n"))
             }
-            // Refused before.
+            // Refused above.
             Products::Wrong { .. } => {}
         }
     }

@@ -12,10 +12,10 @@ use partita_console::{Failure, pause, print_on};
 
 use crate::args::MpsLogs;
 
-/// How often the files are looked at.
+/// How often to read the files.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// What is followed.
+/// The files to follow.
 struct Logs<'a> {
     service: &'a Service,
     tails: [Tail; 2],
@@ -41,14 +41,14 @@ pub fn logs(arguments: &MpsLogs) -> Result<(), Failure> {
 }
 
 impl Logs<'_> {
-    /// What is new, as lines.
+    /// New entries, as lines.
     fn news(&mut self, arguments: &MpsLogs) -> Result<String, Failure> {
         let mut entries: Vec<Entry> = Vec::new();
         for tail in &mut self.tails {
             entries
                 .extend(tail.poll().map_err(|source| Error::Io { what: "a log of MPS".to_owned(), source })?);
         }
-        // Stable: within a millisecond the daemon's words come first.
+        // Stable: within one millisecond the daemon's lines come first.
         entries.sort_by_key(|entry| entry.time);
         entries.retain(|entry| !arguments.events || entry.event.is_some());
         let mut lines: Vec<String> = entries
@@ -56,7 +56,7 @@ impl Logs<'_> {
             .map(|entry| if arguments.json { json(entry) } else { entry_text(entry) })
             .collect();
         let incidents = incident::all(self.service);
-        // Fewer than before: the service was stopped and started anew.
+        // Fewer than before: the service was stopped and restarted.
         let fresh = incidents.get(self.incidents..).unwrap_or(&incidents);
         lines.extend(fresh.iter().map(|one| if arguments.json { json(one) } else { incident_text(one) }));
         self.incidents = incidents.len();
@@ -65,7 +65,7 @@ impl Logs<'_> {
 }
 
 fn json(value: &impl serde::Serialize) -> String {
-    // Entries and incidents hold nothing that JSON has not.
+    // Entries and incidents hold only types that JSON has.
     serde_json::to_string(value).unwrap_or_default()
 }
 
@@ -83,13 +83,13 @@ fn incident_text(incident: &Incident) -> String {
         What::Hit { cause, .. } => format!("hit by a fault {cause}"),
         What::Caused { server } => format!("caused a fault of server {server}"),
         What::Restarted { restarts, waited_ms } => {
-            format!("started anew ({restarts}), {waited_ms} ms after its program had ended")
+            format!("restarted ({restarts}), {waited_ms} ms after its program had ended")
         }
     };
     format!("{} tenant {tenant}: {words}", utc(*time_unix_ms))
 }
 
-/// A moment in the form of the logs' own, but in UTC and saying so: those are in local time.
+/// A moment in the format of the logs, but in UTC and marked so: the logs use local time.
 fn utc(unix_ms: u64) -> String {
     let (days, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
     let (year, month, day) = partita_core::date_of(days);

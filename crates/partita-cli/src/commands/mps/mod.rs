@@ -23,7 +23,7 @@ use partita_console::{Failure, GpusOption, print, print_json, select_several, te
 
 use crate::args::{Mps, MpsStart, MpsStop, MpsTerminate};
 
-/// A service and what it is of.
+/// A service and its GPUs.
 struct Of {
     install: Install,
     registry: Registry,
@@ -52,7 +52,7 @@ impl Of {
         Ok(matches!(self.service.state()?, State::Running { .. }))
     }
 
-    /// Refuses what only a running service can do.
+    /// Refuses an action that only a running service can do.
     fn must_run(&self) -> Result<(), Failure> {
         if self.is_running()? {
             return Ok(());
@@ -154,7 +154,7 @@ fn terminate(arguments: &MpsTerminate) -> Result<(), Failure> {
             let list: Vec<String> = clients.iter().map(|(_, client)| client.to_string()).collect();
             let there = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
             return Err(Failure::Told(format!(
-                "process {pid} is no client of MPS of {}; there are: {there}",
+                "process {pid} is not a client of MPS of {}; its clients: {there}",
                 of.label
             )));
         };
@@ -163,7 +163,7 @@ fn terminate(arguments: &MpsTerminate) -> Result<(), Failure> {
         let what = if ended {
             "its work on the GPU is ended; its process may be ended now"
         } else {
-            "it has just left"
+            "it has just disconnected"
         };
         print(&format!("client {client} of server {server}: {what}\n"))?;
     }

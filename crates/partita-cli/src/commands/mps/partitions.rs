@@ -30,8 +30,7 @@ fn list(arguments: &MpsShow) -> Result<(), Failure> {
     if arguments.json {
         return print_json(&rows);
     }
-    // Which numbers there are differs from driver to driver: the daemon's own heads stand above
-    // them.
+    // The numbers differ between drivers: the daemon's own column heads stand above them.
     let table = of.service.control().command("lspart").map_err(partita::Error::from)?;
     print(&format!("{}\n", table.trim_end()))
 }
@@ -48,7 +47,7 @@ fn add(arguments: &MpsPartitionsAdd) -> Result<(), Failure> {
     let of = Of::find_to_change(&arguments.gpu)?;
     of.must_run()?;
     let [gpu] = of.gpus.as_slice() else {
-        return Err(Failure::Told("a partition is of one GPU: name it with --gpu".to_owned()));
+        return Err(Failure::Told("a partition belongs to one GPU: name it with --gpu".to_owned()));
     };
     let made = partitions::add(&of.install, gpu, &of.service, arguments.chunks, arguments.unproved)?;
     if arguments.json {
@@ -58,7 +57,7 @@ fn add(arguments: &MpsPartitionsAdd) -> Result<(), Failure> {
     let products = match &made.products {
         Products::Right { found } => format!("{found} right in it"),
         Products::Unknown { reason } => format!("products not proved: {reason}"),
-        // Taken back.
+        // Removed again.
         Products::Wrong { .. } => String::new(),
     };
     let name = &made.name;

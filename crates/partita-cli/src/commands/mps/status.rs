@@ -53,8 +53,8 @@ fn server_text(server: &ServerRow, contexts_max: u32) -> String {
     let state = match server.status {
         Some(ServerStatus::Initializing) => "INITIALIZING",
         Some(ServerStatus::Active) => "ACTIVE",
-        Some(ServerStatus::Fault) => "FAULT: takes nobody until those whom it hit have left",
-        None => "does not tell its state",
+        Some(ServerStatus::Fault) => "FAULT: accepts no clients until the affected ones have exited",
+        None => "does not report its state",
     };
     let percent =
         server.thread_percentage.map_or(String::new(), |percent| format!(", {percent} % of the SMs"));
