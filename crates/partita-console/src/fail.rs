@@ -1,4 +1,4 @@
-//! Failing: one line on stderr, exit code 125.
+//! Failures: one line on stderr, exit code 125.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,16 +12,16 @@ use partita::install::OWN_ERROR;
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// To be told in one line.
+    /// An error to report in one line.
     Told(String),
-    /// A signal ended it before the program that it was to run had started.
+    /// A signal ended the command before its program started.
     Signal(i32),
-    /// The reader of output without end has closed it.
+    /// The reader of endless output has closed it.
     OutputClosed,
 }
 
 impl Failure {
-    /// Tells it.
+    /// Reports the failure; returns the exit code.
     pub fn report(self) -> ExitCode {
         match self {
             Self::Told(line) => {
@@ -56,14 +56,14 @@ impl From<partita_mps::MpsError> for Failure {
 /// Writes one line to stderr, whatever line breaks the message has.
 pub fn tell(message: &str) {
     let line = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
-    // Without a stderr there is nobody to tell.
+    // Without a stderr there is no reader.
     let _ = writeln!(std::io::stderr(), "partita: {}", escape(&line));
 }
 
 /// Parses the arguments of `program`.
 ///
 /// # Errors
-/// The exit code, after a line about what is wrong with them, or the help that they ask for.
+/// The exit code, after one line that describes the mistake, or after the requested help.
 pub fn parse<A: FromArgMatches>(program: &Command, words: &[OsString]) -> Result<A, ExitCode> {
     let parsed = program.clone().try_get_matches_from(words);
     let arguments = parsed.and_then(|matches| A::from_arg_matches(&matches));
@@ -87,7 +87,7 @@ fn usage(error: &clap::Error, program: &Command, words: &[String]) -> ExitCode {
             let rendered = error.to_string();
             let first = rendered.lines().next().unwrap_or_default().trim_start_matches("error: ");
             let mut line = first.trim_end_matches(':').to_owned();
-            // Which arguments are missing, and what clap thinks was meant, stands on further lines.
+            // The missing arguments, and clap's suggestion, are on further lines.
             if let Some(missing) = error.get(ContextKind::InvalidArg)
                 && error.kind() == ErrorKind::MissingRequiredArgument
             {

@@ -1,4 +1,4 @@
-//! Which GPU a command is about, and the list of them.
+//! The GPU that a command uses, and the list of them.
 
 use clap::Args;
 use partita::gpu::{self, Gpu, Selector};
@@ -12,23 +12,23 @@ use crate::{Failure, tell};
 pub struct GpuOption {
     /// The GPU: an index (0), a UUID or a unique beginning of one (GPU-1a2b), or sim:NAME
     ///
-    /// Simulated devices are sim:h200, sim:a100 and sim:gtx1060-3gb; sim:h200:1 is the second of a
-    /// simulated machine with several (PARTITA_SIM_GPUS). Without this option it is the machine's
-    /// first GPU; where there is none, sim:h200 is used and said so.
+    /// Simulated GPUs are sim:h200, sim:a100 and sim:gtx1060-3gb; sim:h200:1 is the second of a
+    /// simulated machine with several (PARTITA_SIM_GPUS). The default is the machine's first GPU;
+    /// on a machine without a GPU it is sim:h200, with a notice.
     #[arg(long, value_name = "GPU", env = "PARTITA_GPU", hide_env_values = true)]
     pub gpu: Option<String>,
 }
 
-/// Which GPUs, where a program may have several.
+/// The GPUs, for programs that may have several.
 #[derive(Debug, Args)]
 pub struct GpusOption {
     /// The GPUs: an index (0), a UUID or a unique beginning of one (GPU-1a2b), sim:NAME, several
     /// with commas (0,1), or all
     ///
-    /// Several GPUs are seen by the program in the order given, and each gets a partition of its
-    /// own. Simulated devices are sim:h200, sim:a100 and sim:gtx1060-3gb; sim:h200:0,1 are the
-    /// first two of a simulated machine with several (PARTITA_SIM_GPUS). Without this option it is
-    /// the machine's first GPU; where there is none, sim:h200 is used and said so.
+    /// The program sees several GPUs in the order given, with a partition on each. Simulated GPUs
+    /// are sim:h200, sim:a100 and sim:gtx1060-3gb; sim:h200:0,1 are the first two of a simulated
+    /// machine with several (PARTITA_SIM_GPUS). The default is the machine's first GPU; on a
+    /// machine without a GPU it is sim:h200, with a notice.
     #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true)]
     pub gpu: Option<String>,
 }
@@ -36,24 +36,24 @@ pub struct GpusOption {
 /// The selector of `--gpu`, if it was given.
 ///
 /// # Errors
-/// It is no selector, or names several GPUs.
+/// It is not a selector, or names several GPUs.
 pub fn selector(option: &GpuOption) -> Result<Option<Selector>, Failure> {
     let given = option.gpu.as_deref().filter(|text| !text.is_empty());
     if let Some(list) = given.filter(|text| text.contains(',') || *text == "all") {
-        return Err(Failure::Told(format!("--gpu {list}: this command is about one GPU; name one of them")));
+        return Err(Failure::Told(format!("--gpu {list}: this command works on one GPU; name one of them")));
     }
     Ok(given.map(str::parse).transpose()?)
 }
 
-/// The selectors of `--gpu` where it takes several, if it was given.
+/// The selectors of `--gpu` where it may name several, if it was given.
 ///
 /// # Errors
-/// One is no selector.
+/// One is not a selector.
 pub fn selectors(text: Option<&str>) -> Result<Option<Selectors>, Failure> {
     Ok(text.filter(|text| !text.is_empty()).map(str::parse).transpose()?)
 }
 
-/// The GPUs of `--gpu`, with a notice where a simulated one stands in for a missing GPU.
+/// The GPUs of `--gpu`. Prints a notice if a simulated one replaces a missing GPU.
 ///
 /// # Errors
 /// There is no such GPU.
@@ -65,7 +65,7 @@ pub fn select_several(install: &Install, option: &GpusOption) -> Result<Vec<Gpu>
     Ok(selected.gpus)
 }
 
-/// The GPU of `--gpu`, with a notice where a simulated one stands in for a missing GPU.
+/// The GPU of `--gpu`. Prints a notice if a simulated one replaces a missing GPU.
 ///
 /// # Errors
 /// There is no such GPU.

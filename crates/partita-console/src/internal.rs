@@ -1,4 +1,4 @@
-//! The hidden commands by which a program runs itself.
+//! The hidden commands with which a program runs itself.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::{Failure, pages, print};
 /// The hidden commands.
 #[derive(Debug, Subcommand)]
 pub enum Internal {
-    /// Runs a risky job for another process of this program
+    /// Run a risky job for another process of this program
     #[command(name = "internal-job", hide = true)]
     Job {
         /// The job
@@ -20,26 +20,26 @@ pub enum Internal {
         /// Its parameters as JSON
         request: String,
     },
-    /// Becomes a daemon in a session of its own
+    /// Become a daemon in its own session
     #[command(name = "internal-detach", hide = true)]
     Detach {
-        /// The processors that it is kept to
+        /// The processors on which it may run
         #[arg(long, value_name = "LIST")]
         cpus: Option<String>,
         /// The daemon and its arguments
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Does nothing until it is ended
+    /// Do nothing until a signal ends it
     #[command(name = "internal-hold", hide = true)]
     Hold,
-    /// Prints a manual page, for `partita man`
+    /// Print a manual page, for `partita man`
     #[command(name = "internal-man", hide = true)]
     Man {
-        /// The command below this program's own
+        /// The subcommand
         words: Vec<String>,
     },
-    /// Writes the manual pages, for `partita generate`
+    /// Write the manual pages, for `partita generate`
     #[command(name = "internal-generate", hide = true)]
     Generate {
         /// The prefix
@@ -52,7 +52,7 @@ impl Internal {
     /// the line to print as its result.
     ///
     /// # Errors
-    /// What the command could not do.
+    /// The command's failure.
     pub fn run(
         &self,
         program: Command,
@@ -62,7 +62,8 @@ impl Internal {
             Self::Job { name, request } => {
                 let line = job(name, request).map_err(Failure::Told)?;
                 print(&format!("{line}\n"))?;
-                // Not back through main: a driver that hangs in its destructors would keep us.
+                // Do not return through main: a driver that hangs in its destructors would keep
+                // this process.
                 std::process::exit(0)
             }
             Self::Detach { cpus, command } => Err(become_daemon(cpus.as_deref(), command)),
@@ -75,9 +76,9 @@ impl Internal {
     }
 }
 
-/// Becomes the daemon, or says why not.
+/// Becomes the daemon, or returns the reason for the failure.
 fn become_daemon(cpus: Option<&str>, command: &[OsString]) -> Failure {
-    // With fewer it works until many clients have come; `partita mps start` and `doctor` say so.
+    // A lower limit suffices for few clients; `partita mps start` and `doctor` report it.
     let _ = detach::raise_open_files();
     if let Some(list) = cpus {
         let pinned = match detach::parse_cpus(list) {

@@ -1,5 +1,5 @@
-//! What Partita's programs have in common on a terminal: failures in one line, tables, JSON,
-//! `--gpu`, manual pages, and the hidden commands by which a program runs itself.
+//! Terminal code that Partita's programs share: failures in one line, tables, JSON, `--gpu`, manual
+//! pages, and the hidden commands with which a program runs itself.
 
 mod fail;
 mod gpu;

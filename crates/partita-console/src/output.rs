@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::Failure;
 
-/// Writes text to stdout. A reader that has gone (`partita ps | head -0`) is no error: the command
-/// does what it is to do all the same, and ends as if it had been read.
+/// Writes text to stdout. A reader that has gone (`partita ps | head -0`) is not an error: the
+/// command finishes its work and exits as if the text had been read.
 pub fn print(text: &str) -> Result<(), Failure> {
     match print_on(text) {
         Err(Failure::OutputClosed) => Ok(()),
@@ -17,7 +17,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// As [`print`], for what is printed without end: it ends with its reader.
+/// As [`print`], for endless output: it ends with its reader.
 pub fn print_on(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
@@ -26,14 +26,13 @@ pub fn print_on(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Pauses before more is printed with [`print_on`]. Whoever waits for a line that does not come,
-/// and goes, is noticed.
+/// Pauses before [`print_on`] prints more. Notices a reader that goes away meanwhile.
 pub fn pause(period: Duration) -> Result<(), Failure> {
     let end = Instant::now() + period;
     let stdout = io::stdout();
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        // Nothing is asked for: that the other end of a pipe is closed is told in any case.
+        // No requested events: poll reports a closed pipe in any case.
         let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
         let told = Timespec::try_from(left).map(|left| poll(&mut polled, Some(&left)));
         let events = polled[0].revents();
@@ -41,10 +40,10 @@ pub fn pause(period: Duration) -> Result<(), Failure> {
             return Err(Failure::OutputClosed);
         }
         match told {
-            // A signal came, and may have been meant for this: what is left is waited for.
+            // A signal arrived, perhaps another one: wait for the rest of the time.
             Ok(Err(rustix::io::Errno::INTR)) if !left.is_zero() => {}
             Ok(Ok(_)) if events.is_empty() => return Ok(()),
-            // It cannot be asked for.
+            // This descriptor cannot be polled.
             _ => {
                 std::thread::sleep(left);
                 return Ok(());

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 
 use crate::{Failure, print};
 
-/// A shell that completions are made for.
+/// A shell with completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ShellArg {
     /// bash
@@ -63,8 +63,8 @@ pub fn write_completions(mut program: Command, dir: &Path) -> Result<(), Failure
     files.try_for_each(|(shell, file)| write(&dir.join(file), &completions(&mut program, *shell)))
 }
 
-/// Writes a page for the program and for each of its commands below the directory, but for the
-/// commands that are programs of their own.
+/// Writes a page for the program and for each of its commands below the directory, but not for the
+/// commands that are separate programs.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -73,7 +73,7 @@ pub fn write_man(mut program: Command, others: &[&str], dir: &Path) -> Result<()
     write_pages(&program, &page_name(&program), others, &dir.join("share/man/man1"))
 }
 
-/// One page a command, the way git has them: `partita-run.1`.
+/// One page for each command, named as git names them: `partita-run.1`.
 fn write_pages(command: &Command, name: &str, others: &[&str], dir: &Path) -> Result<(), Failure> {
     write(&dir.join(format!("{name}.1")), &page(command, name)?)?;
     let shown = |sub: &&Command| !sub.is_hide_set() && !others.contains(&sub.get_name());

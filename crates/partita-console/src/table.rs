@@ -18,7 +18,7 @@ impl Table {
     }
 
     /// Adds a row. Missing cells are empty.
-    /// What others wrote must not steer the terminal, nor look like another row.
+    /// Text of other users must not steer the terminal or look like another row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.iter().map(|cell| escape(cell).into_owned()).collect());
     }
@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// The text without control characters, and cut to so many characters.
+/// The text without control characters, cut to a number of characters.
 pub fn shorten(text: &str, chars_max: usize) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match clean.char_indices().nth(chars_max) {

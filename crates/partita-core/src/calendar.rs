@@ -1,4 +1,4 @@
-//! Dates of days, for what is written down.
+//! Dates of days, for logs and reports.
 
 /// Year, month and day of the month of a day since 1970-01-01, in the Gregorian calendar.
 ///

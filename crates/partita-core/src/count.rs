@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A number and what it counts, with the plural where there is not exactly one.
+/// A number and the noun that it counts, in the plural unless the number is one.
 ///
 /// ```
 /// # use partita_core::Count;

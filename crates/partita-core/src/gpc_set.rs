@@ -24,7 +24,7 @@ impl GpcSet {
         Self(numbers)
     }
 
-    /// Adds a GPC; says whether it was absent.
+    /// Adds a GPC; returns whether it was absent.
     pub const fn insert(&mut self, gpc: u8) -> bool {
         self.0.insert(gpc)
     }

@@ -1,8 +1,8 @@
-//! Limits as HAMi-core and vgpu-manager are given them: by variables of the environment.
+//! Limits in the environment variables of HAMi-core and vgpu-manager.
 //!
-//! [`Says::of`] takes an environment and says what it asks for, in HAMi-core's meaning; names and
-//! meanings are facts of those projects (`docs/migrating-from-hami.md` has the table). What nobody
-//! can read is an error and not "no limit", as it is there.
+//! [`Says::of`] reads an environment in HAMi-core's meaning; names and meanings are facts of those
+//! projects (`docs/migrating-from-hami.md` has the table). An unreadable value is an error here,
+//! not "no limit" as it is there.
 
 mod value;
 
@@ -18,9 +18,9 @@ use core::fmt;
 use crate::time::Priority;
 use crate::{Present, Share, ShareError, Topology, TpcSet, plan};
 
-/// Devices that variables number at most; the number of a device is below.
+/// Largest number of devices that variables can name; device numbers are below it.
 pub const DEVICES_MAX: usize = 32;
-/// The file that names a tenant where nothing else does.
+/// The file that names a tenant by default.
 pub const DEFAULT_CACHE: &str = "/tmp/cudevshr.cache";
 
 const CACHE: &[u8] = b"CUDA_DEVICE_MEMORY_SHARED_CACHE";
@@ -30,7 +30,7 @@ const PRIORITY: &[u8] = b"CUDA_TASK_PRIORITY";
 const SOFT_CORES: &[u8] = b"CUDA_CORE_SOFT_LIMIT";
 const OVERSOLD: &[u8] = b"CUDA_MEM_OVERSOLD";
 
-/// A value for every device, and for some of their own.
+/// A value for all devices, and values for single devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PerDevice<T> {
     general: T,
@@ -43,43 +43,43 @@ impl<T: Copy + Default> Default for PerDevice<T> {
     }
 }
 
-/// What an environment asks for.
+/// The requests of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Asked {
-    /// Bytes; 0 for none.
+    /// Bytes; 0 is no limit.
     memory: PerDevice<u64>,
-    /// Percent; 0 and 100 or more for none.
+    /// Percent; 0 and 100 or more are no limit.
     cores: PerDevice<u64>,
     oversold: PerDevice<bool>,
     cache: Option<Vec<u8>>,
     visible: Option<String>,
-    /// The tenant's priority; none where nothing is said, and then it is normal.
+    /// The tenant's priority; normal if `None`.
     pub priority: Option<Priority>,
-    /// Whether core limits are not to be enforced (`GPU_CORE_UTILIZATION_POLICY=disable`).
+    /// Whether core limits are off (`GPU_CORE_UTILIZATION_POLICY=disable`).
     pub cores_off: bool,
-    /// Whether what does not fit into the quota is to be had all the same.
+    /// Whether allocations beyond the quota get host memory.
     oversubscribe: bool,
-    /// Whether processes are to be killed where memory runs out, which Partita does not do.
+    /// Whether the environment asks to kill processes when memory runs out. Partita does not.
     oom_killer: bool,
-    /// Whether more than the core limit is to be lent, which Partita does not do.
+    /// Whether the environment asks to lend more than the core limit. Partita does not.
     soft_cores: bool,
-    /// `PARTITA_RUN_DIR`: where ledgers are, if not beside the cache.
+    /// `PARTITA_RUN_DIR`: the directory of the ledgers, if not beside the cache.
     pub run_dir: Option<Vec<u8>>,
-    /// `PARTITA_CACHE_DIR`: where calibrations are.
+    /// `PARTITA_CACHE_DIR`: the directory of the calibrations.
     pub calibrations: Option<Vec<u8>>,
-    /// `LIBCUDA_LOG_LEVEL`: 0 for what fails alone, 1 and 2 with what is not as asked, 3 and above
-    /// with what is.
+    /// `LIBCUDA_LOG_LEVEL`: 0 reports failures only, 1 and 2 also ignored requests, 3 and above
+    /// also the limits in force.
     pub log_level: u8,
 }
 
-/// A variable whose value means nothing.
+/// A variable with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
     /// Its name.
     pub variable: String,
     /// Its value.
     pub value: String,
-    /// What it could be.
+    /// The valid values.
     pub expected: &'static str,
 }
 
@@ -92,21 +92,21 @@ impl fmt::Display for Unreadable {
 
 impl core::error::Error for Unreadable {}
 
-/// What an environment has to do with a tenant.
+/// The relation of an environment to a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Says {
-    /// Nothing.
+    /// It does not ask for a tenant.
     Nothing,
-    /// That there is to be none (`CUDA_DISABLE_CONTROL=true`).
+    /// It asks for no control (`CUDA_DISABLE_CONTROL=true`).
     Off,
-    /// What the tenant asks for.
+    /// The requests of the tenant.
     Asks(Box<Asked>),
-    /// Something that is not understood.
+    /// An invalid request.
     Unclear(Unreadable),
 }
 
 impl Says {
-    /// Reads the entries (`NAME=VALUE`) of an environment. Of a name that is there twice, the first
+    /// Reads the entries (`NAME=VALUE`) of an environment. If a name occurs twice, the first
     /// counts, as for getenv(3).
     pub fn of<'e>(entries: impl IntoIterator<Item = &'e [u8]>) -> Self {
         match Asked::read(entries) {
@@ -120,8 +120,8 @@ impl Asked {
     fn read<'e>(entries: impl IntoIterator<Item = &'e [u8]>) -> Result<Says, Unreadable> {
         let mut asked = Self { log_level: 1, ..Self::default() };
         let mut seen: Vec<&[u8]> = Vec::new();
-        // Whether anything names a tenant, and which limits are HAMi-core's, which come before
-        // those of vgpu-manager.
+        // Find out whether a variable names a tenant, and which limits are HAMi-core's: those have
+        // precedence over vgpu-manager's.
         let mut is_named = false;
         let mut later: Vec<(&[u8], &[u8])> = Vec::new();
         for entry in entries {
@@ -153,7 +153,7 @@ impl Asked {
                 _ => later.push((name, value)),
             }
         }
-        // vgpu-manager's first, so that HAMi-core's, where both are there, replace them.
+        // vgpu-manager's first, so that HAMi-core's replace them.
         for rank in (0..MEMORY.len()).rev() {
             for &(name, value) in &later {
                 is_named |= asked.limit(rank, name, value)?;
@@ -162,7 +162,7 @@ impl Asked {
         Ok(if is_named { Says::Asks(Box::new(asked)) } else { Says::Nothing })
     }
 
-    /// Takes a limit in; whether the variable is one.
+    /// Reads a limit; returns whether the variable is one.
     fn limit(&mut self, rank: usize, name: &[u8], value: &[u8]) -> Result<bool, Unreadable> {
         if let Some(device) = device_of(MEMORY[rank], name, value)? {
             let bytes = value::bytes(value).ok_or_else(|| {
@@ -192,19 +192,19 @@ impl Asked {
         Ok(true)
     }
 
-    /// The memory quota of a device, in bytes; none without one. A device's own limit comes before
-    /// that of all.
+    /// The memory quota of a device in bytes, `None` without one. A device's own limit has
+    /// precedence over the limit for all.
     pub fn memory_bytes(&self, device: usize) -> Option<u64> {
         Some(of(&self.memory, device)).filter(|&bytes| bytes > 0)
     }
 
-    /// The core limit of a device in percent, 1 to 99; none without one.
+    /// The core limit of a device in percent, 1 to 99; `None` without one.
     pub fn cores_percent(&self, device: usize) -> Option<u32> {
         let percent = of(&self.cores, device);
         (!self.cores_off && (1..100).contains(&percent)).then_some(percent as u32)
     }
 
-    /// Whether an allocation beyond the quota of a device is to be given host memory.
+    /// Whether an allocation beyond the quota of a device gets host memory.
     pub fn spills(&self, device: usize) -> bool {
         self.oversubscribe || of(&self.oversold, device)
     }
@@ -219,14 +219,14 @@ impl Asked {
         self.memory.own.iter().chain(&self.cores.own).any(|&own| own > 0) || self.oversold.own.contains(&true)
     }
 
-    /// The devices that the container was given, by its runtime's list of UUIDs; none where there
-    /// is no such list.
+    /// The devices that the container runtime gave, as its list of UUIDs; `None` without such a
+    /// list.
     pub fn listed(&self) -> Option<Vec<&str>> {
         let entries: Vec<&str> = self.visible.as_deref()?.split(',').map(str::trim).collect();
         entries.iter().all(|entry| uuid_digits(entry).is_some()).then_some(entries)
     }
 
-    /// What is asked for and not done, each with what is done instead.
+    /// Ignored requests, each with Partita's behaviour instead.
     pub fn notes(&self) -> impl Iterator<Item = &'static str> {
         let oom =
             "ACTIVE_OOM_KILLER is not obeyed: an allocation beyond the quota fails, and no process is killed";
@@ -236,15 +236,14 @@ impl Asked {
     }
 }
 
-/// The numbers in a value of `CUDA_VISIBLE_DEVICES` up to the first entry that is none, as the
-/// driver reads it; none where it names devices otherwise.
+/// The numbers in a value of `CUDA_VISIBLE_DEVICES` up to the first entry that is not one, as the
+/// driver reads it; `None` if it names devices in another way.
 pub fn ordinals(value: &str) -> Option<Vec<usize>> {
     let numbers: Vec<usize> = value.split(',').map_while(|entry| entry.trim().parse().ok()).collect();
     (!numbers.is_empty()).then_some(numbers)
 }
 
-/// Whether an entry of a list of UUIDs means the device with this one. It may be the beginning of
-/// the UUID.
+/// Whether an entry of a list of UUIDs names this device. An entry may be a prefix of the UUID.
 pub fn names(entry: &str, uuid: &[u8; 16]) -> bool {
     let Some(digits) = uuid_digits(entry) else { return false };
     let of_uuid = uuid.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -256,7 +255,7 @@ pub fn names(entry: &str, uuid: &[u8; 16]) -> bool {
     same && count > 0
 }
 
-/// The hexadecimal digits of `GPU-…` or `MIG-…`; none of anything else.
+/// The hexadecimal digits of `GPU-…` or `MIG-…`; `None` for other texts.
 fn uuid_digits(entry: &str) -> Option<impl Iterator<Item = u32>> {
     let text = ["GPU-", "MIG-"].iter().find_map(|prefix| entry.strip_prefix(prefix))?;
     let digits = || text.bytes().filter(|&byte| byte != b'-');
@@ -283,13 +282,13 @@ fn is_known(name: &[u8]) -> bool {
     .any(|prefix| name.starts_with(prefix))
 }
 
-/// Which devices a variable is of.
+/// The devices to which a variable applies.
 enum Whose {
     All,
     One(usize),
 }
 
-/// The devices that a variable is of, if it is that of this name, with or without a number behind.
+/// The devices of the variable with this name, with or without a number at its end.
 fn device_of(stem: &[u8], name: &[u8], value: &[u8]) -> Result<Option<Whose>, Unreadable> {
     let Some(rest) = name.strip_prefix(stem) else { return Ok(None) };
     let Some(number) = rest.strip_prefix(b"_") else {
@@ -312,8 +311,8 @@ fn put<T>(values: &mut PerDevice<T>, whose: Whose, value: T) {
     }
 }
 
-/// A device's own value, or that of all: as HAMi-core does it, an own one of nothing does not
-/// count.
+/// A device's own value, or the value for all: a zero value of its own does not count, as in
+/// HAMi-core.
 fn of<T: Copy + Default + PartialEq>(values: &PerDevice<T>, device: usize) -> T {
     let own = values.own.get(device).copied().unwrap_or_default();
     if own == T::default() { values.general } else { own }
@@ -324,17 +323,17 @@ fn of<T: Copy + Default + PartialEq>(values: &PerDevice<T>, device: usize) -> T 
 pub struct Chosen {
     /// The TPCs, logical.
     pub set: TpcSet,
-    /// Whether some are also those of tenants that are there: a limit is what a tenant has at most,
-    /// and together they may be promised more than there is.
+    /// Whether some of them also belong to present tenants: a core limit is a maximum, and the
+    /// limits of all tenants together may exceed the device.
     pub overlaps: bool,
 }
 
-/// Chooses the TPCs of a tenant with a core limit, disjoint from those of the others that it knows
-/// of where there is room.
+/// Chooses the TPCs of a tenant with a core limit. They are disjoint from those of the other
+/// tenants that it can see, if there is room.
 ///
-/// A tenant that knows of no other takes TPCs by its hash: tenants in containers that cannot see
-/// each other then spread over the device. It is divided into as many places as the limit fits in,
-/// in the order of GPCs, so that tenants of one limit share all of their TPCs or none.
+/// A tenant that sees no other chooses TPCs by its hash, so that tenants in containers that cannot
+/// see each other spread over the device. The limit divides the device into places, in the order of
+/// GPCs, so that two tenants with one limit share all of their TPCs or none.
 ///
 /// # Errors
 /// A limit of less than one TPC.

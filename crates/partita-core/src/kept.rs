@@ -1,5 +1,5 @@
-//! The names under which calibrations are kept, so that whoever looks for one looks where it was
-//! put.
+//! The names of cached calibrations, in one place for the code that writes and the code that reads
+//! them.
 //!
 //! A calibration holds for one board under one driver build. The facade writes the files; it and
 //! the C library read them.
@@ -7,9 +7,9 @@
 use alloc::format;
 use alloc::string::String;
 
-/// What the file of a calibration says that it is, and the version of its form.
+/// The format name and version in a calibration's file.
 pub const BOARD: (&str, u32) = ("partita-calibration", 4);
-/// The same for the file that says where the driver keeps the mask of a stream.
+/// The same for the file with the place of a stream's mask.
 pub const STREAM_PLACE: (&str, u32) = ("partita-stream-mask", 1);
 /// No such file is longer, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -20,8 +20,8 @@ pub const SIMULATOR_VARIABLES: [&str; 3] =
     ["PARTITA_SIM_DRIVER", "PARTITA_SIM_STREAM_OFFSET", "PARTITA_SIM_QMD"];
 
 /// The file of a board under a driver build, without its extension: `.json` is the calibration's,
-/// `.stream.json` that of the place of stream masks. `uuid` is `GPU-…`, `compute_capability` major
-/// and minor.
+/// `.stream.json` that of the place of stream masks. `uuid` is `GPU-…`, `compute_capability` is
+/// major and minor.
 #[must_use]
 pub fn file_stem(uuid: &str, driver: &str, compute_capability: (u32, u32)) -> String {
     let safe = |text: &str| -> String {

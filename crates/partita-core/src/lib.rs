@@ -6,18 +6,18 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`TpcSet`] | a set of *enabled* TPCs, in logical numbering unless said otherwise |
-//! | [`Topology`] | which GPC each TPC lies in, and which bit of the hardware's mask stands for it |
-//! | [`survey::Survey`] | what independent sources say of where the units lie, and whether they agree |
-//! | [`Share`] | what a user asks for: `30%`, `40sm`, `20tpc`, `gpc:0-2`, `tpc:0-9` |
-//! | [`plan`], [`replan`] | which TPCs a tenant gets, beside those that are there, who stay as they are |
-//! | [`compact`], [`repack`] | the same with others making room: the fewest moves, and an order to make them in |
-//! | [`Clusters`] | what clusters of thread blocks a set of TPCs can run |
+//! | [`TpcSet`] | a set of *enabled* TPCs, in logical numbers unless stated otherwise |
+//! | [`Topology`] | the GPC of each TPC, and its bit in the hardware's mask |
+//! | [`survey::Survey`] | the places of the units by independent sources, and whether they agree |
+//! | [`Share`] | a user's request: `30%`, `40sm`, `20tpc`, `gpc:0-2`, `tpc:0-9` |
+//! | [`plan`], [`replan`] | which TPCs a tenant gets, without a change to present tenants |
+//! | [`compact`], [`repack`] | the same with others making room: the fewest moves, in order |
+//! | [`Clusters`] | the clusters of thread blocks that a set of TPCs can run |
 //! | [`Residence`] | whether a launch can ever run on a set, or would wait for ever |
 //! | [`ByteSize`] | a memory size: `20GiB`, `512MiB` |
-//! | [`kept`] | the names under which calibrations are kept |
-//! | [`hami`] | limits as HAMi-core is given them, by variables of the environment |
-//! | [`time`] | shares of the GPU's time, and who waits for whom |
+//! | [`kept`] | the names of cached calibrations |
+//! | [`hami`] | limits in HAMi-core's environment variables |
+//! | [`time`] | shares of the GPU's time, and priorities |
 //! | [`Count`] | a number of things in words: `1 TPC`, `2 TPCs` |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]

@@ -25,7 +25,7 @@ use spread::spread;
 
 use crate::{Share, ShareError, Topology, TpcSet};
 
-/// A tenant that is already there.
+/// A present tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
     /// Its name.
@@ -34,23 +34,23 @@ pub struct Present {
     pub set: TpcSet,
 }
 
-/// How TPCs that the planner chooses lie over the GPCs.
+/// How the planner places TPCs over the GPCs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Placement {
-    /// In as few GPCs as possible: largest clusters, and whole GPCs are left for others.
+    /// In as few GPCs as possible: allows the largest clusters and leaves whole GPCs for others.
     #[default]
     Packed,
-    /// In as many GPCs as possible, as evenly as possible: all that a GPC has of its own (its path
-    /// to memory, its raster and launch hardware) is shared by the fewest TPCs of the tenant.
+    /// In as many GPCs as possible, as evenly as possible: the tenant's TPCs share each GPC's own
+    /// resources (its path to memory, its raster and launch hardware) as little as possible.
     Spread,
 }
 
-/// What a tenant asks for.
+/// A tenant's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// How much.
     pub share: Share,
-    /// Where; of no effect if the share names its TPCs.
+    /// Where; without effect if the share names its TPCs.
     pub placement: Placement,
 }
 
@@ -73,9 +73,9 @@ pub struct Plan {
     pub set: TpcSet,
     /// How many of them lie in each GPC that they touch, by GPC id.
     pub gpcs: Vec<(u8, u32)>,
-    /// The most SMs that one GPC gives to the tenant: how many SMs a cluster of blocks can use.
+    /// The most SMs in one GPC: how many SMs a cluster of blocks can use.
     pub max_cluster_sms: u32,
-    /// What clusters of blocks it can run.
+    /// The clusters of blocks that it can run.
     pub clusters: Clusters,
 }
 
@@ -93,36 +93,36 @@ impl Plan {
 
 /// Chooses TPCs for a new tenant, disjoint from those of the tenants `present`.
 ///
-/// A share that names its TPCs ([`Share::Gpcs`], [`Share::Exact`]) gets those. The others leave the
-/// choice to the planner, which takes exactly [`Share::tpcs_wanted`] of the free TPCs. Nobody who
-/// is there moves; [`compact`] plans with moves. The search is exact.
+/// A share that names its TPCs ([`Share::Gpcs`], [`Share::Exact`]) gets those. For other shares the
+/// planner chooses exactly [`Share::tpcs_wanted`] of the free TPCs. No present tenant moves;
+/// [`compact`] plans with moves. The search is exact.
 ///
 /// # Packed by GPC
 /// The usual placement, because a cluster of blocks needs its SMs in one GPC and never starts
-/// without them. Of all choices it takes the one that is best by the following, in this order.
+/// without them. The planner takes the choice that is best by the following, in this order.
 ///
 /// 1. It touches the fewest GPCs.
-/// 2. It touches the fewest GPCs that are wholly free, so that these stay whole for later tenants.
-/// 3. The fewest free TPCs are left over in the GPCs that it touches (best fit).
-/// 4. Most SMs lie in one GPC: the largest cluster that the tenant can run.
+/// 2. It touches the fewest wholly free GPCs, so that these stay whole for later tenants.
+/// 3. It leaves the fewest free TPCs in the GPCs that it touches (best fit).
+/// 4. It has the most SMs in one GPC: the largest cluster that the tenant can run.
 /// 5. The GPCs have the lowest ids, compared from the lowest up.
-/// 6. What is left over is all in one GPC, that with the fewest free TPCs (of several, that of the
-///    highest id), and there the tenant has the lowest TPCs.
+/// 6. All remaining free TPCs are in one GPC, the one with the fewest free TPCs (of several, the
+///    one with the highest id), and there the tenant has the lowest TPCs.
 ///
 /// # Spread over GPCs
 /// With [`Placement::Spread`], in this order:
 ///
 /// 1. The numbers of TPCs by GPC are as even as possible: the largest is the least possible, then
 ///    the second, and so on.
-/// 2. What is left free is as even as possible, in the same sense, over the GPCs that the first
-///    point leaves open.
-/// 3. The GPCs that give one more have the lowest ids, and of each it has the lowest free TPCs.
+/// 2. The remaining free TPCs are as even as possible, in the same sense, over the GPCs that the
+///    first point leaves open.
+/// 3. The GPCs that give one more have the lowest ids, and each gives its lowest free TPCs.
 ///
-/// The same arguments always give the same plan. There is a plan if and only if the TPCs named, or
-/// as many as are wanted, are free.
+/// The same arguments always give the same plan. A plan exists if and only if the named TPCs, or as
+/// many as requested, are free.
 ///
 /// # Errors
-/// [`PlanError`] says what was asked, what is free, who holds the rest and what would fit.
+/// [`PlanError`] names the request, the free TPCs, the holders of the rest, and what would fit.
 ///
 /// ```
 /// use partita_core::{Present, Topology, Tpc, plan};
@@ -159,14 +159,14 @@ pub fn plan(topology: &Topology, present: &[Present], ask: impl Into<Ask>) -> Re
     Request { topology, holders, own: TpcSet::EMPTY, free, share, placement }.place()
 }
 
-/// Chooses TPCs for a tenant that is already there and asks for another share.
+/// Chooses TPCs for a present tenant that requests another share.
 ///
 /// Its own TPCs count as free. It keeps as many of them as it can:
-/// - with a smaller share it gets a part of what it has, chosen as in [`plan`];
-/// - with a larger share it keeps all that it has. Packed, it first grows in the GPCs that it
-///   touches, where that makes its largest cluster larger before elsewhere, and of equals where the
-///   fewest are free; what is still missing is chosen from the other GPCs as in [`plan`]. Spread,
-///   it grows so that its numbers of TPCs by GPC become as even as they can.
+/// - with a smaller share it gets a part of its TPCs, chosen as in [`plan`];
+/// - with a larger share it keeps all of its TPCs. Packed, it first grows in the GPCs that it
+///   touches: first where that makes its largest cluster larger, then where the fewest are free;
+///   the rest comes from the other GPCs as in [`plan`]. Spread, it grows so that its numbers of
+///   TPCs by GPC become as even as they can.
 ///
 /// # Errors
 /// As [`plan`]; and a name that is not among those `present`.
@@ -185,7 +185,7 @@ pub fn replan(
     let own = own.fold(TpcSet::EMPTY, |own, tenant| own | tenant.set) & topology.all();
     let holders = holders(topology, present.iter().filter(|tenant| tenant.name != name));
     let free = holders.iter().fold(topology.all(), |free, holder| free - holder.set);
-    // Should another tenant claim some of them too, those are no longer its own.
+    // TPCs that another tenant claims too are no longer its own.
     Request { topology, holders, own: own & free, free, share, placement }.place()
 }
 
@@ -196,14 +196,14 @@ fn holders<'a>(topology: &Topology, tenants: impl Iterator<Item = &'a Present>) 
         .collect()
 }
 
-/// What is asked for, and what there is.
+/// The request, and the device's state.
 struct Request<'a> {
     topology: &'a Topology,
     /// The tenants that keep their TPCs.
     holders: Vec<Holder>,
     /// The TPCs that the tenant already has, a part of `free`.
     own: TpcSet,
-    /// The TPCs that no holder has.
+    /// The TPCs that no tenant holds.
     free: TpcSet,
     share: Share,
     placement: Placement,
@@ -296,7 +296,7 @@ impl Request<'_> {
         let mut fits = Vec::new();
         let as_many = named.len().min(self.free.len());
         if let Share::Gpcs(asked) = self.share {
-            // As many whole GPCs as were asked for, of those asked for where they are free.
+            // Whole GPCs, as many as requested; of the requested ones if they are free.
             let whole = self.topology.gpcs().iter().filter(|gpc| gpc.tpcs.is_subset(&self.free));
             let mut ids: Vec<u8> = whole.map(|gpc| gpc.id).collect();
             ids.sort_by_key(|&id| (!asked.contains(id), id));

@@ -1,24 +1,25 @@
 //! Whether a launch can ever run on a set of TPCs.
 //!
-//! The hardware does not refuse what cannot run: it waits for ever for SMs that a mask has taken
-//! away, and everything behind the launch waits with it. The driver's own checks and occupancy
-//! queries do not see the mask (measured on H200: `docs/hardware.md`). So whoever lets a launch
-//! through under a mask judges it first, by the rules here.
+//! The hardware does not refuse a launch that cannot run: it waits for ever for SMs that a mask has
+//! disabled, and everything behind the launch waits with it. The driver's own checks and occupancy
+//! queries do not see the mask (measured on H200: `docs/hardware.md`). So code that lets a launch
+//! through under a mask first applies the rules here.
 
 use thiserror::Error;
 
 use crate::{Topology, TpcSet};
 
-/// What a launch needs to have on SMs at one time.
+/// The resources that a launch needs on SMs at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residence {
     /// Blocks of the grid.
     pub grid_blocks: u64,
-    /// Blocks of a cluster, 1 for none: they run at one time, each on another SM of one GPC.
+    /// Blocks of a cluster, 1 without clusters: they run at one time, each on another SM of one
+    /// GPC.
     pub cluster_blocks: u32,
     /// Whether all blocks of the grid must be resident at one time.
     pub cooperative: bool,
-    /// Blocks that one SM holds, or fewer: what the driver's occupancy query says. Only cooperative
+    /// Blocks that one SM holds, or fewer, from the driver's occupancy query. Only cooperative
     /// launches need it.
     pub blocks_per_sm: u32,
 }
@@ -60,13 +61,13 @@ impl Residence {
     /// Whether the launch can run on the TPCs of `set`, on an otherwise idle device.
     ///
     /// # Errors
-    /// Why it would stay pending for ever.
+    /// The reason that it would stay pending for ever.
     pub fn fits(&self, topology: &Topology, set: &TpcSet) -> Result<(), Misfit> {
         self.fits_groups(topology.gpcs().iter().map(|gpc| (gpc.tpcs & *set).len() * topology.sms_per_tpc()))
     }
 
-    /// As [`Self::fits`], by how many SMs each GPC gives the set. Where GPCs are not known, each
-    /// TPC counts as one of its own: its SMs do lie together.
+    /// As [`Self::fits`], by the number of SMs that each GPC gives the set. If GPCs are not known,
+    /// each TPC counts as a GPC: its SMs do lie together.
     ///
     /// # Errors
     /// As [`Self::fits`].
@@ -89,12 +90,12 @@ impl Residence {
     }
 }
 
-/// The most blocks, in whole clusters, that are resident at one time where each GPC gives so many
-/// `sms` and an SM holds `blocks_per_sm`.
+/// The most blocks, in whole clusters, that are resident at one time, if the GPCs give these `sms`
+/// and an SM holds `blocks_per_sm`.
 ///
-/// A cluster takes as many SMs of one GPC as it has blocks. Where a GPC has that many, spreading
-/// each cluster over the SMs with most room leaves less than a cluster's blocks of its room unused;
-/// where it has fewer, it runs none.
+/// A cluster takes as many SMs of one GPC as it has blocks. If a GPC has that many, spreading each
+/// cluster over the SMs with most room leaves less than one cluster's blocks of its room unused; if
+/// it has fewer, it runs none.
 #[must_use]
 pub fn resident_blocks(sms: impl Iterator<Item = u32>, cluster_blocks: u32, blocks_per_sm: u32) -> u64 {
     let size = u64::from(cluster_blocks.max(1));

@@ -1,4 +1,4 @@
-//! [`Share`]: how much of a GPU's compute units is asked for.
+//! [`Share`]: a requested amount of a GPU's compute units.
 
 #[cfg(test)]
 mod tests;
@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::tpc_set::{Reason, parse_ranges};
 use crate::{GpcSet, Topology, TpcSet};
 
-/// How much of a GPU's compute units is asked for, as the command line takes it.
+/// A requested amount of a GPU's compute units, in the form of the command line.
 ///
 /// | text | meaning |
 /// |---|---|
@@ -31,8 +31,8 @@ use crate::{GpcSet, Topology, TpcSet};
 /// device. For k tenants the forgiven parts add up to less than k/(n+2) TPC, which is below 1 while
 /// k ≤ n, so the sum of the whole numbers stays at most n; and n+1 tenants of one TPC each would
 /// need more than 100 %. (Rounding to nearest breaks it: twice `50%` of 9 TPCs would be 10.) For
-/// the same reason a percentage that gives less than one TPC is an error that names the smallest
-/// which gives one, and is not rounded up.
+/// the same reason a percentage that gives less than one TPC is not rounded up: it is an error,
+/// which names the smallest percentage that gives one.
 ///
 /// ```
 /// use partita_core::{Share, Topology, Tpc};
@@ -72,7 +72,7 @@ impl Share {
     /// How many TPCs of the device the share stands for, at least 1.
     ///
     /// # Errors
-    /// A share of nothing, a percentage above 100 or of less than one TPC, SMs that are not whole
+    /// A share of zero, a percentage above 100 or of less than one TPC, SMs that are not whole
     /// TPCs, GPCs or TPCs that the device does not have, more than the device has.
     pub fn tpcs_wanted(&self, topology: &Topology) -> Result<u32, ShareError> {
         let tpc_count = topology.tpc_count();
@@ -110,7 +110,7 @@ impl Share {
     }
 
     /// The TPCs that the share names, for [`Share::Gpcs`] and [`Share::Exact`]; for the others,
-    /// which leave the choice to the planner, the whole device.
+    /// whose TPCs the planner chooses, the whole device.
     ///
     /// # Errors
     /// No TPCs named, GPCs or TPCs that the device does not have.
@@ -257,7 +257,7 @@ fn parse_percent(number: &str) -> Result<u32, ParseReason> {
     whole.checked_mul(1000).and_then(|n| n.checked_add(milli)).ok_or(ParseReason::AboveWhole)
 }
 
-/// A text that is no share of a GPU.
+/// A text that is not a share of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{text}` is not a share of the GPU: {reason}; write 30% or 12.5%, 40sm, 20tpc, gpc:0-2 or tpc:0-9")]
 pub struct ParseShareError {
@@ -287,20 +287,20 @@ enum ParseReason {
     List(#[from] Reason),
 }
 
-/// A share that means nothing on this device.
+/// A share that is invalid on this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShareError {
     /// The share is zero or names no TPC.
     #[error("{share} is nothing: a partition needs at least one TPC; ask for 1tpc or more")]
     Nothing {
-        /// The share as asked for.
+        /// The requested share.
         share: Share,
     },
     /// A percentage above 100.
     #[error("{share} is more than the device; ask for 100% or less")]
     AboveWhole {
-        /// The share as asked for.
+        /// The requested share.
         share: Share,
     },
     /// A percentage of less than one TPC.
@@ -308,7 +308,7 @@ pub enum ShareError {
         "{share} of the {tpc_count} TPCs of this device is less than one TPC, the smallest part; ask for {smallest} or 1tpc"
     )]
     BelowOneTpc {
-        /// The share as asked for.
+        /// The requested share.
         share: Share,
         /// The smallest percentage that gives one TPC.
         smallest: Share,
@@ -321,7 +321,7 @@ pub enum ShareError {
         Neighbours { share: *share, sms_per_tpc: *sms_per_tpc, sm_count: *sm_count }
     )]
     BrokenTpc {
-        /// The share as asked for.
+        /// The requested share.
         share: Share,
         /// How many SMs a TPC of the device has.
         sms_per_tpc: u32,
@@ -333,7 +333,7 @@ pub enum ShareError {
         "{share} is more than the device: it has {tpc_count} TPCs of {sms_per_tpc} SMs; ask for 100% or less"
     )]
     TooMany {
-        /// The share as asked for.
+        /// The requested share.
         share: Share,
         /// How many TPCs that is.
         wanted_tpcs: u32,
@@ -345,9 +345,9 @@ pub enum ShareError {
     /// GPCs that the device does not have.
     #[error("{share}: this device has no GPC {missing}; its GPCs are {present}")]
     UnknownGpcs {
-        /// The share as asked for.
+        /// The requested share.
         share: Share,
-        /// Those of it that the device does not have.
+        /// Those that the device does not have.
         missing: GpcSet,
         /// Those that the device has.
         present: GpcSet,
@@ -355,9 +355,9 @@ pub enum ShareError {
     /// TPCs that the device does not have.
     #[error("{share}: this device has no TPC {missing}; its TPCs are {present}")]
     UnknownTpcs {
-        /// The share as asked for.
+        /// The requested share.
         share: Share,
-        /// Those of it that the device does not have.
+        /// Those that the device does not have.
         missing: TpcSet,
         /// Those that the device has.
         present: TpcSet,

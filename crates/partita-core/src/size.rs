@@ -38,19 +38,19 @@ const UNITS: [char; 7] = ['b', 'k', 'm', 'g', 't', 'p', 'e'];
 const SUFFIXES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 impl ByteSize {
-    /// That many KiB; at most what 64 bits hold.
+    /// That many KiB; at most the largest 64-bit number.
     #[must_use]
     pub const fn from_kib(kib: u64) -> Self {
         Self(kib.saturating_mul(1 << 10))
     }
 
-    /// That many MiB; at most what 64 bits hold.
+    /// That many MiB; at most the largest 64-bit number.
     #[must_use]
     pub const fn from_mib(mib: u64) -> Self {
         Self(mib.saturating_mul(1 << 20))
     }
 
-    /// That many GiB; at most what 64 bits hold.
+    /// That many GiB; at most the largest 64-bit number.
     #[must_use]
     pub const fn from_gib(gib: u64) -> Self {
         Self(gib.saturating_mul(1 << 30))
@@ -62,7 +62,7 @@ impl ByteSize {
         self.0
     }
 
-    /// For people: one decimal of the largest unit that is not above the size, rounded to nearest.
+    /// For readers: one decimal of the largest unit that is not above the size, rounded to nearest.
     #[must_use]
     pub fn approximate(self) -> impl fmt::Display {
         Approximate(self.0)
@@ -196,7 +196,7 @@ fn parse_unit(suffix: &str) -> Result<usize, Reason> {
     }
 }
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{text}` is not a size: {reason}; write 20GiB, 1.5GiB, 512MiB, 20G or a number of bytes")]
 pub struct ParseByteSizeError {

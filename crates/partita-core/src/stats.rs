@@ -1,4 +1,4 @@
-//! [`Samples`]: what a series of measurements says.
+//! [`Samples`]: statistics of a series of measurements.
 
 #[cfg(test)]
 mod tests;
@@ -69,8 +69,8 @@ impl Samples {
         &self.sorted
     }
 
-    /// A 95 % confidence interval of the [`median`](Self::median), from ranks: it supposes nothing
-    /// of the distribution.
+    /// A 95 % confidence interval of the [`median`](Self::median), from ranks: it assumes nothing
+    /// about the distribution.
     ///
     /// Between the samples of rank `(n ∓ 1.96 √n) / 2` (the normal approximation of the sign test).
     /// With fewer than 6 samples these are the lowest and the highest, and the confidence is less.
@@ -96,8 +96,7 @@ impl Samples {
     }
 
     /// The lowest sample that at least `per_mille` thousandths of all samples do not exceed
-    /// (nearest rank), so always one that was measured. 0 gives the lowest, 1000 and above the
-    /// highest.
+    /// (nearest rank), so always a measured one. 0 gives the lowest, 1000 and above the highest.
     #[must_use]
     pub fn quantile(&self, per_mille: u32) -> f64 {
         // In whole numbers, because 0.99 · 100 is more than 99 in floating point.
@@ -142,7 +141,7 @@ impl Samples {
     }
 }
 
-/// Numbers that say nothing.
+/// Invalid series of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SamplesError {
@@ -154,7 +153,7 @@ pub enum SamplesError {
     NotFinite {
         /// Its place in the series.
         index: usize,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
     /// Series that should be pairs have different lengths.

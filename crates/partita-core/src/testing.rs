@@ -46,8 +46,8 @@ pub fn topologies(gpcs_max: usize, tpcs_max: usize) -> impl Strategy<Value = Top
     })
 }
 
-/// A device and tenants on it, with disjoint sets, some of them empty: `owners` says for each TPC
-/// which tenant has it, where none has those that point beyond the tenants.
+/// A device and tenants on it, with disjoint sets, some of them empty: `owners` gives each TPC's
+/// tenant; numbers beyond the tenants mean a free TPC.
 pub fn occupied(gpcs_max: usize, tpcs_max: usize) -> impl Strategy<Value = (Topology, Vec<Present>)> {
     let owners = prop::collection::vec(0..12usize, 256);
     (topologies(gpcs_max, tpcs_max), 0..6usize, owners, any::<bool>()).prop_map(

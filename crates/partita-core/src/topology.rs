@@ -1,4 +1,4 @@
-//! [`Topology`]: which GPC each TPC lies in, and which bit of the hardware's mask stands for it.
+//! [`Topology`]: the GPC of each TPC, and its bit in the hardware's mask.
 
 pub mod survey;
 #[cfg(test)]
@@ -11,16 +11,16 @@ use thiserror::Error;
 
 use crate::{GpcSet, TpcSet};
 
-/// Where one TPC of a device lies.
+/// The place of one TPC of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tpc {
-    /// The GPC that it is part of.
+    /// Its GPC.
     pub gpc: u8,
     /// Its bit in the physical mask of a launch descriptor, below 256.
     pub physical: u16,
 }
 
-/// One GPC of a device: the TPCs of it that the board has.
+/// One GPC of a device, with the TPCs that the board has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gpc {
     /// Its number, as in [`Tpc::gpc`].
@@ -68,8 +68,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// How many GPCs a device can have. The largest known has half of it; planning is bounded by
-    /// it.
+    /// The largest number of GPCs of a device. The largest known device has half of it; it bounds
+    /// the time for planning.
     pub const GPC_COUNT_MAX: usize = 32;
 
     /// A device whose logical TPC `i` is `tpcs[i]`, with `sms_per_tpc` SMs in each.
@@ -186,7 +186,7 @@ impl Topology {
         (!self.physical_set(enabled)).to_words32()
     }
 
-    /// The logical TPCs of the SMs on which blocks ran.
+    /// The logical TPCs of SMs on which blocks ran.
     ///
     /// # Errors
     /// An SM that the device does not have.
@@ -208,7 +208,7 @@ impl Topology {
     }
 }
 
-/// A description of a device that cannot be.
+/// An invalid description of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TopologyError {

@@ -146,14 +146,14 @@ impl TpcSet {
         Ok(Self(words))
     }
 
-    /// Adds a TPC; says whether it was absent.
+    /// Adds a TPC; returns whether it was absent.
     pub const fn insert(&mut self, tpc: u8) -> bool {
         let absent = !self.contains(tpc);
         self.0[(tpc / 64) as usize] |= 1 << (tpc % 64);
         absent
     }
 
-    /// Removes a TPC; says whether it was present.
+    /// Removes a TPC; returns whether it was present.
     pub const fn remove(&mut self, tpc: u8) -> bool {
         let present = self.contains(tpc);
         self.0[(tpc / 64) as usize] &= !(1 << (tpc % 64));
@@ -190,7 +190,7 @@ impl TpcSet {
         self.iter().next_back()
     }
 
-    /// The members with the `count` lowest numbers; the whole set if it has no more than that.
+    /// The members with the `count` lowest numbers; the whole set if it has fewer.
     #[must_use]
     pub fn lowest(self, count: u32) -> Self {
         self.iter().take(count as usize).collect()
@@ -367,7 +367,7 @@ impl fmt::Display for TpcSet {
         if f.width().is_none() {
             return self.write_runs(f);
         }
-        // To pad, the length of the text must be known.
+        // Padding needs the length of the text.
         let mut text = String::new();
         self.write_runs(&mut text)?;
         f.pad(&text)
@@ -434,14 +434,14 @@ fn parse_number(text: &str) -> Result<u8, Reason> {
     if digits.is_empty() {
         return Err(Reason::NoDigits);
     }
-    // `u8::from_str` takes a sign, a list of numbers does not.
+    // `u8::from_str` accepts a sign; a list of numbers does not.
     if !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(Reason::NotANumber(digits.into()));
     }
     digits.parse().map_err(|_| Reason::TooLarge(digits.into()))
 }
 
-/// A text that is no set of TPCs.
+/// A text that is not a set of TPCs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{text}` is not a set of TPCs: {reason}; write ranges like 0-9,12, or hexadecimal like 0x13ff, or none"

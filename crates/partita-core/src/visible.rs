@@ -1,26 +1,25 @@
-//! `CUDA_VISIBLE_DEVICES`: which of a machine's devices a program sees, and in which order.
+//! `CUDA_VISIBLE_DEVICES`: the devices that a program sees, and their order.
 //!
 //! Forms of an entry, from the CUDA Programming Guide and the MIG User Guide: a number; `GPU-` and
-//! a UUID, or so much of its beginning as only one GPU has; `MIG-` and the UUID of a MIG instance,
-//! or its beginning; and `MIG-GPU-UUID/GI/CI`, which drivers before 470 gave instances as names and
-//! later ones still take. The driver shows the devices of the list up to its first entry that names
-//! nothing, that could mean several devices, or that means one a second time. A GPU that is cut up
-//! by MIG is itself no device: its number and its UUID mean its first instance. A process sees one
-//! instance and nothing beside it.
+//! a UUID, or a prefix of it that only one GPU has; `MIG-` and the UUID of a MIG instance, or its
+//! prefix; and `MIG-GPU-UUID/GI/CI`, the instance names of drivers before 470, which later ones
+//! still accept. The driver shows the devices of the list up to its first entry that is invalid,
+//! ambiguous, or repeats a device. A GPU in MIG mode is itself not a device: its number and its
+//! UUID mean its first instance. A process sees one instance and no other device.
 
 #[cfg(test)]
 mod tests;
 
 use alloc::vec::Vec;
 
-/// What an entry of the list means.
+/// The meaning of an entry of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// The GPU with this number.
     Number(u32),
-    /// The GPU whose UUID begins so.
+    /// The GPU whose UUID has this prefix.
     Gpu(&'a str),
-    /// The MIG instance whose UUID begins so.
+    /// The MIG instance whose UUID has this prefix.
     Instance(&'a str),
     /// A MIG instance of the GPU with this UUID.
     InstanceOf {
@@ -34,7 +33,7 @@ pub enum Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// Reads an entry; none of what names nothing.
+    /// Reads an entry; `None` if it is invalid.
     pub fn parse(entry: &'a str) -> Option<Self> {
         let entry = entry.trim();
         if let Some(number) = number(entry) {
@@ -79,7 +78,7 @@ pub struct Instance {
 pub struct Gpu {
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// Its instances, if it is cut up by MIG.
+    /// Its instances, if it is in MIG mode.
     pub instances: Option<Vec<Instance>>,
 }
 
@@ -88,12 +87,12 @@ pub struct Gpu {
 pub struct Shown {
     /// Which GPU.
     pub gpu: usize,
-    /// Which of its instances; none for a GPU that is not cut up.
+    /// Which of its instances; `None` for a GPU that is not in MIG mode.
     pub instance: Option<usize>,
 }
 
-/// The devices that a program sees with this list (none where the variable is not set), by their
-/// ordinals. GPUs in the driver's order.
+/// The devices that a program sees with this list (`None` if the variable is not set), by their
+/// ordinals. GPUs are in the driver's order.
 pub fn shown(list: Option<&str>, gpus: &[Gpu]) -> Vec<Shown> {
     let first_of = |gpu: usize| match &gpus[gpu].instances {
         None => Some(Shown { gpu, instance: None }),
@@ -118,7 +117,7 @@ pub fn shown(list: Option<&str>, gpus: &[Gpu]) -> Vec<Shown> {
                     _ => break,
                 }
             }
-            // An instance is alone, whatever comes before or behind it.
+            // An instance is alone, whatever else the list has.
             match seen.iter().position(|device| device.instance.is_some()) {
                 Some(0) => seen.truncate(1),
                 Some(at) => seen.truncate(at),
@@ -160,7 +159,7 @@ const UUID_CHARS: usize = 36;
 /// Where the dashes are.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// Whether a text can be the beginning of a UUID: digits and dashes where a UUID has them.
+/// Whether a text can be the prefix of a UUID: digits and dashes where a UUID has them.
 fn is_beginning(text: &str) -> bool {
     let is_char = |(at, byte): (usize, u8)| match DASHES.contains(&at) {
         true => byte == b'-',
@@ -169,7 +168,7 @@ fn is_beginning(text: &str) -> bool {
     (1..=UUID_CHARS).contains(&text.len()) && text.bytes().enumerate().all(is_char)
 }
 
-/// Whether a UUID begins with a text that can be the beginning of one.
+/// Whether a UUID has this prefix, which can be one of a UUID.
 fn begins(text: &str, uuid: &[u8; 16]) -> bool {
     let own = uuid.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(u32::from);
     let digits = text.bytes().filter(|byte| *byte != b'-').map(|byte| char::from(byte).to_digit(16));
@@ -177,7 +176,7 @@ fn begins(text: &str, uuid: &[u8; 16]) -> bool {
 }
 
 fn number(text: &str) -> Option<u32> {
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 

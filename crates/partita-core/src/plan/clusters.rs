@@ -4,10 +4,10 @@ use crate::{Topology, TpcSet};
 
 /// What clusters of thread blocks a set of TPCs can run, with one block on each SM.
 ///
-/// The blocks of a cluster run in one GPC at the same time, so a GPC that gives the set `n` SMs has
-/// room for `n / size` clusters of `size` blocks, and a cluster of more blocks than any GPC gives
-/// SMs never starts (measured on H200: `docs/hardware.md`). Small blocks share SMs, so that more of
-/// their clusters may be active than these; never one that is larger than
+/// The blocks of a cluster run in one GPC at the same time. A GPC that gives the set `n` SMs has
+/// room for `n / size` clusters of `size` blocks. A cluster with more blocks than the SMs of the
+/// best GPC never starts (measured on H200: `docs/hardware.md`). Small blocks share SMs, so that
+/// more of their clusters may be active than these numbers; never one that is larger than
 /// [`largest_sms`](Self::largest_sms).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Clusters {
@@ -18,11 +18,11 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// The sizes that are counted, in blocks: the powers of two up to the largest that a device of
-    /// today runs.
+    /// The sizes that are counted, in blocks: the powers of two up to the largest cluster of
+    /// today's devices.
     pub const SIZES: [u32; 4] = [2, 4, 8, 16];
 
-    /// What `set` can run.
+    /// The clusters that `set` can run.
     #[must_use]
     pub fn of(topology: &Topology, set: &TpcSet) -> Self {
         let sms = |gpc: TpcSet| (gpc & *set).len() * topology.sms_per_tpc();

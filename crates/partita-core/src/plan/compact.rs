@@ -1,5 +1,4 @@
-//! [`compact`]: a plan for which other tenants make room, and the fewest of their TPCs that it
-//! takes.
+//! [`compact`]: a plan for which other tenants make room, by moving the fewest of their TPCs.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +13,7 @@ use super::spread::{Bounds, level};
 use super::{Ask, Placement, Plan, PlanError, Present, Request, Store, plan, replan};
 use crate::{Share, Topology, TpcSet};
 
-/// What a tenant gives up and what it gets for it.
+/// The TPCs that a tenant gives up, and those that it gets instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The tenant.
@@ -25,35 +24,33 @@ pub struct Move {
     pub to: TpcSet,
 }
 
-/// A plan, and how the tenants get there.
+/// A plan, and the moves that lead to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compaction {
     /// What the tenant gets.
     pub plan: Plan,
-    /// What other tenants give up and get, by tenant; empty if nobody has to move.
+    /// The moves of other tenants, by tenant; empty if no tenant has to move.
     pub moves: Vec<Move>,
-    /// What to store, in this order: after each store no two tenants overlap and none is without a
-    /// TPC. A tenant that was there already is stored like the others; a new one comes after all
-    /// stores.
+    /// The stores, in this order: after each of them no two tenants overlap and each has a TPC. A
+    /// present tenant is stored like the others; a new one comes after all stores.
     pub stores: Vec<Store>,
 }
 
 /// Chooses TPCs as [`plan`] does for a new tenant, or as [`replan`] for the tenant `name`, as if
-/// the other tenants that `may_move` were in the way of nobody.
+/// the other tenants that `may_move` held no TPCs.
 ///
 /// - A share that names its TPCs gets them.
 /// - A packed one gets as few GPCs as it would on a device without those tenants.
-/// - A spread one lies as evenly as it would on a device without them.
+/// - A spread one is as even as it would be on a device without them.
 ///
-/// Of all choices that do so, it is one for which **the fewest TPCs change hands or places**: TPCs
-/// that others leave for it, and, where the tenant is there already, TPCs that it leaves itself
-/// (when it shrinks, those that it newly gets). If nobody needs to move, the plan is that of
-/// [`plan`] or [`replan`]. Others keep their numbers of TPCs; who leaves some gets free ones, in
-/// its own GPCs where there are any.
+/// Of all such choices, it is one for which **the fewest TPCs change hands or places**: TPCs that
+/// others leave for it, and TPCs that a present tenant leaves itself (when it shrinks, those that
+/// it newly gets). If no tenant needs to move, the plan is that of [`plan`] or [`replan`]. Other
+/// tenants keep their numbers of TPCs; a tenant that leaves some gets free ones, in its own GPCs if
+/// possible.
 ///
 /// # Errors
-/// As [`plan`] and [`replan`]; [`PlanError::Deadlock`] if the new sets are there but no order of
-/// stores leads to them.
+/// As [`plan`] and [`replan`]; [`PlanError::Deadlock`] if no order of stores leads to the new sets.
 pub fn compact(
     topology: &Topology,
     present: &[Present],
@@ -67,7 +64,7 @@ pub fn compact(
         None => plan(topology, present, ask),
     };
     let plain = match plain {
-        // Others may make room.
+        // Try with others making room.
         Err(PlanError::Taken(taken)) => Err(PlanError::Taken(taken)),
         other => Ok(other?),
     };
@@ -86,7 +83,7 @@ pub fn compact(
             };
             match (board.room_for(named, ask, plain.as_ref().ok().map(|plan| plan.set.len())), plain) {
                 (Some(set), _) => set,
-                // What those hold who may not move is in the way.
+                // TPCs of tenants that may not move are not available.
                 (None, Ok(plain)) => plain.set,
                 (None, Err(error)) => return Err(error),
             }
@@ -95,16 +92,16 @@ pub fn compact(
     board.settle(set, name)
 }
 
-/// The device as a tenant finds it that others make room for.
+/// The device, for a tenant for which others make room.
 struct Board<'a> {
     topology: &'a Topology,
-    /// What the tenant itself holds.
+    /// The tenant's own TPCs.
     own: TpcSet,
-    /// What nobody holds.
+    /// The free TPCs.
     free: TpcSet,
-    /// What those hold who may not move.
+    /// TPCs of tenants that may not move.
     fixed: TpcSet,
-    /// Those who may.
+    /// The tenants that may.
     others: Vec<&'a Present>,
 }
 
@@ -127,12 +124,12 @@ impl<'a> Board<'a> {
         Self { topology, own, free: all - union(&|_| true), fixed, others: others.collect() }
     }
 
-    /// What can be had at all, GPC by GPC.
+    /// The available TPCs, GPC by GPC.
     fn rooms(&self) -> impl Iterator<Item = TpcSet> {
         self.topology.gpcs().iter().map(|gpc| gpc.tpcs - self.fixed)
     }
 
-    /// Whether no other set of as many TPCs is packed or spread better, whoever has to move for it.
+    /// Whether no other set of as many TPCs is packed or spread better, at any number of moves.
     fn is_ideal(&self, set: TpcSet, placement: Placement) -> bool {
         match placement {
             Placement::Packed => {
@@ -155,7 +152,7 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// The fewest GPCs that have room for so many.
+    /// The fewest GPCs that have room for this many TPCs.
     fn fewest(&self, wanted: u32) -> Option<usize> {
         let mut sizes: Vec<u32> = self.rooms().map(|room| room.len()).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -169,7 +166,8 @@ impl<'a> Board<'a> {
             .map(|index| index + 1)
     }
 
-    /// The set for which the fewest TPCs change. `None` if those who may not move are in the way.
+    /// The set for which the fewest TPCs change. `None` if tenants that may not move are in the
+    /// way.
     fn room_for(&self, named: Option<TpcSet>, ask: Ask, wanted: Option<u32>) -> Option<TpcSet> {
         if let Some(named) = named {
             let enough = named.is_disjoint(&self.fixed) && named.len() <= (self.free | self.own).len();
@@ -182,7 +180,7 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// Takes so many TPCs of a GPC: the tenant's own first, then free ones, then those of others.
+    /// Takes TPCs of a GPC: first the tenant's own, then free ones, then those of others.
     fn take(&self, room: TpcSet, count: u32) -> TpcSet {
         let mut set = (room & self.own).lowest(count);
         set |= (room & self.free).lowest(count - set.len());
@@ -193,8 +191,8 @@ impl<'a> Board<'a> {
         let rooms: Vec<TpcSet> = self.rooms().collect();
         let bounds: Vec<Bounds> = rooms.iter().map(|room| Bounds { least: 0, most: room.len() }).collect();
         let mut counts = level(&bounds, wanted)?;
-        // Every GPC gives `top` but the small ones, which give all, and those that give one less.
-        // Which of them give one more is free: those where it costs the least.
+        // Every GPC gives `top`, except small ones, which give all, and those that give one less.
+        // Give one more where that costs the least.
         let top = counts.iter().copied().max().unwrap_or(0);
         let mut open: Vec<usize> = (0..rooms.len()).filter(|&i| rooms[i].len() >= top && top > 0).collect();
         let extra = open.iter().filter(|&&i| counts[i] == top).count();
@@ -211,9 +209,9 @@ impl<'a> Board<'a> {
         Some(parts.fold(TpcSet::EMPTY, |set, part| set | part))
     }
 
-    /// Which GPCs, as few as there is room in, keep most of its own and are the least held by
-    /// others: every sum that can be reached is tried, those apart that are worse than another in
-    /// everything.
+    /// Of the smallest choices of GPCs with enough room, the one that keeps most of the tenant's
+    /// own TPCs and takes the fewest from others. Tries every reachable sum, and drops those that
+    /// are worse than another in everything.
     fn packed(&self, wanted: u32) -> Option<TpcSet> {
         let fewest = self.fewest(wanted)?;
         let rooms: Vec<TpcSet> = self.rooms().collect();
@@ -230,8 +228,8 @@ impl<'a> Board<'a> {
         }
         let enough = reached[fewest].iter().filter(|choice| choice.size >= wanted);
         let best = enough.min_by_key(|choice| choice.cost(self.own.len(), wanted))?;
-        // No GPC of them can be done without, so any choice of TPCs touches all: its own, then free
-        // ones, then others'.
+        // The choice needs each of these GPCs, so any choice of TPCs touches all: its own, then
+        // free ones, then others'.
         let mut set = TpcSet::EMPTY;
         let kinds = [self.own, self.free, self.topology.all() - self.own - self.free - self.fixed];
         for kind in kinds {
@@ -244,13 +242,14 @@ impl<'a> Board<'a> {
         Some(set)
     }
 
-    /// Gives every other tenant in `set` as many TPCs elsewhere, and finds the order.
+    /// Gives the other tenants in `set` as many TPCs elsewhere, and finds the order.
     fn settle(&self, set: TpcSet, name: Option<&str>) -> Result<Compaction, PlanError> {
         let mut then: Vec<TpcSet> =
             self.others.iter().map(|tenant| tenant.set & self.topology.all()).collect();
         let now = then.clone();
         let mut free = (self.free | self.own) - set;
-        // Whoever has the least choice first: that with the fewest free TPCs at home.
+        // The tenant with the least choice comes first: the one with the fewest free TPCs in its
+        // GPCs.
         let mut displaced: Vec<usize> = (0..then.len()).filter(|&i| !then[i].is_disjoint(&set)).collect();
         displaced.sort_by_key(|&i| (self.at_home(then[i], free).len(), i));
         for i in displaced {
@@ -295,16 +294,16 @@ impl<'a> Board<'a> {
     }
 }
 
-/// GPCs that a packed set may be made of.
+/// GPCs that may form a packed set.
 #[derive(Clone, Copy, Debug, Default)]
 struct Choice {
-    /// Their TPCs that can be had.
+    /// Their available TPCs.
     tpcs: TpcSet,
-    /// How many those are, counted up to what is wanted.
+    /// The number of those, counted up to the number requested.
     size: u32,
     /// How many of them are the tenant's own.
     own: u32,
-    /// How many are its own or free, counted up to what is wanted.
+    /// How many are its own or free, counted up to the number requested.
     cheap: u32,
 }
 
@@ -325,8 +324,8 @@ impl Choice {
         leaves + (wanted - self.cheap)
     }
 
-    /// Adds a choice unless one of `to` is as good in everything; then those go that it is as good
-    /// as.
+    /// Adds a choice unless one of `to` is as good in everything; then removes those that are not
+    /// better than it in anything.
     fn keep(to: &mut Vec<Self>, new: Self) {
         let covers = |a: &Self, b: &Self| a.size >= b.size && a.own >= b.own && a.cheap >= b.cheap;
         if to.iter().any(|old| covers(old, &new)) {

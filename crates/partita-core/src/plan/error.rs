@@ -1,4 +1,4 @@
-//! Why there is no plan, in one line that a user can act on.
+//! Reasons for the absence of a plan, in one line that a user can act on.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -9,29 +9,29 @@ use thiserror::Error;
 
 use crate::{Count, Share, ShareError, TpcSet};
 
-/// Why a share cannot be given.
+/// Why Partita cannot give a share.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The share means nothing on this device.
+    /// The share is invalid on this device.
     #[error(transparent)]
     Share(Box<ShareError>),
     /// Too few TPCs are free.
     #[error(transparent)]
     NotEnough(Box<NotEnough>),
-    /// Some of the TPCs that the share names are held by others.
+    /// Other tenants hold some of the TPCs that the share names.
     #[error(transparent)]
     Taken(Box<Taken>),
-    /// The tenant to plan anew is not there.
+    /// The tenant to plan again does not exist.
     #[error("there is no tenant `{name}`; {}", Names(present))]
     UnknownTenant {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The existing names.
         present: Vec<String>,
     },
-    /// The new sets are known, but there is no order in which the tenants could take them without
-    /// two holding one TPC for a moment.
+    /// The new sets are known, but in every order of moves two tenants would hold one TPC for a
+    /// moment.
     #[error(
         "tenant `{tenant}` cannot move: every TPC is held, and those that wait for each other hold one each; shrink or end a tenant"
     )]
@@ -59,7 +59,7 @@ pub struct Holder {
 /// Too few TPCs are free.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct NotEnough {
-    /// The share as asked for.
+    /// The requested share.
     pub asked: Share,
     /// How many TPCs that is.
     pub wanted_tpcs: u32,
@@ -67,13 +67,13 @@ pub struct NotEnough {
     pub sms_per_tpc: u32,
     /// How many TPCs the device has.
     pub tpc_count: u32,
-    /// The TPCs that could be given, those that the tenant already has included.
+    /// The available TPCs, including those that the tenant already has.
     pub free: TpcSet,
     /// The TPCs that the tenant already has.
     pub own: TpcSet,
-    /// Who holds the others.
+    /// The holders of the others.
     pub holders: Vec<Holder>,
-    /// The largest share of the form asked for that fits; `None` if nothing is free.
+    /// The largest share of the same form that fits; `None` if no TPC is free.
     pub fits: Option<Share>,
 }
 
@@ -104,14 +104,14 @@ impl fmt::Display for NotEnough {
     }
 }
 
-/// Some of the TPCs that the share names are held by others.
+/// Other tenants hold some of the TPCs that the share names.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct Taken {
-    /// The share as asked for.
+    /// The requested share.
     pub asked: Share,
-    /// Who holds which of the TPCs named.
+    /// The holders of the named TPCs.
     pub conflicts: Vec<Holder>,
-    /// Shares that fit, nearest to what was asked for first; empty if nothing is free.
+    /// Shares that fit, nearest to the request first; empty if no TPC is free.
     pub fits: Vec<Share>,
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for Taken {
         write!(f, "{} is not free", self.asked)?;
         let mut separator = ": ";
         for Holder { name, set } in &self.conflicts {
-            // In full: these are the TPCs that the user has to take out.
+            // In full: the user has to leave these TPCs out.
             write!(f, "{separator}tenant `{name}` holds {} of it (tpc:{set})", Count(set.len(), "TPC"))?;
             separator = ", ";
         }
@@ -132,8 +132,8 @@ impl fmt::Display for Taken {
     }
 }
 
-/// Names those who hold the most, and counts the others: a line is read, `partita ps` lists them
-/// all.
+/// Names the tenants that hold the most, and counts the others, to keep the line readable; `partita
+/// ps` lists them all.
 fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) -> fmt::Result {
     const NAMED_MAX: usize = 5;
     let mut by_size: Vec<&Holder> = holders.iter().collect();
@@ -152,8 +152,8 @@ fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) ->
     }
 }
 
-/// A set of which at most the first runs are shown: TPCs of one GPC are spread over the numbers, so
-/// that the whole list can be long.
+/// Shows at most the first runs of a set: the TPCs of one GPC are spread over the numbers, so the
+/// whole list can be long.
 struct Short(TpcSet);
 
 impl fmt::Display for Short {

@@ -1,4 +1,4 @@
-//! In which order tenants are given other sets so that no two ever overlap.
+//! The order in which tenants get new sets so that no two ever overlap.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -8,16 +8,16 @@ use alloc::vec::Vec;
 
 use crate::TpcSet;
 
-/// One store of a tenant's limits: from here on it holds this set.
+/// One store of a tenant's limits: from then on it holds this set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The tenant.
     pub tenant: String,
-    /// What it holds from now on; not empty.
+    /// The set that it holds from then on; not empty.
     pub set: TpcSet,
 }
 
-/// A tenant on its way from one set to another.
+/// A tenant that moves from one set to another.
 #[derive(Clone, Debug)]
 pub(super) struct Way {
     pub name: String,
@@ -26,15 +26,15 @@ pub(super) struct Way {
 }
 
 /// The stores that bring every tenant to its set. After each of them all sets are disjoint and none
-/// is empty; `idle` are the TPCs that nobody holds and nobody else will take. `None` only if every
-/// TPC is held, and everybody holds one.
+/// is empty; `idle` are the TPCs that no tenant holds or will get. `None` only if tenants hold
+/// every TPC, and each holds one.
 ///
-/// Most tenants go in one step. Where some wait for each other, one first gives up what it does not
-/// keep; where those who wait hold one TPC each, one of them parks on a TPC that nobody will have,
-/// or that another lends.
+/// Most tenants move in one step. If some wait for each other, one first gives up the TPCs that it
+/// does not keep. If the waiting tenants hold one TPC each, one of them parks on a TPC that no
+/// tenant will get, or that another lends.
 pub(super) fn order(ways: &[Way], others: TpcSet, idle: TpcSet) -> Option<Vec<Store>> {
     let mut road = Road { ways: ways.to_vec(), others, stores: Vec::new(), parked: TpcSet::EMPTY };
-    // What nobody will have: the idle, and what is given up on the way.
+    // TPCs that no tenant will get: the idle ones, and those given up on the way.
     let wanted = ways.iter().fold(others, |all, way| all | way.then);
     let spare = ways.iter().fold(idle, |all, way| all | way.now) - wanted;
     while road.is_open() {
@@ -45,12 +45,12 @@ pub(super) fn order(ways: &[Way], others: TpcSet, idle: TpcSet) -> Option<Vec<St
     Some(road.stores)
 }
 
-/// Tenants on their ways.
+/// Tenants that move.
 struct Road {
     ways: Vec<Way>,
     others: TpcSet,
     stores: Vec<Store>,
-    /// TPCs on which somebody waits for its own.
+    /// TPCs on which a tenant waits for its own.
     parked: TpcSet,
 }
 
@@ -59,7 +59,7 @@ impl Road {
         self.ways.iter().any(|way| way.now != way.then)
     }
 
-    /// The first under way of whom `step` says where to.
+    /// The first moving tenant for which `step` returns a set.
     fn go(&mut self, step: impl Fn(&Self, usize) -> Option<TpcSet>) -> bool {
         let next = (0..self.ways.len())
             .filter(|&i| self.ways[i].now != self.ways[i].then)
@@ -80,13 +80,13 @@ impl Road {
         rest.fold(self.others, |held, (_, way)| held | way.now)
     }
 
-    /// What others under way will have and have not.
+    /// TPCs that other moving tenants will get and do not have.
     fn wanted_beside(&self, i: usize) -> TpcSet {
         let rest = self.ways.iter().enumerate().filter(|&(j, _)| j != i);
         rest.fold(TpcSet::EMPTY, |all, (_, way)| all | (way.then - way.now))
     }
 
-    /// In one step, if nobody is in the way.
+    /// In one step, if no tenant is in the way.
     fn arrive(&mut self) -> bool {
         self.go(|road, i| {
             let then = road.ways[i].then;
@@ -94,8 +94,8 @@ impl Road {
         })
     }
 
-    /// Of what it will have it takes what nobody else holds now. After that it holds nothing that
-    /// another waits for.
+    /// The tenant takes all TPCs of its new set that no other holds now. After that it holds none
+    /// for which another waits.
     fn advance(&mut self) -> bool {
         self.go(|road, i| {
             let part = road.ways[i].then - road.held_beside(i);
@@ -103,7 +103,7 @@ impl Road {
         })
     }
 
-    /// All of what it will have is in others' hands: it goes, once, where nobody stays.
+    /// Others hold all of its new set: it moves once, to TPCs that no tenant will keep.
     fn step_aside(&mut self, spare: TpcSet) -> bool {
         self.go(|road, i| {
             let way = &road.ways[i];
@@ -113,7 +113,7 @@ impl Road {
         })
     }
 
-    /// It lets go of a TPC that another waits for, and keeps others that it will not have either.
+    /// It gives up a TPC for which another waits, and keeps others that it will give up later.
     fn give_way(&mut self) -> bool {
         self.go(|road, i| {
             let way = &road.ways[i];
@@ -122,8 +122,8 @@ impl Road {
         })
     }
 
-    /// Those who wait hold one TPC each. Somebody who holds more lends one, on which one of them
-    /// parks.
+    /// The waiting tenants hold one TPC each. A tenant that holds more lends one, on which one of
+    /// them parks.
     fn lend(&mut self) -> Option<()> {
         let lender = self.ways.iter().position(|way| way.now.len() > 1)?;
         let lent = self.ways[lender].now.lowest(1);

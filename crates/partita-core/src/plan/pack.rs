@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 use crate::TpcSet;
 
-/// What can be taken of one GPC.
+/// The available part of one GPC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    /// The TPCs that can be taken; at least one.
+    /// The available TPCs; at least one.
     pub tpcs: TpcSet,
     /// Whether the GPC is wholly free.
     pub whole: bool,
@@ -21,13 +21,13 @@ impl Room {
 }
 
 /// Takes `wanted` TPCs of the rooms, which are in the order of preference among equals; `None` if
-/// there are not so many.
+/// there are too few.
 pub(super) fn pack(rooms: &[Room], wanted: u32) -> Option<TpcSet> {
     if wanted == 0 {
         return Some(TpcSet::EMPTY);
     }
     let chosen = choose(rooms, wanted)?;
-    // No room is small enough to do without it, so all that is left over fits into any one of them.
+    // The choice needs every room, so the remaining TPCs fit into any one of them.
     let total: u32 = chosen.iter().map(Room::size).sum();
     let smallest = (0..chosen.len()).rev().min_by_key(|&i| chosen[i].size())?;
     let take = |(i, room): (usize, &Room)| {
@@ -56,9 +56,9 @@ fn choose(rooms: &[Room], wanted: u32) -> Option<Vec<Room>> {
     None
 }
 
-/// The fewest rooms that hold `wanted` TPCs, and of them the fewest whole ones: (partial, whole).
+/// The fewest rooms with `wanted` TPCs, and of them the fewest whole ones: (partial, whole).
 fn how_many(rooms: &[Room], wanted: u32) -> Option<(usize, usize)> {
-    // Sums of the largest: `sums(..)[i]` is what the `i` largest hold.
+    // Sums of the largest: `sums(..)[i]` is the total of the `i` largest.
     let sums = |of: &dyn Fn(&Room) -> bool| {
         let mut sizes: Vec<u32> = rooms.iter().filter(|room| of(room)).map(Room::size).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -114,7 +114,7 @@ impl<'a> Reach<'a> {
         reach
     }
 
-    /// What is still to be taken after room `i`; `None` if it may not be taken.
+    /// The rest to take after room `i`; `None` if the room is not available.
     fn take(
         &self,
         i: usize,
@@ -142,7 +142,7 @@ impl<'a> Reach<'a> {
         ((i * (self.partials + 1) + partial) * (self.wholes + 1) + whole) * 2 + usize::from(has_largest)
     }
 
-    /// The rooms that reach a total that can be reached, the first that can be taken first.
+    /// The rooms that form a reachable total, the earliest available rooms first.
     fn first_choice(&self, total: u32) -> Vec<Room> {
         let mut chosen = Vec::new();
         let (mut left, mut state) = (total, (self.partials, self.wholes, false));

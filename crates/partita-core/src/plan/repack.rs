@@ -1,4 +1,4 @@
-//! [`repack`]: after tenants have come and gone, into fewer GPCs again.
+//! [`repack`]: bring tenants into fewer GPCs after others have come and gone.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -7,24 +7,22 @@ use super::order::{Way, order};
 use super::{Ask, Move, Placement, PlanError, Present, Store, compact};
 use crate::{Share, Topology, TpcSet};
 
-/// Who moves to restore packing.
+/// The moves that restore packing.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Repacking {
-    /// What tenants give up and get, by tenant; empty if no single step improves anything.
+    /// The moves by tenant; empty if no single step improves the packing.
     pub moves: Vec<Move>,
-    /// What to store, in this order: after each store no two tenants overlap and none is without a
-    /// TPC.
+    /// The stores, in this order: after each of them no two tenants overlap and each has a TPC.
     pub stores: Vec<Store>,
 }
 
-/// Brings tenants that `are_packed` into fewer GPCs, those that `may_move` making room.
+/// Moves tenants that `are_packed` into fewer GPCs, while those that `may_move` make room.
 ///
-/// The best assignment of all tenants at once is a bin packing, which takes for ever; so this goes
-/// step by step. A step puts one tenant into as few GPCs as it could have, with the fewest moves
-/// that [`compact`] finds. Of the steps after which the packed tenants together touch fewer GPCs
-/// than before, the one is taken that saves most, then that which moves the fewest TPCs; until
-/// there is none. So nothing moves where no tenant gains, and what is left after it cannot be
-/// improved by a step.
+/// The best assignment of all tenants at once is a bin packing, which takes too long; so this goes
+/// step by step. A step puts one tenant into as few GPCs as possible, with the fewest moves that
+/// [`compact`] finds. Of the steps after which the packed tenants together touch fewer GPCs than
+/// before, it takes the one that saves most, then the one that moves the fewest TPCs, until no such
+/// step remains. So a tenant moves only if one gains, and no single step can improve the result.
 ///
 /// # Errors
 /// [`PlanError::Deadlock`] if no order of stores leads to the new sets.

@@ -1,4 +1,4 @@
-//! The choice that lies as evenly over the GPCs as it can.
+//! The most even choice over the GPCs.
 
 #[cfg(test)]
 mod tests;
@@ -7,21 +7,21 @@ use alloc::vec::Vec;
 
 use crate::TpcSet;
 
-/// What one GPC can give.
+/// The range that one GPC can give.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// What it gives in any case.
+    /// The number that it gives in any case.
     pub least: u32,
     /// The most that it can give, at least `least`.
     pub most: u32,
 }
 
-/// How many TPCs each GPC gives so that they are `wanted` in all: one more from the GPC that gives
-/// least so far, of several from that with most left over, of several from the first. `None` if
-/// that many cannot be had, or fewer than `least` together are wanted.
+/// How many TPCs each GPC gives, `wanted` in all: one more from the GPC that gives least so far, of
+/// several from the one with the most left, of several from the first. `None` if there are not that
+/// many, or if fewer than the sum of `least` are wanted.
 ///
-/// A unit given anywhere costs the more the more is there already, so taking the cheapest each time
-/// ends with the most even counts of all.
+/// The cost of one more TPC grows with the number already taken from the GPC, so taking the
+/// cheapest each time gives the most even counts.
 pub(super) fn level(bounds: &[Bounds], wanted: u32) -> Option<Vec<u32>> {
     let mut counts: Vec<u32> = bounds.iter().map(|gpc| gpc.least).collect();
     let given: u32 = counts.iter().sum();
@@ -33,7 +33,7 @@ pub(super) fn level(bounds: &[Bounds], wanted: u32) -> Option<Vec<u32>> {
     Some(counts)
 }
 
-/// `wanted` TPCs of `usable`, those of `kept` (a part of it) among them, spread over `gpcs`.
+/// `wanted` TPCs of `usable`, including those of `kept` (a part of it), spread over `gpcs`.
 pub(super) fn spread(
     gpcs: impl Iterator<Item = TpcSet> + Clone,
     kept: TpcSet,

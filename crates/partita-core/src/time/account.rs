@@ -3,25 +3,25 @@
 use super::budget::{Budget, Decision, Law, Situation};
 use super::timeline::{self, Timeline};
 
-/// Over how long the share that was used is told, in nanoseconds.
+/// The length of the window for the reported share of use, in nanoseconds.
 const WINDOW_NS: u64 = 1_000_000_000;
 
 /// Words that a [`TimeAccount`] takes.
 pub const ACCOUNT_WORDS: usize = Budget::WORDS + timeline::WORDS + 4;
 
-/// What the tenant's processes know of its use of the GPU: the budget, what was reported when, and
-/// how much it was.
+/// What the tenant's processes know of its use of the GPU: the budget, and the reported times and
+/// amounts.
 ///
-/// It is made of words that lie in shared memory. Whatever stands in them is an account: a tenant
-/// that writes others there changes its own share and harms nobody's memory.
+/// It consists of words in shared memory. Any words are a valid account: a tenant that writes
+/// others there changes its own share and harms no other tenant's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeAccount {
     budget: Budget,
     timeline: Timeline,
     used_ns: u64,
-    /// When the present window began, and what had been used by then.
+    /// The start of the present window, and the use until then.
     window: (u64, u64),
-    /// Share that was used in the last window, in thousandths.
+    /// Share of use in the last window, in thousandths.
     used_permille: u64,
 }
 
@@ -37,9 +37,9 @@ impl TimeAccount {
         }
     }
 
-    /// Takes what a process has found into account and decides. `busy` is when the GPU was busy for
-    /// it since it reported last, from and to, by the clock of `now_ns`; `idle` is when it was not,
-    /// although that was reported before: of work that was still running for all that was known.
+    /// Adds a process's findings and decides. `busy` is when the GPU was busy for the process since
+    /// its last report, from and to, by the clock of `now_ns`. `idle` is when it was not, although
+    /// reported as busy before because that work might still have been running.
     pub fn look(
         &mut self,
         now_ns: u64,
@@ -48,7 +48,7 @@ impl TimeAccount {
         wants: bool,
         others_want: bool,
     ) -> Decision {
-        // First: what has run since may lie where that was taken to run.
+        // First: later work may lie in the time that this takes back.
         let idle_ns =
             idle.into_iter().map(|(from, to)| self.timeline.retract(from.min(now_ns), to.min(now_ns)));
         let idle_ns = idle_ns.fold(0, u64::saturating_add);
@@ -75,8 +75,8 @@ impl TimeAccount {
         &self.budget
     }
 
-    /// The share of the time that was used of late, in thousandths: in the last whole second that
-    /// was looked at, or since then if that is long ago.
+    /// The recent share of the time, in thousandths: in the last whole observed second, or since
+    /// then if that is long ago.
     pub fn used_permille(&self, now_ns: u64) -> u32 {
         let (since_ns, before_ns) = self.window;
         let passed_ns = now_ns.saturating_sub(since_ns);
@@ -98,7 +98,7 @@ impl TimeAccount {
         words
     }
 
-    /// From words, held to `law` from now on; words of zeros are a new account.
+    /// From words, under `law` from now on; zero words are a new account.
     pub fn from_words(law: Law, now_ns: u64, words: &[u64; ACCOUNT_WORDS]) -> Self {
         if *words == [0; ACCOUNT_WORDS] {
             return Self::new(law, now_ns);

@@ -1,17 +1,17 @@
-//! A budget of GPU time that was measured.
+//! A budget of measured GPU time.
 
 use core::str::FromStr;
 
 /// The whole, in thousandths.
 const WHOLE_PERMILLE: u32 = 1000;
 
-/// What a tenant may do with time that nobody else wants.
+/// What a tenant may do with time that no other tenant uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// Nothing: its share is a limit.
     #[default]
     Hard,
-    /// Use it, and give it back within one period once somebody wants it.
+    /// Use it, and give it back within one period when another tenant needs it.
     Soft,
 }
 
@@ -37,18 +37,18 @@ impl Policy {
     }
 }
 
-/// What a budget is held to.
+/// The rules for a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Law {
-    /// The share of the time, in thousandths; 1000 for no limit, and more is taken as that.
+    /// The share of the time, in thousandths; 1000 and more mean no limit.
     pub share_permille: u32,
-    /// Over how long a tenant may save up, and how long it pays for what it borrowed, in
+    /// The time over which a tenant may save, and over which it pays back what it borrowed, in
     /// nanoseconds.
     pub period_ns: u64,
     /// The balance at which a closed gate opens, in nanoseconds: short slices follow the share
     /// closely, long ones open and close less often.
     pub slice_ns: u64,
-    /// What becomes of idle time.
+    /// The use of idle time.
     pub policy: Policy,
 }
 
@@ -58,7 +58,7 @@ impl Law {
         Self { share_permille, period_ns: 100_000_000, slice_ns: 2_000_000, policy }
     }
 
-    /// What a tenant saves up at most, in nanoseconds, and the most that a soft one owes.
+    /// The most that a tenant saves, in nanoseconds, and the most that a soft one owes.
     pub fn period_share_ns(&self) -> u64 {
         self.period_ns / u64::from(WHOLE_PERMILLE) * u64::from(self.share())
     }
@@ -67,64 +67,62 @@ impl Law {
         self.share_permille.min(WHOLE_PERMILLE)
     }
 
-    /// Never above what can be saved: the gate would not open again.
+    /// Never above the largest savings: the gate would not open again.
     fn opens_at_ns(&self) -> i64 {
         signed(self.slice_ns.min(self.period_share_ns()))
     }
 }
 
-/// What a look at a tenant's work has found since the look before.
+/// The findings of a look at a tenant's work, since the look before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Situation {
     /// How long the GPU was busy for the tenant, in nanoseconds.
     pub busy_ns: u64,
-    /// Whether the tenant has work that waits or runs.
+    /// Whether the tenant has waiting or running work.
     pub wants: bool,
     /// Whether any other tenant of the GPU has.
     pub others_want: bool,
 }
 
-/// What follows from a look.
+/// The result of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the tenant's work may start.
     pub open: bool,
-    /// When the answer may change without anybody's doing, in nanoseconds from now; `None` for
-    /// never.
+    /// When the answer may change by itself, in nanoseconds from now; `None` for never.
     pub look_in_ns: Option<u64>,
 }
 
-/// A tenant's budget of GPU time. Its clock is whatever the caller passes, in nanoseconds; one that
-/// goes back is taken to stand still.
+/// A tenant's budget of GPU time. The caller supplies the clock, in nanoseconds; a clock that goes
+/// back counts as standing still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     law: Law,
     balance_ns: i64,
-    /// Thousandths of a nanosecond that are earned and not yet in the balance.
+    /// Thousandths of a nanosecond, earned and not yet in the balance.
     rest: u64,
     looked_ns: u64,
     open: bool,
 }
 
 impl Budget {
-    /// A budget that begins now, with one slice in hand.
+    /// A budget that starts now, with one slice in hand.
     pub fn new(law: Law, now_ns: u64) -> Self {
         Self { law, balance_ns: law.opens_at_ns(), rest: 0, looked_ns: now_ns, open: law.share() > 0 }
     }
 
-    /// Holds the tenant to another law from now on. Its savings shrink to what that allows; its
-    /// debt stays.
+    /// Applies another law from now on. Savings shrink to what it allows; a debt stays.
     pub fn set_law(&mut self, law: Law) {
         self.law = law;
         self.balance_ns = self.balance_ns.min(signed(law.period_share_ns()));
     }
 
-    /// The law that it is held to.
+    /// The law that applies.
     pub fn law(&self) -> Law {
         self.law
     }
 
-    /// What is left, in nanoseconds of GPU time; below 0 it is owed.
+    /// The balance, in nanoseconds of GPU time; negative for a debt.
     pub fn balance_ns(&self) -> i64 {
         self.balance_ns
     }
@@ -136,8 +134,8 @@ impl Budget {
         [self.balance_ns.cast_unsigned(), self.rest, self.looked_ns, u64::from(self.open)]
     }
 
-    /// From words that anybody may have written, held to `law` from now on. A last look in the
-    /// future is none: it would earn nothing until then.
+    /// From words that any process may have written, under `law` from now on. A last look in the
+    /// future is ignored: the budget would earn nothing until then.
     pub(super) fn from_words(law: Law, now_ns: u64, words: &[u64; Self::WORDS]) -> Self {
         let [balance, rest, looked_ns, open] = *words;
         let mut budget = Self {
@@ -151,17 +149,16 @@ impl Budget {
         budget
     }
 
-    /// Takes back what a look before this one was told to be busy and was not.
+    /// Takes back time that an earlier look reported as busy and that was not.
     pub(super) fn give_back(&mut self, idle_ns: u64) {
         self.balance_ns = self.balance_ns.saturating_add(signed(idle_ns));
     }
 
-    /// Takes a look into account and decides.
+    /// Adds a look and decides.
     pub fn look(&mut self, now_ns: u64, found: Situation) -> Decision {
         let earned_ns = self.earned_ns(now_ns);
         let balance_ns = self.balance_ns.saturating_add(earned_ns).saturating_sub(signed(found.busy_ns));
-        // Only what is left of it is saved: what was spent on the way must not count against the
-        // savings.
+        // Saves only the rest: what was spent meanwhile must not count against the savings.
         self.balance_ns = balance_ns.min(signed(self.law.period_share_ns()));
         let share = self.law.share();
         if share >= WHOLE_PERMILLE {
@@ -174,10 +171,11 @@ impl Budget {
         }
         let borrows = self.law.policy == Policy::Soft && !found.others_want;
         let lasts = if self.open { self.balance_ns > 0 } else { self.balance_ns >= self.law.opens_at_ns() };
-        // A share of nothing never has a balance to open at, and a limit of 0 is one.
+        // A share of zero never reaches the balance to open at; a limit of 0 is such a share.
         self.open = borrows || (share > 0 && lasts);
         if borrows && !lasts {
-            // Nothing but somebody's coming ends it: often enough to give back within a period.
+            // Only the arrival of another tenant ends it: look often enough to give back within a
+            // period.
             let look_in_ns = found.wants.then_some((self.law.period_ns / 8).max(1));
             return Decision { open: true, look_in_ns };
         }
@@ -200,7 +198,7 @@ impl Budget {
             return None;
         }
         if self.open {
-            // Busy all the time, it loses what it does not earn.
+            // A tenant that is busy all the time loses what it does not earn.
             let left = self.balance_ns.max(0).unsigned_abs();
             return Some((left.saturating_mul(whole) / (whole - share)).max(1));
         }

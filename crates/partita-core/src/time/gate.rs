@@ -1,22 +1,22 @@
-//! Who is held while others work, for how long, and how finely.
+//! The rules of the gate: which work waits, for how long, and in which units.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// A tenant's priority on its GPU. The numbers are those that ledgers hold.
+/// A tenant's priority on its GPU, with the numbers of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Priority {
-    /// Neither holds others nor is held.
+    /// Neither waits nor makes others wait.
     #[default]
     Normal = 0,
-    /// Is held while a tenant of high priority has work in flight.
+    /// Waits while a tenant of high priority has work in flight.
     Low = 1,
-    /// Holds tenants of low priority while it has work in flight.
+    /// Makes tenants of low priority wait while it has work in flight.
     High = 2,
 }
 
-/// A priority that there is not.
+/// An invalid priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsePriorityError;
 
@@ -42,7 +42,7 @@ impl FromStr for Priority {
 }
 
 impl Priority {
-    /// The priority with a ledger's number; what a ledger of another build may hold beyond is
+    /// The priority with a ledger's number; unknown numbers, of another build's ledger, mean
     /// normal.
     pub fn from_number(number: u32) -> Self {
         match number {
@@ -61,33 +61,33 @@ impl Priority {
         }
     }
 
-    /// Whether a tenant of this priority is held while one of `other` has work in flight.
+    /// Whether a tenant of this priority waits while one of `other` has work in flight.
     pub fn is_held_by(self, other: Self) -> bool {
         self == Self::Low && other == Self::High
     }
 }
 
-/// How long a closed gate counts.
+/// How long a closed gate has effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
-    /// For how long work is held at most, in nanoseconds.
+    /// The longest time that work waits, in nanoseconds.
     pub hold_ns_max: u64,
-    /// For how long it then passes, in nanoseconds.
+    /// The time during which it then passes, in nanoseconds.
     pub pass_ns: u64,
 }
 
 impl Default for Hold {
-    /// 50 ms, then 5 ms: far longer than a request that anybody waits for, and 9 % of the time for
-    /// those held.
+    /// 50 ms, then 5 ms: far longer than an interactive request, and 9 % of the time for waiting
+    /// work.
     fn default() -> Self {
         Self { hold_ns_max: 50_000_000, pass_ns: 5_000_000 }
     }
 }
 
 impl Hold {
-    /// Until when held work passes, if a gate that closed at `closed_ns` has been closed for long
-    /// enough now. One that is to close only later than work is held at most has no such time:
-    /// somebody wrote nonsense there, and it counts as long ago.
+    /// Until when waiting work passes, if the gate has been closed for long enough. A gate cannot
+    /// close further in the future than the longest wait: such a time is invalid and counts as long
+    /// ago.
     pub fn passes_until(&self, closed_ns: u64, now_ns: u64) -> Option<u64> {
         (now_ns.abs_diff(closed_ns) >= self.hold_ns_max).then(|| now_ns.saturating_add(self.pass_ns))
     }
@@ -95,15 +95,14 @@ impl Hold {
 
 /// How many launches may pass between two gates.
 ///
-/// A gate costs the GPU about 2 µs (`docs/hardware.md`), and what passes between two is what a
-/// closing gate waits for. So kernels are gated in units of about [`Pacer::unit_ns`]: one by one if
-/// they are as long as that, and more at a time the shorter they are, by a running mean of their
-/// measured lengths.
+/// A gate costs the GPU about 2 µs (`docs/hardware.md`), and a closing gate waits for the launches
+/// between two gates. So kernels are gated in units of about [`Pacer::unit_ns`]: long kernels one
+/// by one, shorter ones several at a time, by a running mean of their measured lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pacer {
-    /// The length that a unit should have, in nanoseconds.
+    /// The intended length of a unit, in nanoseconds.
     pub unit_ns: u64,
-    /// The most launches in a unit: a guess that is wrong does no more harm than this.
+    /// The most launches in a unit: bounds the harm of a wrong guess.
     pub launches_max: u32,
     mean_ns: u64,
 }
@@ -116,18 +115,19 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// For units of this length and of so many launches at most; the first launches go one by one.
+    /// For units of this length and of at most this many launches; the first launches go one by
+    /// one.
     pub const fn new(unit_ns: u64, launches_max: u32) -> Self {
         Self { unit_ns, launches_max, mean_ns: u64::MAX }
     }
 
-    /// The length of a launch, in nanoseconds; none before the first is known.
+    /// The length of a launch, in nanoseconds; `None` before the first is known.
     pub fn mean_ns(&self) -> Option<u64> {
         (self.mean_ns != u64::MAX).then_some(self.mean_ns)
     }
 
-    /// Takes the length of a launch into account. A longer one counts at once, because what it
-    /// holds up is somebody else's; a shorter one by an eighth.
+    /// Adds the length of a launch. A longer one counts at once, because it delays another tenant;
+    /// a shorter one counts an eighth.
     pub fn observe(&mut self, launch_ns: u64) {
         let launch_ns = launch_ns.max(1);
         self.mean_ns = if self.mean_ns == u64::MAX || launch_ns > self.mean_ns {

@@ -1,18 +1,19 @@
-//! Shares of a GPU's time, and who waits for whom: the control laws.
+//! Shares of a GPU's time and priorities: the control laws.
 //!
-//! Nothing here reads a clock or touches a GPU. Whoever holds a tenant's gate tells a [`Budget`]
-//! how long the GPU was busy for the tenant and is told whether the gate is open and when to look
-//! again ([`Decision`]). Whoever holds low-priority work back asks a [`Hold`] whether a closed gate
-//! still counts, a [`Pacer`] how many kernels may pass between two gates, and a [`GraphShape`]
-//! where that is inside a graph.
+//! Nothing here reads a clock or touches a GPU. The code that owns a tenant's gate reports to a
+//! [`Budget`] how long the GPU was busy for the tenant; the answer says whether the gate is open
+//! and when to look again ([`Decision`]). The code that delays low-priority work asks a [`Hold`]
+//! whether a closed gate still has effect, a [`Pacer`] how many kernels may pass between two gates,
+//! and a [`GraphShape`] where the gates are inside a graph.
 //!
+//! # Why the budget is stable
 //! # Why the budget is stable
 //! The balance is an integrator: it grows by the share of the time that passes and shrinks by the
 //! time *measured* to be busy. There is no gain, no estimate of load and no model of the kernels,
 //! hence nothing to tune and nothing to oscillate. Let a tenant always have work, let `s` be its
 //! share, [`Law::slice_ns`] the balance at which a closed gate opens, and `o` the longest overrun:
-//! what still runs when the gate closes (the kernels of one unit) and the time until somebody
-//! looks. Then
+//! the kernels of one unit that still run when the gate closes, and the time until the next look.
+//! Then
 //!
 //! * an open gate closes at the first look that finds the balance at 0 or below, so the balance is
 //!   never below `−o`;
@@ -25,19 +26,20 @@
 //! the debt is carried and paid by waiting o·(1−s)/s. A tenant without work saves at most one
 //! period's share ([`Law::period_ns`]), so it cannot starve others later.
 //!
-//! A soft budget that runs on the time of others, who are idle, has its debt cut off at one
-//! period's share. When they come back it waits for less than one period, which is what giving back
-//! within one period means.
+//! The debt of a soft budget, which runs on the idle time of others, is limited to one period's
+//! share. When they return it waits for less than one period, which is the meaning of giving back
+//! within one period.
 //!
 //! # One budget of many processes
 //! Each process of a tenant measures its own work and reports when the GPU was busy for it. A
-//! [`TimeAccount`] is the budget with a [`Timeline`] of what has been reported, so that kernels of
-//! two processes at the same time are charged once. It is values in and values out, a few words:
-//! whoever shares them between processes need only exchange them whole.
+//! [`TimeAccount`] is the budget with a [`Timeline`] of the reports, so that kernels of two
+//! processes at the same time are charged once. It consists of a few words: processes that share it
+//! need only exchange them as a whole.
 //!
-//! # Why nobody starves behind a gate
-//! A [`Hold`] lets a gate count for [`Hold::hold_ns_max`] at a time and then passes work for
-//! [`Hold::pass_ns`], so held work gets pass/(hold+pass) of the time, whatever the holder does.
+//! # Why no tenant starves behind a gate
+//! A [`Hold`] lets a gate have effect for [`Hold::hold_ns_max`] at a time and then passes work for
+//! [`Hold::pass_ns`], so waiting work gets pass/(hold+pass) of the time, whatever the other tenant
+//! does.
 
 mod account;
 mod budget;

@@ -1,10 +1,10 @@
-//! Where work inside a graph waits.
+//! The places inside a graph where work waits.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The shape of a graph: its nodes by number, what each runs, and what follows what.
+/// The shape of a graph: its nodes by number, their kernels, and their order.
 #[derive(Debug, Clone)]
 pub struct GraphShape {
     kernels: Vec<u32>,
@@ -15,16 +15,16 @@ pub struct GraphShape {
 }
 
 impl GraphShape {
-    /// Nodes that run so many kernels each, and follow nothing yet.
+    /// Nodes that run this many kernels each, and follow no other yet.
     pub fn new(kernels: Vec<u32>) -> Self {
         let count = kernels.len();
         Self { kernels, next: vec![Vec::new(); count], before: vec![0; count], may_wait: vec![true; count] }
     }
 
-    /// Has a node follow another one. A node that begins before all that it follows has ended is no
-    /// place for a wait, which would hold it back in any case: `at_end` is false for it.
+    /// Makes a node follow another one. A node that starts before all its predecessors have ended
+    /// is not a place for a wait, which would delay it in any case: `at_end` is false for it.
     ///
-    /// `None`, and no edge, for numbers that are no nodes'.
+    /// `None`, and no edge, for invalid node numbers.
     pub fn connect(&mut self, from: usize, to: usize, at_end: bool) -> Option<()> {
         let before = self.before.get_mut(to)?;
         self.next.get_mut(from)?.push(to);
@@ -33,19 +33,19 @@ impl GraphShape {
         Some(())
     }
 
-    /// The nodes that are to wait: each that runs something behind `every` kernels or more on some
-    /// path from the beginning or from a node that waits. Those with fewer nodes on the longest
-    /// path before them come first, so branches take turns.
+    /// The nodes that wait: each that runs a kernel behind `every` kernels or more on some path
+    /// from the start or from a node that waits. Those with fewer nodes on the longest path before
+    /// them come first, so branches take turns.
     ///
-    /// Which ones follows from the shape alone: graphs that differ in their nodes' numbers have the
-    /// same places. So no path has more than `every` kernels between two waits, but for those of
-    /// single nodes that run several, and those that are no place for one.
+    /// The choice follows from the shape alone: graphs that differ only in their node numbers have
+    /// the same places. So no path has more than `every` kernels between two waits, except within
+    /// single nodes that run several, and at nodes that are not a place for a wait.
     ///
-    /// `None` for a graph in circles.
+    /// `None` for a graph with a cycle.
     pub fn waits(mut self, every: u32) -> Option<Vec<usize>> {
         let mut passed = vec![0u32; self.kernels.len()];
         let begins = |(at, before): (usize, &usize)| (*before == 0).then_some(at);
-        // First in, first out: a node is taken when what is nearer to the beginning has been.
+        // First in, first out: nodes nearer to the start come first.
         let mut ready: VecDeque<usize> = self.before.iter().enumerate().filter_map(begins).collect();
         let (mut waiting, mut seen) = (Vec::new(), 0);
         while let Some(at) = ready.pop_front() {
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(chain(&[1; 10]).waits(4), Some(vec![4, 8]));
         assert_eq!(chain(&[1; 4]).waits(4), Some(vec![]));
         assert_eq!(chain(&[1; 3]).waits(1), Some(vec![1, 2]));
-        // What runs no kernel neither counts nor waits; what runs several counts with all.
+        // A node without kernels neither counts nor waits; one with several counts all of them.
         assert_eq!(chain(&[1, 0, 1, 0, 1, 1]).waits(2), Some(vec![4]));
         assert_eq!(chain(&[5, 1, 1, 1]).waits(2), Some(vec![1, 3]));
     }

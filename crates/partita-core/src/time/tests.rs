@@ -6,8 +6,8 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// A tenant that always has work, of units of the lengths given, looked at when the law says so and
-/// at most `late_ns` too late. Returns the busy time and the longest unit that ran.
+/// A tenant that always has work, of units of the given lengths, with looks when the law demands
+/// them and at most `late_ns` too late. Returns the busy time and the longest unit that ran.
 fn saturate(law: Law, units_ns: &[u64], late_ns: u64, until_ns: u64) -> (u64, u64) {
     let mut budget = Budget::new(law, 0);
     let (mut now, mut busy, mut longest) = (0, 0, 0);
@@ -146,7 +146,7 @@ fn those_who_are_held_pass_in_the_end() {
     assert_eq!(hold.passes_until(100, 99), None);
     let late = 100 + hold.hold_ns_max;
     assert_eq!(hold.passes_until(100, late), Some(late + hold.pass_ns));
-    // A time that nobody could have seen yet holds nobody for ever.
+    // A time in the future does not make others wait for ever.
     assert_eq!(hold.passes_until(late - 1, 100), None);
     assert_eq!(hold.passes_until(late, 100), Some(100 + hold.pass_ns));
     assert_eq!(hold.passes_until(u64::MAX, 100), Some(100 + hold.pass_ns));

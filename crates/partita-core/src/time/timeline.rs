@@ -1,4 +1,4 @@
-//! Who was busy when: the union of what several processes report.
+//! Times of use: the union of the reports of several processes.
 
 /// Length of a tick, in nanoseconds.
 const TICK_NS: u64 = 50_000;
@@ -10,10 +10,10 @@ const TICKS: u64 = BIT_WORDS as u64 * 64;
 /// Words that a [`Timeline`] takes.
 pub(super) const WORDS: usize = 1 + BIT_WORDS;
 
-/// The times of the recent past at which a tenant was busy, as far as they have been reported.
+/// The recent times at which a tenant was busy, as far as reported.
 ///
 /// Kernels of two processes that run at the same time are one use of the GPU and are charged once,
-/// whoever reports first. An interval is charged to the nanosecond, but for the part of its ticks
+/// to the first report. An interval is charged to the nanosecond, except for those of its ticks
 /// that were reported before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeline {
@@ -30,10 +30,10 @@ impl Default for Timeline {
 
 impl Timeline {
     /// Reports a time from `start_ns` to `end_ns`, and returns how much of it is new, in
-    /// nanoseconds. What is longer ago than the timeline remembers counts as new.
+    /// nanoseconds. Times before the timeline's range count as new.
     pub fn report(&mut self, start_ns: u64, end_ns: u64) -> u64 {
         let Some(length_ns) = end_ns.checked_sub(start_ns) else { return 0 };
-        // Rounded, so that what follows closely on another begins where that has ended.
+        // Rounded, so that an interval close behind another starts where that has ended.
         let (first, end) = (rounded(start_ns), rounded(end_ns));
         self.advance(end);
         if first == end {
@@ -48,8 +48,8 @@ impl Timeline {
         part_of(length_ns, end - first - known, end - first)
     }
 
-    /// Takes back that a time was busy, which had been reported, and returns how much of it stands
-    /// there, in nanoseconds.
+    /// Takes back that a time was busy, which had been reported, and returns how much of it was
+    /// recorded, in nanoseconds.
     pub fn retract(&mut self, start_ns: u64, end_ns: u64) -> u64 {
         let Some(length_ns) = end_ns.checked_sub(start_ns) else { return 0 };
         let (first, end) = (rounded(start_ns), rounded(end_ns));

@@ -1,11 +1,11 @@
-//! [`Survey`]: what independent sources say of where a device's units lie, and whether they agree.
+//! [`Survey`]: the places of a device's units by independent sources, and whether they agree.
 //!
-//! No source tells everything. The driver's control interface names the GPC, CPC and TPC of every
-//! SM, but nothing makes the numbers of a launch mask follow from them. One-bit probing sees what
+//! No source knows everything. The driver's control interface names the GPC, CPC and TPC of every
+//! SM, but the numbers of a launch mask do not follow from them. One-bit probing sees which SMs
 //! each bit of a mask disables, but not which TPCs are neighbours. Clusters of blocks run only
-//! where their SMs share a GPC. The files of `nvdebug` are registers of the chip. Each is asked
-//! alone, what they say is kept as they said it ([`Survey`]), and a pure comparison
-//! ([`Survey::report`]) places every unit and names whatever two of them see differently.
+//! where their SMs share a GPC. The files of `nvdebug` are registers of the chip. Each source is
+//! read alone and stored unchanged ([`Survey`]); a pure comparison ([`Survey::report`]) places
+//! every unit and names every difference between two of them.
 
 mod compare;
 mod nvdebug;
@@ -32,7 +32,7 @@ pub const HOPPER_SINGLETONS: u16 = 8;
 /// `virtualGpcId` of an SM that is switched off (header `ctrl2080gr.h`).
 pub const VIRTUAL_GPC_DISABLED: u16 = 0xff;
 
-/// A way of finding out where units lie.
+/// A source for the places of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// The kernel driver's control interface.
@@ -72,8 +72,8 @@ impl fmt::Display for Source {
     }
 }
 
-/// One SM as the control interface lists it. All ids count what is left after floorsweeping, `cpc`
-/// excepted.
+/// One SM in the list of the control interface. All ids count the units that remain after
+/// floorsweeping, except `cpc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SmPlace {
     /// `gpcId`: the GPC of the chip.
@@ -96,17 +96,17 @@ pub struct SmPlace {
     pub virtual_tpc: Option<u16>,
 }
 
-/// What the control interface says.
+/// The answers of the control interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlClaims {
     /// Every SM in the order of `%smid`.
     pub sms: Vec<SmPlace>,
-    /// `GR_GET_NUM_TPCS_FOR_GPC`: GPCs of the chip and how many TPCs each has; empty where the
-    /// driver does not answer that.
+    /// `GR_GET_NUM_TPCS_FOR_GPC`: GPCs of the chip and how many TPCs each has; empty if the driver
+    /// does not support the query.
     pub tpc_counts: Vec<(u16, u32)>,
 }
 
-/// What one-bit probing found: TPC `i` has the SMs `i * sms_per_tpc` and following.
+/// The result of one-bit probing: TPC `i` has the SMs `i * sms_per_tpc` and following.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeClaims {
     /// SMs of a TPC.
@@ -115,22 +115,22 @@ pub struct ProbeClaims {
     pub bits: Vec<u16>,
 }
 
-/// What `nvdebug` shows of the chip's registers.
+/// The chip's registers as `nvdebug` shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvdebugClaims {
-    /// `num_gpcs`: the GPCs of the whole chip, those that are off included.
+    /// `num_gpcs`: the GPCs of the whole chip, including disabled ones.
     pub chip_gpcs: u32,
     /// `num_tpc_per_gpc`: the TPCs of a whole GPC.
     pub chip_tpcs_per_gpc: u32,
     /// Each enabled GPC of the chip and the mask of its *disabled* TPCs.
     pub tpc_disable_masks: Vec<(u16, u64)>,
-    /// `CWD_GPC_TPC_ID`: the GPC of each TPC of the device and its number there; empty where the
-    /// chip has no such register.
+    /// `CWD_GPC_TPC_ID`: the GPC of each TPC of the device and its number there; empty if the chip
+    /// has no such register.
     pub places: Vec<(u16, u16)>,
 }
 
-/// Everything that is known of where one device's units lie, each source by itself. A source that
-/// says nothing says why.
+/// All knowledge of the places of one device's units, each source separately. A silent source gives
+/// its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
     /// Compute capability, major × 10 + minor.
@@ -139,19 +139,19 @@ pub struct Survey {
     pub qmd_version: u8,
     /// Whether the driver launches clusters of blocks on it.
     pub runs_clusters: bool,
-    /// One-bit probing. Without it there is no mask, so it is always there.
+    /// One-bit probing. It is always present, because without it there is no mask.
     pub probe: ProbeClaims,
     /// The control interface.
     pub control: Result<ControlClaims, String>,
-    /// For each TPC the number of its group, where clusters ran in each group.
+    /// For each TPC the number of its group, if clusters ran in each group.
     pub clusters: Result<Vec<u8>, String>,
     /// `nvdebug`.
     pub nvdebug: Result<NvdebugClaims, String>,
 }
 
 impl Survey {
-    /// Whether an SM is of a singleton: a TPC left over from a GPC and scheduled as a GPC of its
-    /// own, as on Hopper.
+    /// Whether an SM belongs to a singleton: a TPC that remains of a GPC and is scheduled as its
+    /// own GPC, as on Hopper.
     pub(crate) fn is_singleton(&self, place: &SmPlace) -> bool {
         self.compute_capability == 90 && place.virtual_gpc >= HOPPER_SINGLETONS
     }
@@ -161,7 +161,7 @@ impl Survey {
         if self.compute_capability >= 90 { place.virtual_gpc } else { place.gpc }
     }
 
-    /// The bit of a launch mask that the control interface's numbers stand for, where a rule is
+    /// The bit of a launch mask that follows from the control interface's numbers, if a rule is
     /// known.
     ///
     /// Up to descriptors of version 3.0 it is the TPC's number (source: libsmctrl). In those of

@@ -138,7 +138,7 @@ fn machines() -> impl Strategy<Value = Vec<Gpu>> {
 }
 
 proptest! {
-    /// Whatever the list is: nothing twice, nothing that is not there, and an instance alone.
+    /// Whatever the list is: no device twice, no missing device, and an instance alone.
     #[test]
     fn any_list_shows_devices_that_are_there(
         list in "([0-9]{1,2}|GPU-[0-9a-f]{0,9}|MIG-[0-9a-f]{0,3}|MIG-GPU-[0-9a-f/-]{0,40}|.{0,4}|,){0,6}",
@@ -160,7 +160,7 @@ proptest! {
         }
     }
 
-    /// A device's own name shows it alone, and so does every beginning that no other has.
+    /// A device's own name shows it alone, and so does every prefix that no other has.
     #[test]
     fn a_uuid_and_its_beginnings_show_what_they_name(gpus in machines(), chars in 1usize..=36) {
         for (at, gpu) in gpus.iter().enumerate() {
@@ -168,7 +168,7 @@ proptest! {
             let Some(instances) = &gpu.instances else {
                 let beginning = &own[..chars];
                 let alike = gpus.iter().filter(|other| text(&other.uuid).starts_with(beginning));
-                // A GPU that is cut up and has no instance is no device.
+                // A GPU in MIG mode without an instance is not a device.
                 let devices = alike.filter(|other| other.instances.as_ref().is_none_or(|all| !all.is_empty())).count();
                 let seen = shown(Some(&format!("GPU-{beginning}")), &gpus);
                 prop_assert_eq!(seen == [Shown { gpu: at, instance: None }], devices == 1);
@@ -193,7 +193,7 @@ proptest! {
         }
     }
 
-    /// Reading an entry never panics, and what it names is part of it.
+    /// Reading an entry never panics, and the result is a part of it.
     #[test]
     fn any_entry_is_read_or_refused(entry in "\\PC{0,60}") {
         match Entry::parse(&entry) {

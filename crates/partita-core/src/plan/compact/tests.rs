@@ -18,7 +18,7 @@ fn touched(topology: &Topology, set: TpcSet) -> usize {
     topology.gpcs().iter().filter(|gpc| !gpc.tpcs.is_disjoint(&set)).count()
 }
 
-/// How far from ideal a set is, whoever has to move for it: less is better.
+/// How far from ideal a set is, at any number of moves: less is better.
 fn rank(topology: &Topology, placement: Placement, set: TpcSet) -> Vec<u32> {
     match placement {
         Placement::Packed => vec![touched(topology, set) as u32],
@@ -36,8 +36,8 @@ fn price(own: TpcSet, free: TpcSet, set: TpcSet) -> u32 {
     leaves + (set - own - free).len()
 }
 
-/// Makes the moves: everybody keeps his number of TPCs, nobody overlaps at any store, and all end
-/// where they should.
+/// Makes the moves: each tenant keeps its number of TPCs, no two overlap at any store, and all
+/// reach their new sets.
 fn check_moves(
     topology: &Topology,
     tenants: &[Present],
@@ -141,7 +141,7 @@ proptest! {
         }
     }
 
-    /// Whoever holds named TPCs gives exactly those.
+    /// A tenant with TPCs in a requested set gives up exactly those.
     #[test]
     fn named_tpcs_are_cleared((topology, tenants) in occupied(6, 6), words: [u64; 4], fixed in 0..8usize) {
         let tenants: Vec<_> = tenants.into_iter().filter(|tenant| !tenant.set.is_empty()).collect();
@@ -205,14 +205,14 @@ fn holes(topology: &Topology) -> Vec<Present> {
 fn a_whole_gpc_is_cleared_of_as_few_as_are_there() {
     let h200 = h200();
     let tenants = holes(&h200);
-    // Nobody moves unasked: pieces of two GPCs.
+    // Without a request no tenant moves: pieces of two GPCs.
     assert_eq!(plan(&h200, &tenants, "8tpc".parse::<Share>().unwrap()).unwrap().gpcs.len(), 2);
     let done = compact(&h200, &tenants, None, "8tpc".parse::<Share>().unwrap(), |_| true).unwrap();
     assert_eq!(done.plan.gpcs.len(), 1);
     // The GPCs of nine have five free ones: three are missing, of one tenant.
     assert_eq!(done.moves.iter().map(|made| made.from.len()).collect::<Vec<_>>(), [3]);
     check_moves(&h200, &tenants, None, &done, |_| true);
-    // What may not move is in the way; the plan goes round it.
+    // A tenant that may not move is in the way; the plan goes around it.
     let done = compact(&h200, &tenants, None, "8tpc".parse::<Share>().unwrap(), |tenant| tenant.name == "b")
         .unwrap();
     assert_eq!((done.plan.gpcs.len(), &*done.moves[0].tenant), (1, "b"));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::{Way, order};
 use crate::TpcSet;
 
-/// Makes the stores and checks after each that nobody overlaps and nobody is without a TPC.
+/// Makes the stores and checks after each that no tenants overlap and each has a TPC.
 pub(in crate::plan) fn make(ways: &mut [Way], stores: &[super::Store], others: TpcSet) {
     for store in stores {
         assert!(!store.set.is_empty(), "{store:?}");
@@ -24,12 +24,12 @@ pub(in crate::plan) fn make(ways: &mut [Way], stores: &[super::Store], others: T
 }
 
 fn ways() -> impl Strategy<Value = (Vec<Way>, TpcSet)> {
-    // For each of 16 TPCs its holder before and after; 4 and above are nobody.
+    // For each of 16 TPCs its holder before and after; 4 and above mean free.
     (prop::collection::vec((0..6u8, 0..6u8), 16), any::<bool>()).prop_map(|(owners, full)| {
         let set = |tenant: u8, after: bool| -> TpcSet {
             let mine = (0..16u8).zip(&owners).filter(|(_, owner)| {
                 let owner = if after { owner.1 } else { owner.0 };
-                // On a full device somebody has each TPC.
+                // On a full device each TPC has a holder.
                 owner == tenant || (full && tenant == 0 && owner >= 4)
             });
             mine.map(|(tpc, _)| tpc).collect()

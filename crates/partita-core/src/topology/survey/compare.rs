@@ -1,4 +1,4 @@
-//! What two sources see differently.
+//! Differences between two sources.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use core::fmt;
 use super::{NvdebugClaims, Source, Survey, VIRTUAL_GPC_DISABLED};
 use crate::TpcSet;
 
-/// What is counted.
+/// The quantity counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Counted {
     /// SMs of the device.
@@ -32,17 +32,17 @@ impl fmt::Display for Counted {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Disagreement {
-    /// They count differently.
+    /// Their counts differ.
     Count {
-        /// What.
+        /// The quantity.
         what: Counted,
         /// A source and its count.
         one: (Source, u32),
         /// Another and its.
         other: (Source, u32),
     },
-    /// The SMs that probing found in one TPC are of several, or not all of one, for the control
-    /// interface.
+    /// The control interface puts the SMs that probing found in one TPC in several, or puts further
+    /// SMs in it.
     Together {
         /// The logical TPC.
         tpc: u8,
@@ -51,18 +51,18 @@ pub enum Disagreement {
         /// Its last SM.
         last_sm: u32,
     },
-    /// The control interface lists an SM as switched off on which blocks ran.
+    /// The control interface lists an SM as switched off, but blocks ran on it.
     SwitchedOff {
         /// The logical TPC.
         tpc: u8,
     },
-    /// The bit that the control interface's numbers stand for is not the one that disables the TPC.
+    /// The bit that follows from the control interface's numbers does not disable the TPC.
     Bit {
         /// The logical TPC.
         tpc: u8,
-        /// As the control interface's numbers predict.
+        /// The bit that the control interface's numbers predict.
         control: u16,
-        /// As probing found.
+        /// The bit that probing found.
         probe: u16,
     },
     /// A TPC has other neighbours in its GPC.
@@ -74,13 +74,13 @@ pub enum Disagreement {
         /// Another and its.
         other: (Source, TpcSet),
     },
-    /// A cluster ran on a TPC together with others that the control interface places in other GPCs.
+    /// A cluster ran on a TPC together with others that the control interface puts in other GPCs.
     Cluster {
         /// The logical TPC.
         tpc: u8,
         /// The TPCs with which it ran a cluster.
         together: TpcSet,
-        /// The TPCs of its GPC as the control interface has it.
+        /// The TPCs of its GPC by the control interface.
         control: TpcSet,
     },
     /// The sizes of the GPCs, each list in ascending order.
@@ -90,19 +90,19 @@ pub enum Disagreement {
         /// Another and its.
         other: (Source, Vec<u32>),
     },
-    /// The control interface counts another number of TPCs in a GPC than its list of SMs has there.
+    /// The control interface's count of TPCs in a GPC differs from its list of SMs.
     GpcSize {
-        /// The GPC, as the control interface numbers the chip's.
+        /// The GPC, by the control interface's number.
         gpc: u16,
-        /// TPCs of it in the list of SMs.
+        /// Its TPCs in the list of SMs.
         listed: u32,
-        /// TPCs of it by count.
+        /// Its TPCs by count.
         counted: u32,
     },
 }
 
 impl Disagreement {
-    /// The TPC that it is about; none for what concerns the whole device.
+    /// The TPC of the difference; `None` for one of the whole device.
     #[must_use]
     pub fn tpc(&self) -> Option<u8> {
         match self {
@@ -115,7 +115,7 @@ impl Disagreement {
         }
     }
 
-    /// Whether it casts doubt on what `source` says.
+    /// Whether it casts doubt on `source`.
     #[must_use]
     pub fn concerns(&self, source: Source) -> bool {
         match self {
@@ -174,7 +174,7 @@ impl fmt::Display for Disagreement {
     }
 }
 
-/// Everything that two sources of a survey see differently, in the order of units.
+/// All differences between two sources of a survey, in the order of units.
 pub(super) fn disagreements(survey: &Survey) -> Vec<Disagreement> {
     let mut found = Vec::new();
     counts(survey, &mut found);
@@ -200,7 +200,7 @@ fn counts(survey: &Survey, found: &mut Vec<Disagreement>) {
     }
 }
 
-/// SMs and bits, TPC by TPC: what the control interface and probing have in common.
+/// SMs and bits, TPC by TPC, which both the control interface and probing know.
 fn tpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
     let Ok(control) = &survey.control else { return };
     let sms_per_tpc = survey.probe.sms_per_tpc as usize;
@@ -210,7 +210,7 @@ fn tpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
     }
     for (tpc, &probe) in (0u8..=u8::MAX).zip(&survey.probe.bits) {
         let first = usize::from(tpc) * sms_per_tpc;
-        // SMs that are missing are told by the count.
+        // The counts show missing SMs.
         let Some(sms) = control.sms.get(first..first + sms_per_tpc) else { continue };
         let place = sms[0];
         let identity =
@@ -231,7 +231,7 @@ fn tpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
     }
 }
 
-/// GPCs. Sources number them differently, so the sets of TPCs are compared and not the numbers.
+/// GPCs. Sources number them differently, so the comparison is of sets of TPCs, not of numbers.
 fn gpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
     let tpcs = survey.probe.bits.len();
     let chip = control_gpcs(survey, |place| place.gpc);
@@ -262,8 +262,8 @@ fn gpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
         }
     }
     if let (Some(scheduled), Ok(groups)) = (scheduled_gpcs(survey), &survey.clusters) {
-        // That a cluster ran proves its TPCs together; that two groups are apart is not proved by
-        // clusters.
+        // A cluster that ran proves that its TPCs are together; clusters do not prove two groups
+        // apart.
         let groups = partition((0..tpcs).map(|tpc| groups.get(tpc).map(|&group| group.into())));
         for tpc in strays(&groups, &scheduled) {
             let (together, control) = (groups[usize::from(tpc)], scheduled[usize::from(tpc)]);
@@ -273,7 +273,7 @@ fn gpcs(survey: &Survey, found: &mut Vec<Disagreement>) {
     own_counts(survey, found);
 }
 
-/// What the control interface says twice.
+/// Contradictions within the control interface.
 fn own_counts(survey: &Survey, found: &mut Vec<Disagreement>) {
     let Ok(control) = &survey.control else { return };
     for &(gpc, counted) in &control.tpc_counts {
@@ -293,9 +293,9 @@ fn neighbours(found: &mut Vec<Disagreement>, one: (Source, &[TpcSet]), other: (S
     }
 }
 
-/// The TPCs that are not in the same set of `other` as most of their set of `one`. Both tell of
-/// each TPC the set that it is in; what is named is the TPC that went astray, and not all that it
-/// left behind.
+/// The TPCs that are not in the same set of `other` as most of their set of `one`. Both give for
+/// each TPC its set. The result names the TPC that is in the wrong set, not those of the set that
+/// it left.
 fn strays(one: &[TpcSet], other: &[TpcSet]) -> BTreeSet<u8> {
     let most = |set: &TpcSet| {
         let theirs = set.iter().filter_map(|tpc| other.get(usize::from(tpc)));
@@ -305,8 +305,8 @@ fn strays(one: &[TpcSet], other: &[TpcSet]) -> BTreeSet<u8> {
     (0u8..=u8::MAX).zip(one.iter().zip(other)).filter(apart).map(|(tpc, _)| tpc).collect()
 }
 
-/// For each TPC the set of those that the control interface places in the same GPC of the chip, or
-/// of whatever `key` tells.
+/// For each TPC the set of those that the control interface puts in the same GPC of the chip, or
+/// that have the same `key`.
 fn control_gpcs(survey: &Survey, key: impl Fn(&super::SmPlace) -> u16) -> Option<Vec<TpcSet>> {
     survey.control.as_ref().ok()?;
     Some(partition((0..survey.probe.bits.len()).map(|tpc| survey.place_of(tpc).map(&key))))
@@ -317,7 +317,7 @@ pub(super) fn scheduled_gpcs(survey: &Survey) -> Option<Vec<TpcSet>> {
     control_gpcs(survey, |place| survey.scheduled_gpc(place))
 }
 
-/// For each TPC the set of those with the same key. Without a key it is alone.
+/// For each TPC the set of those with the same key. A TPC without a key is alone.
 fn partition(keys: impl Iterator<Item = Option<u16>>) -> Vec<TpcSet> {
     let keys: Vec<Option<u16>> = keys.take(TpcSet::CAPACITY as usize).collect();
     let with = |key: u16| (0u8..=u8::MAX).zip(&keys).filter(move |&(_, k)| *k == Some(key));

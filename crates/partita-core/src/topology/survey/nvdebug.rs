@@ -10,22 +10,22 @@ use alloc::vec::Vec;
 
 use super::NvdebugClaims;
 
-/// Registers of a GPU that is switched off read so, in their upper half.
+/// The upper half of registers of a GPU that is switched off.
 const OFF: u64 = 0xbadf;
-/// The most that a chip can have; more is not a count.
+/// The largest plausible count.
 const GPCS_MAX: u64 = 32;
 const TPCS_PER_GPC_MAX: u64 = 16;
 
 impl NvdebugClaims {
-    /// How much of a file is to be read, in bytes. A number is 18 characters; a file that is longer
-    /// is another one.
+    /// How many bytes of a file to read. A number has 18 characters; a longer file is not one of
+    /// these.
     pub const FILE_BYTES_MAX: u64 = 64;
 
-    /// What the files of one GPU say. `file` gives the text of the file of a name, none if there is
-    /// no such file.
+    /// The registers of one GPU. `file` returns the text of the file with a name, `None` if it does
+    /// not exist.
     ///
     /// # Errors
-    /// Why there is nothing to be read, or what `file` says.
+    /// Why the files cannot be read, or the error of `file`.
     pub fn read(mut file: impl FnMut(&str) -> Result<Option<String>, String>) -> Result<Self, String> {
         let mut optional = |name: &str| -> Result<Option<u64>, String> {
             file(name)?.map(|text| number(name, &text)).transpose()
@@ -72,7 +72,7 @@ impl NvdebugClaims {
 fn number(name: &str, text: &str) -> Result<u64, String> {
     let digits = text.trim();
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     let value = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let value = value.and_then(|digits| u64::from_str_radix(digits, 16).ok());
     let value =

@@ -1,4 +1,4 @@
-//! [`Report`]: every unit placed, with what each source says of it.
+//! [`Report`]: every unit placed, with each source's evidence.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -8,50 +8,51 @@ use super::compare::{disagreements, scheduled_gpcs};
 use super::{Claim, Disagreement, Row, Source, Survey, Unit, rows};
 use crate::{Topology, TpcSet};
 
-/// What a source contributed.
+/// The contribution of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// It places so many SMs, and nothing contradicts it.
+    /// It places this many SMs, without contradiction.
     Agrees {
         /// How many.
         sms: u32,
     },
-    /// It places so many SMs, and another source contradicts some of it.
+    /// It places this many SMs, and another source contradicts some of it.
     Contradicted {
         /// How many.
         sms: u32,
     },
-    /// It says nothing, for this reason.
+    /// It is silent, for this reason.
     Silent(String),
 }
 
-/// What the GPCs of a report rest on.
+/// The evidence for the GPCs of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
     /// Clusters ran in every GPC of more than one TPC.
     Clusters,
-    /// The control interface, with whose TPCs and mask bits probing agrees.
+    /// The control interface, whose TPCs and mask bits agree with probing.
     Control,
-    /// Nothing: no GPC may be relied upon.
+    /// None: GPCs are not reliable.
     Unproved,
 }
 
-/// Where every unit of a device lies, and how that is known.
+/// The place of every unit of a device, and the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// SMs of a TPC.
     pub sms_per_tpc: u32,
     /// Every TPC in logical order.
     pub units: Vec<Unit>,
-    /// What each source contributed, in the order of [`Source::ALL`].
+    /// The contribution of each source, in the order of [`Source::ALL`].
     pub sources: Vec<(Source, SourceState)>,
-    /// What two sources see differently; empty if all agree.
+    /// The differences between two sources; empty if all agree.
     pub disagreements: Vec<Disagreement>,
-    /// What the GPCs rest on.
+    /// The evidence for the GPCs.
     pub grouping: Grouping,
     /// The device, GPC by GPC.
     pub rows: Vec<Row>,
-    /// TPCs of a whole GPC, and whether that is known; else it is the size of the largest.
+    /// TPCs of a whole GPC, and whether that number is known; otherwise it is the size of the
+    /// largest.
     pub places_per_gpc: (u32, bool),
 }
 
@@ -76,13 +77,11 @@ impl Report {
 }
 
 impl Survey {
-    /// The GPC of each TPC as plans may use it, and what that rests on. All are 0 where nothing is
-    /// proved.
+    /// The GPC of each TPC for plans, and its evidence. All are 0 if nothing is proved.
     ///
-    /// Clusters are proof by themselves: blocks ran. Where there are none, the control interface is
-    /// believed if everything that probing can check of it is right; but on devices that run
-    /// clusters only clusters prove that they can, because a cluster that cannot be placed never
-    /// ends.
+    /// Clusters prove GPCs by themselves: blocks ran. Without them, the control interface is
+    /// trusted if everything that probing can check of it is right. On devices that run clusters,
+    /// only clusters prove GPCs, because a cluster that cannot be placed never ends.
     #[must_use]
     pub fn gpcs(&self) -> (Vec<u8>, Grouping) {
         let unproved = || (alloc::vec![0; self.probe.bits.len()], Grouping::Unproved);
@@ -99,11 +98,11 @@ impl Survey {
         }
     }
 
-    /// The GPC of each TPC as the control interface has it, if probing contradicts nothing of it:
-    /// what clusters should then prove.
+    /// The GPC of each TPC by the control interface, if probing contradicts nothing of it: the
+    /// groups that clusters should then prove.
     ///
-    /// GPCs are numbered from 0 as they first occur; where the control interface's own numbers are
-    /// such, they are those.
+    /// GPCs are numbered from 0 in the order of their first occurrence; the control interface's own
+    /// numbers are kept if they are such.
     #[must_use]
     pub fn control_groups(&self) -> Option<Vec<u8>> {
         if disagreements(self).iter().any(|disagreement| disagreement.concerns(Source::Control)) {
@@ -121,7 +120,7 @@ impl Survey {
         (0..sets.len()).map(number).collect()
     }
 
-    /// What one source says of one TPC.
+    /// The evidence of one source for one TPC.
     fn claims(&self, tpc: usize) -> Vec<Claim> {
         let mut claims = Vec::new();
         let place = self.place_of(tpc).copied();
@@ -134,8 +133,8 @@ impl Survey {
         if let Some(&group) = self.clusters.as_ref().ok().and_then(|groups| groups.get(tpc)) {
             claims.push(Claim::Clusters { group });
         }
-        // Its registers count the TPCs of the device; that this is the logical order is what the
-        // control interface says.
+        // Its registers count the TPCs of the device; the control interface says that this is the
+        // logical order.
         let global = place.map_or(tpc, |place| usize::from(place.tpc));
         if let Some(&(gpc, tpc_in_gpc)) = self.nvdebug.as_ref().ok().and_then(|n| n.places.get(global)) {
             claims.push(Claim::Nvdebug { gpc, tpc_in_gpc });

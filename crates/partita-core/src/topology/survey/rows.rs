@@ -1,4 +1,4 @@
-//! [`Row`]: the device as it is drawn, GPC by GPC with the places that are empty.
+//! [`Row`]: the device as drawn, GPC by GPC with its empty places.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -17,17 +17,17 @@ pub enum Cell {
 /// One GPC of the chip.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The GPC's number as plans use it (`gpc:N`); none where GPCs are not proved, and for rows
-    /// that are singletons only.
+    /// The GPC's number in plans (`gpc:N`); `None` if GPCs are not proved, and for rows of
+    /// singletons only.
     pub gpc: Option<u8>,
-    /// The GPC's number as the control interface counts the chip's.
+    /// The GPC's number in the control interface.
     pub chip_gpc: Option<u16>,
     /// The half of the chip.
     pub ugpu: Option<u16>,
-    /// Its CPCs, each with its number and places; a single one without a number where CPCs are not
+    /// Its CPCs, each with its number and places; a single one without a number if CPCs are not
     /// known.
     pub cpcs: Vec<(Option<u16>, Vec<Cell>)>,
-    /// Its TPCs that are scheduled as GPCs of their own.
+    /// Its TPCs that are scheduled as GPCs.
     pub singletons: Vec<u8>,
 }
 
@@ -44,10 +44,10 @@ impl Row {
     }
 }
 
-/// The rows, and the places of a whole GPC with whether that is known or only the size of the
-/// largest.
+/// The rows, and the places of a whole GPC with whether that number is known or only the size of
+/// the largest.
 pub(super) fn rows(survey: &Survey, units: &[Unit]) -> (Vec<Row>, (u32, bool)) {
-    // By place on the chip where that is known, else by the GPC that plans use, else all in one.
+    // By place on the chip if that is known, else by the GPC of plans, else all in one.
     let mut gpcs: BTreeMap<(Option<u16>, Option<u8>), Vec<&Unit>> = BTreeMap::new();
     for unit in units {
         let key = match unit.place {
@@ -70,7 +70,7 @@ pub(super) fn rows(survey: &Survey, units: &[Unit]) -> (Vec<Row>, (u32, bool)) {
         .map(|((chip_gpc, _), mut units)| {
             units.sort_by_key(|unit| (unit.place.map(|place| (place.cpc, place.tpc_in_gpc)), unit.tpc));
             let first = units.first().and_then(|unit| unit.place);
-            // Without the chip's numbers nobody knows which TPCs a GPC lost and which it lent.
+            // Without the chip's numbers it is unknown which TPCs a GPC lost and which it lent.
             let places = if chip_gpc.is_some() { places as usize } else { units.len() };
             let whole = units.iter().filter(|unit| !is_singleton(survey, unit));
             Row {
@@ -94,8 +94,8 @@ fn is_singleton(survey: &Survey, unit: &Unit) -> bool {
     unit.place.is_some_and(|place| survey.is_singleton(&place))
 }
 
-/// Parts the TPCs of a GPC by CPC, and fills up with holes to `places` in all. `numbers` are the
-/// CPCs that GPCs of this chip have.
+/// Divides the TPCs of a GPC by CPC, and adds holes up to `places` in all. `numbers` are the CPCs
+/// of this chip's GPCs.
 fn cpcs(units: &[&Unit], numbers: &BTreeSet<Option<u16>>, places: usize) -> Vec<(Option<u16>, Vec<Cell>)> {
     let mut parted: BTreeMap<Option<u16>, Vec<Cell>> =
         numbers.iter().map(|&number| (number, Vec::new())).collect();
@@ -103,7 +103,7 @@ fn cpcs(units: &[&Unit], numbers: &BTreeSet<Option<u16>>, places: usize) -> Vec<
         parted.entry(cpc(unit)).or_default().push(Cell::Tpc(unit.tpc));
     }
     for _ in units.len()..places {
-        // CPCs are alike: the smallest has lost most.
+        // CPCs are alike: the smallest has lost the most.
         if let Some(smallest) = parted.values_mut().min_by_key(|cells| cells.len()) {
             smallest.push(Cell::Hole);
         }

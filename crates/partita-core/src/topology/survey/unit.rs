@@ -1,14 +1,14 @@
-//! [`Unit`]: one TPC, placed, with what each source says of it.
+//! [`Unit`]: one TPC, placed, with each source's evidence.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::{SmPlace, Source};
 
-/// What one source says of one TPC, in its own numbers.
+/// The evidence of one source for one TPC, in its own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The control interface's entry of its first SM, and the mask bit that follows from it where a
+    /// The control interface's entry of its first SM, and the mask bit that follows from it if a
     /// rule is known.
     Control {
         /// The entry.
@@ -36,7 +36,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Whose it is.
+    /// The source.
     #[must_use]
     pub fn source(&self) -> Source {
         match self {
@@ -57,18 +57,18 @@ pub struct Unit {
     pub sms: Range<u32>,
     /// Its bit in a launch mask.
     pub bit: u16,
-    /// Its GPC as plans use it; none where GPCs are not proved.
+    /// Its GPC in plans; `None` if GPCs are not proved.
     pub gpc: Option<u8>,
-    /// Its place on the chip, where the control interface tells.
+    /// Its place on the chip, if the control interface reports it.
     pub place: Option<SmPlace>,
-    /// What each source says, in the order of [`Source::ALL`].
+    /// The evidence of each source, in the order of [`Source::ALL`].
     pub claims: Vec<Claim>,
     /// Whether two of them contradict each other.
     pub disputed: bool,
 }
 
 impl Unit {
-    /// Whether at least two independent sources place it, and none contradicts.
+    /// Whether at least two independent sources place it, without contradiction.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.claims.len() >= 2 && !self.disputed

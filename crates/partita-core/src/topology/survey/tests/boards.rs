@@ -1,5 +1,5 @@
-//! What the drivers of two boards tell of their SMs: for the tests of this crate, and for those of
-//! others that include this file.
+//! The drivers' answers for the SMs of two boards: for the tests of this crate, and for those of
+//! other crates, which include this file.
 
 use std::vec::Vec;
 
@@ -28,8 +28,8 @@ pub fn h200() -> Vec<SmPlace> {
     lines.flat_map(place).collect()
 }
 
-/// A board like an A100: GPCs of 8, 8, 8, 8, 8, 7, 7 in round-robin order, as its driver of six
-/// fields tells it.
+/// A board like an A100: GPCs of 8, 8, 8, 8, 8, 7, 7 in round-robin order, in the answer of its
+/// driver, which has six fields.
 pub fn a100() -> Vec<SmPlace> {
     let sizes = [8u16, 8, 8, 8, 8, 7, 7];
     let rounds = (0..8u16)

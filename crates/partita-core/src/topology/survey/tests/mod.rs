@@ -47,8 +47,8 @@ fn a100() -> Survey {
     }
 }
 
-/// The registers of that board as nvdebug shows them: the chip has eight GPCs of eight TPCs, the
-/// fourth is off.
+/// The registers of that board in nvdebug: the chip has eight GPCs of eight TPCs, the fourth is
+/// off.
 fn a100_registers() -> NvdebugClaims {
     let survey = a100();
     let sms = survey.control.unwrap().sms;
@@ -81,7 +81,7 @@ fn all_of_an_h200_is_placed_and_three_ways_agree() {
         let Claim::Control { predicted_bit, .. } = unit.claims[0] else { panic!("{unit:?}") };
         assert_eq!(predicted_bit, Some(unit.bit), "TPC {}", unit.tpc);
     }
-    // What the control interface alone would have said of the GPCs is what clusters proved.
+    // Clusters proved the GPCs that the control interface alone would have reported.
     assert_eq!(survey.control_groups().as_ref(), survey.clusters.as_ref().ok());
     // Eight GPCs of three CPCs of three places each; the board lost six of the 72.
     assert_eq!(report.rows.len(), 8);
@@ -219,7 +219,7 @@ fn clusters_outweigh_a_list() {
     assert!(said.iter().any(|text| text.starts_with("TPC 8: its bit is 10 by")), "{said:?}");
     assert_eq!(report.grouping, Grouping::Clusters);
     assert_eq!(report.units[8].gpc, Some(0));
-    // Only the one that went astray is named, not those that it left.
+    // Names only the TPC in the wrong set, not those of the set that it left.
     assert!(report.units[8].disputed);
     assert_eq!(report.confirmed_sms(), 130);
 }
@@ -308,7 +308,7 @@ proptest! {
         let mut survey = truthful(&topology);
         let sms = &mut control(&mut survey).sms;
         let index = sm.index(sms.len());
-        // A wrong GPC of a whole TPC is what only clusters could see; all else probing sees.
+        // Only clusters could see a wrong GPC of a whole TPC; probing sees everything else.
         prop_assume!(wrong.tpc != sms[index].tpc || topology.sms_per_tpc() > 1 && wrong.gpc != sms[index].gpc);
         sms[index] = wrong;
         prop_assert!(!survey.report().disagreements.is_empty());
